@@ -1,0 +1,52 @@
+"""Networks that tests and benchmarks use; all weights are seeded, none are trained.
+
+Only ``export``, which is run by hand, and ``torch_modules`` need torch; nothing imported here does.
+"""
+
+from .build import Builder, floats
+from .encoders import bert, vit
+from .feeding import feeds, random_images, random_mask
+from .large import many_layers, synthetic_tree
+from .light import LIGHT_NAMES, light
+from .odd import (
+    badly_named,
+    half,
+    opset7,
+    quantized,
+    save_with_external_data,
+    with_custom_operator,
+    with_if,
+    with_local_function,
+    with_loop,
+    with_sequence,
+)
+from .seeding import quiet_session
+from .small import mlp, small_resnet, unet_small
+
+__all__ = [
+    "LIGHT_NAMES",
+    "Builder",
+    "badly_named",
+    "bert",
+    "feeds",
+    "floats",
+    "half",
+    "light",
+    "many_layers",
+    "mlp",
+    "opset7",
+    "quantized",
+    "quiet_session",
+    "random_images",
+    "random_mask",
+    "save_with_external_data",
+    "small_resnet",
+    "synthetic_tree",
+    "unet_small",
+    "vit",
+    "with_custom_operator",
+    "with_if",
+    "with_local_function",
+    "with_loop",
+    "with_sequence",
+]

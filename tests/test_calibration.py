@@ -1,0 +1,405 @@
+"""Tests of trt_tui.core.calibration."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from trt_tui.core import calibration as module
+from trt_tui.core.calibration import (
+    METHODS,
+    Calibration,
+    Histogram,
+    calibrate,
+    calibrate_all,
+    collect_stats,
+    match_cache,
+    read_cache,
+    write_cache,
+)
+from trt_tui.core.runner import TensorInfo
+from trt_tui.core.samples import load_samples
+from trt_tui.errors import InputError
+
+FINITE = st.floats(width=32, allow_nan=False, allow_infinity=False)
+ARRAYS = hnp.arrays(np.float32, hnp.array_shapes(max_dims=3, max_side=20), elements=FINITE)
+
+
+def histogram(*arrays):
+    result = Histogram()
+    for array in arrays:
+        result.add(array)
+    return result
+
+
+# ------------------------------------------------------------------------------------------------- histogram
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(ARRAYS, min_size=1, max_size=4), st.randoms())
+def test_histogram_does_not_depend_on_order_or_cutting(arrays, random):
+    whole = histogram(np.concatenate([array.ravel() for array in arrays]))
+    random.shuffle(arrays)
+    parts = histogram(*arrays)
+    assert whole.amax == parts.amax == max(float(np.abs(array).max()) for array in arrays)
+    np.testing.assert_array_equal(whole.counts, parts.counts)
+    assert parts.total == sum(array.size for array in arrays)
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.lists(ARRAYS, min_size=2, max_size=4))
+def test_growing_keeps_counts_and_never_lowers_amax(arrays):
+    grown, total, amax = Histogram(), 0, 0.0
+    for array in arrays:
+        grown.add(array)
+        total += array.size
+        assert grown.total == total and grown.amax >= amax
+        amax = grown.amax
+
+
+@settings(deadline=None, max_examples=60)
+@given(ARRAYS, st.floats(0.01, 100))
+def test_every_range_is_positive_and_at_most_minmax(array, percent):
+    hist = histogram(array)
+    for method in METHODS:
+        amax = hist.range(method, percent)
+        assert amax <= hist.amax
+        assert amax > 0 or hist.amax == 0
+    assert hist.percentile(100) == hist.amax
+
+
+@settings(deadline=None, max_examples=60)
+@given(ARRAYS, st.floats(1, 99))
+def test_percentile_is_within_a_bin_of_the_exact_one(array, percent):
+    hist = histogram(array)
+    exact = np.percentile(np.abs(array).astype(np.float64), percent, method="inverted_cdf")
+    assert exact <= hist.percentile(percent) <= exact + hist.width
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_bins_agree_with_numpy(dtype):
+    array = np.random.default_rng(0).standard_normal(600_000).astype(dtype)
+    hist = histogram(array)
+    expected, _ = np.histogram(np.abs(array.astype(np.float32)), Histogram.BINS, (0, Histogram.BINS * hist.width))
+    np.testing.assert_array_equal(hist.counts, expected)
+
+
+def kl_divergence(counts, kept):
+    """The definition of the GTC 2017 talk, in plain loops."""
+    p = counts[:kept].astype(float)
+    p[-1] += counts[kept:].sum()
+    q = np.zeros(kept)
+    edges = [kept * level // 128 for level in range(129)]
+    for low, high in zip(edges, edges[1:], strict=False):
+        filled = counts[low:high] > 0
+        if filled.any():
+            q[low:high][filled] = counts[low:high].sum() / filled.sum()
+    p, q = p / p.sum(), q / q.sum()
+    if np.any((p > 0) & (q == 0)):
+        return np.inf
+    return float((p[p > 0] * np.log(p[p > 0] / q[p > 0])).sum())
+
+
+def test_divergence_is_that_of_its_definition():
+    rng = np.random.default_rng(1)
+    counts = rng.poisson(20 * np.exp(-np.arange(700) / 90.0)).astype(float)
+    counts[-1] = 3
+    kept = np.array([128, 129, 200, 255, 256, 413, 650, 699, 700])
+    expected = [kl_divergence(counts, number) for number in kept]
+    np.testing.assert_allclose(module._divergence(counts, kept), expected, atol=1e-12)
+
+
+def test_entropy_and_mse_clip_outliers_and_minmax_does_not():
+    rng = np.random.default_rng(2)
+    array = np.concatenate([rng.standard_normal(200_000), [60.0, -80.0]]).astype(np.float32)
+    ranges = histogram(array).ranges()
+    assert ranges["minmax"] == 80
+    assert 2 < ranges["entropy"] < 20 and 3 < ranges["percentile"] < 5
+
+    def error(amax):
+        scale = amax / 127
+        return np.mean((array - np.clip(np.rint(array / scale), -127, 127) * scale) ** 2)
+
+    assert error(ranges["mse"]) < 0.8 * error(80.0)
+    assert error(ranges["mse"]) <= 1.05 * min(error(amax) for amax in np.linspace(2.5, 80, 300))
+
+
+def test_entropy_keeps_a_uniform_range():
+    array = np.linspace(-5, 5, 400_001, dtype=np.float32)
+    assert histogram(array).entropy() > 4.9 and histogram(array).mse() > 4.9
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0, -3e38, 1e-45])
+def test_constants(value):
+    for method, amax in histogram(np.full((3, 5), value, np.float32)).ranges().items():
+        assert amax == abs(np.float32(value)), method
+
+
+def test_empty_array_counts_nothing():
+    hist = histogram(np.zeros((0, 3), np.float32))
+    assert hist.total == 0 and set(hist.ranges().values()) == {0.0}
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_histogram_refuses_what_is_not_finite(bad):
+    with pytest.raises(ValueError):
+        histogram(np.array([1, bad, 2], np.float32))
+
+
+# ----------------------------------------------------------------------------------------------- calibration
+
+
+class OrtRunner:
+    def __init__(self, model):
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 2
+        options.log_severity_level = 3
+        proto = ir.to_proto(model).SerializeToString()
+        self.session = onnxruntime.InferenceSession(proto, options, ["CPUExecutionProvider"])
+
+    def run(self, feeds, fetch=None):
+        names = list(fetch or (output.name for output in self.session.get_outputs()))
+        return dict(zip(names, self.session.run(names, dict(feeds)), strict=True))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exc):
+        pass
+
+
+class OrtBackend:
+    """Loads with ONNX Runtime and counts what it loaded."""
+
+    def __init__(self):
+        self.output_counts = []
+
+    def load(self, model, *, lean=False):
+        self.output_counts.append(len(model.graph.outputs))
+        return OrtRunner(model)
+
+
+NETWORK = """
+<ir_version: 8, opset_import: ["" : %d]>
+agraph (float[N, 4, 3, 3] x) => (float[N, 4, 3, 3] z)
+{
+   k = Constant <value = float {-2.0}> ()
+   a = Mul (x, k)
+   h = Cast <to = 10> (a)
+   n = Shape (a)
+   b = Relu (a)
+   l = Log (b)
+   z = Add (b, x)
+}
+"""
+INPUTS = [TensorInfo("x", np.dtype("float32"), ("N", 4, 3, 3))]
+TENSORS = ["x", "a", "h", "b", "z"]
+
+
+@pytest.fixture(params=[13, 18])
+def model(request):
+    return ir.from_proto(onnx.shape_inference.infer_shapes(onnx.parser.parse_model(NETWORK % request.param)))
+
+
+def make_samples(tmp_path, count=10):
+    data = np.random.default_rng(3).standard_normal((count, 4, 3, 3)).astype(np.float32)
+    data[:, 2] *= 50
+    np.savez(tmp_path / "a.npz", x=data)
+    return load_samples(tmp_path / "a.npz", INPUTS, batch=4), data
+
+
+def expected_tensors(data):
+    a = data * np.float32(-2)
+    b = np.maximum(a, 0)
+    return {"x": data, "a": a, "h": a.astype(np.float16).astype(np.float32), "b": b, "z": b + data}
+
+
+def test_minmax_is_computed_in_the_graph(tmp_path, model):
+    samples, data = make_samples(tmp_path)
+    backend, seen = OrtBackend(), []
+    before = ir.to_proto(model).SerializeToString()
+    result = calibrate(model, TENSORS, samples, backend, progress=lambda *at: seen.append(at))
+    assert (result.method, result.samples, result.data_sha256) == ("minmax", 10, samples.sha256())
+    assert result.ranges == {name: float(np.abs(array).max()) for name, array in expected_tensors(data).items()}
+    assert backend.output_counts == [3 * len(TENSORS)]
+    assert seen == [(1, 3), (2, 3), (3, 3)]
+    assert ir.to_proto(model).SerializeToString() == before
+
+
+@pytest.mark.parametrize(("memory_limit", "passes"), [(1 << 20, 1), (2 * 4 * 4 * 36, 3), (1, 5)])
+def test_histogram_methods_in_chunks(tmp_path, model, memory_limit, passes):
+    samples, data = make_samples(tmp_path)
+    backend, seen = OrtBackend(), []
+    calibrations = calibrate_all(
+        model, TENSORS, samples, backend, progress=lambda *at: seen.append(at), memory_limit=memory_limit
+    )
+    assert len(backend.output_counts) == passes + 1 and seen[-1] == (3 * passes, 3 * passes)
+    for name, array in expected_tensors(data).items():
+        expected = histogram(array).ranges()
+        assert {method: calibrations[method].ranges[name] for method in METHODS} == expected
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_one_method_alone(tmp_path, model, method):
+    samples, data = make_samples(tmp_path)
+    result = calibrate(model, ["b"], samples, OrtBackend(), method=method, percentile=90)
+    assert result.ranges == {"b": histogram(expected_tensors(data)["b"]).range(method, 90)}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_is_not_finite_is_named(tmp_path, model, method):
+    samples, _ = make_samples(tmp_path)
+    with pytest.raises(InputError, match="Tensor 'l' holds an infinity"):  # log(0)
+        calibrate(model, ["b", "l"], samples, OrtBackend(), method=method)
+    nan = ir.from_onnx_text((NETWORK % 18).replace("Log (b)", "Log (a)"))
+    with pytest.raises(InputError, match="Tensor 'l' holds NaN"):
+        calibrate(nan, ["b", "l"], samples, OrtBackend(), method=method)
+
+
+@pytest.mark.parametrize(
+    ("tensor", "options", "expected"),
+    [
+        ("none", {}, "no tensor 'none'"),
+        ("n", {}, "'n' is INT64"),
+        ("a", {"method": "best"}, "Unknown calibration method: best"),
+        ("a", {"method": "percentile", "percentile": 0}, "not in"),
+    ],
+)
+def test_bad_requests(tmp_path, model, tensor, options, expected):
+    samples, _ = make_samples(tmp_path)
+    with pytest.raises(InputError, match=expected):
+        calibrate(model, [tensor], samples, OrtBackend(), **options)
+
+
+def test_no_tensors(tmp_path, model):
+    samples, _ = make_samples(tmp_path)
+    assert calibrate(model, [], samples, OrtBackend()).ranges == {}
+    assert calibrate(model, [], samples, OrtBackend(), method="entropy").ranges == {}
+
+
+def test_weights_are_shared(model):
+    weight = ir.tensor(np.ones((4, 4, 1, 1), np.float32), name="w")
+    model.graph.register_initializer(ir.Value(name="w", const_value=weight))
+    assert module._Probe(model).model.graph.initializers["w"].const_value is weight
+
+
+def test_override():
+    base = Calibration("minmax", 4, "0", {"a": 1.0, "b": 2.0})
+    assert base.with_override("a", 0.5).ranges == {"a": 0.5, "b": 2.0} and base.ranges["a"] == 1.0
+    for tensor, amax in [("c", 1.0), ("a", -1.0), ("a", math.nan)]:
+        with pytest.raises(InputError, match=f"'{tensor}'"):
+            base.with_override(tensor, amax)
+
+
+# ------------------------------------------------------------------------------------------------ statistics
+
+
+def test_stats(tmp_path, model):
+    samples, data = make_samples(tmp_path)
+    stats = collect_stats(model, ["x", "b"], samples, OrtBackend())
+    for name in ("x", "b"):
+        array = expected_tensors(data)[name].astype(np.float64)
+        magnitudes = np.abs(array)
+        found = stats[name]
+        assert found.amax == magnitudes.max() and found.count == array.size
+        assert found.zeros == np.count_nonzero(array == 0)
+        assert found.rms == pytest.approx(np.sqrt(np.mean(array**2)))
+        exponents = np.floor(np.log2(magnitudes[magnitudes > 0])).astype(int) + 40
+        assert list(found.log_histogram) == np.bincount(exponents, minlength=64).tolist()
+        assert found.ranges == histogram(array).ranges()
+    channels = np.abs(data).max(axis=(0, 2, 3))
+    top = stats["x"].top_channels
+    assert (top.axis, top.channels, top.indices) == (1, 4, (2,))
+    assert top.others_amax == np.delete(channels, 2).max()
+
+
+def test_fp16_shares():
+    values = np.array([0, 2**-24, 2**-25, -(2**-30), 2**-14, 2**-15, 65504, -65505, 1e30, 1e-42], np.float32)
+    accumulator = module._Accumulator(None)
+    accumulator.add(values)
+    stats = accumulator.result(99.99)
+    assert stats.share_below_fp16_subnormal == pytest.approx(3 / 9)
+    assert stats.share_subnormal == pytest.approx(5 / 9)
+    assert stats.over_fp16 == 2 and stats.zeros == 1
+    assert stats.log_histogram[0] == 1 and stats.log_histogram[63] == 1 and sum(stats.log_histogram) == 9
+    assert stats.top_channels is None
+
+
+def test_channels_of_changing_number_are_not_reported():
+    accumulator = module._Accumulator(None)
+    accumulator.add(np.ones((2, 3), np.float32))
+    accumulator.add(np.ones((2, 5), np.float32))
+    assert accumulator.result(99.99).top_channels is None
+
+
+# ---------------------------------------------------------------------------------------- calibration caches
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    st.dictionaries(
+        st.text(st.characters(exclude_categories=["Cs", "C", "Z"]), min_size=1), st.floats(1e-30, 1e30), max_size=5
+    )
+)
+def test_cache_round_trip(tmp_path_factory, ranges):
+    path = tmp_path_factory.mktemp("cache") / "c.cache"
+    write_cache(path, ranges, "MinMaxCalibration")
+    assert path.read_text(encoding="utf-8").splitlines()[0] == "TRT-8601-MinMaxCalibration"
+    assert read_cache(path) == pytest.approx(ranges, rel=1e-6)
+
+
+def test_cache_as_tensorrt_writes_it(tmp_path):
+    (tmp_path / "c").write_text("TRT-8601-EntropyCalibration2\ninput: 3c010a14\n(Unnamed Layer* 3) [x]: y: 3f800000\n")
+    ranges = read_cache(tmp_path / "c")
+    assert ranges["input"] == pytest.approx(1.000244, rel=1e-6) and ranges["(Unnamed Layer* 3) [x]: y"] == 127
+    write_cache(tmp_path / "d", {"input": 1.0, "zero": 0.0})
+    assert (tmp_path / "d").read_text() == "TRT-8601-EntropyCalibration2\ninput: 3c010204\nzero: 3f800000\n"
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"", "line 1"),
+        (b"hello\n", "line 1"),
+        (b"TRT-8601-MinMaxCalibration\na: 3c010204\nb 3c010204\n", "line 3"),
+        (b"TRT-8601-MinMaxCalibration\na: 3c01020400\n", "line 2"),
+        (b"TRT-8601-MinMaxCalibration\na: 7fc00000\n", "line 2"),
+        (b"\xff\xfe\x00", "cannot be read"),
+    ],
+)
+def test_bad_cache(tmp_path, content, expected):
+    (tmp_path / "c").write_bytes(content)
+    with pytest.raises(InputError, match=expected):
+        read_cache(tmp_path / "c")
+
+
+def test_cache_that_cannot_be_read_or_written(tmp_path):
+    with pytest.raises(InputError, match="cannot be read"):
+        read_cache(tmp_path / "absent")
+    with pytest.raises(InputError, match="cannot be written"):
+        write_cache(tmp_path / "absent" / "c", {"a": 1.0})
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(InputError, match="cannot be written"):
+        write_cache(tmp_path / "folder", {"a": 1.0})
+    for ranges in ({"a\nb": 1.0}, {"a": math.inf}, {"a": -1.0}):
+        with pytest.raises(InputError):
+            write_cache(tmp_path / "c", ranges)
+    with pytest.raises(InputError, match="algorithm"):
+        write_cache(tmp_path / "c", {}, "Best")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["folder"]
+
+
+def test_match_cache():
+    fitting, warnings = match_cache({"a": 1.0, "old": 2.0}, ["a", "b"])
+    assert fitting == {"a": 1.0}
+    assert "1 of 2 ranges" in warnings[0] and "old" in warnings[0]
+    assert "1 of 2 tensors have no range" in warnings[1] and "b" in warnings[1]
+    assert match_cache({"a": 1.0}, ["a"]) == ({"a": 1.0}, ())

@@ -1,0 +1,434 @@
+"""Tests of trt_tui.core.samples."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import textwrap
+import tracemalloc
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from trt_tui.core import samples as module
+from trt_tui.core.runner import TensorInfo
+from trt_tui.core.samples import ShapeRange, load_samples, parse_shapes, split
+from trt_tui.errors import InputError
+
+F32, I64 = np.dtype("float32"), np.dtype("int64")
+STATIC = [TensorInfo("x", F32, (2, 3))]
+DYNAMIC = [TensorInfo("x", F32, ("N", 3))]
+
+
+def rows(count, width=3, dtype=np.float32):
+    return np.arange(count * width, dtype=dtype).reshape(count, width)
+
+
+def save(path, compress=False, **arrays):
+    (np.savez_compressed if compress else np.savez)(path, **arrays)
+    return path
+
+
+def encode(array):
+    buffer = io.BytesIO()
+    np.save(buffer, array)
+    return {"array": base64.b64encode(buffer.getvalue()).decode(), "polygraphy_class": "ndarray"}
+
+
+def script(path, body):
+    path.write_text("import numpy as np\n" + textwrap.dedent(body))
+    return path
+
+
+def message(error):
+    return str(error.value)
+
+
+@pytest.mark.parametrize("compress", [False, True])
+@pytest.mark.parametrize("in_memory", [1 << 20, 0])
+def test_static_batch_is_cut(tmp_path, monkeypatch, compress, in_memory):
+    monkeypatch.setattr(module, "_IN_MEMORY", in_memory)
+    labels = np.arange(6) * 10
+    fortran = np.asfortranarray(rows(6))
+    samples = load_samples(save(tmp_path / "a.npz", compress, x=fortran, y=labels), STATIC)
+    assert (len(samples), samples.count, samples.batch) == (3, 6, 2)
+    assert samples.has_labels and samples.label_names == ("y",)
+    feeds = list(samples.feeds())
+    np.testing.assert_array_equal(np.concatenate([feed["x"] for feed in feeds]), rows(6))
+    assert all(feed["x"].flags.c_contiguous and type(feed["x"]) is np.ndarray for feed in feeds)
+    np.testing.assert_array_equal(samples.labels(1)["y"], [20, 30])
+
+
+def test_uncompressed_npz_is_memory_mapped(tmp_path):
+    part = module._npz_part(save(tmp_path / "a.npz", x=rows(4)), "a.npz")
+    assert isinstance(part.load()["x"], np.memmap)
+
+
+def test_remainder_is_an_error_for_a_static_batch_only(tmp_path):
+    path = save(tmp_path / "a.npz", x=rows(5))
+    with pytest.raises(InputError, match="'x' has 5 samples"):
+        load_samples(path, STATIC)
+    samples = load_samples(path, DYNAMIC, batch=2)
+    assert [feed["x"].shape[0] for feed in samples.feeds()] == [2, 2, 1]
+    assert [samples.rows(i) for i in range(3)] == [2, 2, 1]
+
+
+def test_default_batch_leaves_four_feeds(tmp_path):
+    assert load_samples(save(tmp_path / "a.npz", x=rows(64)), DYNAMIC).batch == 8
+    few = load_samples(save(tmp_path / "b.npz", x=rows(8)), DYNAMIC)
+    assert (few.batch, len(few)) == (2, 4)
+    assert load_samples(tmp_path / "a.npz", DYNAMIC, shapes={"x": (16, 3)}).batch == 16
+
+
+def test_limit(tmp_path):
+    path = save(tmp_path / "a.npz", x=rows(12))
+    assert load_samples(path, STATIC, limit=3).count == 4
+    assert load_samples(path, DYNAMIC, limit=3, batch=2).count == 3
+    with pytest.raises(InputError, match="at least 1"):
+        load_samples(path, STATIC, limit=0)
+
+
+def test_other_arrays_are_cut_repeated_or_broadcast(tmp_path):
+    inputs = [
+        TensorInfo("anchors", F32, (4, 2)),
+        TensorInfo("x", F32, (2, 3)),
+        TensorInfo("pair", F32, (1, 3)),
+        TensorInfo("scale", F32, ()),
+    ]
+    path = save(
+        tmp_path / "a.npz", x=rows(4), anchors=rows(4, 2), pair=rows(2), scale=np.float32(7), names=np.arange(9)
+    )
+    samples = load_samples(path, inputs)
+    second = samples.feed(1)
+    assert len(samples) == 2
+    np.testing.assert_array_equal(second["x"], rows(4)[2:])
+    np.testing.assert_array_equal(second["anchors"], rows(4, 2))
+    np.testing.assert_array_equal(second["pair"], rows(2)[1:])
+    assert second["scale"] == 7
+    assert samples.labels(1)["names"].shape == (9,)
+    assert any("'names' has 9 rows for 4 samples" in text for text in samples.warnings)
+
+
+def test_one_row_of_a_shared_dynamic_dimension_is_broadcast(tmp_path):
+    inputs = [*DYNAMIC, TensorInfo("mask", F32, ("N", 1)), TensorInfo("free", F32, ("M", 1))]
+    path = save(tmp_path / "a.npz", x=rows(5), mask=rows(1, 1), free=rows(3, 1))
+    feeds = load_samples(path, inputs, batch=4).feeds()
+    shapes = [{name: array.shape[0] for name, array in feed.items()} for feed in feeds]
+    assert shapes == [{"x": 4, "mask": 4, "free": 3}, {"x": 1, "mask": 1, "free": 3}]
+    with pytest.raises(InputError, match="disagree about the number of samples"):
+        load_samples(save(tmp_path / "b.npz", x=rows(5), mask=rows(3, 1), free=rows(3, 1)), inputs)
+
+
+def test_static_inputs_that_disagree(tmp_path):
+    inputs = [TensorInfo("a", F32, (1, 3)), TensorInfo("b", F32, (1, 3))]
+    with pytest.raises(InputError, match="'a' and 'b' disagree"):
+        load_samples(save(tmp_path / "a.npz", a=rows(6), b=rows(4)), inputs)
+
+
+def test_folder_reads_files_in_order(tmp_path):
+    folder = tmp_path / "data"
+    folder.mkdir()
+    save(folder / "2.npz", x=rows(4) + 100, y=np.arange(4))
+    save(folder / "1.npz", compress=True, x=rows(2), y=np.arange(2))
+    samples = load_samples(folder, STATIC)
+    assert (len(samples), samples.count, samples.source) == (3, 6, "data")
+    assert [feed["x"][0, 0] for feed in samples.feeds()] == [0, 100, 106]
+    save(folder / "3.npz", x=rows(2))
+    with pytest.raises(InputError, match="different labels"):
+        load_samples(folder, STATIC)
+
+
+@pytest.mark.parametrize("single", [False, True])
+def test_polygraphy_json(tmp_path, single):
+    feeds = [{"x": encode(rows(2) + i), "y": encode(np.array([i, i]))} for i in range(1 if single else 5)]
+    path = tmp_path / "inputs.json"
+    path.write_text(json.dumps(feeds[0] if single else feeds, indent=4))
+    samples = load_samples(path, STATIC)
+    assert len(samples) == len(feeds)
+    np.testing.assert_array_equal(samples.feed(len(feeds) - 1)["x"], rows(2) + len(feeds) - 1)
+    assert samples.labels(0)["y"].tolist() == [0, 0]
+
+
+def test_polygraphy_json_longer_than_a_block(tmp_path):
+    inputs = [TensorInfo("x", F32, (1, 100_000))]
+    arrays = [np.full((1, 100_000), i, np.float32) for i in range(6)]
+    (tmp_path / "big.json").write_text(json.dumps([{"x": encode(array)} for array in arrays]))
+    assert [feed["x"][0, -1] for feed in load_samples(tmp_path / "big.json", inputs).feeds()] == list(range(6))
+
+
+def test_json_as_polygraphy_writes_it(tmp_path):
+    polygraphy = pytest.importorskip("polygraphy.json")
+    polygraphy.save_json([{"x": rows(2)}, {"x": rows(2) * 2}], str(tmp_path / "p.json"))
+    np.testing.assert_array_equal(load_samples(tmp_path / "p.json", STATIC).feed(1)["x"], rows(2) * 2)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ('[{"x": {"array": ', "no valid JSON"),
+        ("not json", "no valid JSON"),
+        ("[]", "gave no samples"),
+        ("[3]", "is no feed: int"),
+        ('{"lst": [], "polygraphy_class": "RunResults"}', "RunResults, not feeds"),
+    ],
+)
+def test_bad_json(tmp_path, text, expected):
+    (tmp_path / "inputs.json").write_text(text)
+    with pytest.raises(InputError, match=expected):
+        load_samples(tmp_path / "inputs.json", STATIC)
+
+
+def test_script(tmp_path):
+    path = script(
+        tmp_path / "load.py",
+        """
+        def load_data():
+            i = 0
+            while True:
+                yield {"x": np.full((2, 3), i, np.float64), "y": np.array([i, i])}
+                i += 1
+        def other():
+            return [{"x": np.zeros((2, 3), np.float32)}]
+        """,
+    )
+    samples = load_samples(path, STATIC, limit=10)
+    assert (len(samples), samples.count) == (5, 10)
+    assert samples.feed(4)["x"].dtype == np.float32 and samples.feed(4)["x"][0, 0] == 4
+    assert len(load_samples(f"{path}:other", STATIC)) == 1
+
+
+def test_endless_script_is_bounded(tmp_path, monkeypatch):
+    monkeypatch.setattr(module, "MAX_SCRIPT_FEEDS", 7)
+    body = "def load_data():\n    while True: yield {'x': np.zeros((2, 3), np.float32)}"
+    samples = load_samples(script(tmp_path / "load.py", body), STATIC)
+    assert len(samples) == 7 and "over 7 feeds" in samples.warnings[0]
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("def load_data():\n    yield {'x': 1 / 0}", "ZeroDivisionError: division by zero (line 3 of load.py)"),
+        ("def load_data(:", "SyntaxError"),
+        ("raise SystemExit(3)", "SystemExit: 3 (line 2 of load.py)"),
+        ("def load(): pass", "no function load_data"),
+        ("def load_data(): return 3", "load_data returned int"),
+        ("def load_data(): return [7]", "is no feed: int"),
+        ("def load_data(): return []", "gave no samples"),
+        ("def load_data(): return [{}]", "an empty dictionary"),
+        ("def load_data(): return [{'x': object()}]", "'x' is no numeric array but object"),
+        ("def load_data(): return [{'x': [[1], [1, 2]]}]", "'x' is no"),
+    ],
+)
+def test_bad_script(tmp_path, body, expected):
+    with pytest.raises(InputError) as error:
+        load_samples(script(tmp_path / "load.py", body), STATIC)
+    assert expected in message(error) and "load.py" in message(error)
+
+
+def test_script_does_not_write_to_stdout(tmp_path, capsys):
+    body = "print('a')\ndef load_data():\n    print('b')\n    yield {'x': np.zeros((2, 3), np.float32)}"
+    load_samples(script(tmp_path / "load.py", body), STATIC)
+    assert capsys.readouterr().out == ""
+
+
+@pytest.mark.parametrize(
+    ("array", "expected"),
+    [
+        (rows(2, 4), "size 4 in dimension 1, the network takes 3"),
+        (rows(2)[None], "has 3 dimensions, the network takes 2"),
+        (rows(1)[0], "add it with array"),
+        (rows(2, dtype=np.complex64), "is complex64, the network takes float32"),
+        (rows(2, dtype=np.int64), "is int64, the network takes float32"),
+        (rows(0), "has no samples"),
+        (np.array([["a"] * 3] * 2, object), "pickled"),
+        (np.array([["a"] * 3] * 2), "is <U1, the network takes float32"),
+    ],
+)
+def test_arrays_that_do_not_fit(tmp_path, array, expected):
+    with pytest.raises(InputError) as error:
+        load_samples(save(tmp_path / "a.npz", x=array), STATIC)
+    assert expected in message(error) and "'x'" in message(error)
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted", "values"),
+    [
+        ("float64", "float32", [1, 2]),
+        ("float32", "float16", [1, 2]),
+        ("uint8", "float32", [1, 255]),
+        ("int32", "int64", [1, -2]),
+        ("int64", "int32", [1, -2]),
+        ("bool", "float32", [0, 1]),
+    ],
+)
+def test_casts(tmp_path, given, wanted, values):
+    path = save(tmp_path / "a.npz", x=np.array(values, given))
+    samples = load_samples(path, [TensorInfo("x", np.dtype(wanted), (2,))])
+    assert samples.feed(0)["x"].dtype == wanted
+    np.testing.assert_array_equal(samples.feed(0)["x"], values)
+
+
+def test_values_that_a_type_cannot_hold(tmp_path):
+    with pytest.raises(InputError, match="holds 4294967296 at sample 1"):
+        load_samples(save(tmp_path / "a.npz", x=np.array([1, 2**32])), [TensorInfo("x", np.dtype("int32"), (2,))])
+    with pytest.raises(InputError, match="float16 cannot hold it"):
+        load_samples(save(tmp_path / "b.npz", x=np.array([1, 1e6])), [TensorInfo("x", np.dtype("float16"), (2,))])
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+def test_non_finite_values_name_array_and_sample(tmp_path, bad):
+    array = rows(6)
+    array[5, 1] = bad
+    samples = load_samples(save(tmp_path / "a.npz", x=array), STATIC)
+    samples.feed(1)
+    with pytest.raises(InputError, match=f"a.npz: input 'x' holds {bad} at sample 5"):
+        samples.feed(2)
+
+
+def test_missing_input_lists_what_there_is(tmp_path):
+    with pytest.raises(InputError) as error:
+        load_samples(save(tmp_path / "a.npz", x_1=rows(2), y=rows(2)), [TensorInfo("x_0", F32, (2, 3))])
+    assert "'x_0' is missing" in message(error) and "It has: x_1, y." in message(error)
+    assert "Rename 'x_1' to 'x_0'" in message(error)
+
+
+def test_files_that_are_no_data(tmp_path):
+    (tmp_path / "empty.npz").write_bytes(b"")
+    (tmp_path / "text.npz").write_text("hello")
+    good = save(tmp_path / "good.npz", compress=True, x=rows(200)).read_bytes()
+    (tmp_path / "cut.npz").write_bytes(good[: len(good) // 2])
+    damaged = bytearray(good)
+    damaged[len(good) // 3 : len(good) // 2] = bytes(len(good) // 2 - len(good) // 3)
+    (tmp_path / "damaged.npz").write_bytes(damaged)
+    np.savez(tmp_path / "none.npz")
+    np.save(tmp_path / "one.npy", rows(2))
+    (tmp_path / "folder").mkdir()
+    for name, expected in {
+        "empty.npz": "is empty",
+        "text.npz": "cannot be read",
+        "cut.npz": "cannot be read",
+        "damaged.npz": "cannot be read",
+        "none.npz": "holds no arrays",
+        "one.npy": "numpy.savez",
+        "folder": "holds no .npz",
+        "absent.npz": "not found",
+        "absent.py": "not found",
+    }.items():
+        with pytest.raises(InputError) as error:
+            load_samples(tmp_path / name, STATIC)
+        assert expected in message(error) and name in message(error)
+
+
+def test_random_inputs_are_seeded_and_warned_of():
+    inputs = [
+        TensorInfo("input_ids", I64, ("B", "S")),
+        TensorInfo("attention_mask", I64, ("B", "S")),
+        TensorInfo("token_type_ids", I64, ("B", "S")),
+        TensorInfo("position_ids", I64, (1, "S")),
+        TensorInfo("image", F32, ("B", 3)),
+    ]
+    samples = load_samples(None, inputs, shapes={"input_ids": (4, 16)}, seed=5)
+    assert samples.random and samples.warnings == (module.RANDOM_WARNING,)
+    assert (samples.batch, samples.count) == (4, 32)
+    feed = samples.feed(3)
+    assert feed["attention_mask"].shape == (4, 16) and feed["attention_mask"].all()
+    assert feed["input_ids"].max() > 7 and feed["token_type_ids"].max() == 1
+    assert feed["position_ids"].tolist() == [list(range(16))]
+    assert abs(feed["image"].mean()) < 1 and feed["image"].std() > 0.5
+    again = load_samples(None, inputs, shapes={"input_ids": (4, 16)}, seed=5)
+    assert again.sha256() == samples.sha256()
+    assert load_samples(None, inputs, shapes={"input_ids": (4, 16)}, seed=6).sha256() != samples.sha256()
+    assert load_samples(None, DYNAMIC, limit=5, batch=2).count == 5
+    assert len(load_samples(None, [TensorInfo("x", F32, (32, 2))])) == 4
+
+
+def test_random_inputs_need_all_sizes():
+    for shape in [("N", "C"), None, ("N", None)]:
+        with pytest.raises(InputError, match="--shapes x:"):
+            load_samples(None, [TensorInfo("x", F32, shape)])
+
+
+def test_sha256_is_that_of_the_rows(tmp_path):
+    path = save(tmp_path / "a.npz", x=rows(12))
+    one, other = load_samples(path, DYNAMIC, batch=4), load_samples(path, DYNAMIC, batch=5)
+    assert one.sha256() == other.sha256() == load_samples(path, STATIC).sha256()
+    assert one.take([0]).sha256() != one.sha256()
+    assert load_samples(save(tmp_path / "b.npz", x=rows(12) + 1), DYNAMIC).sha256() != one.sha256()
+
+
+def test_split(tmp_path):
+    samples = load_samples(save(tmp_path / "a.npz", x=rows(20)), STATIC)
+    sets = split(samples)
+    assert [len(sets.calibration), len(sets.judged)] == [3, 7] and sets.warnings == ()
+    assert [feed["x"][0, 0] for feed in sets.calibration.feeds()] == [0, 24, 48]
+    assert sets.judged.feed(3)["x"][0, 0] == 30
+
+    single = split(samples.take([2]))
+    assert single.calibration is single.judged and "One feed both" in single.warnings[0]
+
+    same = split(samples, load_samples(tmp_path / "a.npz", DYNAMIC))
+    assert any("same samples" in text for text in same.warnings)
+    other = split(samples, load_samples(save(tmp_path / "b.npz", x=rows(20) + 1), STATIC))
+    assert other.warnings == () and other.judged is samples
+
+
+def test_parse_shapes():
+    inputs = [TensorInfo("a:0", F32, ("N", 3)), TensorInfo("b", I64, ("S",))]
+    parsed = parse_shapes(["a:0:1x3:4x3:8x3", "b:7"], inputs)
+    assert parsed == {"a:0": ShapeRange((1, 3), (4, 3), (8, 3)), "b": ShapeRange((7,), (7,), (7,))}
+    assert parse_shapes(["a:0:2x3"], inputs)["a:0"].opt == (2, 3)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("x", "Not a shape: x"),
+        ("x:1xa", "Not a shape"),
+        ("y:1x3", "no input 'y'"),
+        ("y:1x3:1x3:1x3", "no input 'y'"),
+        ("x:1x4", "does not fit input 'x'"),
+        ("x:3", "does not fit input 'x'"),
+        ("x:0x3", "does not fit input 'x'"),
+        ("x:4x3:2x3:8x3", "out of order in dimension 0: 4, 2, 8"),
+    ],
+)
+def test_bad_shapes(text, expected):
+    with pytest.raises(InputError, match=expected):
+        parse_shapes([text], DYNAMIC)
+
+
+def test_repeated_shape():
+    with pytest.raises(InputError, match="given twice"):
+        parse_shapes(["x:1x3", "x:2x3"], DYNAMIC)
+
+
+@pytest.mark.parametrize("kind", ["compressed", "stored", "script", "json"])
+def test_memory_does_not_grow_with_the_samples(tmp_path, monkeypatch, kind):
+    monkeypatch.setattr(module, "_IN_MEMORY", 1 << 20)
+    inputs = [TensorInfo("x", F32, (1, 100_000))]
+    data = np.random.default_rng(0).standard_normal((40, 100_000)).astype(np.float32)  # 16 MB
+    path = save(tmp_path / "a.npz", kind == "compressed", x=data)
+    if kind == "script":
+        body = "def load_data():\n    for i in range(40): yield {'x': np.full((1, 100_000), i, np.float32)}"
+        path = script(tmp_path / "load.py", body)
+    elif kind == "json":
+        path = tmp_path / "a.json"
+        path.write_text(json.dumps([{"x": encode(row[None])} for row in data]))
+    del data
+    tracemalloc.start()
+    try:
+        samples = load_samples(path, inputs)
+        assert samples.count == 40 and len(samples.sha256()) == 64
+        assert tracemalloc.get_traced_memory()[1] < 10e6
+    finally:
+        tracemalloc.stop()
+
+
+def test_bfloat16_inputs(tmp_path):
+    bfloat16 = np.dtype(ml_dtypes.bfloat16)
+    path = save(tmp_path / "a.npz", x=np.array([1.5, -2], np.float32))
+    samples = load_samples(path, [TensorInfo("x", bfloat16, (2,))])
+    assert samples.feed(0)["x"].dtype == bfloat16 and samples.feed(0)["x"].tolist() == [1.5, -2]
+    assert load_samples(None, [TensorInfo("x", bfloat16, (2,))]).feed(0)["x"].dtype == bfloat16

@@ -1,0 +1,152 @@
+"""Tests of tests.networks: each network is valid, runs, and its outputs depend on its inputs."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from tests import networks
+
+BUILT = {
+    build.__name__: build
+    for build in (
+        networks.bert,
+        networks.half,
+        networks.mlp,
+        networks.opset7,
+        networks.quantized,
+        networks.small_resnet,
+        networks.unet_small,
+        networks.vit,
+        networks.with_if,
+        networks.with_local_function,
+        networks.with_loop,
+        networks.with_sequence,
+    )
+}
+MANY = {
+    "synthetic_tree": lambda: networks.synthetic_tree(300),
+    "many_layers": lambda: networks.many_layers(60),
+    "quantized_asymmetric": lambda: networks.quantized(symmetric=False),
+    "light_weights_as_inputs": lambda: networks.light("shufflenet", weights_as_inputs=True),
+}
+
+
+def outputs_of(model: onnx.ModelProto, seed: int) -> list[np.ndarray]:
+    return networks.quiet_session(model).run(None, networks.feeds(model, seed, n=2, sequence=12))
+
+
+@pytest.mark.parametrize("name", [*BUILT, *MANY])
+def test_is_valid_and_depends_on_its_input(name: str) -> None:
+    model = {**BUILT, **MANY}[name]()
+    onnx.checker.check_model(model, full_check=True)
+    for first, second in zip(outputs_of(model, 1), outputs_of(model, 2), strict=True):
+        assert np.isfinite(first).all()
+        assert np.abs(first - second).max() > 1e-2 * np.abs(first).max()
+
+
+@pytest.mark.parametrize("name", BUILT)
+def test_seed_decides_the_weights(name: str) -> None:
+    assert BUILT[name](3) == BUILT[name](3)
+    assert BUILT[name](3).SerializeToString() != BUILT[name](4).SerializeToString()
+
+
+@pytest.mark.parametrize(
+    "name", ["resnet50", "densenet121", "squeezenet", "shufflenet", "inception_v1", "inception_v2"]
+)
+def test_light_network_is_alive_in_every_layer(name: str) -> None:
+    model = networks.light(name)
+    onnx.checker.check_model(model)
+    assert not any(node.op_type == "ConstantOfShape" for node in model.graph.node)
+    (image,) = model.graph.input
+    carried = {image.name}
+    probed = []
+    for node in model.graph.node:
+        if carried & set(node.input):
+            carried.add(node.output[0])
+            if node.op_type != "Softmax":
+                probed.append(node.output[0])
+    (output,) = model.graph.output
+    extra = [tensor for tensor in probed if tensor != output.name]
+    model.graph.output.extend(helper.make_tensor_value_info(tensor, onnx.TensorProto.FLOAT, None) for tensor in extra)
+    session = networks.quiet_session(model)
+    first = session.run([output.name, *extra], networks.feeds(model, 1))
+    second = session.run([output.name], networks.feeds(model, 2))
+    for tensor, values in zip(extra, first[1:], strict=True):
+        assert 1e-2 < values.std() < 1e2, tensor
+    assert np.isfinite(first[0]).all()
+    assert np.abs(first[0] - second[0]).max() > 1e-2 * np.abs(first[0]).max()
+    if model.graph.node[-1].op_type == "Softmax":
+        assert first[0].max() < 0.9
+
+
+def test_node_counts_are_exact() -> None:
+    assert len(networks.synthetic_tree(1234).graph.node) == 1234
+    assert len(networks.many_layers(100).graph.node) == 100
+
+
+def test_bert_ignores_what_its_mask_hides() -> None:
+    model = networks.bert()
+    fed = networks.feeds(model, 0, n=1, sequence=9)
+    fed["attention_mask"][0, 6:] = 0
+    other = {**fed, "input_ids": fed["input_ids"].copy()}
+    other["input_ids"][0, 6:] += 1
+    session = networks.quiet_session(model)
+    np.testing.assert_array_equal(session.run(["logits"], fed)[0], session.run(["logits"], other)[0])
+    other["input_ids"][0, 5] += 1
+    assert not np.array_equal(session.run(["logits"], fed)[0], session.run(["logits"], other)[0])
+
+
+def test_vit_keeps_its_scopes_in_metadata_only() -> None:
+    model = networks.vit()
+    scopes = {p.value for node in model.graph.node for p in node.metadata_props if p.key.endswith("name_scopes")}
+    assert any("blocks.0.attn.qkv" in scope for scope in scopes)
+    assert all(node.name.startswith("node_") for node in model.graph.node)
+
+
+@pytest.mark.parametrize(("symmetric", "all_zero"), [(True, True), (False, False)])
+def test_quantized_network_is_as_the_quantizer_writes_it(symmetric: bool, all_zero: bool) -> None:
+    graph = networks.quantized(symmetric=symmetric).graph
+    values = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer}
+    dequantized = [
+        values[n.input[0]].dtype for n in graph.node if n.op_type == "DequantizeLinear" and n.input[0] in values
+    ]
+    assert {np.dtype(np.int8), np.dtype(np.int32)} == set(dequantized)
+    points = [values[node.input[2]] for node in graph.node if node.op_type == "QuantizeLinear"]
+    assert all((point == 0).all() for point in points) == all_zero
+
+
+def test_badly_named_network_runs_once_its_names_are_gone() -> None:
+    model = networks.badly_named()
+    onnx.checker.check_model(model)
+    with pytest.raises(Exception, match="same node name"):
+        networks.quiet_session(model)
+    for node in model.graph.node:
+        node.name = ""
+    good = networks.small_resnet()
+    np.testing.assert_array_equal(outputs_of(model, 0)[0], outputs_of(good, 0)[0])
+
+
+def test_custom_operator_is_unknown_to_onnx_runtime() -> None:
+    model = networks.with_custom_operator()
+    onnx.checker.check_model(model)
+    with pytest.raises(Exception, match="acme"):
+        networks.quiet_session(model)
+
+
+def test_external_data_lies_beside_the_model(tmp_path) -> None:
+    path = networks.save_with_external_data(tmp_path)
+    assert sorted(file.name for file in tmp_path.iterdir()) == ["model.onnx", "model.onnx.data"]
+    onnx.checker.check_model(str(path))
+    assert path.stat().st_size < (tmp_path / "model.onnx.data").stat().st_size
+
+
+def test_feeds_respect_types_tables_and_dimensions() -> None:
+    fed = networks.feeds(networks.bert(), 0, n=3, sequence=30)
+    assert fed["input_ids"].shape == (3, 30) and fed["input_ids"].dtype == np.int64
+    assert 10 < fed["input_ids"].max() < 1000
+    mask = fed["attention_mask"]
+    assert mask[:, 0].all() and not mask.all() and (np.diff(mask, axis=1) <= 0).all()
+    assert networks.feeds(networks.half(), 0)["image"].dtype == np.float16

@@ -1,0 +1,151 @@
+"""ONNX Runtime: the reference, the simulation, and the fallback engine of machines without TensorRT."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from trt_tui.core.runner import Capabilities, TensorInfo
+from trt_tui.errors import BackendUnavailableError, InputError, TrtTuiError
+
+_HELD_OUTSIDE_BYTES = 1024
+"""Initializers from this size on are handed to the session as they lie in memory instead of being serialized."""
+
+_TYPES = {"tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(float16)": np.float16,
+          "tensor(int64)": np.int64, "tensor(int32)": np.int32, "tensor(int16)": np.int16, "tensor(int8)": np.int8,
+          "tensor(uint8)": np.uint8, "tensor(uint16)": np.uint16, "tensor(uint32)": np.uint32,
+          "tensor(uint64)": np.uint64, "tensor(bool)": np.bool_}
+
+
+class OnnxRuntimeBackend:
+    """Runs networks with ONNX Runtime.
+
+    Args:
+        provider: "cpu" or "cuda"; the best that works here by default.
+        threads: Threads of one operator; ONNX Runtime's default (all cores) when None.
+
+    Raises:
+        BackendUnavailableError: ONNX Runtime is not installed, or has no such provider.
+    """
+
+    name = "onnxruntime"
+
+    def __init__(self, provider: str | None = None, threads: int | None = None) -> None:
+        try:
+            import onnxruntime
+        except ImportError as error:
+            raise BackendUnavailableError(
+                "ONNX Runtime is not installed", str(error),
+                "pip install 'trt-tui[cpu]' (or 'trt-tui[gpu]' for an NVIDIA GPU)") from None
+        self._ort = onnxruntime
+        self.version = onnxruntime.__version__
+        available = onnxruntime.get_available_providers()
+        if provider is None:
+            provider = "cuda" if "CUDAExecutionProvider" in available else "cpu"
+        if provider == "cuda" and "CUDAExecutionProvider" not in available:
+            raise BackendUnavailableError("ONNX Runtime has no CUDA provider here", f"it offers {', '.join(available)}",
+                                          "pip install 'trt-tui[gpu]'")
+        self.provider = provider
+        self._threads = threads
+        self.capabilities = Capabilities(runs=True, builds=False, simulates=True, real_fp16=provider == "cuda")
+
+    def load(self, model: ir.Model, *, lean: bool = False, optimize: bool = True) -> OnnxRuntimeRunner:
+        """Loads a network; its big weights are shared with ``model``, not copied.
+
+        Args:
+            lean: No memory pattern, no arena, operators ordered so that tensors die early; constant folding off.
+            optimize: False keeps every operator as written (no fusion).
+
+        Raises:
+            InputError: ONNX Runtime refuses the network.
+        """
+        options = self._ort.SessionOptions()
+        options.log_severity_level = 4
+        options.add_session_config_entry("session.disable_quant_qdq", "1")
+        if self._threads:
+            options.intra_op_num_threads = self._threads
+        levels = self._ort.GraphOptimizationLevel
+        options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimize else levels.ORT_DISABLE_ALL
+        arguments = {}
+        if lean:
+            options.enable_mem_pattern = False
+            options.enable_cpu_mem_arena = False
+            options.execution_order = self._ort.ExecutionOrder.PRIORITY_BASED
+            arguments["disabled_optimizers"] = ["ConstantFolding"]
+        proto, names, arrays = _without_weights(model)
+        values = [self._ort.OrtValue.ortvalue_from_numpy(array) for array in arrays]
+        if names:
+            options.add_external_initializers(names, values)
+        providers = ["CPUExecutionProvider"]
+        if self.provider == "cuda":
+            providers.insert(0, ("CUDAExecutionProvider", {"use_tf32": "0"}))
+        try:
+            session = self._ort.InferenceSession(proto, options, providers=providers, **arguments)
+        except Exception as error:
+            raise InputError("ONNX Runtime does not take this network", _first_line(error),
+                             "Check it with onnx.checker; operators of other domains need their library.") from None
+        return OnnxRuntimeRunner(session, (values, arrays))
+
+
+class OnnxRuntimeRunner:
+    """One loaded network."""
+
+    def __init__(self, session, kept_alive: object) -> None:
+        self._session = session
+        self._kept_alive = kept_alive
+        self.inputs = tuple(_info(one) for one in session.get_inputs())
+        self.outputs = tuple(_info(one) for one in session.get_outputs())
+
+    def run(self, feeds: Mapping[str, np.ndarray], fetch: Sequence[str] | None = None) -> dict[str, np.ndarray]:
+        names = list(fetch) if fetch is not None else [info.name for info in self.outputs]
+        try:
+            return dict(zip(names, self._session.run(names, dict(feeds)), strict=True))
+        except Exception as error:
+            raise TrtTuiError("ONNX Runtime could not run the network", _first_line(error),
+                              "Check the data's shapes and types against the network's inputs.") from None
+
+    def close(self) -> None:
+        self._session = None
+        self._kept_alive = None
+
+    def __enter__(self) -> OnnxRuntimeRunner:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def _info(value) -> TensorInfo:
+    return TensorInfo(value.name, np.dtype(_TYPES.get(value.type, object)), tuple(value.shape))
+
+
+def _first_line(error: Exception) -> str:
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__
+
+
+def _without_weights(model: ir.Model) -> tuple[bytes, list[str], list[np.ndarray]]:
+    """The serialized model with its big initializers declared as external, and their names and arrays."""
+    names, arrays, stored = [], [], {}
+    graph = model.graph
+    for value in list(graph.initializers.values()):
+        tensor = value.const_value
+        if tensor.nbytes < _HELD_OUTSIDE_BYTES or tensor.dtype == ir.DataType.STRING:
+            continue
+        array = tensor.numpy()
+        if array.dtype.kind not in "fiub":
+            continue
+        names.append(value.name)
+        arrays.append(np.ascontiguousarray(array))
+        stored[value.name] = tensor
+        value.const_value = ir.ExternalTensor("weights", 0, tensor.nbytes, tensor.dtype,
+                                              shape=ir.Shape(tensor.shape), name=value.name)
+    try:
+        proto: onnx.ModelProto = ir.to_proto(model)
+    finally:
+        for name, tensor in stored.items():
+            graph.initializers[name].const_value = tensor
+    return proto.SerializeToString(), names, arrays

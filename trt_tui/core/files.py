@@ -1,0 +1,74 @@
+"""Writing files that are whole or not there at all."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from trt_tui.errors import InputError
+
+
+def write_atomic(path: Path | str, data: bytes | str) -> None:
+    """Writes a file under a temporary name beside it and renames it; text is written as UTF-8.
+
+    Raises:
+        InputError: see `atomic`.
+    """
+    with atomic(path) as stream:
+        stream.write(data.encode("utf-8") if isinstance(data, str) else data)
+
+
+@contextlib.contextmanager
+def atomic(path: Path | str) -> Iterator[BinaryIO]:
+    """A stream whose content takes the place of ``path`` when the block ends, and is dropped if it raises.
+
+    A symbolic link stays one: the file that it points to is replaced. A replaced file keeps its permissions.
+
+    Raises:
+        InputError: the folder does not exist, the place is a folder or is read-only, or the disk is full.
+    """
+    path = Path(path)
+    with cannot_write(path):
+        target = Path(os.path.realpath(path))
+        if target.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        mode = target.stat().st_mode if target.exists() else None
+        if mode is not None and not (mode & 0o222 and os.access(target, os.W_OK)):
+            raise PermissionError(errno.EACCES, "the file is read-only")
+        temporary = target.with_name(f".{target.name[:100]}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+        descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, "O_BINARY", 0), 0o666)
+        try:
+            with os.fdopen(descriptor, "wb") as stream:
+                yield stream
+                stream.flush()
+                os.fsync(stream.fileno())
+            if mode is not None:
+                os.chmod(temporary, mode & 0o7777)
+            os.replace(temporary, target)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise
+
+
+@contextlib.contextmanager
+def cannot_write(path: Path) -> Iterator[None]:
+    """Turns an OSError of the block into an InputError that names ``path`` and what to do."""
+    try:
+        yield
+    except OSError as error:
+        cause = error.strerror or str(error)
+        if error.errno in (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)):
+            next_step = "Free some space or choose another place; nothing was written."
+        elif isinstance(error, FileNotFoundError):
+            cause, next_step = f"folder {path.parent} does not exist", "Make the folder or choose another place."
+        elif isinstance(error, IsADirectoryError):
+            cause, next_step = "it is a folder", "Name a file."
+        else:
+            next_step = "Choose another place or change its permissions; nothing was written."
+        raise InputError(f"{path} cannot be written", cause, next_step) from None

@@ -1,0 +1,409 @@
+"""Fusion groups: which layers TensorRT runs as one kernel and that therefore take one precision.
+
+The rules follow TensorRT's published fusions: a Conv, ConvTranspose, Gemm or MatMul takes the bias, normalisation,
+activation and residual Add behind it; chains of pointwise operators fuse; a LayerNorm or Softmax that an exporter
+decomposed is one; operators that only move values stay with what computed them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import onnx
+
+from trt_tui.core.precision import Precision
+
+if TYPE_CHECKING:
+    from trt_tui.core.network import Group, Layer, Network, Site
+
+ANCHORS = frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul"))
+"""Operators that can run in INT8."""
+
+POINTWISE = frozenset(
+    "Add Sub Mul Div Pow Sqrt Exp Log Erf Tanh Sigmoid Relu LeakyRelu PRelu Elu Selu Celu HardSigmoid HardSwish Softplus "
+    "Softsign Clip Abs Neg Reciprocal Gelu Mish ThresholdedRelu Floor Ceil Round Sin Cos Min Max Sum Where Sign "
+    "Swish".split())
+
+_REDUCTIONS = frozenset("ReduceMean ReduceMax ReduceSum ReduceL2 ReduceSumSquare".split())
+_RESIDUAL = frozenset(("Add", "Sum"))
+_FREE_COPIES = frozenset(
+    "Reshape Transpose Squeeze Unsqueeze Flatten Identity Dropout Slice Split Gather Expand DepthToSpace "
+    "SpaceToDepth".split())
+_SAME_RANGE = frozenset("Reshape Transpose Squeeze Unsqueeze Flatten Identity Dropout".split())
+_GROWS = ANCHORS | POINTWISE | {"BatchNormalization"}
+_REGION_LIMIT = 16
+
+
+class _Members:
+    """The layers of one group while it grows."""
+
+    def __init__(self, first: Layer) -> None:
+        self.layers = [first]
+        self.names = {first.name}
+        self.tail = first.outputs[0]
+        self.computed = first.outputs[0]
+        self.residual: tuple[Layer, int] | None = None
+        self.leader = first
+
+
+def find_groups(network: Network) -> tuple[Group, ...]:
+    """Partitions the float layers of a network into groups, in network order."""
+    return _Finder(network).find()
+
+
+class _Finder:
+    def __init__(self, network: Network) -> None:
+        self.network = network
+        self.owner: dict[str, _Members] = {}
+        self.graph_outputs = {info.name for info in network.outputs}
+
+    def find(self) -> tuple[Group, ...]:
+        from trt_tui.core.network import Kind
+
+        layers = [layer for layer in self.network.layers if layer.kind in (Kind.COMPUTE, Kind.COPY, Kind.OPAQUE)
+                  and any(self.network.is_float(o) for o in layer.outputs)]
+        groups = []
+        # Later anchors first, so that a residual Add goes to the Conv computed last.
+        anchors = [layer for layer in layers if layer.op_type in ANCHORS and layer.kind is Kind.COMPUTE]
+        for layer in reversed(anchors):
+            groups.append(self._start(layer))
+        for layer in layers:
+            if layer.name in self.owner:
+                continue
+            region = self._normalisation(layer)
+            members = self._start(layer, region)
+            groups.append(members)
+        groups = [g for g in groups if g.names]
+        groups.sort(key=lambda g: min(layer.index for layer in g.layers))
+        return tuple(self._finish(members) for members in groups)
+
+    def _start(self, layer: Layer, region: list[Layer] | None = None) -> _Members:
+        from trt_tui.core.network import Kind
+
+        members = _Members(layer)
+        self.owner[layer.name] = members
+        for other in (region or [])[1:]:
+            self._add(members, other)
+        if region:
+            members.tail = members.computed = self._escapes(members.tail, region)[0]
+        if layer.kind is Kind.OPAQUE or len(layer.outputs) != 1 and layer.op_type not in _FREE_COPIES:
+            return members
+        if region or layer.op_type in _GROWS:
+            while self._grow(members):
+                pass
+        self._take_copies(members)
+        return members
+
+    def _add(self, members: _Members, layer: Layer) -> None:
+        members.layers.append(layer)
+        members.names.add(layer.name)
+        self.owner[layer.name] = members
+
+    # -- growing ------------------------------------------------------------------------------------------------
+
+    def _users(self, tensor: str) -> list[Layer]:
+        return [self.network.layer(name) for name in self.network.consumers.get(tensor, ())]
+
+    def _dynamic_inputs(self, layer: Layer) -> list[str]:
+        return [name for name in layer.inputs if name and name not in self.network.static]
+
+    def _grow(self, members: _Members) -> bool:
+        tail = members.tail
+        if tail in self.graph_outputs:
+            return False
+        users = self._users(tail)
+        if len(users) == 1 and users[0].name not in self.owner:
+            layer = users[0]
+            if layer.op_type == "BatchNormalization" or self._constant_pointwise(layer):
+                return self._commit(members, [layer], layer.outputs[0])
+            if self._joins_as_residual(members, layer):
+                others = [i for i, name in enumerate(layer.inputs) if name != tail]
+                members.residual = (layer, others[0])
+                return self._commit(members, [layer], layer.outputs[0])
+            if self._moves_only(layer) and len(layer.outputs) == 1 and self._leads_to_pointwise(layer):
+                self._add(members, layer)
+                members.tail = layer.outputs[0]
+                return True
+        region = self._region(tail, POINTWISE)
+        if region:
+            return self._commit(members, region, self._escapes(tail, region)[0])
+        return False
+
+    def _commit(self, members: _Members, layers: Iterable[Layer], tail: str) -> bool:
+        for layer in layers:
+            self._add(members, layer)
+        members.tail = members.computed = tail
+        return True
+
+    def _leads_to_pointwise(self, layer: Layer) -> bool:
+        """A Reshape or Transpose between a MatMul and its bias does not end the fusion."""
+        users = self._users(layer.outputs[0])
+        return (layer.outputs[0] not in self.graph_outputs and len(users) == 1 and users[0].name not in self.owner
+                and self._constant_pointwise(users[0]))
+
+    def _constant_pointwise(self, layer: Layer) -> bool:
+        return (layer.op_type in POINTWISE and self._is_compute(layer) and len(layer.outputs) == 1
+                and len(self._dynamic_inputs(layer)) == 1)
+
+    def _is_compute(self, layer: Layer) -> bool:
+        from trt_tui.core.network import Kind
+
+        return layer.kind is Kind.COMPUTE
+
+    def _joins_as_residual(self, members: _Members, layer: Layer) -> bool:
+        if layer.op_type not in _RESIDUAL or members.residual or not self._is_compute(layer):
+            return False
+        if members.leader.op_type not in ANCHORS or len(layer.inputs) != 2:
+            return False
+        others = [name for name in layer.inputs if name != members.tail]
+        return len(others) == 1 and not self._depends_on(others[0], members)
+
+    def _depends_on(self, tensor: str, members: _Members) -> bool:
+        """Whether a tensor is computed from what the group computes (joining it would make a cycle)."""
+        first = min(layer.index for layer in members.layers)
+        stack, seen = [tensor], set()
+        while stack:
+            name = self.network.producer.get(stack.pop())
+            if name is None or name in seen:
+                continue
+            seen.add(name)
+            if name in members.names:
+                return True
+            layer = self.network.layer(name)
+            if layer.index > first:
+                stack.extend(n for n in layer.inputs if n)
+        return False
+
+    def _region(self, start: str, operators: frozenset[str]) -> list[Layer]:
+        """Layers computed from ``start`` and constants alone that end in one tensor; [] where there are none."""
+        region: list[Layer] = []
+        derived = {start}
+        frontier = [start]
+        while frontier and len(region) < _REGION_LIMIT:
+            tensor = frontier.pop(0)
+            for layer in sorted(self._users(tensor), key=lambda one: one.index):
+                if (layer in region or layer.name in self.owner or layer.op_type not in operators
+                        or not self._is_compute(layer) or len(layer.outputs) != 1
+                        or any(name not in derived for name in self._dynamic_inputs(layer))):
+                    continue
+                region.append(layer)
+                region.sort(key=lambda one: one.index)
+                derived.add(layer.outputs[0])
+                frontier.append(layer.outputs[0])
+                # A layer that waited for this result can follow now.
+                frontier.extend(t for t in derived if t not in frontier and t != tensor)
+            if region and self._closed(start, region):
+                return region
+        return []
+
+    def _escapes(self, start: str, region: list[Layer]) -> list[str]:
+        inside = {layer.name for layer in region}
+        escaped = []
+        for tensor in (start, *(layer.outputs[0] for layer in region)):
+            if tensor in self.graph_outputs or any(user.name not in inside for user in self._users(tensor)):
+                escaped.append(tensor)
+            elif not self._users(tensor):
+                escaped.append(tensor)
+        return escaped
+
+    def _closed(self, start: str, region: list[Layer]) -> bool:
+        escaped = self._escapes(start, region)
+        return len(escaped) == 1 and escaped[0] != start
+
+    def _normalisation(self, layer: Layer) -> list[Layer] | None:
+        """A decomposed LayerNorm, RMSNorm, GroupNorm or Softmax that starts at ``layer``, or None.
+
+        It is a region of reductions and pointwise operators over one tensor, with a square root or an exponential in
+        it, that ends in one tensor. The tensor it starts from may be used elsewhere too (a residual).
+        """
+        if layer.op_type not in _REDUCTIONS and layer.op_type not in ("Pow", "Mul", "Exp"):
+            return None
+        if not self._is_compute(layer):
+            return None
+        sources = dict.fromkeys(self._dynamic_inputs(layer))
+        if len(sources) != 1:
+            return None
+        start = next(iter(sources))
+        operators = POINTWISE | _REDUCTIONS
+        region = [layer]
+        derived = {start, layer.outputs[0]}
+        while len(region) < _REGION_LIMIT:
+            inside = {one.name for one in region}
+            candidates = [
+                user for tensor in derived for user in self._users(tensor)
+                if user.name not in inside and user.name not in self.owner and user.op_type in operators
+                and self._is_compute(user) and len(user.outputs) == 1
+                and all(name in derived for name in self._dynamic_inputs(user))
+                and (tensor != start or any(n in derived and n != start for n in self._dynamic_inputs(user))
+                     or user.op_type in _REDUCTIONS)]
+            if not candidates:
+                return None
+            nearest = min(candidates, key=lambda one: one.index)
+            region.append(nearest)
+            region.sort(key=lambda one: one.index)
+            derived.add(nearest.outputs[0])
+            kinds = {one.op_type for one in region}
+            escaped = [t for t in self._escapes(start, region) if t != start]
+            if len(escaped) == 1 and kinds & _REDUCTIONS and kinds & {"Sqrt", "Exp", "Pow", "ReduceL2"} \
+                    and kinds & {"Div", "Mul"} and nearest.op_type in ("Div", "Mul"):
+                region.sort(key=lambda one: one.index)
+                region.remove(layer)
+                return [layer, *region]
+        return None
+
+    def _moves_only(self, layer: Layer) -> bool:
+        from trt_tui.core.network import Kind
+
+        return layer.kind is Kind.COPY and layer.op_type in _FREE_COPIES
+
+    def _take_copies(self, members: _Members) -> None:
+        """Takes the operators behind the group that only move its values."""
+        waiting = [output for layer in members.layers for output in layer.outputs]
+        while waiting:
+            tensor = waiting.pop()
+            for layer in self._users(tensor):
+                floats = [n for n in self._dynamic_inputs(layer) if self.network.is_float(n)]
+                if layer.name not in self.owner and self._moves_only(layer) and floats == [tensor] \
+                        and not any(self._depends_on(n, members) for n in self._dynamic_inputs(layer) if n != tensor):
+                    self._add(members, layer)
+                    waiting.extend(layer.outputs)
+
+    # -- describing ---------------------------------------------------------------------------------------------
+
+    def _finish(self, members: _Members) -> Group:
+        from trt_tui.core.network import Group
+
+        network = self.network
+        layers = sorted(members.layers, key=lambda one: one.index)
+        produced = {output for layer in layers for output in layer.outputs if output}
+        names = {layer.name for layer in layers}
+        inputs = dict.fromkeys(
+            name for layer in layers for name in layer.inputs
+            if name and name not in produced and name not in network.static and network.is_float(name))
+        outputs = tuple(
+            output for layer in layers for output in layer.outputs
+            if output and (output in self.graph_outputs
+                           or any(user.name not in names for user in self._users(output))))
+        sites, reason = self._sites(members)
+        refusals = self._refusals(layers, sites, reason)
+        return Group(name=members.leader.name, operator=self._operator(members, layers),
+                     layers=tuple(layer.name for layer in layers), inputs=tuple(inputs),
+                     outputs=outputs or (members.computed,), tail=members.computed,
+                     sites=sites if Precision.INT8 not in refusals else (), refusals=refusals)
+
+    def _operator(self, members: _Members, layers: list[Layer]) -> str:
+        kinds = {layer.op_type for layer in layers}
+        if members.leader.op_type not in ANCHORS and kinds & _REDUCTIONS and len(layers) > 3:
+            if kinds & {"Sqrt", "Pow", "Reciprocal"}:
+                means = sum(layer.op_type == "ReduceMean" for layer in layers)
+                return "LayerNorm" if means > 1 else "RMSNorm"
+            if "Exp" in kinds:
+                return "Softmax"
+        return members.leader.op_type
+
+    def _sites(self, members: _Members) -> tuple[tuple[Site, ...], str]:
+        """Where Q/DQ goes in INT8, or why the group has no INT8 form."""
+        from trt_tui.core.network import Site
+
+        network, leader = self.network, members.leader
+        if leader.op_type not in ANCHORS:
+            return (), f"TensorRT has no INT8 {leader.op_type}: only Conv, ConvTranspose, Gemm and MatMul"
+        sites = []
+        for index, tensor in enumerate(leader.inputs[:2]):
+            if not network.is_float(tensor):
+                return (), "its inputs are not FP32"
+            if tensor in network.constants:
+                sites.append(Site(leader.name, index, tensor, "weight", self._channel_axis(leader, index, tensor)))
+            elif tensor in network.static:
+                return (), "its operand is shape arithmetic"
+            else:
+                sites.append(Site(leader.name, index, tensor, "input"))
+        if all(site.role == "weight" for site in sites):
+            return (), "both operands are constant"
+        if members.residual and leader.op_type in ("Conv", "ConvTranspose"):
+            add, index = members.residual
+            skip = add.inputs[index]
+            if network.is_float(skip) and skip not in network.static \
+                    and network.shape(skip) == network.shape(add.outputs[0]):
+                sites.append(Site(add.name, index, skip, "skip"))
+        return tuple(sites), ""
+
+    def _channel_axis(self, layer: Layer, index: int, tensor: str) -> int | None:
+        """Channel axis of a weight: Conv 0, ConvTranspose 1, MatMul 1, Gemm 0 or 1 by transB."""
+        if index != 1:
+            return None
+        rank = len(self.network.shape(tensor) or ())
+        if layer.op_type == "Conv":
+            return 0
+        if layer.op_type == "ConvTranspose":
+            return 1
+        if layer.op_type == "Gemm":
+            attr = self.network.node(layer.name).attributes.get("transB")
+            return 0 if attr is not None and attr.as_int() else 1
+        return 1 if rank == 2 else None
+
+    def _refusals(self, layers: list[Layer], sites: tuple[Site, ...], reason: str) -> dict[Precision, str]:
+        from trt_tui.core.network import Kind
+
+        refusals: dict[Precision, str] = {}
+        opaque = next((layer for layer in layers if layer.kind is Kind.OPAQUE), None)
+        if opaque is not None:
+            return {p: opaque.note for p in (Precision.FP16, Precision.BF16, Precision.INT8)}
+        for precision, typename in ((Precision.FP16, "tensor(float16)"), (Precision.BF16, "tensor(bfloat16)")):
+            for layer in layers:
+                if not _takes(layer.op_type, typename):
+                    refusals[precision] = f"ONNX has no {precision.label} {layer.op_type}"
+                    break
+        if not sites:
+            refusals[Precision.INT8] = reason
+        return refusals
+
+
+def _takes(operator: str, typename: str) -> bool:
+    """Whether the newest form of an operator can produce a type."""
+    schema = onnx.defs.get_schema(operator, 22)
+    produced = schema.outputs[0].type_str
+    if produced.startswith("tensor("):
+        return produced == typename
+    constraint = next((c for c in schema.type_constraints if c.type_param_str == produced), None)
+    return constraint is not None and typename in constraint.allowed_type_strs
+
+
+def shared_ranges(network: Network) -> dict[str, tuple[str, ...]]:
+    """Tensors that share one scale because a Concat joins them, transitively and through copies, by tensor name.
+
+    TensorRT runs an INT8 Concat without requantizing only if every input has the output's scale.
+    """
+    parent: dict[str, str] = {}
+
+    def find(name: str) -> str:
+        parent.setdefault(name, name)
+        while parent[name] != name:
+            parent[name] = parent[parent[name]]
+            name = parent[name]
+        return name
+
+    def join(a: str, b: str) -> None:
+        parent[find(a)] = find(b)
+
+    concats = False
+    for layer in network.layers:
+        if layer.outputs[0] in network.static or not network.is_float(layer.outputs[0]):
+            continue
+        if layer.op_type == "Concat":
+            concats = True
+            for name in layer.inputs:
+                if name not in network.static:
+                    join(name, layer.outputs[0])
+        elif layer.op_type in _SAME_RANGE:
+            join(layer.inputs[0], layer.outputs[0])
+    if not concats:
+        return {}
+    joined = {name for layer in network.layers if layer.op_type == "Concat" for name in (*layer.inputs, *layer.outputs)}
+    roots = {find(name) for name in joined if name in parent}
+    sets: dict[str, list[str]] = {}
+    for name in list(parent):
+        if find(name) in roots:
+            sets.setdefault(find(name), []).append(name)
+    return {name: tuple(members) for members in sets.values() for name in members if len(members) > 1}

@@ -1,0 +1,1 @@
+"""Lowering: a network, a config and ranges become what one backend takes."""

@@ -1,0 +1,278 @@
+"""The strongly typed ONNX network: precision lives in Cast and Q/DQ nodes and nowhere else.
+
+It is what TensorRT 10 and 11 build with strong typing and what production builds. Weights stay the FP32 initializers of
+the network, shared and never copied; Cast and Q/DQ behind them are folded by TensorRT's builder.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from trt_tui.core import scales
+from trt_tui.core.network import FP16_MAX, Kind, Layer, Network, Site
+from trt_tui.core.precision import Precision, PrecisionConfig
+
+TYPES = {Precision.FP32: ir.DataType.FLOAT, Precision.FP16: ir.DataType.FLOAT16, Precision.BF16: ir.DataType.BFLOAT16}
+_NUMPY = {ir.DataType.FLOAT: np.float32, ir.DataType.FLOAT16: np.float16, ir.DataType.BFLOAT16: ml_dtypes.bfloat16}
+_IR_VERSION = {17: 8, 18: 8, 19: 9, 20: 9, 21: 10, 22: 10}
+
+ALL_SAME_TYPE = frozenset("Pow".split())
+"""Operators whose inputs ONNX lets differ in type, and TensorRT does not."""
+
+
+@dataclass(frozen=True)
+class Typed:
+    """A typed network.
+
+    Attributes:
+        model: The network; its weights are the base network's own tensors.
+        became: What each layer became, in words, by layer name.
+        left_alone: Why a layer that was asked for less kept FP32, by layer name.
+        notes: What holds for the network as a whole.
+    """
+
+    model: ir.Model
+    became: Mapping[str, str]
+    left_alone: Mapping[str, str]
+    notes: tuple[str, ...] = ()
+
+
+def opset_for(precisions: set[Precision], other: Precision) -> int:
+    """17 where all is FP32 or INT8, 21 with FP16 (FP16 Q/DQ needs 19), 22 with BF16 (BF16 Conv)."""
+    used = set(precisions)
+    if Precision.INT8 in used:
+        used.add(other)
+    if Precision.BF16 in used:
+        return 22
+    return 21 if Precision.FP16 in used else 17
+
+
+def surrounding(precision: Precision, other: Precision) -> Precision:
+    """The float type around a group: its own, or for INT8 the type of the other layers."""
+    return other if precision is Precision.INT8 else precision
+
+
+def lower_typed(
+    network: Network, config: PrecisionConfig, ranges: Mapping[str, float], *, fp32_scales: bool = False
+) -> Typed:
+    """Lowers to a strongly typed network.
+
+    Args:
+        ranges: Calibrated amax by tensor name, in the tensors' own units.
+        fp32_scales: Keep every scale in FP32, with Casts, as TensorRT 8.6 needs it.
+
+    Raises:
+        InputError: an INT8 layer's input has no range, or the opset cannot be raised.
+    """
+    return _TypedLowering(network, config, ranges, fp32_scales).lower()
+
+
+class _TypedLowering:
+    def __init__(self, network: Network, config: PrecisionConfig, ranges: Mapping[str, float], fp32_scales: bool):
+        self.network = network
+        self.config = config
+        self.fp32_scales = fp32_scales
+        self.assignment = config.assignment(network)
+        self.opset = max(opset_for(set(self.assignment.values()), config.other), network.opset)
+        self.amax = scales.activation_ranges(network, ranges, config)
+        self.model = network.model_at(self.opset).clone()
+        self.graph = self.model.graph
+        self.names = {node.name for node in self.graph} | {
+            v.name for node in self.graph for v in node.outputs} | set(self.graph.initializers)
+        self.names.update(v.name for v in self.graph.inputs)
+        self.types: dict[str, ir.DataType] = {}  # of tensors that are no longer FP32
+        self.cast_cache: dict[tuple[str, ir.DataType], ir.Value] = {}
+        self.qdq_cache: dict[tuple, ir.Value] = {}
+        self.became: dict[str, str] = {}
+        self.notes: list[str] = []
+
+    def lower(self) -> Typed:
+        by_name = {node.name: node for node in self.graph}
+        outputs = list(self.graph.outputs)
+        for layer in self.network.layers:
+            node = by_name.get(layer.name)
+            if node is not None:
+                self._lower_layer(layer, node)
+        for node in list(self.graph):
+            if not self.network.has_layer(node.name) and node.name in by_name:
+                self._restore_types(node)
+        self._restore_outputs(outputs)
+        self.graph.sort()
+        self.model.ir_version = max(self.network.model.ir_version, _IR_VERSION.get(self.opset, 10))
+        left = {}
+        for group in self.network.groups:
+            asked = self.config.groups.get(group.name)
+            wanted = asked.precision if asked else self.config.quantized
+            if wanted in group.refusals:
+                left.update((name, group.refusals[wanted]) for name in group.layers)
+        return Typed(self.model, self.became, left, tuple(self.notes))
+
+    # -- one layer ----------------------------------------------------------------------------------------------
+
+    def _lower_layer(self, layer: Layer, node: ir.Node) -> None:
+        group = self.network.group_of(layer.name)
+        if group is None or layer.kind is Kind.OPAQUE:
+            self._restore_types(node)
+            return
+        precision = self.assignment[group.name]
+        around = TYPES[surrounding(precision, self.config.other)]
+        sites = {}
+        if precision is Precision.INT8:
+            sites = {site.index: site for site in group.sites if site.layer == layer.name}
+        follows, own = typed_ports(node, self.opset)
+        for index, value in enumerate(node.inputs):
+            if value is None or not self.network.is_float(value.name):
+                continue
+            if index in sites:
+                node.replace_input_with(index, self._quantized(sites[index], value, around))
+            else:
+                node.replace_input_with(index, self._cast(value, around if follows[index] else ir.DataType.FLOAT))
+        if around is not ir.DataType.FLOAT:
+            for output, typed in zip(node.outputs, own, strict=True):
+                if typed and output.name and self.network.is_float(output.name):
+                    output.dtype = around
+                    self.types[output.name] = around
+        self.became[layer.name] = self._describe(layer, precision, sites)
+
+    def _describe(self, layer: Layer, precision: Precision, sites: Mapping[int, Site]) -> str:
+        if precision is Precision.INT8:
+            if sites:
+                return "INT8: Q/DQ on " + ", ".join(f"input {i} ({s.role})" for i, s in sorted(sites.items()))
+            return f"{self.config.other.label}, fused behind an INT8 layer"
+        return precision.label
+
+    def _restore_types(self, node: ir.Node) -> None:
+        """Gives a layer that stays as it is its FP32 inputs back (subgraphs that capture tensors too)."""
+        for index, value in enumerate(node.inputs):
+            if value is not None and value.name in self.types:
+                node.replace_input_with(index, self._cast(value, ir.DataType.FLOAT))
+        for attr in node.attributes.values():
+            if attr.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
+                graphs = (attr.value,) if attr.type == ir.AttributeType.GRAPH else attr.value
+                for graph in graphs:
+                    for inner in graph.all_nodes():
+                        for index, value in enumerate(inner.inputs):
+                            if value is not None and value.name in self.types:
+                                inner.replace_input_with(index, self._cast(value, ir.DataType.FLOAT))
+                    for index, value in enumerate(graph.outputs):
+                        if value.name in self.types:
+                            graph.outputs[index] = self._cast(value, ir.DataType.FLOAT)
+
+    def _restore_outputs(self, outputs: list[ir.Value]) -> None:
+        for index, value in enumerate(outputs):
+            dtype = self.types.get(value.name)
+            if dtype is None:
+                continue
+            name = value.name
+            value.name = self._unique(f"{name}__{_short(dtype)}")
+            cast = self._node("Cast", [value], {"to": int(ir.DataType.FLOAT)}, f"{name}__output")
+            cast.outputs[0].name = name
+            cast.outputs[0].dtype, cast.outputs[0].shape = ir.DataType.FLOAT, value.shape
+            self.graph.outputs[index] = cast.outputs[0]
+
+    # -- pieces -------------------------------------------------------------------------------------------------
+
+    def _cast(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
+        if self.types.get(value.name, ir.DataType.FLOAT) is dtype:
+            return value
+        key = (value.name, dtype)
+        if key not in self.cast_cache:
+            source = value
+            if dtype is ir.DataType.FLOAT16 and self._exceeds_fp16(value):
+                source = self._clamped(value)
+            self.cast_cache[key] = self._emit("Cast", [source], {"to": int(dtype)}, f"{value.name}__{_short(dtype)}",
+                                              dtype, value.shape)
+        return self.cast_cache[key]
+
+    def _exceeds_fp16(self, value: ir.Value) -> bool:
+        return value.name in self.network.constants and float(self.network.constant_amax(value.name)) > FP16_MAX
+
+    def _clamped(self, value: ir.Value) -> ir.Value:
+        self.notes.append(f"Constant {value.name} exceeds FP16 and is clamped to ±{FP16_MAX:.0f}.")
+        low = self._initializer(np.float32(-FP16_MAX), "fp16_lowest")
+        high = self._initializer(np.float32(FP16_MAX), "fp16_highest")
+        return self._emit("Clip", [value, low, high], {}, f"{value.name}__clamped", ir.DataType.FLOAT, value.shape)
+
+    def _quantized(self, site: Site, value: ir.Value, around: ir.DataType) -> ir.Value:
+        """Q and DQ on one input, in the surrounding type where that can hold the scale, else in FP32 with Casts."""
+        if site.role == "weight":
+            scale = scales.weight_scale(self.network, site)
+        else:
+            scale = scales.require(self.network, self.amax, site.tensor)
+        key = (value.name, site.axis, around)
+        if key in self.qdq_cache:
+            return self.qdq_cache[key]
+        other = Precision.FP32 if self.fp32_scales else self.config.other
+        held_in = TYPES[scales.held_type(scale, other)]
+        base = value.name
+        if site.role != "weight" or held_in is ir.DataType.FLOAT16:
+            value = self._cast(value, around)
+        value = self._cast(value, held_in)
+        attributes = {} if site.axis is None else {"axis": site.axis}
+        suffix = f"{base}__{_short(around)}" if around is not ir.DataType.FLOAT else base
+        step = self._initializer(scales.held(scale, other).astype(_NUMPY[held_in]), f"{suffix}__scale")
+        zero = self._initializer(np.zeros(scale.shape, np.int8), f"{suffix}__zero_point")
+        codes = self._emit("QuantizeLinear", [value, step, zero], attributes, f"{suffix}__q", ir.DataType.INT8, value.shape)
+        result = self._emit("DequantizeLinear", [codes, step, zero], attributes, f"{suffix}__dq", held_in, value.shape)
+        if held_in is not ir.DataType.FLOAT:
+            self.types[result.name] = held_in
+        result = self._cast(result, around)
+        self.qdq_cache[key] = result
+        return result
+
+    def _emit(self, operator: str, inputs: list[ir.Value], attributes: dict, name: str, dtype: ir.DataType, shape):
+        node = self._node(operator, inputs, attributes, name)
+        output = node.outputs[0]
+        output.name = node.name
+        output.dtype, output.shape = dtype, shape
+        if dtype in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16):
+            self.types[output.name] = dtype
+        return output
+
+    def _node(self, operator: str, inputs: list[ir.Value], attributes: dict, name: str) -> ir.Node:
+        node = ir.node(operator, inputs, attributes, name=self._unique(name))
+        self.graph.append(node)
+        return node
+
+    def _initializer(self, array: np.ndarray, name: str) -> ir.Value:
+        array = np.asarray(array)
+        shared = self.graph.initializers.get(name)
+        if shared is not None and np.array_equal(shared.const_value.numpy(), array):
+            return shared
+        value = ir.Value(name=self._unique(name), type=ir.TensorType(ir.DataType.from_numpy(array.dtype)),
+                         shape=ir.Shape(array.shape))
+        value.const_value = ir.tensor(array, name=value.name)
+        self.graph.register_initializer(value)
+        return value
+
+    def _unique(self, name: str) -> str:
+        candidate, count = name, 1
+        while candidate in self.names:
+            count += 1
+            candidate = f"{name}_{count}"
+        self.names.add(candidate)
+        return candidate
+
+
+def _short(dtype: ir.DataType) -> str:
+    return {ir.DataType.FLOAT: "fp32", ir.DataType.FLOAT16: "fp16", ir.DataType.BFLOAT16: "bf16"}[dtype]
+
+
+def typed_ports(node: ir.Node, opset: int) -> tuple[list[bool], list[bool]]:
+    """Which inputs must have the type of the first output, and which outputs have it, by the operator's schema."""
+    schema = onnx.defs.get_schema(node.op_type, opset)
+    main = schema.outputs[0].type_str
+    everything = node.op_type in ALL_SAME_TYPE
+
+    def formal(parameters, index: int):
+        return parameters[min(index, len(parameters) - 1)]
+
+    inputs = [everything or formal(schema.inputs, i).type_str == main for i in range(len(node.inputs))]
+    outputs = [formal(schema.outputs, i).type_str == main for i in range(len(node.outputs))]
+    return inputs, outputs

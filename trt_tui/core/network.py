@@ -1,0 +1,459 @@
+"""The network as the rest of the program sees it: layers, tensors, fusion groups, and what each can run in."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnx.reference
+import onnx_ir as ir
+
+from trt_tui.core import groups as fusion
+from trt_tui.core.opening import SCOPE_KEY, Opened, constant_tensor, convert_opset, open_model
+from trt_tui.core.precision import FLOATS, Precision
+from trt_tui.core.runner import TensorInfo
+from trt_tui.errors import InputError
+
+FP16_MAX = 65504.0
+"""The largest finite FP16 value."""
+
+
+class Kind(str, Enum):
+    """What a layer is to the precision question."""
+
+    COMPUTE = "compute"
+    COPY = "copy"
+    CAST = "cast"
+    CONSTANT = "constant"
+    SHAPE = "shape"
+    INTEGER = "integer"
+    OPAQUE = "opaque"
+
+
+FOLDED_KINDS = (Kind.CAST, Kind.CONSTANT, Kind.SHAPE, Kind.INTEGER)
+"""Kinds that make no difference to precision; the tree counts them in one row."""
+
+COPY_OPERATORS = frozenset(
+    "Reshape Transpose Squeeze Unsqueeze Flatten Identity Slice Split Gather Dropout Expand Tile DepthToSpace "
+    "SpaceToDepth GatherElements GatherND ReverseSequence Compress Trilu Pad Concat".split())
+"""Operators that move values and compute none."""
+
+_QUANTIZED_OPERATORS = frozenset(
+    "QLinearConv QLinearMatMul ConvInteger MatMulInteger DynamicQuantizeLinear QuantizeLinear DequantizeLinear".split())
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One ONNX node.
+
+    Attributes:
+        name: Unique; TensorRT's layer names follow it.
+        inputs: Tensor names, "" for an optional input left out.
+        scope: Call path that the file states (local functions, exporter metadata), outermost first; may be empty.
+        macs: Multiply-accumulates of one run with a batch of 1 where the file leaves it open; None where unknown.
+        note: Why the layer cannot take a lower precision, "" where it can.
+    """
+
+    name: str
+    op_type: str
+    domain: str
+    index: int
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    kind: Kind
+    scope: tuple[str, ...] = ()
+    macs: int | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Site:
+    """One input of a layer that carries Q/DQ when its group runs in INT8.
+
+    Attributes:
+        axis: Channel axis of a weight (one scale per channel), None for one scale per tensor.
+        role: "input", "weight" or "skip" (the other input of a residual Add).
+    """
+
+    layer: str
+    index: int
+    tensor: str
+    role: str
+    axis: int | None = None
+
+
+@dataclass(frozen=True)
+class Group:
+    """Layers that TensorRT fuses and that take one precision.
+
+    Attributes:
+        name: The name of the layer that gives the group its character (the Conv, the Softmax, ...).
+        layers: Names, in network order.
+        inputs: Float tensors computed outside, in order of first use.
+        outputs: Tensors that something outside uses.
+        tail: The last computed tensor, where the group's error is taken.
+        sites: Where Q/DQ goes when the group runs in INT8; empty if it cannot.
+        refusals: Why a precision is not possible, by precision.
+    """
+
+    name: str
+    operator: str
+    layers: tuple[str, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    tail: str
+    sites: tuple[Site, ...] = ()
+    refusals: Mapping[Precision, str] = field(default_factory=dict)
+
+    @property
+    def quantizable(self) -> bool:
+        return Precision.INT8 not in self.refusals
+
+    @cached_property
+    def allowed(self) -> frozenset[Precision]:
+        return frozenset(p for p in (*FLOATS, Precision.INT8) if p not in self.refusals)
+
+    def activations(self) -> tuple[Site, ...]:
+        return tuple(site for site in self.sites if site.role != "weight")
+
+    def weights(self) -> tuple[Site, ...]:
+        return tuple(site for site in self.sites if site.role == "weight")
+
+
+class Network:
+    """An opened network. Immutable; its model is shared and must not be changed by anybody.
+
+    Args:
+        opened: What `trt_tui.core.opening.open_model` returned.
+        path: The file, for names and hashes.
+    """
+
+    def __init__(self, opened: Opened, path: Path) -> None:
+        self.path = path
+        self.name = path.name
+        self.model = opened.model
+        self.notes = list(opened.notes)
+        self.opset = self.model.graph.opset_imports.get("", 0)
+        self._read_values()
+        self._read_layers()
+        self.groups: tuple[Group, ...] = fusion.find_groups(self)
+        self._group_of = {layer: group for group in self.groups for layer in group.layers}
+        self._groups_by_name = {group.name: group for group in self.groups}
+        self.quantized_ranges = {t: r for t, r in opened.quantized_ranges.items() if t in self._values}
+        self.quantized_groups = frozenset(
+            self._group_of[name].name for name in opened.quantized_layers
+            if name in self._group_of and self._group_of[name].quantizable)
+        self._models: dict[int, ir.Model] = {self.opset: self.model}
+        self._constants: dict[str, np.ndarray] = {}
+        self._amax: dict[tuple[str, int | None], np.ndarray] = {}
+
+    # -- what is in it ------------------------------------------------------------------------------------------
+
+    def _read_values(self) -> None:
+        graph = self.model.graph
+        self._values: dict[str, ir.Value] = {v.name: v for v in graph.inputs}
+        self._values.update((v.name, v) for v in graph.initializers.values())
+        for node in graph:
+            self._values.update((v.name, v) for v in node.outputs if v.name)
+        self.inputs = tuple(self._info(v) for v in graph.inputs)
+        self.outputs = tuple(self._info(v) for v in graph.outputs)
+
+    @staticmethod
+    def _info(value: ir.Value) -> TensorInfo:
+        if value.dtype is None or not isinstance(value.type, ir.TensorType):
+            dtype = np.dtype(object)
+        else:
+            dtype = np.dtype(value.dtype.numpy())
+        return TensorInfo(value.name, dtype, _shape(value))
+
+    def _read_layers(self) -> None:
+        graph = self.model.graph
+        nodes = list(graph)
+        self.producer: dict[str, str] = {}
+        self.consumers: dict[str, list[str]] = {}
+        constant = set(graph.initializers)
+        static = set(constant)  # computed from constants and shapes alone
+        layers = []
+        for index, node in enumerate(nodes):
+            layer = self._layer(index, node, constant, static)
+            layers.append(layer)
+            for name in layer.outputs:
+                if name:
+                    self.producer[name] = layer.name
+            for name in dict.fromkeys((*layer.inputs, *_captured(node))):
+                if name:
+                    self.consumers.setdefault(name, []).append(layer.name)
+        self.layers: tuple[Layer, ...] = tuple(layers)
+        self._layers_by_name = {layer.name: layer for layer in layers}
+        self._nodes = {node.name: node for node in nodes}
+        self.constants = frozenset(constant)
+        self.static = frozenset(static)
+
+    def _layer(self, index: int, node: ir.Node, constant: set[str], static: set[str]) -> Layer:
+        inputs = tuple(v.name if v is not None else "" for v in node.inputs)
+        outputs = tuple(v.name or "" for v in node.outputs)
+        named = [name for name in (*inputs, *_captured(node)) if name]
+        kind, note = self._classify(node)
+        random = node.op_type.startswith("Random") or node.op_type in ("Bernoulli", "Multinomial")
+        if kind is not Kind.OPAQUE and not random:
+            if all(name in constant for name in named):
+                kind, note = Kind.CONSTANT, "constant"
+                constant.update(outputs)
+                static.update(outputs)
+            elif node.op_type in ("Shape", "Size") or all(name in static for name in named):
+                kind, note = Kind.SHAPE, "shape arithmetic"
+                static.update(outputs)
+        return Layer(node.name, node.op_type, node.domain, index, inputs, outputs, kind,
+                     _stated_scope(node), self._macs(node), note)
+
+    def _classify(self, node: ir.Node) -> tuple[Kind, str]:
+        if any(attr.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for attr in node.attributes.values()):
+            return Kind.OPAQUE, f"{node.op_type} holds a subgraph, which is kept whole in FP32"
+        if node.domain not in ("", "ai.onnx"):
+            return Kind.OPAQUE, f"operator of another domain ({node.domain}): its types are not known"
+        if not onnx.defs.has(node.op_type):
+            return Kind.OPAQUE, "ONNX has no such operator: its types are not known"
+        if node.op_type in _QUANTIZED_OPERATORS:
+            return Kind.OPAQUE, "already computes on integers; export with Q/DQ pairs to choose its precision"
+        if any(not isinstance(v.type, ir.TensorType) for v in node.outputs if v.type is not None):
+            return Kind.OPAQUE, "works on sequences or optionals, which have no precision"
+        if node.op_type == "Cast":
+            return Kind.CAST, "type conversion"
+        dtypes = {v.dtype for v in node.outputs if v.name}
+        if None in dtypes:
+            return Kind.OPAQUE, "its output type could not be inferred"
+        if ir.DataType.FLOAT not in dtypes:
+            if ir.DataType.DOUBLE in dtypes:
+                return Kind.OPAQUE, "computes in FP64"
+            return Kind.INTEGER, "integer or boolean result"
+        return (Kind.COPY if node.op_type in COPY_OPERATORS else Kind.COMPUTE), ""
+
+    def _macs(self, node: ir.Node) -> int | None:
+        if node.op_type not in fusion.ANCHORS or node.domain != "":
+            return 0
+        result = _sizes(node.outputs[0])
+        weight = _sizes(node.inputs[1])
+        if result is None or weight is None:
+            return None
+        if node.op_type == "Conv":
+            return math.prod(result) * math.prod(weight[1:])
+        if node.op_type == "ConvTranspose":
+            data = _sizes(node.inputs[0])
+            return None if data is None else math.prod(data) * math.prod(weight[1:])
+        if node.op_type == "Gemm":
+            transposed = node.attributes.get("transB")
+            depth = weight[1] if transposed is not None and transposed.as_int() else weight[0]
+        else:
+            depth = weight[-2] if len(weight) > 1 else weight[0]
+        return math.prod(result) * depth
+
+    # -- looking up ---------------------------------------------------------------------------------------------
+
+    def layer(self, name: str) -> Layer:
+        return self._layers_by_name[name]
+
+    def has_layer(self, name: str) -> bool:
+        return name in self._layers_by_name
+
+    def node(self, name: str) -> ir.Node:
+        """The node behind a layer; not to be changed."""
+        return self._nodes[name]
+
+    def reads(self, layer: str) -> tuple[str, ...]:
+        """Tensors a layer reads, those captured by its subgraphs too."""
+        return (*(t for t in self._layers_by_name[layer].inputs if t), *_captured(self._nodes[layer]))
+
+    def group(self, name: str) -> Group:
+        return self._groups_by_name[name]
+
+    def group_of(self, layer: str) -> Group | None:
+        """The group a layer belongs to; None for folded layers."""
+        return self._group_of.get(layer)
+
+    def has_tensor(self, name: str) -> bool:
+        return name in self._values
+
+    def value(self, tensor: str) -> ir.Value:
+        return self._values[tensor]
+
+    def is_float(self, tensor: str) -> bool:
+        value = self._values.get(tensor)
+        return value is not None and value.dtype == ir.DataType.FLOAT
+
+    def shape(self, tensor: str) -> tuple[int | str | None, ...] | None:
+        value = self._values.get(tensor)
+        return None if value is None else _shape(value)
+
+    @property
+    def activations(self) -> tuple[str, ...]:
+        """Tensors whose range INT8 needs, each once, in network order."""
+        return tuple(dict.fromkeys(site.tensor for group in self.groups for site in group.activations()))
+
+    @cached_property
+    def range_sets(self) -> dict[str, tuple[str, ...]]:
+        """Tensors that must share one scale with others (inputs and output of a Concat), by tensor name."""
+        return fusion.shared_ranges(self)
+
+    # -- constants ----------------------------------------------------------------------------------------------
+
+    def constant(self, tensor: str) -> np.ndarray:
+        """The value of a constant tensor, computed from other constants where the file holds it as an expression.
+
+        Raises:
+            InputError: the expression could not be evaluated.
+        """
+        if tensor not in self._constants:
+            stored = constant_tensor(self._values[tensor])
+            if stored is not None:
+                return stored.numpy()
+            self._constants[tensor] = self._evaluate(tensor)
+        return self._constants[tensor]
+
+    def _evaluate(self, tensor: str) -> np.ndarray:
+        needed, stack = set(), [tensor]
+        while stack:
+            name = self.producer.get(stack.pop())
+            if name is not None and name not in needed:
+                needed.add(name)
+                stack.extend(n for n in self.layer(name).inputs if n)
+        nodes = [ir.to_proto(self._nodes[layer.name]) for layer in self.layers if layer.name in needed]
+        outside = {n for node in nodes for n in node.input if n} - {n for node in nodes for n in node.output}
+        graph = onnx.helper.make_graph(
+            nodes, "constant", [], [onnx.helper.make_empty_tensor_value_info(tensor)],
+            [onnx.numpy_helper.from_array(np.ascontiguousarray(self.constant(n)), n) for n in outside])
+        opsets = [onnx.helper.make_opsetid(d, v) for d, v in self.model.graph.opset_imports.items()]
+        try:
+            model = onnx.helper.make_model(graph, opset_imports=opsets)
+            return np.asarray(onnx.reference.ReferenceEvaluator(model).run(None, {})[0])
+        except Exception as error:
+            raise InputError(f"constant {tensor} could not be computed", f"{type(error).__name__}: {error}",
+                             "Fold the network's constants (for example with onnxsim) and open it again.") from None
+
+    def constant_amax(self, tensor: str, axis: int | None = None) -> np.ndarray:
+        """Largest absolute value of a constant: a scalar, or one value for each index of ``axis`` (float32).
+
+        Infinities are left out: they are masks, not magnitudes.
+        """
+        key = (tensor, axis)
+        if key not in self._amax:
+            array = self.constant(tensor)
+            axes = None if axis is None else tuple(i for i in range(array.ndim) if i != axis)
+            high = np.max(array, axis=axes, initial=0.0)
+            low = np.min(array, axis=axes, initial=0.0)
+            amax = np.maximum(high, -low).astype(np.float32)
+            if not np.all(np.isfinite(amax)):
+                finite = np.where(np.isfinite(array), np.abs(array), 0.0)
+                amax = np.max(finite, axis=axes, initial=0.0).astype(np.float32)
+            self._amax[key] = amax
+        return self._amax[key]
+
+    # -- other opsets and hashes --------------------------------------------------------------------------------
+
+    def model_at(self, opset: int) -> ir.Model:
+        """The model at ``opset`` or, where it is newer already, as it is. Node names are the same.
+
+        Raises:
+            InputError: onnx's version converter cannot convert the network.
+        """
+        if opset <= self.opset:
+            return self.model
+        if opset not in self._models:
+            try:
+                self._models[opset] = convert_opset(self.model, opset)
+            except Exception as error:
+                raise InputError(f"{self.name} cannot be converted from opset {self.opset} to {opset}", str(error),
+                                 f"Export the network again with opset {opset}.") from None
+        return self._models[opset]
+
+    @cached_property
+    def structure_sha256(self) -> str:
+        """Hash of everything but the weights' values: nodes, attributes, tensor names, types and shapes."""
+        digest = hashlib.sha256()
+
+        def put(*parts: object) -> None:
+            digest.update(repr(parts).encode())
+
+        for info in (*self.inputs, *self.outputs):
+            put(info.name, str(info.dtype), info.shape)
+        for name in sorted(self.model.graph.initializers):
+            tensor = self.model.graph.initializers[name].const_value
+            put(name, int(tensor.dtype), tuple(tensor.shape))
+        for layer in self.layers:
+            put(layer.name, layer.domain, layer.op_type, layer.inputs, layer.outputs)
+            for key, attr in sorted(self._nodes[layer.name].attributes.items()):
+                if attr.type == ir.AttributeType.TENSOR:
+                    put(key, int(attr.value.dtype), tuple(attr.value.shape))
+                elif attr.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
+                    put(key, "graph")
+                else:
+                    put(key, str(attr.value))
+        return digest.hexdigest()
+
+    def external_files(self) -> tuple[Path, ...]:
+        """The external data files that the weights lie in."""
+        folder = self.path.parent
+        names = {v.const_value.location for v in self.model.graph.initializers.values()
+                 if isinstance(v.const_value, ir.ExternalTensor)}
+        return tuple(folder / name for name in sorted(map(str, names)))
+
+    def sha256(self) -> str:
+        """Hash of the file and its external data, read in pieces."""
+        digest = hashlib.sha256()
+        for file in (self.path, *self.external_files()):
+            with open(file, "rb") as stream:
+                while piece := stream.read(1 << 22):
+                    digest.update(piece)
+        return digest.hexdigest()
+
+
+def open_network(path: Path | str) -> Network:
+    """Opens an ONNX file.
+
+    Raises:
+        InputError: see `trt_tui.core.opening.open_model`.
+    """
+    path = Path(path)
+    return Network(open_model(path), path)
+
+
+def _shape(value: ir.Value | None) -> tuple[int | str | None, ...] | None:
+    if value is None or value.shape is None:
+        return None
+    return tuple(d if isinstance(d, int) else d.value for d in value.shape)
+
+
+def _sizes(value: ir.Value | None) -> list[int] | None:
+    """Static sizes, an open first dimension (the batch) taken as 1; None where another one is open."""
+    shape = _shape(value)
+    if shape is None:
+        return None
+    sizes = [1 if i == 0 and not isinstance(d, int) else d for i, d in enumerate(shape)]
+    return sizes if all(isinstance(d, int) for d in sizes) else None
+
+
+def _captured(node: ir.Node) -> Iterable[str]:
+    """Names of outer tensors that a node's subgraphs use."""
+    for attr in node.attributes.values():
+        if attr.type == ir.AttributeType.GRAPH:
+            subgraphs: Iterable[ir.Graph] = (attr.value,)
+        elif attr.type == ir.AttributeType.GRAPHS:
+            subgraphs = attr.value
+        else:
+            continue
+        for graph in subgraphs:
+            inner = {v.name for v in graph.inputs} | set(graph.initializers)
+            inner.update(v.name for n in graph.all_nodes() for v in n.outputs)
+            used = [v.name for n in graph.all_nodes() for v in n.inputs if v is not None]
+            used += [v.name for v in graph.outputs]
+            yield from (name for name in dict.fromkeys(used) if name not in inner)
+
+
+def _stated_scope(node: ir.Node) -> tuple[str, ...]:
+    return node.meta.get(SCOPE_KEY, ())

@@ -1,0 +1,129 @@
+"""Loading and calling one function of a Python file that the user names, with errors that name the file and line."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.util
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from trt_tui.errors import InputError, TrtTuiError
+
+_SPEC = re.compile(r"(?P<path>.+\.py)(?::(?P<function>[^:/\\]+))?")
+
+
+def split_spec(spec: str) -> tuple[Path, str | None] | None:
+    """Splits ``FILE.py`` or ``FILE.py:FUNCTION``; None if the text is neither."""
+    match = _SPEC.fullmatch(spec)
+    return (Path(match["path"]), match["function"]) if match else None
+
+
+class UserFunction:
+    """A function of the user's Python file.
+
+    The file is executed when this object is made, with its own folder first on ``sys.path``. What it prints goes to
+    stderr, since stdout carries data.
+
+    Args:
+        path: The Python file.
+        name: The function in it.
+
+    Raises:
+        InputError: the file cannot be read, raises, or has no such function.
+    """
+
+    def __init__(self, path: str | Path, name: str) -> None:
+        self.path = Path(path).resolve()
+        self.name = name
+        if not self.path.is_file():
+            raise InputError(f"Script not found: {path}", next_step="Check the path.")
+        digest = hashlib.sha256(str(self.path).encode()).hexdigest()[:12]
+        module_spec = importlib.util.spec_from_file_location(f"trt_tui_user_{self.path.stem}_{digest}", self.path)
+        module = importlib.util.module_from_spec(module_spec)
+        sys.modules[module_spec.name] = module
+        with self._guard(f"{self.path.name} cannot be loaded"):
+            module_spec.loader.exec_module(module)
+        function = getattr(module, name, None)
+        if not callable(function):
+            functions = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+            raise InputError(
+                f"{self.path.name} has no function {name}",
+                f"It has: {', '.join(functions)}." if functions else "It defines no function.",
+                f"Name the function as {self.path.name}:FUNCTION.",
+            )
+        self._function: Callable[..., Any] = function
+
+    def __str__(self) -> str:
+        return f"{self.path.name}:{self.name}"
+
+    def __call__(self, *args: Any) -> Any:
+        """Calls the function.
+
+        Raises:
+            InputError: it raised; names the exception and the line of the file.
+        """
+        with self._guard(f"{self} failed"):
+            return self._function(*args)
+
+    def iterate(self, *args: Any) -> Iterator[Any]:
+        """Calls the function and yields the items of what it returns, each guarded as the call itself.
+
+        A mapping counts as one item.
+
+        Raises:
+            InputError: it raised, or what it returned is not iterable.
+        """
+        result = self(*args)
+        if isinstance(result, Mapping):
+            result = (result,)
+        with self._guard(f"{self} failed"):
+            try:
+                iterator = iter(result)
+            except TypeError:
+                raise InputError(
+                    f"{self} returned {type(result).__name__}",
+                    "It must return or yield dictionaries of arrays.",
+                    "Yield one dictionary {input name: array} per feed.",
+                ) from None
+        end = object()
+        while True:
+            with self._guard(f"{self} failed"):
+                item = next(iterator, end)
+            if item is end:
+                return
+            yield item
+
+    @contextlib.contextmanager
+    def _guard(self, title: str) -> Iterator[None]:
+        folder = str(self.path.parent)
+        sys.path.insert(0, folder)
+        try:
+            with contextlib.redirect_stdout(sys.stderr):
+                yield
+        except TrtTuiError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise InputError(title, self._describe(error), f"Correct {self.path}.") from error
+        finally:
+            if folder in sys.path:
+                sys.path.remove(folder)
+
+    def _describe(self, error: BaseException) -> str:
+        """The exception with the deepest line of the user's file that it went through."""
+        if isinstance(error, SyntaxError) and error.filename and Path(error.filename) == self.path:
+            line = error.lineno
+        else:
+            lines = [
+                frame.lineno
+                for frame in traceback.extract_tb(error.__traceback__)
+                if Path(frame.filename) == self.path
+            ]
+            line = lines[-1] if lines else None
+        where = f" (line {line} of {self.path.name})" if line else ""
+        message = error.msg if isinstance(error, SyntaxError) else str(error)
+        return f"{type(error).__name__}: {message}{where}" if message else f"{type(error).__name__}{where}"

@@ -1,0 +1,34 @@
+"""Per-pixel F1 of the bundled network: a metric as ``--metric FILE.py:FUNCTION`` takes it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+CLASS_NAMES = ("0", "1", "2", "3", "4", "5", "6", "7", "8", "9", "background")
+
+
+def f1(outputs: Mapping[str, np.ndarray], labels: Mapping[str, np.ndarray]) -> dict[str, float]:
+    """F1 of the pixels, pooled over all samples, in percent.
+
+    Args:
+        outputs: ``logits``, float (N, 11, H, W); the class of a pixel is the one with the highest logit.
+        labels: ``labels``, integer (N, H, W), the true class of each pixel.
+
+    Returns:
+        ``f1``, the mean over the classes that the labels or the outputs hold, then ``f1/<class>`` for each of these:
+        2 TP / (2 TP + FP + FN).
+    """
+    truth = np.asarray(labels["labels"]).astype(np.int64)
+    guess = np.asarray(outputs["logits"]).argmax(axis=1)
+    count = len(CLASS_NAMES)
+    confusion = np.bincount((truth * count + guess).ravel(), minlength=count * count).reshape(count, count)
+    hits = confusion.diagonal()
+    members = confusion.sum(axis=0) + confusion.sum(axis=1)
+    scores = {
+        f"f1/{name}": 200.0 * float(hit) / float(total)
+        for name, hit, total in zip(CLASS_NAMES, hits, members, strict=True)
+        if total
+    }
+    return {"f1": sum(scores.values()) / len(scores), **scores}

@@ -1,0 +1,197 @@
+"""Make the bundled network and its samples: ``python -m trt_tui.demo.train --out DIR``.
+
+Trains a small attention U-Net on the scenes of ``trt_tui.demo.scenes`` and writes ``scenes.onnx`` (opset 17),
+``samples.npz`` (held-out scenes with labels) and ``calibration.npz`` (other scenes, no labels). No digit is in two
+of training, calibration and samples. Needs the ``train`` extra; takes about five minutes on two cores.
+
+The same seed, versions and machine give the same files, byte for byte. The bundled ones were made with torch
+2.13.0, scikit-learn 1.9.1, scipy 1.17.1 and numpy 2.4.6.
+"""
+
+from __future__ import annotations
+
+import argparse
+import io
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import onnx
+import torch
+from torch import Tensor, nn
+
+from trt_tui.demo.scenes import BACKGROUND, CLASSES, SIZE, Digits, compose_many, split_digits
+
+SAMPLES = 96
+CALIBRATION = 48
+STEPS = 1000
+BATCH = 16
+THREADS = 2
+
+
+class ConvBlock(nn.Module):
+    """Convolution, batch normalization, ReLU."""
+
+    def __init__(self, inputs: int, outputs: int, kernel: int = 3, groups: int = 1) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(inputs, outputs, kernel, padding=kernel // 2, groups=groups, bias=False)
+        self.norm = nn.BatchNorm2d(outputs)
+        self.act = nn.ReLU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.act(self.norm(self.conv(x)))
+
+
+class Residual(nn.Module):
+    """A depthwise and a pointwise convolution, added to their input."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.depthwise = ConvBlock(channels, channels, groups=channels)
+        self.pointwise = nn.Conv2d(channels, channels, 1, bias=False)
+        self.norm = nn.BatchNorm2d(channels)
+        self.act = nn.ReLU()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.act(x + self.norm(self.pointwise(self.depthwise(x))))
+
+
+class Encoder(nn.Module):
+    """One level on the way down: a convolution and a residual block."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.widen = ConvBlock(inputs, outputs)
+        self.residual = Residual(outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.residual(self.widen(x))
+
+
+class AttentionGate(nn.Module):
+    """Weighs each pixel of a skip connection by a sigmoid (Oktay et al. 2018, https://arxiv.org/abs/1804.03999)."""
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.query = nn.Conv2d(channels, channels // 2, 1)
+        self.key = nn.Conv2d(channels, channels // 2, 1, bias=False)
+        self.score = nn.Conv2d(channels // 2, 1, 1)
+        self.act = nn.ReLU()
+
+    def forward(self, skip: Tensor, below: Tensor) -> Tensor:
+        return skip * torch.sigmoid(self.score(self.act(self.query(below) + self.key(skip))))
+
+
+class Decoder(nn.Module):
+    """One level on the way up: upsampling, the skip connection with or without a gate, a convolution."""
+
+    def __init__(self, inputs: int, outputs: int, gated: bool) -> None:
+        super().__init__()
+        self.up = nn.ConvTranspose2d(inputs, outputs, 2, stride=2)
+        self.gate = AttentionGate(outputs) if gated else None
+        self.merge = ConvBlock(2 * outputs, outputs)
+
+    def forward(self, below: Tensor, skip: Tensor) -> Tensor:
+        below = self.up(below)
+        if self.gate is not None:
+            skip = self.gate(skip, below)
+        return self.merge(torch.cat([below, skip], dim=1))
+
+
+class SceneUNet(nn.Module):
+    """Images, float32 (N, 1, SIZE, SIZE), to the logits of each pixel's class, float32 (N, CLASSES, SIZE, SIZE)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.enc1 = Encoder(1, 12)
+        self.enc2 = Encoder(12, 24)
+        self.enc3 = Encoder(24, 48)
+        self.pool1, self.pool2, self.pool3 = nn.MaxPool2d(2), nn.MaxPool2d(2), nn.MaxPool2d(2)
+        self.bottom = Encoder(48, 72)
+        self.dec3 = Decoder(72, 48, gated=True)
+        self.dec2 = Decoder(48, 24, gated=True)
+        self.dec1 = Decoder(24, 12, gated=False)
+        self.head = nn.Conv2d(12, CLASSES, 1)
+
+    def forward(self, image: Tensor) -> Tensor:
+        skip1 = self.enc1(image)
+        skip2 = self.enc2(self.pool1(skip1))
+        skip3 = self.enc3(self.pool2(skip2))
+        x = self.bottom(self.pool3(skip3))
+        x = self.dec3(x, skip3)
+        x = self.dec2(x, skip2)
+        x = self.dec1(x, skip1)
+        return self.head(x)
+
+
+def train(digits: Digits, seed: int, steps: int = STEPS) -> SceneUNet:
+    """Train on scenes made on the fly, for ``steps`` batches; print the loss on the way."""
+    torch.manual_seed(seed)
+    rng = np.random.default_rng(seed)
+    model = SceneUNet()
+    optimizer = torch.optim.AdamW(model.parameters(), weight_decay=1e-3)
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=8e-3, total_steps=steps, pct_start=0.2)
+    weights = torch.ones(CLASSES)
+    weights[BACKGROUND] = 0.4
+    criterion = nn.CrossEntropyLoss(weights)
+    losses: list[float] = []
+    model.train()
+    for step in range(steps):
+        images, labels = compose_many(digits, rng, BATCH)
+        loss = criterion(model(torch.from_numpy(images)), torch.from_numpy(labels).long())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        schedule.step()
+        losses.append(loss.item())
+        if step % 50 == 49:
+            print(f"step {step + 1}/{steps}  loss {np.mean(losses[-50:]):.3f}", flush=True)
+    return model.eval()
+
+
+def export(model: SceneUNet, path: Path) -> None:
+    """Write the network with torch's scoped node names (``/enc1/widen/conv/Conv``) and a batch of any size."""
+    torch.onnx.export(
+        model,
+        (torch.zeros(1, 1, SIZE, SIZE),),
+        path,
+        input_names=["image"],
+        output_names=["logits"],
+        dynamic_axes={"image": {0: "batch"}, "logits": {0: "batch"}},
+        opset_version=17,
+        dynamo=False,
+    )
+    onnx.checker.check_model(onnx.load(path), full_check=True)
+
+
+def save_arrays(path: Path, **arrays: np.ndarray) -> None:
+    """``numpy.savez_compressed`` with fixed times in the archive, so that the same arrays give the same bytes."""
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, array in arrays.items():
+            buffer = io.BytesIO()
+            np.lib.format.write_array(buffer, np.ascontiguousarray(array), allow_pickle=False)
+            entry = zipfile.ZipInfo(f"{name}.npy", (1980, 1, 1, 0, 0, 0))
+            archive.writestr(entry, buffer.getvalue(), zipfile.ZIP_DEFLATED, 9)
+
+
+def main() -> None:
+    """Write the three files."""
+    parser = argparse.ArgumentParser(prog="python -m trt_tui.demo.train", description=__doc__.split("\n")[0])
+    parser.add_argument("--out", type=Path, required=True, metavar="DIR", help="folder to write the three files to")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--steps", type=int, default=STEPS)
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    torch.set_num_threads(THREADS)
+    torch.use_deterministic_algorithms(True)
+
+    for_training, for_calibration, held_out = split_digits(options.seed)
+    images, labels = compose_many(held_out, np.random.default_rng(options.seed + 1), SAMPLES)
+    save_arrays(options.out / "samples.npz", image=images, labels=labels)
+    images, _ = compose_many(for_calibration, np.random.default_rng(options.seed + 2), CALIBRATION)
+    save_arrays(options.out / "calibration.npz", image=images)
+    export(train(for_training, options.seed, options.steps), options.out / "scenes.onnx")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,61 @@
+"""The one exception type that users see, and the exit codes of the command line."""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class ExitCode(IntEnum):
+    """Exit codes of every ``trt-tui`` command."""
+
+    DONE = 0
+    TOLERANCE_NOT_MET = 1
+    BAD_INPUT = 2
+    BACKEND_UNAVAILABLE = 3
+    CANCELLED = 130
+
+
+class TrtTuiError(Exception):
+    """An error a user can act on.
+
+    Args:
+        title: What went wrong, in one line, naming the thing (file, tensor, layer, option).
+        cause: Why, in a sentence; may carry the message of the library that refused.
+        next_step: What to do now, in a sentence.
+    """
+
+    exit_code: ExitCode = ExitCode.BAD_INPUT
+
+    def __init__(self, title: str, cause: str = "", next_step: str = "") -> None:
+        super().__init__(title)
+        self.title = title
+        self.cause = cause
+        self.next_step = next_step
+
+    def __str__(self) -> str:
+        return "\n".join(part for part in (self.title, self.cause, self.next_step) if part)
+
+    def __reduce__(self):
+        return (type(self), (self.title, self.cause, self.next_step))
+
+
+class InputError(TrtTuiError):
+    """A file, an option or data that the user gave cannot be used."""
+
+
+class BackendUnavailableError(TrtTuiError):
+    """A backend that the command needs is not installed or does not work on this machine."""
+
+    exit_code = ExitCode.BACKEND_UNAVAILABLE
+
+
+class ToleranceNotMetError(TrtTuiError):
+    """The command ran, and its tolerance is not met."""
+
+    exit_code = ExitCode.TOLERANCE_NOT_MET
+
+
+class CancelledError(TrtTuiError):
+    """The user stopped the job."""
+
+    exit_code = ExitCode.CANCELLED
