@@ -18,6 +18,7 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
 import onnx_ir as ir
 
 from trt_tui.core.files import write_atomic
@@ -170,7 +171,14 @@ def config_text(
 
 
 def _sorted(value: Any) -> Any:
-    return {key: _sorted(value[key]) for key in sorted(value)} if isinstance(value, Mapping) else value
+    """Keys in order, and null where a number is not finite."""
+    if isinstance(value, Mapping):
+        return {str(key): _sorted(value[key]) for key in sorted(value, key=str)}
+    if isinstance(value, (list, tuple)):
+        return [_sorted(item) for item in value]
+    if isinstance(value, np.generic):
+        value = value.item()
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def _digests(network: Network) -> str:
@@ -187,7 +195,9 @@ def _digest(network: Network, layer: Layer) -> bytes:
         if attr.type == ir.AttributeType.TENSOR:
             what: object = (int(attr.value.dtype), tuple(attr.value.shape))
         elif attr.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
-            what = "graph"
+            graphs = (attr.value,) if attr.type == ir.AttributeType.GRAPH else attr.value
+            what = [(node.op_type, *(value.name for value in (*node.inputs, *node.outputs) if value is not None))
+                    for graph in graphs for node in graph.all_nodes()]
         else:
             what = str(attr.value)
         digest.update(repr((key, what)).encode())
@@ -302,7 +312,8 @@ class _Reader:
                              "Name a precision.json that trt-tui wrote.")
         version = self.record.get("version")
         if version != VERSION or isinstance(version, bool):
-            raise InputError(f"{self.file} has version {version!r} of {FORMAT}", f"this trt-tui reads version {VERSION}",
+            raise InputError(f"{self.file} has version {version!r} of {FORMAT}",
+                             f"this trt-tui reads version {VERSION}",
                              "Update trt-tui, or export the config again with this one.")
 
     def _check_structure(self, model: dict[str, Any]) -> bool:

@@ -285,9 +285,10 @@ class _Finder:
             output for layer in layers for output in layer.outputs
             if output and (output in self.graph_outputs
                            or any(user.name not in names for user in self._users(output))))
-        sites, reason = self._sites(members)
+        operator = self._operator(members, layers)
+        sites, reason = self._sites(members, operator)
         refusals = self._refusals(layers, sites, reason)
-        return Group(name=members.leader.name, operator=self._operator(members, layers),
+        return Group(name=members.leader.name, operator=operator,
                      layers=tuple(layer.name for layer in layers), inputs=tuple(inputs),
                      outputs=outputs or (members.computed,), tail=members.computed,
                      sites=sites if Precision.INT8 not in refusals else (), refusals=refusals)
@@ -302,17 +303,17 @@ class _Finder:
                 return "Softmax"
         return members.leader.op_type
 
-    def _sites(self, members: _Members) -> tuple[tuple[Site, ...], str]:
+    def _sites(self, members: _Members, operator: str) -> tuple[tuple[Site, ...], str]:
         """Where Q/DQ goes in INT8, or why the group has no INT8 form."""
         from trt_tui.core.network import Site
 
         network, leader = self.network, members.leader
         if leader.op_type not in ANCHORS:
-            return (), f"TensorRT has no INT8 {leader.op_type}: only Conv, ConvTranspose, Gemm and MatMul"
+            return (), f"TensorRT quantizes Conv, ConvTranspose, Gemm and MatMul only, no {operator}"
         sites = []
         for index, tensor in enumerate(leader.inputs[:2]):
             if not network.is_float(tensor):
-                return (), "its inputs are not FP32"
+                return (), f"the type of its input {tensor} is not FP32 or not known"
             if tensor in network.constants:
                 sites.append(Site(leader.name, index, tensor, "weight", self._channel_axis(leader, index, tensor)))
             elif tensor in network.static:

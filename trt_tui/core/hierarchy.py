@@ -2,7 +2,7 @@
 
 Where a scope comes from, the first that says something:
 
-1. what the file states: exporter metadata (torch's default exporter) and the calls of inlined functions, `stated_scope`;
+1. what the file states, `stated_scope`: metadata of torch's default exporter, the calls of inlined functions;
 2. node names: ``/layer1/0/conv/Conv`` (PyTorch's older exporter), ``a/b/c`` (TensorFlow), ``layer1.0.conv``;
 3. structure, where no layer's name carries a scope: the groups in network order are cut wherever a single tensor is
    alive, and what lies between two cuts is a block (a residual block, a fire or inception module, half an encoder
@@ -18,7 +18,7 @@ import ast
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Union
+from typing import TYPE_CHECKING, TypeAlias
 
 import onnx_ir as ir
 
@@ -97,7 +97,7 @@ class Scope:
         return self.name
 
 
-Row = Union[Scope, GroupRow, LayerRow, FoldedRow]
+Row: TypeAlias = "Scope | GroupRow | LayerRow | FoldedRow"
 
 
 @dataclass(frozen=True)
@@ -265,7 +265,8 @@ def _closed(root: _Open, folded: tuple[str, ...]) -> Scope:
             continue
         rows = _labelled(rows)
         if scope is root and folded:
-            rows.append(FoldedRow(f"{len(folded)} shape and constant node{'s' * (len(folded) > 1)} folded", "\0folded", folded))
+            plural = "s" if len(folded) > 1 else ""
+            rows.append(FoldedRow(f"{len(folded)} shape and constant node{plural} folded", "\0folded", folded))
         names = tuple(name for row in rows for name in _group_names(row))
         done[id(scope)] = Scope(scope.name, path, tuple(rows), names)
     tree = done[id(root)]

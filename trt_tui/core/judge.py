@@ -91,7 +91,10 @@ def judged_outputs(network: Network, spec: Sequence[str] = ()) -> tuple[Judged, 
 
 
 def _unique(judged: Iterable[Judged]) -> tuple[Judged, ...]:
-    return tuple({(one.tensor, one.slices): one for one in reversed(list(judged))}.values())[::-1]
+    first: dict[tuple[str, tuple[Cut, ...]], Judged] = {}
+    for one in judged:
+        first.setdefault((one.tensor, one.slices), one)
+    return tuple(first.values())
 
 
 # -- the default --------------------------------------------------------------------------------------------------
@@ -269,7 +272,7 @@ def _parse(network: Network, text: str) -> Judged:
                          "Name an output or a tensor as the file does, for example --judge "
                          f"'{next((i.name for i in network.outputs), 'out')}[:, 4:]'.")
     if tensor not in network.producer or tensor in network.static:
-        what = "an input or a constant" if tensor not in network.producer else "computed from constants and shapes alone"
+        what = "computed from constants and shapes alone" if tensor in network.producer else "an input or a constant"
         raise InputError(f"--judge {text}: {tensor} is {what}", "no precision changes it",
                          "Name a tensor that the network computes from its inputs.")
     if not network.is_float(tensor) and network.value(tensor).dtype not in _FLOAT_TYPES:

@@ -16,7 +16,8 @@ import onnx.reference
 import onnx_ir as ir
 
 from trt_tui.core import groups as fusion
-from trt_tui.core.opening import SCOPE_KEY, Opened, constant_tensor, convert_opset, open_model
+from trt_tui.core.hierarchy import stated_scope
+from trt_tui.core.opening import Opened, constant_tensor, convert_opset, open_model
 from trt_tui.core.precision import FLOATS, Precision
 from trt_tui.core.runner import TensorInfo
 from trt_tui.errors import InputError
@@ -127,6 +128,36 @@ class Group:
         return tuple(site for site in self.sites if site.role == "weight")
 
 
+@dataclass(frozen=True)
+class Outline:
+    """What a front end needs to know of a network: plain data, no weights, picklable."""
+
+    name: str
+    path: str
+    layers: tuple[Layer, ...]
+    groups: tuple[Group, ...]
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    shapes: Mapping[str, tuple[int | str | None, ...] | None]
+    structure_sha256: str
+    opset: int
+    notes: tuple[str, ...] = ()
+    quantized_groups: frozenset[str] = frozenset()
+    quantized_ranges: Mapping[str, float] = field(default_factory=dict)
+
+    @cached_property
+    def group_by_name(self) -> dict[str, Group]:
+        return {group.name: group for group in self.groups}
+
+    @cached_property
+    def layer_by_name(self) -> dict[str, Layer]:
+        return {layer.name: layer for layer in self.layers}
+
+    @cached_property
+    def group_by_layer(self) -> dict[str, Group]:
+        return {layer: group for group in self.groups for layer in group.layers}
+
+
 class Network:
     """An opened network. Immutable; its model is shared and must not be changed by anybody.
 
@@ -140,6 +171,7 @@ class Network:
         self.name = path.name
         self.model = opened.model
         self.notes = list(opened.notes)
+        self.external_files = tuple(opened.external_files)
         self.opset = self.model.graph.opset_imports.get("", 0)
         self._read_values()
         self._read_layers()
@@ -211,7 +243,7 @@ class Network:
                 kind, note = Kind.SHAPE, "shape arithmetic"
                 static.update(outputs)
         return Layer(node.name, node.op_type, node.domain, index, inputs, outputs, kind,
-                     _stated_scope(node), self._macs(node), note)
+                     stated_scope(node), self._macs(node), note)
 
     def _classify(self, node: ir.Node) -> tuple[Kind, str]:
         if any(attr.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for attr in node.attributes.values()):
@@ -300,6 +332,14 @@ class Network:
     def range_sets(self) -> dict[str, tuple[str, ...]]:
         """Tensors that must share one scale with others (inputs and output of a Concat), by tensor name."""
         return fusion.shared_ranges(self)
+
+    def outline(self) -> Outline:
+        """The network without its weights."""
+        tails = {group.tail for group in self.groups} | {o for layer in self.layers for o in layer.outputs[:1]}
+        return Outline(
+            self.name, str(self.path), self.layers, self.groups, self.inputs, self.outputs,
+            {tensor: self.shape(tensor) for tensor in tails}, self.structure_sha256, self.opset, tuple(self.notes),
+            self.quantized_groups, dict(self.quantized_ranges))
 
     # -- constants ----------------------------------------------------------------------------------------------
 
@@ -390,23 +430,18 @@ class Network:
             for key, attr in sorted(self._nodes[layer.name].attributes.items()):
                 if attr.type == ir.AttributeType.TENSOR:
                     put(key, int(attr.value.dtype), tuple(attr.value.shape))
-                elif attr.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
-                    put(key, "graph")
+                elif attr.type == ir.AttributeType.GRAPH:
+                    put(key, _structure(attr.value))
+                elif attr.type == ir.AttributeType.GRAPHS:
+                    put(key, [_structure(graph) for graph in attr.value])
                 else:
                     put(key, str(attr.value))
         return digest.hexdigest()
 
-    def external_files(self) -> tuple[Path, ...]:
-        """The external data files that the weights lie in."""
-        folder = self.path.parent
-        names = {v.const_value.location for v in self.model.graph.initializers.values()
-                 if isinstance(v.const_value, ir.ExternalTensor)}
-        return tuple(folder / name for name in sorted(map(str, names)))
-
     def sha256(self) -> str:
         """Hash of the file and its external data, read in pieces."""
         digest = hashlib.sha256()
-        for file in (self.path, *self.external_files()):
+        for file in (self.path, *self.external_files):
             with open(file, "rb") as stream:
                 while piece := stream.read(1 << 22):
                     digest.update(piece)
@@ -455,5 +490,12 @@ def _captured(node: ir.Node) -> Iterable[str]:
             yield from (name for name in dict.fromkeys(used) if name not in inner)
 
 
-def _stated_scope(node: ir.Node) -> tuple[str, ...]:
-    return node.meta.get(SCOPE_KEY, ())
+def _structure(graph: ir.Graph) -> list[tuple]:
+    """A subgraph without its weights' values."""
+    nodes = []
+    for node in graph.all_nodes():
+        attributes = [(name, str(attr.value)) for name, attr in sorted(node.attributes.items())
+                      if attr.type not in (ir.AttributeType.TENSOR, ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)]
+        nodes.append((node.name, node.domain, node.op_type, [v.name if v is not None else "" for v in node.inputs],
+                      [v.name for v in node.outputs], attributes))
+    return nodes

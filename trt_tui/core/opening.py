@@ -41,12 +41,14 @@ class Opened:
         notes: What was changed at opening, one sentence each.
         quantized_ranges: amax of activation tensors that carried Q/DQ pairs, by tensor name.
         quantized_layers: Names of nodes that the file runs in INT8.
+        external_files: The data files that the weights lie in.
     """
 
     model: ir.Model
     notes: list[str] = field(default_factory=list)
     quantized_ranges: dict[str, float] = field(default_factory=dict)
     quantized_layers: set[str] = field(default_factory=set)
+    external_files: list[Path] = field(default_factory=list)
 
 
 def open_model(path: Path) -> Opened:
@@ -57,7 +59,7 @@ def open_model(path: Path) -> Opened:
             missing, too short or outside its folder.
     """
     opened = Opened(_read(path))
-    _check_external_data(opened.model, path)
+    _check_external_data(opened, path)
     model = opened.model
     opset = model.graph.opset_imports.get("")
     if opset is None:
@@ -120,10 +122,10 @@ def _all_graph_tensors(graph: ir.Graph):
         yield from (v.const_value for v in subgraph.initializers.values() if v.const_value is not None)
 
 
-def _check_external_data(model: ir.Model, path: Path) -> None:
-    folder = path.resolve().parent
+def _check_external_data(opened: Opened, path: Path) -> None:
+    folder = path.absolute().parent
     sizes: dict[str, int] = {}
-    for tensor in _all_graph_tensors(model.graph):
+    for tensor in _all_graph_tensors(opened.model.graph):
         if not isinstance(tensor, ir.ExternalTensor):
             continue
         location = os.fspath(tensor.location)
@@ -135,6 +137,15 @@ def _check_external_data(model: ir.Model, path: Path) -> None:
                                  "Save the network again with its data file beside it.")
             if not file.is_file():
                 raise _external_error(path, f"{location} is missing; tensor {tensor.name} needs it")
+            if folder.resolve() not in file.resolve().parents:
+                raise InputError(f"external data of {path.name} lies outside its folder",
+                                 f"{location} is a link to {file.resolve()}, which ONNX libraries refuse to follow",
+                                 "Copy the network with its links followed (cp -L) and open the copy.")
+            if file.stat().st_nlink > 1:
+                raise InputError(f"external data of {path.name} cannot be read",
+                                 f"{location} has several hard links, which ONNX libraries refuse to read",
+                                 "Copy the network and its data file, and open the copy.")
+            opened.external_files.append(file)
             sizes[location] = file.stat().st_size
         end = (tensor.offset or 0) + (tensor.length if tensor.length is not None else tensor.nbytes)
         if end > sizes[location]:
@@ -207,7 +218,8 @@ def with_skeleton(model: ir.Model, function: Callable[[onnx.ModelProto], onnx.Mo
     graph = model.graph
     inputs = list(graph.inputs)
     big = [v for v in graph.initializers.values()
-           if v.const_value is not None and v.const_value.nbytes > _SMALL_TENSOR_BYTES]
+           if v.const_value is not None
+           and (v.const_value.nbytes > _SMALL_TENSOR_BYTES or isinstance(v.const_value, ir.ExternalTensor))]
     meta = {node.name: dict(node.meta) for node in graph}
     for value in big:
         value.shape = value.shape or ir.Shape(value.const_value.shape)

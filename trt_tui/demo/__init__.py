@@ -1,8 +1,10 @@
 """The bundled network: a small attention U-Net that says which handwritten digit each pixel of a scene belongs to.
 
 Its scenes hold digits of "Optical Recognition of Handwritten Digits" (E. Alpaydin and C. Kaynak, UCI Machine
-Learning Repository, https://doi.org/10.24432/C50P49, CC BY 4.0), as scikit-learn ships them. ``train.py`` makes
-the files again from a seed.
+Learning Repository, https://doi.org/10.24432/C50P49, CC BY 4.0), as scikit-learn ships them. Half of the
+scenes have hot pixels, up to 32 times as bright as paper; the largest of them sets the min-max range of the first
+layers, whose INT8 steps are then coarser than the strokes of a dim digit. ``train.py`` makes the files again from a
+seed.
 """
 
 from __future__ import annotations

@@ -83,19 +83,17 @@ class AttentionGate(nn.Module):
 
 
 class Decoder(nn.Module):
-    """One level on the way up: upsampling, the skip connection with or without a gate, a convolution."""
+    """One level on the way up: upsampling, the gated skip connection, a convolution."""
 
-    def __init__(self, inputs: int, outputs: int, gated: bool) -> None:
+    def __init__(self, inputs: int, outputs: int) -> None:
         super().__init__()
         self.up = nn.ConvTranspose2d(inputs, outputs, 2, stride=2)
-        self.gate = AttentionGate(outputs) if gated else None
+        self.gate = AttentionGate(outputs)
         self.merge = ConvBlock(2 * outputs, outputs)
 
     def forward(self, below: Tensor, skip: Tensor) -> Tensor:
         below = self.up(below)
-        if self.gate is not None:
-            skip = self.gate(skip, below)
-        return self.merge(torch.cat([below, skip], dim=1))
+        return self.merge(torch.cat([below, self.gate(skip, below)], dim=1))
 
 
 class SceneUNet(nn.Module):
@@ -108,9 +106,9 @@ class SceneUNet(nn.Module):
         self.enc3 = Encoder(24, 48)
         self.pool1, self.pool2, self.pool3 = nn.MaxPool2d(2), nn.MaxPool2d(2), nn.MaxPool2d(2)
         self.bottom = Encoder(48, 72)
-        self.dec3 = Decoder(72, 48, gated=True)
-        self.dec2 = Decoder(48, 24, gated=True)
-        self.dec1 = Decoder(24, 12, gated=False)
+        self.dec3 = Decoder(72, 48)
+        self.dec2 = Decoder(48, 24)
+        self.dec1 = Decoder(24, 12)
         self.head = nn.Conv2d(12, CLASSES, 1)
 
     def forward(self, image: Tensor) -> Tensor:

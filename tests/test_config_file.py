@@ -1,0 +1,339 @@
+"""trt_tui.core.config_file and trt_tui.core.files"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests import networks
+from trt_tui.core import files
+from trt_tui.core.config_file import FORMAT, config_text, read_config, schema, write_config
+from trt_tui.core.network import open_network
+from trt_tui.core.precision import Choice, Precision, PrecisionConfig, RangeChoice
+from trt_tui.errors import InputError
+
+FC1, FC2 = "/fc1/Gemm", "/fc2/MatMul"
+
+
+@dataclass
+class Ranges:
+    method: str = "minmax"
+    samples: int = 12
+    data_sha256: str = "d" * 64
+    ranges: dict[str, float] = field(default_factory=dict)
+
+
+def open_saved(model, path):
+    onnx.save(model, path)
+    return open_network(path)
+
+
+@pytest.fixture(scope="module")
+def network(tmp_path_factory):
+    return open_saved(networks.mlp(), tmp_path_factory.mktemp("mlp") / "mlp.onnx")
+
+
+@pytest.fixture
+def file(tmp_path):
+    return tmp_path / "precision.json"
+
+
+@pytest.fixture
+def change(file, network):
+    """Writes a config, changes its record, and writes it again."""
+
+    def write(edit, config=None):
+        config = config or PrecisionConfig(groups={FC2: Choice(Precision.FP32)})
+        write_config(file, network, config, Ranges(ranges=ranges_of(network)))
+        record = json.loads(file.read_text())
+        edit(record)
+        file.write_text(json.dumps(record))
+        return file
+
+    return write
+
+
+def ranges_of(network) -> dict[str, float]:
+    return {tensor: 0.1 + index / 3 for index, tensor in enumerate(network.activations)}
+
+
+# -- round trips
+
+
+def test_a_config_survives_the_file(file, network):
+    tensor = network.activations[1]
+    config = PrecisionConfig(
+        Precision.INT8, Precision.BF16, True,
+        {FC2: Choice(Precision.FP32, "search:greedy"), FC1: Choice(Precision.INT8, "user")},
+        {tensor: RangeChoice(1 / 3, "percentile")})
+    calibration = Ranges(ranges=ranges_of(network))
+    evidence = {"simulated": {"sqnr_db": 20.5}, "engine": {}}
+    write_config(file, network, config, calibration, evidence, "sqnr>=20", {"trt_tui": "0.1", "onnxruntime": "1.2"})
+    loaded = read_config(file, network)
+    assert loaded.config == config
+    assert loaded.config.groups[FC2].reason == "search:greedy"
+    assert loaded.ranges == calibration.ranges
+    assert (loaded.method, loaded.samples, loaded.data_sha256) == ("minmax", 12, "d" * 64)
+    assert (loaded.evidence, loaded.tolerance) == (evidence, "sqnr>=20")
+    assert loaded.made_with == {"trt_tui": "0.1", "onnxruntime": "1.2"}
+    assert not loaded.stale_ranges and loaded.warnings == ()
+
+
+amaxes = st.floats(0, allow_infinity=False, allow_nan=False)
+choices = st.builds(Choice, st.sampled_from([Precision.FP32, Precision.FP16, Precision.BF16, Precision.INT8]),
+                    st.sampled_from(["user", "search:bisect"]))
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(quantized=st.sampled_from([Precision.INT8, Precision.FP16]), tf32=st.booleans(), data=st.data())
+def test_any_config_survives_the_file(network, file, quantized, tf32, data):
+    groups = data.draw(st.dictionaries(st.sampled_from([group.name for group in network.groups]), choices))
+    overrides = data.draw(st.dictionaries(st.sampled_from(network.activations), st.builds(RangeChoice, amaxes)))
+    ranges = data.draw(st.dictionaries(st.sampled_from(network.activations), amaxes))
+    config = PrecisionConfig(quantized, Precision.FP16, tf32, groups, overrides)
+    write_config(file, network, config, Ranges(ranges=ranges), sha256="")
+    loaded = read_config(file, network, sha256="")
+    assert loaded.config == config
+    assert loaded.ranges == ranges
+
+
+def test_the_same_config_gives_the_same_bytes(network):
+    ranges = ranges_of(network)
+    backwards = dict(reversed(ranges.items()))
+    config = PrecisionConfig(groups={FC1: Choice(Precision.FP32), FC2: Choice(Precision.FP32)})
+    other = PrecisionConfig(groups={FC2: Choice(Precision.FP32), FC1: Choice(Precision.FP32)})
+    assert config_text(network, config, Ranges(ranges=ranges), {"b": 1, "a": 2}) == config_text(
+        network, other, Ranges(ranges=backwards), {"a": 2, "b": 1})
+
+
+def test_the_file_names_every_node_of_a_group(network):
+    record = json.loads(config_text(network, PrecisionConfig(groups={FC2: Choice(Precision.FP32)})))
+    assert list(record["layers"]) == ["/fc2/MatMul", "/fc2/Add", "/act2/Relu"]
+    assert record["format"] == FORMAT and record["version"] == 1
+    assert record["model"]["nodes"] == len(network.layers)
+
+
+def test_figures_that_are_not_finite_become_null(network):
+    record = json.loads(config_text(network, PrecisionConfig(),
+                                    evidence={"simulated": {"mse": np.float64("nan"), "n": np.int64(3)}}))
+    assert record["evidence"] == {"simulated": {"mse": None, "n": 3}}
+
+
+def test_what_was_not_given_is_absent(network):
+    record = json.loads(config_text(network, PrecisionConfig()))
+    assert not {"calibration", "overrides", "tolerance", "evidence", "made_with"} & set(record)
+
+
+def test_the_schema_knows_what_is_written(network):
+    tensor = network.activations[0]
+    config = PrecisionConfig(groups={FC2: Choice(Precision.FP32)}, ranges={tensor: RangeChoice(2.0)})
+    record = json.loads(config_text(network, config, Ranges(ranges=ranges_of(network)), {"simulated": {}}, "sqnr>=20",
+                                    {"trt_tui": "0"}))
+    described = schema()
+    assert set(record) == set(described["properties"])
+    assert set(record["model"]) == set(described["properties"]["model"]["properties"])
+    assert set(record["calibration"]) == set(described["properties"]["calibration"]["properties"])
+    entry = described["properties"]["layers"]["additionalProperties"]["properties"]
+    assert set(record["layers"][FC2]) == set(entry)
+    assert set(record["overrides"][tensor]) == set(
+        described["properties"]["overrides"]["additionalProperties"]["properties"])
+
+
+def test_a_config_of_another_network_is_not_written(network, file):
+    with pytest.raises(InputError, match="not one for"):
+        write_config(file, network, PrecisionConfig(groups={"nowhere": Choice(Precision.FP32)}))
+    assert not file.exists()
+
+
+# -- files that are refused
+
+
+@pytest.mark.parametrize(("content", "title", "cause"), [
+    (b'{"format": "trt-tui/precision-config",\n "version": 1,,}', "not valid JSON", "line 2, column 15"),
+    (b"", "not valid JSON", "line 1"),
+    (b"\xff\xfe\x00", "not a precision config", "UTF-8"),
+    (b"[]", "not a precision config", "format"),
+    (b'{"format": "other"}', "not a precision config", "'other'"),
+    (b'{"format": "trt-tui/precision-config", "version": 2}', "version 2", "reads version 1"),
+    (b'{"format": "trt-tui/precision-config"}', "version None", "reads version 1"),
+    (b'{"format": "trt-tui/precision-config", "version": 1}', "model is missing", "object"),
+    (b'{"format": 1, "version": 1, "version": 1}', "'version' twice", "one of them"),
+    (b'{"format": "trt-tui/precision-config", "version": NaN}', "holds NaN", "finite"),
+    (b"[" * 100_000, "not a precision config", "nested"),
+])
+def test_what_is_no_config(network, file, content, title, cause):
+    file.write_bytes(content)
+    with pytest.raises(InputError) as raised:
+        read_config(file, network)
+    assert title in raised.value.title and cause in raised.value.cause and raised.value.next_step
+
+
+def test_a_missing_file(network, tmp_path):
+    with pytest.raises(InputError, match="does not exist"):
+        read_config(tmp_path / "none.json", network)
+    with pytest.raises(InputError, match="cannot be read"):
+        read_config(tmp_path, network)
+
+
+@pytest.mark.parametrize(("edit", "title"), [
+    (lambda r: r["layers"][FC2].update(precision="fp7"), f"layers['{FC2}'].precision is \"fp7\""),
+    (lambda r: r["layers"][FC2].update(precision="fp8"), "is fp8"),
+    (lambda r: r["layers"].update({FC2: "fp32"}), f"layers['{FC2}'] is \"fp32\""),
+    (lambda r: r["layers"][FC2].update(reason=3), "reason is 3"),
+    (lambda r: r["default"].update(quantized="tf32"), "default.quantized"),
+    (lambda r: r["default"].update(other="int8"), "default.other"),
+    (lambda r: r.update(tf32="yes"), "tf32 is"),
+    (lambda r: r["calibration"]["ranges"].update({"x": -1}), "calibration.ranges['x'] is -1"),
+    (lambda r: r["calibration"]["ranges"].update({"x": 10**400}), "calibration.ranges['x']"),
+    (lambda r: r["calibration"]["ranges"].update({"x": True}), "calibration.ranges['x'] is true"),
+    (lambda r: r["calibration"]["ranges"].update({"y_y": 1}), "tensors that mlp.onnx does not have"),
+    (lambda r: r.update(overrides={"x": 1}), "overrides['x'] is 1"),
+    (lambda r: r["model"].pop("structure_sha256"), "model.structure_sha256 is missing"),
+])
+def test_values_that_are_refused_are_named(network, change, edit, title):
+    with pytest.raises(InputError) as raised:
+        read_config(change(edit), network)
+    assert title in raised.value.title and raised.value.next_step
+
+
+def test_unknown_layers_are_named_with_near_ones(network, change):
+    def edit(record):
+        record["layers"].update({name: {"precision": "fp32"} for name in ("/fc1/Gem", *"abcdef")})
+
+    with pytest.raises(InputError) as raised:
+        read_config(change(edit), network)
+    assert raised.value.cause == "/fc1/Gem, a, b, c, d and 2 more"
+    assert FC1 in raised.value.next_step
+
+
+def test_any_layer_sets_its_group_and_conflicts_name_both(network, change):
+    def one_member(record):
+        record["layers"] = {"/act2/Relu": {"precision": "fp16", "reason": "user"}}
+
+    assert read_config(change(one_member), network).config.groups == {FC2: Choice(Precision.FP16)}
+    with pytest.raises(InputError) as raised:
+        read_config(change(lambda r: r["layers"]["/act2/Relu"].update(precision="fp16")), network)
+    assert FC2 in raised.value.cause and "/act2/Relu" in raised.value.cause
+
+
+def test_a_precision_that_a_layer_cannot_run_in(tmp_path, file):
+    network = open_saved(networks.bert(), tmp_path / "bert.onnx")
+    softmax = next(group for group in network.groups if group.operator == "Softmax")
+    folded = next(layer.name for layer in network.layers if network.group_of(layer.name) is None)
+    write_config(file, network, PrecisionConfig())
+    record = json.loads(file.read_text())
+    for name, precision, cause in ((softmax.name, "int8", "no INT8 Softmax"), (softmax.name, "tf32", "whole config"),
+                                   (folded, "fp16", "no precision of its own")):
+        record["layers"] = {name: {"precision": precision}}
+        file.write_text(json.dumps(record))
+        with pytest.raises(InputError) as raised:
+            read_config(file, network)
+        assert name in raised.value.title and cause in raised.value.cause
+
+
+def test_unknown_entries_are_warned_about(network, change):
+    loaded = read_config(change(lambda r: r.update(colour="red")), network)
+    assert any("'colour'" in warning for warning in loaded.warnings)
+
+
+# -- other networks
+
+
+def test_another_structure_is_refused_with_its_layers_unless_forced(network, change, tmp_path):
+    model = networks.mlp()
+    next(node for node in model.graph.node if node.name == "/act1/Relu").op_type = "Sigmoid"
+    changed = open_saved(model, tmp_path / "other.onnx")
+    file = change(lambda r: None)
+    with pytest.raises(InputError) as raised:
+        read_config(file, changed)
+    assert "another structure" in raised.value.title
+    assert raised.value.cause == "it was made for mlp.onnx; layers that differ here: /act1/Relu"
+    loaded = read_config(file, changed, force=True)
+    assert loaded.config.groups == {FC2: Choice(Precision.FP32)}
+    assert loaded.stale_ranges
+    assert "/act1/Relu" in loaded.warnings[0]
+
+
+def test_force_names_what_it_ignores(network, change, tmp_path):
+    other = open_saved(networks.small_resnet(), tmp_path / "other.onnx")
+    file = change(lambda r: r.update(overrides={"/fc1/Gemm_output_0": {"amax": 1.0}}))
+    with pytest.raises(InputError, match="another structure"):
+        read_config(file, other)
+    loaded = read_config(file, other, force=True)
+    assert loaded.config == PrecisionConfig()
+    warned = "\n".join(loaded.warnings)
+    assert FC2 in warned and "/fc1/Gemm_output_0" in warned and "nodes" in warned
+
+
+def test_new_weights_keep_the_config_and_make_its_ranges_stale(network, change, tmp_path):
+    retrained = open_saved(networks.mlp(seed=1), tmp_path / "mlp.onnx")
+    loaded = read_config(change(lambda r: None), retrained)
+    assert loaded.config.groups == {FC2: Choice(Precision.FP32)}
+    assert loaded.ranges == ranges_of(network)
+    assert loaded.stale_ranges and any("calibrate" in warning for warning in loaded.warnings)
+
+
+def test_without_ranges_nothing_is_stale(network, file, tmp_path):
+    retrained = open_saved(networks.mlp(seed=1), tmp_path / "mlp.onnx")
+    write_config(file, network, PrecisionConfig())
+    assert not read_config(file, retrained).stale_ranges
+
+
+# -- writing files
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
+    path = tmp_path / "out.json"
+    files.write_atomic(path, "old")
+
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(InputError) as raised:
+        files.write_atomic(path, "new")
+    assert "out.json" in raised.value.title and "space" in raised.value.next_step
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["out.json"]
+
+
+def test_a_block_that_raises_leaves_nothing(tmp_path):
+    with pytest.raises(ValueError), files.atomic(tmp_path / "out") as stream:
+        stream.write(b"half")
+        raise ValueError
+    assert os.listdir(tmp_path) == []
+
+
+def test_places_that_cannot_be_written(tmp_path):
+    with pytest.raises(InputError, match="cannot be written") as raised:
+        files.write_atomic(tmp_path / "none" / "out", "")
+    assert "does not exist" in raised.value.cause
+    with pytest.raises(InputError) as raised:
+        files.write_atomic(tmp_path, "")
+    assert raised.value.cause == "it is a folder"
+    protected = tmp_path / "protected"
+    protected.write_text("old")
+    protected.chmod(0o444)
+    with pytest.raises(InputError) as raised:
+        files.write_atomic(protected, "new")
+    assert "read-only" in raised.value.cause and protected.read_text() == "old"
+    assert os.listdir(tmp_path) == ["protected"]
+
+
+def test_links_and_permissions_stay(tmp_path):
+    real = tmp_path / "real"
+    real.write_text("old")
+    real.chmod(0o640)
+    link = tmp_path / "link"
+    link.symlink_to(real)
+    files.write_atomic(link, "new")
+    assert link.is_symlink() and real.read_text() == "new"
+    assert real.stat().st_mode & 0o777 == 0o640

@@ -1,0 +1,275 @@
+"""trt_tui.core.exporters"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+import pytest
+
+from tests import networks
+from trt_tui.core.config_file import schema
+from trt_tui.core.exporters.markdown import comparison_markdown
+from trt_tui.core.exporters.onnx import export_typed
+from trt_tui.core.network import open_network
+from trt_tui.core.precision import Choice, Precision, PrecisionConfig, RangeChoice
+from trt_tui.errors import InputError
+
+
+def run(path: Path, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = 2
+    return ort.InferenceSession(path, options, providers=["CPUExecutionProvider"]).run(None, feeds)
+
+
+def files(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.fixture
+def inline(tmp_path):
+    """A network with its weights in its own file."""
+    folder = tmp_path / "source"
+    folder.mkdir()
+    onnx.save(networks.small_resnet(), folder / "model.onnx")
+    return open_network(folder / "model.onnx")
+
+
+@pytest.fixture
+def external(tmp_path):
+    """The same with its weights in model.onnx.data."""
+    folder = tmp_path / "source"
+    folder.mkdir()
+    return open_network(networks.save_with_external_data(folder))
+
+
+@pytest.fixture
+def out(tmp_path):
+    folder = tmp_path / "out"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory):
+    path = tmp_path_factory.mktemp("expected") / "model.onnx"
+    onnx.save(networks.small_resnet(), path)
+    feeds = networks.feeds(networks.small_resnet(), n=2)
+    return feeds, run(path, feeds)
+
+
+def assert_same(path, expected):
+    feeds, outputs = expected
+    for here, there in zip(run(path, feeds), outputs, strict=True):
+        np.testing.assert_allclose(here, there, rtol=1e-4, atol=1e-5)
+
+
+def test_weights_in_memory_go_into_the_file(inline, out, expected):
+    exported = export_typed(inline.model, inline, out / "typed.onnx")
+    assert exported.data == () and files(out) == ["typed.onnx"]
+    onnx.checker.check_model(str(out / "typed.onnx"))
+    assert_same(out / "typed.onnx", expected)
+
+
+def test_every_run_gives_the_same_bytes(inline, out):
+    for name in ("a.onnx", "b.onnx"):
+        export_typed(open_network(inline.path).model, inline, out / name)
+    assert (out / "a.onnx").read_bytes() == (out / "b.onnx").read_bytes()
+
+
+def test_external_weights_are_copied_beside_the_export(external, out, expected):
+    for _ in range(2):  # the second export finds the copy and keeps it
+        exported = export_typed(external.model, external, out / "typed.onnx")
+        assert exported.data == (out / "model.onnx.data",)
+        assert files(out) == ["model.onnx.data", "typed.onnx"]
+    # onnx refuses data files with several hard links, of the export and of the source
+    onnx.load(external.path)
+    onnx.checker.check_model(str(out / "typed.onnx"))
+    shutil.rmtree(external.path.parent)
+    assert_same(out / "typed.onnx", expected)
+
+
+def test_external_weights_are_used_where_they_are_in_the_same_folder(external, expected):
+    folder = external.path.parent
+    export_typed(external.model, external, folder / "typed.onnx")
+    assert files(folder) == ["model.onnx", "model.onnx.data", "typed.onnx"]
+    assert_same(folder / "typed.onnx", expected)
+
+
+def test_external_weights_are_copied_where_the_kernel_does_not_help(external, out, expected, monkeypatch):
+    def refuse(source, target, count):
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
+
+    monkeypatch.setattr(os, "copy_file_range", refuse, raising=False)
+    export_typed(external.model, external, out / "typed.onnx")
+    assert_same(out / "typed.onnx", expected)
+
+
+def test_a_link_to_the_data_is_not_taken_for_a_copy(external, out):
+    data = external.path.parent / "model.onnx.data"
+    (out / "model.onnx.data").symlink_to(data)
+    exported = export_typed(external.model, external, out / "typed.onnx")
+    assert exported.data == (out / "model.onnx_1.data",)
+    onnx.load(out / "typed.onnx")
+
+
+def test_another_file_in_the_way_is_left_alone(external, out, expected):
+    (out / "model.onnx.data").write_bytes(b"mine")
+    for _ in range(2):
+        exported = export_typed(external.model, external, out / "typed.onnx")
+        assert [path.name for path in exported.data] == ["model.onnx_1.data"]
+    assert (out / "model.onnx.data").read_bytes() == b"mine"
+    assert_same(out / "typed.onnx", expected)
+
+
+def test_the_source_is_never_replaced(external, out):
+    before = external.path.read_bytes()
+    link = out / "link.onnx"
+    link.symlink_to(external.path)
+    for path in (external.path, link, external.path.parent / "model.onnx.data"):
+        with pytest.raises(InputError, match="is the network itself"):
+            export_typed(external.model, external, path)
+    assert external.path.read_bytes() == before
+
+
+def test_too_many_weights_go_into_a_data_file(inline, out, expected):
+    before = {name: value.const_value for name, value in inline.model.graph.initializers.items()}
+    for _ in range(2):
+        exported = export_typed(inline.model, inline, out / "typed.onnx", most_inline_bytes=1000)
+        assert exported.data == (out / "typed.onnx.data",)
+        assert files(out) == ["typed.onnx", "typed.onnx.data"]
+    assert (out / "typed.onnx").stat().st_size < (out / "typed.onnx.data").stat().st_size
+    assert_same(out / "typed.onnx", expected)
+    assert {name: value.const_value for name, value in inline.model.graph.initializers.items()} == before
+    (out / "other").mkdir()
+    export_typed(inline.model, inline, out / "other" / "typed.onnx", most_inline_bytes=1000)
+    assert (out / "other" / "typed.onnx").read_bytes() == (out / "typed.onnx").read_bytes()
+    assert (out / "other" / "typed.onnx.data").read_bytes() == (out / "typed.onnx.data").read_bytes()
+
+
+def test_a_data_file_of_that_name_that_is_somebody_elses_is_left_alone(inline, out, expected):
+    (out / "typed.onnx.data").write_bytes(b"mine")
+    exported = export_typed(inline.model, inline, out / "typed.onnx", most_inline_bytes=1000)
+    assert exported.data == (out / "typed.onnx_1.data",)
+    assert (out / "typed.onnx.data").read_bytes() == b"mine"
+    assert_same(out / "typed.onnx", expected)
+
+
+@pytest.mark.parametrize("limit", [1 << 30, 1000])
+def test_a_full_disk_leaves_nothing_behind(inline_or_external, out, monkeypatch, limit):
+    network = inline_or_external
+
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(InputError) as raised:
+        export_typed(network.model, network, out / "typed.onnx", most_inline_bytes=limit)
+    assert "space" in raised.value.next_step
+    assert files(out) == []
+
+
+@pytest.fixture(params=["inline", "external"])
+def inline_or_external(request, tmp_path, external):
+    if request.param == "external":
+        return external
+    onnx.save(networks.small_resnet(), tmp_path / "inline.onnx")
+    return open_network(tmp_path / "inline.onnx")
+
+
+def test_a_folder_that_is_missing(inline, out):
+    with pytest.raises(InputError) as raised:
+        export_typed(inline.model, inline, out / "none" / "typed.onnx")
+    assert "does not exist" in raised.value.cause
+
+
+# -- Markdown
+
+
+COMPARISON = {
+    "format": "trt-tui/comparison", "version": 1,
+    "model": {"name": "mlp.onnx", "structure_sha256": "s", "sha256": "h", "nodes": 7}, "samples": 64,
+    "reference": {"backend": "onnxruntime", "provider": "CPUExecutionProvider", "precision": "fp32", "metric": 81.4},
+    "runs": {
+        "fp16": {"source": "simulated", "outputs": {
+            "y[:, 0:4]": {"sqnr_db": 58.23, "cosine": 0.99999, "mse": 1e-6, "max_abs": 0.01, "mean_abs": 0.001,
+                          "nan": 0, "inf": 0, "worst_sample": {"index": 12, "sqnr_db": 51.0}},
+            "label": {"mismatch": 0.0156}}, "metric": 81.4},
+        "int8": {"source": "simulated", "outputs": {
+            "y[:, 0:4]": {"sqnr_db": 30.0, "cosine": 0.999, "nan": 0, "inf": 0,
+                          "worst_sample": {"index": 1, "sqnr_db": 20.0}},
+            "z": {"sqnr_db": None, "cosine": None, "nan": 3, "inf": 1}},
+            "layers": {"/fc1/Gemm": {"precision": "int8", "group": "/fc1/Gemm", "isolated": {"sqnr_db": 19.0},
+                                     "accumulated": {"sqnr_db": 18.0, "nan": 2, "inf": 0}},
+                       "/fc2/MatMul": {"precision": "int8", "group": "/fc2/MatMul", "isolated": {"sqnr_db": 40.0},
+                                       "accumulated": {"sqnr_db": None, "cosine": 1}}},
+            "groups": {"/fc2/MatMul": {"owns": 0.052}, "/fc1/Gemm": {"owns": 0.523, "impact_kept": {"sqnr_db": 35.5}}}},
+        "config": {"source": "engine", "outputs": {"y[:, 0:4]": {"sqnr_db": None, "cosine": 1, "nan": 0, "inf": 0}},
+                   "latency_ms": {"median": 1.23, "min": 1.2, "max": 1.3}, "engine_bytes": 44_100_000},
+    }}
+
+
+def cells(report: str, start: str) -> list[str]:
+    line = next(line for line in report.splitlines() if line.startswith(start))
+    return [cell.strip() for cell in line.split("|")[1:-1]]
+
+
+def test_the_report_says_which_run_is_how_bad():
+    report = comparison_markdown(COMPARISON)
+    header = cells(report, "| run | source | worst output")
+    fp16, int8, config = (dict(zip(header, cells(report, f"| {name} |"), strict=True))
+                          for name in ("FP16", "INT8", "config"))
+    assert fp16["worst output"] == "~58.2 dB" and fp16["worst sample"] == "#12 ~51.0 dB"
+    assert fp16["integers that differ"] == "~1.6 %" and fp16["metric"] == "~81.4" and fp16["NaN/Inf"] == "0"
+    assert int8["worst output"] == "~NaN/Inf" and int8["which"] == "`z`" and int8["NaN/Inf"] == "4"
+    assert config["worst output"] == "exact" and config["ms"] == "1.23" and config["MB"] == "44.1"
+    assert "Metric in FP32: 81.4." in report and "64 samples" in report
+
+
+def test_the_report_lists_what_owns_the_loss_first(tmp_path):
+    onnx.save(networks.mlp(), tmp_path / "mlp.onnx")
+    network = open_network(tmp_path / "mlp.onnx")
+    report = comparison_markdown(COMPARISON, network)
+    section = report[report.index("## Where INT8 loses"):]
+    assert "## Where FP16 loses" not in report
+    assert cells(section, "| `/fc1") == ["`/fc1/Gemm`", "Gemm", "INT8", "~52 %", "~19.0 dB", "~NaN/Inf", "~35.5 dB",
+                                        "2 nan"]
+    assert cells(section, "| `/fc2")[5] == "~exact"
+    assert section.index("/fc1") < section.index("/fc2")
+    config = PrecisionConfig(groups={"/fc1/Gemm": Choice(Precision.FP32, "search:greedy")},
+                             ranges={"x": RangeChoice(1.5, "percentile")})
+    report = comparison_markdown(COMPARISON, network, config)
+    assert cells(report[report.index("## Config"):], "| `/fc1") == ["`/fc1/Gemm`", "Gemm", "FP32", "search:greedy"]
+
+
+def test_a_long_list_is_cut_and_counted():
+    groups = {f"n{i}": {"owns": 0.01} for i in range(20)}
+    report = comparison_markdown({**COMPARISON, "runs": {"int8": {"source": "simulated", "groups": groups}}})
+    assert "5 more, together ~5.0 %." in report
+    assert "Nothing was measured." not in report.split("## Where")[1]
+
+
+def test_names_cannot_break_the_tables():
+    errors = {"sqnr_db": 1.0}
+    report = comparison_markdown({"model": {"name": "a*b|c"}, "samples": 1, "reference": {},
+                                  "runs": {"int8": {"source": "simulated", "outputs": {"a|b`c\nd": errors}}}})
+    outputs = report[report.index("## Judged outputs"):]
+    header, rule, row = (line for line in outputs.splitlines() if line.startswith("|"))
+    assert header.count("|") == rule.count("|") == row.replace("\\|", "").count("|")
+    assert "`` a\\|b`c d ``" in report and "# Precision of a\\*b\\|c" in report and "1 sample," in report
+
+
+def test_the_sample_record_is_one_of_the_schema():
+    described = schema("comparison-v1")
+    errors = set(described["$defs"]["errors"]["properties"])
+    run_keys = described["$defs"]["run"]["properties"]
+    assert set(COMPARISON) == set(described["properties"]) == set(described["required"])
+    for one in COMPARISON["runs"].values():
+        assert set(one) <= set(run_keys)
+        for output in one["outputs"].values():
+            assert set(output) <= errors

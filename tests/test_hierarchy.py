@@ -1,0 +1,279 @@
+"""trt_tui.core.hierarchy"""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+import pytest
+
+from tests import networks
+from trt_tui.core.hierarchy import (
+    FoldedRow,
+    GroupRow,
+    LayerRow,
+    Scope,
+    blocks,
+    build_tree,
+    render_tree,
+    stated_scope,
+    walk,
+)
+from trt_tui.core.network import Kind, Layer, open_network
+from trt_tui.core.opening import SCOPE_KEY
+
+
+def light(name: str) -> onnx.ModelProto:
+    """A light network of the ``onnx`` package as it is: its weights are nodes, and cost nothing."""
+    return onnx.load(Path(onnx.__file__).parent / "backend" / "test" / "data" / "light" / f"light_{name}.onnx")
+
+
+@pytest.fixture
+def opened(tmp_path):
+    def open_it(model):
+        path = tmp_path / "model.onnx"
+        onnx.save(model, path)
+        network = open_network(path)
+        layers = [dataclasses.replace(layer, scope=stated_scope(network.node(layer.name))) for layer in network.layers]
+        return network, build_tree(layers, network.groups)
+
+    return open_it
+
+
+def node(**metadata: str) -> ir.Node:
+    return ir.Node("", "Add", [], metadata_props=metadata)
+
+
+def rows(tree: Scope) -> dict[str, object]:
+    """All rows by the labels on the way to them."""
+    result, above = {}, []
+    for depth, row in walk(tree):
+        del above[depth:]
+        above.append(row.label)
+        result["|".join(above)] = row
+    return result
+
+
+# -- stated scopes
+
+
+def test_name_scopes_are_read_as_paths_that_contain_each_other():
+    scopes = "['', 'blocks.0', 'blocks.0.attn', 'blocks.0.attn.qkv', 'linear']"
+    assert stated_scope(node(**{"pkg.torch.onnx.name_scopes": scopes})) == ("blocks", "0", "attn", "qkv")
+
+
+def test_a_module_called_from_an_unrelated_one_lies_in_it():
+    scopes = "['', 'decoder', 'embedding.table', 'gather']"
+    assert stated_scope(node(**{"pkg.torch.onnx.name_scopes": scopes})) == ("decoder", "embedding", "table")
+
+
+def test_namespace_is_read_where_there_are_no_name_scopes():
+    namespace = ": my.Vit/blocks.1: my.Block/blocks.1.mlp: torch.nn.Linear/linear: aten.linear.default"
+    assert stated_scope(node(namespace=namespace)) == ("blocks", "1", "mlp")
+
+
+@pytest.mark.parametrize("text", ["['', 'a'", "[1, 2]", "__import__('os')", "'a'", ""])
+def test_metadata_that_is_no_list_of_names_says_nothing(text):
+    assert stated_scope(node(**{"pkg.torch.onnx.name_scopes": text})) == ()
+
+
+def test_the_placeholder_for_no_module_is_no_scope():
+    scopes = "['_empty_nn_module_stack_from_metadata_hook', 'sym_size_int_1']"
+    assert stated_scope(node(**{"pkg.torch.onnx.name_scopes": scopes})) == ()
+
+
+def test_calls_of_inlined_functions_are_scopes_below_the_metadata():
+    call = node(**{"pkg.torch.onnx.name_scopes": "['', 'blocks.0', 'add']"})
+    call.meta[SCOPE_KEY] = ("/attention.1", "core")
+    assert stated_scope(call) == ("blocks", "0", "attention", "1", "core")
+
+
+# -- trees of networks
+
+
+def test_vit_by_metadata(opened):
+    network, tree = opened(networks.vit())
+    found = rows(tree)
+    assert found["blocks|1|attn|qkv"].group.name == "node_MatMul_36"
+    assert found["blocks|2|mlp|2"].group.operator == "MatMul"
+    # numbers that run through the whole network are not part of a label
+    assert [row.label for row in found["blocks|2|attn"].children] == [
+        "qkv", "mul", "matmul", "softmax", "matmul_1", "proj"]
+    assert isinstance(tree.children[-1], FoldedRow)
+    folded = sum(layer.kind in (Kind.SHAPE, Kind.CONSTANT, Kind.INTEGER, Kind.CAST) for layer in network.layers)
+    assert len(tree.children[-1].layers) == folded > 0
+
+
+def test_bert_by_names(opened):
+    _, tree = opened(networks.bert())
+    found = rows(tree)
+    assert found["layers|0|attention|query"].group.name == "/layers.0/attention/query/MatMul"
+    assert found["layers|2|intermediate"].group.operator == "MatMul"
+    assert "has no INT8" in found["embeddings|norm"].refused
+    assert found["pooler"].refused == ""
+
+
+def test_every_group_has_one_row_and_scopes_list_what_is_below(opened):
+    for model in (networks.vit(), networks.bert(), networks.small_resnet(), light("inception_v1")):
+        network, tree = opened(model)
+        named = [row.group.name for _, row in walk(tree) if isinstance(row, GroupRow)]
+        assert sorted(named) == sorted(group.name for group in network.groups)
+        assert list(tree.groups) == named
+        paths = [row.path for _, row in walk(tree)]
+        assert len(set(paths)) == len(paths)
+        for _, row in walk(tree):
+            if isinstance(row, Scope):
+                assert len(row.children) > 1
+                assert len({child.label for child in row.children}) == len(row.children)
+                assert list(row.groups) == [r.group.name for _, r in walk(row) if isinstance(r, GroupRow)]
+
+
+def test_unnamed_nodes_take_their_scope_from_their_outputs(opened):
+    _, tree = opened(networks.badly_named())
+    assert rows(tree)["layer1|conv1"].group.name == "node_of_/layer1/conv1/Conv_output_0"
+
+
+def test_inlined_functions_are_scopes(opened):
+    _, tree = opened(networks.with_local_function())
+    assert rows(tree)["blocks|1"].group.name == "/blocks.1/MatMul"
+
+
+def layer(name: str, index: int = 0, kind: Kind = Kind.COMPUTE, scope: tuple[str, ...] = (), note: str = "") -> Layer:
+    return Layer(name, "Op", "", index, (), (f"{name}:0",), kind, scope, note=note)
+
+
+def test_layers_in_no_group_have_rows_that_say_why():
+    tree = build_tree([layer("a/loop/Loop", kind=Kind.OPAQUE, note="holds a subgraph"),
+                       layer("a/b/c", 1, Kind.OPAQUE), layer("a/b/d", 2, Kind.SHAPE)], [])
+    found = rows(tree)
+    assert isinstance(found["a|loop"], LayerRow) and found["a|loop"].refused == "holds a subgraph"
+    assert found["1 shape and constant node folded"].layers == ("a/b/d",)
+
+
+def test_dotted_names_and_numbers():
+    tree = build_tree([layer("layer1.0.conv1", 0, Kind.OPAQUE), layer("layer1.0.conv2", 1, Kind.OPAQUE),
+                       layer("0.5", 2, Kind.OPAQUE)], [])
+    assert set(rows(tree)) == {"layer1/0", "layer1/0|conv1", "layer1/0|conv2", "0.5"}
+
+
+def test_labels_that_clash_are_told_apart():
+    tree = build_tree([layer("a/b/x", 0, Kind.OPAQUE), layer("a/b", 1, Kind.OPAQUE), layer("a/c", 2, Kind.OPAQUE)], [])
+    assert [child.label for child in rows(tree)["a"].children] == ["b", "b_1", "c"]
+
+
+def test_names_deeper_than_the_recursion_limit():
+    tree = build_tree([layer("a/" * 3000 + "x", 0, Kind.OPAQUE), layer("a/" * 3000 + "y", 1, Kind.OPAQUE)], [])
+    assert len(rows(tree)) == 3
+    deep = [layer("/".join("s" for _ in range(depth + 1)) + "/op", depth, Kind.OPAQUE) for depth in range(1500)]
+    text = render_tree(build_tree(deep, []), lambda tensor: None)
+    assert len(text.splitlines()) == 1 + 2 * 1500 - 1
+
+
+# -- structure
+
+
+def test_resnet50_without_names_is_cut_at_its_residual_joins(opened):
+    _, tree = opened(light("resnet50"))
+    found = rows(tree)
+    assert [row.group.name for row in found["block 0"].children] == ["n4", "n7", "n10", "n12"]
+    assert [row.group.name for row in found["block 1"].children] == ["n16", "n19", "n22"]
+    assert sum(isinstance(row, Scope) for row in found.values()) == 16
+    assert found["n0"].group.operator == "Conv"
+
+
+def test_inception_modules_are_blocks(opened):
+    _, tree = opened(light("inception_v1"))
+    scopes = [row for row in rows(tree).values() if isinstance(row, Scope)]
+    assert len(scopes) == 9
+    assert all(scope.children[-1].group.operator == "Concat" for scope in scopes)
+
+
+def test_a_plain_chain_is_cut_behind_its_pools(opened):
+    _, tree = opened(light("vgg19"))
+    scopes = [row for row in rows(tree).values() if isinstance(row, Scope)]
+    assert [scope.children[-1].group.operator for scope in scopes] == ["MaxPool"] * 5 + ["Softmax"]
+
+
+def test_a_mask_that_all_layers_read_does_not_hide_the_blocks(opened):
+    model = networks.bert()
+    for index, one in enumerate(model.graph.node):
+        one.name = f"n{index}"
+    _, tree = opened(model)
+    scopes = [row for row in rows(tree).values() if isinstance(row, Scope)]
+    attention = [scope for scope in scopes if any(row.group.operator == "Softmax" for row in scope.children)]
+    assert len(attention) == 3
+    assert all(len(scope.children) <= 8 for scope in attention)
+
+
+# -- repetition
+
+
+def test_blocks_of_vit(opened):
+    _, tree = opened(networks.vit())
+    matrix = blocks(tree)
+    assert matrix.columns == ("0", "1", "2")
+    assert matrix.paths == ("blocks/0", "blocks/1", "blocks/2")
+    assert matrix.roles == ("norm1", "attn/qkv", "attn/mul", "attn/matmul", "attn/softmax", "attn/matmul_1",
+                            "attn/proj", "norm2", "mlp/0", "mlp/2")
+    assert matrix.cells[1] == (("node_MatMul_12",), ("node_MatMul_36",), ("node_MatMul_56",))
+
+
+def test_roles_that_a_block_lacks_are_empty_cells(opened):
+    _, tree = opened(light("resnet50"))
+    matrix = blocks(tree)
+    assert matrix.roles == ("Conv", "Conv_1", "Conv_2", "Conv+Add")
+    assert len(matrix.columns) == 16
+    assert matrix.cells[2][:5] == (("n10",), (), (), ("n42",), ())
+    assert matrix.cells[3][1] == ("n22",)
+
+
+def test_networks_that_do_not_repeat_have_no_matrix(opened):
+    for model in (networks.small_resnet(), networks.unet_small(), networks.mlp(), light("vgg19")):
+        assert blocks(opened(model)[1]) is None
+
+
+def test_nested_blocks(opened):
+    _, tree = opened(networks.synthetic_tree(1500))
+    matrix = blocks(tree)
+    assert matrix is not None
+    named = [name for row in matrix.cells for cell in row for name in cell]
+    assert len(named) == len(set(named)) > 400
+    assert len(set(matrix.columns)) == len(matrix.columns)
+
+
+# -- text
+
+
+def test_text_has_operator_shape_and_reasons(opened):
+    network, tree = opened(networks.with_if())
+    lines = render_tree(tree, network.shape).splitlines()
+    assert lines[0].split() == ["layer", "operator", "shape", "nodes", "FP16", "INT8", "why", "not"]
+    assert lines[1].split() == ["before", "Conv", "1×4×8×8", "1", "yes", "yes"]
+    branch = next(line for line in lines if line.strip().startswith("If"))
+    assert "no    no    If holds a subgraph, which is kept whole in FP32" in branch
+    assert not any(line != line.rstrip() for line in lines)
+
+
+def test_text_lists_nodes_on_request(opened):
+    network, tree = opened(networks.mlp())
+    assert "· /act1/Relu" not in render_tree(tree, network.shape)
+    assert "  · /act1/Relu" in render_tree(tree, network.shape, nodes=True)
+
+
+def test_the_tree_depends_on_its_input_only(opened):
+    network, tree = opened(networks.bert())
+    again = build_tree(network.layers, network.groups)
+    assert render_tree(again, network.shape) == render_tree(tree, network.shape)
+
+
+def test_any_names_give_a_tree_with_each_layer_once():
+    random.seed(0)
+    for _ in range(200):
+        names = {"".join(random.choices("ab01./_: ", k=random.randint(1, 12))) for _ in range(20)}
+        tree = build_tree([layer(name, i, Kind.OPAQUE) for i, name in enumerate(sorted(names))], [])
+        found = [row for _, row in walk(tree)]
+        assert sorted(row.layer.name for row in found if isinstance(row, LayerRow)) == sorted(names)
+        assert len({row.path for row in found}) == len(found)

@@ -1,0 +1,230 @@
+"""trt_tui.core.judge"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from tests import networks
+from tests.networks import Builder, floats
+from trt_tui.core.judge import INTEGER, Cut, Judged, judged_outputs, take
+from trt_tui.core.network import open_network
+from trt_tui.errors import InputError
+
+
+@pytest.fixture
+def opened(tmp_path):
+    def open_it(model):
+        path = tmp_path / "model.onnx"
+        onnx.save(model, path)
+        return open_network(path)
+
+    return open_it
+
+
+def integers(name, *shape):
+    return helper.make_tensor_value_info(name, TensorProto.INT64, shape)
+
+
+def yolo(*, transpose: bool = False, names: tuple[str, str] = ("/box/Conv", "/score/Conv")) -> Builder:
+    """Boxes of 4 channels beside scores of 6, joined; the joined tensor is ``out``."""
+    b = Builder()
+    parts = [b.node("Conv", ["x", b.kernel(f"w{n}", (n, 3, 1, 1), 3)], name=name, output=name.strip("/"))
+             for n, name in zip((4, 6), names, strict=True)]
+    if transpose:
+        joined = b.node("Concat", parts, "/cat", axis=1)
+        b.node("Transpose", [joined], "/turn", output="out", perm=[0, 2, 3, 1])
+    else:
+        b.node("Concat", parts, "/cat", axis=-3, output="out")
+    return b
+
+
+X = floats("x", "batch", 3, 8, 8)
+
+
+def names(judged):
+    return [one.name for one in judged]
+
+
+def test_float_outputs_are_judged_whole(opened):
+    judged = judged_outputs(opened(networks.bert()))
+    assert judged == (Judged("last_hidden_state", "last_hidden_state"), Judged("logits", "logits"))
+
+
+def test_a_terminal_concat_is_judged_in_parts(opened):
+    judged = judged_outputs(opened(yolo().model([X], [floats("out", "batch", 10, 8, 8)])))
+    assert names(judged) == ["out[:, 0:4]", "out[:, 4:10]"]
+    assert judged[1].slices == (Cut(1, 4, 10),) and judged[1].note == "from score/Conv"
+    array = np.arange(2 * 10 * 3).reshape(2, 10, 3)
+    part = take(array, judged[1])
+    assert part.base is array or part.base is array.base
+    np.testing.assert_array_equal(part, array[:, 4:10])
+
+
+def test_parts_are_followed_through_a_transpose(opened):
+    judged = judged_outputs(opened(yolo(transpose=True).model([X], [floats("out", "batch", 8, 8, 10)])))
+    assert names(judged) == ["out[:, :, :, 0:4]", "out[:, :, :, 4:10]"]
+
+
+def test_concats_in_concats_are_parts_too(opened):
+    b = Builder()
+    for scale in "ab":
+        conv = [b.node("Conv", [f"x{scale}", b.kernel(f"w{scale}{n}", (n, 3, 1, 1), 3)], f"/{scale}{n}")
+                for n in (4, 6)]
+        joined = b.node("Concat", conv, f"/cat_{scale}", axis=1)
+        b.node("Identity", [joined], f"/same_{scale}", output=f"part_{scale}")
+    b.node("Concat", ["part_a", "part_b"], "/cat", axis=2, output="out")
+    model = b.model([floats("xa", 1, 3, 4, 5), floats("xb", 1, 3, 2, 5)], [floats("out", 1, 10, 6, 5)])
+    judged = judged_outputs(opened(model))
+    assert names(judged) == ["out[:, 0:4, 0:4]", "out[:, 4:10, 0:4]", "out[:, 0:4, 4:6]", "out[:, 4:10, 4:6]"]
+    covered = np.zeros((1, 10, 6, 5), int)
+    for one in judged:
+        take(covered, one)[...] += 1
+    assert (covered == 1).all()
+
+
+def test_a_concat_with_open_sizes_or_along_the_batch_is_whole(opened):
+    b = Builder()
+    b.node("Concat", [b.node("Relu", ["x"], "/a"), b.node("Tanh", ["x"], "/b")], "/cat", axis=1, output="out")
+    assert names(judged_outputs(opened(b.model([floats("x", 1, "n")], [floats("out", 1, "m")])))) == ["out"]
+    b = Builder()
+    b.node("Concat", [b.node("Relu", ["x"], "/a"), b.node("Tanh", ["x"], "/b")], "/cat", axis=0, output="out")
+    assert names(judged_outputs(opened(b.model([floats("x", 2, 3)], [floats("out", 4, 3)])))) == ["out"]
+
+
+def test_a_concat_that_is_used_further_is_no_end(opened):
+    b = yolo()
+    b.node("Relu", ["out"], "/relu", output="y")
+    judged = judged_outputs(opened(b.model([X], [floats("y", "batch", 10, 8, 8)])))
+    assert names(judged) == ["y"]
+
+
+def test_argmax_is_judged_by_its_logits_and_by_what_differs(opened):
+    b = Builder()
+    b.gemm("x", (8, 4), "/head", output="logits")
+    b.node("ArgMax", ["logits"], "/argmax", axis=1, output="label")
+    judged = judged_outputs(opened(b.model([floats("x", "batch", 8)], [integers("label", "batch", 1)])))
+    assert [(one.name, one.kind) for one in judged] == [("label", INTEGER), ("logits", "float")]
+    assert "ArgMax" in judged[1].note
+
+
+def test_a_comparison_is_judged_by_the_tensor_compared(opened):
+    b = Builder()
+    p = b.node("Sigmoid", [b.gemm("x", (8, 4), "/head")], "/p", output="p")
+    over = b.node("Greater", [p, b.weight("half", np.float32(0.5))], "/over")
+    b.node("Cast", [over], "/cast", output="mask", to=TensorProto.INT64)
+    judged = judged_outputs(opened(b.model([floats("x", "batch", 8)], [integers("mask", "batch", 4)])))
+    assert names(judged) == ["mask", "p"]
+    assert judged[1].note == "mask holds integers: judged before it"
+
+
+def test_values_picked_by_topk_are_judged_before_it(opened):
+    b = Builder()
+    b.gemm("x", (8, 4), "/head", output="scores")
+    k = b.weight("k", np.array([2], np.int64))
+    b.nodes.append(helper.make_node("TopK", ["scores", k], ["best", "which"], name="/top"))
+    outputs = [floats("best", "batch", 2), integers("which", "batch", 2)]
+    judged = judged_outputs(opened(b.model([floats("x", "batch", 8)], outputs)))
+    assert names(judged) == ["scores", "which"]
+    assert "selected by TopK" in judged[0].note
+
+
+def test_boxes_behind_nms_are_judged_before_it_part_by_part(opened):
+    b = Builder()
+    boxes = b.node("MatMul", ["x", b.kernel("wb", (8, 4), 8)], "/boxes", output="boxes")
+    scores = b.node("MatMul", ["x", b.kernel("ws", (8, 2), 8)], "/scores", output="scores")
+    turned = b.node("Transpose", [scores], "/turn", perm=[0, 2, 1], output="turned")
+    most = b.weight("most", np.array([5], np.int64))
+    picked = b.node("NonMaxSuppression", [boxes, turned, most], "/nms")
+    b.node("GatherND", [boxes, picked], "/gather", output="kept")
+    model = b.model([floats("x", 1, 6, 8)], [floats("kept", "n")])
+    judged = judged_outputs(opened(model))
+    assert names(judged) == ["boxes", "turned"]
+    assert all("selected by NonMaxSuppression" in one.note for one in judged)
+
+
+def test_a_selection_deep_inside_the_network_changes_nothing(opened):
+    b = Builder()
+    gate = b.node("ArgMax", [b.gemm("x", (8, 4), "/gate")], "/pick", axis=1)
+    row = b.node("Squeeze", [b.node("Gather", [b.kernel("table", (4, 8), 8), gate], "/table"),
+                             b.weight("one", np.array([1], np.int64))], "/squeeze")
+    b.gemm(row, (8, 3), "/head", output="y")
+    assert names(judged_outputs(opened(b.model([floats("x", "batch", 8)], [floats("y", "batch", 3)])))) == ["y"]
+
+
+def test_a_network_that_computes_nothing_cannot_be_judged(opened):
+    b = Builder()
+    b.node("Shape", ["x"], "/shape", output="y")
+    with pytest.raises(InputError, match="no output that can be judged"):
+        judged_outputs(opened(b.model([floats("x", "batch", 8)], [integers("y", 2)])))
+
+
+# -- named by the user
+
+
+@pytest.fixture
+def detector(opened):
+    return opened(yolo().model([X], [floats("out", "batch", 10, 8, 8)]))
+
+
+@pytest.mark.parametrize(("text", "name", "index"), [
+    ("out", "out", np.s_[...]),
+    ("out[:, 4:]", "out[:, 4:]", np.s_[:, 4:]),
+    ("out[:,:4]", "out[:, 0:4]", np.s_[:, :4]),
+    ("out[..., 2]", "out[:, :, :, 2:3]", np.s_[..., 2:3]),
+    ("out[0, 1:3]", "out[0:1, 1:3]", np.s_[0:1, 1:3]),
+    ("out[:, -2:]", "out[:, 8:]", np.s_[:, -2:]),
+    ("out[:, -1]", "out[:, 9:]", np.s_[:, -1:]),
+    ("out[-1]", "out[-1:]", np.s_[-1:]),
+    (" out [ : , 1 : 99 ] ", "out[:, 1:]", np.s_[:, 1:99]),
+    ("out[:]", "out", np.s_[...]),
+    ("box/Conv[:, 1]", "box/Conv[:, 1:2]", np.s_[:, 1:2]),
+])
+def test_slices_are_read_as_numpy_reads_them(detector, text, name, index):
+    judged, = judged_outputs(detector, [text])
+    assert judged.name == name
+    array = np.arange(3 * 10 * 8 * 8).reshape(3, 10, 8, 8)
+    if judged.tensor != "out":
+        array = array[:, :4]
+    np.testing.assert_array_equal(take(array, judged), array[index])
+
+
+@pytest.mark.parametrize(("text", "cause"), [
+    ("out[:, ::2]", "steps"),
+    ("out[:, a]", "'a' is neither"),
+    ("out[]", "'' is neither"),
+    ("out[:, 10]", "axis 1 has 10 entries"),
+    ("out[:, 4:4]", "takes none"),
+    ("out[3:1]", "takes nothing"),
+    ("out[:, :, :, :, 0]", "5 axes and the tensor 4"),
+    ("out[..., ...]", "once"),
+])
+def test_slices_that_are_refused(detector, text, cause):
+    with pytest.raises(InputError) as raised:
+        judged_outputs(detector, [text])
+    assert cause in raised.value.cause and "[:, 4:]" in raised.value.next_step
+
+
+def test_tensors_that_are_refused(opened, detector):
+    with pytest.raises(InputError) as raised:
+        judged_outputs(detector, ["score/Cnv"])
+    assert "score/Conv" in raised.value.cause
+    with pytest.raises(InputError, match="an input or a constant"):
+        judged_outputs(detector, ["x"])
+    b = Builder()
+    b.node("ArgMax", ["x"], "/argmax", axis=1, output="label")
+    with pytest.raises(InputError, match="not a float tensor"):
+        judged_outputs(opened(b.model([floats("x", "batch", 8)], [integers("label", "batch", 1)])), ["label"])
+
+
+def test_what_is_named_twice_is_judged_once(detector):
+    assert names(judged_outputs(detector, ["out[:, 4:]", "out", "out[:, 4:10]"])) == ["out[:, 4:]", "out"]
+
+
+def test_names_with_brackets_are_names_first(opened):
+    b = yolo(names=("/a[0]", "/b"))
+    network = opened(b.model([X], [floats("out", "batch", 10, 8, 8)]))
+    assert judged_outputs(network, ["a[0]"])[0].tensor == "a[0]"
+    assert judged_outputs(network, ["a[0][:, 1:]"])[0].slices == (Cut(1, 1),)

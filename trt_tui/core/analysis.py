@@ -1,0 +1,416 @@
+"""What a precision config does to a network: verdicts at the judged outputs, errors at the groups, and shares.
+
+`Analysis` holds the loaded gated session and the FP32 reference of the judged samples. Every method that measures is a
+generator: it yields what is known so far, so that a caller can show it and stop between two runs by closing it.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from trt_tui.core import metrics
+from trt_tui.core.comparison import Errors, GroupErrors, OutputErrors, Share, Verdict
+from trt_tui.core.judge import INTEGER, Judged, take
+from trt_tui.core.lowering.gated import EXACT, SUMS, Gated, lower_gated
+from trt_tui.core.metric import Metric
+from trt_tui.core.metrics import Sums
+from trt_tui.core.network import FP16_MAX, Group, Kind, Network
+from trt_tui.core.precision import Precision, PrecisionConfig
+from trt_tui.core.runner import Backend, Runner
+from trt_tui.core.samples import Samples
+from trt_tui.errors import InputError, TrtTuiError
+
+REFERENCE_BYTES = 256 << 20
+"""The reference's judged tensors stay in memory up to this size, and lie in a temporary file beyond."""
+
+
+@dataclass(frozen=True)
+class Partial:
+    """Something measured on ``done`` of ``total`` feeds (or groups)."""
+
+    value: object
+    done: int
+    total: int
+
+    @property
+    def final(self) -> bool:
+        return self.done >= self.total
+
+
+class Analysis:
+    """The simulation of one network on one set of samples, used as a context manager.
+
+    Args:
+        samples: The judged samples; every figure is taken on all of them unless a method is told otherwise.
+        judged: What errors are taken at; see `trt_tui.core.judge.judged_outputs`.
+        metric: The user's metric; used where the samples have labels.
+        lower: The float precision below FP32 that the session offers.
+        other: What surrounds INT8 layers.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        backend: Backend,
+        samples: Samples,
+        judged: Sequence[Judged],
+        *,
+        metric: Metric | None = None,
+        lower: Precision = Precision.FP16,
+        other: Precision = Precision.FP16,
+    ) -> None:
+        self.network = network
+        self.backend = backend
+        self.samples = samples
+        self.judged = tuple(judged)
+        self.metric = metric if samples.has_labels else None
+        self.lower = lower
+        self.other = other
+        self.classifier = _classifier(network, self.judged)
+        self.sessions = 0
+        self._gated: Gated | None = None
+        self._runner: Runner | None = None
+        self._reference = _Spool()
+        names = [one.tensor for one in self.judged]
+        if self.metric is not None:
+            names += [info.name for info in network.outputs]
+        self._tensors = tuple(dict.fromkeys(names))
+
+    def __enter__(self) -> Analysis:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Frees the session and the reference."""
+        if self._runner is not None:
+            self._runner.close()
+            self._runner = self._gated = None
+        self._reference.close()
+
+    # -- the gated session --------------------------------------------------------------------------------------
+
+    def _session(self) -> tuple[Gated, Runner]:
+        if self._runner is None:
+            self._gated = lower_gated(self.network, lower=self.lower, other=self.other, outputs=self._tensors)
+            self._runner = self.backend.load(self._gated.model, lean=True)
+            self.sessions += 1
+        return self._gated, self._runner
+
+    def _run(self, index: int, gates: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        gated, runner = self._session()
+        fetched = runner.run({**self.samples.feed(index), **gates}, [gated.outputs[t] for t in self._tensors])
+        return {tensor: fetched[gated.outputs[tensor]] for tensor in self._tensors}
+
+    def _gates(self, config: PrecisionConfig, ranges: Mapping[str, float]) -> dict[str, np.ndarray]:
+        return self._session()[0].feeds(config, ranges)
+
+    def reference(self, index: int) -> dict[str, np.ndarray]:
+        """The FP32 network's judged tensors for one feed, measured once.
+
+        Raises:
+            InputError: they hold NaN, or the network cannot run these data.
+        """
+        if index not in self._reference:
+            fp32 = PrecisionConfig.uniform(Precision.FP32)
+            result = self._run(index, self._gates(fp32, {}))
+            for tensor, array in result.items():
+                if array.dtype.kind == "f" and np.isnan(array).any():
+                    raise InputError(f"the FP32 network yields NaN at {tensor}",
+                                     f"feed {index} of {self.samples.source} brings it about",
+                                     "No precision can be judged against it: check the network and the data.")
+            self._reference.put(index, result)
+        return self._reference.get(index)
+
+    # -- verdicts -----------------------------------------------------------------------------------------------
+
+    def verdict(self, config: PrecisionConfig, ranges: Mapping[str, float],
+                feeds: Sequence[int] | None = None) -> Iterator[Partial]:
+        """Yields a `Verdict` after each feed; the last one holds for all of them.
+
+        Raises:
+            InputError: an INT8 layer's input has no range, or the metric fails.
+        """
+        indices = list(range(len(self.samples)) if feeds is None else feeds)
+        gates = self._gates(config, ranges)
+        tally = _Tally(self, len(indices))
+        for done, index in enumerate(indices, 1):
+            tally.add(index, self.reference(index), self._run(index, gates))
+            yield Partial(tally.verdict(with_metric=done in (1, len(indices))), done, len(indices))
+
+    def reference_metric(self, feeds: Sequence[int] | None = None) -> dict[str, float]:
+        """The metric of the FP32 network; {} without one."""
+        if self.metric is None:
+            return {}
+        indices = list(range(len(self.samples)) if feeds is None else feeds)
+        return self.score([self.reference(i) for i in indices], indices)
+
+    def score(self, outputs: Sequence[Mapping[str, np.ndarray]], indices: Sequence[int]) -> dict[str, float]:
+        """The user's metric over outputs of some feeds, parts included, the headline first."""
+        labels = [self.samples.labels(i) for i in indices]
+        names = [info.name for info in self.network.outputs]
+        result = self.metric(
+            {name: np.concatenate([one[name] for one in outputs]) for name in names},
+            {name: np.concatenate([one[name] for one in labels]) for name in labels[0]})
+        return dict(result.parts) or {self.metric.name: result.value}
+
+    def judge(self, index: int, tally: _Tally, outputs: Mapping[str, np.ndarray]) -> None:
+        """Adds the outputs of another backend (an engine) for one feed to a tally."""
+        tally.add(index, self.reference(index), outputs)
+
+    def tally(self, feeds: int) -> _Tally:
+        """An empty tally over ``feeds`` feeds, for `judge`."""
+        return _Tally(self, feeds)
+
+    # -- shares -------------------------------------------------------------------------------------------------
+
+    def energy(self, config: PrecisionConfig, ranges: Mapping[str, float], feeds: Sequence[int]) -> tuple[float, Verdict]:
+        """The judged error's energy and the verdict of a config."""
+        verdict = Verdict({})
+        for partial in self.verdict(config, ranges, feeds):
+            verdict = partial.value
+        return verdict.energy if verdict.energy is not None else math.inf, verdict
+
+    def shares(self, config: PrecisionConfig, ranges: Mapping[str, float], *, order: Sequence[str] | None = None,
+               feeds: Sequence[int] | None = None) -> Iterator[Partial]:
+        """Yields ``{group: Share}`` for one group after the other: what it owns of the config's judged error.
+
+        Groups that already run in FP32, and those that only pass on values of their own precision, own nothing and
+        are not run.
+
+        Args:
+            order: Groups to measure, most suspicious first; all by default.
+        """
+        indices = list(range(len(self.samples)) if feeds is None else feeds)
+        base, _ = self.energy(config, ranges, indices)
+        groups = [self.network.group(n) for n in order] if order is not None else list(self.network.groups)
+        active = [group for group in groups if self._matters(group, config)]
+        for group in groups:
+            if group not in active:
+                yield Partial({group.name: Share(0.0)}, 0, len(active) + 1)
+        for done, group in enumerate(active, 1):
+            raised = config.with_groups([group], Precision.FP32)
+            energy, verdict = self.energy(raised, ranges, indices)
+            if math.isinf(base):
+                owns = 0.0 if math.isinf(energy) else 1.0
+            else:
+                owns = (base - energy) / base if base > 0 else 0.0
+            worst = verdict.worst
+            kept = worst[1].errors.sqnr_db if worst is not None else None
+            yield Partial({group.name: Share(owns, kept)}, done, len(active))
+        if not active:
+            yield Partial({}, 1, 1)
+
+    def _matters(self, group: Group, config: PrecisionConfig) -> bool:
+        precision = config.precision_of(group)
+        if precision is Precision.FP32:
+            return False
+        if precision is Precision.INT8:
+            return True
+        for name in group.layers:
+            layer = self.network.layer(name)
+            if layer.kind is not Kind.COPY and layer.op_type not in EXACT:
+                return True
+        for tensor in group.inputs:
+            producer = self.network.producer.get(tensor)
+            source = self.network.group_of(producer) if producer is not None else None
+            if source is None:
+                return True
+            before = config.precision_of(source)
+            if (self.other if before is Precision.INT8 else before) is not precision:
+                return True
+        return False
+
+    def raised(self, config: PrecisionConfig, ranges: Mapping[str, float], order: Sequence[str],
+               feeds: Sequence[int] | None = None) -> Iterator[Partial]:
+        """Yields the verdict with the first 1, 2, ... groups of ``order`` raised to FP32."""
+        indices = list(range(len(self.samples)) if feeds is None else feeds)
+        for done, name in enumerate(order, 1):
+            config = config.with_groups([self.network.group(name)], Precision.FP32)
+            _, verdict = self.energy(config, ranges, indices)
+            yield Partial(verdict, done, len(order))
+
+    # -- errors at the groups -----------------------------------------------------------------------------------
+
+    def layers(self, configs: Mapping[str, PrecisionConfig], ranges: Mapping[str, float], *, isolated: bool = True,
+               feeds: Sequence[int] | None = None) -> Iterator[Partial]:
+        """Yields ``{run: {group: GroupErrors}}`` after each feed, for several configs in one loaded graph.
+
+        The graph holds the reference, the gated network and, with ``isolated``, every group fed by the reference; only
+        sums leave it.
+        """
+        indices = list(range(len(self.samples)) if feeds is None else feeds)
+        gated = lower_gated(self.network, lower=self.lower, other=self.other, outputs=self._tensors[:1],
+                            reference=True, isolated=isolated)
+        sums = {run: {kind: [Sums() for _ in gated.measured] for kind in ("accumulated", "isolated")} for run in configs}
+        fetch = [name for name in (gated.accumulated, gated.isolated) if name is not None]
+        self.sessions += 1
+        with self.backend.load(gated.model, lean=True) as runner:
+            fed = {run: gated.feeds(config, ranges) for run, config in configs.items()}
+            for done, index in enumerate(indices, 1):
+                feed = self.samples.feed(index)
+                rows = self.samples.rows(index)
+                for run in configs:
+                    result = runner.run({**feed, **fed[run]}, fetch)
+                    for kind, name in (("accumulated", gated.accumulated), ("isolated", gated.isolated)):
+                        if name is None:
+                            continue
+                        for position, row in enumerate(result[name]):
+                            values = dict(zip(SUMS, row, strict=True))
+                            values.setdefault("count", self._count(gated.measured[position], rows))
+                            sums[run][kind][position].merge(values)
+                yield Partial({run: self._group_errors(config, gated.measured, sums[run])
+                               for run, config in configs.items()}, done, len(indices))
+
+    def _count(self, group: str, rows: int) -> float:
+        shape = self.network.shape(self.network.group(group).tail)
+        if shape is None or not all(isinstance(d, int) for d in shape[1:]):
+            return 0.0
+        first = shape[0] if shape and isinstance(shape[0], int) else rows
+        return float(math.prod((first, *shape[1:]))) if shape else 1.0
+
+    def _group_errors(self, config: PrecisionConfig, names: Sequence[str],
+                      sums: Mapping[str, Sequence[Sums]]) -> dict[str, GroupErrors]:
+        result = {}
+        for position, name in enumerate(names):
+            group = self.network.group(name)
+            precision = config.precision_of(group)
+            accumulated, alone = sums["accumulated"][position], sums["isolated"][position]
+            isolated = alone.errors() if alone.ref2 or alone.count or alone.nan or alone.inf else None
+            result[name] = GroupErrors(precision, accumulated.errors(), isolated, accumulated.ref_max or None,
+                                       _warning(precision, self.other, accumulated, isolated))
+        return result
+
+
+def _warning(precision: Precision, other: Precision, sums: Sums, isolated: Errors | None) -> str:
+    around = other if precision is Precision.INT8 else precision
+    if around is Precision.FP16 and sums.ref_max > FP16_MAX:
+        if sums.ref_max > 1e30:
+            return f"holds a mask of {sums.ref_max:.1e}, clamped to FP16's {FP16_MAX:.0f}"
+        return f"max {sums.ref_max:.1e} exceeds FP16's {FP16_MAX:.0f}"
+    if around is Precision.FP16 and 0 < sums.ref_max < 2.0**-14:
+        return f"max {sums.ref_max:.1e} lies below FP16's least normal 6.1e-05"
+    if isolated is not None and isolated.bad:
+        return f"{isolated.nan} NaN and {isolated.inf} Inf arise here"
+    return ""
+
+
+class _Tally:
+    """Pools the judged outputs of one run over feeds."""
+
+    def __init__(self, analysis: Analysis, feeds: int) -> None:
+        self.analysis = analysis
+        self.sums = {one.name: Sums() for one in analysis.judged if one.kind != INTEGER}
+        self.differ = {one.name: [0, 0] for one in analysis.judged if one.kind == INTEGER}
+        self.worst: dict[str, tuple[int, float]] = {}
+        self.kept: list[Mapping[str, np.ndarray]] = []
+        self.indices: list[int] = []
+        self.samples = 0
+        self.agreed = 0
+        self.total = analysis.samples.count if feeds == len(analysis.samples) else None
+
+    def add(self, index: int, reference: Mapping[str, np.ndarray], test: Mapping[str, np.ndarray]) -> None:
+        rows = self.analysis.samples.rows(index)
+        for one in self.analysis.judged:
+            expected, got = take(reference[one.tensor], one), take(test[one.tensor], one)
+            if expected.shape != got.shape:
+                if one.kind == INTEGER:
+                    self.differ[one.name][0] += expected.size
+                    self.differ[one.name][1] += expected.size
+                    continue
+                raise TrtTuiError(f"{one.name} changed its shape", f"{expected.shape} in FP32, {got.shape} here",
+                                  "Judge a tensor before the operator that selects values, with --judge.")
+            if one.kind == INTEGER:
+                self.differ[one.name][0] += int(np.count_nonzero(expected != got))
+                self.differ[one.name][1] += expected.size
+                continue
+            self.sums[one.name].add(expected, got)
+            if expected.ndim and len(expected) == rows:
+                each = metrics.sample_sqnr_db(expected, got)
+                lowest = int(np.argmin(each))
+                if one.name not in self.worst or each[lowest] < self.worst[one.name][1]:
+                    self.worst[one.name] = (self.samples + lowest, float(each[lowest]))
+            if one.name == self.analysis.classifier:
+                self.agreed += int(np.count_nonzero(expected.argmax(-1) == got.argmax(-1)))
+        if self.analysis.metric is not None:
+            self.kept.append({info.name: test[info.name] for info in self.analysis.network.outputs})
+            self.indices.append(index)
+        self.samples += rows
+
+    def verdict(self, with_metric: bool = True) -> Verdict:
+        outputs = {}
+        for one in self.analysis.judged:
+            if one.kind == INTEGER:
+                differ, count = self.differ[one.name]
+                outputs[one.name] = OutputErrors(Errors(mismatch=differ / count if count else 0.0, exact=differ == 0))
+                continue
+            index, worst = self.worst.get(one.name, (None, math.inf))
+            outputs[one.name] = OutputErrors(self.sums[one.name].errors(), index,
+                                             worst if math.isfinite(worst) else None)
+        metric = {}
+        if with_metric and self.kept:
+            metric = self.analysis.score(self.kept, self.indices)
+        agreement = self.agreed / self.samples if self.analysis.classifier is not None and self.samples else None
+        energy = sum(sums.noise for sums in self.sums.values()) if self.sums else None
+        return Verdict(outputs, metric, agreement, self.samples, self.total or self.analysis.samples.count, energy)
+
+
+def _classifier(network: Network, judged: Sequence[Judged]) -> str | None:
+    """The judged output that looks like class scores, ``(samples, classes)``; None where none does."""
+    floats = [one for one in judged if one.kind != INTEGER]
+    if len(floats) != 1:
+        return None
+    shape = network.shape(floats[0].tensor)
+    if shape is None or len(shape) != 2 or not isinstance(shape[1], int) or shape[1] < 2 or floats[0].slices:
+        return None
+    return floats[0].name
+
+
+class _Spool:
+    """Arrays by feed, in memory up to `REFERENCE_BYTES` and in an unnamed file beyond."""
+
+    def __init__(self) -> None:
+        self._arrays: dict[int, dict[str, np.ndarray]] = {}
+        self._places: dict[int, dict[str, int]] = {}
+        self._file = None
+        self._held = 0
+
+    def __contains__(self, index: int) -> bool:
+        return index in self._arrays or index in self._places
+
+    def put(self, index: int, arrays: Mapping[str, np.ndarray]) -> None:
+        size = sum(array.nbytes for array in arrays.values())
+        if self._held + size <= REFERENCE_BYTES:
+            self._arrays[index] = dict(arrays)
+            self._held += size
+            return
+        if self._file is None:
+            self._file = tempfile.TemporaryFile(prefix="trt-tui-")
+        places = {}
+        self._file.seek(0, 2)
+        for name, array in arrays.items():
+            places[name] = self._file.tell()
+            np.lib.format.write_array(self._file, np.ascontiguousarray(array), allow_pickle=False)
+        self._places[index] = places
+
+    def get(self, index: int) -> dict[str, np.ndarray]:
+        if index in self._arrays:
+            return self._arrays[index]
+        result = {}
+        for name, place in self._places[index].items():
+            self._file.seek(place)
+            result[name] = np.lib.format.read_array(self._file, allow_pickle=False)
+        return result
+
+    def close(self) -> None:
+        self._arrays.clear()
+        self._places.clear()
+        if self._file is not None:
+            self._file.close()
+            self._file = None

@@ -1,0 +1,158 @@
+"""The records of a comparison: what `compare --json` writes and the app shows.
+
+A value that was not measured is None here and absent in the file; it is never zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from trt_tui.core.precision import Precision
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Error of one tensor (or part of one) against the FP32 reference, pooled over samples.
+
+    Attributes:
+        sqnr_db: 10·log10(Σref² / Σ(test-ref)²) in dB; None where the error is exactly zero or a value is not finite.
+        cosine: Of the two tensors laid end to end over all samples; 1 for an exact copy.
+        mse: Mean squared error, in the tensor's own units squared.
+        max_abs: Largest absolute difference.
+        mean_abs: Mean absolute difference.
+        mismatch: Share of elements that differ, for integer tensors.
+        nan: Count of NaN in the test tensor.
+        inf: Count of infinities in the test tensor that the reference does not have.
+        exact: The difference is zero everywhere.
+    """
+
+    sqnr_db: float | None = None
+    cosine: float | None = None
+    mse: float | None = None
+    max_abs: float | None = None
+    mean_abs: float | None = None
+    mismatch: float | None = None
+    nan: int = 0
+    inf: int = 0
+    exact: bool = False
+
+    @property
+    def bad(self) -> int:
+        return self.nan + self.inf
+
+
+@dataclass(frozen=True)
+class OutputErrors:
+    """Error at one judged output and its worst sample (index among the judged samples, SQNR in dB or None)."""
+
+    errors: Errors
+    worst_index: int | None = None
+    worst_sqnr_db: float | None = None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How a run does at the judged outputs.
+
+    Attributes:
+        outputs: By judged output name.
+        metric: The user's metric and its parts; the first entry is the headline. Empty without one.
+        agreement: Share of samples whose largest class is the reference's, for a classifier without labels.
+        samples: Samples measured so far; ``total`` are to be measured.
+        energy: Sum over the float outputs of Σ(test-ref)²/Σref²: the judged error that shares divide.
+    """
+
+    outputs: Mapping[str, OutputErrors]
+    metric: Mapping[str, float] = field(default_factory=dict)
+    agreement: float | None = None
+    samples: int = 0
+    total: int = 0
+    energy: float | None = None
+
+    @property
+    def worst(self) -> tuple[str, OutputErrors] | None:
+        """The float output with the lowest SQNR; one with NaN or Inf comes first."""
+        judged = [(name, one) for name, one in self.outputs.items() if one.errors.mismatch is None]
+        if not judged:
+            return next(iter(self.outputs.items()), None)
+
+        def badness(item: tuple[str, OutputErrors]) -> tuple[int, float]:
+            errors = item[1].errors
+            if errors.bad or errors.sqnr_db is None and not errors.exact:
+                return (0, 0.0)
+            return (1, float("inf") if errors.exact else errors.sqnr_db)
+
+        return min(judged, key=badness)
+
+    @property
+    def bad(self) -> int:
+        return sum(one.errors.bad for one in self.outputs.values())
+
+    @property
+    def headline(self) -> float | None:
+        """The metric's first value."""
+        return next(iter(self.metric.values()), None)
+
+
+@dataclass(frozen=True)
+class GroupErrors:
+    """What was measured at one group in one run.
+
+    Attributes:
+        accumulated: The whole network in the run's precisions.
+        isolated: The group in the run's precision, every input from the reference.
+        precision: What the group ran in.
+        ref_max: Largest absolute value of the reference tensor.
+        warning: Overflow or underflow in words, "" where there is none.
+    """
+
+    precision: Precision
+    accumulated: Errors | None = None
+    isolated: Errors | None = None
+    ref_max: float | None = None
+    warning: str = ""
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one group owns of the judged error.
+
+    Attributes:
+        owns: (E(c) - E(c, group in FP32)) / E(c); may be slightly negative.
+        kept_db: Worst judged SQNR in dB with this group alone raised to FP32 (impact_kept), None if exact or bad.
+        impact_db: Worst judged SQNR in dB with this group alone as in the run, all others FP32; None if unmeasured.
+    """
+
+    owns: float
+    kept_db: float | None = None
+    impact_db: float | None = None
+
+
+@dataclass(frozen=True)
+class EngineResult:
+    """What a built network does, judged by its own outputs.
+
+    Attributes:
+        latency_ms: Median, minimum and maximum of the timed runs, in milliseconds.
+        bytes: Size of the engine or of the typed network.
+        note: What to know about these figures.
+    """
+
+    verdict: Verdict
+    backend: str
+    latency_ms: tuple[float, float, float] | None = None
+    bytes: int | None = None
+    build_s: float | None = None
+    note: str = ""
+
+
+@dataclass
+class RunRecord:
+    """Everything measured for one run ("fp16", "int8" or "config")."""
+
+    verdict: Verdict | None = None
+    groups: dict[str, GroupErrors] = field(default_factory=dict)
+    shares: dict[str, Share] = field(default_factory=dict)
+    engine: EngineResult | None = None
+    complete: bool = False

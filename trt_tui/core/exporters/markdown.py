@@ -1,0 +1,210 @@
+"""A comparison as a report in Markdown: a pure function of the comparison's JSON record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from trt_tui.core.network import Network
+    from trt_tui.core.precision import PrecisionConfig
+
+WORST_ROWS = 15
+"""How many layers of a run are listed."""
+
+_RUN_NAMES = {"fp16": "FP16", "int8": "INT8", "config": "config", "bf16": "BF16", "fp32": "FP32 check"}
+
+
+def comparison_markdown(comparison: Mapping[str, Any], network: Network | None = None,
+                        config: PrecisionConfig | None = None) -> str:
+    """The report: verdict, judged outputs, layers that lose most, and the config.
+
+    Args:
+        comparison: A record of schema ``comparison-v1``; what it lacks is left out.
+        network: Adds each layer's operator.
+        config: Adds what it gives each group; needs ``network``.
+    """
+    model = comparison.get("model", {})
+    reference = comparison.get("reference", {})
+    runs: Mapping[str, Mapping[str, Any]] = comparison.get("runs", {})
+    where = " ".join(str(reference[key]) for key in ("backend", "provider") if reference.get(key))
+    samples = comparison.get("samples", 0)
+    lines = [f"# Precision of {_text(model.get('name', 'the network'))}", "",
+             f"{samples} sample{'s' * (samples != 1)}, against FP32{f' on {where}' if where else ''}. "
+             "`~` marks a simulated figure; engine figures are of the engine as built.", ""]
+    if "metric" in reference:
+        lines += [f"Metric in FP32: {_number(reference['metric'])}.", ""]
+    lines += ["## Verdict", "", *_verdict(runs), ""]
+    lines += ["## Judged outputs", "", *_outputs(runs), ""]
+    for name, run in runs.items():
+        rows = _worst(run, network)
+        if rows:
+            lines += [f"## Where {_run_name(name)} loses", "", *rows, ""]
+    if config is not None and network is not None:
+        lines += ["## Config", "", *_config(config, network), ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _run_name(name: str) -> str:
+    return _RUN_NAMES.get(name, _text(name))
+
+
+def _verdict(runs: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    rows = []
+    for name, run in runs.items():
+        mark = "~" if run.get("source") == "simulated" else ""
+        outputs = run.get("outputs", {})
+        worst = _worst_output(outputs)
+        errors = outputs.get(worst, {}) if worst is not None else {}
+        mismatches = {o: e["mismatch"] for o, e in outputs.items() if e.get("mismatch") is not None}
+        latency = run.get("latency_ms", {})
+        rows.append((
+            _run_name(name), run.get("source", ""),
+            mark + _decibel(errors) if errors else "", _code(worst),
+            _sample(min((e["worst_sample"] for e in outputs.values() if "worst_sample" in e),
+                        key=_sample_order, default=None), mark),
+            mark + _percent(max(mismatches.values())) if mismatches else "",
+            str(sum(e.get("nan", 0) + e.get("inf", 0) for e in outputs.values())) if outputs else "",
+            mark + _number(run["metric"]) if "metric" in run else "",
+            _number(latency["median"]) if "median" in latency else "",
+            _number(run["engine_bytes"] / 1e6) if "engine_bytes" in run else ""))
+    header = ("run", "source", "worst output", "which", "worst sample", "integers that differ", "NaN/Inf", "metric",
+              "ms", "MB")
+    return _table(header, rows)
+
+
+def _worst_output(outputs: Mapping[str, Mapping[str, Any]]) -> str | None:
+    judged = [name for name, errors in outputs.items() if "sqnr_db" in errors]
+    return min(judged, key=lambda name: _badness(outputs[name]), default=None)
+
+
+def _badness(errors: Mapping[str, Any]) -> float:
+    """Sorts errors, the worst first: NaN and Inf, then by SQNR, exact ones last."""
+    if errors.get("nan") or errors.get("inf"):
+        return float("-inf")
+    sqnr = errors.get("sqnr_db")
+    return float("inf") if sqnr is None else sqnr
+
+
+def _sample_order(sample: Mapping[str, Any]) -> float:
+    sqnr = sample.get("sqnr_db")
+    return float("inf") if sqnr is None else sqnr
+
+
+def _outputs(runs: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    rows = []
+    for name, run in runs.items():
+        mark = "~" if run.get("source") == "simulated" else ""
+        for output, errors in run.get("outputs", {}).items():
+            rows.append((
+                _run_name(name), _code(output), mark + _decibel(errors) if "sqnr_db" in errors else "",
+                *(mark + _number(errors[key]) if errors.get(key) is not None else "" for key in
+                  ("cosine", "max_abs", "mean_abs")),
+                mark + _percent(errors["mismatch"]) if errors.get("mismatch") is not None else "",
+                str(errors.get("nan", "")), str(errors.get("inf", "")), _sample(errors.get("worst_sample"), mark)))
+    header = ("run", "output", "SQNR", "cosine", "max abs", "mean abs", "differ", "NaN", "Inf", "worst sample")
+    return _table(header, rows)
+
+
+def _worst(run: Mapping[str, Any], network: Network | None) -> list[str]:
+    """The groups that own most of the error; the layers of lowest isolated SQNR where shares were not measured."""
+    layers: Mapping[str, Mapping[str, Any]] = run.get("layers", {})
+    groups: Mapping[str, Mapping[str, Any]] = run.get("groups", {})
+    shares = {name: group["owns"] for name, group in groups.items() if group.get("owns") is not None}
+    if shares:
+        names = sorted(shares, key=lambda name: -shares[name])
+    else:
+        names = sorted(layers, key=lambda name: _badness(
+            layers[name].get("isolated") or layers[name].get("accumulated") or {}))
+    if not names:
+        return []
+    mark = "~" if run.get("source") == "simulated" else ""
+    rows = []
+    for name in names[:WORST_ROWS]:
+        layer, group = layers.get(name, {}), groups.get(name, {})
+        kept = group.get("impact_kept")
+        bad = [f"{count} {kind}" for kind in ("nan", "inf") for count in (layer.get("accumulated", {}).get(kind, 0),)
+               if count]
+        rows.append((
+            _code(name), _operator(network, name), str(layer.get("precision", "")).upper(),
+            mark + _percent(shares[name]) if name in shares else "",
+            *(mark + _decibel(layer[kind]) if kind in layer else "" for kind in ("isolated", "accumulated")),
+            mark + _decibel(kept) if kept else "", ", ".join(bad)))
+    header = ("layer", "operator", "precision", "owns", "isolated", "accumulated", "output if FP32", "NaN/Inf")
+    table = _table(header, rows)
+    rest = names[WORST_ROWS:]
+    if rest:
+        table += ["", f"{len(rest)} more" + (f", together {mark}{_percent(sum(shares[n] for n in rest))}." if shares
+                                              else ".")]
+    return table
+
+
+def _operator(network: Network | None, name: str) -> str:
+    if network is None or not network.has_layer(name):
+        return ""
+    group = network.group_of(name)
+    return group.operator if group is not None and group.name == name else network.layer(name).op_type
+
+
+def _config(config: PrecisionConfig, network: Network) -> list[str]:
+    lines = [f"Layers that can be quantized run in {config.quantized.label}, all others in {config.other.label}"
+             + ("; FP32 layers may use TF32." if config.tf32 else ".")]
+    chosen = [(_code(group.name), group.operator, config.groups[group.name].precision.label,
+               _text(config.groups[group.name].reason)) for group in network.groups if group.name in config.groups]
+    if chosen:
+        lines += ["", *_table(("layer", "operator", "precision", "set by"), chosen)]
+    if config.ranges:
+        lines += ["", *_table(("tensor", "range", "set by"), [
+            (_code(tensor), _number(choice.amax), _text(choice.method)) for tensor, choice in config.ranges.items()])]
+    return lines
+
+
+# -- cells ----------------------------------------------------------------------------------------------------------
+
+
+def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    """A Markdown table without the columns that are empty throughout."""
+    if not rows:
+        return ["Nothing was measured."]
+    kept = [i for i in range(len(header)) if i == 0 or any(row[i] for row in rows)]
+
+    def line(cells: Iterable[str]) -> str:
+        return f"| {' | '.join(cells)} |"
+
+    return [line(header[i] for i in kept), line("---" for _ in kept), *(line(row[i] for i in kept) for row in rows)]
+
+
+def _text(text: Any) -> str:
+    return "".join(f"\\{c}" if c in "\\|`*_<>[]" else " " if c in "\r\n" else c for c in str(text))
+
+
+def _code(name: str | None) -> str:
+    if not name:
+        return ""
+    name = name.replace("|", "\\|").replace("\n", " ").replace("\r", " ")
+    return f"`` {name} ``" if "`" in name else f"`{name}`"
+
+
+def _decibel(errors: Mapping[str, Any]) -> str:
+    if errors.get("nan") or errors.get("inf"):
+        return "NaN/Inf"
+    sqnr = errors.get("sqnr_db")
+    if sqnr is None:
+        return "exact" if errors.get("cosine", 1) == 1 else "–"
+    return f"{sqnr:.1f} dB"
+
+
+def _sample(sample: Mapping[str, Any] | None, mark: str) -> str:
+    if sample is None:
+        return ""
+    sqnr = sample.get("sqnr_db")
+    return f"#{sample.get('index', '?')}" + (f" {mark}{sqnr:.1f} dB" if sqnr is not None else "")
+
+
+def _percent(share: float) -> str:
+    percent = 100 * share
+    return f"{percent:.0f} %" if abs(percent) >= 10 else f"{percent:.1f} %"
+
+
+def _number(value: float) -> str:
+    return f"{value:.4g}"

@@ -1,0 +1,202 @@
+"""Saving a lowered network as an ONNX file, its external weights beside it.
+
+External data is copied, never linked: onnx and onnx-ir refuse to read a data file that is a symbolic link or has more
+than one hard link, so a link would make the export unreadable, and a hard link the source too. Where the file system
+can share blocks between files (btrfs, XFS), the copy takes neither time nor space.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import filecmp
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+import onnx
+import onnx_ir as ir
+
+from trt_tui.core.files import atomic, cannot_write
+from trt_tui.errors import InputError
+
+if TYPE_CHECKING:
+    from trt_tui.core.network import Network
+
+MOST_INLINE_BYTES = (1 << 31) - (1 << 26)
+"""Weights of more bytes than this together go into a data file: a protobuf file ends at 2 GiB, and nodes need room."""
+
+_SMALL_TENSOR_BYTES = 1024
+_ALIGNMENT = 4096
+
+
+@dataclass(frozen=True)
+class Exported:
+    """What was written.
+
+    Attributes:
+        path: The ONNX file.
+        data: External data files that it refers to, all in its folder or below.
+    """
+
+    path: Path
+    data: tuple[Path, ...] = ()
+
+
+def export_typed(lowered_model: ir.Model, network: Network, path: Path | str, *,
+                 most_inline_bytes: int = MOST_INLINE_BYTES) -> Exported:
+    """Saves a lowered network. The same network gives the same bytes on every run.
+
+    Weights in external files stay there: an export in the same folder refers to the same files; for one in another
+    folder they are copied beside it, under another name where a file of other content is in the way.
+    Weights in memory go into the ONNX file, or into ``<name>.data`` beside it if they are too many.
+
+    Args:
+        lowered_model: Left as it is.
+        network: The network it was made from.
+        most_inline_bytes: How many bytes of weights the ONNX file may hold.
+
+    Raises:
+        InputError: the file cannot be written, or it is the network's own file or data.
+    """
+    path = Path(path)
+    _refuse_source(path, network)
+    made: list[Path] = []
+    try:
+        # Files are renamed when the block ends, the data file before the ONNX file that refers to it.
+        with cannot_write(path), contextlib.ExitStack() as files:
+            output = files.enter_context(atomic(path))
+            model, written = lowered_model, ""
+            if sum(tensor.nbytes for tensor in _inline(model.graph)) > most_inline_bytes:
+                model = lowered_model.clone()
+                written = _free_name(path, network)
+                stream = files.enter_context(atomic(path.with_name(written)))
+                _move_weights(model.graph, stream, written)
+                stream.flush()
+            proto = ir.to_proto(model)
+            data = _bring_data(proto, written, network, path, made)
+            if proto.ByteSize() >= 1 << 31:
+                raise InputError(f"{path} cannot be written", "its nodes alone take over 2 GB",
+                                 "Store the network's constants as initializers and open it again.")
+            output.write(proto.SerializeToString(deterministic=True))
+            output.flush()
+    except BaseException:
+        for file in made:
+            with contextlib.suppress(OSError):
+                file.unlink()
+        raise
+    return Exported(path, data)
+
+
+def _refuse_source(path: Path, network: Network) -> None:
+    for own in (network.path, *network.external_files()):
+        if os.path.realpath(path) == os.path.realpath(own) or (
+                path.exists() and own.exists() and os.path.samefile(path, own)):
+            raise InputError(f"{path} is the network itself", "an export never replaces the file it was made from",
+                             "Choose another name.")
+
+
+# -- weights in memory ----------------------------------------------------------------------------------------------
+
+
+def _inline(graph: ir.Graph) -> Iterator[ir.TensorProtocol]:
+    for value in graph.initializers.values():
+        if value.const_value is not None and not isinstance(value.const_value, ir.ExternalTensor):
+            yield value.const_value
+
+
+def _move_weights(graph: ir.Graph, stream: BinaryIO, name: str) -> None:
+    """Writes the weights that are in memory to a data file, in graph order, and refers to them there."""
+    for value in graph.initializers.values():
+        tensor = value.const_value
+        if tensor is None or isinstance(tensor, ir.ExternalTensor) or tensor.nbytes <= _SMALL_TENSOR_BYTES:
+            continue
+        stream.write(bytes(-stream.tell() % _ALIGNMENT))
+        offset = stream.tell()
+        stream.write(tensor.tobytes())
+        value.const_value = ir.ExternalTensor(name, offset, stream.tell() - offset, tensor.dtype,
+                                              shape=ir.Shape(tensor.shape), name=value.name)
+
+
+# -- weights in files -----------------------------------------------------------------------------------------------
+
+
+def _external_protos(graph: onnx.GraphProto) -> Iterator[onnx.TensorProto]:
+    graphs = [graph]
+    while graphs:
+        graph = graphs.pop()
+        tensors = list(graph.initializer)
+        for node in graph.node:
+            for attr in node.attribute:
+                tensors.extend((attr.t, *attr.tensors) if attr.HasField("t") else attr.tensors)
+                graphs.extend((attr.g, *attr.graphs) if attr.HasField("g") else attr.graphs)
+        yield from (tensor for tensor in tensors if tensor.data_location == onnx.TensorProto.EXTERNAL)
+
+
+def _bring_data(proto: onnx.ModelProto, written: str, network: Network, path: Path,
+                made: list[Path]) -> tuple[Path, ...]:
+    """Points every external tensor to a file beside the export; all such files. Copies are noted in ``made``."""
+    names: dict[str, str] = {}
+    for tensor in _external_protos(proto.graph):
+        entry = next(entry for entry in tensor.external_data if entry.key == "location")
+        if entry.value != written and entry.value not in names:
+            names[entry.value] = _bring(entry.value, network, path, made)
+        entry.value = names.get(entry.value, entry.value)
+    return (*(path.parent / name for name in names.values()), *([path.with_name(written)] if written else []))
+
+
+def _bring(location: str, network: Network, path: Path, made: list[Path]) -> str:
+    """Copies a data file of the source beside the export unless it is there; its location for the export."""
+    folder = network.path.parent
+    if os.path.realpath(folder) == os.path.realpath(path.parent):
+        return location
+    source = folder / location
+    if not source.is_file():
+        raise InputError(f"external data of {network.name} cannot be read", f"{source.name} is missing",
+                         "Put the data file beside the .onnx file, under the name it was exported with.")
+    name, count = source.name, 0
+    while (target := path.with_name(name)) == path or os.path.lexists(target):
+        if target != path and _is_copy(source, target):
+            return name
+        count += 1
+        name = f"{source.stem}_{count}{source.suffix}"
+    with atomic(target) as stream, open(source, "rb") as data:
+        _copy(data, stream)
+    made.append(target)
+    return name
+
+
+def _is_copy(source: Path, target: Path) -> bool:
+    """Whether a file is a readable copy of another: no link, the same content."""
+    return (target.is_file() and not target.is_symlink() and target.stat().st_nlink == 1
+            and filecmp.cmp(source, target, shallow=False))
+
+
+def _copy(source: BinaryIO, target: BinaryIO) -> None:
+    """Copies a file, sharing its blocks where the file system can."""
+    if hasattr(os, "copy_file_range"):
+        try:
+            while os.copy_file_range(source.fileno(), target.fileno(), 1 << 30):
+                pass
+            return
+        except OSError as error:
+            if error.errno == errno.ENOSPC:
+                raise
+            source.seek(0)
+            target.seek(0)
+            target.truncate()
+    shutil.copyfileobj(source, target, 1 << 22)
+
+
+def _free_name(path: Path, network: Network) -> str:
+    """A name for the weights of an export: that of its earlier self, or one that nothing has."""
+    name, count = f"{path.name}.data", 0
+    own = {os.path.realpath(file) for file in network.external_files()}
+    while os.path.lexists(target := path.with_name(name)) and (
+            not path.exists() or target.is_symlink() or os.path.realpath(target) in own):
+        count += 1
+        name = f"{path.name}_{count}.data"
+    return name

@@ -1,0 +1,272 @@
+"""What passes between the program and its child process: requests one way, events the other.
+
+All are frozen and picklable. An event carries the job it belongs to; events of a job that was stopped or replaced are
+dropped by whoever receives them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from trt_tui.core.calibration import Calibration, TensorStats
+from trt_tui.core.comparison import EngineResult, GroupErrors, Share, Verdict
+from trt_tui.core.judge import Judged
+from trt_tui.core.network import Outline
+from trt_tui.core.precision import Precision, PrecisionConfig
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the user asked for when opening a network; see the command line's help for each."""
+
+    model: str
+    data: str | None = None
+    calib_data: str | None = None
+    judge: tuple[str, ...] = ()
+    metric: str | None = None
+    shapes: tuple[str, ...] = ()
+    backend: str = "auto"
+    calib_method: str = "minmax"
+    samples: int | None = None
+    whatif_samples: int = 32
+    batch: int | None = None
+    seed: int = 0
+    other: Precision = Precision.FP16
+
+
+# -- requests ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Open:
+    """Open the network, the data and the backend; answered by `Opened`."""
+
+    options: Options
+
+
+@dataclass(frozen=True)
+class Calibrate:
+    """Measure ranges; answered by `Calibrated`. Done once by itself before anything that needs ranges."""
+
+    method: str
+
+
+@dataclass(frozen=True)
+class Compare:
+    """Measure runs against FP32: verdicts on few samples first, then errors at the groups, then shares.
+
+    Attributes:
+        runs: Configs by run name, in the order to measure.
+        shares_of: The run whose shares are measured, and ``shares`` whether to.
+    """
+
+    runs: Mapping[str, PrecisionConfig]
+    layers: bool = True
+    shares_of: str | None = None
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """The output error of one config on the what-if samples; answered by `VerdictMeasured` of run "config"."""
+
+    config: PrecisionConfig
+    shares: bool = False
+
+
+@dataclass(frozen=True)
+class TryOptions:
+    """What-if results of the ways out for one group; answered by `OptionsMeasured`."""
+
+    group: str
+    config: PrecisionConfig
+
+
+@dataclass(frozen=True)
+class Stats:
+    """Value statistics of a group's inputs and tail; answered by `StatsMeasured`."""
+
+    group: str
+
+
+@dataclass(frozen=True)
+class Build:
+    """Build the config's typed network with the backend and judge it; answered by `Built`."""
+
+    config: PrecisionConfig
+
+
+Request = Open | Calibrate | Compare | WhatIf | TryOptions | Stats | Build
+
+
+# -- events -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class DataSummary:
+    """The samples in use: counts are of samples, not of batches."""
+
+    source: str
+    judged: int
+    calibrating: int
+    whatif: int
+    random: bool
+    labels: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    sha256: str = ""
+
+
+@dataclass(frozen=True)
+class BackendSummary:
+    name: str
+    version: str
+    device: str
+    real_fp16: bool
+
+
+@dataclass(frozen=True)
+class Event:
+    job: int
+
+
+@dataclass(frozen=True)
+class Opened(Event):
+    outline: Outline
+    judged: tuple[Judged, ...]
+    data: DataSummary
+    backend: BackendSummary
+    metric: str | None = None
+
+
+@dataclass(frozen=True)
+class Hashed(Event):
+    """The SHA-256 of the file and its external data (slow for big files, so it comes later)."""
+
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Calibrated(Event):
+    calibration: Calibration
+
+
+@dataclass(frozen=True)
+class Progress(Event):
+    """How far a job is. ``total`` 0 means that nobody knows; ``left_s`` is the estimated time left in seconds."""
+
+    phase: str
+    done: int
+    total: int
+    left_s: float | None = None
+
+
+@dataclass(frozen=True)
+class ReferenceMeasured(Event):
+    """The FP32 network's own metric on the judged samples."""
+
+    metric: Mapping[str, float]
+    samples: int
+
+
+@dataclass(frozen=True)
+class VerdictMeasured(Event):
+    run: str
+    config: PrecisionConfig
+    verdict: Verdict
+    final: bool
+
+
+@dataclass(frozen=True)
+class LayersMeasured(Event):
+    run: str
+    config: PrecisionConfig
+    groups: Mapping[str, GroupErrors]
+    samples: int
+    final: bool
+
+
+@dataclass(frozen=True)
+class SharesMeasured(Event):
+    """Shares of some groups of a config; ``done`` of ``total`` groups are measured. Shares add up over events."""
+
+    run: str
+    config: PrecisionConfig
+    shares: Mapping[str, Share]
+    done: int
+    total: int
+
+
+@dataclass(frozen=True)
+class RaisedMeasured(Event):
+    """Worst judged SQNR in dB (None: exact) when the first 1, 2, ... groups of ``order`` are raised to FP32."""
+
+    config: PrecisionConfig
+    order: tuple[str, ...]
+    sqnr_db: tuple[float | None, ...]
+    metric: tuple[float | None, ...] = ()
+
+
+@dataclass(frozen=True)
+class Option:
+    """One way out for a group: the key that takes it, what it is, the config it leads to, and how that does."""
+
+    key: str
+    label: str
+    config: PrecisionConfig
+    verdict: Verdict
+
+
+@dataclass(frozen=True)
+class OptionsMeasured(Event):
+    group: str
+    config: PrecisionConfig
+    options: tuple[Option, ...]
+
+
+@dataclass(frozen=True)
+class StatsMeasured(Event):
+    group: str
+    tensors: Mapping[str, TensorStats]
+
+
+@dataclass(frozen=True)
+class Built(Event):
+    config: PrecisionConfig
+    result: EngineResult
+
+
+@dataclass(frozen=True)
+class Done(Event):
+    """The job ended with all it was asked for."""
+
+
+@dataclass(frozen=True)
+class Cancelled(Event):
+    """The job ended because it was stopped."""
+
+
+@dataclass(frozen=True)
+class Failed(Event):
+    """The job ended with an error the user can act on; ``detail`` is a traceback for the log where it was a bug."""
+
+    title: str
+    cause: str = ""
+    next_step: str = ""
+    exit_code: int = 2
+    detail: str = ""
+
+
+@dataclass(frozen=True)
+class Died(Event):
+    """The child process ended by itself or was killed; a new one starts with the next request."""
+
+    exit_code: int | None
+    log: str = ""
+
+
+@dataclass(frozen=True)
+class Note(Event):
+    """A line for the log pane."""
+
+    text: str
+    level: str = field(default="info")
