@@ -7,35 +7,33 @@ nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import time
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from trt_tui import __version__
+from trt_tui.core import config_file
 from trt_tui.core.calibration import Calibration, TensorStats
 from trt_tui.core.comparison import EngineResult, RunRecord, Share, Verdict
+from trt_tui.core.exporters.markdown import comparison_markdown
+from trt_tui.core.files import write_atomic
 from trt_tui.core.judge import Judged
-from trt_tui.core.network import Group, Outline
+from trt_tui.core.network import Group, Outline, open_network
 from trt_tui.core.precision import History, Precision, PrecisionConfig, RangeChoice, step
+from trt_tui.core.record import comparison_record, engine_record, verdict_record
+from trt_tui.errors import InputError, TrtTuiError
 from trt_tui.jobs import messages as m
+from trt_tui.jobs.building import write_typed
+from trt_tui.jobs.client import Client
+from trt_tui.saved import Saved, Store
+from trt_tui.target import Target, default_target, parse_target
 
 RUNS = ("fp16", "int8", "config")
 """The runs of the verdict, in the order they are shown."""
 
-
-@dataclass(frozen=True)
-class Target:
-    """What a run must reach: ``kind`` is "sqnr" (dB, worst judged output), "metric" or "agreement" (share, 0 to 1).
-
-    ``text`` is how it is shown, ``value`` the least value that passes.
-    """
-
-    kind: str
-    value: float
-    text: str
-
-    def reached(self, verdict: Verdict) -> bool | None:
-        """Whether a verdict meets the target; None where what it needs was not measured."""
-        raise NotImplementedError
+SAVE_S = 1.0
+"""Least time between two saves that only results bring about; a change of the config is saved at once."""
 
 
 @dataclass
@@ -58,83 +56,466 @@ class Session:
         options: What to open.
         deliver: Called with each event of the child process, from another thread; it must hand the event to the
             event loop, which calls `apply`.
+        config_path: A precision.json to start from.
+        target: A target text, like "metric>=base-0.01" or "sqnr>=20"; a default is set when None.
+        store: Where sessions are saved; the user's state folder by default, None with ``resume=False``.
+        resume: Take up the saved session of the same network.
     """
 
-    options: m.Options
-    outline: Outline | None  # None until the network is open
-    judged: tuple[Judged, ...]
-    data: m.DataSummary | None
-    backend: m.BackendSummary | None
-    calibration: Calibration | None
-    reference_metric: dict[str, float]  # the FP32 network's own metric
-    history: History
-    names: dict[PrecisionConfig, str]  # "c1", "c2", ... in the order they were made
-    runs: dict[str, RunRecord]  # by run name of RUNS; "config" is the current config's
-    results: dict[PrecisionConfig, ConfigResults]
-    stats: dict[str, dict[str, TensorStats]]  # by group, then tensor
-    tried: dict[tuple[str, PrecisionConfig], tuple[m.Option, ...]]  # by group and config
-    built: PrecisionConfig | None  # the config of the last engine
-    target: Target | None
-    job: m.Progress | None  # the running job's last progress, None when idle
-    warnings: list[str]
-    log: list[str]
-
-    def __init__(self, options: m.Options, deliver: Callable[[m.Event], None]) -> None: ...
+    def __init__(
+        self,
+        options: m.Options,
+        deliver: Callable[[m.Event], None],
+        *,
+        config_path: str | None = None,
+        target: str | None = None,
+        force: bool = False,
+        resume: bool = True,
+        store: Store | None = None,
+        automatic: bool = True,
+    ) -> None:
+        self.options = options
+        self.config_path = config_path
+        self.force = force
+        self.automatic = automatic
+        self.outline: Outline | None = None
+        self.judged: tuple[Judged, ...] = ()
+        self.data: m.DataSummary | None = None
+        self.backend: m.BackendSummary | None = None
+        self.metric: str | None = None
+        self.sha256 = ""
+        self.calibration: Calibration | None = None
+        self.reference_metric: dict[str, float] = {}
+        self.history = History(PrecisionConfig.uniform(Precision.INT8, options.other))
+        self.names: dict[PrecisionConfig, str] = {}
+        self.changed_at: dict[str, float] = {}
+        self.runs: dict[str, RunRecord] = {name: RunRecord() for name in RUNS}
+        self.results: dict[PrecisionConfig, ConfigResults] = {}
+        self.stats: dict[str, dict[str, TensorStats]] = {}
+        self.tried: dict[tuple[str, PrecisionConfig], tuple[m.Option, ...]] = {}
+        self.built: PrecisionConfig | None = None
+        self.target: Target | None = None
+        self.job: m.Progress | None = None
+        self.job_started: float | None = None
+        self.error: m.Failed | m.Died | None = None
+        self.warnings: list[str] = []
+        self.log: list[str] = []
+        self.notice = ""
+        self._target_text = target
+        self._resume = resume
+        self._store = store if store is not None else Store()
+        self._saved_at = 0.0
+        self._jobs: dict[int, m.Request] = {}
+        self._stopped: set[int] = set()
+        self._compared = False
+        self._client = Client(deliver, lambda: m.Open(options) if self.outline is not None else None)
 
     # -- life ---------------------------------------------------------------------------------------------------
+
     def start(self) -> None:
         """Starts the child process and opens the network; comparisons start by themselves once it is open."""
-
-    def apply(self, event: m.Event) -> None:
-        """Takes an event in. Events of jobs that were stopped are dropped."""
-
-    def stop_job(self) -> None:
-        """Stops the running job: asks, and kills the child process if it has not stopped within 2 s."""
+        self._ask(m.Open(self.options))
 
     def close(self) -> None:
         """Saves and ends the child process."""
+        self.save()
+        self._store.release()
+        self._client.close()
 
-    # -- changing the config (each starts the what-if of the new config) -----------------------------------------
     @property
-    def config(self) -> PrecisionConfig: ...
+    def busy(self) -> bool:
+        return bool(self._jobs)
+
+    @property
+    def child_pid(self) -> int | None:
+        """Process id of the child, for showing and for tests."""
+        return self._client.pid
+
+    def stop_job(self) -> None:
+        """Stops the running job: asks, and kills the child process if it has not stopped within 2 s."""
+        self._stopped.update(self._jobs)
+        self._client.stop()
+
+    def _ask(self, request: m.Request) -> None:
+        job = self._client.send(request)
+        self._jobs[job] = request
+        if self.job_started is None:
+            self.job_started = time.monotonic()
+
+    def _end(self, job: int) -> m.Request | None:
+        request = self._jobs.pop(job, None)
+        if not self._jobs:
+            self.job = None
+            self.job_started = None
+        return request
+
+    # -- events -------------------------------------------------------------------------------------------------
+
+    def apply(self, event: m.Event) -> None:
+        """Takes an event in. Events of jobs that were stopped are dropped."""
+        if event.job in self._stopped and not isinstance(event, m.Done | m.Cancelled | m.Failed | m.Died):
+            return
+        handler = getattr(self, f"_on_{type(event).__name__.lower()}", None)
+        if handler is None:
+            return
+        try:
+            handler(event)
+        except TrtTuiError as error:
+            self._on_failed(m.Failed(event.job, error.title, error.cause, error.next_step, int(error.exit_code)))
+
+    def _on_opened(self, event: m.Opened) -> None:
+        first = self.outline is None
+        self.outline = event.outline
+        self.judged = event.judged
+        self.data = event.data
+        self.backend = event.backend
+        self.metric = event.metric
+        self.warnings = list(event.data.warnings)
+        self.log.extend(event.data.warnings)
+        if first and event.outline.quantized_groups:
+            self.history = History(self._as_opened(event.outline))
+
+    def _as_opened(self, outline: Outline) -> PrecisionConfig:
+        """The precisions that an already quantized file states: INT8 where it has Q/DQ, the other type elsewhere."""
+        config = PrecisionConfig.uniform(Precision.INT8, self.options.other)
+        others = [g for g in outline.groups if g.quantizable and g.name not in outline.quantized_groups]
+        config = config.with_groups(others, self.options.other, "file")
+        for tensor, amax in outline.quantized_ranges.items():
+            config = config.with_range(tensor, RangeChoice(amax, "file"))
+        return config
+
+    def _take_up(self) -> None:
+        """Starts from a given config file, else from the saved session of the same network."""
+        if self.config_path is not None:
+            loaded = config_file.read_config(self.config_path, self.outline, self.force, sha256=self.sha256)
+            self.history.apply(loaded.config)
+            self.warnings.extend(loaded.warnings)
+            if loaded.ranges and not loaded.stale_ranges and self.data is not None:
+                self._ask(m.UseRanges(Calibration(loaded.method, loaded.samples, loaded.data_sha256, loaded.ranges)))
+            if not self._target_text and loaded.tolerance:
+                self._target_text = loaded.tolerance
+        if not self._resume:
+            return
+        saved = self._store.load(self.outline.structure_sha256, self._data_key())
+        if saved is None:
+            return
+        if self.config_path is None:
+            self.history = saved.history()
+        if not self._target_text and saved.target:
+            self._target_text = saved.target
+        self.names = {config: name for config, name in saved.named()}
+        count = len(self.config.groups) + len(self.config.ranges)
+        self.notice = f"Resumed: {self._name(self.config)}, {count} {'change' if count == 1 else 'changes'}."
+        if saved.note:
+            self.warnings.append(saved.note)
+
+    def _data_key(self) -> str:
+        return "|".join((self.options.data or "", self.options.calib_data or "", str(self.options.samples),
+                         str(self.options.seed)))
+
+    def _on_hashed(self, event: m.Hashed) -> None:
+        first, self.sha256 = not self.sha256, event.sha256
+        if not first:
+            return
+        self._take_up()
+        if self.target is None:
+            self.target = self._make_target()
+        self._name(self.config)
+
+    def _on_calibrated(self, event: m.Calibrated) -> None:
+        self.calibration = event.calibration
+
+    def _on_progress(self, event: m.Progress) -> None:
+        if event.job in self._jobs:
+            self.job = event
+
+    def _on_referencemeasured(self, event: m.ReferenceMeasured) -> None:
+        self.reference_metric = dict(event.metric)
+        if self.target is not None and self.target.kind == "metric":
+            self.target = self.target.with_base(next(iter(event.metric.values()), None))
+
+    def _on_verdictmeasured(self, event: m.VerdictMeasured) -> None:
+        result = self.results.setdefault(event.config, ConfigResults())
+        if result.verdict is None or event.final or event.verdict.samples >= result.verdict.samples:
+            result.verdict = event.verdict
+        for run, config in self.run_configs().items():
+            if config == event.config:
+                self.runs[run].verdict = result.verdict
+        self._maybe_save()
+
+    def _on_layersmeasured(self, event: m.LayersMeasured) -> None:
+        for run, config in self.run_configs().items():
+            if config == event.config:
+                self.runs[run].groups = dict(event.groups)
+                self.runs[run].complete = event.final
+
+    def _on_sharesmeasured(self, event: m.SharesMeasured) -> None:
+        result = self.results.setdefault(event.config, ConfigResults())
+        result.shares.update(event.shares)
+        result.shares_done, result.shares_total = event.done, event.total
+        for run, config in self.run_configs().items():
+            if config == event.config:
+                self.runs[run].shares.update(event.shares)
+
+    def _on_raisedmeasured(self, event: m.RaisedMeasured) -> None:
+        result = self.results.setdefault(event.config, ConfigResults())
+        result.raised_order, result.raised_db = event.order, event.sqnr_db
+
+    def _on_optionsmeasured(self, event: m.OptionsMeasured) -> None:
+        self.tried[event.group, event.config] = event.options
+        for option in event.options:
+            result = self.results.setdefault(option.config, ConfigResults())
+            if result.verdict is None:
+                result.verdict = option.verdict
+
+    def _on_statsmeasured(self, event: m.StatsMeasured) -> None:
+        self.stats[event.group] = dict(event.tensors)
+
+    def _on_built(self, event: m.Built) -> None:
+        self.results.setdefault(event.config, ConfigResults()).engine = event.result
+        self.built = event.config
+        for run, config in self.run_configs().items():
+            if config == event.config:
+                self.runs[run].engine = event.result
+        self._name(event.config)
+        self.save()
+
+    def _on_note(self, event: m.Note) -> None:
+        self.log.append(event.text)
+        if event.level == "warning":
+            self.warnings.append(event.text)
+
+    def _on_done(self, event: m.Done) -> None:
+        request = self._end(event.job)
+        if isinstance(request, m.Open) and self.automatic and self.data is not None:
+            self.compare()
+        if isinstance(request, m.Compare):
+            self._compared = True
+        self._maybe_save()
+
+    def _on_cancelled(self, event: m.Cancelled) -> None:
+        self._end(event.job)
+        self._stopped.discard(event.job)
+        self.log.append("Stopped.")
+
+    def _on_failed(self, event: m.Failed) -> None:
+        self._end(event.job)
+        self._stopped.discard(event.job)
+        self.error = event
+        self.log.append(f"{event.title}: {event.cause}")
+        if event.detail:
+            self.log.extend(event.detail.splitlines())
+
+    def _on_died(self, event: m.Died) -> None:
+        self._jobs.clear()
+        self._stopped.clear()
+        self.job = None
+        self.job_started = None
+        self.error = event
+        self.log.append(f"The child process ended with code {event.exit_code}.")
+        self.log.extend(event.log.splitlines())
+
+    # -- changing the config ------------------------------------------------------------------------------------
+
+    @property
+    def config(self) -> PrecisionConfig:
+        return self.history.current
+
+    def run_configs(self) -> dict[str, PrecisionConfig]:
+        """The config of every run of `RUNS`."""
+        return {"fp16": PrecisionConfig.uniform(Precision.FP16),
+                "int8": PrecisionConfig.uniform(Precision.INT8, self.config.other), "config": self.config}
 
     def toggle(self, groups: Iterable[Group]) -> None:
         """FP32 on and off: raises all of them, or returns all of them to their defaults if all are FP32."""
+        groups = [g for g in groups if len(g.allowed) > 1]
+        if groups and all(self.config.precision_of(g) is Precision.FP32 for g in groups):
+            self._change(self.config.without_groups(groups), groups)
+        else:
+            self._change(self.config.with_groups(groups, Precision.FP32), groups)
 
     def step(self, groups: Iterable[Group], up: bool) -> None:
         """One step up or down the ladder INT8, FP16, FP32."""
+        config, groups = self.config, list(groups)
+        for group in groups:
+            config = config.with_groups([group], step(group, config.precision_of(group), up))
+        self._change(config, groups)
 
-    def set_precision(self, groups: Iterable[Group], precision: Precision) -> None: ...
+    def set_precision(self, groups: Iterable[Group], precision: Precision) -> None:
+        """Gives groups a precision; those that cannot run in it keep what they have."""
+        groups = list(groups)
+        self._change(self.config.with_groups(groups, precision), groups)
 
-    def set_range(self, tensor: str, choice: RangeChoice | None) -> None: ...
+    def set_range(self, tensor: str, choice: RangeChoice | None) -> None:
+        """Replaces a tensor's range, or returns it to the calibrated one."""
+        self._change(self.config.with_range(tensor, choice))
 
     def next_range(self, group: Group) -> str:
-        """The next range method for a group's inputs; returns its name."""
-        raise NotImplementedError
+        """The next range method for a group's inputs, once its statistics are known; returns the method's name.
 
-    def set_config(self, config: PrecisionConfig) -> None: ...
+        Raises:
+            InputError: the group is not quantized, or its statistics are still being measured.
+        """
+        tensors = [site.tensor for site in group.activations()]
+        if not tensors or self.config.precision_of(group) is not Precision.INT8:
+            raise InputError(f"{group.name} does not run in INT8", "only INT8 layers have ranges", "")
+        known = self.stats.get(group.name, {})
+        if any(tensor not in known for tensor in tensors):
+            self.look_at(group)
+            raise InputError("its ranges are still being measured", "", "Press r again in a moment.")
+        base = self.calibration.method if self.calibration is not None else "minmax"
+        methods = [base, *(name for name in ("minmax", "percentile", "entropy", "mse") if name != base)]
+        current = self.config.ranges.get(tensors[0])
+        now = current.method if current is not None and current.method in methods else base
+        following = methods[(methods.index(now) + 1) % len(methods)]
+        config = self.config
+        for tensor in tensors:
+            choice = None if following == base else RangeChoice(known[tensor].ranges[following], following)
+            config = config.with_range(tensor, choice)
+        self._change(config, [group])
+        return following
 
-    def undo(self) -> bool: ...
+    def set_config(self, config: PrecisionConfig) -> None:
+        """Makes a config current."""
+        self._change(config)
 
-    def redo(self) -> bool: ...
+    def undo(self) -> bool:
+        return self.history.undo() and self._changed()
 
-    # -- asking for more ------------------------------------------------------------------------------------------
-    def compare(self) -> None:
-        """Measures the runs of the verdict, their groups and shares (again)."""
+    def redo(self) -> bool:
+        return self.history.redo() and self._changed()
+
+    def _change(self, config: PrecisionConfig, groups: Iterable[Group] = ()) -> None:
+        if self.history.apply(config):
+            now = time.time()
+            self.changed_at.update((group.name, now) for group in groups)
+            self._changed()
+
+    def _changed(self) -> bool:
+        known = self.results.get(self.config, ConfigResults())
+        record = RunRecord(verdict=known.verdict, shares=dict(known.shares), engine=known.engine)
+        for run, config in self.run_configs().items():
+            if run != "config" and config == self.config:
+                record.groups, record.complete = self.runs[run].groups, self.runs[run].complete
+        self.runs["config"] = record
+        self._name(self.config)
+        self.save()
+        if self.automatic and self.data is not None:
+            self._ask(m.WhatIf(self.config, shares=True))
+        return True
+
+    def _name(self, config: PrecisionConfig) -> str:
+        if config not in self.names:
+            self.names[config] = f"c{len(self.names)}"
+        return self.names[config]
+
+    # -- asking for more ----------------------------------------------------------------------------------------
+
+    def compare(self, layers: bool = True) -> None:
+        """Measures the runs of the verdict and, with ``layers``, their groups and shares (again)."""
+        runs: dict[str, PrecisionConfig] = {}
+        for run, config in self.run_configs().items():
+            if config not in runs.values():
+                runs[run] = config
+        shares_of = next(run for run, config in runs.items() if config == self.config)
+        self._ask(m.Compare(runs, layers, shares_of if layers else None))
 
     def measure_shares(self) -> None:
         """Measures the shares of the current config."""
+        self._ask(m.WhatIf(self.config, shares=True))
 
     def look_at(self, group: Group) -> None:
-        """Asks for the statistics and the ways out of a group, unless they are known."""
+        """Asks for the statistics and the ways out of a group, unless they are known or asked for."""
+        if self.data is None:
+            return
+        waiting = list(self._jobs.values())
+        if group.name not in self.stats and m.Stats(group.name) not in waiting:
+            self._ask(m.Stats(group.name))
+        request = m.TryOptions(group.name, self.config)
+        if (group.name, self.config) not in self.tried and request not in waiting and len(group.allowed) > 1:
+            self._ask(request)
 
     def build(self) -> None:
         """Builds the current config with the backend."""
+        self._ask(m.Build(self.config))
 
-    # -- files ----------------------------------------------------------------------------------------------------
+    # -- targets ------------------------------------------------------------------------------------------------
+
+    def _make_target(self) -> Target:
+        if self._target_text:
+            return parse_target(self._target_text)
+        return default_target(self.metric, self.judged, self.outline, bool(self.data and self.data.labels))
+
+    def set_target(self, text: str) -> None:
+        """Changes the target.
+
+        Raises:
+            InputError: the text is no target.
+        """
+        self.target = parse_target(text)
+        if self.target.kind == "metric":
+            self.target = self.target.with_base(next(iter(self.reference_metric.values()), None))
+        self._target_text = text
+        self.save()
+
+    # -- files --------------------------------------------------------------------------------------------------
+
+    def record(self, runs: Mapping[str, RunRecord] | None = None) -> dict:
+        """What was measured, as `compare --json` writes it."""
+        return comparison_record(self.outline, self.sha256, self.data, self.backend,
+                                 self.runs if runs is None else runs, next(iter(self.reference_metric.values()), None))
+
     def export(self, kind: str, path: Path, overwrite: bool = False) -> str:
-        """Writes "precision.json", "onnx" or "markdown"; returns what to tell the user. InputError if it exists."""
-        raise NotImplementedError
+        """Writes "precision.json", "onnx" or "markdown"; returns what to tell the user.
+
+        Raises:
+            InputError: the file exists and ``overwrite`` is False, or it cannot be written.
+        """
+        path = Path(path).expanduser()
+        if path.exists() and not overwrite:
+            raise InputError(f"{path} exists", "", "Choose another name, or overwrite it.")
+        if kind == "precision.json":
+            evidence = {}
+            result = self.results.get(self.config)
+            if result is not None and result.verdict is not None:
+                evidence["simulated"] = result.verdict
+            if result is not None and result.engine is not None:
+                evidence["engine"] = result.engine
+            config_file.write_config(
+                path, self.outline, self.config, self.calibration, evidence_record(evidence),
+                self.target.text if self.target else "", self.made_with(), sha256=self.sha256)
+            return f"Wrote {path}"
+        if kind == "markdown":
+            write_atomic(path, comparison_markdown(self.record(), self.outline, self.config))
+            return f"Wrote {path}"
+        if kind == "onnx":
+            network = open_network(self.options.model)
+            written, _ = write_typed(network, self.config, self.calibration.ranges if self.calibration else {}, path)
+            return f"Wrote {written}"
+        raise InputError(f"unknown format {kind}", "there are precision.json, onnx and markdown", "")
+
+    def made_with(self) -> dict[str, str]:
+        made = {"trt_tui": __version__}
+        if self.backend is not None:
+            made["onnxruntime"] = self.backend.version
+        return made
+
+    # -- saving -------------------------------------------------------------------------------------------------
+
+    def save(self) -> None:
+        """Saves history, names and target; a session that was never opened is not saved."""
+        if self.outline is None or not self._resume:
+            return
+        self._saved_at = time.monotonic()
+        self._store.save(self.outline.structure_sha256, self._data_key(),
+                         Saved.of(self.outline, self.history, self.names, self._target_text or ""))
+
+    def _maybe_save(self) -> None:
+        if time.monotonic() - self._saved_at > SAVE_S:
+            self.save()
 
 
-__all__ = ["RUNS", "ConfigResults", "Precision", "Session", "Target", "step"]
+def evidence_record(evidence: Mapping[str, Verdict | EngineResult]) -> dict:
+    """The evidence part of precision.json: judged outputs of the simulation and of the engine, kept apart."""
+    return {name: engine_record(one) if isinstance(one, EngineResult) else verdict_record(one)
+            for name, one in evidence.items()}

@@ -139,7 +139,7 @@ class Analysis:
         """
         indices = list(range(len(self.samples)) if feeds is None else feeds)
         gates = self._gates(config, ranges)
-        tally = _Tally(self, len(indices))
+        tally = _Tally(self, indices)
         for done, index in enumerate(indices, 1):
             tally.add(index, self.reference(index), self._run(index, gates))
             yield Partial(tally.verdict(with_metric=done in (1, len(indices))), done, len(indices))
@@ -164,13 +164,14 @@ class Analysis:
         """Adds the outputs of another backend (an engine) for one feed to a tally."""
         tally.add(index, self.reference(index), outputs)
 
-    def tally(self, feeds: int) -> _Tally:
-        """An empty tally over ``feeds`` feeds, for `judge`."""
+    def tally(self, feeds: Sequence[int]) -> _Tally:
+        """An empty tally over some feeds, for `judge`."""
         return _Tally(self, feeds)
 
     # -- shares -------------------------------------------------------------------------------------------------
 
-    def energy(self, config: PrecisionConfig, ranges: Mapping[str, float], feeds: Sequence[int]) -> tuple[float, Verdict]:
+    def energy(self, config: PrecisionConfig, ranges: Mapping[str, float],
+               feeds: Sequence[int]) -> tuple[float, Verdict]:
         """The judged error's energy and the verdict of a config."""
         verdict = Verdict({})
         for partial in self.verdict(config, ranges, feeds):
@@ -248,7 +249,8 @@ class Analysis:
         indices = list(range(len(self.samples)) if feeds is None else feeds)
         gated = lower_gated(self.network, lower=self.lower, other=self.other, outputs=self._tensors[:1],
                             reference=True, isolated=isolated)
-        sums = {run: {kind: [Sums() for _ in gated.measured] for kind in ("accumulated", "isolated")} for run in configs}
+        sums = {run: {kind: [Sums() for _ in gated.measured] for kind in ("accumulated", "isolated")}
+                for run in configs}
         fetch = [name for name in (gated.accumulated, gated.isolated) if name is not None]
         self.sessions += 1
         with self.backend.load(gated.model, lean=True) as runner:
@@ -304,7 +306,7 @@ def _warning(precision: Precision, other: Precision, sums: Sums, isolated: Error
 class _Tally:
     """Pools the judged outputs of one run over feeds."""
 
-    def __init__(self, analysis: Analysis, feeds: int) -> None:
+    def __init__(self, analysis: Analysis, feeds: Sequence[int]) -> None:
         self.analysis = analysis
         self.sums = {one.name: Sums() for one in analysis.judged if one.kind != INTEGER}
         self.differ = {one.name: [0, 0] for one in analysis.judged if one.kind == INTEGER}
@@ -313,7 +315,7 @@ class _Tally:
         self.indices: list[int] = []
         self.samples = 0
         self.agreed = 0
-        self.total = analysis.samples.count if feeds == len(analysis.samples) else None
+        self.total = sum(analysis.samples.rows(index) for index in feeds)
 
     def add(self, index: int, reference: Mapping[str, np.ndarray], test: Mapping[str, np.ndarray]) -> None:
         rows = self.analysis.samples.rows(index)
@@ -358,7 +360,7 @@ class _Tally:
             metric = self.analysis.score(self.kept, self.indices)
         agreement = self.agreed / self.samples if self.analysis.classifier is not None and self.samples else None
         energy = sum(sums.noise for sums in self.sums.values()) if self.sums else None
-        return Verdict(outputs, metric, agreement, self.samples, self.total or self.analysis.samples.count, energy)
+        return Verdict(outputs, metric, agreement, self.samples, self.total, energy)
 
 
 def _classifier(network: Network, judged: Sequence[Judged]) -> str | None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import binascii
 import difflib
-import hashlib
 import json
 import math
 from collections.abc import Mapping, Sequence
@@ -19,14 +18,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
-import onnx_ir as ir
 
 from trt_tui.core.files import write_atomic
 from trt_tui.core.precision import FLOATS, OFFERED, Choice, Precision, PrecisionConfig, RangeChoice
 from trt_tui.errors import InputError
 
 if TYPE_CHECKING:
-    from trt_tui.core.network import Group, Layer, Network
+    from trt_tui.core.network import Group, Network
 
 FORMAT = "trt-tui/precision-config"
 VERSION = 1
@@ -183,25 +181,7 @@ def _sorted(value: Any) -> Any:
 
 def _digests(network: Network) -> str:
     """Base64 of the first 3 bytes of each layer's hash, in network order; tells which layers differ."""
-    return base64.b64encode(b"".join(_digest(network, layer) for layer in network.layers)).decode("ascii")
-
-
-def _digest(network: Network, layer: Layer) -> bytes:
-    digest = hashlib.sha256(repr((layer.name, layer.domain, layer.op_type, layer.inputs, layer.outputs)).encode())
-    for tensor in layer.inputs:
-        if tensor in network.constants:
-            digest.update(repr(network.shape(tensor)).encode())
-    for key, attr in sorted(network.node(layer.name).attributes.items()):
-        if attr.type == ir.AttributeType.TENSOR:
-            what: object = (int(attr.value.dtype), tuple(attr.value.shape))
-        elif attr.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
-            graphs = (attr.value,) if attr.type == ir.AttributeType.GRAPH else attr.value
-            what = [(node.op_type, *(value.name for value in (*node.inputs, *node.outputs) if value is not None))
-                    for graph in graphs for node in graph.all_nodes()]
-        else:
-            what = str(attr.value)
-        digest.update(repr((key, what)).encode())
-    return digest.digest()[:_DIGEST_BYTES]
+    return base64.b64encode(b"".join(network.digests[layer.name] for layer in network.layers)).decode("ascii")
 
 
 # -- reading --------------------------------------------------------------------------------------------------------
@@ -344,7 +324,7 @@ class _Reader:
             packed = b""
         if packed:
             known = {packed[i:i + _DIGEST_BYTES] for i in range(0, len(packed), _DIGEST_BYTES)}
-            here = [_digest(self.network, layer) for layer in layers]
+            here = [self.network.digests[layer.name] for layer in layers]
             changed = [layer.name for layer, digest in zip(layers, here, strict=True) if digest not in known]
             gone = len(known - set(here))
             if changed:

@@ -21,8 +21,8 @@ ANCHORS = frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul"))
 """Operators that can run in INT8."""
 
 POINTWISE = frozenset(
-    "Add Sub Mul Div Pow Sqrt Exp Log Erf Tanh Sigmoid Relu LeakyRelu PRelu Elu Selu Celu HardSigmoid HardSwish Softplus "
-    "Softsign Clip Abs Neg Reciprocal Gelu Mish ThresholdedRelu Floor Ceil Round Sin Cos Min Max Sum Where Sign "
+    "Add Sub Mul Div Pow Sqrt Exp Log Erf Tanh Sigmoid Relu LeakyRelu PRelu Elu Selu Celu HardSigmoid "
+    "HardSwish Softplus Softsign Clip Abs Neg Reciprocal Gelu Mish ThresholdedRelu Floor Ceil Round Sin Cos Min Max Sum Where Sign "
     "Swish".split())
 
 _REDUCTIONS = frozenset("ReduceMean ReduceMax ReduceSum ReduceL2 ReduceSumSquare".split())

@@ -141,6 +141,8 @@ class Outline:
     shapes: Mapping[str, tuple[int | str | None, ...] | None]
     structure_sha256: str
     opset: int
+    activations: tuple[str, ...]
+    digests: Mapping[str, bytes]
     notes: tuple[str, ...] = ()
     quantized_groups: frozenset[str] = frozenset()
     quantized_ranges: Mapping[str, float] = field(default_factory=dict)
@@ -156,6 +158,26 @@ class Outline:
     @cached_property
     def group_by_layer(self) -> dict[str, Group]:
         return {layer: group for group in self.groups for layer in group.layers}
+
+    @cached_property
+    def _tensors(self) -> frozenset[str]:
+        return frozenset(info.name for info in self.inputs) | {
+            tensor for layer in self.layers for tensor in (*layer.inputs, *layer.outputs) if tensor}
+
+    def layer(self, name: str) -> Layer:
+        return self.layer_by_name[name]
+
+    def has_layer(self, name: str) -> bool:
+        return name in self.layer_by_name
+
+    def group(self, name: str) -> Group:
+        return self.group_by_name[name]
+
+    def group_of(self, layer: str) -> Group | None:
+        return self.group_by_layer.get(layer)
+
+    def has_tensor(self, name: str) -> bool:
+        return name in self._tensors
 
 
 class Network:
@@ -338,7 +360,8 @@ class Network:
         tails = {group.tail for group in self.groups} | {o for layer in self.layers for o in layer.outputs[:1]}
         return Outline(
             self.name, str(self.path), self.layers, self.groups, self.inputs, self.outputs,
-            {tensor: self.shape(tensor) for tensor in tails}, self.structure_sha256, self.opset, tuple(self.notes),
+            {tensor: self.shape(tensor) for tensor in tails}, self.structure_sha256, self.opset,
+            self.activations, self.digests, tuple(self.notes),
             self.quantized_groups, dict(self.quantized_ranges))
 
     # -- constants ----------------------------------------------------------------------------------------------
@@ -413,29 +436,42 @@ class Network:
         return self._models[opset]
 
     @cached_property
+    def _layer_hashes(self) -> dict[str, bytes]:
+        return {layer.name: self._layer_hash(layer) for layer in self.layers}
+
+    def _layer_hash(self, layer: Layer) -> bytes:
+        digest = hashlib.sha256(repr((layer.name, layer.domain, layer.op_type, layer.inputs, layer.outputs)).encode())
+        for tensor in layer.inputs:
+            if tensor in self.constants:
+                digest.update(repr(self.shape(tensor)).encode())
+        for key, attr in sorted(self._nodes[layer.name].attributes.items()):
+            if attr.type == ir.AttributeType.TENSOR:
+                what: object = (int(attr.value.dtype), tuple(attr.value.shape))
+            elif attr.type == ir.AttributeType.GRAPH:
+                what = _structure(attr.value)
+            elif attr.type == ir.AttributeType.GRAPHS:
+                what = [_structure(graph) for graph in attr.value]
+            else:
+                what = str(attr.value)
+            digest.update(repr((key, what)).encode())
+        return digest.digest()
+
+    @cached_property
+    def digests(self) -> dict[str, bytes]:
+        """The first 3 bytes of each layer's hash, by name: tells which layers of two networks differ."""
+        return {name: digest[:3] for name, digest in self._layer_hashes.items()}
+
+    @cached_property
     def structure_sha256(self) -> str:
         """Hash of everything but the weights' values: nodes, attributes, tensor names, types and shapes."""
         digest = hashlib.sha256()
-
-        def put(*parts: object) -> None:
-            digest.update(repr(parts).encode())
-
         for info in (*self.inputs, *self.outputs):
-            put(info.name, str(info.dtype), info.shape)
+            digest.update(repr((info.name, str(info.dtype), info.shape)).encode())
         for name in sorted(self.model.graph.initializers):
             tensor = self.model.graph.initializers[name].const_value
-            put(name, int(tensor.dtype), tuple(tensor.shape))
+            digest.update(repr((name, int(tensor.dtype), tuple(tensor.shape))).encode())
         for layer in self.layers:
-            put(layer.name, layer.domain, layer.op_type, layer.inputs, layer.outputs)
-            for key, attr in sorted(self._nodes[layer.name].attributes.items()):
-                if attr.type == ir.AttributeType.TENSOR:
-                    put(key, int(attr.value.dtype), tuple(attr.value.shape))
-                elif attr.type == ir.AttributeType.GRAPH:
-                    put(key, _structure(attr.value))
-                elif attr.type == ir.AttributeType.GRAPHS:
-                    put(key, [_structure(graph) for graph in attr.value])
-                else:
-                    put(key, str(attr.value))
+            digest.update(self._layer_hashes[layer.name])
         return digest.hexdigest()
 
     def sha256(self) -> str:

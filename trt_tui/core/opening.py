@@ -371,7 +371,8 @@ def _bypass(graph: ir.Graph, old: ir.Value, new: ir.Value) -> None:
 def _raise_low_floats(opened: Opened) -> None:
     """Turns a network typed in FP16 or BF16 into the FP32 network it was made from; inputs and outputs keep types."""
     graph = opened.model.graph
-    stored = [v for v in graph.initializers.values() if v.const_value is not None and v.const_value.dtype in _LOW_FLOATS]
+    stored = [v for v in graph.initializers.values()
+              if v.const_value is not None and v.const_value.dtype in _LOW_FLOATS]
     inputs = [v for v in graph.inputs if v.dtype in _LOW_FLOATS]
     casts = [n for n in graph.all_nodes() if n.op_type == "Cast" and n.attributes["to"].as_int() in _LOW_FLOATS]
     constants = [n for n in graph.all_nodes() for a in n.attributes.values()

@@ -215,6 +215,17 @@ class History:
         self.current = self._future.pop()
         return True
 
+    def snapshot(self) -> tuple[list[PrecisionConfig], PrecisionConfig, list[PrecisionConfig]]:
+        """Past (oldest first), current, and future (the next redo last)."""
+        return list(self._past), self.current, list(self._future)
+
+    @classmethod
+    def restored(cls, past: list[PrecisionConfig], current: PrecisionConfig, future: list[PrecisionConfig]) -> History:
+        """A history from what `snapshot` gave."""
+        history = cls(current)
+        history._past, history._future = list(past), list(future)
+        return history
+
     @property
     def can_undo(self) -> bool:
         return bool(self._past)

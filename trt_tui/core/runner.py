@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol, Union, runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import onnx_ir as ir
 
-Dimension = Union[int, str, None]
+Dimension = int | str | None
 """One dimension of a shape: a size, a symbolic name, or unknown."""
 
 

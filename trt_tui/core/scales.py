@@ -73,6 +73,7 @@ def require(network: Network, amax: Mapping[str, float], tensor: str) -> np.ndar
         InputError: there is no range for it.
     """
     if tensor not in amax:
-        raise InputError(f"no range for tensor {tensor}", "an INT8 layer reads it, and the calibration does not have it",
+        raise InputError(f"no range for tensor {tensor}",
+                         "an INT8 layer reads it, and the calibration does not have it",
                          "Calibrate again with --calib-data, or give the range in the config.")
     return from_amax(amax[tensor])

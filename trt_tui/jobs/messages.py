@@ -33,6 +33,7 @@ class Options:
     batch: int | None = None
     seed: int = 0
     other: Precision = Precision.FP16
+    calib_cache: str | None = None
 
 
 # -- requests ---------------------------------------------------------------------------------------------------------
@@ -50,6 +51,13 @@ class Calibrate:
     """Measure ranges; answered by `Calibrated`. Done once by itself before anything that needs ranges."""
 
     method: str
+
+
+@dataclass(frozen=True)
+class UseRanges:
+    """Take ranges from elsewhere (a config file) in place of calibrating; answered by `Calibrated`."""
+
+    calibration: Calibration
 
 
 @dataclass(frozen=True)
@@ -96,7 +104,7 @@ class Build:
     config: PrecisionConfig
 
 
-Request = Open | Calibrate | Compare | WhatIf | TryOptions | Stats | Build
+Request = Open | Calibrate | UseRanges | Compare | WhatIf | TryOptions | Stats | Build
 
 
 # -- events -----------------------------------------------------------------------------------------------------------

@@ -92,7 +92,7 @@ def export_typed(lowered_model: ir.Model, network: Network, path: Path | str, *,
 
 
 def _refuse_source(path: Path, network: Network) -> None:
-    for own in (network.path, *network.external_files()):
+    for own in (network.path, *network.external_files):
         if os.path.realpath(path) == os.path.realpath(own) or (
                 path.exists() and own.exists() and os.path.samefile(path, own)):
             raise InputError(f"{path} is the network itself", "an export never replaces the file it was made from",
@@ -194,7 +194,7 @@ def _copy(source: BinaryIO, target: BinaryIO) -> None:
 def _free_name(path: Path, network: Network) -> str:
     """A name for the weights of an export: that of its earlier self, or one that nothing has."""
     name, count = f"{path.name}.data", 0
-    own = {os.path.realpath(file) for file in network.external_files()}
+    own = {os.path.realpath(file) for file in network.external_files}
     while os.path.lexists(target := path.with_name(name)) and (
             not path.exists() or target.is_symlink() or os.path.realpath(target) in own):
         count += 1

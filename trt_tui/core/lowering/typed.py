@@ -218,8 +218,9 @@ class _TypedLowering:
         suffix = f"{base}__{_short(around)}" if around is not ir.DataType.FLOAT else base
         step = self._initializer(scales.held(scale, other).astype(_NUMPY[held_in]), f"{suffix}__scale")
         zero = self._initializer(np.zeros(scale.shape, np.int8), f"{suffix}__zero_point")
-        codes = self._emit("QuantizeLinear", [value, step, zero], attributes, f"{suffix}__q", ir.DataType.INT8, value.shape)
-        result = self._emit("DequantizeLinear", [codes, step, zero], attributes, f"{suffix}__dq", held_in, value.shape)
+        shape = value.shape
+        codes = self._emit("QuantizeLinear", [value, step, zero], attributes, f"{suffix}__q", ir.DataType.INT8, shape)
+        result = self._emit("DequantizeLinear", [codes, step, zero], attributes, f"{suffix}__dq", held_in, shape)
         if held_in is not ir.DataType.FLOAT:
             self.types[result.name] = held_in
         result = self._cast(result, around)

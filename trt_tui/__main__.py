@@ -1,0 +1,6 @@
+"""``python -m trt_tui``."""
+
+from trt_tui.cli import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,140 @@
+"""What the commands without an app share: a session driven to its end, and configs loaded with their ranges."""
+
+from __future__ import annotations
+
+import queue
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+from trt_tui.core import config_file
+from trt_tui.core.calibration import calibrate, match_cache, read_cache
+from trt_tui.core.network import Network, open_network
+from trt_tui.core.precision import Precision, PrecisionConfig
+from trt_tui.core.samples import load_samples, parse_shapes, split
+from trt_tui.errors import CancelledError, InputError, TrtTuiError
+from trt_tui.jobs import messages as m
+from trt_tui.session import Session
+
+
+class _Bar:
+    """One line of progress on stderr, where that is a terminal."""
+
+    def __init__(self) -> None:
+        self.shown = 0.0
+        self.wrote = False
+        self.live = sys.stderr.isatty()
+
+    def show(self, event: m.Progress) -> None:
+        if not self.live or time.monotonic() - self.shown < 0.1:
+            return
+        self.shown = time.monotonic()
+        count = f" {event.done}/{event.total}" if event.total else ""
+        left = f", {event.left_s:.0f} s left" if event.left_s is not None and event.left_s >= 1 else ""
+        sys.stderr.write(f"\r\x1b[K{event.phase}{count}{left}")
+        sys.stderr.flush()
+        self.wrote = True
+
+    def clear(self) -> None:
+        if self.wrote:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
+
+
+@contextmanager
+def compare_session(options: m.Options, config_path: str | None, target: str | None, force: bool,
+                    layers: bool) -> Iterator[Session]:
+    """A session in which everything a comparison shows has been measured.
+
+    Raises:
+        TrtTuiError: the child process failed or died.
+        KeyboardInterrupt: passed on after the child has been stopped.
+    """
+    events: queue.Queue[m.Event] = queue.Queue()
+    session = Session(options, events.put, config_path=config_path, target=target, force=force, resume=False,
+                      automatic=False)
+    bar = _Bar()
+    try:
+        session.start()
+        _drain(session, events, bar)
+        if options.data is None:
+            print(f"Warning: {session.data.warnings[0] if session.data.warnings else 'random inputs'}", file=sys.stderr)
+        for warning in session.warnings:
+            if options.data is not None:
+                print(f"Warning: {warning}", file=sys.stderr)
+        session.compare(layers=layers)
+        _drain(session, events, bar)
+        yield session
+    finally:
+        bar.clear()
+        session.close()
+
+
+def _drain(session: Session, events: queue.Queue[m.Event], bar: _Bar) -> None:
+    """Applies events until no job runs."""
+    while session.busy:
+        event = events.get()
+        session.apply(event)
+        if isinstance(event, m.Progress):
+            bar.show(event)
+        if isinstance(event, m.Cancelled):
+            raise CancelledError("stopped")
+        if session.error is not None:
+            raise _raised(session.error)
+    bar.clear()
+
+
+def _raised(error: m.Failed | m.Died) -> TrtTuiError:
+    if isinstance(error, m.Died):
+        return TrtTuiError("the child process that measures ended", f"exit code {error.exit_code}\n{error.log}".strip(),
+                           "It may have run out of memory: use fewer samples or a smaller batch.")
+    raised = TrtTuiError(error.title, error.cause, error.next_step)
+    raised.exit_code = error.exit_code
+    return raised
+
+
+def load_config(options: m.Options, config_path: str | None, precision: str | None, force: bool
+                ) -> tuple[Network, PrecisionConfig, dict[str, float], tuple[str, ...]]:
+    """The network, the config asked for, the ranges that came with it, and warnings."""
+    network = open_network(options.model)
+    if config_path is None:
+        return network, PrecisionConfig.uniform(Precision(precision), options.other), {}, ()
+    loaded = config_file.read_config(config_path, network, force)
+    return network, loaded.config, {} if loaded.stale_ranges else loaded.ranges, tuple(loaded.warnings)
+
+
+def ranges_for(options: m.Options, network: Network, config: PrecisionConfig, known: Mapping[str, float],
+               always: bool = False) -> dict[str, float]:
+    """Ranges of every tensor that the config quantizes: the known ones, a cache's, or calibrated from the data.
+
+    Raises:
+        InputError: there are neither ranges nor data.
+    """
+    from trt_tui.backends.registry import get_backend
+
+    needed = {site.tensor for group in network.groups for site in group.activations()
+              if always or config.precision_of(group) is Precision.INT8}
+    if options.calib_cache is not None:
+        fitting, warnings = match_cache(read_cache(options.calib_cache), network.activations)
+        for warning in warnings:
+            print(f"Warning: {warning}", file=sys.stderr)
+        known = {**known, **fitting}
+    known = {**known, **{tensor: choice.amax for tensor, choice in config.ranges.items() if tensor not in known}}
+    if needed <= set(known):
+        return dict(known)
+    if options.data is None and options.calib_data is None:
+        missing = sorted(needed - set(known))
+        raise InputError("INT8 needs ranges", f"{len(missing)} tensors have none, {missing[0]} among them",
+                         "Give --calib-data or --data to calibrate on, or --calib-cache.")
+    backend = get_backend("auto")
+    shapes = parse_shapes(options.shapes, network.inputs) if options.shapes else {}
+    optimum = {name: one.opt for name, one in shapes.items()} or None
+    samples = load_samples(options.data or options.calib_data, network.inputs, batch=options.batch,
+                           limit=options.samples, seed=options.seed, shapes=optimum)
+    separate = None
+    if options.calib_data is not None:
+        separate = load_samples(options.calib_data, network.inputs, batch=options.batch, seed=options.seed,
+                                shapes=optimum)
+    source = separate if separate is not None else split(samples).calibration
+    return dict(calibrate(network.model, network.activations, source, backend, method=options.calib_method).ranges)

@@ -1,0 +1,97 @@
+"""The list of configs, as a pane of the main screen and as a page of its own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.containers import Vertical
+from textual.content import Content
+from textual.message import Message
+from textual.widgets import OptionList, Static
+from textual.widgets.option_list import Option
+
+from trt_tui.core.precision import PrecisionConfig
+from trt_tui.tui.screens.dialogs import CLOSE, Choices, Dialog
+from trt_tui.tui.state import config_header, config_lines
+from trt_tui.tui.widgets.lines import Lines
+
+if TYPE_CHECKING:
+    from trt_tui.tui.screens.main import MainScreen
+
+
+class ConfigList(Choices):
+    """The configs of a session, the newest first; enter takes one up."""
+
+    class Taken(Message):
+        """A config was chosen."""
+
+        def __init__(self, config: PrecisionConfig) -> None:
+            super().__init__()
+            self.config = config
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id, compact=True)
+        self.configs: list[PrecisionConfig] = []
+        self._shown: list = []
+
+    def show(self, main: MainScreen) -> None:
+        """Fills the list anew where it changed; the cursor stays on its config."""
+        lines = config_lines(main.session, main.marks)
+        shown = [one.line for one in lines]
+        if shown == self._shown:
+            return
+        current = self.chosen
+        self._shown, self.configs = shown, [one.config for one in lines]
+        self.clear_options()
+        self.add_options([Option(Content.assemble(*((text, _CONTENT.get(style, "")) for text, style in one.line)))
+                          for one in lines])
+        if self.configs:
+            self.highlighted = self.configs.index(current) if current in self.configs else 0
+
+    @property
+    def chosen(self) -> PrecisionConfig | None:
+        if self.highlighted is None or self.highlighted >= len(self.configs):
+            return None
+        return self.configs[self.highlighted]
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        event.stop()
+        self.post_message(self.Taken(self.configs[event.option_index]))
+
+
+_CONTENT = {"dim": "$text-muted", "strong": "bold", "key": "bold $accent", "bad": "bold $error", "good": "$success"}
+
+
+class ConfigsPage(Dialog):
+    """All configs with their results; dismisses with the one taken up."""
+
+    BINDINGS = [CLOSE, Binding("q,c", "close", show=False), Binding("m", "mark", show=False),
+                Binding("d", "diff", show=False)]
+
+    def __init__(self, main: MainScreen) -> None:
+        super().__init__()
+        self.main = main
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="box page"):
+            yield Static("Configs", classes="heading")
+            yield Lines([config_header(self.main.session)], id="config-header")
+            yield ConfigList()
+            yield Static("enter takes it up  m marks A, then B  d diff  esc close", classes="hint")
+
+    def on_mount(self) -> None:
+        self.query_one(ConfigList).show(self.main)
+        self.query_one(ConfigList).focus()
+
+    def on_config_list_taken(self, event: ConfigList.Taken) -> None:
+        self.dismiss(event.config)
+
+    def action_mark(self) -> None:
+        if (config := self.query_one(ConfigList).chosen) is not None:
+            self.main.mark_config(config)
+            self.query_one(ConfigList).show(self.main)
+
+    def action_diff(self) -> None:
+        self.main.perform("diff")

@@ -1,0 +1,198 @@
+"""Small dialogs: an error, a question, a list to choose from, a line to type."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.containers import Vertical, VerticalScroll
+from textual.content import Content
+from textual.screen import ModalScreen
+from textual.widgets import Input, OptionList, Static
+from textual.widgets.option_list import Option
+
+from trt_tui.tui.state import Line
+from trt_tui.tui.widgets.lines import Lines
+
+CLOSE = Binding("escape", "close", "close", show=False)
+
+
+class Dialog(ModalScreen):
+    """A box over the main screen that Esc closes."""
+
+    BINDINGS = [CLOSE]
+
+    def action_close(self) -> None:
+        self.dismiss(None)
+
+
+class ErrorDialog(Dialog):
+    """What went wrong, why, and what to do now."""
+
+    BINDINGS = [CLOSE, Binding("enter,q", "close", "close", show=False), Binding("y", "copy", "copy", show=False)]
+
+    def __init__(self, title: str, cause: str = "", next_step: str = "") -> None:
+        super().__init__()
+        self.parts = (title, cause, next_step)
+
+    def compose(self) -> ComposeResult:
+        title, cause, next_step = self.parts
+        with Vertical(classes="box"):
+            yield Static(title, classes="heading bad", markup=False)
+            with VerticalScroll(classes="body", can_focus=False):
+                if cause:
+                    yield Static(cause, markup=False)
+                if next_step:
+                    yield Static(next_step, classes="next", markup=False)
+            yield Static("esc close  y copy", classes="hint")
+
+    def action_copy(self) -> None:
+        self.app.copy_to_clipboard("\n".join(part for part in self.parts if part))
+        self.query_one(".hint", Static).update("esc close  copied")
+
+
+class Question(Dialog):
+    """A question that y or n answers; dismisses with True or None."""
+
+    BINDINGS = [CLOSE, Binding("y,enter", "yes", "yes", show=False), Binding("n,q", "close", "no", show=False)]
+
+    def __init__(self, question: str, yes: str = "yes", no: str = "no") -> None:
+        super().__init__()
+        self.question, self.yes, self.no = question, yes, no
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="box"):
+            yield Static(self.question, classes="heading", markup=False)
+            yield Static(f"y {self.yes}  n {self.no}", classes="hint")
+
+    def action_yes(self) -> None:
+        self.dismiss(True)
+
+
+@dataclass(frozen=True)
+class Item:
+    """An entry of a list: its key, its text, what it stands for, and why it cannot be taken ("" where it can)."""
+
+    key: str
+    text: str
+    value: object
+    refused: str = ""
+
+
+class Choices(OptionList):
+    """A list that j and k move in, too."""
+
+    BINDINGS = [Binding("j", "cursor_down", show=False), Binding("k", "cursor_up", show=False),
+                Binding("space", "select", show=False)]
+
+
+class Picker(Dialog):
+    """A list to choose from, by arrows and enter or by an entry's key; dismisses with the value.
+
+    Args:
+        preview: Called with the value under the cursor, for lists that show their effect at once.
+    """
+
+    BINDINGS = [CLOSE, Binding("q", "close", show=False)]
+
+    def __init__(self, title: str, items: Sequence[Item], chosen: object = None,
+                 preview: Callable[[object], None] | None = None) -> None:
+        super().__init__()
+        self.heading, self.items, self.chosen, self.preview = title, list(items), chosen, preview
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="box"):
+            yield Static(self.heading, classes="heading", markup=False)
+            options = []
+            for item in self.items:
+                mark = "●" if item.value == self.chosen else " "
+                text = f"{mark} {item.key}  {item.text}" + (f"  {item.refused}" if item.refused else "")
+                options.append(Option(Content(text), disabled=bool(item.refused)))
+            yield Choices(*options, compact=True)
+            yield Static("enter takes it  esc close", classes="hint")
+
+    def on_mount(self) -> None:
+        choices = self.query_one(Choices)
+        index = next((i for i, item in enumerate(self.items) if item.value == self.chosen and not item.refused), None)
+        if index is None:
+            index = next((i for i, item in enumerate(self.items) if not item.refused), None)
+        choices.highlighted = index
+        choices.focus()
+
+    def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
+        if self.preview is not None:
+            self.preview(self.items[event.option_index].value)
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        self.dismiss(self.items[event.option_index].value)
+
+    def on_key(self, event) -> None:
+        for item in self.items:
+            if event.character == item.key and not item.refused:
+                event.stop()
+                self.dismiss(item.value)
+                return
+
+
+class Prompt(Dialog):
+    """A line to type; dismisses with the text. ``check`` gives what is wrong with it, "" where nothing is."""
+
+    def __init__(self, title: str, value: str, note: str = "", check: Callable[[str], str] | None = None) -> None:
+        super().__init__()
+        self.heading, self.value, self.note, self.check = title, value, note, check
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="box"):
+            yield Static(self.heading, classes="heading", markup=False)
+            yield Input(self.value, compact=True, select_on_focus=False)
+            yield Static(self.note, id="note", markup=False)
+            yield Static("enter takes it  esc close", classes="hint")
+
+    def on_mount(self) -> None:
+        self.query_one(Input).focus()
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        wrong = self.check(event.value) if self.check is not None else ""
+        if wrong:
+            note = self.query_one("#note", Static)
+            note.update(Content(wrong))
+            note.add_class("bad")
+        else:
+            self.dismiss(event.value)
+
+
+class Page(Dialog):
+    """A full page of lines to read, with a heading."""
+
+    BINDINGS = [CLOSE, Binding("q", "close", show=False),
+                Binding("j", "scroll('down')", show=False), Binding("k", "scroll('up')", show=False),
+                Binding("down", "scroll('down')", show=False), Binding("up", "scroll('up')", show=False),
+                Binding("pagedown", "scroll('page_down')", show=False),
+                Binding("pageup", "scroll('page_up')", show=False),
+                Binding("home", "scroll('home')", show=False), Binding("end", "scroll('end')", show=False)]
+
+    def __init__(self, title: str, lines: Sequence[Line], hint: str = "esc close", at_end: bool = False) -> None:
+        super().__init__()
+        self.heading, self.page_lines, self.hint, self.at_end = title, list(lines), hint, at_end
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="box page"):
+            yield Static(self.heading, classes="heading", markup=False)
+            with VerticalScroll(classes="body", can_focus=False):
+                lines = Lines(self.page_lines)
+                lines.styles.height = max(1, len(self.page_lines))
+                yield lines
+            yield Static(self.hint, classes="hint")
+
+    def on_mount(self) -> None:
+        if self.at_end:
+            self.query_one(VerticalScroll).scroll_end(animate=False)
+
+    @property
+    def text(self) -> str:
+        return self.query_one(Lines).text
+
+    def action_scroll(self, way: str) -> None:
+        getattr(self.query_one(VerticalScroll), f"scroll_{way}")(animate=False)

@@ -1,0 +1,829 @@
+"""The main screen: verdict, tree, detail, blocks and configs of one session, and what every action does."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from textual import events, on
+from textual.app import ComposeResult
+from textual.containers import Container, Vertical
+from textual.screen import Screen
+from textual.timer import Timer
+from textual.widgets import Input
+
+from trt_tui.core.network import Group
+from trt_tui.core.precision import OFFERED, Precision, PrecisionConfig
+from trt_tui.errors import TrtTuiError
+from trt_tui.jobs import messages
+from trt_tui.tui import actions, state
+from trt_tui.tui.screens.configs import ConfigList, ConfigsPage
+from trt_tui.tui.screens.dialogs import ErrorDialog, Item, Page, Picker, Prompt, Question
+from trt_tui.tui.screens.export import ExportDialog
+from trt_tui.tui.screens.help import HelpPage
+from trt_tui.tui.state import Figures, Measure, TreeModel, View, VisibleRow
+from trt_tui.tui.widgets.blocks import BlockMap
+from trt_tui.tui.widgets.layer_tree import LayerTree
+from trt_tui.tui.widgets.lines import Lines, Rule
+
+if TYPE_CHECKING:
+    from trt_tui.session import Session
+
+UPDATE_S = 0.1
+"""Events of a job are drawn at most this often."""
+
+REST_S = 0.15
+"""The detail follows once the cursor has rested this long."""
+
+ASK_AFTER_S = 10.0
+"""A job older than this is stopped only after a question."""
+
+MOST_REVEALED = 12
+"""Rows that the tree opens by itself for."""
+
+_DRAWS_FIGURES = (messages.Opened, messages.VerdictMeasured, messages.LayersMeasured, messages.SharesMeasured,
+                  messages.RaisedMeasured, messages.Built, messages.ReferenceMeasured)
+
+_PRECISION_KEYS = {Precision.FP32: "3", Precision.BF16: "b", Precision.FP16: "6", Precision.INT8: "8"}
+
+
+class MainScreen(Screen):
+    """See the module's docstring.
+
+    Args:
+        session: What is shown and driven.
+        clock: Seconds that only grow; tests give their own.
+    """
+
+    BINDINGS = actions.bindings()
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (120, "-wide")]
+    VERTICAL_BREAKPOINTS = [(0, "-short"), (34, "-tall")]
+
+    def __init__(self, session: Session, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self.session = session
+        self.clock = clock
+        self.model: TreeModel | None = None
+        self.figures: Figures | None = None
+        self.view = View.TREE
+        self.measure = Measure.OWNS
+        self.run = "config"
+        self.opened: set[str] = set()
+        self.order: Mapping[str, float] | None = None
+        self.matches: set[str] | None = None
+        self.marks: dict[str, PrecisionConfig] = {}
+        self.message: state.Span | None = None
+        self.last_word = ""
+        self.failure: messages.Failed | messages.Died | None = None
+        self.following = True
+        self._last_shares: dict[str, float] = {}
+        self._job: tuple[int, float] | None = None
+        self._phase = ""
+        self._stale_figures = False
+        self._update: Timer | None = None
+        self._rest: Timer | None = None
+
+    # -- what is in it ------------------------------------------------------------------------------------------
+
+    def compose(self) -> ComposeResult:
+        yield Lines(id="header")
+        yield Rule(id="verdict-rule")
+        yield Lines(id="verdict")
+        with Container(id="body"):
+            with Vertical(id="left"):
+                yield Rule(id="tree-rule")
+                yield Input(placeholder="words to find in names, paths, operators", id="filter", compact=True)
+                yield Lines(id="tree-header")
+                yield LayerTree(id="tree")
+                yield Rule(id="blocks-rule")
+                yield BlockMap(id="blocks")
+            with Vertical(id="right"):
+                yield Rule(id="detail-rule")
+                yield Lines(id="detail")
+                yield Rule("4 Configs", "m marks A/B, d diff", id="configs-rule")
+                yield Lines(id="configs-header")
+                yield ConfigList(id="configs")
+        yield Rule(id="job-rule")
+        yield Lines(id="status")
+        yield Lines(id="footer")
+
+    def on_mount(self) -> None:
+        self.tree.focus()
+        self.draw()
+
+    @property
+    def tree(self) -> LayerTree:
+        return self.query_one("#tree", LayerTree)
+
+    @property
+    def block_map(self) -> BlockMap:
+        return self.query_one("#blocks", BlockMap)
+
+    @property
+    def in_blocks(self) -> bool:
+        """Whether keys act on the heat map."""
+        return self.focused is self.block_map
+
+    @property
+    def current_line(self) -> VisibleRow | None:
+        """The row that the detail is about; in the heat map, of a cell's group or of a role's first."""
+        if self.in_blocks and self.model is not None:
+            names = self.block_map.names
+            if not names:
+                return None
+            row = self.model.rows[names[0]]
+            return VisibleRow(row.path, 0, row)
+        return self.tree.current
+
+    def chosen_groups(self) -> tuple[Group, ...]:
+        """The groups that a change acts on."""
+        if self.model is None:
+            return ()
+        if self.in_blocks:
+            return tuple(self.model.outline.group_by_name[name] for name in self.block_map.names)
+        line = self.tree.current
+        if line is None:
+            return ()
+        if line.row is None:
+            group = self.model.outline.group_by_layer.get(line.node)
+            return (group,) if group is not None else ()
+        return self.model.groups_of(line.row)
+
+    @property
+    def current_group(self) -> Group | None:
+        groups = self.chosen_groups()
+        return groups[0] if len(groups) == 1 else None
+
+    # -- events of the session ----------------------------------------------------------------------------------
+
+    def take(self, event: messages.Event) -> None:
+        """Draws, soon, what an event changed. The session has taken it in already."""
+        if isinstance(event, _DRAWS_FIGURES):
+            self._stale_figures = True
+        if isinstance(event, messages.Done):
+            self.last_word = f"✓ {self._phase}" if self._phase else "✓ done"
+        elif isinstance(event, messages.Cancelled):
+            self.last_word = "stopped; the last results stay"
+        elif isinstance(event, messages.Built):
+            self.last_word = "✓ built" + (f": {event.result.note}" if event.result.note else "")
+        elif isinstance(event, messages.Failed):
+            self._fail(event, event.title, event.cause, event.next_step)
+        elif isinstance(event, messages.Died):
+            code = "" if event.exit_code is None else f" with exit code {event.exit_code}"
+            self._fail(event, "The worker process ended by itself", f"It ended{code}. {event.log}".strip(),
+                       "Nothing is lost: press f5 to measure again; o shows the log.")
+        elif isinstance(event, messages.Progress):
+            self._phase = event.phase
+            if self._job is None or self._job[0] != event.job:
+                self._job = (event.job, self.clock())
+        elif isinstance(event, messages.StatsMeasured | messages.OptionsMeasured) and self._rest is None:
+            self.draw_detail()
+        if self._update is None:
+            self._update = self.set_timer(UPDATE_S, self._updated)
+
+    def _updated(self) -> None:
+        self._update = None
+        self.draw(figures=self._stale_figures)
+
+    def _fail(self, event: messages.Failed | messages.Died, title: str, cause: str, next_step: str) -> None:
+        self.last_word = f"failed: {title}"
+        self._stale_figures = True
+        if self.session.outline is None:
+            self.failure = event
+        self.app.push_screen(ErrorDialog(title, cause, next_step))
+
+    # -- drawing ------------------------------------------------------------------------------------------------
+
+    def draw(self, figures: bool = True) -> None:
+        """Draws everything; only what differs is written to the terminal."""
+        if not self.is_mounted:
+            return
+        session, width = self.session, self.size.width
+        if self.session.job is None:
+            self._job = None
+        self._open_model()
+        if self.model is not None and (figures or self.figures is None):
+            self._stale_figures = False
+            self._measure()
+        self.query_one("#header", Lines).lines = [state.header_line(session, width)]
+        self.query_one("#verdict-rule", Rule).set(*state.verdict_title(session))
+        self.query_one("#verdict", Lines).lines = state.verdict_lines(session, width)
+        if figures:
+            self.draw_tree()
+        self.query_one("#configs-header", Lines).lines = [state.config_header(session)]
+        self.query_one("#configs", ConfigList).show(self)
+        self.draw_detail()
+        self.draw_status()
+
+    def _open_model(self) -> None:
+        if self.model is None and self.session.outline is not None:
+            self.model = TreeModel(self.session.outline)
+            self.opened = self.model.first_open()
+            self.set_class(self.model.blocks is not None, "-repeats")
+
+    def _measure(self) -> None:
+        """Takes the figures from the session; while nobody has touched the tree, it follows them."""
+        measure = self.measure
+        found = state.figures(self.session, self.model, measure, self.run, self._last_shares)
+        if measure is Measure.OWNS and not found.values:
+            suspects = state.figures(self.session, self.model, Measure.ISOLATED, self.run)
+            if suspects.values or suspects.bad:
+                found = suspects
+        elif measure is Measure.OWNS and self.run == "config":
+            self._last_shares = dict(found.values)
+        self.figures = found
+        if self.following and (found.values or found.bad):
+            self.order = found.weights()
+            worst = sorted(found.loud(), key=lambda name: -self.order.get(name, 0.0))[:MOST_REVEALED]
+            for name in worst:
+                self._reveal(name)
+
+    def _reveal(self, group: str) -> None:
+        self.opened.update(scope.path for scope in self.model.ancestors[group])
+
+    def visible_rows(self) -> list[VisibleRow]:
+        if self.view is View.WORST:
+            return self.model.worst_first(self.opened, self.order, self.matches)
+        return self.model.visible(self.opened, self.order, self.matches)
+
+    def draw_tree(self, cursor_key: str | None = None) -> None:
+        """Draws the tree, its title, and the heat map."""
+        tree, rule = self.tree, self.query_one("#tree-rule", Rule)
+        if self.model is None:
+            tree.show_empty(self._nothing_yet())
+            rule.set("1 Tree")
+            return
+        shown = len(self.matches) if self.matches is not None else None
+        rule.set(*state.tree_title(self.model, self.view, self.session, shown, self.figures.measure, self.figures.run))
+        header = self.query_one("#tree-header", Lines)
+        header.lines = [state.tree_header(state.Columns.fit(tree.size.width or self.size.width),
+                                          self.figures.measure)]
+        rows = self.visible_rows()
+        if self.following and cursor_key is None and self.order:
+            worst = max(self.order, key=self.order.get)
+            cursor_key = self.model.rows[worst].path if worst in self.figures.loud() else None
+        tree.show(rows, self.figures, self.view is View.WORST, cursor_key)
+        if not rows:
+            tree.show_empty([[], [("   nothing matches; esc clears the filter", "dim")]])
+        self.query_one("#blocks-rule", Rule).set("3 Blocks", "space on a row label = the role everywhere")
+        self.block_map.show(self.model.blocks, self.figures)
+
+    def _nothing_yet(self) -> list[state.Line]:
+        if isinstance(self.failure, messages.Failed):
+            lines: list[state.Line] = [[], [("   " + self.failure.title, "strong")]]
+            lines += [[("   " + text, "dim")] for text in (self.failure.cause, self.failure.next_step) if text]
+            return [*lines, [("   q quits", "dim")]]
+        if self.failure is not None:
+            return [[], [("   The worker process ended while the network was being opened.", "strong")],
+                    [("   o shows the log, q quits", "dim")]]
+        return [[], [(f"   opening {self.session.options.model} …", "dim")]]
+
+    def draw_detail(self) -> None:
+        """Draws the detail pane for the row under the cursor."""
+        pane, rule = self.query_one("#detail", Lines), self.query_one("#detail-rule", Rule)
+        width, height = pane.size.width or self.size.width, pane.size.height or 3
+        line = self.current_line
+        if self.model is None or self.figures is None:
+            pane.lines = []
+            rule.set("2 Detail")
+            return
+        lines = state.detail_lines(self.session, self.figures, line, width, height)
+        group = self.current_group
+        if group is not None and height >= 8:
+            worst = state.worst_input(group, self.session.stats.get(group.name, {}))
+            if worst is not None:
+                plot = state.histogram_lines(*worst, width, rows=4 if height >= len(lines) + 7 else 2)
+                if len(lines) + len(plot) + 1 <= height:
+                    lines = [*lines, [], *plot]
+        pane.lines = lines
+        wide = self.has_class("-wide")
+        rule.set(state.detail_title(self.model, line), "" if wide else "2: more")
+
+    def draw_status(self) -> None:
+        """Draws job, next step and footer."""
+        pane, width = self.query_one("#status", Lines), self.size.width
+        job = state.job_line(self.session, self.last_word)
+        group = self.current_group
+        step = state.next_step(self.session, self.figures, group.name if group is not None else "")
+        warning = next(iter(self.session.warnings), "") if self.session.outline is not None else ""
+        if self.message is not None:
+            first: state.Line = state.padded([(" ", ""), self.message], width)
+        else:
+            first = job
+        if self.has_class("-wide"):
+            right: state.Line = [(f"{warning} ", "warn")] if warning else []
+            pane.lines = [state.padded(first, width, right), [(" " + step, "strong" if step else "")]]
+        elif self.message is not None:
+            pane.lines = [first]
+        else:
+            if state.width_of(first) + len(step) + 2 > width and self.session.job is None:
+                first = []
+            pane.lines = [state.padded(first, width, [(f"{step} ", "strong")] if step else [])]
+        self.query_one("#job-rule", Rule).set("" if self.has_class("-wide") or not warning else f"! {warning}")
+        self.query_one("#footer", Lines).lines = [actions.footer_line(width, self)]
+
+    def say(self, text: str, style: str = "warn") -> None:
+        """Shows a message in the status line until the next key."""
+        self.message = (text, style)
+        self.draw_status()
+
+    # -- keys ---------------------------------------------------------------------------------------------------
+
+    def action_do(self, action_id: str) -> None:
+        self.perform(action_id)
+
+    def perform(self, action_id: str) -> None:
+        """Does an action, or says why it cannot be done now."""
+        action = actions.BY_ID[action_id]
+        had_message, self.message = self.message is not None, None
+        reason = action.enabled(self)
+        if reason:
+            self.say(f"{action.key} {action.label}: {reason}")
+            return
+        try:
+            getattr(self, f"do_{action_id}")()
+        except TrtTuiError as error:
+            self.app.push_screen(ErrorDialog(error.title, error.cause, error.next_step))
+        if had_message and self.message is None:
+            self.draw_status()
+
+    def _touched(self) -> None:
+        self.following = False
+
+    def _move(self, steps: int) -> None:
+        self._touched()
+        if self.in_blocks:
+            self.block_map.move(down=steps)
+        else:
+            self.tree.move(steps)
+
+    def do_up(self) -> None:
+        self._move(-1)
+
+    def do_down(self) -> None:
+        self._move(1)
+
+    def do_page_up(self) -> None:
+        self._move(-self.tree.page)
+
+    def do_page_down(self) -> None:
+        self._move(self.tree.page)
+
+    def do_first(self) -> None:
+        self._move(-len(self.tree.rows))
+
+    def do_last(self) -> None:
+        self._move(len(self.tree.rows))
+
+    def do_left(self) -> None:
+        if self.in_blocks:
+            self.block_map.move(right=-1)
+            return
+        line = self.tree.current
+        if line is None:
+            return
+        if line.opened and self.matches is None and line.row is not None:
+            self._open(line, False)
+            return
+        above = next((index for index in range(self.tree.cursor - 1, -1, -1)
+                      if self.tree.rows[index].depth < line.depth), None)
+        if above is not None:
+            self._touched()
+            self.tree.move_to(above)
+
+    def do_right(self) -> None:
+        if self.in_blocks:
+            self.block_map.move(right=1)
+            return
+        line = self.tree.current
+        if line is None or line.row is None:
+            return
+        if not line.opened:
+            self._open(line, True)
+        else:
+            self._move(1)
+
+    def do_open(self) -> None:
+        if self.in_blocks:
+            self._go_to(self.block_map.names[0]) if self.block_map.names else None
+            return
+        line = self.tree.current
+        if line.row is not None:
+            self._open(line, not line.opened)
+
+    def _open(self, line: VisibleRow, opened: bool) -> None:
+        self._touched()
+        if opened:
+            self.opened.add(line.row.path)
+        else:
+            self.opened.discard(line.row.path)
+        self.draw_tree(line.key)
+
+    def _go_to(self, group: str) -> None:
+        """Puts the cursor of the tree on a group, wherever it hides."""
+        self._touched()
+        if self.view is View.BLOCKS:
+            self._set_view(View.TREE)
+        self.tree.focus()
+        self._reveal(group)
+        self.draw_tree(self.model.rows[group].path)
+        self._moved()
+
+    def _step_bad(self, forward: bool) -> None:
+        loud = self.figures.loud()
+        if self.view is View.WORST:
+            order = [line.row.group.name for line in self.model.worst_first(set(), self.order, self.matches)
+                     if isinstance(line.row, state.GroupRow)]
+        else:
+            everything = {scope.path for scope in self.model.scopes}
+            order = [line.row.group.name for line in self.model.visible(everything, self.order, self.matches)
+                     if isinstance(line.row, state.GroupRow)]
+        bad = [index for index, name in enumerate(order) if name in loud]
+        if not bad:
+            self.say("no bad row matches the filter")
+            return
+        groups = self.chosen_groups()
+        here = order.index(groups[0].name) if groups and groups[0].name in order else -1
+        on_group = len(groups) == 1
+        if forward:
+            after = [index for index in bad if index > here or (index == here and not on_group)]
+            target = after[0] if after else bad[0]
+        else:
+            before = [index for index in bad if index < here]
+            target = before[-1] if before else bad[-1]
+        self._go_to(order[target])
+
+    def do_next_bad(self) -> None:
+        self._step_bad(True)
+
+    def do_previous_bad(self) -> None:
+        self._step_bad(False)
+
+    def do_first_nan(self) -> None:
+        first = next(group.name for group in self.model.outline.groups if group.name in self.figures.bad)
+        self._go_to(first)
+
+    def do_filter(self) -> None:
+        self.add_class("-filtering")
+        if self.view is View.BLOCKS:
+            self._set_view(View.TREE)
+        self.query_one("#filter", Input).focus()
+
+    @on(Input.Changed, "#filter")
+    def _filter_changed(self, event: Input.Changed) -> None:
+        if self.model is None:
+            return
+        self._touched()
+        self.matches = self.model.matching(event.value)
+        self.draw_tree()
+        self._moved()
+
+    @on(Input.Submitted, "#filter")
+    def _filter_done(self) -> None:
+        if self.matches is None:
+            self.remove_class("-filtering")
+        self.tree.focus()
+
+    def do_close(self) -> None:
+        if self.matches is not None or self.has_class("-filtering"):
+            self.remove_class("-filtering")
+            self.query_one("#filter", Input).value = ""
+            self.matches = None
+            self.tree.focus()
+            line = self.tree.current
+            group = self.current_group
+            if group is not None:
+                self._reveal(group.name)
+            self.draw_tree(line.key if line is not None else None)
+        elif self.has_class("-large-detail"):
+            self.remove_class("-large-detail")
+            self.call_after_refresh(self.draw)
+        elif self.message is None and self.focused is not self.tree and self.view is not View.BLOCKS:
+            self.tree.focus()
+
+    # -- changing the config ------------------------------------------------------------------------------------
+
+    def _changed(self) -> None:
+        self._touched()
+        self.draw()
+
+    def do_toggle(self) -> None:
+        self.session.toggle(self.chosen_groups())
+        self._changed()
+
+    def do_higher(self) -> None:
+        self._step_precision(True)
+
+    def do_lower(self) -> None:
+        self._step_precision(False)
+
+    def _step_precision(self, up: bool) -> None:
+        before = self.session.config
+        self.session.step(self.chosen_groups(), up)
+        self._changed()
+        if self.session.config == before:
+            self.say("that is the highest precision" if up else self._why_not_lower())
+
+    def _why_not_lower(self) -> str:
+        group = self.current_group
+        if group is not None and Precision.INT8 in group.refusals:
+            return f"no lower: {group.refusals[Precision.INT8]}"
+        return "that is the lowest precision"
+
+    def do_precision(self) -> None:
+        groups = self.chosen_groups()
+        current = {self.session.config.precision_of(group) for group in groups}
+        items = []
+        for precision in OFFERED:
+            able = [group for group in groups if precision in group.allowed]
+            refused = "" if able else groups[0].refusals.get(precision, "not possible here")
+            some = f"  {len(able)} of {len(groups)} groups can" if able and len(able) < len(groups) else ""
+            items.append(Item(_PRECISION_KEYS[precision], precision.label + some, precision, refused))
+        title = groups[0].name if len(groups) == 1 else state.plural(len(groups), "group")
+
+        def chosen(precision: Precision | None) -> None:
+            if precision is not None:
+                self.session.set_precision(groups, precision)
+                self._changed()
+
+        self.app.push_screen(Picker(f"Precision of {title}", items,
+                                    next(iter(current)) if len(current) == 1 else None), chosen)
+
+    def do_range(self) -> None:
+        method = self.session.next_range(self.current_group)
+        self._changed()
+        self.say(f"input range: {method}", "")
+
+    def do_undo(self) -> None:
+        self.session.undo()
+        self._changed()
+
+    def do_redo(self) -> None:
+        self.session.redo()
+        self._changed()
+
+    # -- looking ------------------------------------------------------------------------------------------------
+
+    def _set_view(self, view: View) -> None:
+        self.view = view
+        self.set_class(view is View.BLOCKS, "-blocks")
+
+    def do_view(self) -> None:
+        self._touched()
+        views = [view for view in View if view is not View.BLOCKS or self.model.blocks is not None]
+        line = self.current_line
+        self._set_view(views[(views.index(self.view) + 1) % len(views)])
+        if self.view is View.WORST and self.figures.values:
+            self.order = self.figures.weights()
+        if self.view is View.BLOCKS:
+            self.block_map.focus()
+        else:
+            self.tree.focus()
+        group = line.row.group.name if line is not None and isinstance(line.row, state.GroupRow) else None
+        if group is not None and self.view is View.TREE:
+            self._reveal(group)
+        self.draw_tree(line.key if line is not None else None)
+        self.call_after_refresh(self.draw)
+
+    def do_colour(self) -> None:
+        runs = {"config": ("config", "c"), "int8": ("INT8 all", "8"), "fp16": ("FP16 all", "6")}
+        measures = {Measure.OWNS: ("what each owns of the error", "o"), Measure.ISOLATED: ("isolated error", "i"),
+                    Measure.ACCUMULATED: ("accumulated error", "a")}
+        keys = "oiaOIA"
+        items = []
+        for run, (run_title, run_key) in runs.items():
+            for measure, (title, key) in measures.items():
+                found = state.figures(self.session, self.model, measure, run)
+                empty = "" if found.values or found.bad else "not measured"
+                shown_key = key if run == "config" else {"int8": "123", "fp16": "456"}[run]["oia".index(key)]
+                items.append(Item(shown_key, f"{run_title:<9} {title}", (measure, run), empty))
+        del keys, run_key
+
+        def chosen(value: tuple[Measure, str] | None) -> None:
+            if value is not None:
+                self.measure, self.run = value
+                self.draw()
+
+        self.app.push_screen(Picker("Colour by", items, (self.measure, self.run)), chosen)
+
+    def do_sort(self) -> None:
+        self._touched()
+        newest = self.figures.weights()
+        if not newest:
+            self.say("nothing was measured to sort by")
+            return
+        if self.order is not None and dict(self.order) == newest and self.view is View.TREE:
+            self.order = None
+            self.say("network order", "")
+        elif self.order is not None and dict(self.order) == newest:
+            self.say("the order is up to date", "")
+        else:
+            self.order = newest
+            self.say("worst first", "")
+        self.draw_tree()
+
+    def do_copy(self) -> None:
+        line = self.current_line
+        row = line.row
+        if row is None:
+            name = line.node
+        elif isinstance(row, state.GroupRow):
+            name = row.group.name
+        elif isinstance(row, state.LayerRow):
+            name = row.layer.name
+        else:
+            name = row.path if isinstance(row, state.Scope) else row.label
+        self.app.copy_to_clipboard(name)
+        self.say(f"copied {name}", "")
+
+    def do_pane_tree(self) -> None:
+        if self.view is View.BLOCKS:
+            self._set_view(View.TREE)
+            self.call_after_refresh(self.draw)
+        self.tree.focus()
+
+    def do_pane_detail(self) -> None:
+        self.toggle_class("-large-detail")
+        self.call_after_refresh(self.draw)
+
+    def do_pane_blocks(self) -> None:
+        if not self.block_map.display:
+            self._set_view(View.BLOCKS)
+        self.block_map.focus()
+        self.call_after_refresh(self.draw)
+
+    def do_pane_configs(self) -> None:
+        configs = self.query_one("#configs", ConfigList)
+        if configs.display:
+            configs.focus()
+        else:
+            self.do_configs()
+
+    # -- work ---------------------------------------------------------------------------------------------------
+
+    def do_build(self) -> None:
+        self.session.build()
+        self.last_word = ""
+        self.draw_status()
+
+    def do_compare(self) -> None:
+        self.session.compare()
+        self.last_word = ""
+        self.draw_status()
+
+    def do_stop(self) -> None:
+        age = self.clock() - self._job[1] if self._job is not None else 0.0
+        if age <= ASK_AFTER_S:
+            self._stop()
+            return
+
+        def answered(yes: bool | None) -> None:
+            if yes:
+                self._stop()
+
+        phase = self.session.job.phase if self.session.job is not None else "job"
+        self.app.push_screen(Question(f"Stop {phase}? It has run for {state.duration(age)}.", "stop it", "go on"),
+                             answered)
+
+    def _stop(self) -> None:
+        self.session.stop_job()
+        self.last_word = "stopping …" if self.session.job is not None else "stopped; the last results stay"
+        self.draw_status()
+
+    def do_target(self) -> None:
+        def check(text: str) -> str:
+            try:
+                state.parse_target(text, self.session)
+            except ValueError as error:
+                return str(error)
+            return ""
+
+        def typed(text: str | None) -> None:
+            if text is not None:
+                self.session.target = state.parse_target(text, self.session)
+                self.draw()
+
+        target = self.session.target
+        value = f"{target.kind}>={target.value:g}" if target is not None else "sqnr>=20"
+        note = "sqnr>=20 (dB, worst output), agreement>=99%"
+        if self.session.reference_metric:
+            note += ", metric>=base-0.01"
+        self.app.push_screen(Prompt("Target", value, note, check), typed)
+
+    # -- configs and files --------------------------------------------------------------------------------------
+
+    def do_configs(self) -> None:
+        self.app.push_screen(ConfigsPage(self), self._take_config)
+
+    def _take_config(self, config: PrecisionConfig | None) -> None:
+        if config is not None and config != self.session.config:
+            self.session.set_config(config)
+            self._changed()
+
+    def on_config_list_taken(self, event: ConfigList.Taken) -> None:
+        self._take_config(event.config)
+
+    def mark_config(self, config: PrecisionConfig) -> None:
+        """Marks a config as A where there is no A or both are set, else as B; takes a mark off again."""
+        letter = next((mark for mark, one in self.marks.items() if one == config), None)
+        if letter is not None:
+            del self.marks[letter]
+        elif "A" not in self.marks or "B" in self.marks:
+            self.marks = {"A": config}
+        else:
+            self.marks["B"] = config
+
+    def do_mark(self) -> None:
+        configs = self.query_one("#configs", ConfigList)
+        config = configs.chosen if configs.has_focus and configs.chosen is not None else self.session.config
+        self.mark_config(config)
+        letter = next((mark for mark, one in self.marks.items() if one == config), None)
+        configs.show(self)
+        name = state.config_name(self.session, config)
+        self.say(f"{name} is {letter}" if letter else f"{name} is no longer marked", "")
+
+    def do_diff(self) -> None:
+        one = self.marks.get("A")
+        other = self.marks.get("B", self.session.config)
+        if one is None or one == other:
+            known = list(self.session.names)
+            index = known.index(other) if other in known else len(known)
+            one = known[index - 1] if index else known[1]
+        names = (state.config_name(self.session, config) for config in (one, other))
+        self.app.push_screen(Page("What differs: {} and {}".format(*names),
+                                  state.diff_lines(self.session, self.model, one, other)))
+
+    def do_export(self) -> None:
+        def chosen(answer: tuple[str, Path] | None) -> None:
+            if answer is not None:
+                self._export(*answer)
+
+        self.app.push_screen(ExportDialog(self.session.options.model), chosen)
+
+    def _export(self, kind: str, path: Path) -> None:
+        if path.is_dir():
+            self.app.push_screen(ErrorDialog(f"{path} is a folder", "", "Name a file in it."))
+        elif path.exists():
+            def answered(yes: bool | None) -> None:
+                if yes:
+                    self._write(kind, path, True)
+
+            self.app.push_screen(Question(f"{path} exists. Overwrite it?", "overwrite", "keep it"), answered)
+        else:
+            self._write(kind, path, False)
+
+    def _write(self, kind: str, path: Path, overwrite: bool) -> None:
+        try:
+            told = self.session.export(kind, path, overwrite)
+        except TrtTuiError as error:
+            self.app.push_screen(ErrorDialog(error.title, error.cause, error.next_step))
+            return
+        self.say(told, "")
+
+    def do_log(self) -> None:
+        lines: list[state.Line] = [[(line, "")] for text in self.session.log for line in text.splitlines() or [""]]
+        self.app.push_screen(Page("Log", lines or [[("nothing was logged", "dim")]], at_end=True))
+
+    # -- application --------------------------------------------------------------------------------------------
+
+    def do_help(self) -> None:
+        self.app.push_screen(HelpPage(self))
+
+    def do_palette(self) -> None:
+        self.app.action_command_palette()
+
+    def do_theme(self) -> None:
+        self.app.theme = "trt-light" if self.app.theme == "trt-dark" else "trt-dark"
+
+    async def action_quit(self) -> None:
+        await self.app.action_quit()
+
+    def do_quit(self) -> None:
+        self.app.quit()
+
+    # -- following the cursor -----------------------------------------------------------------------------------
+
+    @on(LayerTree.Moved)
+    @on(BlockMap.Moved)
+    def _moved(self) -> None:
+        self._touched()
+        if self._rest is not None:
+            self._rest.stop()
+        self._rest = self.set_timer(REST_S, self._rested)
+        self.draw_status()
+
+    def _rested(self) -> None:
+        self._rest = None
+        self.draw_detail()
+        group = self.current_group
+        if group is not None and self.session.data is not None:
+            self.session.look_at(group)
+
+    @on(LayerTree.Opened)
+    def _double_clicked(self) -> None:
+        self.perform("open")
+
+    def on_resize(self, event: events.Resize) -> None:
+        self.call_after_refresh(self.draw)

@@ -1,0 +1,1 @@
+"""Widgets of the application; each draws lines of `trt_tui.tui.state`."""

@@ -1,0 +1,127 @@
+"""Roles × blocks as a heat map, for networks that repeat."""
+
+from __future__ import annotations
+
+from textual import events
+from textual.geometry import Region, Size
+from textual.message import Message
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+from trt_tui.core.hierarchy import Blocks
+from trt_tui.tui.state import Figures, Line, block_cell, block_note, legend, shorten
+from trt_tui.tui.widgets.lines import COMPONENTS, Styled
+
+
+class BlockMap(Styled, ScrollView, can_focus=True, inherit_bindings=False):
+    """The heat map with a cursor on a cell, or on a role's label (column -1)."""
+
+    COMPONENT_CLASSES = COMPONENTS
+
+    class Moved(Message):
+        """The cursor is on another cell."""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        self._span_styles = {}
+        super().__init__(id=id)
+        self.blocks: Blocks | None = None
+        self._figures: Figures | None = None
+        self.role = 0
+        self.column = -1
+
+    def show(self, blocks: Blocks | None, figures: Figures | None) -> None:
+        self.blocks, self._figures = blocks, figures
+        self.virtual_size = Size(self.size.width, len(blocks.roles) + 2 if blocks else 1)
+        self.refresh()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the groups under the cursor: one cell's, or the whole role's."""
+        if self.blocks is None:
+            return ()
+        cells = self.blocks.cells[self.role]
+        if self.column < 0:
+            return tuple(name for cell in cells for name in cell)
+        return cells[self.column]
+
+    def move(self, down: int = 0, right: int = 0) -> None:
+        if self.blocks is None:
+            return
+        role = max(0, min(self.role + down, len(self.blocks.roles) - 1))
+        column = max(-1, min(self.column + right, len(self.blocks.columns) - 1))
+        if (role, column) == (self.role, self.column):
+            return
+        for changed in (self.role, role):
+            self.refresh(Region(0, changed + 1 - self.scroll_offset.y, self.size.width, 1))
+        self.role, self.column = role, column
+        self._keep_cursor_visible()
+        self.post_message(self.Moved())
+
+    def _keep_cursor_visible(self) -> None:
+        line, height, top = self.role + 1, self.size.height, self.scroll_offset.y
+        if self.role == 0 and top:
+            self.scroll_to(y=0, animate=False, force=True)
+        elif line < top:
+            self.scroll_to(y=line, animate=False, force=True)
+        elif height and line >= top + height:
+            self.scroll_to(y=line - height + 1, animate=False, force=True)
+
+    @property
+    def _label_width(self) -> int:
+        return min(20, max((len(role) for role in self.blocks.roles), default=0))
+
+    @property
+    def _cell_width(self) -> int:
+        widest = max((len(column) for column in self.blocks.columns), default=1)
+        roomy = (self.size.width - self._label_width - 18) // max(1, len(self.blocks.columns))
+        return max(widest + 1, 3, min(5, roomy))
+
+    def text_of(self, y: int) -> str:
+        return "".join(text for text, _ in self._line(y)).rstrip()
+
+    def _line(self, y: int) -> Line:
+        if self.blocks is None or self._figures is None:
+            return [(" This network does not repeat: no scope occurs three times or more.", "dim")] if y == 0 else []
+        label, cell = self._label_width, self._cell_width
+        if y == 0:
+            return [(" " * (label + 3), ""), *((f"{name:>{cell}}", "dim") for name in self.blocks.columns)]
+        role = y - 1
+        if role == len(self.blocks.roles):
+            return [(f"  {legend(self._figures.measure)}", "dim")]
+        if role > len(self.blocks.roles):
+            return []
+        here = role == self.role and self.has_focus
+        on_label = here and self.column < 0
+        line: Line = [(">" if here else " ", "strong"), (" ", ""),
+                      (shorten(self.blocks.roles[role], label).ljust(label), "cursor" if on_label else ""), (" ", "")]
+        for column, names in enumerate(self.blocks.cells[role]):
+            glyph, style = block_cell(self._figures, names)
+            picked = here and column == self.column
+            up = any(name in self._figures.config.groups for name in names)
+            text = f"[{glyph}]" if picked else f" {glyph}{'↑' if up else ' '}"
+            line.append((text.rjust(cell + 1)[-cell:] if cell < 3 else " " * (cell - 3) + text, style))
+        names = [name for names in self.blocks.cells[role] for name in names]
+        line.append((f"   {block_note(self._figures, names)}", "dim"))
+        return line
+
+    def render_line(self, y: int) -> Strip:
+        return self.strip_of(self._line(y + self.scroll_offset.y), self.size.width)
+
+    def on_focus(self) -> None:
+        self.refresh()
+
+    def on_blur(self) -> None:
+        self.refresh()
+
+    def on_resize(self, event: events.Resize) -> None:
+        if self.blocks is not None:
+            self.virtual_size = Size(self.size.width, len(self.blocks.roles) + 2)
+
+    def on_click(self, event: events.Click) -> None:
+        if self.blocks is None:
+            return
+        role = event.y + self.scroll_offset.y - 1
+        if 0 <= role < len(self.blocks.roles):
+            column = (event.x - self._label_width - 3) // self._cell_width
+            column = -1 if event.x < self._label_width + 3 else column
+            self.move(role - self.role, min(column, len(self.blocks.columns) - 1) - self.column)

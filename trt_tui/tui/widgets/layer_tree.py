@@ -1,0 +1,151 @@
+"""The layer tree: draws only the lines that show, and repaints only those that a key changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from textual import events
+from textual.geometry import Region, Size
+from textual.message import Message
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+from trt_tui.tui.state import Columns, Figures, Line, VisibleRow, row_line
+from trt_tui.tui.widgets.lines import COMPONENTS, Styled
+
+
+class LayerTree(Styled, ScrollView, can_focus=True, inherit_bindings=False):
+    """Rows of a `TreeModel` with a cursor.
+
+    The rows and their figures are given with `show`; the widget keeps the cursor on the row with the same key.
+    """
+
+    COMPONENT_CLASSES = COMPONENTS
+
+    class Moved(Message):
+        """The cursor is on another row."""
+
+    class Opened(Message):
+        """The row under the cursor was double-clicked."""
+
+    def __init__(self, *, id: str | None = None) -> None:
+        self._span_styles = {}
+        super().__init__(id=id)
+        self.rows: list[VisibleRow] = []
+        self.cursor = 0
+        self._figures: Figures | None = None
+        self._full = False
+        self._empty: list[Line] = []
+        self._drawn: dict[int, Line] = {}
+
+    # -- contents -----------------------------------------------------------------------------------------------
+
+    def show(self, rows: Sequence[VisibleRow], figures: Figures | None, full: bool = False,
+             cursor_key: str | None = None) -> None:
+        """Shows rows. The cursor goes to the row of ``cursor_key``, else stays on its row, else on its line."""
+        key = cursor_key if cursor_key is not None else (self.current.key if self.current else None)
+        same = rows is self.rows
+        self.rows = rows if isinstance(rows, list) else list(rows)
+        self._full = full
+        old_drawn, self._drawn = self._drawn, {}
+        self._figures = figures
+        if not same or cursor_key is not None:
+            found = next((index for index, row in enumerate(self.rows) if row.key == key), None)
+            self.cursor = found if found is not None else min(self.cursor, max(0, len(self.rows) - 1))
+        size = Size(self.size.width, len(self.rows))
+        if size != self.virtual_size:
+            self.virtual_size = size
+        top = self.scroll_offset.y
+        for y in range(self.size.height):
+            index = top + y
+            if old_drawn.get(index) is None or old_drawn[index] != self._line(index):
+                self.refresh(Region(0, y, self.size.width, 1))
+        self._keep_cursor_visible()
+
+    def show_empty(self, lines: Sequence[Line]) -> None:
+        """Shows lines in place of rows: what is missing and what to do."""
+        self._empty = list(lines)
+        self.rows, self._drawn, self.cursor = [], {}, 0
+        self.virtual_size = Size(self.size.width, 0)
+        self.refresh()
+
+    @property
+    def current(self) -> VisibleRow | None:
+        return self.rows[self.cursor] if self.cursor < len(self.rows) else None
+
+    def text_of(self, index: int) -> str:
+        """A line as it is drawn, without styles."""
+        return "".join(text for text, _ in self._line(index)).rstrip()
+
+    # -- the cursor ---------------------------------------------------------------------------------------------
+
+    def move_to(self, index: int) -> None:
+        """Puts the cursor on a line; repaints the line it left and the one it is on."""
+        index = max(0, min(index, len(self.rows) - 1))
+        if index == self.cursor or not self.rows:
+            return
+        old, self.cursor = self.cursor, index
+        for line in (old, index):
+            self._drawn.pop(line, None)
+            self._refresh_line(line)
+        self._keep_cursor_visible()
+        self.post_message(self.Moved())
+
+    def move(self, steps: int) -> None:
+        self.move_to(self.cursor + steps)
+
+    @property
+    def page(self) -> int:
+        return max(1, self.size.height - 1)
+
+    def _refresh_line(self, index: int) -> None:
+        y = index - self.scroll_offset.y
+        if 0 <= y < self.size.height:
+            self.refresh(Region(0, y, self.size.width, 1))
+
+    def _keep_cursor_visible(self) -> None:
+        height, top = self.size.height, self.scroll_offset.y
+        if not height:
+            return
+        if self.cursor < top:
+            self.scroll_to(y=self.cursor, animate=False, force=True)
+        elif self.cursor >= top + height:
+            self.scroll_to(y=self.cursor - height + 1, animate=False, force=True)
+
+    # -- drawing ------------------------------------------------------------------------------------------------
+
+    def _line(self, index: int) -> Line:
+        if index not in self._drawn:
+            if not 0 <= index < len(self.rows) or self._figures is None:
+                self._drawn[index] = []
+            else:
+                row = self.rows[index]
+                self._drawn[index] = row_line(self._figures.cells(row, self._full), row.depth,
+                                              Columns.fit(self.size.width), index == self.cursor)
+        return self._drawn[index]
+
+    def render_line(self, y: int) -> Strip:
+        width = self.size.width
+        if not self.rows:
+            return self.strip_of(self._empty[y] if y < len(self._empty) else [], width)
+        index = y + self.scroll_offset.y
+        line = self._line(index)
+        return self.strip_of(line, width, "cursor") if index == self.cursor else self.strip_of(line, width)
+
+    def notify_style_update(self) -> None:
+        super().notify_style_update()
+        self._drawn = {}
+
+    def on_resize(self, event: events.Resize) -> None:
+        self._drawn = {}
+        self.virtual_size = Size(self.size.width, len(self.rows))
+        self._keep_cursor_visible()
+
+    def on_click(self, event: events.Click) -> None:
+        if not self.rows:
+            return
+        index = event.y + self.scroll_offset.y
+        if index < len(self.rows):
+            self.move_to(index)
+            if event.chain == 2:
+                self.post_message(self.Opened())

@@ -1,0 +1,107 @@
+"""Widgets that draw lines of styled text, and repaint only the lines that changed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.segment import Segment
+from rich.style import Style
+from textual.geometry import Region
+from textual.strip import Strip
+from textual.widget import Widget
+
+from trt_tui.tui.state import Line, padded
+
+STYLES = ("dim", "strong", "bad", "good", "warn", "stale", "key", "rule", "plot", "cursor",
+          "band0", "band1", "band2", "band3", "band4")
+
+
+COMPONENTS = {f"span--{name}" for name in STYLES}
+
+
+class Styled:
+    """Mixin: turns a line into a strip, with the component classes ``span--<style>`` of the style sheet."""
+
+    _span_styles: dict[str, Style]
+
+    def span_style(self, name: str) -> Style:
+        if not name:
+            return Style.null()
+        if name not in self._span_styles:
+            self._span_styles[name] = self.get_component_rich_style(f"span--{name}", partial=True)
+        return self._span_styles[name]
+
+    def strip_of(self, line: Line, width: int, *overlays: str) -> Strip:
+        """The line as a strip of exactly ``width`` cells; ``overlays`` are styles laid over all of it."""
+        base = self.rich_style
+        over = Style.combine([self.span_style(name) for name in overlays]) if overlays else None
+        segments = []
+        for text, name in line:
+            style = base + self.span_style(name)
+            segments.append(Segment(text, style + over if over else style))
+        blank = base + over if over else base
+        return Strip(segments).adjust_cell_length(width, blank)
+
+    def notify_style_update(self) -> None:
+        self._span_styles = {}
+        super().notify_style_update()
+
+
+class Lines(Styled, Widget):
+    """A block of lines; setting ``lines`` repaints those that differ."""
+
+    COMPONENT_CLASSES = COMPONENTS
+
+    def __init__(self, lines: Sequence[Line] = (), *, id: str | None = None, classes: str | None = None) -> None:
+        self._span_styles = {}
+        self._lines: list[Line] = list(lines)
+        super().__init__(id=id, classes=classes)
+
+    @property
+    def lines(self) -> list[Line]:
+        return self._lines
+
+    @lines.setter
+    def lines(self, lines: Sequence[Line]) -> None:
+        old, self._lines = self._lines, list(lines)
+        for y in range(max(len(old), len(self._lines))):
+            before = old[y] if y < len(old) else None
+            if before != (self._lines[y] if y < len(self._lines) else None):
+                self.refresh(Region(0, y, self.size.width, 1))
+
+    @property
+    def text(self) -> str:
+        """What stands there, without styles."""
+        return "\n".join("".join(text for text, _ in line).rstrip() for line in self._lines)
+
+    def render_line(self, y: int) -> Strip:
+        return self.strip_of(self._lines[y] if y < len(self._lines) else [], self.size.width)
+
+
+class Rule(Lines):
+    """A horizontal rule with a title at the left and a word at the right."""
+
+    def __init__(self, title: str = "", right: str = "", *, id: str | None = None) -> None:
+        super().__init__(id=id)
+        self._titles = (title, right)
+
+    def set(self, title: str, right: str = "") -> None:
+        if (title, right) != self._titles:
+            self._titles = (title, right)
+            self.refresh()
+
+    @property
+    def text(self) -> str:
+        return " ".join(self._titles).strip()
+
+    def render_line(self, y: int) -> Strip:
+        width = self.size.width
+        title, right = self._titles
+        end = [(f" {right} ", "dim"), ("─", "rule")] if right else []
+        room = width - sum(len(text) for text, _ in end)
+        if room < len(title) + 4:
+            end, room = [], width
+        start = [("─", "rule"), (f"{title} ", "strong")] if title else []
+        start = padded(start, min(room, sum(len(t) for t, _ in start)))
+        fill = room - sum(len(text) for text, _ in start)
+        return self.strip_of([*start, ("─" * max(0, fill), "rule"), *end], width)
