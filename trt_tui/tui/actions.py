@@ -61,7 +61,7 @@ def can_redo(main: MainScreen) -> str:
 
 
 def job_runs(main: MainScreen) -> str:
-    return "" if main.session.job is not None else "no job is running"
+    return "" if main.session.busy else "no job is running"
 
 
 def can_ask(main: MainScreen) -> str:
@@ -198,7 +198,7 @@ def footer_line(width: int, main: MainScreen) -> state.Line:
     for action in shown:
         size = len(action.key) + 1 + len(action.label) + 2
         if used + size > room:
-            break
+            continue
         off = bool(action.enabled(main))
         line += [(action.key, "dim" if off else "key"), (f" {action.label}  ", "dim" if off else "")]
         used += size

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import partial
-from pathlib import Path
+from typing import Any
 
 from textual import on
 from textual.app import App, SystemCommand
@@ -20,16 +20,14 @@ from trt_tui.tui.actions import ACTIONS
 from trt_tui.tui.screens.dialogs import ErrorDialog
 from trt_tui.tui.screens.main import MainScreen
 
-SessionFactory = Callable[[messages.Options, Callable[[messages.Event], None]], Session]
-
 
 class TrtTuiApp(App[None]):
     """The layer tree of a network, what each layer loses, and the keys to change it.
 
     Args:
         options: What to open.
-        session_factory: Makes the session from options and the function that takes events from any thread.
-        configure: Called with the session before it starts, to give it a config or a target from the command line.
+        session_factory: Makes the session from options, the function that takes events from any thread, and
+            ``session_options``, which are those of `Session`.
     """
 
     TITLE = "trt-tui"
@@ -43,8 +41,8 @@ class TrtTuiApp(App[None]):
             super().__init__()
             self.event = event
 
-    def __init__(self, options: messages.Options, session_factory: SessionFactory = Session,
-                 configure: Callable[[Session], None] | None = None) -> None:
+    def __init__(self, options: messages.Options, session_factory: Callable[..., Session] = Session,
+                 **session_options: Any) -> None:
         super().__init__()
         self.animation_level = "none"
         if self.no_color:
@@ -54,9 +52,7 @@ class TrtTuiApp(App[None]):
         self.register_theme(themes.LIGHT)
         self.theme = themes.DARK.name
         self.options = options
-        self.session = session_factory(options, self.deliver)
-        if configure is not None:
-            configure(self.session)
+        self.session = session_factory(options, self.deliver, **session_options)
         self.main = MainScreen(self.session)
         self._closed = False
 
@@ -109,11 +105,3 @@ class TrtTuiApp(App[None]):
         if not self._closed:
             self._closed = True
             self.session.close()
-
-
-def run(options: messages.Options, configure: Callable[[Session], None] | None = None) -> None:
-    """Opens the application on a network and returns when the user quits."""
-    TrtTuiApp(options, configure=configure).run()
-
-
-

@@ -7,6 +7,7 @@ what the names look like. ``~`` before a number says that it is simulated.
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
@@ -17,7 +18,8 @@ from trt_tui.core.comparison import EngineResult, Errors, GroupErrors, Share, Ve
 from trt_tui.core.hierarchy import Blocks, FoldedRow, GroupRow, LayerRow, Row, Scope, blocks, build_tree
 from trt_tui.core.network import FP16_MAX, Group, Outline
 from trt_tui.core.precision import Precision, PrecisionConfig, rank
-from trt_tui.session import ConfigResults, Session, Target
+from trt_tui.jobs.messages import Option
+from trt_tui.session import ConfigResults, Session
 
 Span: TypeAlias = tuple[str, str]
 """A text and the name of its style: "", "dim", "strong", "bad", "good", "warn", "stale", "key", "rule" or "band0" to
@@ -154,9 +156,7 @@ def plural(count: int, word: str) -> str:
 
 def config_of(session: Session, run: str) -> PrecisionConfig:
     """The config that a run of the verdict measures."""
-    if run == "config":
-        return session.config
-    return PrecisionConfig.uniform(Precision(run), session.options.other)
+    return session.run_configs()[run]
 
 
 def results_of(session: Session, config: PrecisionConfig) -> ConfigResults:
@@ -250,44 +250,10 @@ def headline(session: Session, verdict: Verdict | None, simulated: bool = True) 
     if kind == "agreement" and verdict.agreement is not None:
         return (f"{mark}{100 * verdict.agreement:.1f}%", "")
     worst = verdict.worst
+    if kind == "cosine" and worst is not None and worst[1].errors.cosine is not None and not verdict.bad:
+        return (f"{mark}{worst[1].errors.cosine:.4f}", "")
     text, style = decibel(worst[1].errors if worst else None, simulated)
     return (f"{text} dB" if text[-1:].isdigit() else text, style)
-
-
-def parse_target(text: str, session: Session) -> Target:
-    """A target as typed: ``20`` or ``sqnr>=20`` (dB), ``metric>=0.86``, ``metric>=base-0.01``, ``agreement>=0.99``.
-
-    Raises:
-        ValueError: what is wrong with the text, in words.
-    """
-    bare = text.replace("≥", ">=").replace(" ", "").removesuffix("dB")
-    name, separator, rest = bare.partition(">=")
-    if not separator:
-        name, rest = (session.target.kind if session.target is not None else "sqnr"), bare
-    metric = next(iter(session.reference_metric), None)
-    if name in ("worst", "output", "db"):
-        name = "sqnr"
-    if metric is not None and name == metric:
-        name = "metric"
-    if name not in ("sqnr", "metric", "agreement"):
-        raise ValueError(f"{name} is none of sqnr, metric, agreement")
-    if name == "metric" and metric is None:
-        raise ValueError("no metric was measured: start with --metric FILE.py:FUNCTION")
-    base = 0.0
-    if rest.startswith("base"):
-        if name != "metric":
-            raise ValueError("base is the FP32 network's own metric: write metric>=base-0.01")
-        base, rest = session.reference_metric[metric], rest.removeprefix("base") or "0"
-    scale = 0.01 if rest.endswith("%") else 1.0
-    try:
-        value = base + scale * float(rest.removesuffix("%"))
-    except ValueError:
-        raise ValueError(f"{rest or 'nothing'} is not a number") from None
-    if not math.isfinite(value):
-        raise ValueError(f"{rest} is not a finite number")
-    shown = {"sqnr": f"worst output ≥{value:g} dB", "metric": f"{metric} ≥{number(value)}",
-             "agreement": f"agreement ≥{100 * value:g}%"}[name]
-    return Target(name, value, shown)
 
 
 # -- top ------------------------------------------------------------------------------------------------------------
@@ -305,7 +271,9 @@ def header_line(session: Session, width: int) -> Line:
         if data.random:
             left.append((f"  {data.judged} random inputs", "warn"))
         else:
-            left.append((f"  {plural(data.judged, 'sample')}", ""))
+            used = min(data.whatif, data.judged)
+            some = f"{used} of {data.judged} samples" if used < data.judged else plural(data.judged, "sample")
+            left.append((f"  {some}", ""))
             if width >= 120:
                 labels = ", labels" if data.labels else ""
                 left.append((f"{labels}; calibration {data.calibrating}", "dim"))
@@ -321,11 +289,11 @@ def header_line(session: Session, width: int) -> Line:
 
 def verdict_title(session: Session) -> tuple[str, str]:
     """Left and right text of the verdict's rule."""
-    left = "Verdict against FP32"
+    left = " Verdict against FP32"
     metric = next(iter(session.reference_metric.items()), None)
     if metric is not None:
         left += f", {metric[0]} {number(metric[1])}"
-    return left, f"target: {session.target.text}" if session.target is not None else ""
+    return left, f"target: {session.target.shown}" if session.target is not None else ""
 
 
 def verdict_lines(session: Session, width: int) -> list[Line]:
@@ -439,16 +407,16 @@ def _stale_engine(session: Session, figure: str, width: int) -> Line:
 
 def _outcome(session: Session, run: str, verdict: Verdict | None, engine: EngineResult | None) -> Line:
     if verdict is None:
-        measuring = session.job is not None
-        return [(" …" if measuring else "", "dim")]
+        return [(" …" if session.busy else "", "dim")]
     line: Line = []
     reached = met(session, verdict)
     if reached is not None:
         line.append((" passes" if reached else " FAILS", "good" if reached else "bad"))
         if engine is not None and met(session, engine.verdict) is (not reached):
             line.append((" built: " + ("FAILS" if reached else "passes"), "bad" if reached else "good"))
-    if verdict.total and verdict.samples < verdict.total:
-        line.append((f" {verdict.samples} of {verdict.total}", "dim"))
+    wanted = min(verdict.total, session.data.whatif) if session.data is not None else verdict.total
+    if verdict.samples < wanted:
+        line = [(f" on {verdict.samples}/{wanted}", "dim")]
     return line
 
 
@@ -522,6 +490,10 @@ class TreeModel:
         for group in outline.groups:
             known = [outline.layer_by_name[name].macs for name in group.layers]
             self.macs[group.name] = None if None in known else sum(known)
+        self.scope_macs: dict[str, int] = {}
+        for name, value in self.macs.items():
+            for scope in self.ancestors[name]:
+                self.scope_macs[scope.path] = self.scope_macs.get(scope.path, 0) + (value or 0)
         self.all_macs = sum(value or 0 for value in self.macs.values())
 
     def groups_of(self, row: Row | None) -> tuple[Group, ...]:
@@ -669,7 +641,6 @@ class Figures:
     scope_bad: frozenset[str] = frozenset()
     scope_stale: frozenset[str] = frozenset()
     scope_raised: dict[str, int] = field(default_factory=dict)
-    scope_macs: dict[str, int] = field(default_factory=dict)
     top: float = 0.0
 
     def weights(self) -> dict[str, float]:
@@ -734,7 +705,7 @@ class Figures:
         return Cells("▾" if line.opened else "▸", BAD_GLYPH if bad else " ", style, scope.label,
                      "strong" if line.opened else "", asked=f"{up}↑" if up else "", asked_style="strong",
                      value=text, value_style="dim" if style == "band4" else style,
-                     cost=self._cost(self.scope_macs.get(scope.path)))
+                     cost=self._cost(self.model.scope_macs.get(scope.path)))
 
     def _group_cells(self, row: GroupRow, full: bool) -> Cells:
         group = row.group
@@ -831,9 +802,6 @@ def _sum_scopes(result: Figures) -> None:
         if group is not None and rank(choice.precision) > rank(result.config.default_for(group)):
             for scope in model.ancestors[name]:
                 result.scope_raised[scope.path] = result.scope_raised.get(scope.path, 0) + 1
-    for name, macs in model.macs.items():
-        for scope in model.ancestors.get(name, ()):
-            result.scope_macs[scope.path] = result.scope_macs.get(scope.path, 0) + (macs or 0)
     result.scope_values, result.scope_bad, result.scope_stale = sums, frozenset(bad), frozenset(stale)
 
 
@@ -861,7 +829,12 @@ class Columns:
 
     @classmethod
     def fit(cls, width: int) -> Columns:
-        fixed = cls(0, 8, 6, 6, 9, 9, 5) if width >= 74 else cls(0, 8, 6, 6, 0, 9, 0)
+        if width >= 76:
+            fixed = cls(0, 9, 6, 6, 9, 9, 4)
+        elif width >= 64:
+            fixed = cls(0, 9, 6, 6, 6, 9, 0)
+        else:
+            fixed = cls(0, 9, 6, 6, 0, 0, 0)
         used = 4 + sum(w + 1 for w in (fixed.operator, fixed.asked, fixed.value, fixed.bar, fixed.raised, fixed.cost)
                        if w)
         return cls(max(8, width - used), fixed.operator, fixed.asked, fixed.value, fixed.bar, fixed.raised, fixed.cost)
@@ -870,29 +843,36 @@ class Columns:
 def tree_header(columns: Columns, measure: Measure) -> Line:
     """The titles of the columns."""
     value = "owns" if measure is Measure.OWNS else "dB"
-    parts = ["    " + "layer".ljust(columns.name), "op".ljust(columns.operator), "asked".ljust(columns.asked),
+    parts = ["   " + "  layer".ljust(columns.name), "op".ljust(columns.operator), "asked".ljust(columns.asked),
              value.rjust(columns.value)]
     if columns.bar:
         parts.append(" " * columns.bar)
-    parts.append("up to here".rjust(columns.raised)[-columns.raised - 1:])
+    if columns.raised:
+        parts.append("raised to".rjust(columns.raised))
     if columns.cost:
         parts.append("MACs".rjust(columns.cost))
     return [(" ".join(parts), "dim")]
 
 
+def operator_text(operator: str, width: int) -> str:
+    """An operator's name, its long words shortened."""
+    text = operator.replace("Normalization", "Norm").replace("Average", "Avg").replace("Reduce", "Red")
+    return text if len(text) <= width else text[:width - 1] + "…"
+
+
 def row_line(cells: Cells, depth: int, columns: Columns, cursor: bool) -> Line:
     """One line of the tree."""
     indent = "  " * min(depth, max(0, columns.name // 4))
-    name = indent + shorten(cells.name, columns.name - len(indent))
+    room = columns.name - len(indent) - 2
     line: Line = [
-        (">" if cursor else " ", "strong"), (cells.glyph, cells.glyph_style), (cells.mark, "dim"), (" ", ""),
-        (name.ljust(columns.name) + " ", cells.name_style),
+        (">" if cursor else " ", "strong"), (cells.glyph, cells.glyph_style), (f" {indent}{cells.mark} ", "dim"),
+        (shorten(cells.name, room).ljust(room) + " ", cells.name_style),
     ]
     if not cells.operator and not cells.asked and not cells.value:
         return line
-    line.append((shorten(cells.operator, columns.operator).ljust(columns.operator) + " ", "dim"))
+    line.append((operator_text(cells.operator, columns.operator).ljust(columns.operator) + " ", "dim"))
     line.append((cells.asked.ljust(columns.asked) + " ", cells.asked_style))
-    rest = columns.value + (columns.bar + 1 if columns.bar else 0) + columns.raised + 1
+    rest = columns.value + sum(width + 1 for width in (columns.bar, columns.raised) if width) + 1
     if cells.reason:
         line.append((" " + shorten(cells.reason, rest - 1).ljust(rest - 1), "dim"))
     else:
@@ -1090,12 +1070,15 @@ def _wrapped(label: str, text: str, width: int, style: str = "") -> list[Line]:
     return [[(f" {label if index == 0 else '':<8} ", "dim"), (part, style)] for index, part in enumerate(parts)]
 
 
-def _set_by(config: PrecisionConfig, group: Group) -> str:
+def _set_by(session: Session, config: PrecisionConfig, group: Group) -> str:
     choice = config.groups.get(group.name)
+    default = config.default_for(group).label
     if choice is None:
-        return f"default {config.default_for(group).label}"
-    who = "you" if choice.reason == "user" else choice.reason.replace("search:", "the search, method ")
-    return f"{choice.precision.label}, set by {who}; default {config.default_for(group).label}"
+        return f"default {default}"
+    who = {"user": "you", "file": "the file"}.get(choice.reason, choice.reason.replace("search:", "search, method "))
+    at = session.changed_at.get(group.name)
+    when = time.strftime(", %H:%M", time.localtime(at)) if at is not None else ""
+    return f"{choice.precision.label} by {who}{when}; default {default}"
 
 
 def _range_note(config: PrecisionConfig, group: Group) -> str:
@@ -1103,16 +1086,27 @@ def _range_note(config: PrecisionConfig, group: Group) -> str:
     return f"range by {', '.join(sorted(methods))}" if methods else ""
 
 
+def _best_ranges(session: Session, options: Sequence[Option]) -> list[Option]:
+    """The options with only the best of the other ranges."""
+    def figure(option: Option) -> float:
+        value = session.target.figure(option.verdict) if session.target is not None else None
+        return -math.inf if value is None else value
+
+    ranges = [option for option in options if option.key == "r"]
+    best = max(ranges, key=figure, default=None)
+    return [option for option in options if option.key != "r" or option is best]
+
+
 def _short_detail(session: Session, found: Figures, group: Group, width: int) -> list[Line]:
     known = reasons(session, found, group)
     lines: list[Line] = []
     if known:
         lines.append(_labelled("why", known[0], width))
-    elif session.job is not None or group.name not in session.stats:
+    elif session.busy or group.name not in session.stats:
         lines.append(_labelled("why", "measuring …" if session.data is not None else NOTHING, width, "dim"))
     else:
         lines.append(_labelled("why", "nothing stands out", width, "dim"))
-    options = session.tried.get((group.name, session.config), ())
+    options = _best_ranges(session, session.tried.get((group.name, session.config), ()))
     if options:
         line: Line = [(" try  ", "dim")]
         for index, option in enumerate(options):
@@ -1123,7 +1117,7 @@ def _short_detail(session: Session, found: Figures, group: Group, width: int) ->
     elif len(known) > 1:
         lines.append(_labelled("also", known[1], width))
     note = _range_note(found.config, group)
-    lines.append(_labelled("set", _set_by(found.config, group) + (f"; {note}" if note else ""), width, "dim"))
+    lines.append(_labelled("set", _set_by(session, found.config, group) + (f"; {note}" if note else ""), width, "dim"))
     return lines
 
 
@@ -1132,13 +1126,13 @@ def _long_detail(session: Session, found: Figures, group: Group, width: int) -> 
     errors = errors_of(session, found.run).get(group.name)
     if errors is not None and (errors.isolated is not None or errors.accumulated is not None):
         isolated, accumulated = decibel(errors.isolated), decibel(errors.accumulated)
-        lines.append(clip([(" error    ", "dim"), ("isolated ", "dim"), isolated, (" dB   accumulated ", "dim"),
-                           accumulated, (" dB", "dim")], width))
+        lines.append(clip([(" alone    ", "dim"), isolated, (" dB isolated   ", "dim"), accumulated,
+                           (" dB accumulated", "dim")], width))
     share = shares_of(session, found.run).get(group.name)
     if share is not None:
         line: Line = [(" owns     ", "dim"), (percent(share.owns), "")]
         if share.impact_db is not None:
-            line += [("   alone in low precision ", "dim"), (f"{SIMULATED}{share.impact_db:.1f} dB", "")]
+            line += [("   only it lowered: ", "dim"), (f"{SIMULATED}{share.impact_db:.1f} dB", "")]
         lines.append(clip(line, width))
     known = reasons(session, found, group)
     for index, text in enumerate(known):
@@ -1149,7 +1143,7 @@ def _long_detail(session: Session, found: Figures, group: Group, width: int) -> 
     for index, option in enumerate(option_spans(session, group, max(10, width - 10))):
         lines.append([(" try      " if index == 0 else " " * 10, "dim"), *option])
     note = _range_note(found.config, group)
-    lines += _wrapped("set", _set_by(found.config, group) + (f"; {note}" if note else ""), width)
+    lines += _wrapped("set", _set_by(session, found.config, group) + (f"; {note}" if note else ""), width)
     shape = found.model.outline.shapes.get(group.tail)
     if shape is not None:
         lines += _wrapped("output", "×".join(str(size or "?") for size in shape), width, "dim")
@@ -1187,9 +1181,9 @@ def histogram_lines(tensor: str, stats: TensorStats, width: int, rows: int = 3) 
     if not present or width < 30:
         return []
     last = present[-1]
-    first = max(present[0], last - 31)
+    first = max(present[0], last - min(31, width - 6))
     shown = counts[first:last + 1]
-    cell = max(1, min(4, (width - 4) // len(shown)))
+    cell = max(1, min(3, (width - 4) // len(shown)))
     peak = math.log1p(max(shown))
     heights = [math.log1p(count) / peak * rows * 8 for count in shown]
     lines: list[Line] = [clip([(" |x| of ", "dim"), (tensor, ""), ("  log counts", "dim")], width)]
@@ -1209,10 +1203,9 @@ def histogram_lines(tensor: str, stats: TensorStats, width: int, rows: int = 3) 
             axis[start:start + len(text)] = text
 
     put(f"amax {number(stats.amax)}", stats.amax, right=True)
-    put(f"p99.99 {number(stats.p9999)}", stats.p9999)
-    put(f"p99 {number(stats.p99)}", stats.p99)
-    put(f"2^{first - 40}", 2.0 ** (first - 40))
+    put(number(2.0 ** (first - 40)), 2.0 ** (first - 40))
     lines.append([("  " + "".join(axis), "dim")])
+    lines.append([(f"  p99 {number(stats.p99)}   p99.99 {number(stats.p9999)}   rms {number(stats.rms)}", "dim")])
     return lines
 
 
@@ -1303,7 +1296,7 @@ def job_line(session: Session, last: str = "") -> Line:
     """The running job, or the last word on the one before."""
     job = session.job
     if job is None:
-        return [(f" {last}", "dim")] if last else [(" ", "")]
+        return [(" ⋯ ", "key"), ("starting", "")] if session.busy else [(f" {last}", "dim")]
     line: Line = [(" ⋯ ", "key"), (job.phase, "")]
     if job.total:
         line.append((f" {job.done}/{job.total}", ""))
@@ -1320,7 +1313,7 @@ def next_step(session: Session, found: Figures | None, cursor: str = "") -> str:
         return "next: reopen with --data for a verdict, or f5 compares on random inputs"
     verdict = verdict_of(session, "config")
     if verdict is None:
-        return "" if session.job is not None else "next: f5 compares"
+        return "" if session.busy else "next: f5 compares"
     reached = met(session, verdict)
     if reached is None and session.target is not None:
         return ""
@@ -1342,7 +1335,7 @@ def _next_raise(session: Session, found: Figures, cursor: str) -> str:
     todo = [name for name, weight in order if weight > 0 and name in by_name
             and config.precision_of(by_name[name]) is not Precision.FP32]
     if not todo or found.measure is not Measure.OWNS:
-        return "" if session.job is not None else "next: n goes to the worst row"
+        return "" if session.busy else "next: n goes to the worst row"
     worst = todo[0]
     results = results_of(session, config)
     goal = _reaching(session, results)

@@ -1,4 +1,4 @@
-"""Two calm themes. ``band0`` to ``band4`` are one hue, from the rows that own most of the loss to those that own none."""
+"""Two calm themes. ``band0`` to ``band4`` are one hue, from what owns most of the loss to what owns none."""
 
 from __future__ import annotations
 

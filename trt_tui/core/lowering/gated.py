@@ -1,9 +1,9 @@
 """The gated graph: one network in which precision is a runtime input.
 
-Every group stands in an ``If`` whose branches compute it in FP32, in a lower float precision (inputs, weights and
-results rounded by Cast pairs) and in INT8 (Q and DQ in FP32 arithmetic, with the scales the target holds). Gates and
-scales are fed, so that any config is one run of one loaded session. Weights are the network's own FP32 tensors in every
-branch.
+Every group stands in an ``If`` whose branches compute it in FP32 and in what is coarser: a lower float precision
+(inputs, weights and results rounded by Cast pairs) or INT8 (Q and DQ in FP32 arithmetic, with the scales the target
+holds). Gates, scales and weights are fed, so that any config is one run of one loaded session. A weight is rounded once
+for a config, outside the graph, by the same arithmetic.
 
 Beside the gated network ("test") the graph can hold a reference branch in FP32 and, for each group, a copy whose inputs
 come from the reference ("isolated"), with reductions on each pair of tensors so that only sums leave the session.
@@ -11,14 +11,16 @@ come from the reference ("isolated"), with reductions on each pair of tensors so
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
 from trt_tui.core import scales
-from trt_tui.core.lowering.typed import TYPES
+from trt_tui.core.lowering.typed import TYPES, typed_ports
 from trt_tui.core.network import FP16_MAX, Group, Kind, Layer, Network, Site
 from trt_tui.core.precision import Precision, PrecisionConfig
 
@@ -30,9 +32,24 @@ EXACT = frozenset(
 ROUNDS_LATER = frozenset(("Relu",))
 """Operators that rounding commutes with: the rounding before them can stand behind them."""
 
-SUMS = ("diff2", "ref2", "test2", "diff1", "diff_max", "ref_max", "nan", "inf")
+SUMS = ("diff2", "ref2", "test2", "diff1", "diff_max", "ref_max", "nan", "inf", "count")
 """What the reductions yield for each pair of tensors, in this order: sums of squares of difference, reference and
-test, sum and maximum of the absolute difference, maximum of the absolute reference, counts of NaN and Inf in test."""
+test, sum and maximum of the absolute difference, maximum of the absolute reference, counts of NaN and of Inf that only
+test has, number of elements."""
+
+_STATIC_BYTES = 1 << 20
+"""Constants up to this size are held a second time, rounded to the lower precision."""
+
+_GATES = ("fp32", "int8", "clean", "direct")
+"""Run in FP32; run in INT8; every float input already has the lower precision's values; that, and not in INT8."""
+
+
+@dataclass(frozen=True)
+class WeightInput:
+    """A weight that is fed: the layer input it stands for."""
+
+    group: str
+    site: Site
 
 
 @dataclass(frozen=True)
@@ -40,53 +57,114 @@ class Gated:
     """A gated graph and the names of what it is fed and what it yields.
 
     Attributes:
-        gates: Input names (bool scalars) by group: first "in FP32?", then "in INT8?" where the group can be.
+        lower: The float precision below FP32 that the graph holds.
+        other: What surrounds INT8 layers.
+        gates: Input names (bool scalars) by kind ("fp32", "int8", "clean", "direct"), by group.
         scale_inputs: Input names (float32 scalars) of activation scales, by tensor.
+        weight_inputs: What weight each further input is, by its name.
         outputs: Output names of the test branch by tensor of the network.
         reference: The same of the reference branch, where there is one.
-        accumulated: Output name of the sums of the test branch, shaped ``(len(measured), len(SUMS))``.
+        accumulated: Output name of the sums of the test branch, float64 shaped ``(len(measured), len(SUMS))``.
         isolated: The same of the isolated branch.
         measured: Groups in the order of the rows of the sums.
-        lower: The float precision below FP32 that the graph holds.
     """
 
     model: ir.Model
     network: Network
     lower: Precision
-    gates: Mapping[str, tuple[str, ...]]
+    other: Precision
+    gates: Mapping[str, Mapping[str, str]]
     scale_inputs: Mapping[str, str]
+    weight_inputs: Mapping[str, WeightInput]
     outputs: Mapping[str, str]
     reference: Mapping[str, str]
     accumulated: str | None
     isolated: str | None
     measured: tuple[str, ...]
+    _alive: weakref.WeakValueDictionary = field(default_factory=weakref.WeakValueDictionary, repr=False, compare=False)
+    _last: list[np.ndarray] = field(default_factory=list, repr=False, compare=False)
 
     def feeds(self, config: PrecisionConfig, ranges: Mapping[str, float]) -> dict[str, np.ndarray]:
-        """Gates and scales that make the test branch run in a config.
+        """Gates, scales and weights that make the test branch run in a config.
+
+        Weights in FP32 are the network's own arrays. Rounded ones are shared with earlier feeds that are still in use.
 
         Raises:
             InputError: an INT8 layer's input has no range.
             ValueError: the config asks for a float precision this graph does not hold.
         """
+        network = self.network
         fed: dict[str, np.ndarray] = {}
         needed: set[str] = set()
-        for name, gates in self.gates.items():
-            group = self.network.group(name)
-            precision = config.precision_of(group)
-            if precision in (Precision.FP16, Precision.BF16) and precision is not self.lower:
+        coarse: set[str] = set()  # tensors that have the lower precision's values
+        precisions = config.assignment(network)
+        for group in network.groups:
+            gates = self.gates.get(group.name)
+            if gates is None:
+                continue
+            precision = precisions[group.name]
+            if precision not in (Precision.FP32, Precision.INT8, self.lower):
                 raise ValueError(f"the graph holds {self.lower.label}, the config asks for {precision.label}")
-            fed[gates[0]] = np.array(precision is Precision.FP32)
-            if len(gates) > 1:
-                fed[gates[1]] = np.array(precision is Precision.INT8)
-            if precision is Precision.INT8:
+            int8 = precision is Precision.INT8
+            clean = coarse.issuperset(group.inputs)
+            values = {"fp32": precision is Precision.FP32, "int8": int8, "clean": clean, "direct": clean and not int8}
+            fed.update((name, np.array(values[kind])) for kind, name in gates.items())
+            if int8:
                 needed.update(site.tensor for site in group.activations())
-        amax = scales.activation_ranges(self.network, ranges, config)
+            if (self.other if int8 else precision) is not Precision.FP32:
+                coarse.update(group.outputs)
+        amax = scales.activation_ranges(network, ranges, config)
         for tensor, name in self.scale_inputs.items():
+            scale = np.float32(1)
             if tensor in needed:
-                fed[name] = scales.held(scales.require(self.network, amax, tensor), config.other)
-            else:
-                fed[name] = np.float32(1)
-        return {name: np.asarray(array) for name, array in fed.items()}
+                scale = scales.held(scales.require(network, amax, tensor), self.other)
+            fed[name] = np.asarray(scale)
+        weights = {name: self._weight(weight.site, precisions[weight.group])
+                   for name, weight in self.weight_inputs.items()}
+        self._last[:] = weights.values()
+        return fed | weights
+
+    def _weight(self, site: Site, precision: Precision) -> np.ndarray:
+        if precision is Precision.FP32:
+            return self.network.constant(site.tensor)
+        key = (site.tensor, site.axis if precision is Precision.INT8 else None, precision)
+        array = self._alive.get(key)
+        if array is None:
+            array = rounded_weight(self.network, site, precision, self.other)
+            self._alive[key] = array
+        return array
+
+
+def rounded_weight(network: Network, site: Site, precision: Precision, other: Precision) -> np.ndarray:
+    """A weight as a layer in a precision below FP32 sees it, float32, by the arithmetic of the typed network.
+
+    Args:
+        other: What surrounds INT8 layers: a weight is rounded to it before it is quantized, if it holds the scale.
+    """
+    if precision is not Precision.INT8:
+        return rounded_constant(network, site.tensor, precision)
+    scale = scales.weight_scale(network, site)
+    weight = network.constant(site.tensor)
+    if scales.held_type(scale, other) is Precision.FP16:
+        weight = rounded_constant(network, site.tensor, Precision.FP16)
+    scale = scales.held(scale, other)
+    if site.axis is not None:
+        scale = scale.reshape([-1 if axis == site.axis else 1 for axis in range(weight.ndim)])
+    result = weight / scale
+    np.rint(result, out=result)
+    np.clip(result, -128, 127, out=result)
+    result *= scale
+    return result
+
+
+def rounded_constant(network: Network, tensor: str, precision: Precision) -> np.ndarray:
+    """A constant rounded to FP16 or BF16, float32; what exceeds FP16 is clamped."""
+    array = network.constant(tensor)
+    if precision is Precision.FP16:
+        if float(network.constant_amax(tensor)) > FP16_MAX:
+            array = np.clip(array, np.float32(-FP16_MAX), np.float32(FP16_MAX))
+        return array.astype(np.float16).astype(np.float32)
+    return array.astype(ml_dtypes.bfloat16).astype(np.float32)
 
 
 def lower_gated(
@@ -106,9 +184,11 @@ def lower_gated(
         other: What surrounds INT8 layers: FP32, or ``lower``.
         outputs: Tensors to yield from each branch; the network's outputs by default.
         reference: Add the FP32 branch and the sums of the accumulated error at each measured group.
-        isolated: Add each measured group with its inputs taken from the reference, and its sums.
+        isolated: Add each measured group with its inputs taken from the reference, and its sums; needs ``reference``.
         measured: Groups to take sums at; all by default.
     """
+    if isolated and not reference:
+        raise ValueError("the isolated branch reads the reference")
     return _GatedLowering(network, lower, other).build(tuple(outputs), reference, isolated, measured)
 
 
@@ -124,10 +204,11 @@ class _GatedLowering:
         self.inputs: list[ir.Value] = []
         self.values: dict[str, ir.Value] = {}  # reference branch and what all branches share, by tensor name
         self.initializers: dict[str, ir.Value] = {}
-        self.gates: dict[str, tuple[str, ...]] = {}
-        self.gate_values: dict[str, tuple[ir.Value, ...]] = {}
+        self.gate_values: dict[str, dict[str, ir.Value]] = {}
         self.scale_values: dict[str, ir.Value] = {}
-        self.reference_sums: dict[str, tuple[ir.Value, ir.Value]] = {}
+        self.weight_values: dict[tuple[str, str, int], ir.Value] = {}
+        self.weight_inputs: dict[str, WeightInput] = {}
+        self.reference_sums: dict[str, tuple[ir.Value, ir.Value, ir.Value]] = {}
         self.inner_shapes: dict[str, frozenset[str]] = {}
 
     # -- the whole ----------------------------------------------------------------------------------------------
@@ -141,7 +222,7 @@ class _GatedLowering:
         for value in network.model.graph.initializers.values():
             self._weight(value.name, value.const_value)
         outputs = outputs or tuple(info.name for info in network.outputs)
-        self._declare_gates()
+        self._declare_inputs()
         if reference:
             self._emit_reference()
         else:
@@ -160,37 +241,68 @@ class _GatedLowering:
                 graph_outputs.append(value)
         accumulated_name = isolated_name = None
         if reference:
-            rows = [self._sums(network.group(name).tail, test[network.group(name).tail]) for name in names]
-            graph_outputs.append(self._stack(rows, "sums/accumulated"))
+            tails = [network.group(name).tail for name in names]
+            rows = [self._sums(tail, test[tail], self.nodes) for tail in tails]
+            graph_outputs.append(self._stack(rows, tails, "sums/accumulated"))
             accumulated_name = "sums/accumulated"
-        if isolated:
-            rows = []
-            for name in names:
-                group = network.group(name)
-                alone = self._emit_group(group, self.values, (group.tail,))[group.tail]
-                rows.append(self._sums(group.tail, alone))
-            graph_outputs.append(self._stack(rows, "sums/isolated"))
-            isolated_name = "sums/isolated"
-        graph = ir.Graph(self.inputs, graph_outputs, nodes=self.nodes, initializers=list(self.initializers.values()),
+            if isolated:
+                rows = [self._isolated(network.group(name)) for name in names]
+                graph_outputs.append(self._stack(rows, tails, "sums/isolated"))
+                isolated_name = "sums/isolated"
+        nodes, initializers = self._used(graph_outputs)
+        graph = ir.Graph(self.inputs, graph_outputs, nodes=nodes, initializers=initializers,
                          opset_imports=dict(network.model.graph.opset_imports), name="gated")
         graph.sort()
         model = ir.Model(graph, ir_version=max(network.model.ir_version, 8))
-        return Gated(model, network, self.lower, self.gates, {t: v.name for t, v in self.scale_values.items()},
-                     output_names, reference_names, accumulated_name, isolated_name, names)
+        gates = {group: {kind: v.name for kind, v in values.items()} for group, values in self.gate_values.items()}
+        return Gated(model, network, self.lower, self.other, gates,
+                     {t: v.name for t, v in self.scale_values.items()}, self.weight_inputs, output_names,
+                     reference_names, accumulated_name, isolated_name, names)
 
-    def _declare_gates(self) -> None:
+    def _used(self, outputs: Sequence[ir.Value]) -> tuple[list[ir.Node], list[ir.Value]]:
+        """Nodes and initializers that the outputs depend on."""
+        used = {id(value) for value in outputs}
+        producers = {id(value): node for node in self.nodes for value in node.outputs}
+        stack = [producers[id(value)] for value in outputs]
+        kept: set[int] = set()
+        while stack:
+            node = stack.pop()
+            if id(node) in kept:
+                continue
+            kept.add(id(node))
+            for value in _reads(node):
+                used.add(id(value))
+                if id(value) in producers:
+                    stack.append(producers[id(value)])
+        return ([node for node in self.nodes if id(node) in kept],
+                [value for value in self.initializers.values() if id(value) in used])
+
+    def _declare_inputs(self) -> None:
         for index, group in enumerate(self.network.groups):
             if self.lower not in group.allowed and not group.quantizable:
                 continue
-            values = [self._input(f"gate/{index}/fp32", ir.DataType.BOOL)]
+            kinds = ["fp32"]
             if group.quantizable:
-                values.append(self._input(f"gate/{index}/int8", ir.DataType.BOOL))
+                kinds.append("int8")
+                if self.other is self.lower and self.lower in group.allowed:
+                    kinds.append("clean")
                 for site in group.activations():
                     if site.tensor not in self.scale_values:
                         name = f"scale/{len(self.scale_values)}"
                         self.scale_values[site.tensor] = self._input(name, ir.DataType.FLOAT)
-            self.gate_values[group.name] = tuple(values)
-            self.gates[group.name] = tuple(value.name for value in values)
+                for number, site in enumerate(group.weights()):
+                    name = f"weight/{index}/{number}"
+                    value = self._input(name, ir.DataType.FLOAT, self.network.value(site.tensor).shape)
+                    self.weight_values[group.name, site.layer, site.index] = value
+                    self.weight_inputs[name] = WeightInput(group.name, site)
+            if self._may_be_direct(group):
+                kinds.append("direct")
+            self.gate_values[group.name] = {
+                kind: self._input(f"gate/{index}/{kind}", ir.DataType.BOOL) for kind in kinds}
+
+    def _may_be_direct(self, group: Group) -> bool:
+        """Whether the graph holds a branch for inputs that already have the lower precision's values."""
+        return self.lower in group.allowed and (self.other is self.lower or not group.quantizable)
 
     def _emit_reference(self) -> None:
         for layer in self.network.layers:
@@ -275,21 +387,29 @@ class _GatedLowering:
             for name in group.layers:
                 self._copy_layer(self.network.layer(name), local, self.nodes, self._name(name))
             return {tensor: local[tensor] for tensor in wanted}
-        lower = None
-        if self.lower in group.allowed:
-            lower = self._branch(group, scope, wanted, self.lower)
-        if len(gates) > 1:
-            int8 = self._branch(group, scope, wanted, Precision.INT8)
-            if lower is None:
-                coarse = int8
-            else:
-                node = self._if(gates[1], int8, lower, wanted, group.name)
-                coarse = ir.Graph([], list(node.outputs), nodes=[node], name=self._name("coarse"))
-        else:
-            coarse = lower
-        node = self._if(gates[0], self._branch(group, scope, wanted, Precision.FP32), coarse, wanted, group.name)
+        coarse = self._coarse(group, scope, wanted, direct="direct" in gates)
+        node = self._if(gates["fp32"], self._branch(group, scope, wanted, Precision.FP32), coarse, wanted, group.name)
         self.nodes.append(node)
         return dict(zip(wanted, node.outputs, strict=True))
+
+    def _coarse(self, group: Group, scope: Mapping[str, ir.Value], wanted: Sequence[str], direct: bool) -> ir.Graph:
+        """The group in whatever is asked below FP32."""
+        gates = self.gate_values[group.name]
+        if self.lower not in group.allowed:
+            return self._branch(group, scope, wanted, self.other, quantized=True)
+        if "int8" not in gates:
+            result = self._branch(group, scope, wanted, self.lower)
+        elif self.other is self.lower:
+            result = self._branch(group, scope, wanted, self.lower, gate=gates["int8"])
+        else:
+            int8 = self._branch(group, scope, wanted, self.other, quantized=True)
+            node = self._if(gates["int8"], int8, self._branch(group, scope, wanted, self.lower), wanted, group.name)
+            result = ir.Graph([], list(node.outputs), nodes=[node], name=self._name("coarse"))
+        if direct:
+            as_is = self._branch(group, scope, wanted, self.lower, clean=True)
+            node = self._if(gates["direct"], as_is, result, wanted, group.name)
+            result = ir.Graph([], list(node.outputs), nodes=[node], name=self._name("coarse"))
+        return result
 
     def _if(self, gate: ir.Value, then: ir.Graph, otherwise: ir.Graph, wanted: Sequence[str], name: str) -> ir.Node:
         node = ir.node("If", [gate], {"then_branch": then, "else_branch": otherwise}, num_outputs=len(wanted),
@@ -298,35 +418,54 @@ class _GatedLowering:
             self._describe(output, tensor)
         return node
 
-    def _branch(self, group: Group, scope: Mapping[str, ir.Value], wanted: Sequence[str], precision: Precision) -> ir.Graph:
-        """The group in one precision, as the body of an If that reads outer tensors."""
+    def _branch(self, group: Group, scope: Mapping[str, ir.Value], wanted: Sequence[str], around: Precision, *,
+                quantized: bool = False, gate: ir.Value | None = None, clean: bool = False) -> ir.Graph:
+        """The group with results in one float precision, as the body of an If that reads outer tensors.
+
+        Args:
+            quantized: The sites' activations pass through Q and DQ.
+            gate: They do so where this is true.
+            clean: What comes from outside has the precision's values already.
+        """
         network = self.network
         nodes: list[ir.Node] = []
-        around = self.other if precision is Precision.INT8 else precision
-        sites = {(s.layer, s.index): s for s in group.sites} if precision is Precision.INT8 else {}
+        lowers = around is not Precision.FP32
+        sites = {(s.layer, s.index): s for s in group.activations()} if quantized or gate is not None else {}
         local = _Scope(scope)
         produced: set[str] = set()
-        rounded: dict[str, ir.Value] = {}
-        coarse: set[str] = set()  # results that already have the precision's values
-        inside = set(group.layers)
+        prepared: dict[tuple[str, bool], ir.Value] = {}
+        coarse: set[str] = set(group.inputs) if clean else set()  # tensors that have the precision's values
         for name in group.layers:
             layer = network.layer(name)
             ports = _typed_inputs(network, layer)
             inputs: list[ir.Value | None] = []
+            typed: list[str] = []
             for index, tensor in enumerate(layer.inputs):
                 if not tensor:
                     inputs.append(None)
                     continue
+                fed = self.weight_values.get((group.name, name, index))
+                if fed is not None:
+                    inputs.append(fed)
+                    continue
                 value = self._local(group, local, tensor, nodes)
                 site = sites.get((name, index))
                 outside = tensor not in produced
+                if ports[index] and network.is_float(tensor):
+                    typed.append(tensor)
                 if site is not None:
-                    value = self._quantized(site, value, around if outside else Precision.FP32, nodes)
-                elif (outside and around is not Precision.FP32 and ports[index] and network.is_float(tensor)
+                    key = (tensor, True)
+                    if key not in prepared:
+                        prepared[key] = self._quantized(group, value, tensor, around if outside else Precision.FP32,
+                                                        gate, nodes)
+                    value = prepared[key]
+                elif (outside and lowers and ports[index] and network.is_float(tensor) and tensor not in coarse
                       and not self._rounds_after(layer, tensor)):
-                    if tensor not in rounded:
-                        rounded[tensor] = self._rounded(value, tensor, around, nodes)
-                    value = rounded[tensor]
+                    key = (tensor, False)
+                    if key not in prepared:
+                        prepared[key] = self._rounded(value, tensor, around, nodes)
+                    value = prepared[key]
+                    coarse.add(tensor)
                 inputs.append(value)
             node = self._clone(layer, inputs, self._name(name))
             nodes.append(node)
@@ -334,8 +473,8 @@ class _GatedLowering:
                 if tensor:
                     local[tensor] = output
                     produced.add(tensor)
-            if around is not Precision.FP32:
-                self._round_results(layer, node, around, local, coarse, inside, wanted, nodes)
+            if lowers:
+                self._round_results(group, layer, node, typed, around, local, coarse, wanted, nodes)
         results = []
         for tensor in wanted:
             value = local[tensor]
@@ -343,7 +482,7 @@ class _GatedLowering:
                 value = self._add(nodes, "Identity", [value], {}, f"{tensor}/result")
             self._describe(value, tensor)
             results.append(value)
-        return ir.Graph([], results, nodes=nodes, name=self._name(f"{group.name}/{precision.value}"))
+        return ir.Graph([], results, nodes=nodes, name=self._name(f"{group.name}/{around.value}"))
 
     def _local(self, group: Group, local: _Scope, tensor: str, nodes: list[ir.Node]) -> ir.Value:
         """A tensor as a branch sees it; shape arithmetic on the group's own tensors is copied into the branch."""
@@ -369,21 +508,18 @@ class _GatedLowering:
             return False
         return tensor not in self.network.constants or float(self.network.constant_amax(tensor)) <= FP16_MAX
 
-    def _round_results(self, layer: Layer, node: ir.Node, precision: Precision, local: _Scope, coarse: set[str],
-                       inside: set[str], wanted: Sequence[str], nodes: list[ir.Node]) -> None:
+    def _round_results(self, group: Group, layer: Layer, node: ir.Node, typed: Sequence[str], precision: Precision,
+                       local: _Scope, coarse: set[str], wanted: Sequence[str], nodes: list[ir.Node]) -> None:
         """Rounds a layer's results where its operator can yield values that the precision does not have."""
         network = self.network
-        if layer.kind is Kind.COPY or layer.op_type in EXACT:
-            floats = [t for t in layer.inputs if t and network.is_float(t)]
-            clean = layer.op_type in EXACT and layer.kind is not Kind.COPY
-            if all(t in coarse or clean and t not in local for t in floats):
-                coarse.update(layer.outputs)
-                return
+        if (layer.kind is Kind.COPY or layer.op_type in EXACT) and coarse.issuperset(typed):
+            coarse.update(layer.outputs)
+            return
         for tensor, output in zip(layer.outputs, node.outputs, strict=True):
             if not tensor or not network.is_float(tensor):
                 continue
             users = network.consumers.get(tensor, [])
-            if (len(users) == 1 and users[0] in inside and tensor not in wanted
+            if (len(users) == 1 and users[0] in group.layers and tensor not in wanted
                     and network.layer(users[0]).op_type in ROUNDS_LATER):
                 continue
             local[tensor] = self._round(output, precision, nodes)
@@ -391,8 +527,15 @@ class _GatedLowering:
 
     def _rounded(self, value: ir.Value, tensor: str, precision: Precision, nodes: list[ir.Node]) -> ir.Value:
         """A tensor from outside rounded to a precision; a constant beyond FP16 is clamped first."""
-        if precision is Precision.FP16 and tensor in self.network.constants:
-            if float(self.network.constant_amax(tensor)) > FP16_MAX:
+        network = self.network
+        if tensor in network.constants:
+            sizes = value.shape.numpy() if value.shape is not None and value.shape.is_static() else None
+            if sizes is not None and 4 * int(np.prod(sizes)) <= _STATIC_BYTES:
+                name = f"{precision.value}/{tensor}"
+                if name not in self.initializers:
+                    self._held(rounded_constant(network, tensor, precision), name)
+                return self.initializers[name]
+            if precision is Precision.FP16 and float(network.constant_amax(tensor)) > FP16_MAX:
                 low, high = self._scalar(-FP16_MAX), self._scalar(FP16_MAX)
                 value = self._add(nodes, "Clip", [value, low, high], {}, "clamped")
         return self._round(value, precision, nodes)
@@ -401,84 +544,162 @@ class _GatedLowering:
         low = self._add(nodes, "Cast", [value], {"to": int(TYPES[precision])}, "low")
         return self._add(nodes, "Cast", [low], {"to": int(ir.DataType.FLOAT)}, "rounded")
 
-    def _quantized(self, site: Site, value: ir.Value, around: Precision, nodes: list[ir.Node]) -> ir.Value:
-        if site.role == "weight":
-            scale = scales.weight_scale(self.network, site)
-            kept = scales.held_type(scale, self.other)
-            if around is Precision.FP16 and kept is Precision.FP16:
-                value = self._rounded(value, site.tensor, around, nodes)
-            step = self._array(scales.held(scale, self.other), f"scale/{site.tensor}/{site.axis}")
-        else:
-            if around is not Precision.FP32:
-                value = self._round(value, around, nodes)
-            step = self.scale_values[site.tensor]
-        zero = self._array(np.zeros(step.shape.numpy() if site.role == "weight" else (), np.int8),
-                           f"zero/{site.tensor}/{site.axis}" if site.role == "weight" else "zero")
-        attributes = {} if site.axis is None else {"axis": site.axis}
-        codes = self._add(nodes, "QuantizeLinear", [value, step, zero], attributes, "codes")
-        return self._add(nodes, "DequantizeLinear", [codes, step, zero], attributes, "dequantized")
+    def _quantized(self, group: Group, value: ir.Value, tensor: str, around: Precision, gate: ir.Value | None,
+                   nodes: list[ir.Node]) -> ir.Value:
+        """An activation rounded to the surrounding type and to INT8, where the gate says so or there is none."""
+
+        def codes(rounds: bool, nodes: list[ir.Node]) -> ir.Value:
+            source = self._round(value, around, nodes) if rounds else value
+            pair = [self.scale_values[tensor], self._array(np.zeros((), np.int8), "zero")]
+            integers = self._add(nodes, "QuantizeLinear", [source, *pair], {}, "codes")
+            return self._add(nodes, "DequantizeLinear", [integers, *pair], {}, "dequantized")
+
+        def rounded(nodes: list[ir.Node]) -> ir.Value:
+            if around is Precision.FP32:
+                return self._add(nodes, "Identity", [value], {}, "as_is")
+            return self._round(value, around, nodes)
+
+        def choice(gate: ir.Value, then, otherwise, nodes: list[ir.Node]) -> ir.Value:
+            graphs = []
+            for emit in (then, otherwise):
+                inner: list[ir.Node] = []
+                result = emit(inner)
+                self._describe(result, tensor)
+                graphs.append(ir.Graph([], [result], nodes=inner, name=self._name("prepared")))
+            node = self._if(gate, *graphs, (tensor,), tensor)
+            nodes.append(node)
+            return node.outputs[0]
+
+        rounds = around is not Precision.FP32
+        if gate is None:
+            return codes(rounds, nodes)
+
+        def int8(nodes: list[ir.Node]) -> ir.Value:
+            if not rounds:
+                return codes(False, nodes)
+            clean = self.gate_values[group.name]["clean"]
+            return choice(clean, lambda inner: codes(False, inner), lambda inner: codes(True, inner), nodes)
+
+        return choice(gate, int8, rounded, nodes)
 
     # -- sums ---------------------------------------------------------------------------------------------------
 
-    def _sums(self, tensor: str, test: ir.Value) -> ir.Value:
-        """The row of `SUMS` for a tensor of the reference and its counterpart, shaped ``(1, len(SUMS))``."""
-        reference = self.values[tensor]
-        nodes = self.nodes
-        if tensor not in self.reference_sums:
-            squares = self._reduce("ReduceSumSquare", reference)
-            largest = self._largest(reference)
-            self.reference_sums[tensor] = (squares, largest)
-        squares, largest = self.reference_sums[tensor]
-        difference = self._add(nodes, "Sub", [test, reference], {}, "difference")
-        absolute = self._add(nodes, "Abs", [difference], {}, "absolute")
-        diff2 = self._reduce("ReduceSumSquare", difference)
-        test2 = self._reduce("ReduceSumSquare", test)
-        diff1 = self._reduce("ReduceSum", absolute)
-        diff_max = self._reduce("ReduceMax", absolute)
-        bad = self._add(nodes, "IsNaN", [self._add(nodes, "Sub", [test2, test2], {}, "probe")], {}, "bad")
-        counted = self._counted(test)
-        none = self._array(np.zeros(1, np.float32), "zero/count")
-        zeros = [ir.node("Identity", [none], name=self._name("clean")) for _ in range(2)]
-        for node in zeros:
-            node.outputs[0].name = self._name("none")
-            node.outputs[0].dtype, node.outputs[0].shape = ir.DataType.FLOAT, ir.Shape([1])
-        clean = ir.Graph([], [node.outputs[0] for node in zeros], nodes=zeros, name=self._name("clean"))
-        scalar = self._add(nodes, "Squeeze", [bad], {}, "bad_scalar")
-        counts = ir.node("If", [scalar], {"then_branch": counted, "else_branch": clean}, num_outputs=2,
-                         name=self._name("count"))
-        for output in counts.outputs:
-            output.name = self._name("count")
-        nodes.append(counts)
-        return self._add(nodes, "Concat", [diff2, squares, test2, diff1, diff_max, largest, *counts.outputs],
-                         {"axis": 0}, "sums")
+    def _isolated(self, group: Group) -> ir.Value:
+        """The row of `SUMS` for a group whose inputs come from the reference; no error where it runs in FP32."""
+        tail = group.tail
+        exact: list[ir.Node] = []
+        squares, largest, _ = self._reference_sums(tail)
+        none = self._array(np.zeros(1, np.float32), "none")
+        row = self._row([none, squares, squares, none, none, largest, none, none], exact)
+        gates = self.gate_values.get(group.name)
+        if gates is None:
+            self.nodes.extend(exact)
+            return row
+        coarse = self._coarse(group, self.values, (tail,), direct=False)
+        alone = coarse.outputs[0]
+        nodes = list(coarse)
+        coarse.outputs.clear()
+        coarse.remove(nodes)
+        measured = self._sums(tail, alone, nodes)
+        node = ir.node("If", [gates["fp32"]], {
+            "then_branch": ir.Graph([], [row], nodes=exact, name=self._name("exact")),
+            "else_branch": ir.Graph([], [measured], nodes=nodes, name=self._name("alone"))},
+            name=self._name(f"isolated/{group.name}"))
+        self._declare_row(node.outputs[0])
+        self.nodes.append(node)
+        return node.outputs[0]
 
-    def _counted(self, test: ir.Value) -> ir.Graph:
-        """Counts of NaN and of Inf; runs only where the sum of squares is not finite."""
+    def _sums(self, tensor: str, test: ir.Value, nodes: list[ir.Node]) -> ir.Value:
+        """The row of `SUMS`, but for the count, for a tensor of the reference and its counterpart, float64 ``(8,)``.
+
+        Sums are taken in float32 where they are finite, else in float64 and with NaN and Inf counted.
+        """
+        squares, largest, reference = self._reference_sums(tensor)
+        flat = self._flat(test, nodes)
+        difference = self._add(nodes, "Sub", [flat, reference], {}, "difference")
+        diff2 = self._reduce("ReduceSumSquare", difference, nodes)
+        test2 = self._reduce("ReduceSumSquare", flat, nodes)
+        diff1 = self._reduce("ReduceL1", difference, nodes)
+        diff_max = self._largest(difference, nodes)
+        probe = self._add(nodes, "Add", [self._add(nodes, "Add", [diff2, test2], {}, "probe"), squares], {}, "probe")
+        finite = self._add(nodes, "Less", [probe, self._scalar(float(np.finfo(np.float32).max))], {}, "finite")
+        fast: list[ir.Node] = []
+        none = self._array(np.zeros(1, np.float32), "none")
+        row = self._row([diff2, squares, test2, diff1, diff_max, largest, none, none], fast)
+        node = ir.node("If", [finite], {
+            "then_branch": ir.Graph([], [row], nodes=fast, name=self._name("finite")),
+            "else_branch": self._careful_sums(flat, reference)}, name=self._name("sums"))
+        self._declare_row(node.outputs[0])
+        nodes.append(node)
+        return node.outputs[0]
+
+    def _careful_sums(self, test: ir.Value, reference: ir.Value) -> ir.Graph:
         nodes: list[ir.Node] = []
-        results = []
-        for operator in ("IsNaN", "IsInf"):
-            flags = self._add(nodes, operator, [test], {}, "flags")
-            numbers = self._add(nodes, "Cast", [flags], {"to": int(ir.DataType.FLOAT)}, "numbers")
-            result = self._reduce("ReduceSum", numbers, nodes)
-            result.dtype, result.shape = ir.DataType.FLOAT, ir.Shape([1])
-            results.append(result)
-        return ir.Graph([], results, nodes=nodes, name=self._name("counted"))
 
-    def _reduce(self, operator: str, value: ir.Value, nodes: list[ir.Node] | None = None) -> ir.Value:
-        nodes = self.nodes if nodes is None else nodes
-        flat = self._add(nodes, "Reshape", [value, self._array(np.array([-1], np.int64), "flat")], {}, "flat")
+        def add(operator: str, *inputs: ir.Value, **attributes) -> ir.Value:
+            return self._add(nodes, operator, list(inputs), attributes, operator.lower())
+
+        def double(value: ir.Value) -> ir.Value:
+            return add("Cast", value, to=int(ir.DataType.DOUBLE))
+
+        def only_in_test(operator: str) -> ir.Value:
+            flags = add("And", add(operator, test), add("Not", add(operator, reference)))
+            return self._reduce("ReduceSum", double(flags), nodes)
+
+        wide, expected = double(test), double(reference)
+        zero = self._array(np.zeros((), np.float64), "zero64")
+        difference = add("Where", add("Equal", wide, expected), zero, add("Sub", wide, expected))
+        absolute = add("Abs", difference)
+        row = self._add(nodes, "Concat", [
+            self._reduce("ReduceSumSquare", difference, nodes), self._reduce("ReduceSumSquare", expected, nodes),
+            self._reduce("ReduceSumSquare", wide, nodes), self._reduce("ReduceSum", absolute, nodes),
+            self._reduce("ReduceMax", absolute, nodes), self._reduce("ReduceMax", add("Abs", expected), nodes),
+            only_in_test("IsNaN"), only_in_test("IsInf")], {"axis": 0}, "row")
+        self._declare_row(row)
+        return ir.Graph([], [row], nodes=nodes, name=self._name("careful"))
+
+    def _reference_sums(self, tensor: str) -> tuple[ir.Value, ir.Value, ir.Value]:
+        """Sum of squares and largest magnitude of a tensor of the reference, and the tensor as one row."""
+        if tensor not in self.reference_sums:
+            flat = self._flat(self.values[tensor], self.nodes)
+            squares = self._reduce("ReduceSumSquare", flat, self.nodes)
+            self.reference_sums[tensor] = (squares, self._largest(flat, self.nodes), flat)
+        return self.reference_sums[tensor]
+
+    def _flat(self, value: ir.Value, nodes: list[ir.Node]) -> ir.Value:
+        return self._add(nodes, "Reshape", [value, self._array(np.array([-1], np.int64), "flat")], {}, "flat")
+
+    def _reduce(self, operator: str, flat: ir.Value, nodes: list[ir.Node]) -> ir.Value:
         return self._add(nodes, operator, [flat], {"keepdims": 1}, operator.lower())
 
-    def _largest(self, value: ir.Value) -> ir.Value:
-        return self._reduce("ReduceMax", self._add(self.nodes, "Abs", [value], {}, "magnitude"))
+    def _largest(self, flat: ir.Value, nodes: list[ir.Node]) -> ir.Value:
+        least = self._add(nodes, "Neg", [self._reduce("ReduceMin", flat, nodes)], {}, "negated")
+        return self._add(nodes, "Max", [self._reduce("ReduceMax", flat, nodes), least], {}, "largest")
 
-    def _stack(self, rows: list[ir.Value], name: str) -> ir.Value:
-        joined = self._add(self.nodes, "Concat", rows, {"axis": 0}, "rows")
-        shape = self._array(np.array([-1, len(SUMS)], np.int64), "shape/sums")
-        node = ir.node("Reshape", [joined, shape], name=name)
+    def _row(self, columns: list[ir.Value], nodes: list[ir.Node]) -> ir.Value:
+        joined = self._add(nodes, "Concat", columns, {"axis": 0}, "columns")
+        row = self._add(nodes, "Cast", [joined], {"to": int(ir.DataType.DOUBLE)}, "row")
+        self._declare_row(row)
+        return row
+
+    def _declare_row(self, row: ir.Value) -> None:
+        if row.name is None:
+            row.name = self._name("row")
+        row.type, row.shape = ir.TensorType(ir.DataType.DOUBLE), ir.Shape([len(SUMS) - 1])
+
+    def _stack(self, rows: list[ir.Value], tails: Sequence[str], name: str) -> ir.Value:
+        nodes = self.nodes
+        sizes = [self._add(nodes, "Shape", [self._reference_sums(tail)[2]], {}, "size") for tail in tails]
+        counts = self._add(nodes, "Cast", [self._add(nodes, "Concat", sizes, {"axis": 0}, "sizes")],
+                           {"to": int(ir.DataType.DOUBLE)}, "counts")
+        parts = []
+        for value, columns in ((self._add(nodes, "Concat", rows, {"axis": 0}, "rows"), len(SUMS) - 1), (counts, 1)):
+            shape = self._array(np.array([-1, columns], np.int64), f"shape/{columns}")
+            parts.append(self._add(nodes, "Reshape", [value, shape], {}, "table"))
+        node = ir.node("Concat", parts, {"axis": 1}, name=name)
         node.outputs[0].name = name
-        node.outputs[0].dtype = ir.DataType.FLOAT
-        self.nodes.append(node)
+        node.outputs[0].dtype = ir.DataType.DOUBLE
+        nodes.append(node)
         return node.outputs[0]
 
     # -- pieces -------------------------------------------------------------------------------------------------
@@ -487,7 +708,9 @@ class _GatedLowering:
         self.counter += 1
         return f"{base}#{self.counter}"
 
-    def _add(self, nodes: list[ir.Node], operator: str, inputs: list[ir.Value], attributes: dict, base: str) -> ir.Value:
+    def _add(
+        self, nodes: list[ir.Node], operator: str, inputs: list[ir.Value], attributes: dict, base: str
+    ) -> ir.Value:
         node = ir.node(operator, inputs, attributes, name=self._name(base))
         node.outputs[0].name = node.name
         nodes.append(node)
@@ -529,8 +752,8 @@ class _GatedLowering:
         result.type, result.shape = value.type, value.shape
         return result
 
-    def _input(self, name: str, dtype: ir.DataType) -> ir.Value:
-        value = ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape([]))
+    def _input(self, name: str, dtype: ir.DataType, shape: ir.Shape | None = None) -> ir.Value:
+        value = ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape([]) if shape is None else shape)
         self.inputs.append(value)
         return value
 
@@ -540,15 +763,29 @@ class _GatedLowering:
         self.values[name] = value
 
     def _array(self, array: np.ndarray, name: str) -> ir.Value:
-        name = f"gated/{name}/{'x'.join(map(str, array.shape))}"
+        name = f"gated/{name}"
         if name not in self.initializers:
-            value = ir.Value(name=name, type=ir.TensorType(ir.DataType.from_numpy(array.dtype)),
-                             shape=ir.Shape(array.shape), const_value=ir.tensor(array, name=name))
-            self.initializers[name] = value
+            self._held(array, name)
         return self.initializers[name]
 
+    def _held(self, array: np.ndarray, name: str) -> None:
+        self.initializers[name] = ir.Value(
+            name=name, type=ir.TensorType(ir.DataType.from_numpy(array.dtype)), shape=ir.Shape(array.shape),
+            const_value=ir.tensor(array, name=name))
+
     def _scalar(self, number: float) -> ir.Value:
-        return self._array(np.array(number, np.float32), f"scalar/{number:g}")
+        return self._array(np.array(number, np.float32), f"scalar/{number!r}")
+
+
+def _reads(node: ir.Node) -> list[ir.Value]:
+    """Values that a node and its subgraphs read."""
+    found = [value for value in node.inputs if value is not None]
+    for attr in node.attributes.values():
+        if attr.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
+            for graph in (attr.value,) if attr.type == ir.AttributeType.GRAPH else attr.value:
+                found.extend(value for inner in graph for value in _reads(inner))
+                found.extend(graph.outputs)
+    return found
 
 
 class _Scope(dict):
@@ -589,6 +826,4 @@ def _find(scope: Mapping[str, ir.Value], name: str) -> ir.Value | None:
 
 
 def _typed_inputs(network: Network, layer: Layer) -> list[bool]:
-    from trt_tui.core.lowering.typed import typed_ports
-
     return typed_ports(network.node(layer.name), max(network.opset, 17))[0]

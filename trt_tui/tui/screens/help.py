@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from trt_tui.tui.actions import ACTIONS, key_text
 from trt_tui.tui.screens.dialogs import Page
-
 from trt_tui.tui.state import Line
 
 if TYPE_CHECKING:

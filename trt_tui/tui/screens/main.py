@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +18,7 @@ from trt_tui.core.network import Group
 from trt_tui.core.precision import OFFERED, Precision, PrecisionConfig
 from trt_tui.errors import TrtTuiError
 from trt_tui.jobs import messages
+from trt_tui.target import parse_target
 from trt_tui.tui import actions, state
 from trt_tui.tui.screens.configs import ConfigList, ConfigsPage
 from trt_tui.tui.screens.dialogs import ErrorDialog, Item, Page, Picker, Prompt, Question
@@ -54,17 +55,15 @@ class MainScreen(Screen):
 
     Args:
         session: What is shown and driven.
-        clock: Seconds that only grow; tests give their own.
     """
 
     BINDINGS = actions.bindings()
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (120, "-wide")]
     VERTICAL_BREAKPOINTS = [(0, "-short"), (34, "-tall")]
 
-    def __init__(self, session: Session, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, session: Session) -> None:
         super().__init__()
         self.session = session
-        self.clock = clock
         self.model: TreeModel | None = None
         self.figures: Figures | None = None
         self.view = View.TREE
@@ -79,8 +78,9 @@ class MainScreen(Screen):
         self.failure: messages.Failed | messages.Died | None = None
         self.following = True
         self._last_shares: dict[str, float] = {}
-        self._job: tuple[int, float] | None = None
         self._phase = ""
+        self._noticed = False
+        self._looked: tuple[str, PrecisionConfig] | None = None
         self._stale_figures = False
         self._update: Timer | None = None
         self._rest: Timer | None = None
@@ -176,10 +176,11 @@ class MainScreen(Screen):
                        "Nothing is lost: press f5 to measure again; o shows the log.")
         elif isinstance(event, messages.Progress):
             self._phase = event.phase
-            if self._job is None or self._job[0] != event.job:
-                self._job = (event.job, self.clock())
         elif isinstance(event, messages.StatsMeasured | messages.OptionsMeasured) and self._rest is None:
             self.draw_detail()
+        if self.session.notice and not self._noticed:
+            self._noticed = True
+            self.say(self.session.notice, "")
         if self._update is None:
             self._update = self.set_timer(UPDATE_S, self._updated)
 
@@ -201,8 +202,6 @@ class MainScreen(Screen):
         if not self.is_mounted:
             return
         session, width = self.session, self.size.width
-        if self.session.job is None:
-            self._job = None
         self._open_model()
         if self.model is not None and (figures or self.figures is None):
             self._stale_figures = False
@@ -265,6 +264,7 @@ class MainScreen(Screen):
             worst = max(self.order, key=self.order.get)
             cursor_key = self.model.rows[worst].path if worst in self.figures.loud() else None
         tree.show(rows, self.figures, self.view is View.WORST, cursor_key)
+        self._look_where_it_is()
         if not rows:
             tree.show_empty([[], [("   nothing matches; esc clears the filter", "dim")]])
         self.query_one("#blocks-rule", Rule).set("3 Blocks", "space on a row label = the role everywhere")
@@ -318,7 +318,7 @@ class MainScreen(Screen):
         elif self.message is not None:
             pane.lines = [first]
         else:
-            if state.width_of(first) + len(step) + 2 > width and self.session.job is None:
+            if state.width_of(first) + len(step) + 2 > width and not self.session.busy:
                 first = []
             pane.lines = [state.padded(first, width, [(f"{step} ", "strong")] if step else [])]
         self.query_one("#job-rule", Rule).set("" if self.has_class("-wide") or not warning else f"! {warning}")
@@ -588,18 +588,16 @@ class MainScreen(Screen):
         self.call_after_refresh(self.draw)
 
     def do_colour(self) -> None:
-        runs = {"config": ("config", "c"), "int8": ("INT8 all", "8"), "fp16": ("FP16 all", "6")}
+        runs = {"config": "config", "int8": "INT8 all", "fp16": "FP16 all"}
         measures = {Measure.OWNS: ("what each owns of the error", "o"), Measure.ISOLATED: ("isolated error", "i"),
                     Measure.ACCUMULATED: ("accumulated error", "a")}
-        keys = "oiaOIA"
         items = []
-        for run, (run_title, run_key) in runs.items():
+        for run, run_title in runs.items():
             for measure, (title, key) in measures.items():
                 found = state.figures(self.session, self.model, measure, run)
                 empty = "" if found.values or found.bad else "not measured"
                 shown_key = key if run == "config" else {"int8": "123", "fp16": "456"}[run]["oia".index(key)]
                 items.append(Item(shown_key, f"{run_title:<9} {title}", (measure, run), empty))
-        del keys, run_key
 
         def chosen(value: tuple[Measure, str] | None) -> None:
             if value is not None:
@@ -674,7 +672,8 @@ class MainScreen(Screen):
         self.draw_status()
 
     def do_stop(self) -> None:
-        age = self.clock() - self._job[1] if self._job is not None else 0.0
+        started = self.session.job_started
+        age = time.monotonic() - started if started is not None else 0.0
         if age <= ASK_AFTER_S:
             self._stop()
             return
@@ -689,28 +688,27 @@ class MainScreen(Screen):
 
     def _stop(self) -> None:
         self.session.stop_job()
-        self.last_word = "stopping …" if self.session.job is not None else "stopped; the last results stay"
+        self.last_word = "stopping …" if self.session.busy else "stopped; the last results stay"
         self.draw_status()
 
     def do_target(self) -> None:
         def check(text: str) -> str:
             try:
-                state.parse_target(text, self.session)
-            except ValueError as error:
-                return str(error)
+                parse_target(text)
+            except TrtTuiError as error:
+                return f"{error.cause}. {error.next_step}"
             return ""
 
         def typed(text: str | None) -> None:
             if text is not None:
-                self.session.target = state.parse_target(text, self.session)
+                self.session.set_target(text)
                 self.draw()
 
         target = self.session.target
-        value = f"{target.kind}>={target.value:g}" if target is not None else "sqnr>=20"
-        note = "sqnr>=20 (dB, worst output), agreement>=99%"
+        note = "sqnr>=20 (dB, worst output), cosine>=0.999, agreement>=0.99"
         if self.session.reference_metric:
-            note += ", metric>=base-0.01"
-        self.app.push_screen(Prompt("Target", value, note, check), typed)
+            note += ", metric>=base-0.01, metric>=base-1%"
+        self.app.push_screen(Prompt("Target", target.text if target is not None else "sqnr>=20", note, check), typed)
 
     # -- configs and files --------------------------------------------------------------------------------------
 
@@ -797,9 +795,6 @@ class MainScreen(Screen):
     def do_theme(self) -> None:
         self.app.theme = "trt-light" if self.app.theme == "trt-dark" else "trt-dark"
 
-    async def action_quit(self) -> None:
-        await self.app.action_quit()
-
     def do_quit(self) -> None:
         self.app.quit()
 
@@ -819,7 +814,16 @@ class MainScreen(Screen):
         self.draw_detail()
         group = self.current_group
         if group is not None and self.session.data is not None:
+            self._looked = (group.name, self.session.config)
             self.session.look_at(group)
+
+    def _look_where_it_is(self) -> None:
+        """Asks for the detail of a row that the cursor is on without having been moved there by a key."""
+        group = self.current_group
+        if group is None or self._rest is not None or self._looked == (group.name, self.session.config):
+            return
+        if not self.following or state.shares_of(self.session, "config"):
+            self._rest = self.set_timer(REST_S, self._rested)
 
     @on(LayerTree.Opened)
     def _double_clicked(self) -> None:

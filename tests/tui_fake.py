@@ -1,0 +1,215 @@
+"""A session whose child process is a table: the same stores and the same changes, with answers that are computed here.
+
+Each quantizable group of the network has a fixed noise power in INT8 and a small one in FP16; the judged error is
+their sum, so that shares, what-ifs and verdicts agree with each other as real ones do.
+"""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+
+import onnx
+
+from trt_tui.core.calibration import Calibration, TensorStats, TopChannels
+from trt_tui.core.comparison import EngineResult, Errors, GroupErrors, OutputErrors, Share, Verdict
+from trt_tui.core.judge import Judged
+from trt_tui.core.network import Group, Outline, open_network
+from trt_tui.core.precision import Precision, PrecisionConfig
+from trt_tui.jobs import messages as m
+from trt_tui.saved import Store
+from trt_tui.session import Session
+
+SAMPLES = 64
+_NOISE = (0.046, 0.021, 0.0080, 0.0046, 0.0027, 0.0012, 0.0004, 0.00005)
+_METHODS = {"minmax": 1.0, "percentile": 0.4, "entropy": 0.35, "mse": 0.3}
+
+
+def outline_of(model: onnx.ModelProto, name: str) -> Outline:
+    """The outline of a test network."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / name
+        onnx.save(model, path)
+        outline = open_network(path).outline()
+    return outline
+
+
+class FakeClient:
+    """In place of the child process: numbers jobs, remembers what was asked."""
+
+    pid = 4242
+
+    def __init__(self) -> None:
+        self.sent: list[m.Request] = []
+        self.stopped = 0
+        self.closed = False
+
+    def send(self, request: m.Request) -> int:
+        self.sent.append(request)
+        return len(self.sent)
+
+    def stop(self) -> None:
+        self.stopped += 1
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class FakeSession(Session):
+    """See the module's docstring.
+
+    Args:
+        outline: The network.
+        answers: Names of the requests that are answered: all by default; the others stay running.
+        worst: Names of the groups with the highest noise, the noisiest first; the first quantizable ones by default.
+        nan: Groups that give NaN in FP16.
+        random: Whether the inputs are random ones.
+        metric: Whether there is a metric.
+    """
+
+    def __init__(self, options: m.Options, deliver: Callable[[m.Event], None], *, outline: Outline, store: Path,
+                 answers: Iterable[str] = ("Open", "Compare", "WhatIf", "TryOptions", "Stats", "Build"),
+                 worst: tuple[str, ...] = (), nan: tuple[str, ...] = (), random: bool = False, metric: bool = True,
+                 partial: bool = False, **session_options: object) -> None:
+        super().__init__(options, deliver, store=Store(store), **session_options)
+        self._client = FakeClient()
+        self.deliver = deliver
+        self.known = outline
+        self.answers = set(answers)
+        self.nan = set(nan)
+        self.is_random = random
+        self.has_metric = metric
+        self.partial = partial
+        order = [*worst, *(g.name for g in outline.groups if g.quantizable and g.name not in worst)]
+        self.noise = {name: _NOISE[min(i, len(_NOISE) - 1)] for i, name in enumerate(order)}
+
+    def _ask(self, request: m.Request) -> None:
+        super()._ask(request)
+        job = len(self._client.sent)
+        if type(request).__name__ in self.answers:
+            for event in self.answer(job, request):
+                self.deliver(event)
+
+    def answer(self, job: int, request: m.Request) -> Iterator[m.Event]:
+        """The events that answer a request."""
+        yield from getattr(self, f"_answer_{type(request).__name__.lower()}")(job, request)
+        yield m.Done(job)
+
+    # -- figures ------------------------------------------------------------------------------------------------
+
+    def part(self, group: Group, config: PrecisionConfig) -> float:
+        """The noise power of one group in a config."""
+        precision = config.precision_of(group)
+        if precision is Precision.INT8:
+            power = self.noise.get(group.name, 0.0)
+            ranges = [config.ranges[s.tensor].method for s in group.activations() if s.tensor in config.ranges]
+            return power * (_METHODS[ranges[0]] if ranges else 1.0)
+        return 2e-8 if precision in (Precision.FP16, Precision.BF16) else 0.0
+
+    def energy(self, config: PrecisionConfig) -> float:
+        return sum(self.part(group, config) for group in self.known.groups)
+
+    def verdict(self, config: PrecisionConfig, samples: int = SAMPLES, offset: float = 0.0) -> Verdict:
+        energy = self.energy(config)
+        nan = 17 if any(config.precision_of(self.known.group_by_name[n]) is Precision.FP16 for n in self.nan) else 0
+        decibels = None if energy == 0 or nan else -10 * math.log10(energy) + offset
+        errors = Errors(decibels, cosine=1 - energy / 2, nan=nan, exact=energy == 0 and not nan)
+        metric = {"f1": 0.873 - 2.2 * energy} if self.has_metric else {}
+        agreement = None if self.has_metric else 1 - 1.5 * energy
+        worst = None if decibels is None else decibels - 6.1
+        return Verdict({self.known.outputs[0].name: OutputErrors(errors, 37, worst)}, metric, agreement, samples,
+                       SAMPLES, energy)
+
+    def shares(self, config: PrecisionConfig) -> dict[str, Share]:
+        energy = self.energy(config)
+        found = {}
+        for group in self.known.groups:
+            part = self.part(group, config)
+            kept = energy - part
+            found[group.name] = Share(part / energy if energy else 0.0, -10 * math.log10(kept) if kept > 0 else None,
+                                      -10 * math.log10(part) if part else None)
+        return found
+
+    def stats_of(self, group: Group) -> dict[str, TensorStats]:
+        histogram = [0] * 64
+        for index in range(18, 46):
+            histogram[index] = int(40000 * math.exp(-((index - 38) / 3.0) ** 2)) + (3 if index > 41 else 0)
+        top = TopChannels(2, 384, (7, 211, 30), 9.4)
+        ranges = {name: 41.2 * factor for name, factor in _METHODS.items()}
+        return {tensor: TensorStats(41.2, 0.47, 2.1, 9.7, 500_000, 12, tuple(histogram), 0.0, 0.002, 0, ranges, top)
+                for tensor in (*group.inputs, group.tail)}
+
+    # -- answers ------------------------------------------------------------------------------------------------
+
+    def _answer_open(self, job: int, request: m.Open) -> Iterator[m.Event]:
+        warnings = ("random inputs: give samples with --data",) if self.is_random else ()
+        data = m.DataSummary("samples.npz", SAMPLES, 128, 32, self.is_random,
+                             ("labels",) if self.has_metric else (), warnings, "d" * 64)
+        backend = m.BackendSummary("ONNX Runtime", "1.31", "CPU", False)
+        judged = (Judged(self.known.outputs[0].name, self.known.outputs[0].name),)
+        yield m.Opened(job, self.known, judged, data, backend, "f1" if self.has_metric else None)
+        yield m.Hashed(job, "a" * 64)
+
+    def _answer_compare(self, job: int, request: m.Compare) -> Iterator[m.Event]:
+        yield m.Calibrated(job, Calibration("minmax", 128, "d" * 64, {}))
+        yield m.ReferenceMeasured(job, {"f1": 0.873} if self.has_metric else {}, SAMPLES)
+        for index, (run, config) in enumerate(request.runs.items()):
+            yield m.Progress(job, "comparing", index, len(request.runs), 8.0)
+            if self.partial:
+                yield m.VerdictMeasured(job, run, config, self.verdict(config, 4, 0.4), False)
+                continue
+            yield m.VerdictMeasured(job, run, config, self.verdict(config), True)
+            if request.layers:
+                yield m.LayersMeasured(job, run, config, self.errors(config), SAMPLES, True)
+        if request.shares_of is not None and not self.partial:
+            yield from self._measure_shares(job, request.shares_of, request.runs[request.shares_of])
+
+    def errors(self, config: PrecisionConfig) -> Mapping[str, GroupErrors]:
+        found, total, dead = {}, 1e-9, False
+        for group in self.known.groups:
+            part = self.part(group, config)
+            total += part
+            precision = config.precision_of(group)
+            dead = dead or (group.name in self.nan and precision is Precision.FP16)
+            warning = "max 1.2e5 exceeds FP16's 65504" if group.name in self.nan else ""
+            found[group.name] = GroupErrors(
+                precision,
+                Errors(nan=17) if dead else Errors(-10 * math.log10(total)),
+                Errors(-10 * math.log10(part) if part else None, exact=not part), 3.0, warning)
+        return found
+
+    def _measure_shares(self, job: int, run: str, config: PrecisionConfig) -> Iterator[m.Event]:
+        shares = self.shares(config)
+        yield m.SharesMeasured(job, run, config, shares, len(shares), len(shares))
+        order = sorted((n for n, s in shares.items() if s.owns > 0.001), key=lambda n: -shares[n].owns)
+        decibels, raised = [], config
+        for name in order:
+            raised = raised.with_groups([self.known.group_by_name[name]], Precision.FP32)
+            energy = self.energy(raised)
+            decibels.append(-10 * math.log10(energy) if energy else None)
+        yield m.RaisedMeasured(job, config, tuple(order), tuple(decibels))
+
+    def _answer_whatif(self, job: int, request: m.WhatIf) -> Iterator[m.Event]:
+        yield m.Progress(job, "what-if", SAMPLES, SAMPLES)
+        yield m.VerdictMeasured(job, "config", request.config, self.verdict(request.config), True)
+        if request.shares:
+            yield from self._measure_shares(job, "config", request.config)
+
+    def _answer_tryoptions(self, job: int, request: m.TryOptions) -> Iterator[m.Event]:
+        group = self.known.group_by_name[request.group]
+        options = []
+        for key, precision in (("=", Precision.FP16), ("space", Precision.FP32)):
+            config = request.config.with_groups([group], precision)
+            if config != request.config:
+                options.append(m.Option(key, precision.label, config, self.verdict(config)))
+        yield m.OptionsMeasured(job, request.group, request.config, tuple(options))
+
+    def _answer_stats(self, job: int, request: m.Stats) -> Iterator[m.Event]:
+        yield m.StatsMeasured(job, request.group, self.stats_of(self.known.group_by_name[request.group]))
+
+    def _answer_build(self, job: int, request: m.Build) -> Iterator[m.Event]:
+        verdict = self.verdict(request.config, offset=-0.2)
+        yield m.Built(job, request.config, EngineResult(verdict, "ONNX Runtime", (4.21, 4.05, 4.9), 23_000_000, 1.9,
+                                                        "FP16 is computed in FP32 on the CPU provider"))
