@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import difflib
+import errno
 import json
+import os
 import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
-from trt_tui.errors import CancelledError, ExitCode, InputError, TrtTuiError
+from trt_tui.errors import ExitCode, InputError, TrtTuiError
 
 
 class _Commands(click.Group):
@@ -48,6 +52,10 @@ class _Commands(click.Group):
         except BrokenPipeError:
             sys.stderr.close()
             sys.exit(0)
+        except Exception:
+            traceback.print_exc()
+            click.echo("Error: this is a defect of trt-tui, please report it with the lines above.", err=True)
+            sys.exit(int(ExitCode.BAD_INPUT))
         sys.exit(code if isinstance(code, int) else 0)
 
 
@@ -76,7 +84,8 @@ def _data_options(command: Callable) -> Callable:
         click.argument("model"),
         click.option("--data", metavar="D", help="Samples: .npz, a folder of them, Polygraphy inputs JSON, or a "
                      "script with load_data(). Arrays that are no input are labels. Without: seeded random inputs."),
-        click.option("--calib-data", metavar="D", help="Samples to calibrate on. Without: every fourth batch of --data."),
+        click.option("--calib-data", metavar="D",
+                     help="Samples to calibrate on. Without: every fourth batch of --data."),
         click.option("--calib-method", default="minmax", show_default=True,
                      type=click.Choice(["minmax", "percentile", "entropy", "mse"])),
         click.option("--calib-cache", metavar="FILE", help="Take the ranges from a TensorRT calibration cache."),
@@ -121,9 +130,9 @@ def open_(model: str, whatif_samples: int, new: bool, config_path: str | None, f
           **arguments: Any) -> None:
     """Open the app on MODEL (the same as `trt-tui MODEL`)."""
     if not Path(model).exists():
-        near = main.get_command(click.get_current_context(), model)
-        hint = "" if near is None else f" `trt-tui {model} --help` says more."
-        raise InputError(f"{model} is no command and no file", "", "See `trt-tui --help`, or check the path." + hint)
+        near = difflib.get_close_matches(model, main.list_commands(click.get_current_context()), 1)
+        raise InputError(f"{model} is no command and no file", f"Near: {near[0]}." if near else "",
+                         "See `trt-tui --help`, or check the path.")
     _run_app(_options(model, whatif_samples, arguments), config_path, target, force, new)
 
 
@@ -168,7 +177,12 @@ def compare(model: str, config_path: str | None, force: bool, target: str | None
     from trt_tui.core.files import write_atomic
     from trt_tui.headless import compare_session
     from trt_tui.report import comparison_table
+    from trt_tui.target import parse_target
 
+    if target is not None:
+        parse_target(target)
+    for path in (json_path, markdown_path):
+        _check_place(path)
     with compare_session(_options(model, 0, arguments), config_path, target, force, layers=not no_layers) as session:
         record = session.record()
         quiet = False
@@ -182,18 +196,40 @@ def compare(model: str, config_path: str | None, force: bool, target: str | None
                 click.echo(f"Wrote {path}", err=True)
         if not quiet:
             click.echo(comparison_table(session))
-        if target is not None and session.target is not None:
-            verdict = session.runs["config" if config_path else "int8"].verdict
-            if verdict is not None and session.target.reached(verdict) is False:
-                click.echo(f"Target not met: {session.target.shown}", err=True)
+        if target is not None:
+            run = "config" if config_path else "int8"
+            reached = session.target.reached(session.runs[run].verdict)
+            if reached is None:
+                raise InputError(f"whether {target} is met is not known", f"no {session.target.kind} was measured",
+                                 "A metric needs --metric and labels, agreement a classifier; sqnr and cosine a float.")
+            if not reached:
+                click.echo(f"Target not met by {run}: {session.target.shown}", err=True)
                 sys.exit(int(ExitCode.TOLERANCE_NOT_MET))
+
+
+def _check_place(path: str | None) -> None:
+    """Refuses a place that cannot be written before anything is measured for it."""
+    from trt_tui.core.files import cannot_write
+
+    if path in (None, "-"):
+        return
+    place = Path(path)
+    with cannot_write(place):
+        folder = place.resolve().parent
+        if not folder.is_dir():
+            raise FileNotFoundError
+        if place.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        if not os.access(folder, os.W_OK):
+            raise PermissionError(errno.EACCES, f"folder {folder} is read-only")
 
 
 @main.command(context_settings=_CONTEXT)
 @_data_options
 @click.option("--precision", type=click.Choice(["fp32", "bf16", "fp16", "int8"]), help="In place of a config.")
 @click.option("-o", "--output", required=True, metavar="OUT", help="typed.onnx: the strongly typed network.")
-def build(model: str, config_path: str | None, force: bool, precision: str | None, output: str, **arguments: Any) -> None:
+def build(model: str, config_path: str | None, force: bool, precision: str | None, output: str,
+          **arguments: Any) -> None:
     """Write the network that production builds from, in a config's precisions."""
     from trt_tui.headless import load_config, ranges_for
     from trt_tui.jobs.building import write_typed
@@ -207,6 +243,7 @@ def build(model: str, config_path: str | None, force: bool, precision: str | Non
         raise BackendUnavailableError(
             f"{output} cannot be built here", "this version writes the typed network and builds no TensorRT engine",
             "Write -o typed.onnx, then build it: trtexec --onnx=typed.onnx --stronglyTyped --saveEngine=...")
+    _check_place(output)
     options = _options(model, 0, arguments)
     network, config, ranges, warnings = load_config(options, config_path, precision, force)
     for warning in warnings:
@@ -232,6 +269,7 @@ def export(model: str, config_path: str | None, force: bool, kind: str, output: 
 
     if config_path is None:
         raise InputError("export needs a config", "", "Give --config precision.json.")
+    _check_place(output)
     options = _options(model, 0, arguments)
     network, config, ranges, warnings = load_config(options, config_path, None, force)
     for warning in warnings:
@@ -287,6 +325,3 @@ def doctor() -> None:
             click.echo(f"       {'':<{width}} {'':<9} {state.remedy}")
     if not any(state.works for state in states):
         raise SystemExit(int(ExitCode.BACKEND_UNAVAILABLE))
-
-
-__all__ = ["CancelledError", "main"]

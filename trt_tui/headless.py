@@ -8,11 +8,12 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
+from trt_tui.backends.registry import get_backend
 from trt_tui.core import config_file
 from trt_tui.core.calibration import calibrate, match_cache, read_cache
 from trt_tui.core.network import Network, open_network
 from trt_tui.core.precision import Precision, PrecisionConfig
-from trt_tui.core.samples import load_samples, parse_shapes, split
+from trt_tui.core.samples import Samples, load_samples, parse_shapes, split
 from trt_tui.errors import CancelledError, InputError, TrtTuiError
 from trt_tui.jobs import messages as m
 from trt_tui.session import Session
@@ -58,11 +59,10 @@ def compare_session(options: m.Options, config_path: str | None, target: str | N
     try:
         session.start()
         _drain(session, events, bar)
-        if options.data is None:
-            print(f"Warning: {session.data.warnings[0] if session.data.warnings else 'random inputs'}", file=sys.stderr)
         for warning in session.warnings:
-            if options.data is not None:
-                print(f"Warning: {warning}", file=sys.stderr)
+            print(f"Warning: {warning}", file=sys.stderr)
+        if session.target is not None and session.target.kind == "metric" and session.metric is None:
+            raise InputError(f"the target {session.target.text} needs a metric", "", "Name one with --metric.")
         session.compare(layers=layers)
         _drain(session, events, bar)
         yield session
@@ -111,8 +111,6 @@ def ranges_for(options: m.Options, network: Network, config: PrecisionConfig, kn
     Raises:
         InputError: there are neither ranges nor data.
     """
-    from trt_tui.backends.registry import get_backend
-
     needed = {site.tensor for group in network.groups for site in group.activations()
               if always or config.precision_of(group) is Precision.INT8}
     if options.calib_cache is not None:
@@ -120,21 +118,23 @@ def ranges_for(options: m.Options, network: Network, config: PrecisionConfig, kn
         for warning in warnings:
             print(f"Warning: {warning}", file=sys.stderr)
         known = {**known, **fitting}
-    known = {**known, **{tensor: choice.amax for tensor, choice in config.ranges.items() if tensor not in known}}
-    if needed <= set(known):
-        return dict(known)
+    known = {**{tensor: choice.amax for tensor, choice in config.ranges.items()}, **known}
+    missing = sorted(needed - set(known))
+    if not missing:
+        return known
     if options.data is None and options.calib_data is None:
-        missing = sorted(needed - set(known))
         raise InputError("INT8 needs ranges", f"{len(missing)} tensors have none, {missing[0]} among them",
                          "Give --calib-data or --data to calibrate on, or --calib-cache.")
-    backend = get_backend("auto")
     shapes = parse_shapes(options.shapes, network.inputs) if options.shapes else {}
-    optimum = {name: one.opt for name, one in shapes.items()} or None
-    samples = load_samples(options.data or options.calib_data, network.inputs, batch=options.batch,
-                           limit=options.samples, seed=options.seed, shapes=optimum)
-    separate = None
+
+    def load(spec: str, limit: int | None) -> Samples:
+        return load_samples(spec, network.inputs, batch=options.batch, limit=limit, seed=options.seed,
+                            shapes={name: one.opt for name, one in shapes.items()} or None)
+
     if options.calib_data is not None:
-        separate = load_samples(options.calib_data, network.inputs, batch=options.batch, seed=options.seed,
-                                shapes=optimum)
-    source = separate if separate is not None else split(samples).calibration
-    return dict(calibrate(network.model, network.activations, source, backend, method=options.calib_method).ranges)
+        source = load(options.calib_data, None)
+    else:
+        source = split(load(options.data, options.samples)).calibration
+    calibration = calibrate(network.model, network.activations, source, get_backend(options.backend),
+                            method=options.calib_method)
+    return {**calibration.ranges, **known} if options.calib_cache is not None else dict(calibration.ranges)

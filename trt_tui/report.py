@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from trt_tui.core.comparison import RunRecord, Verdict
+from trt_tui.core.comparison import Verdict
 from trt_tui.core.network import Network
 from trt_tui.core.precision import PrecisionConfig
 from trt_tui.session import Session
@@ -24,8 +24,12 @@ def decibels(value: float | None, exact: bool = False) -> str:
 def table(rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
     """Columns padded to their widest cell; the first ``left`` are flush left, the rest right."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
-    return ["  ".join(cell.ljust(w) if i < left else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True)))
-            .rstrip() for row in rows]
+
+    def line(row: Sequence[str]) -> str:
+        cells = enumerate(zip(row, widths, strict=True))
+        return "  ".join(cell.ljust(w) if i < left else cell.rjust(w) for i, (cell, w) in cells).rstrip()
+
+    return [line(row) for row in rows]
 
 
 def comparison_table(session: Session) -> str:
@@ -48,10 +52,19 @@ def comparison_table(session: Session) -> str:
     if not any(row[6] for row in rows):
         rows = [[*row[:6], row[7]] for row in rows]
     lines += ["", *table(rows, left=2)]
-    shown = next((record for run, record in reversed(session.runs.items()) if record.shares), None)
-    if shown is not None:
-        lines += ["", *_worst(session, shown)]
+    for run in _explained(session):
+        lines += ["", *_worst(session, run)]
     return "\n".join(lines)
+
+
+def _explained(session: Session) -> list[str]:
+    """The runs whose loss is laid out by group: those that miss the target, else the last one with shares."""
+    configs = session.run_configs()
+    known = [run for run, record in session.runs.items() if record.shares and record.verdict is not None
+             and not (run == "config" and configs[run] in (configs["fp16"], configs["int8"]))]
+    missed = [run for run in known if session.target is None
+              or session.target.reached(session.runs[run].verdict) is False]
+    return missed or known[-1:]
 
 
 def session_metric(session: Session) -> str:
@@ -83,16 +96,18 @@ def _verdict_rows(session: Session, run: str, verdict: Verdict) -> list[list[str
     return rows
 
 
-def _worst(session: Session, record: RunRecord) -> list[str]:
+def _worst(session: Session, run: str) -> list[str]:
+    record, config = session.runs[run], session.run_configs()[run]
     order = sorted(record.shares, key=lambda name: -record.shares[name].owns)[:LAYER_ROWS]
-    rows = [["what owns the loss", "operator", "precision", "owns", "isolated", "accumulated", "alone in FP32"]]
+    rows = [[f"what owns the loss of {RUN_NAMES[run]}", "operator", "precision", "owns", "isolated", "accumulated",
+             "alone in FP32"]]
     notes = []
     for name in order:
         share, group = record.shares[name], session.outline.group(name)
         errors = record.groups.get(name)
         isolated = errors.isolated if errors else None
         accumulated = errors.accumulated if errors else None
-        rows.append([name, group.operator, session.config.precision_of(group).label, f"~{100 * share.owns:.1f} %",
+        rows.append([name, group.operator, config.precision_of(group).label, f"~{100 * share.owns:.1f} %",
                      decibels(isolated.sqnr_db, isolated.exact) if isolated else "–",
                      decibels(accumulated.sqnr_db, accumulated.exact) if accumulated else "–", decibels(share.kept_db)])
     for name, errors in record.groups.items():

@@ -1,14 +1,13 @@
 """Sessions on disk: config history by network, so that opening a network again goes on where it was.
 
-A session is one JSON file in the user's state folder, named after the network's structure. A lock held by the program
-that writes it keeps two terminals apart: the second one starts from a copy and writes a file of its own.
+A session is one JSON file in the user's state folder, named after the network's structure. The program that writes it
+holds a lock on it. Another one that opens the same network meanwhile starts from a copy and writes a file of its own.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
-import hashlib
-import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -22,8 +21,10 @@ from trt_tui.errors import InputError
 
 FORMAT = "trt-tui/session"
 VERSION = 1
-HISTORY_LIMIT = 200
-"""Undo steps that are kept."""
+MOST_SESSIONS = 100
+"""Sessions of one structure that are saved apart."""
+HISTORY_LIMIT = 100
+"""Undo steps, redo steps and named configs that are kept, each."""
 
 
 class StoredConfig(msgspec.Struct, omit_defaults=True):
@@ -62,7 +63,7 @@ class Saved(msgspec.Struct):
         past, current, future = history.snapshot()
         return cls(FORMAT, VERSION, outline.path, [StoredConfig.of(c) for c in past[-HISTORY_LIMIT:]],
                    StoredConfig.of(current), [StoredConfig.of(c) for c in future[-HISTORY_LIMIT:]],
-                   [StoredConfig.of(c, name) for c, name in names.items()], target)
+                   [StoredConfig.of(c, name) for c, name in list(names.items())[-HISTORY_LIMIT:]], target)
 
     def history(self) -> History:
         return History.restored([c.config() for c in self.past], self.current.config(),
@@ -84,34 +85,37 @@ class Store:
         self._path: Path | None = None
         self._lock = None
 
-    def load(self, structure: str, data: str) -> Saved | None:
-        """The saved session of a network and its data, newest first; takes the file to write for this program."""
-        base = self._base(structure, data)
-        note = ""
-        candidates = sorted(self.folder.glob(f"{base}*.json"), key=lambda p: p.stat().st_mtime_ns, reverse=True)
-        self._take(base)
-        if self._path is not None and self._path.name != f"{base}.json":
-            note = "This network is open in another terminal too; the two sessions are saved apart."
-        for path in candidates:
+    def load(self, structure: str, network: str) -> Saved | None:
+        """The newest saved session of a structure, of the network file itself where there is one.
+
+        Its file is then this program's to write, unless another program or another network file has it.
+        """
+        found: list[tuple[bool, int, Path, Saved]] = []
+        for path in self.folder.glob(f"{_base(structure)}*.json"):
             try:
                 saved = msgspec.json.decode(path.read_bytes(), type=Saved)
+                changed = path.stat().st_mtime_ns
             except (OSError, msgspec.DecodeError):
                 continue
             if saved.format == FORMAT and saved.version == VERSION:
-                saved.note = note
-                return saved
-        return None
+                found.append((saved.network == network, changed, path, saved))
+        if not found:
+            return None
+        same, _, path, saved = max(found, key=lambda one: one[:2])
+        saved.note = ""
+        if not same:
+            saved.note = f"The session resumed is the one of {saved.network}, which has the same structure."
+        elif not self._take(path):
+            saved.note = "This network is open in another terminal too; the two sessions are saved apart."
+        return saved
 
-    def save(self, structure: str, data: str, saved: Saved) -> None:
+    def save(self, structure: str, saved: Saved) -> None:
         """Writes the session; a full or read-only disk is no reason to stop the work."""
-        if self._path is None:
-            self._take(self._base(structure, data))
-        if self._path is None:
+        if self._path is None and not any(
+                self._take(path) for path in self._places(structure) if not path.exists()):
             return
-        try:
+        with contextlib.suppress(InputError):
             write_atomic(self._path, msgspec.json.format(msgspec.json.encode(saved), indent=1))
-        except InputError:
-            return
 
     def release(self) -> None:
         """Lets other programs write the session."""
@@ -120,28 +124,26 @@ class Store:
             self._lock = None
         self._path = None
 
-    def _base(self, structure: str, data: str) -> str:
-        return f"{structure[:20]}-{hashlib.sha256(data.encode()).hexdigest()[:8]}"
+    def _places(self, structure: str) -> list[Path]:
+        names = [_base(structure), *(f"{_base(structure)}-{number}" for number in range(2, MOST_SESSIONS))]
+        return [self.folder / f"{name}.json" for name in names]
 
-    def _take(self, base: str) -> None:
-        """Finds the first session file that no other program holds, and locks it."""
+    def _take(self, path: Path) -> bool:
+        """Locks a session file for this program; False if another one has it, or none can be written here."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
+            lock = open(path.with_suffix(".lock"), "a")
         except OSError:
-            return
-        for number in range(1, 100):
-            name = base if number == 1 else f"{base}-{number}"
-            try:
-                lock = open(self.folder / f"{name}.lock", "a")
-            except OSError:
-                return
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                lock.close()
-                continue
-            lock.truncate(0)
-            lock.write(str(os.getpid()))
-            lock.flush()
-            self._lock, self._path = lock, self.folder / f"{name}.json"
-            return
+            return False
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            lock.close()
+            return False
+        self.release()
+        self._lock, self._path = lock, path
+        return True
+
+
+def _base(structure: str) -> str:
+    return structure[:20]

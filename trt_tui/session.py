@@ -15,7 +15,7 @@ from pathlib import Path
 from trt_tui import __version__
 from trt_tui.core import config_file
 from trt_tui.core.calibration import Calibration, TensorStats
-from trt_tui.core.comparison import EngineResult, RunRecord, Share, Verdict
+from trt_tui.core.comparison import EngineResult, GroupErrors, RunRecord, Share, Verdict
 from trt_tui.core.exporters.markdown import comparison_markdown
 from trt_tui.core.files import write_atomic
 from trt_tui.core.judge import Judged
@@ -41,6 +41,8 @@ class ConfigResults:
     """What is known of one config."""
 
     verdict: Verdict | None = None
+    groups: dict[str, GroupErrors] = field(default_factory=dict)
+    groups_final: bool = False
     shares: dict[str, Share] = field(default_factory=dict)
     shares_done: int = 0
     shares_total: int = 0
@@ -58,8 +60,9 @@ class Session:
             event loop, which calls `apply`.
         config_path: A precision.json to start from.
         target: A target text, like "metric>=base-0.01" or "sqnr>=20"; a default is set when None.
-        store: Where sessions are saved; the user's state folder by default, None with ``resume=False``.
-        resume: Take up the saved session of the same network.
+        store: Where sessions are saved; the user's state folder by default.
+        resume: Take up the saved session of the same network, where there is one.
+        automatic: Measure by itself and save; False for commands that do one thing and end.
     """
 
     def __init__(
@@ -107,8 +110,7 @@ class Session:
         self._saved_at = 0.0
         self._jobs: dict[int, m.Request] = {}
         self._stopped: set[int] = set()
-        self._compared = False
-        self._client = Client(deliver, lambda: m.Open(options) if self.outline is not None else None)
+        self._client = Client(deliver, self._reopening)
 
     # -- life ---------------------------------------------------------------------------------------------------
 
@@ -136,6 +138,12 @@ class Session:
         self._stopped.update(self._jobs)
         self._client.stop()
 
+    def _reopening(self) -> list[m.Request]:
+        """What brings a new child process to where the last one was."""
+        if self.outline is None:
+            return []
+        return [m.Open(self.options), *([m.UseRanges(self.calibration)] if self.calibration is not None else [])]
+
     def _ask(self, request: m.Request) -> None:
         job = self._client.send(request)
         self._jobs[job] = request
@@ -144,6 +152,7 @@ class Session:
 
     def _end(self, job: int) -> m.Request | None:
         request = self._jobs.pop(job, None)
+        self._stopped.discard(job)
         if not self._jobs:
             self.job = None
             self.job_started = None
@@ -161,7 +170,7 @@ class Session:
         try:
             handler(event)
         except TrtTuiError as error:
-            self._on_failed(m.Failed(event.job, error.title, error.cause, error.next_step, int(error.exit_code)))
+            self._show(m.Failed(event.job, error.title, error.cause, error.next_step, int(error.exit_code)))
 
     def _on_opened(self, event: m.Opened) -> None:
         first = self.outline is None
@@ -172,8 +181,13 @@ class Session:
         self.metric = event.metric
         self.warnings = list(event.data.warnings)
         self.log.extend(event.data.warnings)
-        if first and event.outline.quantized_groups:
+        if not first:
+            return
+        if event.outline.quantized_groups:
             self.history = History(self._as_opened(event.outline))
+        self._resume_saved()
+        self._set_first_target()
+        self._name(self.config)
 
     def _as_opened(self, outline: Outline) -> PrecisionConfig:
         """The precisions that an already quantized file states: INT8 where it has Q/DQ, the other type elsewhere."""
@@ -184,43 +198,48 @@ class Session:
             config = config.with_range(tensor, RangeChoice(amax, "file"))
         return config
 
-    def _take_up(self) -> None:
-        """Starts from a given config file, else from the saved session of the same network."""
-        if self.config_path is not None:
-            loaded = config_file.read_config(self.config_path, self.outline, self.force, sha256=self.sha256)
-            self.history.apply(loaded.config)
-            self.warnings.extend(loaded.warnings)
-            if loaded.ranges and not loaded.stale_ranges and self.data is not None:
-                self._ask(m.UseRanges(Calibration(loaded.method, loaded.samples, loaded.data_sha256, loaded.ranges)))
-            if not self._target_text and loaded.tolerance:
-                self._target_text = loaded.tolerance
-        if not self._resume:
+    def _resume_saved(self) -> None:
+        """Takes up the saved session of the same network."""
+        if not self.automatic or not self._resume:
             return
-        saved = self._store.load(self.outline.structure_sha256, self._data_key())
+        saved = self._store.load(self.outline.structure_sha256, self.outline.path)
         if saved is None:
             return
-        if self.config_path is None:
-            self.history = saved.history()
-        if not self._target_text and saved.target:
+        self.history = saved.history()
+        self.names = dict(saved.named())
+        if not self._target_text:
             self._target_text = saved.target
-        self.names = {config: name for config, name in saved.named()}
         count = len(self.config.groups) + len(self.config.ranges)
         self.notice = f"Resumed: {self._name(self.config)}, {count} {'change' if count == 1 else 'changes'}."
         if saved.note:
             self.warnings.append(saved.note)
 
-    def _data_key(self) -> str:
-        return "|".join((self.options.data or "", self.options.calib_data or "", str(self.options.samples),
-                         str(self.options.seed)))
+    def _read_config(self) -> None:
+        """Starts from the config file that was named; what was resumed can be had back by undo."""
+        loaded = config_file.read_config(self.config_path, self.outline, self.force, sha256=self.sha256)
+        self.history.apply(loaded.config)
+        self._name(self.config)
+        self.warnings.extend(loaded.warnings)
+        if loaded.ranges and not loaded.stale_ranges:
+            self._ask(m.UseRanges(Calibration(loaded.method, loaded.samples, loaded.data_sha256, loaded.ranges)))
+        if not self._target_text and loaded.tolerance:
+            self._target_text = loaded.tolerance
+            self._set_first_target()
+        self.save()
+
+    def _set_first_target(self) -> None:
+        try:
+            self.target = self._make_target()
+        except InputError as error:
+            # The text comes from a file: the command line's is checked before a session is made.
+            self.warnings.append(error.title)
+            self._target_text = None
+            self.target = self._make_target()
 
     def _on_hashed(self, event: m.Hashed) -> None:
         first, self.sha256 = not self.sha256, event.sha256
-        if not first:
-            return
-        self._take_up()
-        if self.target is None:
-            self.target = self._make_target()
-        self._name(self.config)
+        if first and self.config_path is not None:
+            self._read_config()
 
     def _on_calibrated(self, event: m.Calibrated) -> None:
         self.calibration = event.calibration
@@ -238,24 +257,25 @@ class Session:
         result = self.results.setdefault(event.config, ConfigResults())
         if result.verdict is None or event.final or event.verdict.samples >= result.verdict.samples:
             result.verdict = event.verdict
-        for run, config in self.run_configs().items():
-            if config == event.config:
-                self.runs[run].verdict = result.verdict
+        for run in self._runs_of(event.config):
+            run.verdict = result.verdict
         self._maybe_save()
 
+    def _runs_of(self, config: PrecisionConfig) -> list[RunRecord]:
+        return [self.runs[run] for run, current in self.run_configs().items() if current == config]
+
     def _on_layersmeasured(self, event: m.LayersMeasured) -> None:
-        for run, config in self.run_configs().items():
-            if config == event.config:
-                self.runs[run].groups = dict(event.groups)
-                self.runs[run].complete = event.final
+        result = self.results.setdefault(event.config, ConfigResults())
+        result.groups, result.groups_final = dict(event.groups), event.final
+        for run in self._runs_of(event.config):
+            run.groups, run.complete = result.groups, event.final
 
     def _on_sharesmeasured(self, event: m.SharesMeasured) -> None:
         result = self.results.setdefault(event.config, ConfigResults())
         result.shares.update(event.shares)
         result.shares_done, result.shares_total = event.done, event.total
-        for run, config in self.run_configs().items():
-            if config == event.config:
-                self.runs[run].shares.update(event.shares)
+        for run in self._runs_of(event.config):
+            run.shares.update(event.shares)
 
     def _on_raisedmeasured(self, event: m.RaisedMeasured) -> None:
         result = self.results.setdefault(event.config, ConfigResults())
@@ -274,9 +294,8 @@ class Session:
     def _on_built(self, event: m.Built) -> None:
         self.results.setdefault(event.config, ConfigResults()).engine = event.result
         self.built = event.config
-        for run, config in self.run_configs().items():
-            if config == event.config:
-                self.runs[run].engine = event.result
+        for run in self._runs_of(event.config):
+            run.engine = event.result
         self._name(event.config)
         self.save()
 
@@ -286,31 +305,28 @@ class Session:
             self.warnings.append(event.text)
 
     def _on_done(self, event: m.Done) -> None:
+        stopped = event.job in self._stopped
         request = self._end(event.job)
-        if isinstance(request, m.Open) and self.automatic and self.data is not None:
+        if isinstance(request, m.Open) and self.automatic and not stopped and self.data is not None:
             self.compare()
-        if isinstance(request, m.Compare):
-            self._compared = True
         self._maybe_save()
 
     def _on_cancelled(self, event: m.Cancelled) -> None:
         self._end(event.job)
-        self._stopped.discard(event.job)
         self.log.append("Stopped.")
 
     def _on_failed(self, event: m.Failed) -> None:
         self._end(event.job)
-        self._stopped.discard(event.job)
-        self.error = event
-        self.log.append(f"{event.title}: {event.cause}")
-        if event.detail:
-            self.log.extend(event.detail.splitlines())
+        self._show(event)
+
+    def _show(self, failure: m.Failed) -> None:
+        self.error = failure
+        self.log.append(f"{failure.title}: {failure.cause}")
+        self.log.extend(failure.detail.splitlines())
 
     def _on_died(self, event: m.Died) -> None:
-        self._jobs.clear()
-        self._stopped.clear()
-        self.job = None
-        self.job_started = None
+        for job in [job for job in self._jobs if job <= event.job]:
+            self._end(job)
         self.error = event
         self.log.append(f"The child process ended with code {event.exit_code}.")
         self.log.extend(event.log.splitlines())
@@ -393,11 +409,8 @@ class Session:
 
     def _changed(self) -> bool:
         known = self.results.get(self.config, ConfigResults())
-        record = RunRecord(verdict=known.verdict, shares=dict(known.shares), engine=known.engine)
-        for run, config in self.run_configs().items():
-            if run != "config" and config == self.config:
-                record.groups, record.complete = self.runs[run].groups, self.runs[run].complete
-        self.runs["config"] = record
+        self.runs["config"] = RunRecord(known.verdict, known.groups, dict(known.shares), known.engine,
+                                        known.groups_final)
         self._name(self.config)
         self.save()
         if self.automatic and self.data is not None:
@@ -504,10 +517,10 @@ class Session:
 
     def save(self) -> None:
         """Saves history, names and target; a session that was never opened is not saved."""
-        if self.outline is None or not self._resume:
+        if self.outline is None or not self.automatic:
             return
         self._saved_at = time.monotonic()
-        self._store.save(self.outline.structure_sha256, self._data_key(),
+        self._store.save(self.outline.structure_sha256,
                          Saved.of(self.outline, self.history, self.names, self._target_text or ""))
 
     def _maybe_save(self) -> None:

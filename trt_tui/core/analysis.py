@@ -31,7 +31,7 @@ REFERENCE_BYTES = 256 << 20
 
 @dataclass(frozen=True)
 class Partial:
-    """Something measured on ``done`` of ``total`` feeds (or groups)."""
+    """What is known after one more run: ``done`` of ``total`` feeds (or groups) are measured."""
 
     value: object
     done: int
@@ -139,9 +139,9 @@ class Analysis:
         """
         indices = list(range(len(self.samples)) if feeds is None else feeds)
         gates = self._gates(config, ranges)
-        tally = _Tally(self, indices)
+        tally = self.tally(indices)
         for done, index in enumerate(indices, 1):
-            tally.add(index, self.reference(index), self._run(index, gates))
+            tally.add(index, self._run(index, gates))
             yield Partial(tally.verdict(with_metric=done in (1, len(indices))), done, len(indices))
 
     def reference_metric(self, feeds: Sequence[int] | None = None) -> dict[str, float]:
@@ -160,53 +160,40 @@ class Analysis:
             {name: np.concatenate([one[name] for one in labels]) for name in labels[0]})
         return dict(result.parts) or {self.metric.name: result.value}
 
-    def judge(self, index: int, tally: _Tally, outputs: Mapping[str, np.ndarray]) -> None:
-        """Adds the outputs of another backend (an engine) for one feed to a tally."""
-        tally.add(index, self.reference(index), outputs)
-
-    def tally(self, feeds: Sequence[int]) -> _Tally:
-        """An empty tally over some feeds, for `judge`."""
-        return _Tally(self, feeds)
+    def tally(self, feeds: Sequence[int], judged: Sequence[Judged] | None = None) -> Tally:
+        """An empty tally over some feeds, for what another backend (an engine) yields."""
+        return Tally(self, feeds, self.judged if judged is None else judged)
 
     # -- shares -------------------------------------------------------------------------------------------------
 
-    def energy(self, config: PrecisionConfig, ranges: Mapping[str, float],
-               feeds: Sequence[int]) -> tuple[float, Verdict]:
-        """The judged error's energy and the verdict of a config."""
-        verdict = Verdict({})
-        for partial in self.verdict(config, ranges, feeds):
-            verdict = partial.value
-        return verdict.energy if verdict.energy is not None else math.inf, verdict
-
     def shares(self, config: PrecisionConfig, ranges: Mapping[str, float], *, order: Sequence[str] | None = None,
                feeds: Sequence[int] | None = None) -> Iterator[Partial]:
-        """Yields ``{group: Share}`` for one group after the other: what it owns of the config's judged error.
+        """Yields ``{group: Share}`` of what was measured since the last yield: what a group owns of the judged error.
 
-        Groups that already run in FP32, and those that only pass on values of their own precision, own nothing and
-        are not run.
+        One yield is one run of one feed, so most yields hold nothing new. Groups that already run in FP32, and those
+        that only pass on values of their own precision, own nothing and are not run. Where the config's judged error
+        is not finite, a group that makes it finite owns all of it, any other nothing.
 
         Args:
             order: Groups to measure, most suspicious first; all by default.
         """
         indices = list(range(len(self.samples)) if feeds is None else feeds)
-        base, _ = self.energy(config, ranges, indices)
         groups = [self.network.group(n) for n in order] if order is not None else list(self.network.groups)
         active = [group for group in groups if self._matters(group, config)]
-        for group in groups:
-            if group not in active:
-                yield Partial({group.name: Share(0.0)}, 0, len(active) + 1)
+        base = Verdict({})
+        for partial in self.verdict(config, ranges, indices):
+            base = partial.value
+            yield Partial({}, 0, len(active) or 1)
+        resting = {group.name: Share(0.0, _worst_db(base)) for group in groups if group not in active}
+        yield Partial(resting, 0 if active else 1, len(active) or 1)
         for done, group in enumerate(active, 1):
             raised = config.with_groups([group], Precision.FP32)
-            energy, verdict = self.energy(raised, ranges, indices)
-            if math.isinf(base):
-                owns = 0.0 if math.isinf(energy) else 1.0
-            else:
-                owns = (base - energy) / base if base > 0 else 0.0
-            worst = verdict.worst
-            kept = worst[1].errors.sqnr_db if worst is not None else None
-            yield Partial({group.name: Share(owns, kept)}, done, len(active))
-        if not active:
-            yield Partial({}, 1, 1)
+            verdict = Verdict({})
+            for partial in self.verdict(raised, ranges, indices):
+                verdict = partial.value
+                if not partial.final:
+                    yield Partial({}, done - 1, len(active))
+            yield Partial({group.name: Share(_owns(base, verdict), _worst_db(verdict))}, done, len(active))
 
     def _matters(self, group: Group, config: PrecisionConfig) -> bool:
         precision = config.precision_of(group)
@@ -230,18 +217,21 @@ class Analysis:
 
     def raised(self, config: PrecisionConfig, ranges: Mapping[str, float], order: Sequence[str],
                feeds: Sequence[int] | None = None) -> Iterator[Partial]:
-        """Yields the verdict with the first 1, 2, ... groups of ``order`` raised to FP32."""
+        """Yields the verdicts, in a tuple that grows, with the first 1, 2, ... groups of ``order`` raised to FP32."""
         indices = list(range(len(self.samples)) if feeds is None else feeds)
-        for done, name in enumerate(order, 1):
+        verdicts: tuple[Verdict, ...] = ()
+        for name in order:
             config = config.with_groups([self.network.group(name)], Precision.FP32)
-            _, verdict = self.energy(config, ranges, indices)
-            yield Partial(verdict, done, len(order))
+            for partial in self.verdict(config, ranges, indices):
+                if partial.final:
+                    verdicts += (partial.value,)
+                yield Partial(verdicts, len(verdicts), len(order))
 
     # -- errors at the groups -----------------------------------------------------------------------------------
 
     def layers(self, configs: Mapping[str, PrecisionConfig], ranges: Mapping[str, float], *, isolated: bool = True,
                feeds: Sequence[int] | None = None) -> Iterator[Partial]:
-        """Yields ``{run: {group: GroupErrors}}`` after each feed, for several configs in one loaded graph.
+        """Yields ``{run: {group: GroupErrors}}`` after each run of each feed, for several configs in one loaded graph.
 
         The graph holds the reference, the gated network and, with ``isolated``, every group fed by the reference; only
         sums leave it.
@@ -251,31 +241,23 @@ class Analysis:
                             reference=True, isolated=isolated)
         sums = {run: {kind: [Sums() for _ in gated.measured] for kind in ("accumulated", "isolated")}
                 for run in configs}
+        errors: dict[str, dict[str, GroupErrors]] = {}
         fetch = [name for name in (gated.accumulated, gated.isolated) if name is not None]
         self.sessions += 1
         with self.backend.load(gated.model, lean=True) as runner:
             fed = {run: gated.feeds(config, ranges) for run, config in configs.items()}
-            for done, index in enumerate(indices, 1):
+            done, total = 0, len(indices) * len(configs)
+            for index in indices:
                 feed = self.samples.feed(index)
-                rows = self.samples.rows(index)
-                for run in configs:
+                for run, config in configs.items():
                     result = runner.run({**feed, **fed[run]}, fetch)
                     for kind, name in (("accumulated", gated.accumulated), ("isolated", gated.isolated)):
-                        if name is None:
-                            continue
-                        for position, row in enumerate(result[name]):
-                            values = dict(zip(SUMS, row, strict=True))
-                            values.setdefault("count", self._count(gated.measured[position], rows))
-                            sums[run][kind][position].merge(values)
-                yield Partial({run: self._group_errors(config, gated.measured, sums[run])
-                               for run, config in configs.items()}, done, len(indices))
-
-    def _count(self, group: str, rows: int) -> float:
-        shape = self.network.shape(self.network.group(group).tail)
-        if shape is None or not all(isinstance(d, int) for d in shape[1:]):
-            return 0.0
-        first = shape[0] if shape and isinstance(shape[0], int) else rows
-        return float(math.prod((first, *shape[1:]))) if shape else 1.0
+                        if name is not None:
+                            for pooled, row in zip(sums[run][kind], result[name], strict=True):
+                                pooled.merge(dict(zip(SUMS, row, strict=True)))
+                    done += 1
+                    errors[run] = self._group_errors(config, gated.measured, sums[run])
+                    yield Partial(dict(errors), done, total)
 
     def _group_errors(self, config: PrecisionConfig, names: Sequence[str],
                       sums: Mapping[str, Sequence[Sums]]) -> dict[str, GroupErrors]:
@@ -284,7 +266,7 @@ class Analysis:
             group = self.network.group(name)
             precision = config.precision_of(group)
             accumulated, alone = sums["accumulated"][position], sums["isolated"][position]
-            isolated = alone.errors() if alone.ref2 or alone.count or alone.nan or alone.inf else None
+            isolated = alone.errors() if alone.count else None
             result[name] = GroupErrors(precision, accumulated.errors(), isolated, accumulated.ref_max or None,
                                        _warning(precision, self.other, accumulated, isolated))
         return result
@@ -293,9 +275,8 @@ class Analysis:
 def _warning(precision: Precision, other: Precision, sums: Sums, isolated: Errors | None) -> str:
     around = other if precision is Precision.INT8 else precision
     if around is Precision.FP16 and sums.ref_max > FP16_MAX:
-        if sums.ref_max > 1e30:
-            return f"holds a mask of {sums.ref_max:.1e}, clamped to FP16's {FP16_MAX:.0f}"
-        return f"max {sums.ref_max:.1e} exceeds FP16's {FP16_MAX:.0f}"
+        lost = f": {isolated.inf + isolated.nan} Inf or NaN arise here" if isolated is not None and isolated.bad else ""
+        return f"max {sums.ref_max:.1e} exceeds FP16's {FP16_MAX:.0f}{lost}"
     if around is Precision.FP16 and 0 < sums.ref_max < 2.0**-14:
         return f"max {sums.ref_max:.1e} lies below FP16's least normal 6.1e-05"
     if isolated is not None and isolated.bad:
@@ -303,13 +284,26 @@ def _warning(precision: Precision, other: Precision, sums: Sums, isolated: Error
     return ""
 
 
-class _Tally:
-    """Pools the judged outputs of one run over feeds."""
+def _worst_db(verdict: Verdict) -> float | None:
+    return verdict.worst[1].errors.sqnr_db if verdict.worst is not None else None
 
-    def __init__(self, analysis: Analysis, feeds: Sequence[int]) -> None:
+
+def _owns(base: Verdict, raised: Verdict) -> float:
+    before = base.energy if base.energy is not None else 0.0
+    after = raised.energy if raised.energy is not None else 0.0
+    if math.isinf(before):
+        return 0.0 if math.isinf(after) else 1.0
+    return (before - after) / before if before > 0 else 0.0
+
+
+class Tally:
+    """Pools the judged outputs of one run over feeds; see `Analysis.tally`."""
+
+    def __init__(self, analysis: Analysis, feeds: Sequence[int], judged: Sequence[Judged]) -> None:
         self.analysis = analysis
-        self.sums = {one.name: Sums() for one in analysis.judged if one.kind != INTEGER}
-        self.differ = {one.name: [0, 0] for one in analysis.judged if one.kind == INTEGER}
+        self.judged = tuple(judged)
+        self.sums = {one.name: Sums() for one in judged if one.kind != INTEGER}
+        self.differ = {one.name: [0, 0] for one in judged if one.kind == INTEGER}
         self.worst: dict[str, tuple[int, float]] = {}
         self.kept: list[Mapping[str, np.ndarray]] = []
         self.indices: list[int] = []
@@ -317,9 +311,15 @@ class _Tally:
         self.agreed = 0
         self.total = sum(analysis.samples.rows(index) for index in feeds)
 
-    def add(self, index: int, reference: Mapping[str, np.ndarray], test: Mapping[str, np.ndarray]) -> None:
+    def add(self, index: int, test: Mapping[str, np.ndarray]) -> None:
+        """Adds what a run yields for one feed.
+
+        Raises:
+            TrtTuiError: a judged float tensor has another shape than in FP32.
+        """
         rows = self.analysis.samples.rows(index)
-        for one in self.analysis.judged:
+        reference = self.analysis.reference(index)
+        for one in self.judged:
             expected, got = take(reference[one.tensor], one), take(test[one.tensor], one)
             if expected.shape != got.shape:
                 if one.kind == INTEGER:
@@ -346,8 +346,9 @@ class _Tally:
         self.samples += rows
 
     def verdict(self, with_metric: bool = True) -> Verdict:
+        """What is pooled so far."""
         outputs = {}
-        for one in self.analysis.judged:
+        for one in self.judged:
             if one.kind == INTEGER:
                 differ, count = self.differ[one.name]
                 outputs[one.name] = OutputErrors(Errors(mismatch=differ / count if count else 0.0, exact=differ == 0))
@@ -355,12 +356,19 @@ class _Tally:
             index, worst = self.worst.get(one.name, (None, math.inf))
             outputs[one.name] = OutputErrors(self.sums[one.name].errors(), index,
                                              worst if math.isfinite(worst) else None)
-        metric = {}
-        if with_metric and self.kept:
-            metric = self.analysis.score(self.kept, self.indices)
+        metric = self._metric() if with_metric and self.kept else {}
         agreement = self.agreed / self.samples if self.analysis.classifier is not None and self.samples else None
-        energy = sum(sums.noise for sums in self.sums.values()) if self.sums else None
-        return Verdict(outputs, metric, agreement, self.samples, self.total, energy)
+        noise = [sums.noise for sums in self.sums.values()] or [one.errors.mismatch for one in outputs.values()]
+        return Verdict(outputs, metric, agreement, self.samples, self.total, sum(noise) if noise else None)
+
+    def _metric(self) -> dict[str, float]:
+        try:
+            return self.analysis.score(self.kept, self.indices)
+        except InputError:
+            # A metric cannot be asked to bear NaN and Inf: the run is broken, which the outputs say.
+            if all(np.isfinite(array).all() for one in self.kept for array in one.values()):
+                raise
+            return {}
 
 
 def _classifier(network: Network, judged: Sequence[Judged]) -> str | None:
@@ -416,3 +424,4 @@ class _Spool:
         if self._file is not None:
             self._file.close()
             self._file = None
+        self._held = 0

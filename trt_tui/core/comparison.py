@@ -60,7 +60,8 @@ class Verdict:
         metric: The user's metric and its parts; the first entry is the headline. Empty without one.
         agreement: Share of samples whose largest class is the reference's, for a classifier without labels.
         samples: Samples measured so far; ``total`` are to be measured.
-        energy: Sum over the float outputs of Σ(test-ref)²/Σref²: the judged error that shares divide.
+        energy: The judged error that shares divide: the sum over the float outputs of Σ(test-ref)²/Σref², or over the
+            integer ones of the share that differs where no float is judged.
     """
 
     outputs: Mapping[str, OutputErrors]

@@ -22,8 +22,8 @@ ANCHORS = frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul"))
 
 POINTWISE = frozenset(
     "Add Sub Mul Div Pow Sqrt Exp Log Erf Tanh Sigmoid Relu LeakyRelu PRelu Elu Selu Celu HardSigmoid "
-    "HardSwish Softplus Softsign Clip Abs Neg Reciprocal Gelu Mish ThresholdedRelu Floor Ceil Round Sin Cos Min Max Sum Where Sign "
-    "Swish".split())
+    "HardSwish Softplus Softsign Clip Abs Neg Reciprocal Gelu Mish ThresholdedRelu Floor Ceil Round Sin Cos Min Max "
+    "Sum Where Sign Swish".split())
 
 _REDUCTIONS = frozenset("ReduceMean ReduceMax ReduceSum ReduceL2 ReduceSumSquare".split())
 _RESIDUAL = frozenset(("Add", "Sum"))
@@ -33,16 +33,26 @@ _FREE_COPIES = frozenset(
 _SAME_RANGE = frozenset("Reshape Transpose Squeeze Unsqueeze Flatten Identity Dropout".split())
 _GROWS = ANCHORS | POINTWISE | {"BatchNormalization"}
 _REGION_LIMIT = 16
+_LOW_FLOATS = ((Precision.FP16, "tensor(float16)", 21), (Precision.BF16, "tensor(bfloat16)", 22))
+
+_TENSORRT_LACKS = {
+    Precision.FP16: frozenset("Celu MeanVarianceNormalization TensorScatter".split()),
+    Precision.BF16: frozenset("Celu ConvTranspose GRU HardSwish LpNormalization LpPool MeanVarianceNormalization Mish "
+                              "TensorScatter".split())}
+"""Operators that TensorRT-RTX 1.7 builds in FP32 and refuses in a 16-bit type."""
+
+SELECTS_BY_ORDER = frozenset(("TopK",))
+"""Operators that pick values by comparing them."""
 
 
 class _Members:
     """The layers of one group while it grows."""
 
-    def __init__(self, first: Layer) -> None:
+    def __init__(self, first: Layer, tail: str) -> None:
         self.layers = [first]
         self.names = {first.name}
-        self.tail = first.outputs[0]
-        self.computed = first.outputs[0]
+        self.tail = tail
+        self.computed = tail
         self.residual: tuple[Layer, int] | None = None
         self.leader = first
 
@@ -81,7 +91,7 @@ class _Finder:
     def _start(self, layer: Layer, region: list[Layer] | None = None) -> _Members:
         from trt_tui.core.network import Kind
 
-        members = _Members(layer)
+        members = _Members(layer, next(name for name in layer.outputs if self.network.is_float(name)))
         self.owner[layer.name] = members
         for other in (region or [])[1:]:
             self._add(members, other)
@@ -326,7 +336,7 @@ class _Finder:
             add, index = members.residual
             skip = add.inputs[index]
             if network.is_float(skip) and skip not in network.static \
-                    and network.shape(skip) == network.shape(add.outputs[0]):
+                    and _may_equal(network.shape(skip), network.shape(add.outputs[0])):
                 sites.append(Site(add.name, index, skip, "skip"))
         return tuple(sites), ""
 
@@ -351,24 +361,41 @@ class _Finder:
         opaque = next((layer for layer in layers if layer.kind is Kind.OPAQUE), None)
         if opaque is not None:
             return {p: opaque.note for p in (Precision.FP16, Precision.BF16, Precision.INT8)}
-        for precision, typename in ((Precision.FP16, "tensor(float16)"), (Precision.BF16, "tensor(bfloat16)")):
+        for precision, typename, opset in _LOW_FLOATS:
             for layer in layers:
-                if not _takes(layer.op_type, typename):
-                    refusals[precision] = f"ONNX has no {precision.label} {layer.op_type}"
+                why = self._why_not(layer, precision, typename, max(opset, self.network.opset))
+                if why:
+                    refusals[precision] = why
                     break
         if not sites:
             refusals[Precision.INT8] = reason
         return refusals
 
+    def _why_not(self, layer: Layer, precision: Precision, typename: str, opset: int) -> str:
+        """Why a layer cannot compute in a 16-bit type at an opset; "" if it can."""
+        if layer.op_type in SELECTS_BY_ORDER:
+            return f"{layer.op_type} selects by order, which rounding changes; it reads FP32"
+        peepholes = layer.op_type == "LSTM" and len(layer.inputs) > 7 and layer.inputs[7]
+        if layer.op_type in _TENSORRT_LACKS[precision] or peepholes:
+            return f"TensorRT has no {precision.label} {layer.op_type}{' with peepholes' if peepholes else ''}"
+        schema = onnx.defs.get_schema(layer.op_type, opset)
+        produced = schema.outputs[0].type_str
+        constraint = next((c for c in schema.type_constraints if c.type_param_str == produced), None)
+        if constraint is None or typename not in constraint.allowed_type_strs:
+            return f"ONNX has no {precision.label} {layer.op_type}"
+        if not any(schema.inputs[min(i, len(schema.inputs) - 1)].type_str == produced and self.network.is_float(name)
+                   for i, name in enumerate(layer.inputs)):
+            return f"the values of {layer.op_type} do not take the type of an input"
+        return ""
 
-def _takes(operator: str, typename: str) -> bool:
-    """Whether the newest form of an operator can produce a type."""
-    schema = onnx.defs.get_schema(operator, 22)
-    produced = schema.outputs[0].type_str
-    if produced.startswith("tensor("):
-        return produced == typename
-    constraint = next((c for c in schema.type_constraints if c.type_param_str == produced), None)
-    return constraint is not None and typename in constraint.allowed_type_strs
+
+def _may_equal(one: tuple | None, other: tuple | None) -> bool:
+    """Whether two shapes can be the same, as far as their sizes are known."""
+    if one is None or other is None:
+        return True
+    return len(one) == len(other) and all(
+        a == b or not (isinstance(a, int) and isinstance(b, int)) and 1 not in (a, b)
+        for a, b in zip(one, other, strict=True))
 
 
 def shared_ranges(network: Network) -> dict[str, tuple[str, ...]]:

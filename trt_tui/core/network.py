@@ -276,13 +276,16 @@ class Network:
             return Kind.OPAQUE, "ONNX has no such operator: its types are not known"
         if node.op_type in _QUANTIZED_OPERATORS:
             return Kind.OPAQUE, "already computes on integers; export with Q/DQ pairs to choose its precision"
-        if any(not isinstance(v.type, ir.TensorType) for v in node.outputs if v.type is not None):
+        if any(not isinstance(v.type, ir.TensorType) for v in (*node.inputs, *node.outputs)
+               if v is not None and v.type is not None):
             return Kind.OPAQUE, "works on sequences or optionals, which have no precision"
         if node.op_type == "Cast":
             return Kind.CAST, "type conversion"
         dtypes = {v.dtype for v in node.outputs if v.name}
         if None in dtypes:
             return Kind.OPAQUE, "its output type could not be inferred"
+        if any(v is not None and v.dtype is None for v in node.inputs):
+            return Kind.OPAQUE, "the type of its input could not be inferred"
         if ir.DataType.FLOAT not in dtypes:
             if ir.DataType.DOUBLE in dtypes:
                 return Kind.OPAQUE, "computes in FP64"

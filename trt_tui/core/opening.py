@@ -24,9 +24,9 @@ BASE_OPSET = 17
 
 OLDEST_OPSET = 7
 
-_IR_VERSIONS = {17: 8, 18: 8, 19: 9, 20: 9, 21: 10, 22: 10, 23: 11, 24: 12}
 _SMALL_TENSOR_BYTES = 1024
 _LOW_FLOATS = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+_TYPE_ATTRIBUTES = ("dtype", "output_dtype", "output_datatype", "softmax_precision", "stash_type")
 
 SCOPE_KEY = "trt_tui.scope"
 """Key in ``Node.meta`` of the call path of an inlined function, a tuple of names."""
@@ -60,6 +60,7 @@ def open_model(path: Path) -> Opened:
     """
     opened = Opened(_read(path))
     _check_external_data(opened, path)
+    _read_small_tensors(opened.model.graph)
     model = opened.model
     opset = model.graph.opset_imports.get("")
     if opset is None:
@@ -77,12 +78,22 @@ def open_model(path: Path) -> Opened:
     name_nodes(model.graph)
     if opset < BASE_OPSET:
         opened.model = model = _converted(opened, path, opset, BASE_OPSET)
-    model.ir_version = max(model.ir_version, _IR_VERSIONS.get(model.graph.opset_imports[""], 10))
+    model.ir_version = max(model.ir_version, ir_version_for(model.graph.opset_imports[""]))
     _sort(model.graph, path)
     _strip_quantization(opened)
-    _raise_low_floats(opened)
+    raised = _raise_low_floats(opened)
     opened.model = infer_shapes(model)
+    if raised:
+        _drop_idle_casts(opened.model.graph)
     return opened
+
+
+def ir_version_for(opset: int) -> int:
+    """The IR version that came with an opset; that of opset 22 for opsets that onnx does not know."""
+    try:
+        return onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid("", opset)])
+    except ValueError:
+        return 10
 
 
 def _read(path: Path) -> ir.Model:
@@ -151,6 +162,14 @@ def _check_external_data(opened: Opened, path: Path) -> None:
         if end > sizes[location]:
             raise _external_error(
                 path, f"{location} has {sizes[location]} bytes; tensor {tensor.name} needs {end}: it is truncated")
+
+
+def _read_small_tensors(graph: ir.Graph) -> None:
+    """Brings small external tensors into memory: shapes and axes among them decide what is inferred."""
+    for value in graph.initializers.values():
+        tensor = value.const_value
+        if isinstance(tensor, ir.ExternalTensor) and tensor.nbytes <= _SMALL_TENSOR_BYTES:
+            value.const_value = ir.tensor(tensor.numpy().copy(), dtype=tensor.dtype, name=tensor.name)
 
 
 def _drop_initializer_inputs(graph: ir.Graph) -> None:
@@ -265,12 +284,15 @@ def convert_opset(model: ir.Model, opset: int) -> ir.Model:
     for node in converted.graph:
         node.metadata_props.update(metadata.get(node.name, {}))
     name_nodes(converted.graph)
-    converted.ir_version = max(model.ir_version, _IR_VERSIONS.get(opset, 10))
+    converted.ir_version = max(model.ir_version, ir_version_for(opset))
     _drop_initializer_inputs(converted.graph)
     return converted
 
 
 def _converted(opened: Opened, path: Path, opset: int, target: int) -> ir.Model:
+    if opset < 9 and any(node.op_type == "Scan" for node in opened.model.graph.all_nodes()):
+        raise InputError(f"{path.name} uses opset {opset}, which could not be converted to {target}",
+                         "the Scan of opset 8 has another form", f"Export the network again with opset {target}.")
     try:
         # The converter wants a model that its own checker's IR rules accept.
         opened.model.ir_version = max(opened.model.ir_version, 4)
@@ -309,25 +331,33 @@ def constant_tensor(value: ir.Value | None) -> ir.TensorProtocol | None:
 def _strip_quantization(opened: Opened) -> None:
     """Takes Q/DQ pairs out of the graph, remembering their ranges and the layers they feed.
 
-    A DequantizeLinear on a constant stays: it is how a weight (or an int32 bias) is stored.
+    A DequantizeLinear on an INT8, UINT8 or INT32 constant becomes the FP32 constant that it computes (TensorRT takes no
+    int32 bias with a DequantizeLinear); on other types it stays: it is how a weight is stored.
     """
     graph = opened.model.graph
     pairs = asymmetric = 0
+    sources: dict[ir.Node, ir.Value] = {}
     for node in list(graph):
         if node.op_type != "DequantizeLinear" or node.domain != "":
             continue
         quantize = node.inputs[0].producer() if node.inputs[0] is not None else None
         if quantize is None or quantize.op_type != "QuantizeLinear":
-            if constant_tensor(node.inputs[0]) is not None:
-                opened.quantized_layers.update(use.node.name for use in node.outputs[0].uses()
-                                               if constant_tensor(node.inputs[0]).dtype == ir.DataType.INT8)
+            stored = constant_tensor(node.inputs[0])
+            if stored is not None:
+                if stored.dtype == ir.DataType.INT8:
+                    opened.quantized_layers.update(use.node.name for use in node.outputs[0].uses())
+                _fold_dequantize(graph, node, stored)
             continue
-        source = quantize.inputs[0]
+        source = sources.get(quantize) or quantize.inputs[0]
         scale = constant_tensor(node.inputs[1])
-        if scale is not None and scale.size == 1 and constant_tensor(source) is None:
-            zero = constant_tensor(node.inputs[2]) if len(node.inputs) > 2 else None
-            amax, shifted = _quantized_amax(scale, zero)
-            asymmetric += shifted
+        zero = constant_tensor(node.inputs[2]) if len(node.inputs) > 2 else None
+        if scale is not None and scale.size == 1 and constant_tensor(source) is None \
+                and (zero is None or zero.dtype in (ir.DataType.INT8, ir.DataType.UINT8)):
+            low, high = _quantized_range(scale, zero)
+            if low == 0 and quantize not in sources and _may_be_negative(source):
+                source = sources[quantize] = _with_relu(graph, source, high)
+            asymmetric += low != -high
+            amax = max(high, -low)
             opened.quantized_ranges[source.name] = max(amax, opened.quantized_ranges.get(source.name, 0.0))
         pairs += 1
         opened.quantized_layers.update(use.node.name for use in node.outputs[0].uses())
@@ -340,17 +370,75 @@ def _strip_quantization(opened: Opened) -> None:
     if asymmetric:
         opened.notes.append(f"{asymmetric} ranges had a zero point other than 0; TensorRT takes symmetric ranges only, "
                             "so each was widened to its larger side.")
+    if sources:
+        opened.notes.append(f"{len(sources)} activations that the quantizer had left to the range of a Q/DQ pair "
+                            "that cuts off what is below 0 are Relu and Clip again.")
 
 
-def _quantized_amax(scale: ir.TensorProtocol, zero: ir.TensorProtocol | None) -> tuple[float, bool]:
+def _fold_dequantize(graph: ir.Graph, node: ir.Node, stored: ir.TensorProtocol) -> None:
+    """Puts an FP32 initializer, computed when somebody reads it, in place of a DequantizeLinear on a constant."""
+    output = node.outputs[0]
+    parts = [constant_tensor(value) for value in node.inputs if value is not None]
+    block = node.attributes.get("block_size")
+    if (stored.dtype not in (ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT32) or None in parts
+            or output.is_graph_output() or (block is not None and block.as_int())):
+        return
+    axis = node.attributes["axis"].as_int() if "axis" in node.attributes else 1
+
+    def dequantized() -> ir.Tensor:
+        codes, scale, *zero = (part.numpy() for part in parts)
+        shape = [1] * codes.ndim
+        if scale.size > 1:
+            shape[axis] = scale.size
+        codes = codes.astype(np.float32)
+        if zero:
+            codes -= zero[0].astype(np.float32).reshape(shape)
+        return ir.tensor(codes * scale.astype(np.float32).reshape(shape))
+
+    value = ir.Value(name=output.name, type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(stored.shape))
+    value.const_value = ir.LazyTensor(dequantized, dtype=ir.DataType.FLOAT, shape=ir.Shape(stored.shape), cache=True,
+                                      name=output.name)
+    output.name = f"{output.name}__dequantized"
+    output.replace_all_uses_with(value)
+    graph.remove(node, safe=True)
+    graph.register_initializer(value)
+
+
+def _quantized_range(scale: ir.TensorProtocol, zero: ir.TensorProtocol | None) -> tuple[float, float]:
+    """The least and the largest value that a Q/DQ pair lets through, without the code -128 where 0 is the middle."""
     step = float(scale.numpy().astype(np.float64).reshape(()))
-    if zero is None:
-        return step * 127, False
-    point = int(zero.numpy().reshape(()))
-    low, high = (0, 255) if zero.dtype == ir.DataType.UINT8 else (-128, 127)
-    if low == -128 and point == 0:
-        return step * 127, False
-    return step * max(high - point, point - low), True
+    point = 0 if zero is None else int(zero.numpy().reshape(()))
+    codes = np.iinfo(np.uint8 if zero is None else zero.dtype.numpy())
+    low = codes.min - point
+    high = codes.max - point
+    return step * (-high if low == -high - 1 else low), step * high
+
+
+def _may_be_negative(value: ir.Value) -> bool:
+    """Whether a value is what a Conv, MatMul or the like computes, behind which a quantizer drops a Relu."""
+    node = value.producer()
+    return node is not None and node.op_type in (
+        "Add", "BatchNormalization", "Conv", "ConvTranspose", "Gemm", "InstanceNormalization", "MatMul", "Sub")
+
+
+def _with_relu(graph: ir.Graph, value: ir.Value, high: float) -> ir.Value:
+    """The value behind a Relu or, where its range ends at 6, a Clip to 0 and 6 (ReLU6)."""
+    inputs, operator = [value], "Relu"
+    if abs(high - 6) < 0.01:
+        operator = "Clip"
+        for bound in (0, 6):
+            name = f"{value.name}__{bound}"
+            limit = ir.Value(name=name, type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([]),
+                             const_value=ir.tensor(np.float32(bound), name=name))
+            graph.register_initializer(limit)
+            inputs.append(limit)
+    producer = value.producer()
+    node = ir.Node("", operator, inputs, name=f"{producer.name}__relu", metadata_props=dict(producer.metadata_props))
+    node.outputs[0].name = f"{value.name}__relu"
+    node.outputs[0].type, node.outputs[0].shape = ir.TensorType(ir.DataType.FLOAT), value.shape
+    node.meta.update(producer.meta)
+    graph.insert_after(producer, node)
+    return node.outputs[0]
 
 
 def _bypass(graph: ir.Graph, old: ir.Value, new: ir.Value) -> None:
@@ -368,17 +456,21 @@ def _bypass(graph: ir.Graph, old: ir.Value, new: ir.Value) -> None:
     old.replace_all_uses_with(new)
 
 
-def _raise_low_floats(opened: Opened) -> None:
-    """Turns a network typed in FP16 or BF16 into the FP32 network it was made from; inputs and outputs keep types."""
+def _raise_low_floats(opened: Opened) -> bool:
+    """Turns a network typed in FP16 or BF16 into the FP32 network it was made from; inputs and outputs keep types.
+
+    Returns whether there was anything to turn.
+    """
     graph = opened.model.graph
-    stored = [v for v in graph.initializers.values()
+    subgraphs = list(graph.subgraphs())
+    stored = [v for one in (graph, *subgraphs) for v in one.initializers.values()
               if v.const_value is not None and v.const_value.dtype in _LOW_FLOATS]
     inputs = [v for v in graph.inputs if v.dtype in _LOW_FLOATS]
     casts = [n for n in graph.all_nodes() if n.op_type == "Cast" and n.attributes["to"].as_int() in _LOW_FLOATS]
     constants = [n for n in graph.all_nodes() for a in n.attributes.values()
                  if a.type == ir.AttributeType.TENSOR and a.value.dtype in _LOW_FLOATS]
     if not (stored or inputs or casts or constants):
-        return
+        return False
     for value in stored:
         value.const_value = _as_float32(value.const_value)
         value.dtype = ir.DataType.FLOAT
@@ -391,11 +483,14 @@ def _raise_low_floats(opened: Opened) -> None:
     outputs = {id(v): v.dtype for v in graph.outputs if v.dtype in _LOW_FLOATS}
     for node in graph.all_nodes():
         for attr in list(node.attributes.values()):
-            if attr.name in ("dtype", "stash_type") and attr.type == ir.AttributeType.INT and attr.value in _LOW_FLOATS:
+            if attr.name in _TYPE_ATTRIBUTES and attr.type == ir.AttributeType.INT and attr.value in _LOW_FLOATS:
                 node.attributes[attr.name] = ir.AttrInt64(attr.name, int(ir.DataType.FLOAT))
         for output in node.outputs:
             if output.dtype in _LOW_FLOATS:
                 output.dtype = ir.DataType.FLOAT
+    for value in (v for one in subgraphs for v in (*one.inputs, *one.outputs)):
+        if value.dtype in _LOW_FLOATS:
+            value.dtype = ir.DataType.FLOAT
     for value in inputs:
         cast = ir.Node("", "Cast", [value], {"to": ir.AttrInt64("to", int(ir.DataType.FLOAT))},
                        name=f"{value.name}__to_fp32")
@@ -418,8 +513,18 @@ def _raise_low_floats(opened: Opened) -> None:
         graph.outputs[index] = cast.outputs[0]
     opened.notes.append("The file is typed in 16 bits; it is read as the FP32 network with the same weights, which is "
                         "what every error is measured against.")
+    return True
+
+
+def _drop_idle_casts(graph: ir.Graph) -> None:
+    """Takes out Casts from FP32 to FP32: what is left of Casts between 16 bits and 32."""
+    for node in list(graph):
+        if node.op_type == "Cast" and node.domain == "" and not node.outputs[0].is_graph_output() \
+                and node.inputs[0].dtype == node.outputs[0].dtype == ir.DataType.FLOAT:
+            node.outputs[0].replace_all_uses_with(node.inputs[0])
+            graph.remove(node, safe=True)
 
 
 def _as_float32(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
     return ir.LazyTensor(lambda: ir.tensor(tensor.numpy().astype(np.float32)), dtype=ir.DataType.FLOAT,
-                         shape=ir.Shape(tensor.shape), name=tensor.name)
+                         shape=ir.Shape(tensor.shape), cache=True, name=tensor.name)

@@ -12,7 +12,6 @@ import onnx_ir as ir
 from trt_tui.core.analysis import Analysis
 from trt_tui.core.comparison import EngineResult
 from trt_tui.core.exporters.onnx import export_typed
-from trt_tui.core.judge import Judged
 from trt_tui.core.lowering.typed import lower_typed
 from trt_tui.core.network import Network
 from trt_tui.core.precision import Precision, PrecisionConfig
@@ -29,8 +28,10 @@ def build_and_judge(analysis: Analysis, config: PrecisionConfig, ranges: Mapping
                     feeds: Sequence[int]) -> Iterator[tuple[str, int, int] | EngineResult]:
     """Yields progress as (phase, done, total), and the `EngineResult` last.
 
+    An engine is judged at its outputs: judged tensors inside the network are left to the simulation.
+
     Raises:
-        InputError: the typed network is refused, or a judged tensor is no output of it.
+        InputError: the typed network is refused.
     """
     network, backend, samples = analysis.network, analysis.backend, analysis.samples
     used = set(config.assignment(network).values())
@@ -45,33 +46,18 @@ def build_and_judge(analysis: Analysis, config: PrecisionConfig, ranges: Mapping
     with backend.load(typed.model) as runner:
         build_s = time.perf_counter() - since
         names = [info.name for info in network.outputs]
-        tally = analysis.tally(feeds)
-        judged = _judged_at_outputs(analysis.judged, names)
+        tally = analysis.tally(feeds, [one for one in analysis.judged if one.tensor in names])
         for done, index in enumerate(feeds, 1):
-            outputs = runner.run(samples.feed(index), names)
-            for one in analysis.judged:
-                if one.tensor not in outputs:
-                    outputs[one.tensor] = analysis.reference(index)[one.tensor]
-            analysis.judge(index, tally, outputs)
+            tally.add(index, runner.run(samples.feed(index), names))
             yield ("judging the build", done, len(feeds))
         latency = None
         for latency in _timed(runner, samples.feed(feeds[0])):
             yield ("timing", latency[3], TIMED_RUNS)
-    verdict = tally.verdict()
-    if judged is not None:
-        verdict = type(verdict)({n: e for n, e in verdict.outputs.items() if n in judged}, verdict.metric,
-                                verdict.agreement, verdict.samples, verdict.total, verdict.energy)
     note = f"typed ONNX run by ONNX Runtime, batch {samples.rows(feeds[0])}"
     if not backend.capabilities.real_fp16 and (Precision.FP16 in used | {config.other}):
         note += "; FP16 is computed in FP32 here, so its loss is the simulation's"
-    yield EngineResult(verdict, f"ONNX Runtime {backend.version}", latency[:3] if latency else None, size, build_s,
-                       note)
-
-
-def _judged_at_outputs(judged: Sequence[Judged], outputs: Sequence[str]) -> set[str] | None:
-    """Names of what can be judged at the network's own outputs; None where that is everything."""
-    names = {one.name for one in judged if one.tensor in outputs}
-    return None if len(names) == len(judged) else names
+    times = latency[:3] if latency else None
+    yield EngineResult(tally.verdict(), f"ONNX Runtime {backend.version}", times, size, build_s, note)
 
 
 def _timed(runner: Runner, feed: Mapping) -> Iterator[tuple[float, float, float, int]]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from multiprocessing import Pipe
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from trt_tui.jobs import messages as m
 GRACE_S = 2.0
 """How long a job has to stop by itself before its process is killed."""
 
+KEPT_LOGS = 10
+
 _ENVIRONMENT = {"MALLOC_ARENA_MAX": "1"}
 """Keeps the peak memory of the child down: one malloc arena instead of one a thread."""
 
@@ -27,139 +30,174 @@ def log_path() -> Path:
     return Path(platformdirs.user_state_dir("trt-tui")) / "logs" / f"worker-{os.getpid()}.log"
 
 
+class _Child:
+    """A process, the pipe to it, and the jobs it was given and has not ended."""
+
+    def __init__(self) -> None:
+        self.pipe, theirs = Pipe()
+        with _log() as log:
+            descriptors = (theirs.fileno(), log.fileno())
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "trt_tui.jobs.worker", *map(str, descriptors)],
+                pass_fds=descriptors, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                env={**os.environ, **_ENVIRONMENT}, start_new_session=True)
+        theirs.close()
+        self.running: dict[int, m.Request] = {}
+        self.preparing: set[int] = set()
+        self.last = 0
+        self.gone = False
+        self.stopped_before = 0
+
+    @property
+    def alive(self) -> bool:
+        return not self.gone and self.process.poll() is None
+
+    def ask(self, job: int, request: m.Request, silent: bool = False) -> bool:
+        """Passes a request on; False where it does not reach the process any more."""
+        self.last = max(self.last, job)
+        if silent:
+            self.preparing.add(job)
+        else:
+            self.running[job] = request
+        try:
+            self.pipe.send((job, request))
+        except OSError:
+            self.gone = True
+        return not self.gone
+
+    def kill(self) -> None:
+        """Ends the process and what it started, at once."""
+        self.gone = True
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+
+
 class Client:
     """A child process that answers requests; started with the first one, and again after it died.
 
     Args:
         deliver: Called with every event, from a thread of the client.
-        reopen: Gives the request that opens the network again in a new process, or None.
+        reopen: Gives the requests that bring a new process to where the last one was; their events are not delivered.
     """
 
-    def __init__(self, deliver: Callable[[m.Event], None], reopen: Callable[[], m.Open | None] = lambda: None) -> None:
+    def __init__(self, deliver: Callable[[m.Event], None], reopen: Callable[[], Iterable[m.Request]] = tuple) -> None:
         self._deliver = deliver
         self._reopen = reopen
-        self._process: subprocess.Popen | None = None
-        self._requests = None
-        self._stops = None
+        self._child: _Child | None = None
         self._lock = threading.Lock()
-        self._next = 0
-        self._running: set[int] = set()
+        self._last = 0
         self._closing = False
-        self._silent: set[int] = set()
 
     @property
     def pid(self) -> int | None:
         """The child's process id while it lives."""
-        process = self._process
-        return process.pid if process is not None and process.poll() is None else None
-
-    @property
-    def busy(self) -> bool:
-        return bool(self._running)
+        child = self._child
+        return child.process.pid if child is not None and child.alive else None
 
     def send(self, request: m.Request) -> int:
         """Asks for something; returns the job's number, which its events carry."""
         with self._lock:
-            if self.pid is None:
-                self._start()
-                again = self._reopen()
-                if again is not None and not isinstance(request, m.Open):
-                    job = self._take_number()
-                    self._silent.add(job)
-                    self._put(job, again)
-            job = self._take_number()
-            self._put(job, request)
-            return job
+            child = self._living(opens=isinstance(request, m.Open))
+            if not child.ask(self._number(), request):
+                child.running.pop(self._last)
+                self._living(opens=isinstance(request, m.Open)).ask(self._number(), request)
+            return self._last
 
     def stop(self) -> None:
         """Stops every job: asks first, and kills the process if one still runs after `GRACE_S` seconds."""
         with self._lock:
-            if self.pid is None or not self._running:
+            child = self._child
+            if child is None or not child.running:
                 return
-            waiting = set(self._running)
-            process = self._process
-            try:
-                self._stops.send(self._next + 1)
-            except OSError:
-                return
-        timer = threading.Timer(GRACE_S, self._kill_if_running, (process, waiting))
+            before = self._last + 1
+            with contextlib.suppress(OSError):
+                child.pipe.send(m.Stop(before))
+        timer = threading.Timer(GRACE_S, self._kill_if_running, (child, before))
         timer.daemon = True
         timer.start()
 
     def close(self) -> None:
-        """Ends the process at once."""
-        self._closing = True
+        """Ends the process: at once if it is idle, and by force if it does not heed."""
         with self._lock:
-            process = self._process
-            for pipe in (self._requests, self._stops):
-                if pipe is not None:
-                    pipe.close()
-            self._requests = self._stops = None
-        if process is not None:
-            try:
-                process.wait(0.3)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
-            log = log_path()
-            if log.is_file() and log.stat().st_size == 0:
-                log.unlink(missing_ok=True)
+            self._closing = True
+            child, self._child = self._child, None
+            if child is None:
+                return
+            with contextlib.suppress(OSError):
+                child.pipe.send(None)
+        try:
+            child.process.wait(0.3)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.process.wait()
+        log = log_path()
+        with contextlib.suppress(OSError):
+            if log.stat().st_size == 0:
+                log.unlink()
 
     # -- inside -------------------------------------------------------------------------------------------------
 
-    def _take_number(self) -> int:
-        self._next += 1
-        self._running.add(self._next)
-        return self._next
+    def _number(self) -> int:
+        self._last += 1
+        return self._last
 
-    def _put(self, job: int, request: m.Request) -> None:
-        try:
-            self._requests.send((job, request))
-        except OSError:
-            self._running.discard(job)
+    def _living(self, opens: bool = False) -> _Child:
+        """The child, a new one if need be, which is brought to where the last one was unless the request opens."""
+        if self._child is None or not self._child.alive:
+            self._child = child = _Child()
+            if not opens:
+                for request in self._reopen():
+                    child.ask(self._number(), request, silent=True)
+            threading.Thread(target=self._read, args=(child,), daemon=True).start()
+        return self._child
 
-    def _start(self) -> None:
-        path = log_path()
-        path.parent.mkdir(parents=True, exist_ok=True)
-        ours, theirs = Pipe()
-        stop_reads, stop_writes = Pipe(duplex=False)
-        with open(path, "ab") as log:
-            descriptors = (theirs.fileno(), stop_reads.fileno(), log.fileno())
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "trt_tui.jobs.worker", *map(str, descriptors)],
-                pass_fds=descriptors, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
-                env={**os.environ, **_ENVIRONMENT}, start_new_session=True)
-        theirs.close()
-        stop_reads.close()
-        self._requests, self._stops = ours, stop_writes
-        threading.Thread(target=self._read, args=(self._process, ours), daemon=True).start()
-
-    def _read(self, process: subprocess.Popen, pipe) -> None:
+    def _read(self, child: _Child) -> None:
         while True:
             try:
-                event = pipe.recv()
+                event = child.pipe.recv()
             except (EOFError, OSError):
                 break
-            if isinstance(event, m.Done | m.Cancelled | m.Failed):
-                self._running.discard(event.job)
-            if event.job in self._silent and not isinstance(event, m.Failed):
+            if event.job in child.preparing:
                 continue
-            self._deliver(event)
-        code = process.wait()
-        if self._closing or process is not self._process:
+            if isinstance(event, m.Done | m.Cancelled | m.Failed):
+                with self._lock:
+                    child.running.pop(event.job, None)
+            if not self._closing:
+                self._deliver(event)
+        code = child.process.wait()
+        if self._closing:
             return
-        running, self._running = set(self._running), set()
-        self._process = None
-        if code == -signal.SIGKILL and getattr(process, "stopped_by_us", False):
-            for job in sorted(running):
-                self._deliver(m.Cancelled(job))
+        if not child.stopped_before:
+            self._deliver(m.Died(child.last, code, _tail(log_path())))
             return
-        self._deliver(m.Died(max(running, default=self._next), code, _tail(log_path())))
+        with self._lock:
+            stopped = sorted(job for job in child.running if job < child.stopped_before)
+            waiting = {job: request for job, request in child.running.items() if job >= child.stopped_before}
+            for job, request in waiting.items():
+                self._living(opens=isinstance(request, m.Open)).ask(job, request)
+        for job in stopped:
+            self._deliver(m.Cancelled(job))
 
-    def _kill_if_running(self, process: subprocess.Popen, waiting: set[int]) -> None:
-        if process.poll() is None and waiting & self._running:
-            process.stopped_by_us = True
-            process.kill()
+    def _kill_if_running(self, child: _Child, before: int) -> None:
+        with self._lock:
+            if child.alive and any(job < before for job in child.running):
+                child.stopped_before = before
+                child.kill()
+
+
+@contextlib.contextmanager
+def _log():
+    """The log file, or nowhere where none can be written; logs of earlier programs are cleared away."""
+    path = log_path()
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        for old in sorted(path.parent.glob("worker-*.log"), key=lambda p: p.stat().st_mtime_ns)[:-KEPT_LOGS]:
+            old.unlink()
+        stream = open(path, "ab")
+    except OSError:
+        stream = open(os.devnull, "ab")
+    with stream:
+        yield stream
 
 
 def _tail(path: Path, lines: int = 20) -> str:

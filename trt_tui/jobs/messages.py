@@ -55,7 +55,7 @@ class Calibrate:
 
 @dataclass(frozen=True)
 class UseRanges:
-    """Take ranges from elsewhere (a config file) in place of calibrating; answered by `Calibrated`."""
+    """Take ranges from a config file or an earlier process in place of calibrating; answered by `Calibrated`."""
 
     calibration: Calibration
 
@@ -66,7 +66,8 @@ class Compare:
 
     Attributes:
         runs: Configs by run name, in the order to measure.
-        shares_of: The run whose shares are measured, and ``shares`` whether to.
+        layers: Whether to measure errors at the groups.
+        shares_of: The run whose shares are measured first, the other runs' after it; None for no shares.
     """
 
     runs: Mapping[str, PrecisionConfig]
@@ -76,7 +77,11 @@ class Compare:
 
 @dataclass(frozen=True)
 class WhatIf:
-    """The output error of one config on the what-if samples; answered by `VerdictMeasured` of run "config"."""
+    """The output error of one config on the what-if samples; answered by `VerdictMeasured` of run "config".
+
+    Attributes:
+        shares: Whether to measure the config's shares and its errors at the groups after that, in the background.
+    """
 
     config: PrecisionConfig
     shares: bool = False
@@ -105,6 +110,13 @@ class Build:
 
 
 Request = Open | Calibrate | UseRanges | Compare | WhatIf | TryOptions | Stats | Build
+
+
+@dataclass(frozen=True)
+class Stop:
+    """End every job whose number is below ``before``; each is answered by `Cancelled`."""
+
+    before: int
 
 
 # -- events -----------------------------------------------------------------------------------------------------------
@@ -266,7 +278,10 @@ class Failed(Event):
 
 @dataclass(frozen=True)
 class Died(Event):
-    """The child process ended by itself or was killed; a new one starts with the next request."""
+    """The child process ended by itself or was killed; a new one starts with the next request.
+
+    Every job up to number ``job`` that was still running ended with it.
+    """
 
     exit_code: int | None
     log: str = ""

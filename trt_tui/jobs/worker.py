@@ -1,33 +1,37 @@
 """The child process: opens the network, measures, reports.
 
-It takes requests from one pipe, in order, and reports events on it. One request is long (`Compare`, `Build`); the short
-ones (`WhatIf`, `TryOptions`, `Stats`) are answered between two runs of a long one, and a newer request of a kind
-replaces the older. A second pipe carries job numbers: every job up to the number stops before its next run. When the
-program at the other end is gone, the process ends.
+A request becomes a task: a generator that does one step (mostly one run of one batch) at a time and yields how urgent
+its next one is. After each step the most urgent task goes on, so that a what-if or a look at a layer is answered in the
+middle of a long comparison. A newer request of a kind replaces the older one. Requests arrive on a pipe that a thread
+reads; when the program at the other end is gone, the process ends.
 """
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import os
+import signal
 import sys
 import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
 from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import TypeVar
 
 import trt_tui
 from trt_tui.backends.registry import get_backend
 from trt_tui.core.analysis import Analysis
 from trt_tui.core.calibration import METHODS, Calibration, calibrate, collect_stats, match_cache, read_cache
-from trt_tui.core.comparison import GroupErrors, Share, Verdict
-from trt_tui.core.judge import judged_outputs
-from trt_tui.core.metric import load_metric
-from trt_tui.core.network import Network, open_network
+from trt_tui.core.comparison import EngineResult, GroupErrors, Share, Verdict
+from trt_tui.core.judge import Judged, judged_outputs
+from trt_tui.core.metric import Metric, load_metric
+from trt_tui.core.network import Group, Network, open_network
 from trt_tui.core.precision import Precision, PrecisionConfig, RangeChoice, step
 from trt_tui.core.runner import Backend
 from trt_tui.core.samples import DataSets, load_samples, parse_shapes, split
@@ -36,130 +40,207 @@ from trt_tui.jobs import messages as m
 from trt_tui.jobs.building import build_and_judge
 from trt_tui.jobs.cache import ResultCache
 
-_LONG = m.Compare | m.Build | m.Open | m.UseRanges | m.Calibrate
-_REPORT_S = 0.1
+T = TypeVar("T")
+
+REPORT_S = 0.1
 """Least time between two reports of one kind."""
 
 RAISED_ROWS = 12
 """For how many of the worst groups the error is measured with everything down to there raised."""
 
+LEAST_OWNED = 0.002
+"""Groups that own less are not raised together with the worst ones."""
+
+
+class Urgency(IntEnum):
+    """Which step goes first: the lower number."""
+
+    OPENING = 0
+    WHAT_IF = 1
+    FIRST_VERDICT = 2
+    STATS = 3
+    BUILD = 4
+    VERDICT = 5
+    OPTIONS = 6
+    LAYERS = 7
+    BACKGROUND = 8
+
+
+_FIRST_STEP = {m.WhatIf: Urgency.WHAT_IF, m.Compare: Urgency.FIRST_VERDICT, m.Stats: Urgency.STATS,
+               m.Build: Urgency.BUILD, m.TryOptions: Urgency.OPTIONS}
+
+Steps = Iterator[Urgency]
+
+
+@dataclass
+class _Task:
+    job: int
+    request: m.Request
+    steps: Steps | None = None
+    urgency: Urgency = Urgency.OPENING
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Tasks of one urgency go on in turn of their numbers; in the background the newest goes first."""
+        return (self.urgency, -self.job if self.urgency is Urgency.BACKGROUND else self.job)
+
+
+def _first_urgency(request: m.Request) -> Urgency:
+    return _FIRST_STEP.get(type(request), Urgency.OPENING)
+
+
+class _GiveWay(Exception):
+    """Something more urgent waits; the task starts again after it."""
+
 
 class Worker:
-    """Answers requests one after the other; see the module's docstring."""
+    """Answers requests; see the module's docstring."""
 
     def __init__(self, pipe: Connection, cache: ResultCache | None = None) -> None:
         self.pipe = pipe
         self.cache = cache or ResultCache()
-        self.queue: deque[tuple[int, m.Request]] = deque()
+        self.inbox: deque[tuple[int, m.Request]] = deque()
+        self.arrived = threading.Event()
+        self.tasks: list[_Task] = []
         self.stop_before = 0
         self.options: m.Options | None = None
         self.network: Network | None = None
         self.backend: Backend | None = None
         self.data: DataSets | None = None
+        self.metric: Metric | None = None
+        self.judged: tuple[Judged, ...] = ()
+        self.feeds: list[int] = []
+        self.failure: TrtTuiError | None = None
+        self.sha256 = ""
+        self.data_sha256 = ""
         self.calibration: Calibration | None = None
         self.other_ranges: dict[str, dict[str, float]] = {}
         self.analyses: dict[tuple[Precision, Precision], Analysis] = {}
-        self.shares_known: dict[tuple, dict[str, Share]] = {}
-        self._last_report = 0.0
-        self._started = 0.0
+        self._reported: dict[str, float] = {}
 
     # -- the loop -----------------------------------------------------------------------------------------------
 
-    def serve(self) -> None:
-        """Answers until the other end closes the pipe."""
-        while True:
-            try:
-                if not self.queue:
-                    self.queue.append(self.pipe.recv())
-                job, request = self.queue.popleft()
-                self._answer(job, request)
-            except (EOFError, BrokenPipeError, ConnectionResetError):
-                return
+    def listen(self) -> None:
+        """Reads the pipe until the other end closes it, then ends the process; run by a thread."""
+        with contextlib.suppress(EOFError, OSError):
+            while (received := self.pipe.recv()) is not None:
+                if isinstance(received, m.Stop):
+                    self.stop_before = max(self.stop_before, received.before)
+                else:
+                    self.inbox.append(received)
+                self.arrived.set()
+        _end_process()
 
-    def _answer(self, job: int, request: m.Request) -> None:
-        if job < self.stop_before:
-            self._send(m.Cancelled(job))
-            return
-        outer = self._started
-        self._started = time.monotonic()
+    def serve(self) -> None:
+        """Works on what `listen` takes in, for ever."""
+        while True:
+            self.arrived.clear()
+            if not self.step():
+                self.arrived.wait()
+
+    def step(self) -> bool:
+        """Does one step of the most urgent task; False where there is none."""
+        self._take_in()
+        if not self.tasks:
+            return False
+        self._advance(min(self.tasks, key=lambda task: task.rank))
+        return True
+
+    def _take_in(self) -> None:
+        """Makes tasks of the requests that have come, and ends those that were replaced or stopped."""
+        while self.inbox:
+            job, request = self.inbox.popleft()
+            for older in [task for task in self.tasks if type(task.request) is type(request)]:
+                self._end(older, m.Done(older.job))
+            self.tasks.append(_Task(job, request, urgency=_first_urgency(request)))
+        for task in [task for task in self.tasks if task.job < self.stop_before]:
+            self._end(task, m.Cancelled(task.job))
+
+    def _advance(self, task: _Task) -> None:
+        """Does one step of a task."""
         try:
-            for _ in self._handle(job, request):
-                if job < self.stop_before:
-                    raise CancelledError("stopped")
-                if self._superseded(request):
-                    break
-                if isinstance(request, m.Compare | m.Build):
-                    self._answer_short_ones()
-            self._send(m.Done(job))
+            if task.steps is None:
+                task.steps = self._steps(task.job, task.request)
+            task.urgency = next(task.steps)
+            return
+        except StopIteration:
+            ending: m.Event = m.Done(task.job)
+        except _GiveWay:
+            task.steps = None
+            return
         except CancelledError:
-            self._send(m.Cancelled(job))
+            ending = m.Cancelled(task.job)
         except TrtTuiError as error:
-            self._send(m.Failed(job, error.title, error.cause, error.next_step, int(error.exit_code)))
+            if isinstance(task.request, m.Open):
+                self.failure = error
+            ending = m.Failed(task.job, error.title, error.cause, error.next_step, int(error.exit_code))
         except MemoryError as error:
-            self._send(m.Failed(job, "out of memory", str(error), "Use fewer samples or a smaller batch (--batch).", 2))
-        except (EOFError, BrokenPipeError, ConnectionResetError):
+            ending = m.Failed(task.job, "out of memory", str(error), "Use fewer samples or a smaller batch (--batch).")
+        except BrokenPipeError:
             raise
         except Exception as error:
             traceback.print_exc()
-            self._send(m.Failed(job, f"unexpected {type(error).__name__}", str(error),
-                                "This is a defect of trt-tui; the log pane has the traceback.", 2,
-                                traceback.format_exc()))
-        finally:
-            self._started = outer
+            ending = m.Failed(task.job, f"unexpected {type(error).__name__}", str(error),
+                              "This is a defect of trt-tui; the log has the traceback.",
+                              detail=traceback.format_exc())
+        self._end(task, ending)
 
-    def _drain(self) -> None:
-        while self.pipe.poll():
-            self.queue.append(self.pipe.recv())
-
-    def _superseded(self, request: m.Request) -> bool:
-        self._drain()
-        return any(type(later) is type(request) for _, later in self.queue)
-
-    def _answer_short_ones(self) -> None:
-        self._drain()
-        waiting, self.queue = self.queue, deque()
-        short = [(j, r) for j, r in waiting if not isinstance(r, _LONG)]
-        self.queue.extend((j, r) for j, r in waiting if isinstance(r, _LONG))
-        for position, (job, request) in enumerate(short):
-            if any(type(later) is type(request) for _, later in short[position + 1:]):
-                self._send(m.Done(job))
-                continue
-            self._answer(job, request)
+    def _end(self, task: _Task, ending: m.Event) -> None:
+        self.tasks.remove(task)
+        if task.steps is not None:
+            task.steps.close()
+        self._send(ending)
 
     def _send(self, event: m.Event) -> None:
         self.pipe.send(event)
 
-    def _due(self) -> bool:
-        """Whether enough time has passed for another report."""
+    def _due(self, kind: str) -> bool:
+        """Whether enough time has passed since the last report of a kind."""
         now = time.monotonic()
-        if now - self._last_report < _REPORT_S:
+        if now - self._reported.get(kind, 0.0) < REPORT_S:
             return False
-        self._last_report = now
+        self._reported[kind] = now
         return True
 
     def _progress(self, job: int, phase: str, done: int, total: int, since: float) -> None:
-        left = None
-        if done and total > done:
-            left = (time.monotonic() - since) / done * (total - done)
-        self._send(m.Progress(job, phase, done, total, left))
+        if done == total or self._due("progress"):
+            left = (time.monotonic() - since) / done * (total - done) if done and total > done else None
+            self._send(m.Progress(job, phase, done, total, left))
+
+    def _sweeping(self, job: int, phase: str, gives_way: m.Request | None = None) -> Callable[[int, int], None]:
+        """A progress callback that ends a sweep over the samples when its job is stopped.
+
+        With ``gives_way``, the request that is answered, it also ends it when something more urgent has come.
+        """
+        since = time.monotonic()
+
+        def progress(done: int, total: int) -> None:
+            self._progress(job, phase, done, total, since)
+            if job < self.stop_before:
+                raise CancelledError("stopped")
+            if gives_way is not None and any(
+                    type(later) is type(gives_way) or _first_urgency(later) < _first_urgency(gives_way)
+                    for _, later in tuple(self.inbox)):
+                raise _GiveWay
+
+        return progress
 
     # -- requests -----------------------------------------------------------------------------------------------
 
-    def _handle(self, job: int, request: m.Request) -> Iterator[None]:
+    def _steps(self, job: int, request: m.Request) -> Steps:
         if isinstance(request, m.Open):
             yield from self._open(job, request.options)
             return
         if self.network is None:
-            raise InputError("no network is open", "", "Open one first.")
-        if self.data is None:
-            raise InputError("there are no samples", "", "Name some with --data.")
+            raise self.failure or InputError("no network is open", "opening it was stopped", "Open it again.")
+        if not self.sha256:
+            yield from self._identify(job)
         match request:
             case m.Calibrate():
-                yield from self._calibrate(job, request.method)
+                self._calibrate(job, request.method)
             case m.UseRanges():
                 self.calibration = request.calibration
                 self._send(m.Calibrated(job, request.calibration))
-                yield
             case m.Compare():
                 yield from self._compare(job, request)
             case m.WhatIf():
@@ -171,19 +252,17 @@ class Worker:
             case m.Build():
                 yield from self._build(job, request)
 
-    def _open(self, job: int, options: m.Options) -> Iterator[None]:
+    def _open(self, job: int, options: m.Options) -> Steps:
         self.options = options
         self._send(m.Progress(job, "reading the network", 0, 0))
         network = open_network(options.model)
-        yield
+        yield Urgency.OPENING
         backend = get_backend(options.backend)
         shapes = parse_shapes(options.shapes, network.inputs) if options.shapes else {}
         optimum = {name: one.opt for name, one in shapes.items()}
-        if options.samples is not None and options.samples < 1:
-            raise InputError(f"--samples {options.samples}", "at least one sample is needed", "Give a positive number.")
         samples = load_samples(options.data, network.inputs, batch=options.batch, limit=options.samples,
                                seed=options.seed, shapes=optimum or None)
-        yield
+        yield Urgency.OPENING
         calibration = None
         if options.calib_data is not None:
             calibration = load_samples(options.calib_data, network.inputs, batch=options.batch, seed=options.seed,
@@ -197,7 +276,8 @@ class Worker:
         self.network, self.backend, self.data = network, backend, data
         self.metric = metric
         self.judged = judged
-        self.calibration = None
+        self.calibration = self.failure = None
+        self.sha256 = self.data_sha256 = ""
         self.feeds = self._chosen_feeds(options.whatif_samples)
         for analysis in self.analyses.values():
             analysis.close()
@@ -214,12 +294,24 @@ class Worker:
                           tuple(samples.label_names), tuple(dict.fromkeys(warnings))),
             m.BackendSummary("ONNX Runtime", backend.version, device, backend.capabilities.real_fp16),
             metric.name if metric is not None else None))
-        yield
+        yield Urgency.OPENING
+        yield from self._identify(job)
+
+    def _identify(self, job: int) -> Steps:
+        """Hashes the network, and the samples and labels in use."""
         self._send(m.Progress(job, "hashing the network and the data", 0, 0))
-        self.sha256 = self._network_sha256()
-        self.data_sha256 = data.judged.sha256()
-        self._send(m.Hashed(job, self.sha256))
-        yield
+        sha256 = self._network_sha256()
+        yield Urgency.OPENING
+        judged = self.data.judged
+        labels = hashlib.sha256()
+        for index in self.feeds:
+            labels.update(repr(judged.rows(index)).encode())
+            for name, array in sorted(judged.labels(index).items()):
+                labels.update(f"{name} {array.dtype} {array.shape}".encode() + array.tobytes())
+        self.data_sha256 = judged.take(self.feeds).sha256() + labels.hexdigest()
+        self.sha256 = sha256
+        self._send(m.Hashed(job, sha256))
+        yield Urgency.OPENING
 
     def _chosen_feeds(self, wanted: int) -> list[int]:
         """Feeds that every figure is taken on: the first ones that hold ``wanted`` samples; all for 0."""
@@ -243,10 +335,14 @@ class Worker:
         return known
 
     def _key(self, kind: str, config: PrecisionConfig, *more: object) -> str:
-        ranges = tuple(sorted(self.calibration.ranges.items())) if self.calibration is not None else ()
-        return self.cache.key(trt_tui.__version__, kind, self.sha256, self.data_sha256, tuple(self.feeds),
+        """The name under which a result is kept: all that it depends on."""
+        ranges = tuple(sorted(self.ranges.items())) if self._quantizes(config) else ()
+        return self.cache.key(trt_tui.__version__, kind, self.sha256, self.data_sha256,
                               [one.name for one in self.judged], self._metric_stamp(), self.backend.name,
                               self.backend.version, getattr(self.backend, "provider", ""), ranges, config.key(), more)
+
+    def _quantizes(self, config: PrecisionConfig) -> bool:
+        return any(config.precision_of(group) is Precision.INT8 for group in self.network.groups)
 
     def _metric_stamp(self) -> tuple:
         if self.metric is None:
@@ -261,11 +357,11 @@ class Worker:
         if {Precision.BF16, Precision.FP16} <= used:
             raise InputError("one config asks for FP16 and BF16", "the simulation holds one 16-bit type at a time",
                              "Use one of the two.")
-        other = config.other if config.other in (Precision.FP32, lower) else lower
-        if not any(config.precision_of(g) is Precision.INT8 for g in self.network.groups):
-            known = [one for one in self.analyses.values() if one.lower is lower]
-            if known:
-                return known[0]
+        if used == {Precision.FP32} and self.analyses:
+            return next(iter(self.analyses.values()))
+        other = config.other if self._quantizes(config) else self.options.other
+        if other not in (Precision.FP32, lower):
+            other = lower
         if (lower, other) not in self.analyses:
             for analysis in self.analyses.values():
                 analysis.close()
@@ -274,13 +370,12 @@ class Worker:
                 self.network, self.backend, self.data.judged, self.judged, metric=self.metric, lower=lower, other=other)
         return self.analyses[lower, other]
 
-    def _ranges(self, job: int, configs: Sequence[PrecisionConfig]) -> Iterator[None]:
+    def _ranges(self, job: int, configs: Sequence[PrecisionConfig]) -> None:
         """Sees to it that ranges are there if any config needs them."""
-        if self.calibration is None and any(
-                config.precision_of(group) is Precision.INT8 for config in configs for group in self.network.groups):
-            yield from self._calibrate(job, self.options.calib_method)
+        if self.calibration is None and any(self._quantizes(config) for config in configs):
+            self._calibrate(job, self.options.calib_method)
 
-    def _calibrate(self, job: int, method: str) -> Iterator[None]:
+    def _calibrate(self, job: int, method: str) -> None:
         if method not in METHODS:
             raise InputError(f"unknown calibration method {method}", f"there are: {', '.join(METHODS)}",
                              "Choose one with --calib-method.")
@@ -296,19 +391,11 @@ class Worker:
                              self.backend.version)
         calibration = self.cache.get(key, Calibration)
         if calibration is None:
-            since = time.monotonic()
-
-            def progress(done: int, total: int) -> None:
-                self._progress(job, f"calibrating ({method})", done, total, since)
-                if job < self.stop_before:
-                    raise CancelledError("stopped")
-
             calibration = calibrate(self.network.model, self.network.activations, source, self.backend, method=method,
-                                    progress=progress)
+                                    progress=self._sweeping(job, f"calibrating ({method})"))
             self.cache.put(key, calibration)
         self.calibration = calibration
         self._send(m.Calibrated(job, calibration))
-        yield
 
     @property
     def ranges(self) -> dict[str, float]:
@@ -316,173 +403,184 @@ class Worker:
 
     # -- comparing ----------------------------------------------------------------------------------------------
 
-    def _compare(self, job: int, request: m.Compare) -> Iterator[None]:
-        yield from self._ranges(job, list(request.runs.values()))
-        yield from self._verdicts(job, request)
+    def _compare(self, job: int, request: m.Compare) -> Steps:
+        self._ranges(job, list(request.runs.values()))
+        yield from self._verdicts(job, request.runs)
+        yield from self._reference_metric(job)
+        for config in request.runs.values():
+            known = self._known("engine", config, EngineResult)
+            if known is not None:
+                self._send(m.Built(job, config, known))
         if request.layers:
-            yield from self._layers(job, request)
+            yield Urgency.LAYERS
+            yield from self._layers(job, request.runs, Urgency.LAYERS)
         if request.shares_of is not None:
-            config = request.runs[request.shares_of]
-            yield from self._shares(job, request.shares_of, config, "what each group owns")
+            yield Urgency.BACKGROUND
+            for run in sorted(request.runs, key=lambda run: run != request.shares_of):
+                yield from self._shares(job, run, request.runs[run])
 
-    def _verdicts(self, job: int, request: m.Compare) -> Iterator[None]:
+    def _known(self, kind: str, config: PrecisionConfig, type_: type[T]) -> T | None:
+        return self.cache.get(self._key(kind, config), type_)
+
+    def _keep(self, kind: str, config: PrecisionConfig, value: object) -> None:
+        self.cache.put(self._key(kind, config), value)
+
+    def _verdicts(self, job: int, runs: Mapping[str, PrecisionConfig]) -> Steps:
+        """The verdict of each run, all of them one feed further at a time."""
         since = time.monotonic()
         waiting: dict[str, Iterator] = {}
-        for run, config in request.runs.items():
-            known = self.cache.get(self._key("verdict", config), Verdict)
+        for run, config in runs.items():
+            known = self._known("verdict", config, Verdict)
             if known is not None:
                 self._send(m.VerdictMeasured(job, run, config, known, True))
             else:
                 waiting[run] = self._analysis(config).verdict(config, self.ranges, self.feeds)
-        metric_key = self._key("reference metric", PrecisionConfig.uniform(Precision.FP32))
-        metric = self.cache.get(metric_key, dict[str, float])
-        done = 0
-        for position in range(len(self.feeds)):
-            for run, measured in waiting.items():
+        done, total = 0, len(self.feeds) * len(waiting)
+        for first in (index == 0 for index in range(len(self.feeds))):
+            for position, (run, measured) in enumerate(waiting.items(), 1):
                 partial = next(measured)
-                final = position + 1 == len(self.feeds)
-                if final:
-                    self.cache.put(self._key("verdict", request.runs[run]), partial.value)
-                if final or position == 0 or not partial.value.metric:
-                    self._send(m.VerdictMeasured(job, run, request.runs[run], partial.value, final))
+                if partial.final:
+                    self._keep("verdict", runs[run], partial.value)
+                if partial.final or first or self.metric is None and self._due(f"verdict {run}"):
+                    self._send(m.VerdictMeasured(job, run, runs[run], partial.value, partial.final))
                 done += 1
-                self._progress(job, "comparing with FP32", done, len(self.feeds) * len(waiting), since)
-                yield
-            if metric is None and waiting and position in (0, len(self.feeds) - 1):
-                analysis = self._analysis(next(iter(request.runs.values())))
-                score = analysis.reference_metric(self.feeds[:position + 1])
-                self._send(m.ReferenceMeasured(job, score, position + 1))
-                if position + 1 == len(self.feeds):
-                    self.cache.put(metric_key, score)
-        if metric is not None:
-            self._send(m.ReferenceMeasured(job, metric, len(self.feeds)))
+                self._progress(job, "comparing with FP32", done, total, since)
+                yield Urgency.FIRST_VERDICT if first and position < len(waiting) else Urgency.VERDICT
+            if first and waiting and self.metric is not None and len(self.feeds) > 1:
+                score = self._analysis(next(iter(runs.values()))).reference_metric(self.feeds[:1])
+                self._send(m.ReferenceMeasured(job, score, self.data.judged.rows(self.feeds[0])))
+
+    def _reference_metric(self, job: int) -> Steps:
+        fp32 = PrecisionConfig.uniform(Precision.FP32)
+        score = self._known("metric", fp32, dict[str, float])
+        if score is None:
+            analysis = self._analysis(fp32)
+            for index in self.feeds if self.metric is not None else ():
+                analysis.reference(index)
+                yield Urgency.VERDICT
+            score = analysis.reference_metric(self.feeds)
+            self._keep("metric", fp32, score)
+        self._send(m.ReferenceMeasured(job, score, self._judged_count()))
 
     def _judged_count(self) -> int:
         return sum(self.data.judged.rows(i) for i in self.feeds)
 
-    def _layers(self, job: int, request: m.Compare) -> Iterator[None]:
+    def _layers(self, job: int, runs: Mapping[str, PrecisionConfig], urgency: Urgency) -> Steps:
+        """Errors at the groups."""
         since = time.monotonic()
-        missing: dict[str, PrecisionConfig] = {}
-        for run, config in request.runs.items():
-            known = self.cache.get(self._key("layers", config), dict[str, GroupErrors])
+        by_analysis: dict[int, dict[str, PrecisionConfig]] = {}
+        for run, config in runs.items():
+            known = self._known("layers", config, dict[str, GroupErrors])
             if known is not None:
                 self._send(m.LayersMeasured(job, run, config, known, self._judged_count(), True))
             else:
-                missing[run] = config
-        by_kind: dict[int, dict[str, PrecisionConfig]] = {}
-        for run, config in missing.items():
-            by_kind.setdefault(id(self._analysis(config)), {})[run] = config
-        for configs in by_kind.values():
-            analysis = self._analysis(next(iter(configs.values())))
-            samples = 0
+                by_analysis.setdefault(id(self._analysis(config)), {})[run] = config
+        for configs in by_analysis.values():
+            names = list(configs)
+            analysis = self._analysis(configs[names[0]])
             for partial in analysis.layers(configs, self.ranges, feeds=self.feeds):
-                samples += self.data.judged.rows(self.feeds[partial.done - 1])
-                for run, groups in partial.value.items():
-                    if partial.final or partial.done == 1 or self._due():
-                        self._send(m.LayersMeasured(job, run, configs[run], groups, samples, partial.final))
-                    if partial.final:
-                        self.cache.put(self._key("layers", configs[run]), groups)
+                feed, position = divmod(partial.done - 1, len(names))
+                run, final = names[position], feed + 1 == len(self.feeds)
+                if final:
+                    self._keep("layers", configs[run], partial.value[run])
+                if final or feed == 0 or self._due(f"layers {run}"):
+                    samples = sum(self.data.judged.rows(i) for i in self.feeds[:feed + 1])
+                    self._send(m.LayersMeasured(job, run, configs[run], partial.value[run], samples, final))
                 self._progress(job, "errors at the groups", partial.done, partial.total, since)
-                yield
+                yield urgency
 
-    def _isolated_order(self, config: PrecisionConfig) -> list[str]:
-        """Groups by how bad they are alone, as far as that is known."""
-        known = self.cache.get(self._key("layers", config), dict[str, GroupErrors])
-        if known is None:
-            known = self.cache.get(self._key("layers", self._base(config)), dict[str, GroupErrors]) or {}
+    def _suspects(self, config: PrecisionConfig) -> list[str]:
+        """All groups, those first that are bad alone, as far as that is known."""
+        base = replace(config, groups={}, ranges={})
+        known = (self._known("layers", config, dict[str, GroupErrors])
+                 or self._known("layers", base, dict[str, GroupErrors]) or {})
 
         def badness(name: str) -> float:
             errors = known[name].isolated if name in known else None
             if errors is None:
                 return 0.0
-            if errors.bad or errors.sqnr_db is None and not errors.exact:
-                return -1e9
-            return 1e9 if errors.exact else errors.sqnr_db
+            if errors.sqnr_db is None:
+                return 1e9 if errors.exact else -1e9
+            return errors.sqnr_db
 
         return sorted((group.name for group in self.network.groups), key=badness)
 
-    @staticmethod
-    def _base(config: PrecisionConfig) -> PrecisionConfig:
-        return replace(config, groups={}, ranges={})
-
-    def _shares(self, job: int, run: str, config: PrecisionConfig, phase: str) -> Iterator[None]:
-        key = self._key("shares", config)
-        shares = self.cache.get(key, dict[str, Share]) or self.shares_known.setdefault((key,), {})
-        order = self._isolated_order(config)
-        total = len(order)
-        if shares:
-            self._send(m.SharesMeasured(job, run, config, dict(shares), len(shares), total))
-        since = time.monotonic()
+    def _shares(self, job: int, run: str, config: PrecisionConfig) -> Steps:
+        """What each group owns; what was measured before an interruption is not measured again."""
+        shares = self._known("shares", config, dict[str, Share]) or {}
+        order = self._suspects(config)
+        total, before, since = len(order), len(shares), time.monotonic()
+        unsent: dict[str, Share] = dict(shares)
         remaining = [name for name in order if name not in shares]
-        already = len(shares)
-        pending: dict[str, Share] = {}
         if remaining:
-            analysis = self._analysis(config)
-            for partial in analysis.shares(config, self.ranges, order=remaining, feeds=self.feeds):
-                shares.update(partial.value)
-                pending.update(partial.value)
-                if self._due():
-                    self._send(m.SharesMeasured(job, run, config, pending, len(shares), total))
-                    pending = {}
-                    self._progress(job, phase, len(shares) - already, total - already, since)
-                yield
-            self._send(m.SharesMeasured(job, run, config, pending, len(shares), total))
-            self.cache.put(key, shares)
+            if shares:
+                self._send(m.SharesMeasured(job, run, config, unsent, before, total))
+                unsent = {}
+            try:
+                for partial in self._analysis(config).shares(config, self.ranges, order=remaining, feeds=self.feeds):
+                    shares.update(partial.value)
+                    unsent.update(partial.value)
+                    if unsent and self._due("shares"):
+                        self._send(m.SharesMeasured(job, run, config, unsent, len(shares), total))
+                        unsent = {}
+                    done = len(shares) - before
+                    self._progress(job, f"what each group owns ({run})", done, total - before, since)
+                    if self._due("shares kept"):
+                        self._keep("shares", config, shares)
+                    yield Urgency.BACKGROUND
+            finally:
+                self._keep("shares", config, shares)
+        self._send(m.SharesMeasured(job, run, config, unsent, len(shares), total))
         yield from self._raised(job, config, shares)
 
-    def _raised(self, job: int, config: PrecisionConfig, shares: dict[str, Share]) -> Iterator[None]:
-        order = [n for n in sorted(shares, key=lambda n: -shares[n].owns) if shares[n].owns >= 0.002][:RAISED_ROWS]
+    def _raised(self, job: int, config: PrecisionConfig, shares: Mapping[str, Share]) -> Steps:
+        """The error with the worst groups raised together."""
+        worst = sorted(shares, key=lambda name: -shares[name].owns)
+        order = tuple(name for name in worst if shares[name].owns >= LEAST_OWNED)[:RAISED_ROWS]
         if not order:
             return
-        key = self._key("raised", config, tuple(order))
-        known = self.cache.get(key, tuple[tuple[float | None, ...], tuple[float | None, ...]])
-        decibels: list[float | None] = []
-        scores: list[float | None] = []
-        if known is not None:
-            decibels, scores = list(known[0]), list(known[1])
-        else:
+        verdicts = self._known("raised", config, tuple[Verdict, ...])
+        if verdicts is None:
             since = time.monotonic()
             for partial in self._analysis(config).raised(config, self.ranges, order, self.feeds):
-                worst = partial.value.worst
-                decibels.append(worst[1].errors.sqnr_db if worst is not None else None)
-                scores.append(partial.value.headline)
+                verdicts = partial.value
                 self._progress(job, "raising the worst groups together", partial.done, partial.total, since)
-                yield
-            self.cache.put(key, (tuple(decibels), tuple(scores)))
-        self._send(m.RaisedMeasured(job, config, tuple(order), tuple(decibels), tuple(scores)))
-        yield
+                yield Urgency.BACKGROUND
+            self._keep("raised", config, verdicts)
+        decibels = tuple(v.worst[1].errors.sqnr_db if v.worst is not None else None for v in verdicts)
+        self._send(m.RaisedMeasured(job, config, order, decibels, tuple(v.headline for v in verdicts)))
 
     # -- what if ------------------------------------------------------------------------------------------------
 
     def _one_verdict(self, job: int, config: PrecisionConfig, phase: str) -> Iterator[Verdict]:
         """Yields the verdict of one config, complete in the end."""
-        key = self._key("verdict", config)
-        known = self.cache.get(key, Verdict)
+        known = self._known("verdict", config, Verdict)
         if known is not None:
             yield known
             return
         since = time.monotonic()
         for partial in self._analysis(config).verdict(config, self.ranges, self.feeds):
             if partial.final:
-                self.cache.put(key, partial.value)
+                self._keep("verdict", config, partial.value)
             self._progress(job, phase, partial.done, partial.total, since)
             yield partial.value
 
-    def _what_if(self, job: int, request: m.WhatIf) -> Iterator[None]:
-        yield from self._ranges(job, [request.config])
-        verdict = None
-        for verdict in self._one_verdict(job, request.config, "what-if"):
-            if verdict.samples < self._judged_count() and self._due():
-                self._send(m.VerdictMeasured(job, "config", request.config, verdict, False))
-            yield
-        if verdict is not None:
-            self._send(m.VerdictMeasured(job, "config", request.config, verdict, True))
+    def _what_if(self, job: int, request: m.WhatIf) -> Steps:
+        config = request.config
+        self._ranges(job, [config])
+        for verdict in self._one_verdict(job, config, "what-if"):
+            final = verdict.samples >= self._judged_count()
+            if final or self._due("what-if"):
+                self._send(m.VerdictMeasured(job, "config", config, verdict, final))
+            yield Urgency.WHAT_IF
         if request.shares:
-            yield from self._shares(job, "config", request.config, "what each group owns now")
+            yield Urgency.BACKGROUND
+            yield from self._shares(job, "config", config)
+            yield from self._layers(job, {"config": config}, Urgency.BACKGROUND)
 
-    def _try_options(self, job: int, request: m.TryOptions) -> Iterator[None]:
+    def _try_options(self, job: int, request: m.TryOptions) -> Steps:
         group, config = self.network.group(request.group), request.config
-        yield from self._ranges(job, [config])
+        self._ranges(job, [config])
         wanted: list[tuple[str, str, PrecisionConfig]] = []
         now = config.precision_of(group)
         higher = step(group, now, up=True)
@@ -491,7 +589,7 @@ class Worker:
         if now is not Precision.FP32:
             wanted.append(("space", Precision.FP32.label, config.with_groups([group], Precision.FP32)))
         if now is Precision.INT8:
-            ranges = yield from self._group_ranges(job, group)
+            ranges = self._group_ranges(job, request, group)
             for method in METHODS:
                 if method == self.calibration.method:
                     continue
@@ -501,82 +599,74 @@ class Worker:
                 wanted.append(("r", f"{method} range", changed))
         options: list[m.Option] = []
         for key, label, changed in wanted:
-            verdicts = []
             for verdict in self._one_verdict(job, changed, f"trying {label}"):
-                verdicts = [verdict]
-                yield
-            options.append(m.Option(key, label, changed, verdicts[0]))
+                if verdict.samples >= self._judged_count():
+                    options.append(m.Option(key, label, changed, verdict))
+                yield Urgency.OPTIONS
             self._send(m.OptionsMeasured(job, group.name, config, tuple(options)))
         if not wanted:
             self._send(m.OptionsMeasured(job, group.name, config, ()))
 
-    def _group_ranges(self, job: int, group) -> Iterator[None]:
-        """The ranges of a group's activations by every method; returns them by tensor."""
-        tensors = [site.tensor for site in group.activations()]
-        missing = [t for t in dict.fromkeys(tensors) if t not in self.other_ranges]
+    def _group_ranges(self, job: int, request: m.TryOptions, group: Group) -> dict[str, dict[str, float]]:
+        """The ranges of a group's activations by every method, by tensor."""
+        tensors = dict.fromkeys(site.tensor for site in group.activations())
+        missing = [tensor for tensor in tensors if tensor not in self.other_ranges]
         if missing:
-            since = time.monotonic()
             stats = collect_stats(self.network.model, missing, self.data.calibration, self.backend,
-                                  progress=lambda d, t: self._progress(job, "other ranges", d, t, since))
+                                  progress=self._sweeping(job, "other ranges", request))
             self.other_ranges.update({tensor: dict(one.ranges) for tensor, one in stats.items()})
-        yield
         return {tensor: self.other_ranges[tensor] for tensor in tensors}
 
-    def _stats(self, job: int, request: m.Stats) -> Iterator[None]:
+    def _stats(self, job: int, request: m.Stats) -> Steps:
         group = self.network.group(request.group)
-        tensors = list(dict.fromkeys([*(site.tensor for site in group.activations()), *group.inputs[:2], group.tail]))
+        named = (*(site.tensor for site in group.activations()), *group.inputs[:2], group.tail)
+        tensors = [tensor for tensor in dict.fromkeys(named) if self.network.is_float(tensor)]
         axes = {}
         for site in group.activations():
             layer = self.network.layer(site.layer)
             rank = len(self.network.shape(site.tensor) or ())
             axes[site.tensor] = 1 if layer.op_type in ("Conv", "ConvTranspose") or rank < 2 else rank - 1
-        since = time.monotonic()
         stats = collect_stats(self.network.model, tensors, self.data.calibration, self.backend, channel_axes=axes,
-                              progress=lambda d, t: self._progress(job, "looking at the values", d, t, since))
+                              progress=self._sweeping(job, "looking at the values", request))
         self.other_ranges.update({tensor: dict(one.ranges) for tensor, one in stats.items()})
         self._send(m.StatsMeasured(job, group.name, stats))
-        yield
+        yield Urgency.STATS
 
     # -- building -----------------------------------------------------------------------------------------------
 
-    def _build(self, job: int, request: m.Build) -> Iterator[None]:
-        yield from self._ranges(job, [request.config])
-        analysis = self._analysis(request.config)
+    def _build(self, job: int, request: m.Build) -> Steps:
+        self._ranges(job, [request.config])
         since = time.monotonic()
-        for step_ in build_and_judge(analysis, request.config, self.ranges, self.feeds):
-            if isinstance(step_, tuple):
-                phase, done, total = step_
-                self._progress(job, phase, done, total, since)
-                yield
+        for made in build_and_judge(self._analysis(request.config), request.config, self.ranges, self.feeds):
+            if isinstance(made, EngineResult):
+                self._keep("engine", request.config, made)
+                self._send(m.Built(job, request.config, made))
             else:
-                self._send(m.Built(job, request.config, step_))
-                yield
+                self._progress(job, *made, since)
+            yield Urgency.BUILD
 
 
-def main(argv: Sequence[str]) -> int:
-    """Entry of the child process: file descriptors of the two pipes and the log."""
-    requests, control, log = (int(text) for text in argv)
+def _end_process() -> None:
+    """Ends this process and, as the leader of its group, what a user's script has started."""
+    if os.getpgrp() == os.getpid():
+        os.killpg(os.getpid(), signal.SIGKILL)
+    os._exit(0)
+
+
+def main(argv: Sequence[str]) -> None:
+    """Entry of the child process: file descriptors of the pipe and of the log."""
+    requests, log = (int(text) for text in argv)
     os.dup2(log, 1)
     os.dup2(log, 2)
     sys.stdout = open(1, "w", buffering=1, closefd=False)
     sys.stderr = open(2, "w", buffering=1, closefd=False)
-    with ExitStack() as stack:
-        pipe = stack.enter_context(Connection(requests))
-        stops = stack.enter_context(Connection(control, writable=False))
+    with Connection(requests) as pipe:
         worker = Worker(pipe)
-
-        def listen() -> None:
-            while True:
-                try:
-                    worker.stop_before = max(worker.stop_before, stops.recv())
-                except (EOFError, OSError):
-                    os._exit(0)  # the program at the other end is gone
-
-        threading.Thread(target=listen, daemon=True).start()
-        worker.serve()
         worker.cache.trim()
-    return 0
+        threading.Thread(target=worker.listen, daemon=True).start()
+        with contextlib.suppress(BrokenPipeError):
+            worker.serve()
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    main(sys.argv[1:])

@@ -81,7 +81,7 @@ def has_bad_rows(main: MainScreen) -> str:
         return reason
     if not main.figures.values and not main.figures.bad:
         return "nothing was measured yet"
-    return "" if main.figures.loud() else "no row is bad: every one owns less than 1 %"
+    return "" if main.figures.loud else "no row is bad: every one owns less than 1 %"
 
 
 def has_nan(main: MainScreen) -> str:

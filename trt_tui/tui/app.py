@@ -93,7 +93,8 @@ class TrtTuiApp(App[None]):
     def quit(self) -> None:
         """Saves, ends the child process and leaves."""
         self._close()
-        self.exit()
+        failure = self.main.failure
+        self.exit(return_code=failure.exit_code if isinstance(failure, messages.Failed) else 0)
 
     async def action_quit(self) -> None:
         self.quit()

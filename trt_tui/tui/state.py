@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
+from functools import cached_property
 from typing import TypeAlias
 
 from trt_tui.core.calibration import TensorStats
@@ -119,7 +120,7 @@ def percent(share: float, simulated: bool = True) -> str:
     mark = SIMULATED if simulated else ""
     if abs(share) < 0.002:
         return "·"
-    if abs(share) < 0.00995:
+    if abs(share) < 0.0095:
         sign = "-" if share < 0 else ""
         return f"{mark}{sign}.{round(abs(share) * 1000)}%"
     return f"{mark}{100 * share:2.0f}%"
@@ -317,8 +318,9 @@ def verdict_lines(session: Session, width: int) -> list[Line]:
         built.append((figure, 8))
     built += [("ms", 7), ("MB", 6)]
     simulated_width = sum(w + 1 for _, w in columns)
-    backend = session.backend.name if session.backend is not None else "engine"
-    title = f"as built, {backend}" if backend != "engine" else "engine, as built"
+    title = f"as built, {session.backend.name}" if session.backend is not None else "as built"
+    if session.backend is not None and not session.backend.real_fp16:
+        title += ", FP16 as FP32"
     bar: Span = (" │", "rule")
     lines: list[Line] = [
         [(" run".ljust(name_width + 1), "dim"), ("simulated".ljust(simulated_width), "dim"), bar, (f" {title}", "dim")],
@@ -401,7 +403,10 @@ def _stale_engine(session: Session, figure: str, width: int) -> Line:
     engine = results_of(session, session.built).engine
     worst = engine.verdict.worst if engine is not None else None
     value = decibel(worst[1].errors if worst else None, simulated=False)[0]
-    text = f"{value:>6}  is {config_name(session, session.built)}, b builds"
+    behind = plural(distance(session.built, session.config), "edit")
+    text = f"{value:>6}  is {config_name(session, session.built)}, {behind} behind"
+    if len(text) > width:
+        text = f"{value:>6}  is {config_name(session, session.built)}"
     return [(text[:width].ljust(width), "stale")]
 
 
@@ -643,14 +648,15 @@ class Figures:
     scope_raised: dict[str, int] = field(default_factory=dict)
     top: float = 0.0
 
+    @cached_property
     def weights(self) -> dict[str, float]:
         """How much each group weighs in a worst-first order; NaN and Inf weigh most."""
         if self.measure is Measure.OWNS:
             weights = dict(self.values)
         else:
             weights = {name: 10 ** (-value / 10) for name, value in self.values.items()}
-        for name in self.bad:
-            weights[name] = 1e9
+        if self.bad:
+            weights.update((name, 1e9) for name in self.model.outline.group_by_name if name in self.bad)
         return weights
 
     def band(self, group: str) -> int | None:
@@ -658,10 +664,19 @@ class Figures:
         value = self.values.get(group)
         return None if value is None else band_of(value, self.measure)
 
-    def loud(self) -> set[str]:
+    @cached_property
+    def worst_first(self) -> tuple[str, ...]:
+        """Names of the groups that weigh anything, the heaviest first."""
+        return tuple(name for name, weight in sorted(self.weights.items(), key=lambda item: -item[1]) if weight > 0)
+
+    @cached_property
+    def loud(self) -> frozenset[str]:
         """The bad rows: NaN or Inf, or a value in the first bands."""
-        return {name for name in self.model.rows
-                if name in self.bad or ((band := self.band(name)) is not None and band <= LOUD)}
+        if self.measure is Measure.OWNS:
+            loud = {name for name, value in self.values.items() if value >= SHARE_BANDS[LOUD]}
+        else:
+            loud = {name for name, value in self.values.items() if value < DECIBEL_BANDS[LOUD]}
+        return frozenset((loud | self.bad) & self.model.rows.keys())
 
     def value_text(self, value: float) -> str:
         if self.measure is Measure.OWNS:
@@ -701,7 +716,7 @@ class Figures:
         bad = scope.path in self.scope_bad
         _, style = self._style(value, bad, scope.path in self.scope_stale)
         up = self.scope_raised.get(scope.path, 0)
-        text = "" if value is None else self.value_text(value)
+        text = "NaN" if bad and self.measure is not Measure.OWNS else "" if value is None else self.value_text(value)
         return Cells("▾" if line.opened else "▸", BAD_GLYPH if bad else " ", style, scope.label,
                      "strong" if line.opened else "", asked=f"{up}↑" if up else "", asked_style="strong",
                      value=text, value_style="dim" if style == "band4" else style,
@@ -723,7 +738,7 @@ class Figures:
             bar = max(0.0, value / self.top)
         position, raised = self.raised.get(group.name, (0, ""))
         reason = row.refused if Precision.FP16 in group.refusals else ""
-        text = "" if value is None else self.value_text(value)
+        text = "NaN" if bad and self.measure is not Measure.OWNS else "" if value is None else self.value_text(value)
         return Cells(" ", glyph, style, self.model.titles[group.name] if full else row.label,
                      "dim" if quiet else "", group.operator, f"{asked.label}{arrow}", "strong" if arrow else "dim",
                      text, "dim" if style == "band4" else style, bar, raised, self._cost(self.model.macs[group.name]),
@@ -751,10 +766,13 @@ def figures(session: Session, model: TreeModel, measure: Measure, run: str,
     errors = errors_of(session, run)
     stale: set[str] = set()
     values: dict[str, float] = {}
-    bad = {name for name, one in errors.items()
-           if (one.accumulated is not None and one.accumulated.bad) or (one.isolated is not None and one.isolated.bad)}
+    bad = set()
+    for name, one in errors.items():
+        at = one.isolated if measure is Measure.ISOLATED else one.accumulated
+        if at is not None and at.bad:
+            bad.add(name)
     if measure is Measure.OWNS:
-        values = {name: share.owns for name, share in shares_of(session, run).items()}
+        values = {name: share.owns for name, share in shares_of(session, run).items() if math.isfinite(share.owns)}
         if run == "config":
             for name, value in (last or {}).items():
                 if name not in values:
@@ -830,7 +848,7 @@ class Columns:
     @classmethod
     def fit(cls, width: int) -> Columns:
         if width >= 76:
-            fixed = cls(0, 9, 6, 6, 9, 9, 4)
+            fixed = cls(0, 9, 6, 6, 9, 9, 5)
         elif width >= 64:
             fixed = cls(0, 9, 6, 6, 6, 9, 0)
         else:
@@ -879,7 +897,8 @@ def row_line(cells: Cells, depth: int, columns: Columns, cursor: bool) -> Line:
         line.append((cells.value.rjust(columns.value) + " ", cells.value_style))
         if columns.bar:
             line.append((bar_text(cells.bar, columns.bar) + " ", cells.glyph_style))
-        line.append((cells.raised.rjust(columns.raised), ""))
+        if columns.raised:
+            line.append((cells.raised.rjust(columns.raised), ""))
     if columns.cost:
         line.append((" " + cells.cost.rjust(columns.cost), "dim"))
     return line
@@ -1126,8 +1145,8 @@ def _long_detail(session: Session, found: Figures, group: Group, width: int) -> 
     errors = errors_of(session, found.run).get(group.name)
     if errors is not None and (errors.isolated is not None or errors.accumulated is not None):
         isolated, accumulated = decibel(errors.isolated), decibel(errors.accumulated)
-        lines.append(clip([(" alone    ", "dim"), isolated, (" dB isolated   ", "dim"), accumulated,
-                           (" dB accumulated", "dim")], width))
+        lines.append(clip([(" error    ", "dim"), ("isolated ", "dim"), isolated, (" · accumulated ", "dim"),
+                           accumulated, (" dB", "dim")], width))
     share = shares_of(session, found.run).get(group.name)
     if share is not None:
         line: Line = [(" owns     ", "dim"), (percent(share.owns), "")]
@@ -1160,7 +1179,7 @@ def _scope_detail(found: Figures, scope: Scope, width: int, height: int) -> list
     asked = " · ".join(f"{count} {label}" for label, count in sorted(counts.items()))
     lines = [_labelled("asked", asked, width)]
     ranked = sorted((name for name in scope.groups if name in found.values),
-                    key=lambda name: -found.weights().get(name, 0.0) if len(scope.groups) < 50 else -found.values[name])
+                    key=lambda name: -found.weights.get(name, 0.0))
     if ranked:
         worst = " · ".join(f"{found.model.titles[name]} {found.value_text(found.values[name])}"
                            for name in ranked[:1 if height < 8 else 3])
@@ -1331,12 +1350,10 @@ def _next_raise(session: Session, found: Figures, cursor: str) -> str:
     """How to reach the target from here: the worst rows that are not yet FP32."""
     config = session.config
     by_name = found.model.outline.group_by_name
-    order = sorted(found.weights().items(), key=lambda item: -item[1]) if found.run == "config" else []
-    todo = [name for name, weight in order if weight > 0 and name in by_name
-            and config.precision_of(by_name[name]) is not Precision.FP32]
-    if not todo or found.measure is not Measure.OWNS:
+    order = found.worst_first if found.run == "config" and found.measure is Measure.OWNS else ()
+    worst = next((name for name in order if config.precision_of(by_name[name]) is not Precision.FP32), None)
+    if worst is None:
         return "" if session.busy else "next: n goes to the worst row"
-    worst = todo[0]
     results = results_of(session, config)
     goal = _reaching(session, results)
     if goal is not None and goal > 1:
@@ -1347,7 +1364,7 @@ def _next_raise(session: Session, found: Figures, cursor: str) -> str:
         share = shares_of(session, "config").get(worst)
         gain = f" → {SIMULATED}{share.kept_db:.1f} dB" if share is not None and share.kept_db is not None else ""
         return f"{lead}space raises this one{gain}"
-    return f"{lead}n, then space"
+    return f"{lead}n, space raises {shorten(found.model.titles[worst], 24)}"
 
 
 def _reaching(session: Session, results: ConfigResults) -> int | None:

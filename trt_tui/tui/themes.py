@@ -1,4 +1,7 @@
-"""Two calm themes. ``band0`` to ``band4`` are one hue, from what owns most of the loss to what owns none."""
+"""Two calm themes. ``band0`` to ``band4`` are one hue, from what owns most of the loss to what owns none.
+
+Their nearest of 16 colours are yellow and grey, never red: red stands for NaN, Inf and a missed target only.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ DARK = Theme(
     primary="#6f9bc4", secondary="#6f9bc4", accent="#8ab4dc", warning="#d7c27a", error="#ff6b6b", success="#93b893",
     foreground="#c9ced6", background="#15171b", surface="#1b1e23", panel="#23272e", boost="#23272e",
     variables={
-        "band0": "#ffb347", "band1": "#dd9a45", "band2": "#b58246", "band3": "#8e7352", "band4": "#6f737a",
+        "band0": "#ffc24a", "band1": "#e0ac3f", "band2": "#b8963a", "band3": "#8e7d4e", "band4": "#6f737a",
         "quiet": "#80868f", "rule": "#3d434c", "plot": "#7795b3", "row": "#2a3038",
         "block-cursor-foreground": "#e8ecf2", "block-cursor-background": "#2f3a47",
         "block-cursor-blurred-foreground": "#c9ced6", "block-cursor-blurred-background": "#15171b",
@@ -25,7 +28,7 @@ LIGHT = Theme(
     primary="#2f6697", secondary="#2f6697", accent="#1f5c91", warning="#7a5d00", error="#c4181f", success="#2f6b3a",
     foreground="#2a2d33", background="#fbfaf7", surface="#f3f1ec", panel="#e9e6df", boost="#e9e6df",
     variables={
-        "band0": "#a34f00", "band1": "#b56a1c", "band2": "#bd8340", "band3": "#a8926f", "band4": "#8b8e94",
+        "band0": "#9a5b00", "band1": "#a86f00", "band2": "#ab7d1a", "band3": "#8e8258", "band4": "#8b8e94",
         "quiet": "#6c7078", "rule": "#c9c6bf", "plot": "#4f7ba6", "row": "#e6e9ee",
         "block-cursor-foreground": "#15171b", "block-cursor-background": "#d9e2ec",
         "block-cursor-blurred-foreground": "#2a2d33", "block-cursor-blurred-background": "#fbfaf7",

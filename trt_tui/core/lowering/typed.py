@@ -15,15 +15,15 @@ import onnx
 import onnx_ir as ir
 
 from trt_tui.core import scales
-from trt_tui.core.network import FP16_MAX, Kind, Layer, Network, Site
+from trt_tui.core.network import FP16_MAX, Group, Kind, Layer, Network, Site
+from trt_tui.core.opening import ir_version_for
 from trt_tui.core.precision import Precision, PrecisionConfig
 
 TYPES = {Precision.FP32: ir.DataType.FLOAT, Precision.FP16: ir.DataType.FLOAT16, Precision.BF16: ir.DataType.BFLOAT16}
 _NUMPY = {ir.DataType.FLOAT: np.float32, ir.DataType.FLOAT16: np.float16, ir.DataType.BFLOAT16: ml_dtypes.bfloat16}
-_IR_VERSION = {17: 8, 18: 8, 19: 9, 20: 9, 21: 10, 22: 10}
 
-ALL_SAME_TYPE = frozenset("Pow".split())
-"""Operators whose inputs ONNX lets differ in type, and TensorRT does not."""
+ALL_SAME_TYPE = frozenset("Attention GridSample LinearAttention Pow RMSNormalization".split())
+"""Operators whose floats ONNX lets differ in type, and TensorRT does not."""
 
 
 @dataclass(frozen=True)
@@ -53,9 +53,11 @@ def opset_for(precisions: set[Precision], other: Precision) -> int:
     return 21 if Precision.FP16 in used else 17
 
 
-def surrounding(precision: Precision, other: Precision) -> Precision:
-    """The float type around a group: its own, or for INT8 the type of the other layers."""
-    return other if precision is Precision.INT8 else precision
+def surrounding(group: Group, precision: Precision, other: Precision) -> Precision:
+    """The float type around a group: its own, or for INT8 that of the other layers if the group can have it."""
+    if precision is not Precision.INT8:
+        return precision
+    return other if other in group.allowed else Precision.FP32
 
 
 def lower_typed(
@@ -104,7 +106,7 @@ class _TypedLowering:
                 self._restore_types(node)
         self._restore_outputs(outputs)
         self.graph.sort()
-        self.model.ir_version = max(self.network.model.ir_version, _IR_VERSION.get(self.opset, 10))
+        self.model.ir_version = max(self.network.model.ir_version, ir_version_for(self.opset))
         left = {}
         for group in self.network.groups:
             asked = self.config.groups.get(group.name)
@@ -121,7 +123,7 @@ class _TypedLowering:
             self._restore_types(node)
             return
         precision = self.assignment[group.name]
-        around = TYPES[surrounding(precision, self.config.other)]
+        around = TYPES[surrounding(group, precision, self.config.other)]
         sites = {}
         if precision is Precision.INT8:
             sites = {site.index: site for site in group.sites if site.layer == layer.name}
@@ -136,15 +138,15 @@ class _TypedLowering:
         if around is not ir.DataType.FLOAT:
             for output, typed in zip(node.outputs, own, strict=True):
                 if typed and output.name and self.network.is_float(output.name):
-                    output.dtype = around
+                    output.type = ir.TensorType(around)  # a clone shares its types with the base network
                     self.types[output.name] = around
-        self.became[layer.name] = self._describe(layer, precision, sites)
+        self.became[layer.name] = self._describe(precision, around, sites)
 
-    def _describe(self, layer: Layer, precision: Precision, sites: Mapping[int, Site]) -> str:
+    def _describe(self, precision: Precision, around: ir.DataType, sites: Mapping[int, Site]) -> str:
         if precision is Precision.INT8:
             if sites:
                 return "INT8: Q/DQ on " + ", ".join(f"input {i} ({s.role})" for i, s in sorted(sites.items()))
-            return f"{self.config.other.label}, fused behind an INT8 layer"
+            return f"{_short(around).upper()}, fused behind an INT8 layer"
         return precision.label
 
     def _restore_types(self, node: ir.Node) -> None:
@@ -155,8 +157,8 @@ class _TypedLowering:
         for attr in node.attributes.values():
             if attr.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
                 graphs = (attr.value,) if attr.type == ir.AttributeType.GRAPH else attr.value
-                for graph in graphs:
-                    for inner in graph.all_nodes():
+                for graph in (nested for one in graphs for nested in (one, *one.subgraphs())):
+                    for inner in graph:
                         for index, value in enumerate(inner.inputs):
                             if value is not None and value.name in self.types:
                                 inner.replace_input_with(index, self._cast(value, ir.DataType.FLOAT))
@@ -275,5 +277,5 @@ def typed_ports(node: ir.Node, opset: int) -> tuple[list[bool], list[bool]]:
         return parameters[min(index, len(parameters) - 1)]
 
     inputs = [everything or formal(schema.inputs, i).type_str == main for i in range(len(node.inputs))]
-    outputs = [formal(schema.outputs, i).type_str == main for i in range(len(node.outputs))]
+    outputs = [everything or formal(schema.outputs, i).type_str == main for i in range(len(node.outputs))]
     return inputs, outputs

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from trt_tui.tui.actions import ACTIONS, key_text
 from trt_tui.tui.screens.dialogs import Page
-from trt_tui.tui.state import Line
+from trt_tui.tui.state import Line, wrap
 
 if TYPE_CHECKING:
     from trt_tui.tui.screens.main import MainScreen
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 def help_lines(main: MainScreen) -> list[Line]:
     """One line for each action, under its group's heading; what cannot be done now is dimmed and says why."""
+    width = max(20, min(96, main.size.width * 96 // 100) - 18)
     lines: list[Line] = []
     group = ""
     for action in ACTIONS:
@@ -22,9 +23,10 @@ def help_lines(main: MainScreen) -> list[Line]:
             lines += [[], [(group, "strong")]] if lines else [[(group, "strong")]]
         keys = " ".join(key_text(key) for key in action.keys)
         reason = action.enabled(main)
-        lines.append([(f"  {keys:<10}", "dim" if reason else "key"), (action.help, "dim" if reason else "")])
-        if reason:
-            lines.append([(f"  {'':<10}now: {reason}", "dim")])
+        for index, text in enumerate(wrap(action.help, width)):
+            lines.append([(f"  {'' if index else keys:<11}", "dim" if reason else "key"),
+                          (text, "dim" if reason else "")])
+        lines += [[(f"  {'':<11}{text}", "dim")] for text in (wrap(f"not now: {reason}", width) if reason else ())]
     return lines
 
 

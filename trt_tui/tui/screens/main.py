@@ -41,6 +41,9 @@ REST_S = 0.15
 ASK_AFTER_S = 10.0
 """A job older than this is stopped only after a question."""
 
+FOLLOW_S = 1.0
+"""While figures stream in and nobody has touched the tree, it is ordered anew at most this often."""
+
 MOST_REVEALED = 12
 """Rows that the tree opens by itself for."""
 
@@ -80,6 +83,9 @@ class MainScreen(Screen):
         self._last_shares: dict[str, float] = {}
         self._phase = ""
         self._noticed = False
+        self._rows: list[VisibleRow] | None = None
+        self._made_of: tuple = ()
+        self._followed = 0.0
         self._looked: tuple[str, PrecisionConfig] | None = None
         self._stale_figures = False
         self._update: Timer | None = None
@@ -164,10 +170,12 @@ class MainScreen(Screen):
             self._stale_figures = True
         if isinstance(event, messages.Done):
             self.last_word = f"✓ {self._phase}" if self._phase else "✓ done"
+            self._stale_figures |= self.following
         elif isinstance(event, messages.Cancelled):
             self.last_word = "stopped; the last results stay"
         elif isinstance(event, messages.Built):
-            self.last_word = "✓ built" + (f": {event.result.note}" if event.result.note else "")
+            self.last_word = "✓ built"
+            self.say("built" + (f": {event.result.note}" if event.result.note else ""), "")
         elif isinstance(event, messages.Failed):
             self._fail(event, event.title, event.cause, event.next_step)
         elif isinstance(event, messages.Died):
@@ -233,19 +241,27 @@ class MainScreen(Screen):
         elif measure is Measure.OWNS and self.run == "config":
             self._last_shares = dict(found.values)
         self.figures = found
-        if self.following and (found.values or found.bad):
-            self.order = found.weights()
-            worst = sorted(found.loud(), key=lambda name: -self.order.get(name, 0.0))[:MOST_REVEALED]
+        now = time.monotonic()
+        if (self.following and (found.values or found.bad)
+                and (self.order is None or now - self._followed > FOLLOW_S or not self.session.busy)):
+            self._followed = now
+            self.order = found.weights
+            worst = [name for name in found.worst_first[:MOST_REVEALED] if name in found.loud]
             for name in worst:
                 self._reveal(name)
 
     def _reveal(self, group: str) -> None:
-        self.opened.update(scope.path for scope in self.model.ancestors[group])
+        paths = {scope.path for scope in self.model.ancestors[group]}
+        if not paths <= self.opened:
+            self.opened = self.opened | paths
 
     def visible_rows(self) -> list[VisibleRow]:
-        if self.view is View.WORST:
-            return self.model.worst_first(self.opened, self.order, self.matches)
-        return self.model.visible(self.opened, self.order, self.matches)
+        """The lines of the tree; the same list as long as nothing that makes them has changed."""
+        made_of = (self.view, self.opened, self.order, self.matches)
+        if self._rows is None or any(one is not other for one, other in zip(made_of, self._made_of, strict=True)):
+            make = self.model.worst_first if self.view is View.WORST else self.model.visible
+            self._made_of, self._rows = made_of, make(self.opened, self.order, self.matches)
+        return self._rows
 
     def draw_tree(self, cursor_key: str | None = None) -> None:
         """Draws the tree, its title, and the heat map."""
@@ -262,13 +278,14 @@ class MainScreen(Screen):
         rows = self.visible_rows()
         if self.following and cursor_key is None and self.order:
             worst = max(self.order, key=self.order.get)
-            cursor_key = self.model.rows[worst].path if worst in self.figures.loud() else None
+            cursor_key = self.model.rows[worst].path if worst in self.figures.loud else None
         tree.show(rows, self.figures, self.view is View.WORST, cursor_key)
         self._look_where_it_is()
         if not rows:
             tree.show_empty([[], [("   nothing matches; esc clears the filter", "dim")]])
         self.query_one("#blocks-rule", Rule).set("3 Blocks", "space on a row label = the role everywhere")
-        self.block_map.show(self.model.blocks, self.figures)
+        if self.block_map.display:
+            self.block_map.show(self.model.blocks, self.figures)
 
     def _nothing_yet(self) -> list[state.Line]:
         if isinstance(self.failure, messages.Failed):
@@ -298,8 +315,8 @@ class MainScreen(Screen):
                 if len(lines) + len(plot) + 1 <= height:
                     lines = [*lines, [], *plot]
         pane.lines = lines
-        wide = self.has_class("-wide")
-        rule.set(state.detail_title(self.model, line), "" if wide else "2: more")
+        more = "2: less" if self.has_class("-large-detail") else "2: more"
+        rule.set(state.detail_title(self.model, line), "" if self.has_class("-wide") else more)
 
     def draw_status(self) -> None:
         """Draws job, next step and footer."""
@@ -415,10 +432,7 @@ class MainScreen(Screen):
 
     def _open(self, line: VisibleRow, opened: bool) -> None:
         self._touched()
-        if opened:
-            self.opened.add(line.row.path)
-        else:
-            self.opened.discard(line.row.path)
+        self.opened = self.opened | {line.row.path} if opened else self.opened - {line.row.path}
         self.draw_tree(line.key)
 
     def _go_to(self, group: str) -> None:
@@ -432,7 +446,7 @@ class MainScreen(Screen):
         self._moved()
 
     def _step_bad(self, forward: bool) -> None:
-        loud = self.figures.loud()
+        loud = self.figures.loud
         if self.view is View.WORST:
             order = [line.row.group.name for line in self.model.worst_first(set(), self.order, self.matches)
                      if isinstance(line.row, state.GroupRow)]
@@ -576,8 +590,9 @@ class MainScreen(Screen):
         line = self.current_line
         self._set_view(views[(views.index(self.view) + 1) % len(views)])
         if self.view is View.WORST and self.figures.values:
-            self.order = self.figures.weights()
+            self.order = self.figures.weights
         if self.view is View.BLOCKS:
+            self.block_map.show(self.model.blocks, self.figures)
             self.block_map.focus()
         else:
             self.tree.focus()
@@ -608,7 +623,7 @@ class MainScreen(Screen):
 
     def do_sort(self) -> None:
         self._touched()
-        newest = self.figures.weights()
+        newest = self.figures.weights
         if not newest:
             self.say("nothing was measured to sort by")
             return
@@ -649,6 +664,7 @@ class MainScreen(Screen):
     def do_pane_blocks(self) -> None:
         if not self.block_map.display:
             self._set_view(View.BLOCKS)
+            self.block_map.show(self.model.blocks, self.figures)
         self.block_map.focus()
         self.call_after_refresh(self.draw)
 

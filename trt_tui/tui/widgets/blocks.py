@@ -28,11 +28,23 @@ class BlockMap(Styled, ScrollView, can_focus=True, inherit_bindings=False):
         self._figures: Figures | None = None
         self.role = 0
         self.column = -1
+        self._first = 0
+        self._drawn: dict[int, Line] = {}
+        self._notes: dict[int, str] = {}
 
     def show(self, blocks: Blocks | None, figures: Figures | None) -> None:
+        """Shows a network's blocks; lines that stay the same are not repainted."""
+        if blocks is not self.blocks or self._figures is None or figures.config != self._figures.config:
+            self._notes = {}
         self.blocks, self._figures = blocks, figures
-        self.virtual_size = Size(self.size.width, len(blocks.roles) + 2 if blocks else 1)
-        self.refresh()
+        size = Size(self.size.width, len(blocks.roles) + 2 if blocks else 1)
+        if size != self.virtual_size:
+            self.virtual_size = size
+        before, self._drawn = self._drawn, {}
+        top = self.scroll_offset.y
+        for y in range(self.size.height):
+            if self._drawn_line(top + y) != before.get(top + y):
+                self.refresh(Region(0, y, self.size.width, 1))
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -51,9 +63,12 @@ class BlockMap(Styled, ScrollView, can_focus=True, inherit_bindings=False):
         column = max(-1, min(self.column + right, len(self.blocks.columns) - 1))
         if (role, column) == (self.role, self.column):
             return
-        for changed in (self.role, role):
-            self.refresh(Region(0, changed + 1 - self.scroll_offset.y, self.size.width, 1))
-        self.role, self.column = role, column
+        first = max(0, min(max(self._first, column - self._fitting + 1), max(0, column)))
+        changed = (self.role, role) if first == self._first else range(-1, len(self.blocks.roles))
+        for one in changed:
+            self._drawn.pop(one + 1, None)
+            self.refresh(Region(0, one + 1 - self.scroll_offset.y, self.size.width, 1))
+        self.role, self.column, self._first = role, column, first
         self._keep_cursor_visible()
         self.post_message(self.Moved())
 
@@ -73,8 +88,22 @@ class BlockMap(Styled, ScrollView, can_focus=True, inherit_bindings=False):
     @property
     def _cell_width(self) -> int:
         widest = max((len(column) for column in self.blocks.columns), default=1)
-        roomy = (self.size.width - self._label_width - 18) // max(1, len(self.blocks.columns))
+        roomy = self._room // max(1, len(self.blocks.columns))
         return max(widest + 1, 3, min(5, roomy))
+
+    @property
+    def _room(self) -> int:
+        return max(3, self.size.width - self._label_width - 18)
+
+    @property
+    def _fitting(self) -> int:
+        """How many blocks fit beside each other."""
+        return max(1, self._room // self._cell_width)
+
+    def _drawn_line(self, y: int) -> Line:
+        if y not in self._drawn:
+            self._drawn[y] = self._line(y)
+        return self._drawn[y]
 
     def text_of(self, y: int) -> str:
         return "".join(text for text, _ in self._line(y)).rstrip()
@@ -83,8 +112,11 @@ class BlockMap(Styled, ScrollView, can_focus=True, inherit_bindings=False):
         if self.blocks is None or self._figures is None:
             return [(" This network does not repeat: no scope occurs three times or more.", "dim")] if y == 0 else []
         label, cell = self._label_width, self._cell_width
+        shown = slice(self._first, self._first + self._fitting)
+        left, right = self._first > 0, shown.stop < len(self.blocks.columns)
         if y == 0:
-            return [(" " * (label + 3), ""), *((f"{name:>{cell}}", "dim") for name in self.blocks.columns)]
+            names = "".join(f"{name:>{cell}}" for name in self.blocks.columns[shown])
+            return [(" " * (label + 2), ""), (f"{'‹' if left else ' '}{names}{'  ›' if right else ''}", "dim")]
         role = y - 1
         if role == len(self.blocks.roles):
             return [(f"  {legend(self._figures.measure)}", "dim")]
@@ -94,26 +126,31 @@ class BlockMap(Styled, ScrollView, can_focus=True, inherit_bindings=False):
         on_label = here and self.column < 0
         line: Line = [(">" if here else " ", "strong"), (" ", ""),
                       (shorten(self.blocks.roles[role], label).ljust(label), "cursor" if on_label else ""), (" ", "")]
-        for column, names in enumerate(self.blocks.cells[role]):
+        for column, names in enumerate(self.blocks.cells[role][shown], self._first):
             glyph, style = block_cell(self._figures, names)
             picked = here and column == self.column
             up = any(name in self._figures.config.groups for name in names)
             text = f"[{glyph}]" if picked else f" {glyph}{'↑' if up else ' '}"
             line.append((text.rjust(cell + 1)[-cell:] if cell < 3 else " " * (cell - 3) + text, style))
-        names = [name for names in self.blocks.cells[role] for name in names]
-        line.append((f"   {block_note(self._figures, names)}", "dim"))
+        if role not in self._notes:
+            names = [name for names in self.blocks.cells[role] for name in names]
+            self._notes[role] = block_note(self._figures, names)
+        line.append((f"   {self._notes[role]}", "dim"))
         return line
 
     def render_line(self, y: int) -> Strip:
-        return self.strip_of(self._line(y + self.scroll_offset.y), self.size.width)
+        return self.strip_of(self._drawn_line(y + self.scroll_offset.y), self.size.width)
 
     def on_focus(self) -> None:
+        self._drawn = {}
         self.refresh()
 
     def on_blur(self) -> None:
+        self._drawn = {}
         self.refresh()
 
     def on_resize(self, event: events.Resize) -> None:
+        self._drawn = {}
         if self.blocks is not None:
             self.virtual_size = Size(self.size.width, len(self.blocks.roles) + 2)
 
@@ -122,6 +159,6 @@ class BlockMap(Styled, ScrollView, can_focus=True, inherit_bindings=False):
             return
         role = event.y + self.scroll_offset.y - 1
         if 0 <= role < len(self.blocks.roles):
-            column = (event.x - self._label_width - 3) // self._cell_width
+            column = self._first + (event.x - self._label_width - 3) // self._cell_width
             column = -1 if event.x < self._label_width + 3 else column
             self.move(role - self.role, min(column, len(self.blocks.columns) - 1) - self.column)

@@ -1,0 +1,84 @@
+"""Takes the screenshots of the README from the real app on the bundled network.
+
+    python screenshots/make.py            writes SVG and, with cairosvg and the font DejaVu Sans Mono installed, PNG beside this file
+
+Figures are measured on the machine that runs this; nothing is staged but the size of the terminal.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+_STATE = tempfile.TemporaryDirectory()
+os.environ["XDG_STATE_HOME"] = os.environ["XDG_CACHE_HOME"] = _STATE.name
+
+from trt_tui import demo  # noqa: E402
+from trt_tui.jobs.messages import Options  # noqa: E402
+from trt_tui.tui.app import TrtTuiApp  # noqa: E402
+
+HERE = Path(__file__).resolve().parent
+
+SHOTS: dict[str, tuple[tuple[int, int], Sequence[str]]] = {
+    "tree": ((120, 40), ("wait",)),
+    "tree-80x24": ((80, 24), ("wait",)),
+    "worst-first": ((120, 40), ("wait", "t", "wait")),
+    "after-two-toggles": ((120, 40), ("wait", "t", "space", "wait", "n", "space", "wait", "b", "wait")),
+    "wide": ((140, 40), ("wait", "t", "space", "wait", "n", "space", "wait", "b", "wait")),
+    "configs": ((120, 40), ("wait", "t", "space", "wait", "c", "pause")),
+    "export": ((120, 40), ("wait", "e", "pause")),
+    "help": ((120, 40), ("wait", "question_mark", "pause")),
+    "light": ((120, 40), ("wait", "t", "wait", "theme")),
+    "loading": ((80, 24), ()),
+}
+
+
+def options() -> Options:
+    return Options(str(demo.network_path()), str(demo.samples_path()), str(demo.calibration_path()),
+                   metric=demo.metric_spec())
+
+
+async def shoot(name: str, size: tuple[int, int], steps: Sequence[str]) -> None:
+    app = TrtTuiApp(options(), resume=False)
+    async with app.run_test(size=size) as pilot:
+        for step in steps:
+            if step == "wait":
+                for _ in range(1200):
+                    await pilot.pause(0.1)
+                    if app.session.outline is not None and not app.session.busy:
+                        break
+                await pilot.pause(0.6)
+                while app.session.busy:
+                    await pilot.pause(0.1)
+                await pilot.pause(0.3)
+            elif step == "pause":
+                await pilot.pause(0.4)
+            elif step == "theme":
+                app.screen.action_do("theme")
+                await pilot.pause(0.3)
+            else:
+                await pilot.press(step)
+                await pilot.pause(0.2)
+        svg = app.export_screenshot(title=f"trt-tui {app.session.outline.name if app.session.outline else ''}".strip())
+    (HERE / f"{name}.svg").write_text(svg)
+    try:
+        import cairosvg
+    except ImportError:
+        return
+    drawn = re.sub(r"font-family: ?[^;]+;", "font-family: DejaVu Sans Mono;", svg)
+    cairosvg.svg2png(bytestring=drawn.encode(), write_to=str(HERE / f"{name}.png"), output_width=1400)
+
+
+async def main(names: Sequence[str]) -> None:
+    for name in names or SHOTS:
+        await shoot(name, *SHOTS[name])
+        print(name)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1:]))

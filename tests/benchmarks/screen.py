@@ -1,0 +1,137 @@
+"""How quickly the app answers on a 20,000-node network, and how much it writes to the terminal.
+
+    python -m tests.benchmarks.screen [--nodes 20000] [--moves 200]
+
+The app runs in a pseudo-terminal of 120×40 with seeded random inputs, so that a comparison runs in the background.
+Printed are: the time from the command to the first rows, beside that of a network of 20 nodes (what is left is what
+the size costs); the time from a cursor key to the first and to the last byte of its repaint; the bytes of the repaint
+when the cursor moves within the page and when the page scrolls; and the time of ``trt-tui --help``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fcntl
+import os
+import pty
+import re
+import select
+import signal
+import statistics
+import struct
+import subprocess
+import sys
+import tempfile
+import termios
+import time
+from pathlib import Path
+
+import onnx
+
+from tests import networks
+
+ROWS, COLUMNS = 40, 120
+SILENCE_S = 0.03
+"""A repaint has ended when nothing was written for so long."""
+
+
+class Screen:
+    """The app in a pseudo-terminal."""
+
+    def __init__(self, model: Path, state: Path) -> None:
+        self.started = time.perf_counter()
+        self.pid, self.terminal = pty.fork()
+        if self.pid == 0:
+            os.environ.update(TERM="xterm-256color", COLORTERM="truecolor", XDG_STATE_HOME=str(state),
+                              XDG_CACHE_HOME=str(state))
+            os.execv(sys.executable, [sys.executable, "-m", "trt_tui", str(model), "--samples", "8"])
+        fcntl.ioctl(self.terminal, termios.TIOCSWINSZ, struct.pack("HHHH", ROWS, COLUMNS, 0, 0))
+
+    def read(self, seconds: float) -> bytes:
+        """What is written within ``seconds``; ends with the first piece."""
+        ready, _, _ = select.select([self.terminal], [], [], seconds)
+        return os.read(self.terminal, 1 << 16) if ready else b""
+
+    def until(self, pattern: bytes, seconds: float) -> float:
+        """Seconds from the start until the output matches."""
+        seen = b""
+        while time.perf_counter() - self.started < seconds:
+            seen += self.read(0.01)
+            if re.search(pattern, seen):
+                return time.perf_counter() - self.started
+        raise SystemExit(f"{pattern!r} did not appear within {seconds} s")
+
+    def drain(self, seconds: float) -> None:
+        end = time.perf_counter() + seconds
+        while time.perf_counter() < end:
+            self.read(0.02)
+
+    def press(self, key: bytes) -> tuple[float, float, int]:
+        """Time to the first byte and to the last one in seconds, and the number of bytes."""
+        while self.read(0.0):
+            pass
+        start = time.perf_counter()
+        os.write(self.terminal, key)
+        first, last, count = 0.0, 0.0, 0
+        while True:
+            data = self.read(SILENCE_S if count else 1.0)
+            if not data:
+                return first, last, count
+            last = time.perf_counter() - start
+            first = first or last
+            count += len(data)
+            if last > 1.0:
+                return first, last, count
+
+    def close(self) -> None:
+        os.kill(self.pid, signal.SIGHUP)
+        os.close(self.terminal)
+        os.waitpid(self.pid, 0)
+
+
+def percentile(values: list[float], share: float) -> float:
+    return sorted(values)[min(len(values) - 1, int(share * len(values)))]
+
+
+def measure(nodes: int, moves: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        root = Path(folder)
+        big, small = root / "big.onnx", root / "small.onnx"
+        onnx.save(networks.synthetic_tree(nodes), big)
+        onnx.save(networks.synthetic_tree(60), small)
+        pattern = rb"block|stage|layer0|LeakyRelu"
+        start = []
+        for number in range(3):
+            screen = Screen(small, root / f"small{number}")
+            start.append(screen.until(pattern, 60))
+            screen.close()
+        screen = Screen(big, root / "big")
+        first_rows = screen.until(pattern, 120)
+        print(f"first rows after the command: {first_rows:.2f} s; a 60-node network: {statistics.median(start):.2f} s; "
+              f"difference {first_rows - statistics.median(start):.2f} s")
+        screen.until(rb"groups", 120)
+        screen.drain(8)
+        for name, key, count in (("cursor down within the page", b"j", 12), ("cursor down, page scrolls", b"j", moves),
+                                 ("cursor up within the page", b"k", 12)):
+            results = [screen.press(key) for _ in range(count)]
+            first = [1e3 * one[0] for one in results]
+            last = [1e3 * one[1] for one in results]
+            size = [float(one[2]) for one in results]
+            print(f"{name}: first byte median {statistics.median(first):.1f} ms, 95 % {percentile(first, .95):.1f} ms; "
+                  f"last byte median {statistics.median(last):.1f} ms, 95 % {percentile(last, .95):.1f} ms; "
+                  f"bytes median {statistics.median(size):.0f}, 95 % {percentile(size, .95):.0f}")
+        screen.close()
+    times = []
+    for _ in range(7):
+        before = time.perf_counter()
+        subprocess.run([sys.executable, "-m", "trt_tui", "--help"], check=True, capture_output=True)
+        times.append(time.perf_counter() - before)
+    print(f"trt-tui --help: median {statistics.median(times):.2f} s")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--nodes", type=int, default=20_000)
+    parser.add_argument("--moves", type=int, default=200)
+    arguments = parser.parse_args()
+    measure(arguments.nodes, arguments.moves)

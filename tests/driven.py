@@ -1,0 +1,116 @@
+"""Sessions and workers that a test drives by hand, and the small files they open."""
+
+from __future__ import annotations
+
+import queue
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from tests import networks
+from trt_tui.jobs import messages as m
+from trt_tui.jobs.cache import ResultCache
+from trt_tui.jobs.worker import Worker
+from trt_tui.saved import Store
+from trt_tui.session import Session
+
+LIMIT_S = 60.0
+"""How long a test waits for an event before it fails."""
+
+
+def isolate(monkeypatch, folder: Path) -> None:
+    """Puts the user's state and cache under a folder and keeps libraries to two threads."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(folder / "state"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+
+
+def save_mlp(folder: Path, samples: int = 16, seed: int = 0, name: str = "mlp") -> m.Options:
+    """Writes a three-layer network and samples for it, in batches of 4; returns the options that open them."""
+    model, data = folder / f"{name}.onnx", folder / f"{name}.npz"
+    onnx.save(networks.mlp(seed), model)
+    rng = np.random.default_rng(seed)
+    np.savez(data, x=rng.standard_normal((samples, 16), dtype=np.float32))
+    return m.Options(str(model), str(data), batch=4, whatif_samples=0)
+
+
+def save_resnet(folder: Path, samples: int = 16, batch: int = 4) -> m.Options:
+    """Writes a residual network of 8 groups and images for it; returns the options that open them."""
+    model, data = folder / "small_resnet.onnx", folder / "images.npz"
+    onnx.save(networks.small_resnet(), model)
+    np.savez(data, image=networks.random_images(np.random.default_rng(0), (samples, 3, 32, 32)))
+    return m.Options(str(model), str(data), batch=batch, whatif_samples=0)
+
+
+class Wire:
+    """In place of the pipe to the program: keeps the events, and lets a test act on each."""
+
+    def __init__(self) -> None:
+        self.events: list[m.Event] = []
+        self.on_event: Callable[[m.Event], None] = lambda event: None
+
+    def send(self, event: m.Event) -> None:
+        self.events.append(event)
+        self.on_event(event)
+
+
+class DrivenWorker(Worker):
+    """A worker in this process whose steps the test asks for."""
+
+    def __init__(self, folder: Path) -> None:
+        self.wire = Wire()
+        super().__init__(self.wire, ResultCache(folder / "results"))
+        self.last = 0
+
+    def ask(self, request: m.Request) -> int:
+        """Puts a request in the inbox, as `listen` does; returns its number."""
+        self.last += 1
+        self.inbox.append((self.last, request))
+        return self.last
+
+    def finish(self) -> list[m.Event]:
+        """Works until there is nothing left to do; returns the events of it."""
+        before = len(self.wire.events)
+        while self.step():
+            pass
+        return self.wire.events[before:]
+
+    def answer(self, request: m.Request) -> list[m.Event]:
+        """Asks and finishes; returns the events of that request."""
+        job = self.ask(request)
+        return [event for event in self.finish() if event.job == job]
+
+    def stop(self) -> None:
+        self.stop_before = self.last + 1
+
+
+class DrivenSession(Session):
+    """A session with a real child process whose events the test applies."""
+
+    def __init__(self, options: m.Options, folder: Path, **arguments: object) -> None:
+        self.queue: queue.Queue[m.Event] = queue.Queue()
+        self.seen: list[m.Event] = []
+        super().__init__(options, self.queue.put, store=Store(folder / "sessions"), **arguments)
+
+    def until(self, wanted: Callable[[m.Event], bool]) -> m.Event:
+        """Applies events up to the first wanted one, which is returned."""
+        deadline = time.monotonic() + LIMIT_S
+        while True:
+            try:
+                event = self.queue.get(timeout=max(0.01, deadline - time.monotonic()))
+            except queue.Empty:
+                raise AssertionError(f"not seen in {LIMIT_S} s; last events: {self.seen[-5:]}") from None
+            self.seen.append(event)
+            self.apply(event)
+            if wanted(event):
+                return event
+
+    def until_type(self, *types: type) -> m.Event:
+        return self.until(lambda event: isinstance(event, types))
+
+    def until_idle(self) -> None:
+        while self.busy:
+            self.until(lambda event: True)

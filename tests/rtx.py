@@ -1,0 +1,66 @@
+"""Building networks with TensorRT-RTX, which judges strongly typed ONNX without a GPU."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Mapping, Sequence
+
+import onnx_ir as ir
+import pytest
+
+DYNAMIC_SIZES = (1, 2, 4)
+"""Smallest, usual and largest size of a dimension that no test names."""
+
+
+def build(model: ir.Model, shapes: Mapping[str, Sequence[int]] | None = None) -> bytes:
+    """The engine of a strongly typed network for compute capability 8.9, at the least optimization.
+
+    Args:
+        model: The network.
+        shapes: The usual shape of inputs by name; other open dimensions range over `DYNAMIC_SIZES`.
+
+    Raises:
+        AssertionError: TensorRT-RTX refuses the network; says what its parser and builder say.
+    """
+    trt = pytest.importorskip("tensorrt_rtx", reason="TensorRT-RTX is not installed")
+
+    class Log(trt.ILogger):
+        def __init__(self) -> None:
+            super().__init__()
+            self.errors: list[str] = []
+
+        def log(self, severity: object, message: str) -> None:
+            if severity <= trt.ILogger.ERROR:
+                self.errors.append(message)
+
+    log = Log()
+    builder = trt.Builder(log)
+    network = builder.create_network(0)
+    parser = trt.OnnxParser(network, log)
+    if not parser.parse(ir.to_proto(model).SerializeToString()):
+        said = [parser.get_error(index) for index in range(parser.num_errors)]
+        raise AssertionError("TensorRT-RTX cannot parse it: "
+                             + "\n".join(f"{error.node_name()}: {error.desc()}" for error in said))
+    config = builder.create_builder_config()
+    config.num_compute_capabilities = 1
+    config.set_compute_capability(trt.ComputeCapability.SM89, 0)
+    with contextlib.suppress(AttributeError):
+        config.builder_optimization_level = 0
+    profile = builder.create_optimization_profile()
+    for index in range(network.num_inputs):
+        tensor = network.get_input(index)
+        if -1 not in tuple(tensor.shape):
+            continue
+        given = (shapes or {}).get(tensor.name)
+        usual = tuple(given or (DYNAMIC_SIZES[1] if size < 0 else size for size in tensor.shape))
+        open_ = [size < 0 for size in tensor.shape]
+        least = tuple(1 if free and not given else size for size, free in zip(usual, open_, strict=True))
+        most = tuple(DYNAMIC_SIZES[2] if free and not given else size for size, free in zip(usual, open_, strict=True))
+        assert math.prod(usual) > 0
+        profile.set_shape(tensor.name, least, usual, most)
+    if any(-1 in tuple(network.get_input(i).shape) for i in range(network.num_inputs)):
+        config.add_optimization_profile(profile)
+    engine = builder.build_serialized_network(network, config)
+    assert engine is not None, "TensorRT-RTX cannot build it: " + "\n".join(log.errors)
+    return bytes(engine)

@@ -1,0 +1,322 @@
+"""Tests of trt_tui.core.groups."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from tests.networks import LIGHT_NAMES, Builder, floats
+from trt_tui.core.network import Kind
+from trt_tui.core.precision import Precision
+
+IMAGE = floats("x", 1, 4, 8, 8)
+NAMES = ("small_resnet", "unet_small", "mlp", "bert", "vit", "opset7", "half", "quantized", "with_if", "with_loop",
+         "with_local_function", "with_sequence", "with_custom_operator", "demo",
+         *(f"light_{name}" for name in LIGHT_NAMES if name in ("squeezenet", "shufflenet", "inception_v2")))
+
+
+def layers_of(network):
+    return [[network.layer(name).op_type for name in group.layers] for group in network.groups]
+
+
+def finish(b, tensor, inputs=(IMAGE,), shape=(1, 4, 8, 8)):
+    """The model whose output ``y`` is ``tensor``."""
+    for node in b.nodes:
+        for index, name in enumerate(node.output):
+            if name == tensor:
+                node.output[index] = "y"
+        for index, name in enumerate(node.input):
+            if name == tensor:
+                node.input[index] = "y"
+    return b.model(list(inputs), [floats("y", *shape)])
+
+
+# ------------------------------------------------------------------------------------------------- on every network
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_groups_partition_the_float_layers(name, named_network):
+    network = named_network(name)
+    grouped = [layer for group in network.groups for layer in group.layers]
+    floats_ = [layer.name for layer in network.layers if layer.kind in (Kind.COMPUTE, Kind.COPY, Kind.OPAQUE)
+               and any(network.is_float(output) for output in layer.outputs)]
+    assert sorted(grouped) == sorted(floats_) and len(set(grouped)) == len(grouped)
+    for group in network.groups:
+        produced = {output for layer in group.layers for output in network.layer(layer).outputs}
+        assert group.tail in produced and set(group.outputs) <= produced and not produced & set(group.inputs)
+        assert group.name in group.layers and network.group_of(group.name) is group
+        assert Precision.FP32 in group.allowed
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_no_group_waits_for_itself(name, named_network):
+    network = named_network(name)
+    before: dict[str, set[str]] = {}
+    for layer in network.layers:
+        if layer.kind is Kind.SHAPE:  # known before anything runs
+            continue
+        group = network.group_of(layer.name)
+        here = group.name if group else layer.name
+        for tensor in network.reads(layer.name):
+            source = network.producer.get(tensor)
+            if source is not None:
+                owner = network.group_of(source)
+                before.setdefault(here, set()).add(owner.name if owner else source)
+    done: set[str] = set()
+    waiting = {name: sources - {name} for name, sources in before.items()}
+    while waiting:
+        ready = [name for name, sources in waiting.items() if not (sources & waiting.keys()) - done]
+        assert ready, f"a cycle among {sorted(waiting)}"
+        done.update(ready)
+        for one in ready:
+            del waiting[one]
+
+
+# ------------------------------------------------------------------------------------------------- what fuses
+
+
+def _conv_bn_relu(b):
+    return b.node("Relu", [b.batch_norm(b.conv("x", (4, 4), "/a"), 4, "/bn")], "/act")
+
+
+def _silu(b):
+    x = b.conv("x", (4, 4), "/a")
+    return b.node("Mul", [x, b.node("Sigmoid", [x], "/act")], "/act")
+
+
+def _gelu(b):
+    x = b.node("MatMul", ["x", b.kernel("w", (8, 8), 8)], "/fc")
+    x = b.node("Add", [b.vector("bias", 8), x], "/fc")
+    erf = b.node("Erf", [b.node("Div", [x, b.weight("root", np.float32(1.414))], "/gelu")], "/gelu")
+    x = b.node("Mul", [x, b.node("Add", [erf, b.weight("one", np.float32(1))], "/gelu")], "/gelu")
+    return b.node("Mul", [x, b.weight("half", np.float32(0.5))], "/gelu2")
+
+
+def _reshape_before_bias(b):
+    x = b.node("MatMul", ["x", b.kernel("w", (8, 8), 8)], "/fc")
+    x = b.node("Reshape", [x, b.weight("to", np.array([1, 4, 8, 8], np.int64))], "/fc")
+    return b.node("Add", [x, b.vector("bias", 8)], "/fc")
+
+
+def _copies_follow(b):
+    x = b.node("Transpose", [b.conv("x", (4, 4), "/a")], "/move", perm=[0, 2, 3, 1])
+    return b.node("Reshape", [x, b.weight("to", np.array([1, 4, 8, 8], np.int64))], "/move")
+
+
+def _layer_norm(b):
+    mean = b.node("ReduceMean", ["x"], "/mean", axes=[-1])
+    centred = b.node("Sub", ["x", mean], "/norm")
+    square = b.node("Pow", [centred, b.weight("two", np.float32(2))], "/norm")
+    var = b.node("Add", [b.node("ReduceMean", [square], "/var", axes=[-1]), b.weight("eps", np.float32(1e-5))], "/norm")
+    x = b.node("Div", [centred, b.node("Sqrt", [var], "/norm")], "/norm")
+    return b.node("Add", [b.node("Mul", [x, b.vector("gamma", 8)], "/norm"), b.vector("beta", 8)], "/norm2")
+
+
+def _softmax(b):
+    x = b.node("Sub", ["x", b.node("ReduceMax", ["x"], "/max", axes=[-1])], "/soft")
+    x = b.node("Exp", [x], "/soft")
+    return b.node("Div", [x, b.node("ReduceSum", [x, b.weight("last", np.array([-1], np.int64))], "/sum")], "/soft")
+
+
+@pytest.mark.parametrize(("build", "operator", "layers"), [
+    (_conv_bn_relu, "Conv", "Conv BatchNormalization Relu"),
+    (_silu, "Conv", "Conv Sigmoid Mul"),
+    (_gelu, "MatMul", "MatMul Add Div Erf Add Mul Mul"),
+    (_reshape_before_bias, "MatMul", "MatMul Reshape Add"),
+    (_copies_follow, "Conv", "Conv Transpose Reshape"),
+    (_layer_norm, "LayerNorm", "ReduceMean Sub Pow ReduceMean Add Sqrt Div Mul Add"),
+    (_softmax, "Softmax", "ReduceMax Sub Exp ReduceSum Div"),
+])
+def test_one_kernel_is_one_group(build, operator, layers, opened):
+    b = Builder()
+    network = opened(finish(b, build(b)))
+    assert layers_of(network) == [layers.split()]
+    assert network.groups[0].operator == operator and network.groups[0].outputs == ("y",)
+
+
+@pytest.mark.parametrize("seen", ["used twice", "network output"])
+def test_a_value_that_something_else_reads_ends_the_fusion(seen, opened):
+    b = Builder()
+    x = b.conv("x", (4, 4), "/a")
+    b.node("Relu", [x], "/act", output="y")
+    outputs = [floats("y", 1, 4, 8, 8)]
+    if seen == "used twice":
+        b.node("GlobalAveragePool", [x], "/pool", output="z")
+        outputs.append(floats("z", 1, 4, 1, 1))
+    else:
+        outputs.append(floats(x, 1, 4, 8, 8))
+    network = opened(b.model([IMAGE], outputs))
+    assert layers_of(network)[:2] == [["Conv"], ["Relu"]]
+
+
+def test_an_add_goes_to_its_later_conv_and_the_other_input_is_the_skip(named_network):
+    network = named_network("small_resnet")
+    group = network.group("/layer2/downsample.0/Conv")
+    assert [network.layer(name).op_type for name in group.layers] == ["Conv", "BatchNormalization", "Add", "Relu"]
+    skip = group.sites[-1]
+    assert (skip.layer, skip.role) == ("/layer2/Add", "skip")
+    assert network.producer[skip.tensor] == "/layer2/bn2/BatchNormalization"
+
+
+@pytest.mark.parametrize("shape", [(1, 4, 1, 1), (1, 4, 8, 8)])
+def test_a_skip_that_is_broadcast_carries_no_scale_of_its_own(shape, opened):
+    b = Builder()
+    x = b.node("Add", [b.conv("x", (4, 4), "/a"), "skip"], "/sum")
+    network = opened(finish(b, x, [IMAGE, floats("skip", *shape)]))
+    assert layers_of(network) == [["Conv", "Add"]]
+    roles = [site.role for site in network.groups[0].sites]
+    assert roles == ["input", "weight", *(["skip"] if shape[2] == 8 else [])]
+
+
+def test_an_add_of_a_conv_and_what_comes_from_it_makes_no_cycle(opened):
+    b = Builder()
+    x = b.conv("x", (4, 4), "/a")
+    pooled = b.node("GlobalAveragePool", [x], "/pool")
+    network = opened(finish(b, b.node("Add", [x, pooled], "/sum")))
+    assert layers_of(network) == [["Conv"], ["GlobalAveragePool"], ["Add"]]
+
+
+def test_a_decomposed_norm_keeps_its_residual_outside(named_network):
+    network = named_network("bert")
+    assert sum(group.operator == "LayerNorm" for group in network.groups) == 7
+    assert {group.operator for group in network.groups if "LayerNorm" in group.name} <= {"LayerNorm"}
+
+
+def test_a_recurrent_layer_without_its_first_output_has_a_tail(opened):
+    b = Builder()
+    weights = [b.kernel("w", (1, 12, 4), 4), b.kernel("r", (1, 12, 4), 4)]
+    b.nodes.append(helper.make_node("GRU", ["x", *weights], ["", "y"], name="gru", hidden_size=4))
+    network = opened(b.model([floats("x", 3, 1, 4)], [floats("y", 1, 1, 4)]))
+    assert [(group.name, group.tail, group.outputs) for group in network.groups] == [("gru", "y", ("y",))]
+
+
+# ------------------------------------------------------------------------------------------------- what can be INT8
+
+
+def _axis_network(operator, trans_b=0):
+    b = Builder()
+    if operator == "Conv":
+        return finish(b, b.conv("x", (4, 6), "/a"), shape=(1, 6, 8, 8))
+    if operator == "ConvTranspose":
+        return finish(b, b.node(operator, ["x", b.kernel("w", (4, 3, 2, 2), 4)], "/a"), shape=(1, 3, 9, 9))
+    if operator == "Gemm":
+        weight = b.kernel("w", (6, 8) if trans_b else (8, 6), 8)
+        return finish(b, b.node(operator, ["x", weight], "/a", transB=trans_b), [floats("x", 2, 8)], (2, 6))
+    return finish(b, b.node(operator, ["x", b.kernel("w", (8, 6), 8)], "/a"), [floats("x", 2, 8)], (2, 6))
+
+
+@pytest.mark.parametrize(("operator", "trans_b", "axis"), [
+    ("Conv", 0, 0), ("ConvTranspose", 0, 1), ("MatMul", 0, 1), ("Gemm", 0, 1), ("Gemm", 1, 0)])
+def test_weights_have_a_scale_per_output_channel(operator, trans_b, axis, opened):
+    group = opened(_axis_network(operator, trans_b)).groups[0]
+    assert [(site.index, site.role, site.axis) for site in group.sites] == [(0, "input", None), (1, "weight", axis)]
+    assert group.quantizable
+
+
+@pytest.mark.parametrize(("sides", "roles"), [
+    (("x", "x"), ["input", "input"]), (("w", "x"), ["weight", "input"]), (("x", "w3"), ["input", "weight"])])
+def test_every_matmul_can_be_quantized_and_odd_weights_per_tensor(sides, roles, opened):
+    b = Builder()
+    b.kernel("w", (8, 8), 8)
+    b.kernel("w3", (3, 8, 8), 8)
+    network = opened(finish(b, b.node("MatMul", list(sides), "/a"), [floats("x", 3, 8, 8)], (3, 8, 8)))
+    sites = network.groups[0].sites
+    assert [site.role for site in sites] == roles and {site.axis for site in sites} == {None}
+
+
+def test_a_conv_with_a_computed_kernel_quantizes_both_inputs(opened):
+    b = Builder()
+    b.node("Conv", ["x", "k"], "/a", output="y")
+    network = opened(b.model([IMAGE, floats("k", 5, 4, 3, 3)], [floats("y", 1, 5, 6, 6)]))
+    assert [site.role for site in network.groups[0].sites] == ["input", "input"]
+
+
+@pytest.mark.parametrize("operator", ["Softmax", "Sigmoid", "MaxPool", "GlobalAveragePool"])
+def test_other_operators_say_that_tensorrt_does_not_quantize_them(operator, opened):
+    b = Builder()
+    attributes = {"kernel_shape": [1, 1]} if operator == "MaxPool" else {}
+    shape = (1, 4, 1, 1) if operator == "GlobalAveragePool" else (1, 4, 8, 8)
+    group = opened(finish(b, b.node(operator, ["x"], "/a", **attributes), shape=shape)).groups[0]
+    assert not group.quantizable and not group.sites
+    assert operator in group.refusals[Precision.INT8] and Precision.FP16 in group.allowed
+
+
+# ------------------------------------------------------------------------------------------------- what stays FP32
+
+
+def refusals_of(opened, operator, inputs=("x",), outputs=("y",), opset=22, **attributes):
+    b = Builder(opset=opset)
+    b.weight("k", np.array([2], np.int64))
+    b.weight("low", np.zeros((), np.float32))
+    b.nodes.append(helper.make_node(operator, list(inputs), list(outputs), name="one", **attributes))
+    declared = [helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, None) for name in outputs[:1]]
+    return opened(b.model([floats("x", 1, 4, 8, 8)], declared, ir_version=10)).groups[0].refusals
+
+
+@pytest.mark.parametrize(("operator", "options", "precision", "says"), [
+    ("TopK", {"inputs": ("x", "k"), "outputs": ("y", "i")}, Precision.FP16, "selects by order"),
+    ("HardSwish", {}, Precision.BF16, "TensorRT has no BF16 HardSwish"),
+    ("Mish", {}, Precision.BF16, "TensorRT has no BF16 Mish"),
+    ("Celu", {}, Precision.FP16, "TensorRT has no FP16 Celu"),
+    ("ConstantOfShape", {"inputs": ("shape",)}, Precision.FP16, "do not take the type"),
+    ("RandomNormalLike", {"dtype": 1}, Precision.FP16, "do not take the type"),
+])
+def test_what_has_no_16_bit_form_says_why(operator, options, precision, says, opened):
+    if operator == "ConstantOfShape":
+        b = Builder()
+        b.node(operator, ["shape"], "/fill", output="y")
+        shape = helper.make_tensor_value_info("shape", onnx.TensorProto.INT64, [2])
+        refusals = opened(b.model([shape], [floats("y", "a", "b")])).groups[0].refusals
+    else:
+        refusals = refusals_of(opened, operator, **options)
+    assert says in refusals[precision]
+
+
+@pytest.mark.parametrize("operator", ["HardSwish", "Mish"])
+def test_what_has_fp16_only_keeps_it(operator, opened):
+    refusals = refusals_of(opened, operator)
+    assert Precision.FP16 not in refusals and Precision.BF16 in refusals
+
+
+@pytest.mark.parametrize(("peepholes", "refused"), [(False, False), (True, True)])
+def test_a_lstm_with_peepholes_stays_fp32(peepholes, refused, opened):
+    b = Builder()
+    inputs = ["x", b.kernel("w", (1, 16, 4), 4), b.kernel("r", (1, 16, 4), 4)]
+    if peepholes:
+        inputs += ["", "", "", "", b.kernel("p", (1, 12), 4)]
+    b.nodes.append(helper.make_node("LSTM", inputs, ["", "y"], name="lstm", hidden_size=4))
+    network = opened(b.model([floats("x", 3, 1, 4)], [floats("y", 1, 1, 4)]))
+    assert (Precision.FP16 in network.groups[0].refusals) is refused
+
+
+@pytest.mark.parametrize("operator", ["RMSNormalization", "Swish"])
+def test_operators_of_newer_opsets_take_16_bits(operator, opened):
+    b = Builder(opset=24)
+    inputs = ["x", b.vector("g", 8, 1.0)] if operator == "RMSNormalization" else ["x"]
+    b.node(operator, inputs, "/a", output="y")
+    network = opened(b.model([IMAGE], [floats("y", 1, 4, 8, 8)], ir_version=11))
+    assert {Precision.FP16, Precision.BF16} <= network.groups[0].allowed
+
+
+# ------------------------------------------------------------------------------------------------- Concat
+
+
+def test_concats_share_ranges_transitively_and_through_copies(opened):
+    b = Builder()
+    one, two, three = (b.conv("x", (4, 4), f"/{name}") for name in "abc")
+    first = b.node("Concat", [one, two], "/cat1", axis=1)
+    moved = b.node("Transpose", [first], "/move", perm=[0, 1, 3, 2])
+    second = b.node("Concat", [moved, three], "/cat2", axis=1)
+    x = b.conv(second, (12, 4), "/d")
+    x = b.conv(x, (4, 4), "/e")
+    network = opened(finish(b, x))
+    joined = network.range_sets
+    assert set(joined) == {one, two, three, first, moved, second}
+    assert len(set(joined.values())) == 1
+    assert set(joined[one]) == set(joined)
+
+
+def test_without_a_concat_nothing_is_shared(named_network):
+    assert named_network("small_resnet").range_sets == {}

@@ -1,0 +1,664 @@
+"""trt_tui.jobs: the worker's order of work, stops, results kept by content, and the child process itself"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import psutil
+import pytest
+
+from tests import networks
+from tests.driven import LIMIT_S, DrivenSession, DrivenWorker, isolate, save_mlp, save_resnet
+from trt_tui.backends import onnxruntime as backend
+from trt_tui.core.precision import Precision, PrecisionConfig
+from trt_tui.jobs import messages as m
+from trt_tui.jobs import worker as worker_module
+from trt_tui.jobs.client import Client, log_path
+
+FP16 = PrecisionConfig.uniform(Precision.FP16)
+INT8 = PrecisionConfig.uniform(Precision.INT8)
+RUNS = {"fp16": FP16, "int8": INT8}
+EVERYTHING = m.Compare(RUNS, layers=True, shares_of="int8")
+MEASURED = (m.VerdictMeasured, m.LayersMeasured, m.SharesMeasured, m.RaisedMeasured, m.OptionsMeasured,
+            m.StatsMeasured, m.Built)
+
+
+@pytest.fixture(autouse=True)
+def _isolated(monkeypatch, tmp_path):
+    isolate(monkeypatch, tmp_path)
+
+
+@pytest.fixture
+def opened(tmp_path):
+    """A worker with an MLP open; reports are not held back."""
+
+    def open_it(options=None):
+        worker = DrivenWorker(tmp_path)
+        events = worker.answer(m.Open(options or save_mlp(tmp_path)))
+        assert isinstance(events[-1], m.Done), events[-1]
+        return worker
+
+    return open_it
+
+
+@pytest.fixture
+def runs(monkeypatch):
+    """Counts how often ONNX Runtime is asked to load and to run."""
+    counted = {"load": 0, "run": 0}
+    load, run = backend.OnnxRuntimeBackend.load, backend.OnnxRuntimeRunner.run
+
+    def counting_load(self, *args, **kwargs):
+        counted["load"] += 1
+        return load(self, *args, **kwargs)
+
+    def counting_run(self, *args, **kwargs):
+        counted["run"] += 1
+        return run(self, *args, **kwargs)
+
+    monkeypatch.setattr(backend.OnnxRuntimeBackend, "load", counting_load)
+    monkeypatch.setattr(backend.OnnxRuntimeRunner, "run", counting_run)
+    return counted
+
+
+@pytest.fixture
+def talkative(monkeypatch):
+    monkeypatch.setattr(worker_module, "REPORT_S", 0.0)
+
+
+def raised(worker, *positions):
+    groups = [group for group in worker.network.groups if group.quantizable]
+    return INT8.with_groups([groups[i] for i in positions], Precision.FP32)
+
+
+def of(events, *types):
+    return [event for event in events if isinstance(event, types)]
+
+
+def ends(events, job):
+    return [type(event) for event in events if event.job == job and isinstance(event, m.Done | m.Cancelled | m.Failed)]
+
+
+# -- what a request is answered with ------------------------------------------------------------------------------
+
+
+def test_a_comparison_measures_verdicts_layers_and_the_shares_of_every_run(opened):
+    worker = opened()
+    names = {group.name for group in worker.network.groups}
+    events = worker.answer(EVERYTHING)
+    assert of(events, m.Calibrated)
+    for run, config in RUNS.items():
+        verdicts = [e for e in of(events, m.VerdictMeasured) if e.run == run]
+        assert verdicts[0].verdict.samples == 4 and not verdicts[0].final
+        assert verdicts[-1].final and verdicts[-1].verdict.samples == worker.data.judged.count == 12
+        assert verdicts[-1].config == config
+        layers = [e for e in of(events, m.LayersMeasured) if e.run == run]
+        assert layers[-1].final and layers[-1].samples == 12 and set(layers[-1].groups) == names
+        shares = {}
+        for event in of(events, m.SharesMeasured):
+            if event.run == run:
+                shares.update(event.shares)
+        assert set(shares) == names
+    first_fp16_share = next(i for i, e in enumerate(events) if isinstance(e, m.SharesMeasured) and e.run == "fp16")
+    last_int8_share = max(i for i, e in enumerate(events) if isinstance(e, m.SharesMeasured) and e.run == "int8")
+    assert last_int8_share < first_fp16_share
+    assert ends(events, worker.last) == [m.Done]
+
+
+def test_the_first_verdicts_come_before_anything_else_is_measured(opened):
+    worker = opened()
+    worker.ask(EVERYTHING)
+    worker.ask(m.Stats(worker.network.groups[0].name))
+    worker.ask(m.TryOptions(worker.network.groups[0].name, INT8))
+    measured = of(worker.finish(), *MEASURED)
+    assert [(type(e), e.run) for e in measured[:2]] == [(m.VerdictMeasured, "fp16"), (m.VerdictMeasured, "int8")]
+    assert isinstance(measured[2], m.StatsMeasured)
+
+
+@pytest.mark.parametrize("moment", [m.VerdictMeasured, m.LayersMeasured, m.SharesMeasured, m.RaisedMeasured])
+def test_short_requests_are_answered_within_a_comparison_that_goes_on(opened, moment):
+    worker = opened()
+    group = worker.network.groups[0].name
+    long = worker.ask(EVERYTHING)
+    short = []
+
+    def interrupt(event):
+        if isinstance(event, moment) and not short:
+            requests = (m.TryOptions(group, INT8), m.Stats(group), m.WhatIf(raised(worker, 0)))
+            short.extend(worker.ask(request) for request in requests)
+
+    worker.wire.on_event = interrupt
+    events = worker.finish()
+    order = [event.job for event in events if isinstance(event, m.Done)]
+    tried, looked, what_if = short
+    if moment is not m.RaisedMeasured:  # there little is left to do, of the same urgency or none
+        assert order.index(what_if) < order.index(looked) < order.index(tried) < order.index(long)
+    assert {tried, looked, what_if, long} == set(order)
+    mine = [event for event in events if event.job == long]
+    assert {e.run for e in of(mine, m.VerdictMeasured) if e.final} == set(RUNS)
+    assert {e.run for e in of(mine, m.LayersMeasured) if e.final} == set(RUNS)
+    assert {e.run for e in of(mine, m.SharesMeasured) if e.done == e.total} == set(RUNS)
+    options = [e for e in events if e.job == tried and isinstance(e, m.OptionsMeasured)][-1].options
+    assert [option.key for option in options] == ["=", "space", "r", "r", "r"]
+    assert all(option.verdict.samples == 12 for option in options)
+
+
+def test_only_the_last_of_rapid_changes_is_measured(opened, runs):
+    worker = opened()
+    worker.answer(m.Compare(RUNS, layers=False))
+    before = runs["run"]
+    jobs = [worker.ask(m.WhatIf(raised(worker, *range(n)))) for n in (1, 2, 1, 0, 3, 2)]
+    events = worker.finish()
+    assert [e.job for e in of(events, m.VerdictMeasured) if e.final] == [jobs[-1]]
+    assert all(ends(events, job) == [m.Done] for job in jobs)
+    assert runs["run"] - before == len(worker.feeds)
+
+
+def test_shares_in_the_background_give_way_to_everything(opened, talkative):
+    worker = opened()
+    first = worker.ask(m.WhatIf(raised(worker, 0), shares=True))
+    worker.wire.on_event = lambda event: None
+    second = []
+
+    def interrupt(event):
+        if event.job == first and isinstance(event, m.Progress) and "owns" in event.phase and not second:
+            second.append(worker.ask(m.Build(raised(worker, 1))))
+            second.append(worker.ask(m.Compare(RUNS, layers=True)))
+
+    worker.wire.on_event = interrupt
+    events = worker.finish()
+    ended = [event.job for event in events if isinstance(event, m.Done)]
+    assert ended == [*second, first]
+    assert of(events, m.RaisedMeasured)
+
+
+def test_a_newer_what_if_replaces_the_shares_of_the_older_one(opened, talkative):
+    worker = opened()
+    old, new = raised(worker, 0), raised(worker, 1)
+    first = worker.ask(m.WhatIf(old, shares=True))
+    second = []
+
+    def interrupt(event):
+        if event.job == first and isinstance(event, m.SharesMeasured) and not second:
+            second.append(worker.ask(m.WhatIf(new, shares=True)))
+
+    worker.wire.on_event = interrupt
+    events = worker.finish()
+    assert [event.job for event in events if isinstance(event, m.Done)] == [first, second[0]]
+    after = events[events.index(next(e for e in events if ends([e], first))):]
+    assert not [e for e in after if e.job == first and isinstance(e, MEASURED)]
+    assert {e.config for e in of(after, *MEASURED)} == {new}
+    # Background work: the errors at the groups of the changed config follow its shares.
+    kinds = [type(e) for e in of(after, m.VerdictMeasured, m.SharesMeasured, m.RaisedMeasured, m.LayersMeasured)]
+    assert kinds[0] is m.VerdictMeasured and kinds[-1] is m.LayersMeasured
+    assert kinds.index(m.SharesMeasured) < kinds.index(m.RaisedMeasured) < kinds.index(m.LayersMeasured)
+
+
+def test_the_shares_of_the_changed_config_come_first_and_the_comparison_still_ends(opened):
+    worker = opened()
+    changed = raised(worker, 0)
+    long = worker.ask(EVERYTHING)
+    asked = []
+
+    def interrupt(event):
+        if isinstance(event, m.VerdictMeasured) and not asked:
+            asked.append(worker.ask(m.WhatIf(changed, shares=True)))
+
+    worker.wire.on_event = interrupt
+    events = worker.finish()
+    assert [e.job for e in of(events, m.Done)] == [asked[0], long]
+    assert of(events, m.SharesMeasured)[0].config == changed
+    mine = [event for event in events if event.job == long]
+    assert {e.run for e in of(mine, m.SharesMeasured) if e.done == e.total} == set(RUNS)
+
+
+def test_a_sweep_for_statistics_gives_way_and_is_made_again(opened):
+    worker = opened()
+    looked = worker.ask(m.Stats(worker.network.groups[0].name))
+    asked = []
+
+    def interrupt(event):
+        if event.job == looked and isinstance(event, m.Progress) and not asked:
+            asked.append(worker.ask(m.WhatIf(raised(worker, 0))))
+
+    worker.wire.on_event = interrupt
+    events = worker.finish()
+    assert [e.job for e in of(events, m.Done)] == [asked[0], looked]
+    assert len(of(events, m.StatsMeasured)) == 1
+
+
+def test_progress_is_reported_at_most_ten_times_a_second(opened, tmp_path):
+    worker = opened(save_mlp(tmp_path, samples=400))
+    started = time.monotonic()
+    progress = of(worker.answer(m.Compare(RUNS, layers=False)), m.Progress)
+    spent = time.monotonic() - started
+    # One more for each phase, since its end is always reported.
+    assert len(progress) <= spent / worker_module.REPORT_S + 1 + len({event.phase for event in progress})
+
+
+# -- stops --------------------------------------------------------------------------------------------------------
+
+
+PHASES = {
+    "reading the network": m.Open,
+    "hashing the network": m.Open,
+    "calibrating": m.Compare,
+    "comparing with FP32": m.Compare,
+    "errors at the groups": m.Compare,
+    "what each group owns": m.Compare,
+    "raising the worst groups": m.Compare,
+    "what-if": m.WhatIf,
+    "looking at the values": m.Stats,
+    "other ranges": m.TryOptions,
+    "trying": m.TryOptions,
+    "judging the build": m.Build,
+    "timing": m.Build,
+}
+
+
+@pytest.mark.parametrize("phase", PHASES)
+def test_a_stop_ends_every_phase_before_its_next_run(tmp_path, talkative, runs, phase):
+    options = save_mlp(tmp_path)
+    worker = DrivenWorker(tmp_path)
+    if PHASES[phase] is not m.Open:
+        worker.answer(m.Open(options))
+    group = worker.network.groups[0].name if worker.network is not None else ""
+    job = worker.ask({m.Open: m.Open(options), m.Compare: EVERYTHING, m.WhatIf: m.WhatIf(INT8),
+                      m.Stats: m.Stats(group), m.TryOptions: m.TryOptions(group, INT8),
+                      m.Build: m.Build(INT8)}[PHASES[phase]])
+    stopped = []
+
+    def stop(event):
+        if isinstance(event, m.Progress) and event.phase.startswith(phase) and not stopped:
+            worker.stop()
+            stopped.append(runs["run"])
+
+    worker.wire.on_event = stop
+    events = worker.finish()
+    assert stopped, f"no progress of phase {phase}"
+    assert ends(events, job) == [m.Cancelled] and events[-1] == m.Cancelled(job)
+    assert runs["run"] - stopped[0] <= 1
+    worker.wire.on_event = lambda event: None
+    if PHASES[phase] is m.Open:
+        assert ends(worker.answer(m.Open(options)), worker.last) == [m.Done]
+    again = worker.answer(EVERYTHING)
+    assert ends(again, worker.last) == [m.Done]
+    assert {e.run for e in of(again, m.VerdictMeasured) if e.final} == set(RUNS)
+
+
+def test_a_stop_ends_waiting_jobs_too_and_not_those_that_come_after_it(opened):
+    worker = opened()
+    first, second = worker.ask(EVERYTHING), worker.ask(m.WhatIf(raised(worker, 0)))
+    worker.stop()
+    third = worker.ask(m.Stats(worker.network.groups[0].name))
+    events = worker.finish()
+    assert ends(events, first) == ends(events, second) == [m.Cancelled]
+    assert ends(events, third) == [m.Done]
+
+
+def test_opening_that_was_stopped_while_hashing_is_made_up_for(tmp_path, talkative):
+    worker = DrivenWorker(tmp_path)
+    worker.ask(m.Open(save_mlp(tmp_path)))
+
+    def stop(event):
+        if isinstance(event, m.Opened):
+            worker.stop()
+
+    worker.wire.on_event = stop
+    assert not of(worker.finish(), m.Hashed)
+    events = worker.answer(m.Compare(RUNS, layers=False))
+    assert len(of(events, m.Hashed)) == 1 and ends(events, worker.last) == [m.Done]
+
+
+def test_interrupted_shares_are_kept(opened, runs, talkative):
+    worker = opened()
+    worker.answer(m.Compare(RUNS))
+    worker.ask(EVERYTHING)
+    before = runs["run"]
+
+    def stop(event):
+        if isinstance(event, m.SharesMeasured) and event.done >= 2:
+            worker.stop()
+
+    worker.wire.on_event = stop
+    shares = {}
+    for event in of(worker.finish(), m.SharesMeasured):
+        shares.update(event.shares)
+    first, before = runs["run"] - before, runs["run"]
+    worker.wire.on_event = lambda event: None
+    events = of(worker.answer(m.Compare({"int8": INT8}, shares_of="int8")), m.SharesMeasured)
+    assert events[0].shares == shares and events[0].done == len(shares) == 2
+    assert events[-1].done == events[-1].total == len(worker.network.groups)
+    reference, groups = len(worker.feeds), len(worker.network.groups)
+    assert first == 2 * reference * 1 + reference or first > 0
+    spent = runs["run"] - before
+    raised_together = len(of(worker.wire.events, m.RaisedMeasured)[-1].order)
+    assert spent == reference * (1 + groups - 2 + raised_together)
+
+
+# -- failures -----------------------------------------------------------------------------------------------------
+
+
+def test_a_defect_ends_the_job_and_not_the_worker(opened, monkeypatch):
+    worker = opened()
+    monkeypatch.setattr(worker_module, "collect_stats", lambda *args, **kwargs: 1 / 0)
+    events = worker.answer(m.Stats(worker.network.groups[0].name))
+    assert isinstance(events[-1], m.Failed) and "ZeroDivisionError" in events[-1].title
+    assert "Traceback" in events[-1].detail
+    assert ends(worker.answer(m.WhatIf(INT8)), worker.last) == [m.Done]
+
+
+def test_what_stood_in_the_way_of_opening_is_said_again(tmp_path):
+    worker = DrivenWorker(tmp_path)
+    failed = worker.answer(m.Open(m.Options(str(tmp_path / "none.onnx"))))[-1]
+    assert isinstance(failed, m.Failed) and "none.onnx" in failed.title
+    assert worker.answer(m.WhatIf(INT8))[-1].title == failed.title
+
+
+# -- results by content -------------------------------------------------------------------------------------------
+
+
+def figures(events):
+    return [(type(e), {k: v for k, v in vars(e).items() if k != "job"}) for e in of(events, *MEASURED)
+            if getattr(e, "final", True) and getattr(e, "done", 0) == getattr(e, "total", 0)]
+
+
+def test_what_was_measured_once_is_known_the_next_time(opened, runs):
+    worker = opened()
+    first = figures(worker.answer(EVERYTHING))
+    built = worker.answer(m.Build(INT8))
+    assert of(built, m.Built)
+    before = dict(runs)
+    again = opened()
+    events = again.answer(EVERYTHING)
+    assert runs == before
+    second = figures(events)
+    assert [f for f in second if f[0] is m.VerdictMeasured] == [f for f in first if f[0] is m.VerdictMeasured]
+    assert [f for f in second if f[0] is m.LayersMeasured] == [f for f in first if f[0] is m.LayersMeasured]
+    assert {run: sum(len(e.shares) for e in of(events, m.SharesMeasured) if e.run == run) for run in RUNS} == {
+        run: len(again.network.groups) for run in RUNS}
+    assert of(events, m.Built)[0].result == of(built, m.Built)[0].result
+
+
+def other_weights(folder):
+    return replace(save_mlp(folder, seed=3, name="other"), data=save_mlp(folder).data)
+
+
+def other_data(folder):
+    options = save_mlp(folder)
+    np.savez(options.data, x=np.random.default_rng(5).standard_normal((16, 16), dtype=np.float32))
+    return options
+
+
+def fewer_samples(folder):
+    return replace(save_mlp(folder), whatif_samples=4)
+
+
+def other_batch(folder):
+    return replace(save_mlp(folder), batch=2)
+
+
+def other_method(folder):
+    return replace(save_mlp(folder), calib_method="percentile")
+
+
+def judged_inside(folder):
+    network = networks.mlp()
+    return replace(save_mlp(folder), judge=(network.graph.node[1].output[0],))
+
+
+@pytest.mark.parametrize("change", [other_weights, other_data, fewer_samples, other_batch, other_method, judged_inside])
+def test_what_depends_on_something_else_is_measured_anew(opened, runs, tmp_path, change):
+    opened().answer(m.Compare({"int8": INT8}, layers=False))
+    worker = opened(change(tmp_path))
+    before = runs["run"]
+    events = worker.answer(m.Compare({"int8": INT8}, layers=False))
+    assert runs["run"] > before and of(events, m.VerdictMeasured)[-1].final
+
+
+def test_other_ranges_and_other_configs_are_measured_anew(opened, runs):
+    worker = opened()
+    worker.answer(m.Compare(RUNS, layers=False))
+    halved = replace(worker.calibration, ranges={t: amax / 2 for t, amax in worker.calibration.ranges.items()})
+    known = worker.answer(m.WhatIf(INT8))
+    for request in (m.UseRanges(halved), None):
+        if request is not None:
+            worker.answer(request)
+        before = runs["run"]
+        events = worker.answer(m.WhatIf(INT8 if request is not None else raised(worker, 0)))
+        assert runs["run"] == before + len(worker.feeds)
+        assert of(events, m.VerdictMeasured)[-1].verdict != of(known, m.VerdictMeasured)[-1].verdict
+    before = runs["run"]
+    worker.answer(m.WhatIf(FP16))
+    assert runs["run"] == before, "ranges are nothing to a config without INT8"
+
+
+def labelled(folder, labels, body="return float((labels['y'] == 1).mean())"):
+    options = save_mlp(folder)
+    x = np.load(options.data)["x"]
+    np.savez(options.data, x=x, y=np.asarray(labels))
+    script = folder / "metric.py"
+    script.write_text(f"def score(outputs, labels):\n    {body}\n")
+    return replace(options, metric=f"{script}:score")
+
+
+def test_other_labels_and_another_metric_are_measured_anew(opened, tmp_path):
+    seen = []
+    for labels, *body in ((np.ones(16),), (np.zeros(16),), (np.zeros(16), "return 0.25")):
+        events = opened(labelled(tmp_path, labels, *body)).answer(m.Compare({"int8": INT8}, layers=False))
+        seen.append(of(events, m.VerdictMeasured)[-1].verdict.headline)
+        assert of(events, m.ReferenceMeasured)[-1].metric == {"metric.py:score": seen[-1]}
+    assert seen == [1.0, 0.0, 0.25]
+
+
+def test_a_cache_that_cannot_be_read_or_written_is_no_error(opened, tmp_path):
+    worker = opened()
+    worker.answer(EVERYTHING)
+    for path in (tmp_path / "results").glob("*/*"):
+        path.write_bytes(b"\xc1 nonsense")
+    assert ends(opened().answer(EVERYTHING), 2) == [m.Done]
+    blocked = opened()
+    blocked.cache.folder = tmp_path / "mlp.onnx" / "results"
+    assert ends(blocked.answer(EVERYTHING), 2) == [m.Done]
+
+
+def test_the_cache_drops_what_was_used_longest_ago(tmp_path):
+    cache = worker_module.ResultCache(tmp_path, limit_bytes=2500)
+    for name in "abc":
+        cache.put(cache.key(name), name * 1000)
+    old = tmp_path / cache.key("b")[:2] / cache.key("b")
+    os.utime(old, ns=(1, 1))
+    cache.trim()
+    assert [cache.get(cache.key(name), str) is not None for name in "abc"] == [True, False, True]
+
+
+# -- the child process --------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def session(tmp_path):
+    sessions = []
+
+    def make(options, **arguments):
+        made = DrivenSession(options, tmp_path, **arguments)
+        sessions.append(made)
+        return made
+
+    yield make
+    for made in sessions:
+        made.close()
+
+
+def gone(pid: int) -> bool:
+    deadline = time.monotonic() + LIMIT_S
+    while time.monotonic() < deadline:
+        if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def test_a_killed_child_is_reported_and_the_session_goes_on(session, tmp_path):
+    driven = session(save_resnet(tmp_path, samples=64))
+    driven.start()
+    driven.until(lambda e: isinstance(e, m.VerdictMeasured) and e.run == "int8")
+    known, calibration = driven.runs["int8"].verdict, driven.calibration
+    os.kill(driven.child_pid, signal.SIGKILL)
+    died = driven.until_type(m.Died)
+    assert died.exit_code == -signal.SIGKILL
+    assert not driven.busy and driven.error is died
+    assert driven.runs["int8"].verdict is known and driven.child_pid is None
+    driven.automatic = False
+    seen = len(driven.seen)
+    driven.toggle([driven.outline.groups[0]])
+    driven.compare(layers=False)
+    driven.until_idle()
+    assert driven.runs["config"].verdict.samples == 48
+    assert not of(driven.seen[seen:], m.Opened, m.Calibrated, m.Failed)
+    assert driven.calibration is calibration
+
+
+def test_a_request_that_meets_a_dead_child_is_answered(session, tmp_path):
+    driven = session(save_mlp(tmp_path), automatic=False)
+    driven.start()
+    driven.until_idle()
+    os.kill(driven.child_pid, signal.SIGKILL)
+    while driven.child_pid is not None:
+        time.sleep(0.01)
+    driven.compare(layers=False)
+    driven.until_type(m.Died)
+    driven.until_idle()
+    assert driven.runs["int8"].verdict.samples == 12
+
+
+def test_a_stop_leaves_a_child_that_heeds_it_alive(session, tmp_path):
+    driven = session(save_resnet(tmp_path, samples=400))
+    driven.start()
+    driven.until(lambda e: isinstance(e, m.VerdictMeasured))
+    pid = driven.child_pid
+    driven.stop_job()
+    driven.until_type(m.Cancelled)
+    assert not driven.busy and driven.child_pid == pid
+    driven.build()
+    driven.until_type(m.Built)
+
+
+def test_a_stuck_child_is_killed_after_the_grace_and_reported_as_stopped(session, tmp_path):
+    script = tmp_path / "stuck.py"
+    script.write_text(textwrap.dedent("""
+        import pathlib, time
+        def load_data():
+            pathlib.Path(__file__).with_suffix('.started').touch()
+            time.sleep(3600)
+            yield {}
+    """))
+    driven = session(replace(save_mlp(tmp_path), data=str(script)))
+    driven.start()
+    pid = driven.child_pid
+    while not script.with_suffix(".started").exists():
+        time.sleep(0.02)
+    driven.stop_job()
+    driven.until_type(m.Cancelled)
+    assert gone(pid) and not driven.busy and driven.child_pid is None
+    assert not of(driven.seen, m.Died) and driven.error is None
+
+
+def test_what_is_asked_between_a_stop_and_the_kill_is_answered_by_a_new_child(tmp_path):
+    script = tmp_path / "stuck.py"
+    script.write_text("import time\ndef load_data():\n    time.sleep(3600)\n    yield {}\n")
+    import queue
+
+    events: queue.Queue[m.Event] = queue.Queue()
+    options = save_mlp(tmp_path)
+    client = Client(events.put)
+    try:
+        stuck = client.send(m.Open(replace(options, data=str(script))))
+        time.sleep(0.5)
+        client.stop()
+        after = client.send(m.Open(options))
+        seen = []
+        while not {stuck, after} <= {e.job for e in seen if isinstance(e, m.Done | m.Cancelled)}:
+            seen.append(events.get(timeout=LIMIT_S))
+        assert ends(seen, stuck) == [m.Cancelled] and ends(seen, after) == [m.Done]
+        assert not of(seen, m.Died)
+    finally:
+        client.close()
+
+
+def test_the_child_ends_when_the_program_is_killed(tmp_path):
+    options = save_resnet(tmp_path, samples=400)
+    parent = tmp_path / "parent.py"
+    parent.write_text(textwrap.dedent(f"""
+        import queue, time
+        from trt_tui.jobs import messages as m
+        from trt_tui.session import Session
+        events = queue.Queue()
+        session = Session(m.Options({options.model!r}, {options.data!r}, batch=4, whatif_samples=0), events.put)
+        session.start()
+        while True:
+            event = events.get()
+            session.apply(event)
+            if isinstance(event, m.VerdictMeasured):
+                print(session.child_pid, flush=True)
+                time.sleep(3600)
+    """))
+    with subprocess.Popen([sys.executable, parent], stdout=subprocess.PIPE, text=True) as program:
+        child = int(program.stdout.readline())
+        assert psutil.pid_exists(child)
+        program.kill()
+    assert gone(child)
+
+
+def test_what_libraries_print_goes_to_the_log(session, tmp_path, capfd):
+    script = tmp_path / "noisy.py"
+    script.write_text(textwrap.dedent("""
+        import os
+        import numpy as np
+        def load_data():
+            os.write(1, b'native to stdout\\n')
+            os.write(2, b'native to stderr\\n')
+            print('from python')
+            for i in range(8):
+                yield {'x': np.full((4, 16), i, np.float32)}
+    """))
+    driven = session(replace(save_mlp(tmp_path), data=str(script)), automatic=False)
+    driven.start()
+    driven.until_idle()
+    text = log_path().read_text()
+    assert "native to stdout" in text and "native to stderr" in text and "from python" in text
+    shown = capfd.readouterr()
+    assert shown.out == shown.err == ""
+
+
+def test_a_log_that_cannot_be_written_is_no_error(session, tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    driven = session(save_mlp(tmp_path), automatic=False)
+    driven.start()
+    driven.until_idle()
+    assert driven.outline is not None
+
+
+def test_close_ends_a_child_that_is_at_work(tmp_path):
+    options = save_resnet(tmp_path, samples=400)
+    driven = DrivenSession(options, tmp_path)
+    driven.start()
+    driven.until(lambda e: isinstance(e, m.VerdictMeasured))
+    pid = driven.child_pid
+    driven.close()
+    assert gone(pid)
+
+
+def test_a_model_file_that_changed_meanwhile_has_another_hash(opened, tmp_path):
+    options = save_mlp(tmp_path)
+    first = opened(options).sha256
+    assert opened(options).sha256 == first
+    onnx.save(networks.mlp(9), options.model)
+    assert opened(options).sha256 != first

@@ -1,0 +1,99 @@
+"""trt_tui.core.metrics"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+from trt_tui.core.comparison import Errors
+from trt_tui.core.metrics import Sums, errors, sample_sqnr_db
+
+FLOATS = st.floats(-1e6, 1e6, width=32)
+
+
+def pair(seed=0, shape=(6, 5, 4), noise=1e-2):
+    rng = np.random.default_rng(seed)
+    reference = rng.standard_normal(shape).astype(np.float32)
+    return reference, reference + np.float32(noise) * rng.standard_normal(shape).astype(np.float32)
+
+
+def test_the_metrics_are_those_of_their_definitions():
+    reference, test = (array.astype(np.float64) for array in pair())
+    found = errors(*pair())
+    difference = test - reference
+    assert found.sqnr_db == pytest.approx(10 * np.log10((reference**2).sum() / (difference**2).sum()))
+    cosine = (reference * test).sum() / np.linalg.norm(reference) / np.linalg.norm(test)
+    assert found.cosine == pytest.approx(cosine, abs=1e-12)
+    assert found.mse == pytest.approx((difference**2).mean())
+    assert found.max_abs == np.abs(difference).max() and found.mean_abs == pytest.approx(np.abs(difference).mean())
+    assert (found.nan, found.inf, found.exact, found.mismatch) == (0, 0, False, None)
+
+
+def test_an_exact_copy_has_no_sqnr_and_a_cosine_of_one():
+    reference, _ = pair()
+    assert errors(reference, reference) == Errors(None, 1.0, 0.0, 0.0, 0.0, exact=True)
+
+
+def test_nan_and_inf_are_counted_where_only_the_test_has_them():
+    reference, test = pair()
+    test[0, 0, :2] = np.nan
+    test[1, 0, 0] = np.inf
+    reference[2, 0, 0] = test[2, 0, 0] = np.inf
+    found = errors(reference, test)
+    assert (found.nan, found.inf) == (2, 1)
+    assert found.sqnr_db is found.cosine is found.mse is found.max_abs is None and not found.exact
+
+
+def test_an_infinity_that_both_have_is_no_difference():
+    both = np.array([np.inf, 1.0])
+    sums = Sums()
+    sums.add(both, both)
+    assert (sums.diff2, sums.nan, sums.inf) == (0, 0, 0)
+
+
+def test_a_reference_of_zeros_has_no_sqnr():
+    found = errors(np.zeros(4), np.ones(4))
+    assert found.sqnr_db is None and found.cosine is None and not found.exact and found.mse == 1
+
+
+def test_integers_are_judged_by_what_differs():
+    found = errors(np.array([1, 2, 3, 4]), np.array([1, 2, 0, 4]))
+    assert found == Errors(mismatch=0.25) and errors(np.array([1]), np.array([1])).exact
+    assert errors(np.array([], np.int64), np.array([], np.int64)).mismatch == 0
+
+
+@given(st.lists(arrays.arrays(np.float32, st.integers(1, 6), elements=FLOATS), min_size=1, max_size=5), st.integers(0, 99))
+def test_pooling_over_uneven_pieces_is_the_metric_of_all_together(pieces, seed):
+    rng = np.random.default_rng(seed)
+    tests = [piece + rng.standard_normal(piece.shape).astype(np.float32) for piece in pieces]
+    pooled, merged = Sums(), Sums()
+    for reference, test in zip(pieces, tests, strict=True):
+        pooled.add(reference, test)
+        part = Sums()
+        part.add(reference, test)
+        merged.merge(vars(part))
+    whole = Sums()
+    whole.add(np.concatenate(pieces), np.concatenate(tests))
+    for sums in (pooled, merged):
+        for name, value in vars(whole).items():
+            assert getattr(sums, name) == pytest.approx(value, rel=1e-9)
+
+
+def test_a_float32_sum_would_lose_what_float64_keeps():
+    reference = np.full(1 << 16, 4096.0, np.float32)
+    test = reference.copy()
+    test[0] += np.float32(1)
+    assert errors(reference, test).mse == pytest.approx(1 / (1 << 16), rel=1e-9)
+
+
+def test_each_sample_has_its_own_sqnr():
+    reference, test = pair(shape=(4, 30))
+    test[1] = reference[1]
+    test[2, 3] = np.nan
+    found = sample_sqnr_db(reference, test)
+    assert found[1] == np.inf and found[2] == -np.inf
+    for index in (0, 3):
+        assert found[index] == pytest.approx(errors(reference[index], test[index]).sqnr_db)

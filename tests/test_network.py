@@ -1,0 +1,204 @@
+"""Tests of trt_tui.core.network."""
+
+from __future__ import annotations
+
+import pickle
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from tests import networks
+from tests.networks import Builder, floats
+from trt_tui.core.network import FOLDED_KINDS, Kind, open_network
+from trt_tui.core.precision import Precision
+from trt_tui.errors import InputError
+
+
+@pytest.fixture
+def kinds(opened):
+    """One network with a layer of each kind."""
+    b = Builder()
+    size = b.node("Shape", ["x"], name="shape")
+    batch = b.node("Gather", [size, b.weight("zero", np.array([0], np.int64))], name="batch")
+    target = b.node("Concat", [batch, b.weight("rest", np.array([-1], np.int64))], name="target", axis=0)
+    x = b.node("Reshape", ["x", target], name="reshape")
+    weight = b.node("Transpose", [b.weight("w", np.ones((6, 8), np.float32))], name="turn", perm=[1, 0])
+    x = b.node("MatMul", [x, weight], name="matmul")
+    where = b.node("Greater", [x, b.weight("limit", np.float32(0))], name="greater")
+    x = b.node("Where", [where, x, b.weight("low", np.float32(-1))], name="where")
+    wide = b.node("Cast", [x], name="wide", to=TensorProto.DOUBLE)
+    wide = b.node("Sin", [wide], name="fp64")
+    x = b.node("Cast", [wide], name="narrow", to=TensorProto.FLOAT)
+    branch = [helper.make_graph([helper.make_node("Relu", [x], [name])], name, [], [floats(name, "n", 6)])
+              for name in ("a", "b")]
+    go = b.weight("go", np.array(True))
+    x = b.node("If", [go], name="if", then_branch=branch[0], else_branch=branch[1])
+    b.node("RandomNormalLike", [x], name="random", output="noise")
+    x = b.node("Sparkle", [x], name="sparkle", domain="acme")
+    b.node("Relu", [x], name="after", output="y")
+    return opened(b.model([floats("x", "n", 8)], [floats("y", "n", 6), floats("noise", "n", 6)], domains=["acme"]))
+
+
+def test_every_layer_has_its_kind(kinds):
+    assert {layer.name: layer.kind for layer in kinds.layers} == {
+        "shape": Kind.SHAPE, "batch": Kind.SHAPE, "target": Kind.SHAPE, "reshape": Kind.COPY,
+        "turn": Kind.CONSTANT, "matmul": Kind.COMPUTE, "greater": Kind.INTEGER, "where": Kind.COMPUTE,
+        "wide": Kind.CAST, "fp64": Kind.OPAQUE, "narrow": Kind.CAST, "if": Kind.OPAQUE, "random": Kind.COMPUTE,
+        "sparkle": Kind.OPAQUE, "after": Kind.OPAQUE}
+
+
+def test_a_layer_that_cannot_take_less_says_why(kinds):
+    for layer in kinds.layers:
+        assert bool(layer.note) == (layer.kind in FOLDED_KINDS or layer.kind is Kind.OPAQUE), layer.name
+    assert "subgraph" in kinds.layer("if").note and "FP64" in kinds.layer("fp64").note
+    assert "acme" in kinds.layer("sparkle").note and "type of its input" in kinds.layer("after").note
+
+
+def test_what_reads_a_sequence_is_opaque(named_network):
+    network = named_network("with_sequence")
+    assert network.layer("/split/SequenceAt").kind is Kind.OPAQUE
+    assert Precision.FP16 in network.group("/split/SequenceAt").refusals
+
+
+def test_captured_tensors_count_as_read(named_network):
+    network = named_network("with_if")
+    assert "/before/Conv_output_0" in network.reads("/switch/If")
+    assert "/switch/If" in network.consumers["/before/Conv_output_0"]
+
+
+def test_multiply_accumulates_by_hand(named_network, opened):
+    network = named_network("unet_small")
+    assert network.layer("/encoder.0/conv/Conv").macs == 32 * 32 * 8 * 9
+    assert network.layer("/up.0/ConvTranspose").macs == 32 * 8 * 8 * 16 * 2 * 2
+    assert network.layer("/pool.0/MaxPool").macs == 0
+    assert named_network("mlp").layer("/fc1/Gemm").macs == 16 * 32
+    assert named_network("mlp").layer("/fc2/MatMul").macs == 32 * 32
+    assert named_network("bert").layer("/layers.0/attention/query/MatMul").macs is None  # open sequence length
+
+
+# ------------------------------------------------------------------------------------------------- constants
+
+
+def test_constants_are_found_as_initializers_nodes_and_expressions(opened):
+    b = Builder()
+    stored = b.weight("stored", np.arange(6, dtype=np.float32).reshape(2, 3))
+    node = b.node("Constant", [], name="constant", value=numpy_helper.from_array(np.float32([[1, -9, 2]]), "v"))
+    added = b.node("Add", [stored, node], name="add")
+    turned = b.node("Transpose", [added], name="turn", perm=[1, 0])
+    b.node("MatMul", ["x", turned], name="matmul", output="y")
+    network = opened(b.model([floats("x", 4, 3)], [floats("y", 4, 2)]))
+    expected = (np.arange(6, dtype=np.float32).reshape(2, 3) + np.float32([[1, -9, 2]])).T
+    np.testing.assert_array_equal(network.constant(turned), expected)
+    np.testing.assert_array_equal(network.constant_amax(turned, 1), np.abs(expected).max(0))
+    assert network.constant_amax(turned) == 8 and network.constant_amax(turned).dtype == np.float32
+    assert network.group("matmul").weights()[0].tensor == turned
+
+
+def test_infinite_masks_are_no_magnitude(opened):
+    b = Builder()
+    mask = b.weight("mask", np.array([[0, -np.inf, 3], [-np.inf, -np.inf, -np.inf]], np.float32))
+    b.node("Add", ["x", mask], name="add", output="y")
+    network = opened(b.model([floats("x", 2, 3)], [floats("y", 2, 3)]))
+    assert network.constant_amax(mask) == 3
+    np.testing.assert_array_equal(network.constant_amax(mask, 0), [3, 0])
+
+
+def test_a_constant_that_cannot_be_computed_is_named(opened):
+    b = Builder()
+    bad = b.node("Reshape", [b.weight("six", np.ones(6, np.float32)), b.weight("to", np.array([4], np.int64))],
+                 name="reshape")
+    b.node("Add", ["x", bad], name="add", output="y")
+    network = opened(b.model([floats("x", 4)], [floats("y", 4)]))
+    with pytest.raises(InputError, match="could not be computed"):
+        network.constant(bad)
+
+
+# ------------------------------------------------------------------------------------------------- opsets, hashes
+
+
+@pytest.mark.parametrize("name", ["small_resnet", "unet_small", "bert", "light_squeezenet"])
+def test_higher_opsets_have_the_same_nodes(name, named_network):
+    network = named_network(name)
+    for opset in (19, 21, 22):
+        model = network.model_at(opset)
+        assert model.graph.opset_imports[""] == opset and network.model_at(opset) is model
+        converted = {node.name: node.op_type for node in model.graph}
+        for layer in network.layers:
+            if layer.kind in (Kind.COMPUTE, Kind.COPY, Kind.OPAQUE):
+                assert converted[layer.name] == layer.op_type
+    assert network.model_at(7) is network.model
+
+
+def test_structure_hash_ignores_weights_and_sees_everything_else(opened):
+    def digest(change=None, seed=0):
+        model = networks.small_resnet(seed)
+        if change:
+            change(model.graph)
+        return opened(model).structure_sha256
+
+    def stride(graph):
+        attr = next(a for n in graph.node if n.op_type == "Conv" for a in n.attribute if a.name == "strides")
+        attr.ints[:] = [2, 2]
+
+    def rename(graph):
+        graph.node[0].name = "other"
+
+    def batch(graph):
+        graph.input[0].type.tensor_type.shape.dim[0].dim_value = 4
+
+    base = digest()
+    assert digest(seed=5) == base
+    assert len({base, digest(stride), digest(rename), digest(batch)}) == 4
+
+
+def test_layer_digests_tell_what_differs(opened):
+    model = networks.small_resnet()
+    one = opened(model).digests
+    conv = next(node for node in model.graph.node if node.name == "/layer1/conv1/Conv")
+    next(a for a in conv.attribute if a.name == "pads").ints[:] = [2, 2, 0, 0]
+    other = opened(model).digests
+    assert [name for name in one if one[name] != other[name]] == ["/layer1/conv1/Conv"]
+
+
+def test_file_hash_covers_external_data(tmp_path):
+    path = networks.save_with_external_data(tmp_path)
+    before = open_network(path).sha256()
+    assert open_network(path).sha256() == before
+    data = tmp_path / "model.onnx.data"
+    content = bytearray(data.read_bytes())
+    content[100] ^= 1
+    data.write_bytes(content)
+    assert open_network(path).sha256() != before
+
+
+def test_outline_travels_between_processes(named_network):
+    network = named_network("small_resnet")
+    outline = pickle.loads(pickle.dumps(network.outline()))
+    assert outline.structure_sha256 == network.structure_sha256
+    assert outline.groups == network.groups and outline.layers == network.layers
+    assert outline.group_of("/relu/Relu").name == "/conv1/Conv"
+    assert len(pickle.dumps(outline)) < 100_000
+
+
+def test_network_reports_its_ends(named_network):
+    network = named_network("bert")
+    assert [(info.name, info.dtype, info.shape) for info in network.inputs] == [
+        ("input_ids", np.int64, ("batch", "sequence")), ("attention_mask", np.int64, ("batch", "sequence"))]
+    assert [info.name for info in network.outputs] == ["last_hidden_state", "logits"]
+    assert named_network("half").inputs[0].dtype == np.float16
+
+
+def test_a_quantized_file_names_the_groups_it_runs_in_int8(named_network):
+    network = named_network("quantized")
+    assert network.quantized_groups == {"/conv1/Conv", "/conv2/Conv", "/conv3/Conv", "/fc/Gemm"}
+    assert set(network.quantized_ranges) <= {t for layer in network.layers for t in layer.outputs} | {"image"}
+
+
+def test_a_file_is_left_as_it_is(tmp_path):
+    path = tmp_path / "model.onnx"
+    onnx.save(networks.opset7(), path)
+    before = path.read_bytes()
+    open_network(path).model_at(22)
+    assert path.read_bytes() == before

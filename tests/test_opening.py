@@ -1,0 +1,395 @@
+"""Tests of trt_tui.core.opening."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from tests import networks
+from tests.networks import Builder, floats
+from trt_tui.core.opening import SCOPE_KEY, ir_version_for, name_nodes, open_model
+from trt_tui.errors import InputError
+
+ODD = ("badly_named", "half", "opset7", "with_if", "with_local_function", "with_loop", "with_sequence")
+
+
+def save(model, tmp_path):
+    path = tmp_path / "model.onnx"
+    onnx.save(model, path)
+    return path
+
+
+def run(backend, model, feeds):
+    with backend.load(model, optimize=False) as runner:
+        return runner.run(feeds)
+
+
+def operators(model):
+    return [node.op_type for node in model.graph]
+
+
+# ------------------------------------------------------------------------------------------------- bad files
+
+
+def _text(path):
+    path.write_text("this is no network\n")
+
+
+def _truncated(path):
+    onnx.save(networks.small_resnet(), path)
+    path.write_bytes(path.read_bytes()[:-1000])
+
+
+def _opset6(path):
+    model = networks.opset7()
+    model.opset_import[0].version = 6
+    onnx.save(model, path)
+
+
+def _no_opset(path):
+    model = networks.mlp()
+    del model.opset_import[:]
+    path.write_bytes(model.SerializeToString())
+
+
+def _no_nodes(path):
+    onnx.save(helper.make_model(helper.make_graph([], "empty", [floats("x", 1)], [floats("x", 1)])), path)
+
+
+def _cycle(path):
+    nodes = [helper.make_node("Add", ["x", "b"], ["a"]), helper.make_node("Relu", ["a"], ["b"])]
+    path.write_bytes(helper.make_model(helper.make_graph(nodes, "g", [floats("x", 1)], [floats("b", 1)]))
+                     .SerializeToString())
+
+
+def _old_scan(path):
+    body = helper.make_graph([helper.make_node("Add", ["s", "e"], ["t"]), helper.make_node("Identity", ["t"], ["o"])],
+                             "body", [floats("s", 2), floats("e", 2)], [floats("t", 2), floats("o", 2)])
+    node = helper.make_node("Scan", ["", "start", "x"], ["end", "y"], num_scan_inputs=1, body=body)
+    graph = helper.make_graph([node], "g", [floats("start", 1, 2), floats("x", 1, 3, 2)],
+                              [floats("end", 1, 2), floats("y", 1, 3, 2)])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 8)], ir_version=4), path)
+
+
+@pytest.mark.parametrize(("write", "says"), [
+    (lambda path: None, "does not exist"),
+    (lambda path: path.mkdir(), "is a folder"),
+    (lambda path: path.touch(), "is empty"),
+    (_text, "is not"),
+    (lambda path: path.write_bytes(bytes(4096)), "is not"),
+    (_truncated, "is not a complete ONNX file"),
+    (_opset6, "uses opset 6"),
+    (_no_opset, "names no opset"),
+    (_no_nodes, "has no nodes"),
+    (_cycle, "has a cycle"),
+    (_old_scan, "uses opset 8"),
+])
+def test_bad_file_is_named_with_a_next_step(write, says, tmp_path):
+    path = tmp_path / "broken.onnx"
+    write(path)
+    with pytest.raises(InputError) as caught:
+        open_model(path)
+    assert "broken.onnx" in caught.value.title and says in caught.value.title
+    assert caught.value.next_step
+
+
+# ------------------------------------------------------------------------------------------------- external data
+
+
+def test_external_data_stays_outside_until_it_is_read(tmp_path, backend):
+    path = networks.save_with_external_data(tmp_path)
+    opened = open_model(path)
+    assert opened.external_files == [tmp_path / "model.onnx.data"]
+    weights = [v.const_value for v in opened.model.graph.initializers.values()]
+    assert any(isinstance(weight, ir.ExternalTensor) for weight in weights)
+    feeds = networks.feeds(networks.small_resnet(), n=2)
+    expected = networks.quiet_session(networks.small_resnet()).run(None, feeds)[0]
+    np.testing.assert_allclose(run(backend, opened.model, feeds)["logits"], expected, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("spoil", "says"), [
+    (lambda folder: (folder / "model.onnx.data").unlink(), "is missing"),
+    (lambda folder: os.truncate(folder / "model.onnx.data", 5000), "truncated"),
+])
+def test_damaged_external_data_is_named(spoil, says, tmp_path):
+    path = networks.save_with_external_data(tmp_path)
+    spoil(tmp_path)
+    with pytest.raises(InputError) as caught:
+        open_model(path)
+    assert says in caught.value.cause and "model.onnx.data" in caught.value.cause
+
+
+def test_external_data_outside_its_folder_is_refused(tmp_path):
+    inside = tmp_path / "inside"
+    inside.mkdir()
+    model = onnx.load(networks.save_with_external_data(tmp_path), load_external_data=False)
+    for tensor in model.graph.initializer:
+        for entry in tensor.external_data:
+            if entry.key == "location":
+                entry.value = "../model.onnx.data"
+    path = inside / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    with pytest.raises(InputError, match="outside its folder"):
+        open_model(path)
+
+
+@pytest.mark.parametrize("link", ["symbolic", "hard"])
+def test_linked_external_data_is_refused_with_the_way_out(link, tmp_path):
+    folder, elsewhere = tmp_path / "folder", tmp_path / "elsewhere"
+    folder.mkdir()
+    elsewhere.mkdir()
+    path = networks.save_with_external_data(folder)
+    data = folder / "model.onnx.data"
+    shutil.move(data, elsewhere / data.name)
+    if link == "symbolic":
+        data.symlink_to(elsewhere / data.name)
+    else:
+        os.link(elsewhere / data.name, data)
+    with pytest.raises(InputError) as caught:
+        open_model(path)
+    assert "model.onnx.data" in caught.value.cause and "opy" in caught.value.next_step
+
+
+# ------------------------------------------------------------------------------------------------- names, functions
+
+
+@pytest.mark.parametrize("name", ODD)
+def test_odd_network_computes_what_its_file_computes(name, tmp_path, backend):
+    model = getattr(networks, name)()
+    opened = open_model(save(model, tmp_path))
+    if name == "badly_named":
+        for node in model.graph.node:
+            node.name = ""
+    feeds = networks.feeds(model, 3, n=2)
+    expected = networks.quiet_session(model).run(None, feeds)
+    tolerance = 1e-2 if name == "half" else 1e-4
+    for value, (key, got) in zip(expected, run(backend, opened.model, feeds).items(), strict=True):
+        assert got.dtype == value.dtype, key
+        np.testing.assert_allclose(got.astype(np.float64), value, rtol=tolerance, atol=tolerance)
+    names = [node.name for node in opened.model.graph]
+    assert len(set(names)) == len(names) and all(names)
+
+
+def test_nodes_are_named_by_tensorrts_rule():
+    def node(name, output):
+        return ir.Node("", "Relu", [ir.Value(name="x")], name=name, outputs=[ir.Value(name=output)])
+
+    graph = ir.Graph([], [], nodes=[node("relu", "a"), node("", "b"), node("relu", "c"), node("relu", "d")])
+    name_nodes(graph)
+    assert [one.name for one in graph] == ["relu", "node_of_b", "relu_0", "relu_1"]
+
+
+def test_odd_names_survive(tmp_path):
+    b = Builder()
+    x = b.node("Relu", ["x"], name="a name/with space", output="größe 图")
+    x = b.node("Sigmoid", [x], name="n" * 2000, output="o" * 2000)
+    b.node("Tanh", [x], name="a.b:0/c d", output="y")
+    opened = open_model(save(b.model([floats("x", 2, 2)], [floats("y", 2, 2)]), tmp_path))
+    assert [node.name for node in opened.model.graph] == ["a name/with space", "n" * 2000, "a.b:0/c d"]
+    assert opened.model.graph[0].outputs[0].name == "größe 图"
+
+
+def test_a_local_functions_call_is_the_scope_of_its_nodes(tmp_path):
+    opened = open_model(save(networks.with_local_function(), tmp_path))
+    assert not opened.model.functions
+    scopes = [node.meta.get(SCOPE_KEY) for node in opened.model.graph]
+    assert scopes == [("/blocks.0",)] * 3 + [("/blocks.1",)] * 3 + [None]
+    assert [node.name for node in opened.model.graph][:2] == ["/blocks.0/MatMul", "/blocks.0/Add"]
+
+
+def test_nested_functions_nest_their_scopes(tmp_path):
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]
+    inner = helper.make_function("local", "Inner", ["a"], ["b"], [helper.make_node("Relu", ["a"], ["b"])], opsets)
+    outer = helper.make_function("local", "Outer", ["a"], ["c"], [
+        helper.make_node("Inner", ["a"], ["b"], name="first", domain="local"),
+        helper.make_node("Tanh", ["b"], ["c"], name="tanh")], opsets)
+    b = Builder()
+    b.node("Outer", ["x"], name="call", domain="local", output="y")
+    model = b.model([floats("x", 2)], [floats("y", 2)], domains=["local"], functions=[inner, outer])
+    opened = open_model(save(model, tmp_path))
+    assert [(node.op_type, node.meta[SCOPE_KEY]) for node in opened.model.graph] == [
+        ("Relu", ("call", "call/first")), ("Tanh", ("call",))]
+
+
+# ------------------------------------------------------------------------------------------------- opsets
+
+
+def test_old_opset_is_converted_and_its_weights_are_no_inputs(tmp_path):
+    opened = open_model(save(networks.opset7(), tmp_path))
+    assert [value.name for value in opened.model.graph.inputs] == ["image"]
+    assert opened.model.graph.opset_imports[""] == 17 and opened.model.ir_version >= 8
+    assert opened.notes == ["Converted from opset 7 to 17."]
+    assert "Resize" in operators(opened.model) and "Upsample" not in operators(opened.model)
+
+
+@pytest.mark.parametrize(("opset", "version"), [(17, 8), (19, 9), (21, 10), (22, 10), (23, 11), (999, 10)])
+def test_ir_version_of_an_opset(opset, version):
+    assert ir_version_for(opset) == version
+
+
+def test_operators_born_after_opset_22_open(tmp_path):
+    b = Builder(opset=24)
+    b.node("RMSNormalization", ["x", b.vector("scale", 4, 1.0)], name="norm", output="y")
+    opened = open_model(save(b.model([floats("x", 2, 4)], [floats("y", 2, 4)], ir_version=11), tmp_path))
+    assert operators(opened.model) == ["RMSNormalization"] and opened.model.graph.opset_imports[""] == 24
+
+
+# ------------------------------------------------------------------------------------------------- Q/DQ
+
+
+def sqnr(reference, value):
+    return 10 * np.log10(np.mean(reference.astype(np.float64) ** 2) / np.mean((value - reference) ** 2.0))
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_quantized_network_is_read_as_the_float_one_it_was_made_from(symmetric, tmp_path, backend):
+    model = networks.quantized(symmetric=symmetric)
+    opened = open_model(save(model, tmp_path))
+    kinds = operators(opened.model)
+    assert not {"QuantizeLinear", "DequantizeLinear"} & set(kinds)
+    assert kinds.count("Relu") == 3  # the asymmetric quantizer left them to its ranges
+    assert {"/conv1/Conv", "/conv2/Conv", "/conv3/Conv"} <= opened.quantized_layers
+    assert "Already quantized" in opened.notes[0]
+    assert ("zero point" in " ".join(opened.notes)) is not symmetric
+    assert opened.quantized_ranges["image"] == pytest.approx(4.03, abs=0.1)
+    feeds = networks.feeds(model, 9, n=4)
+    expected = networks.quiet_session(model).run(None, feeds)[0]
+    assert sqnr(expected, run(backend, opened.model, feeds)["logits"]) > 20
+
+
+def _pair(b, tensor, scale, zero, name):
+    for suffix, value in (("scale", np.float32(scale)), ("zero", zero)):
+        b.weight(f"{name}_{suffix}", np.asarray(value))
+    ends = [f"{name}_scale", f"{name}_zero"]
+    codes = b.node("QuantizeLinear", [tensor, *ends], name=f"{name}_q")
+    return b.node("DequantizeLinear", [codes, *ends], name=f"{name}_dq", output=f"{name}_out")
+
+
+@pytest.mark.parametrize(("scale", "zero", "after", "amax"), [
+    (6 / 255, np.uint8(0), "Clip", 6.0),
+    (4 / 255, np.int8(-128), "Relu", 4.0),
+    (0.01, np.int8(0), None, 1.27),
+    (0.01, np.uint8(128), None, 1.27),
+    (0.01, np.int8(-28), None, 1.55),
+])
+def test_a_range_that_starts_at_zero_stands_for_an_activation(scale, zero, after, amax, tmp_path):
+    b = Builder()
+    x = _pair(b, b.conv("x", (2, 2), "/conv", size=1), scale, zero, "mid")
+    b.conv(x, (2, 2), "/last", size=1)
+    b.nodes[-1].output[0] = "y"
+    opened = open_model(save(b.model([floats("x", 1, 2, 4, 4)], [floats("y", 1, 2, 4, 4)]), tmp_path))
+    assert operators(opened.model) == ["Conv", *([after] if after else []), "Conv"]
+    assert list(opened.quantized_ranges.values()) == [pytest.approx(amax, rel=1e-3)]
+    assert opened.quantized_layers == {"/last/Conv"}
+
+
+def test_no_activation_is_made_up_where_nothing_can_be_negative(tmp_path):
+    b = Builder()
+    x = _pair(b, "x", 1 / 255, np.uint8(0), "image")
+    x = b.node("MaxPool", [x], "/pool", kernel_shape=[2, 2])
+    x = _pair(b, x, 1 / 255, np.uint8(0), "pooled")
+    b.conv(x, (2, 2), "/conv", size=1)
+    b.nodes[-1].output[0] = "y"
+    opened = open_model(save(b.model([floats("x", 1, 2, 4, 4)], [floats("y", 1, 2, 3, 3)]), tmp_path))
+    assert operators(opened.model) == ["MaxPool", "Conv"]
+
+
+def test_a_quantized_output_keeps_its_name(tmp_path):
+    b = Builder()
+    x = b.conv("x", (2, 2), "/conv", size=1)
+    _pair(b, x, 0.1, np.int8(0), "y")
+    opened = open_model(save(b.model([floats("x", 1, 2, 4, 4)], [floats("y_out", 1, 2, 4, 4)]), tmp_path))
+    assert [value.name for value in opened.model.graph.outputs] == ["y_out"]
+    assert operators(opened.model) == ["Conv", "Identity"]
+
+
+@pytest.mark.parametrize("dtype", [np.int8, np.uint8, np.int32])
+def test_a_stored_weight_is_dequantized_when_it_is_read(dtype, tmp_path):
+    b = Builder()
+    codes = b.rng.integers(0, 100, (3, 4)).astype(dtype)
+    scale, zero = np.array([0.1, 0.2, 0.3, 0.4], np.float32), np.arange(4).astype(dtype)
+    ends = [b.weight("codes", codes), b.weight("scale", scale)]
+    if dtype is not np.int32:
+        ends.append(b.weight("zero", zero))
+    weight = b.node("DequantizeLinear", ends, name="dq", axis=1)
+    b.node("MatMul", ["x", weight], name="matmul", output="y")
+    opened = open_model(save(b.model([floats("x", 2, 3)], [floats("y", 2, 4)]), tmp_path))
+    assert operators(opened.model) == ["MatMul"]
+    assert ("matmul" in opened.quantized_layers) == (dtype is np.int8)
+    stored = opened.model.graph.initializers[weight].const_value
+    shift = 0 if dtype is np.int32 else zero.astype(np.float32)
+    np.testing.assert_allclose(stored.numpy(), (codes - shift) * scale, rtol=1e-6)
+
+
+# ------------------------------------------------------------------------------------------------- 16-bit files
+
+
+def test_half_network_keeps_the_types_of_inputs_and_outputs(tmp_path):
+    opened = open_model(save(networks.half(), tmp_path))
+    graph = opened.model.graph
+    assert {value.dtype for value in (*graph.inputs, *graph.outputs)} == {ir.DataType.FLOAT16}
+    assert {v.const_value.dtype for v in graph.initializers.values()} <= {ir.DataType.FLOAT, ir.DataType.INT64}
+    inner = [o.dtype for node in graph for o in node.outputs if node.op_type != "Cast"]
+    assert set(inner) == {ir.DataType.FLOAT}
+    assert "typed in 16 bits" in opened.notes[0]
+
+
+def test_casts_of_a_mixed_network_go(tmp_path):
+    b = Builder()
+    weight = b.weight("w", b.rng.standard_normal((4, 4)).astype(np.float16))
+    up = b.node("Cast", [weight], name="weight_up", to=TensorProto.FLOAT)
+    x = b.node("MatMul", ["x", up], name="matmul")
+    x = b.node("Cast", [x], name="down", to=TensorProto.FLOAT16)
+    x = b.node("Relu", [x], name="relu")
+    b.node("Cast", [x], name="up", to=TensorProto.FLOAT, output="y")
+    model = b.model([floats("x", 2, 4)], [floats("y", 2, 4)])
+    opened = open_model(save(model, tmp_path))
+    assert operators(opened.model) == ["MatMul", "Relu", "Cast"]
+    matmul = opened.model.graph[0]
+    assert matmul.inputs[1].const_value.dtype == ir.DataType.FLOAT
+
+
+def test_subgraphs_of_a_half_network_are_raised_too(tmp_path, backend):
+    b = Builder()
+    half = np.float16
+    bias = b.weight("bias", np.ones(4, half))
+    branches = {
+        f"{name}_branch": helper.make_graph(
+            [helper.make_node(operator, ["x", "inner"], [name])], name, [],
+            [helper.make_tensor_value_info(name, TensorProto.FLOAT16, [2, 4])],
+            [numpy_helper.from_array(np.full(4, 2, half), "inner")])
+        for name, operator in (("then", "Mul"), ("else", "Sub"))}
+    chosen = b.node("If", ["go"], name="choice", **branches)
+    b.node("Add", [chosen, bias], name="add", output="y")
+    model = b.model([helper.make_tensor_value_info("x", TensorProto.FLOAT16, [2, 4]),
+                     helper.make_tensor_value_info("go", TensorProto.BOOL, [])],
+                    [helper.make_tensor_value_info("y", TensorProto.FLOAT16, [2, 4])])
+    opened = open_model(save(model, tmp_path))
+    x = np.arange(8, dtype=half).reshape(2, 4)
+    for go, expected in ((True, x * 2 + 1), (False, x - 1)):
+        got = run(backend, opened.model, {"x": x, "go": np.array(go)})["y"]
+        assert got.dtype == half
+        np.testing.assert_array_equal(got, expected)
+
+
+# ------------------------------------------------------------------------------------------------- graph ends
+
+
+def test_inputs_and_constants_may_be_outputs(tmp_path, backend):
+    b = Builder()
+    constant = b.weight("constant", np.arange(3, dtype=np.float32))
+    b.node("Relu", ["x"], name="relu", output="y")
+    b.node("Tanh", ["x"], name="unused")
+    model = b.model([floats("x", 2)], [floats("y", 2), floats("x", 2), floats(constant, 3)])
+    opened = open_model(save(model, tmp_path))
+    x = np.array([-1, 2], np.float32)
+    got = run(backend, opened.model, {"x": x})
+    np.testing.assert_array_equal(got["x"], x)
+    np.testing.assert_array_equal(got["constant"], np.arange(3))
+    np.testing.assert_array_equal(got["y"], [0, 2])

@@ -1,0 +1,308 @@
+"""trt_tui.session: what is kept, resumed and shown again"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+import numpy as np
+import onnx
+import pytest
+
+from tests import networks
+from tests.driven import DrivenSession, isolate, save_mlp
+from trt_tui.core.config_file import read_config, write_config
+from trt_tui.core.network import open_network
+from trt_tui.core.precision import Precision, PrecisionConfig
+from trt_tui.errors import InputError
+from trt_tui.jobs import messages as m
+from trt_tui.saved import Store
+
+FP16 = PrecisionConfig.uniform(Precision.FP16)
+INT8 = PrecisionConfig.uniform(Precision.INT8)
+
+
+@pytest.fixture(autouse=True)
+def _isolated(monkeypatch, tmp_path):
+    isolate(monkeypatch, tmp_path)
+
+
+@pytest.fixture
+def session(tmp_path):
+    sessions = []
+
+    def make(options=None, **arguments):
+        made = DrivenSession(options or save_mlp(tmp_path), tmp_path, **arguments)
+        sessions.append(made)
+        return made
+
+    yield make
+    for made in sessions:
+        made.close()
+
+
+def started(session):
+    session.start()
+    session.until_idle()
+    assert session.error is None, session.error
+    return session
+
+
+def test_everything_is_compared_without_being_asked(session):
+    driven = started(session())
+    groups = {group.name for group in driven.outline.groups}
+    for run in ("fp16", "int8", "config"):
+        record = driven.runs[run]
+        assert record.verdict.samples == record.verdict.total == 12
+        assert set(record.groups) == groups == set(record.shares) and record.complete
+    assert driven.runs["config"].verdict is driven.runs["int8"].verdict
+    assert driven.results[INT8].raised_order and driven.results[INT8].shares_done == len(groups)
+    assert driven.target.kind == "sqnr" and driven.sha256 == open_network(driven.options.model).sha256()
+
+
+def test_a_change_is_measured_and_undo_shows_the_old_results_at_once(session):
+    driven = started(session())
+    group = driven.outline.groups[0]
+    before = driven.runs["config"]
+    driven.toggle([group])
+    assert driven.config.precision_of(group) is Precision.FP32
+    assert driven.runs["config"].verdict is None and driven.runs["int8"].verdict is not None
+    driven.until_idle()
+    changed = driven.runs["config"]
+    assert changed.verdict.energy < before.verdict.energy
+    assert set(changed.groups) == set(changed.shares) == {g.name for g in driven.outline.groups} and changed.complete
+    driven.undo()
+    assert driven.runs["config"].verdict == before.verdict and driven.runs["config"].shares == before.shares
+    assert driven.runs["config"].groups == before.groups
+    driven.redo()
+    assert driven.runs["config"].verdict == changed.verdict and driven.runs["config"].groups == changed.groups
+    driven.until_idle()
+
+
+def test_late_events_of_stopped_jobs_are_dropped(session):
+    driven = session(automatic=False)
+    started(driven)
+    driven.compare(layers=False)
+    job = max(driven._jobs)
+    verdict = driven.until_type(m.VerdictMeasured)
+    driven.stop_job()
+    log = len(driven.log)
+    stray = replace(verdict, job=job, config=FP16.with_range("x", None), run="stray")
+    driven.apply(replace(stray, config=PrecisionConfig.uniform(Precision.FP32)))
+    assert PrecisionConfig.uniform(Precision.FP32) not in driven.results and len(driven.log) == log
+    driven.until_idle()
+    assert not driven.busy and driven.error is None
+
+
+def test_stopping_the_opening_starts_no_comparison(session):
+    driven = session()
+    driven.start()
+    driven.stop_job()
+    driven.until_idle()
+    assert not any(isinstance(event, m.VerdictMeasured) for event in driven.seen)
+
+
+# -- saving and resuming ------------------------------------------------------------------------------------------
+
+
+def test_history_names_and_target_are_resumed(session):
+    first = started(session())
+    groups = first.outline.groups
+    first.toggle([groups[0]])
+    first.toggle([groups[1]])
+    first.undo()
+    first.set_target("cosine>=0.9")
+    names, config = dict(first.names), first.config
+    # Nothing is closed or flushed here: a session is saved as it changes.
+    first._store.release()
+    second = started(session())
+    assert second.config == config and second.names == names
+    assert second.target.text == "cosine>=0.9" and second.notice.startswith(f"Resumed: {names[config]}, 1 change")
+    assert second.history.can_redo and second.redo() and second.config.precision_of(groups[1]) is Precision.FP32
+    assert second.undo() and second.undo() and second.config == INT8 and not second.history.can_undo
+    second.until_idle()
+
+
+def test_what_was_measured_is_shown_again_on_resuming(session):
+    first = started(session())
+    first.toggle([first.outline.groups[0]])
+    first.build()
+    first.until_idle()
+    runs, built = first.runs, first.built
+    first.close()
+    second = session()
+    second.start()
+    second.until(lambda e: isinstance(e, m.Done) and not second.busy)
+    assert second.runs["config"].verdict == runs["config"].verdict
+    assert second.runs["config"].shares == runs["config"].shares
+    assert second.built == built and second.runs["config"].engine == runs["config"].engine
+
+
+def test_other_samples_do_not_keep_the_config_from_being_resumed(session, tmp_path):
+    first = started(session())
+    first.toggle([first.outline.groups[0]])
+    config = first.config
+    first.close()
+    options = save_mlp(tmp_path)
+    np.savez(tmp_path / "more.npz", x=np.ones((8, 16), np.float32))
+    assert started(session(replace(options, data=str(tmp_path / "more.npz")))).config == config
+
+
+def test_a_new_session_leaves_the_saved_one_alone(session):
+    first = started(session())
+    first.toggle([first.outline.groups[0]])
+    config = first.config
+    first.close()
+    fresh = started(session(resume=False))
+    assert fresh.config == INT8 and not fresh.notice
+    fresh.toggle([fresh.outline.groups[1]])
+    fresh.close()
+    saved = Store(fresh._store.folder)
+    configs = {msgspec.json.decode(p.read_bytes())["current"]["groups"].popitem()[0] for p in saved.folder.glob("*.json")}
+    assert configs == {*config.groups, *fresh.config.groups}
+
+
+def test_two_terminals_on_one_network_do_not_overwrite_each_other(session):
+    first = started(session())
+    first.toggle([first.outline.groups[0]])
+    second = started(session())
+    assert second.config == first.config and any("another terminal" in text for text in second.warnings)
+    second.toggle([second.outline.groups[1]])
+    first.toggle([first.outline.groups[2]])
+    ones, others = first.config, second.config
+    first.close()
+    second.close()
+    third = started(session())
+    assert third.config == others
+    fourth = started(session())
+    fourth.toggle([fourth.outline.groups[0]])
+    third.close()
+    fourth.close()
+    files = sorted(third._store.folder.glob("*.json"))
+    kept = [set(msgspec.json.decode(path.read_bytes())["current"]["groups"]) for path in files]
+    assert set(ones.groups) in kept and set(others.groups) in kept
+
+
+def test_a_file_of_the_same_structure_elsewhere_is_said_to_be_that(session, tmp_path):
+    first = started(session())
+    first.toggle([first.outline.groups[0]])
+    first.close()
+    other = started(session(save_mlp(tmp_path, seed=4, name="finetuned")))
+    assert other.config == first.config and any("mlp.onnx" in text for text in other.warnings)
+    other.close()
+    assert len(list(first._store.folder.glob("*.json"))) == 2
+
+
+@pytest.mark.parametrize("content", [b"", b"nonsense", b"[1, 2]", b'{"format": "trt-tui/session", "version": 99}'])
+def test_a_corrupt_session_file_is_ignored(session, content):
+    first = started(session())
+    first.toggle([first.outline.groups[0]])
+    first.close()
+    path, = first._store.folder.glob("*.json")
+    path.write_bytes(content)
+    second = started(session())
+    assert second.config == INT8 and not second.notice
+    second.toggle([second.outline.groups[0]])
+    assert path.read_bytes() == content, "what cannot be read is left to the user"
+
+
+def test_a_folder_that_cannot_be_written_stops_nothing(tmp_path):
+    (tmp_path / "sessions").write_text("a file where the folder should be")
+    driven = DrivenSession(save_mlp(tmp_path), tmp_path)
+    started(driven)
+    driven.toggle([driven.outline.groups[0]])
+    driven.until_idle()
+    driven.close()
+    assert driven.runs["config"].verdict is not None
+
+
+def test_a_full_disk_keeps_the_last_whole_session(session, monkeypatch):
+    driven = started(session())
+    driven.toggle([driven.outline.groups[0]])
+    path, = driven._store.folder.glob("*.json")
+    whole = path.read_bytes()
+
+    def full(*args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    driven.toggle([driven.outline.groups[1]])
+    driven.until_idle()
+    assert path.read_bytes() == whole and [p.suffix for p in driven._store.folder.iterdir() if p.suffix == ".tmp"] == []
+
+
+# -- configs from files -------------------------------------------------------------------------------------------
+
+
+def test_a_config_file_brings_its_ranges_and_target(session, tmp_path):
+    first = started(session())
+    first.toggle([first.outline.groups[0]])
+    first.until_idle()
+    first.set_target("sqnr>=12")
+    path = tmp_path / "precision.json"
+    assert str(path) in first.export("precision.json", path)
+    with pytest.raises(InputError, match="exists"):
+        first.export("precision.json", path)
+    first.close()
+    data = str(tmp_path / "mlp.npz")
+    np.savez(data, x=np.full((16, 16), 1e-3, np.float32))
+    second = started(session(config_path=str(path), resume=False))
+    assert second.config == first.config and second.target.text == "sqnr>=12"
+    assert second.calibration.ranges == first.calibration.ranges, "not calibrated on the other data"
+    loaded = read_config(path, open_network(second.options.model))
+    assert loaded.ranges == first.calibration.ranges and loaded.evidence["simulated"]["outputs"]
+
+
+def test_ranges_of_other_weights_are_measured_anew(session, tmp_path):
+    first = started(session())
+    path = tmp_path / "precision.json"
+    first.export("precision.json", path)
+    first.close()
+    onnx.save(networks.mlp(7), first.options.model)
+    second = started(session(first.options, config_path=str(path), resume=False))
+    assert second.calibration.ranges != first.calibration.ranges
+    assert any("range" in warning for warning in second.warnings)
+
+
+def test_what_was_resumed_comes_back_by_undoing_the_config_file(session, tmp_path):
+    first = started(session())
+    first.toggle([first.outline.groups[0]])
+    first.close()
+    network = open_network(first.options.model)
+    path = tmp_path / "precision.json"
+    write_config(path, network, INT8.with_groups([network.groups[1]], Precision.FP32))
+    second = started(session(config_path=str(path)))
+    assert set(second.config.groups) == {network.groups[1].name}
+    assert second.undo() and second.config == first.config
+    second.until_idle()
+
+
+def test_a_config_that_cannot_be_read_is_an_error_and_the_network_is_compared(session, tmp_path):
+    path = tmp_path / "precision.json"
+    path.write_text("{}")
+    driven = session(config_path=str(path))
+    driven.start()
+    driven.until_idle()
+    assert "precision.json" in driven.error.title
+    assert driven.config == INT8 and driven.runs["int8"].complete
+
+
+def test_exports_are_whole_and_say_where_they_are(session, tmp_path):
+    driven = started(session())
+    for kind, name in (("onnx", "typed.onnx"), ("markdown", "report.md")):
+        assert driven.export(kind, tmp_path / name) == f"Wrote {tmp_path / name}"
+    onnx.checker.check_model(str(tmp_path / "typed.onnx"), full_check=True)
+    assert "| " in (tmp_path / "report.md").read_text()
+    with pytest.raises(InputError, match="unknown format"):
+        driven.export("pdf", tmp_path / "report.pdf")
+
+
+def test_the_next_range_goes_round_the_methods(session):
+    driven = started(session())
+    group = driven.outline.groups[0]
+    with pytest.raises(InputError, match="still being measured"):
+        driven.next_range(group)
+    driven.until_idle()
+    seen = [driven.next_range(group) for _ in range(4)]
+    assert seen == ["percentile", "entropy", "mse", "minmax"] and driven.config == INT8
+    driven.until_idle()

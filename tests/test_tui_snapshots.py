@@ -1,0 +1,100 @@
+"""What the application looks like: trt_tui.tui, compared with pictures in ``__snapshots__``."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.test_tui import make_app, press, settle
+from trt_tui.jobs import messages
+from trt_tui.tui.screens import main as main_screen
+
+SMALL, LARGE = (80, 24), (120, 40)
+
+
+@pytest.fixture(autouse=True)
+def steady(monkeypatch):
+    """The same picture on every machine."""
+    monkeypatch.setattr(main_screen, "UPDATE_S", 0.01)
+    monkeypatch.setattr(main_screen, "REST_S", 0.03)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+
+
+def keys(*pressed: str):
+    async def run(pilot) -> None:
+        await settle(pilot)
+        for key in pressed:
+            await press(pilot, key)
+            await settle(pilot)
+        pilot.app.session.changed_at.clear()
+        pilot.app.main.draw_detail()
+        await pilot.pause(0.05)
+
+    return run
+
+
+@pytest.mark.parametrize("size", [SMALL, LARGE])
+def test_compared(snap_compare, tmp_path, size):
+    assert snap_compare(make_app(tmp_path), terminal_size=size, run_before=keys())
+
+
+@pytest.mark.parametrize("size", [SMALL, LARGE])
+def test_no_color(snap_compare, tmp_path, monkeypatch, size):
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert snap_compare(make_app(tmp_path), terminal_size=size, run_before=keys())
+
+
+@pytest.mark.parametrize("size", [SMALL, LARGE])
+def test_loading(snap_compare, tmp_path, size):
+    assert snap_compare(make_app(tmp_path, answers=()), terminal_size=size, run_before=keys())
+
+
+@pytest.mark.parametrize("size", [SMALL, LARGE])
+def test_empty(snap_compare, tmp_path, size):
+    assert snap_compare(make_app(tmp_path, random=True, answers=("Open",)), terminal_size=size, run_before=keys())
+
+
+@pytest.mark.parametrize("size", [SMALL, LARGE])
+def test_error(snap_compare, tmp_path, size):
+    async def fail(pilot) -> None:
+        await settle(pilot)
+        pilot.app.deliver(messages.Failed(1, "vit.onnx is not an ONNX file", "It begins with <html>.",
+                                          "Download it again: a web page was saved in its place."))
+        await settle(pilot)
+
+    assert snap_compare(make_app(tmp_path, answers=()), terminal_size=size, run_before=fail)
+
+
+@pytest.mark.parametrize("size", [SMALL, LARGE])
+def test_stale(snap_compare, tmp_path, size):
+    assert snap_compare(make_app(tmp_path), terminal_size=size, run_before=keys("b", "space"))
+
+
+def test_target_met(snap_compare, tmp_path):
+    assert snap_compare(make_app(tmp_path), terminal_size=SMALL,
+                        run_before=keys("space", "n", "space", "n", "space"))
+
+
+def test_nan(snap_compare, tmp_path):
+    app = make_app(tmp_path, nan=("node_MatMul_12",), metric=False)
+    assert snap_compare(app, terminal_size=LARGE, run_before=keys("v", "6"))
+
+
+def test_worst_first(snap_compare, tmp_path):
+    assert snap_compare(make_app(tmp_path), terminal_size=SMALL, run_before=keys("t"))
+
+
+def test_blocks(snap_compare, tmp_path):
+    assert snap_compare(make_app(tmp_path), terminal_size=SMALL, run_before=keys("3", "down", "right"))
+
+
+def test_detail(snap_compare, tmp_path):
+    assert snap_compare(make_app(tmp_path), terminal_size=SMALL, run_before=keys("2"))
+
+
+def test_light(snap_compare, tmp_path):
+    assert snap_compare(make_app(tmp_path), terminal_size=LARGE, run_before=keys("f8"))
+
+
+@pytest.mark.parametrize("key", ["question_mark", "c", "p", "v", "g"])
+def test_dialogs(snap_compare, tmp_path, key):
+    assert snap_compare(make_app(tmp_path), terminal_size=SMALL, run_before=keys(key))

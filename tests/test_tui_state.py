@@ -1,0 +1,291 @@
+"""What the screen says, without a screen: trt_tui.tui.state."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from rich.color import Color, ColorSystem
+
+from tests import networks
+from tests.tui_fake import FakeSession, outline_of
+from trt_tui.core.calibration import TensorStats, TopChannels
+from trt_tui.core.comparison import Errors
+from trt_tui.core.hierarchy import GroupRow, Scope
+from trt_tui.core.precision import Precision, PrecisionConfig
+from trt_tui.jobs import messages
+from trt_tui.tui import state, themes
+from trt_tui.tui.state import Columns, Measure, TreeModel, VisibleRow
+
+VIT = outline_of(networks.vit(), "vit.onnx")
+MODEL = TreeModel(VIT)
+
+
+@pytest.fixture
+def session(tmp_path):
+    """A session that has measured everything."""
+    made = FakeSession(messages.Options("vit.onnx", data="samples.npz"), lambda event: made.apply(event), outline=VIT,
+                       store=tmp_path, resume=False, target="sqnr>=20")
+    made.start()
+    return made
+
+
+def text(line) -> str:
+    return "".join(part for part, _ in line)
+
+
+def found(session, measure=Measure.OWNS, run="config", last=None):
+    return state.figures(session, MODEL, measure, run, last)
+
+
+# -- text -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "width", "short"), [
+    ("abc", 3, "abc"), ("abcdefgh", 5, "a…fgh"), ("abc", 1, "…"), ("abc", 0, "")])
+def test_shorten_keeps_the_end(name, width, short):
+    assert state.shorten(name, width) == short
+
+
+@pytest.mark.parametrize(("value", "shown"), [
+    (None, "–"), (0.0, ".000"), (0.4731, ".473"), (-0.5, "-.500"), (41.23, "41.2"), (1234.5, "1234"), (1.2e5, "1.2e5"),
+    (1.7e-5, "1.7e-5"), (math.inf, "inf"), (1.0, "1.00"), (100.0, "100")])
+def test_numbers_are_short(value, shown):
+    assert state.number(value) == shown
+
+
+@pytest.mark.parametrize(("share", "shown"), [
+    (0.523, "~52%"), (0.05, "~ 5%"), (0.0098, "~ 1%"), (0.004, "~.4%"), (0.0004, "·"), (-0.04, "~-4%"),
+    (-0.004, "~-.4%")])
+def test_shares_carry_the_mark_of_the_simulation(share, shown):
+    assert state.percent(share) == shown
+
+
+@pytest.mark.parametrize(("errors", "shown"), [
+    (None, "–"), (Errors(nan=3), "NaN"), (Errors(inf=1), "Inf"), (Errors(exact=True), "exact"),
+    (Errors(12.34), "~12.3"), (Errors(), "–")])
+def test_decibels(errors, shown):
+    assert state.decibel(errors)[0] == shown
+
+
+def test_padded_drops_the_right_part_first():
+    assert text(state.padded([("abc", "")], 8, [("xy", "")])) == "abc   xy"
+    assert text(state.padded([("abc", "")], 5, [("xyz", "")])) == "abc  "
+    assert text(state.padded([("abcdef", "")], 4)) == "abc…"
+
+
+def test_bars_have_eighths():
+    assert state.bar_text(1.0, 4) == "████"
+    assert state.bar_text(0.53, 4) == "██▏ "
+    assert state.bar_text(-1.0, 4) == state.bar_text(0.0, 4) == "    "
+
+
+@pytest.mark.parametrize(("value", "measure", "band"), [
+    (0.2, Measure.OWNS, 0), (0.19, Measure.OWNS, 1), (0.05, Measure.OWNS, 1), (0.01, Measure.OWNS, 2),
+    (0.002, Measure.OWNS, 3), (-0.3, Measure.OWNS, 4), (5.0, Measure.ISOLATED, 0), (math.inf, Measure.ISOLATED, 4)])
+def test_bands(value, measure, band):
+    assert state.band_of(value, measure) == band
+
+
+# -- the tree -------------------------------------------------------------------------------------------------------
+
+
+def test_every_group_has_a_row_a_title_and_its_scopes():
+    assert set(MODEL.rows) == {group.name for group in VIT.groups}
+    assert len(set(MODEL.titles.values())) == len(MODEL.titles)
+    assert [scope.label for scope in MODEL.ancestors["node_MatMul_12"]][0] == "blocks"
+
+
+def test_closed_scopes_hide_their_rows():
+    shut = MODEL.visible(set())
+    assert [line.depth for line in shut] == [0] * len(shut)
+    everything = MODEL.visible({scope.path for scope in MODEL.scopes})
+    assert sum(isinstance(line.row, GroupRow) for line in everything) == len(VIT.groups)
+    assert len({line.key for line in everything}) == len(everything)
+
+
+def test_weights_order_siblings_and_the_folded_row_stays_last():
+    worst = VIT.groups[-1].name
+    lines = MODEL.visible({scope.path for scope in MODEL.scopes}, {worst: 1.0})
+    first_group = next(line.row for line in lines if isinstance(line.row, GroupRow))
+    assert first_group.group.name == worst
+    assert lines[-1].row is MODEL.folded
+
+
+def test_a_filter_takes_all_words_and_opens_what_matches():
+    matches = MODEL.matching("QKV matmul")
+    assert len(matches) == 3
+    lines = MODEL.visible(set(), None, matches)
+    assert {line.row.group.name for line in lines if isinstance(line.row, GroupRow)} == matches
+    assert MODEL.matching("   ") is None
+
+
+def test_first_open_shows_whole_levels():
+    assert len(MODEL.visible(MODEL.first_open(1000))) > len(MODEL.visible(MODEL.first_open(12)))
+    assert MODEL.first_open(1) == set()
+
+
+def test_worst_first_is_by_weight(session):
+    figures = found(session)
+    lines = MODEL.worst_first(set(), figures.weights)
+    values = [figures.values[line.row.group.name] for line in lines if isinstance(line.row, GroupRow)]
+    assert values == sorted(values, reverse=True)
+
+
+def test_scopes_sum_their_rows(session):
+    figures = found(session)
+    for scope in MODEL.scopes:
+        assert figures.scope_values[scope.path] == pytest.approx(sum(figures.values[name] for name in scope.groups))
+
+
+def test_macs_are_shares_of_all(session):
+    figures = found(session)
+    whole = [figures.cells(line).cost for line in MODEL.visible(set())]
+    assert "90%" in whole
+
+
+def test_shares_of_an_earlier_config_are_stale(session):
+    before = dict(found(session).values)
+    session.answers.clear()
+    session.toggle([VIT.groups[0]])
+    figures = found(session, last=before)
+    assert figures.stale == frozenset(before)
+    cells = figures.cells(VisibleRow("x", 0, MODEL.rows[VIT.groups[0].name]))
+    assert cells.glyph == "█" and cells.glyph_style == "dim" and cells.asked == "FP32↑"
+
+
+def test_a_met_target_calms_all_rows(session):
+    session.set_target("sqnr>=5")
+    figures = found(session)
+    assert figures.calm
+    styles = {figures.cells(line).glyph_style for line in MODEL.worst_first(set(), None)}
+    assert styles <= {"dim", "band4", ""}
+
+
+def test_nan_is_red_and_first(tmp_path):
+    bad = next(group.name for group in VIT.groups if group.operator == "Softmax")
+    session = FakeSession(messages.Options("vit.onnx"), lambda event: session.apply(event), outline=VIT,
+                          store=tmp_path, resume=False, target="sqnr>=20", nan=(bad,))
+    session.start()
+    figures = found(session, Measure.ACCUMULATED, "fp16")
+    cells = figures.cells(VisibleRow("x", 0, MODEL.rows[bad]))
+    assert (cells.glyph, cells.glyph_style, cells.value) == ("!", "bad", "NaN")
+    assert figures.weights[bad] == max(figures.weights.values())
+    assert "FP16's 65504" in " ".join(state.reasons(session, figures, VIT.group_by_name[bad]))
+
+
+@pytest.mark.parametrize("width", [50, 64, 76, 100, 140])
+def test_rows_fit_any_width(session, width):
+    figures = found(session)
+    columns = Columns.fit(width)
+    for line in MODEL.worst_first({row.path for row in MODEL.group_rows}, figures.weights):
+        drawn = state.row_line(figures.cells(line, True), line.depth, columns, False)
+        assert state.width_of(drawn) <= width
+    assert state.width_of(state.tree_header(columns, Measure.OWNS)) <= width
+
+
+# -- verdict, detail, next ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("width", [80, 140])
+def test_simulated_figures_are_marked_and_built_ones_are_not(session, width):
+    session.build()
+    for line in state.verdict_lines(session, width)[2:]:
+        left, _, right = text(line).partition("│")
+        assert "~" in left and "~" not in right
+    assert "4.21" in text(state.verdict_lines(session, width)[4])
+
+
+def test_a_build_of_another_config_is_stale(session):
+    session.build()
+    session.toggle(VIT.groups[:1])
+    line = state.verdict_lines(session, 80)[4]
+    assert ("stale" in {style for _, style in line}) and "is c0, 1 edit behind" in text(line)
+
+
+def test_bits_of_a_uniform_distribution_are_all_eight():
+    stats = _stats(amax=1.0, rms=1 / math.sqrt(3))
+    assert state.bits_used(stats) == pytest.approx(8.0)
+    assert state.bits_used(_stats(amax=2.0, rms=1 / math.sqrt(3))) == pytest.approx(7.0)
+    assert state.bits_used(_stats(amax=0.0, rms=0.0)) is None
+
+
+def test_channels_that_set_the_range_are_named():
+    stats = _stats(41.2, 0.47, top=TopChannels(1, 384, (7, 8, 9), 9.0))
+    assert state.range_sentence(stats).startswith("3 of 384 input channels set the range: amax 41.2")
+    assert "channel" not in state.range_sentence(_stats(41.2, 0.47, top=TopChannels(1, 4, (0, 1, 2), 9.0)))
+
+
+def test_overflow_and_underflow_are_told():
+    assert "exceeds FP16's 65504" in state.fp16_sentence({"x": _stats(1.2e5, 3.0, over=4)})
+    assert "below FP16's least" in state.fp16_sentence({"x": _stats(1.0, 0.1, below=0.2)})
+    assert state.fp16_sentence({"x": _stats(1.0, 0.1)}) == ""
+
+
+@pytest.mark.parametrize("width", [40, 60])
+def test_histograms_fit_and_name_the_amax(width):
+    lines = state.histogram_lines("x", _stats(41.2, 0.47), width)
+    assert lines and all(state.width_of(line) <= width for line in lines)
+    assert "amax 41.2" in text(lines[-2])
+    assert state.histogram_lines("x", _stats(0.0, 0.0, histogram=(0,) * 64), width) == []
+
+
+def _stats(amax, rms, top=None, over=0, below=0.0, histogram=None):
+    counts = histogram or tuple(1000 if 30 <= i <= 45 else 0 for i in range(64))
+    return TensorStats(amax, rms, rms * 2, rms * 3, 1000, 0, counts, below, 0.0, over, {}, top)
+
+
+def test_the_detail_of_every_kind_of_row(session):
+    figures = found(session)
+    lines = MODEL.visible({scope.path for scope in MODEL.scopes} | {row.path for row in MODEL.group_rows})
+    for line in lines:
+        for width, height in ((80, 3), (48, 20)):
+            drawn = state.detail_lines(session, figures, line, width, height)
+            assert drawn and all(state.width_of(one) <= width for one in drawn)
+        assert state.detail_title(MODEL, line)
+    scope = next(line for line in lines if isinstance(line.row, Scope))
+    assert "INT8" in text(state.detail_lines(session, figures, scope, 80, 3)[0])
+
+
+def test_the_next_step_leads_to_the_export(session):
+    assert "3 rows to FP32 meet the target" in state.next_step(session, found(session))
+    worst = found(session).worst_first
+    assert "space raises this one" in state.next_step(session, found(session), worst[0])
+    for name in worst[:3]:
+        session.toggle([VIT.group_by_name[name]])
+    assert "b builds" in state.next_step(session, found(session))
+    session.set_target("sqnr>=19")
+    session.build()
+    assert "e exports" in state.next_step(session, found(session))
+
+
+def test_configs_newest_first_and_what_differs(session):
+    first = session.config
+    session.toggle(VIT.groups[:1])
+    session.set_precision(VIT.groups[3:4], Precision.FP32)
+    lines = state.config_lines(session, {"A": first})
+    assert [line.name for line in lines] == ["c2", "c1", "c0"]
+    assert text(lines[0].line).startswith(" >c2") and text(lines[2].line).startswith("A c0")
+    shown = "\n".join(text(line) for line in state.diff_lines(session, MODEL, first, session.config))
+    assert MODEL.titles[VIT.groups[0].name] in shown and "FP32" in shown
+    assert state.distance(first, session.config) == len(session.config.groups)
+    assert "same" in text(state.diff_lines(session, MODEL, first, PrecisionConfig())[0])
+
+
+@pytest.mark.parametrize("theme", [themes.DARK, themes.LIGHT], ids=lambda theme: theme.name)
+def test_in_16_colours_only_errors_are_red(theme):
+    def standard(colour: str) -> int:
+        return Color.parse(colour).downgrade(ColorSystem.STANDARD).number
+
+    reds = {standard("red"), standard("bright_red")}
+    assert standard(theme.error) in reds
+    assert not {standard(theme.variables[f"band{i}"]) for i in range(5)} & reds
+    assert not {standard(colour) for colour in (theme.foreground, theme.accent, theme.warning, theme.success)} & reds
+
+
+def test_the_state_needs_no_textual():
+    code = "import sys, trt_tui.tui.state; sys.exit('textual' in sys.modules)"
+    assert subprocess.run((sys.executable, "-c", code), cwd=Path(__file__).parents[1]).returncode == 0
