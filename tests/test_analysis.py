@@ -1,0 +1,444 @@
+"""trt_tui.core.analysis"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import onnxruntime as ort
+import pytest
+from onnx import TensorProto, helper
+
+from tests import networks
+from tests.networks import Builder, floats
+from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
+from trt_tui.core import analysis as analysis_module
+from trt_tui.core.analysis import Analysis
+from trt_tui.core.judge import judged_outputs
+from trt_tui.core.metric import load_metric
+from trt_tui.core.metrics import errors, sample_sqnr_db
+from trt_tui.core.network import open_network
+from trt_tui.core.precision import Precision, PrecisionConfig
+from trt_tui.core.samples import load_samples
+from trt_tui.errors import InputError
+
+FP32 = PrecisionConfig.uniform(Precision.FP32)
+FP16 = PrecisionConfig.uniform(Precision.FP16)
+INT8 = PrecisionConfig.uniform(Precision.INT8)
+INT8_IN_FP32 = PrecisionConfig.uniform(Precision.INT8, Precision.FP32)
+
+
+@pytest.fixture
+def analysed(tmp_path):
+    """Makes an `Analysis` of a network on samples that are given as arrays."""
+    made = []
+
+    def analyse(model, arrays, *, batch=4, judge=(), metric=None, **options):
+        path, data = tmp_path / "network.onnx", tmp_path / "samples.npz"
+        onnx.save(model, path)
+        np.savez(data, **arrays)
+        network = open_network(path)
+        samples = load_samples(str(data), network.inputs, batch=batch)
+        made.append(Analysis(network, OnnxRuntimeBackend(threads=2), samples, judged_outputs(network, judge),
+                             metric=metric, **options))
+        return made[-1]
+
+    yield analyse
+    for one in made:
+        one.close()
+
+
+def last(generator):
+    partial = None
+    for partial in generator:
+        pass
+    return partial.value
+
+
+def images(count=10, seed=0):
+    return {"image": networks.random_images(np.random.default_rng(seed), (count, 3, 32, 32))}
+
+
+def vectors(count=10, size=16, seed=0):
+    return {"x": np.random.default_rng(seed).standard_normal((count, size), dtype=np.float32)}
+
+
+def single(operator, weight_scale=1.0, **attributes):
+    """x (batch, 16) to y through MatMul and one more operator."""
+    b = Builder()
+    kernel = b.weight("w", np.eye(16, dtype=np.float32) * np.float32(weight_scale))
+    b.node(operator, [b.node("MatMul", ["x", kernel], "/fc")], "/last", output="y", **attributes)
+    return b.model([floats("x", "batch", 16)], [floats("y", "batch", 16)])
+
+
+# -- the same figures from networks that are run group by group -----------------------------------------------------
+
+
+def fake_quantized(array, scale):
+    return (np.clip(np.rint(array / scale), -128, 127) * scale).astype(np.float32)
+
+
+class GroupByGroup:
+    """Runs each group of a network as a network of its own, with numpy rounding between them."""
+
+    def __init__(self, network, feed):
+        self.network, self.feed = network, feed
+        self.proto = ir.to_proto(network.model)
+        self.weights = {t.name: onnx.numpy_helper.to_array(t) for t in self.proto.graph.initializer}
+        self.nodes = {node.name: node for node in self.proto.graph.node}
+        self.sessions = {}
+        self.reference = self.run(set())
+        self.ranges = {tensor: float(np.abs(self.reference[tensor]).max()) for tensor in network.activations}
+
+    def group(self, group, values, int8):
+        """The tail of a group; in INT8 its sites are fed with rounded copies of what they read."""
+        rounded = {}
+        for number, site in enumerate((*group.activations(), *group.weights()) if int8 else ()):
+            rounded[site.layer, site.index] = f"{site.tensor}#{number}", site
+        nodes, fed = [], {}
+        for name in group.layers:
+            node = onnx.NodeProto()
+            node.CopyFrom(self.nodes[name])
+            for index, tensor in enumerate(node.input):
+                if (name, index) in rounded:
+                    node.input[index], site = rounded[name, index]
+                    fed[node.input[index]] = self.rounded(site, values)
+            nodes.append(node)
+        produced = {output for node in nodes for output in node.output}
+        for node in nodes:
+            for tensor in node.input:
+                if tensor and tensor not in produced and tensor not in fed:
+                    fed[tensor] = values.get(tensor, self.weights.get(tensor))
+        key = (group.name, int8)
+        if key not in self.sessions:
+            graph = helper.make_graph(nodes, "group", [floats(n, *a.shape) if a.dtype == np.float32 else
+                                                       helper.make_tensor_value_info(n, TensorProto.INT64, a.shape)
+                                                       for n, a in fed.items()],
+                                      [helper.make_tensor_value_info(group.tail, TensorProto.FLOAT, None)])
+            model = helper.make_model(graph, opset_imports=self.proto.opset_import, ir_version=9)
+            self.sessions[key] = ort.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+        return self.sessions[key].run([group.tail], fed)[0]
+
+    def rounded(self, site, values):
+        if site.tensor in self.weights:
+            weight = self.weights[site.tensor]
+            axes = tuple(axis for axis in range(weight.ndim) if axis != site.axis)
+            return fake_quantized(weight, np.float32(np.abs(weight).max(axes, keepdims=True) / 127))
+        return fake_quantized(values[site.tensor], np.float32(self.ranges[site.tensor] / 127))
+
+    def run(self, int8):
+        """All tails, with the named groups in INT8."""
+        values = dict(self.feed)
+        for group in self.network.groups:
+            values[group.tail] = self.group(group, values, group.name in int8)
+        return values
+
+    def energy(self, int8):
+        reference, test = (v["logits"].astype(np.float64) for v in (self.reference, self.run(int8)))
+        return ((reference - test) ** 2).sum() / (reference**2).sum()
+
+
+@pytest.fixture
+def resnet(analysed):
+    feed = images(8)
+    analysis = analysed(networks.small_resnet(), feed, batch=3, other=Precision.FP32)
+    return analysis, GroupByGroup(analysis.network, feed)
+
+
+def test_errors_at_the_groups_are_those_of_networks_run_group_by_group(resnet):
+    analysis, plain = resnet
+    int8 = {group.name for group in analysis.network.groups if group.quantizable}
+    whole = plain.run(int8)
+    found = last(analysis.layers({"int8": INT8_IN_FP32}, plain.ranges))["int8"]
+    assert len(int8) >= 6
+    for group in analysis.network.groups:
+        reference = plain.reference[group.tail]
+        accumulated = errors(reference, whole[group.tail])
+        isolated = errors(reference, plain.group(group, plain.reference, group.name in int8))
+        assert found[group.name].accumulated.sqnr_db == pytest.approx(accumulated.sqnr_db, abs=0.3)
+        assert found[group.name].accumulated.cosine == pytest.approx(accumulated.cosine, abs=1e-3)
+        assert found[group.name].ref_max == pytest.approx(np.abs(reference).max(), rel=1e-5)
+        if group.name in int8:
+            assert found[group.name].isolated.sqnr_db == pytest.approx(isolated.sqnr_db, abs=0.3)
+            assert found[group.name].isolated.mse == pytest.approx(isolated.mse, rel=0.1)
+        else:
+            assert found[group.name].isolated.exact and found[group.name].precision is Precision.FP32
+
+
+def test_shares_are_what_goes_when_one_group_is_raised(resnet):
+    analysis, plain = resnet
+    int8 = {group.name for group in analysis.network.groups if group.quantizable}
+    base = plain.energy(int8)
+    found = {}
+    for partial in analysis.shares(INT8_IN_FP32, plain.ranges):
+        found.update(partial.value)
+    assert set(found) == {group.name for group in analysis.network.groups}
+    for name, share in found.items():
+        if name not in int8:
+            assert share.owns == 0
+            continue
+        energy = plain.energy(int8 - {name})
+        assert share.owns == pytest.approx((base - energy) / base, abs=0.03)
+        assert share.kept_db == pytest.approx(-10 * math.log10(energy), abs=0.3)
+
+
+def test_raised_adds_one_group_after_the_other(resnet):
+    analysis, plain = resnet
+    order = [group.name for group in analysis.network.groups if group.quantizable]
+    verdicts = last(analysis.raised(INT8_IN_FP32, plain.ranges, order))
+    assert len(verdicts) == len(order)
+    for count, verdict in enumerate(verdicts[:-1], 1):
+        assert verdict.worst[1].errors.sqnr_db == pytest.approx(
+            -10 * math.log10(plain.energy(set(order[count:]))), abs=0.3)
+    # All in FP32: what is left is the order of FP32 sums.
+    assert verdicts[-1].worst[1].errors.exact or verdicts[-1].worst[1].errors.sqnr_db > 100
+
+
+def test_shares_are_measured_in_the_order_asked_for(analysed):
+    analysis = analysed(networks.mlp(), vectors())
+    ranges = dict.fromkeys(analysis.network.activations, 4.0)
+    order = [group.name for group in reversed(analysis.network.groups)]
+    seen = [name for partial in analysis.shares(INT8, ranges, order=order) for name in partial.value]
+    assert seen == order
+
+
+# -- verdicts -----------------------------------------------------------------------------------------------------
+
+
+def test_verdicts_are_pooled_over_uneven_batches_and_name_the_worst_sample(analysed):
+    inputs = vectors(11)
+    inputs["x"][6] *= 1e-3  # a small sample: INT8 steps are coarse for it
+    analysis = analysed(networks.mlp(), inputs, batch=4)
+    ranges = dict.fromkeys(analysis.network.activations, 4.0)
+    assert [analysis.samples.rows(i) for i in range(len(analysis.samples))] == [4, 4, 3]
+    partials = list(analysis.verdict(INT8, ranges))
+    assert [p.value.samples for p in partials] == [4, 8, 11] and partials[-1].final and not partials[0].final
+    verdict = partials[-1].value
+    reference = np.concatenate([analysis.reference(i)["y"] for i in range(3)])
+    gates = analysis._gates(INT8, ranges)
+    test = np.concatenate([analysis._run(i, gates)["y"] for i in range(3)])
+    each = sample_sqnr_db(reference, test)
+    assert verdict.outputs["y"].errors == errors(reference, test)
+    assert verdict.outputs["y"].worst_index == int(each.argmin())
+    assert verdict.outputs["y"].worst_sqnr_db == pytest.approx(each.min())
+    assert verdict.energy == pytest.approx(10 ** (-verdict.outputs["y"].errors.sqnr_db / 10))
+    assert verdict.agreement == (reference.argmax(1) == test.argmax(1)).mean()
+
+
+def test_fp32_is_exact(analysed):
+    verdict = last(analysed(networks.mlp(), vectors()).verdict(FP32, {}))
+    assert verdict.outputs["y"].errors.exact and verdict.outputs["y"].worst_sqnr_db is None
+    assert verdict.energy == 0 and verdict.agreement == 1.0
+
+
+def test_agreement_is_for_class_scores_alone(analysed):
+    assert analysed(networks.mlp(), vectors()).classifier == "y"
+    assert analysed(networks.unet_small(), {"image": np.zeros((4, 1, 32, 32), np.float32)}).classifier is None
+    assert analysed(networks.mlp(), vectors(), judge=["y[:, 1:]"]).classifier is None
+
+
+def test_the_last_figures_of_the_layers_are_those_of_the_verdict(analysed):
+    analysis = analysed(networks.small_resnet(), images())
+    ranges = dict.fromkeys(analysis.network.activations, 5.0)
+    group = analysis.network.group_of(analysis.network.producer["logits"]).name
+    layers = last(analysis.layers({"fp16": FP16, "int8": INT8}, ranges))
+    for run, config in (("fp16", FP16), ("int8", INT8)):
+        verdict = last(analysis.verdict(config, ranges))
+        pooled, fetched = layers[run][group].accumulated, verdict.outputs["logits"].errors
+        assert pooled.sqnr_db == pytest.approx(fetched.sqnr_db, abs=1e-3)
+        assert pooled.mean_abs == pytest.approx(fetched.mean_abs, rel=1e-4)
+        assert pooled.max_abs == pytest.approx(fetched.max_abs, rel=1e-4)
+
+
+def test_layers_without_isolated_errors_have_none(analysed):
+    analysis = analysed(networks.mlp(), vectors())
+    found = last(analysis.layers({"fp16": FP16}, {}, isolated=False))["fp16"]
+    assert all(one.isolated is None and one.accumulated is not None for one in found.values())
+
+
+def test_integer_outputs_are_judged_by_what_differs_and_by_what_decided(analysed):
+    b = Builder()
+    scores = b.gemm("x", (16, 12), "/head", output="scores")
+    b.node("ArgMax", [scores], "/pick", output="class", axis=1, keepdims=0)
+    model = b.model([floats("x", "batch", 16)], [helper.make_tensor_value_info("class", TensorProto.INT64, ["batch"])])
+    analysis = analysed(model, vectors(40))
+    ranges = {"x": 0.5}
+    verdict = last(analysis.verdict(INT8, ranges))
+    assert set(verdict.outputs) == {"class", "scores"}
+    gates = analysis._gates(INT8, ranges)
+    indices = range(len(analysis.samples))
+    picked, expected = (np.concatenate([one["class"] for one in runs]) for runs in (
+        [analysis._run(i, gates) for i in indices], [analysis.reference(i) for i in indices]))
+    assert 0 < verdict.outputs["class"].errors.mismatch == (picked != expected).mean()
+    assert verdict.worst[0] == "scores" and verdict.energy == pytest.approx(
+        10 ** (-verdict.outputs["scores"].errors.sqnr_db / 10))
+
+
+def test_shares_of_a_network_judged_by_integers_alone(analysed):
+    b = Builder()
+    b.node("Cast", [b.node("MatMul", ["x", b.kernel("w", (16, 16), 16)], "/fc")], "/cast", output="y",
+           to=TensorProto.INT32)
+    model = b.model([floats("x", "batch", 16)], [helper.make_tensor_value_info("y", TensorProto.INT32, ["batch", 16])])
+    analysis = analysed(model, vectors(8))
+    analysis.judged = tuple(one for one in analysis.judged if one.kind == "integer")
+    shares = {}
+    for partial in analysis.shares(INT8, {"x": 0.5}):
+        shares.update(partial.value)
+    assert max(share.owns for share in shares.values()) == pytest.approx(1.0)
+
+
+def yolo():
+    """Boxes in pixels beside scores under one Concat."""
+    b = Builder()
+    boxes = b.node("Mul", [b.gemm("x", (16, 4), "/boxes"), b.weight("stride", np.float32([64.0]))], "/boxes")
+    scores = b.node("Sigmoid", [b.gemm("x", (16, 20), "/scores")], "/scores")
+    b.node("Concat", [boxes, scores], "/join", output="detections", axis=1)
+    return b.model([floats("x", "batch", 16)], [floats("detections", "batch", 24)])
+
+
+def test_a_dead_part_shows_beside_a_loud_one(analysed):
+    analysis = analysed(yolo(), vectors(12))
+    boxes, scores = (one.name for one in analysis.judged)
+    assert (boxes, scores) == ("detections[:, 0:4]", "detections[:, 4:24]")
+    verdict = last(analysis.verdict(INT8, {"x": 0.05}))
+    reference = np.concatenate([analysis.reference(i)["detections"] for i in range(len(analysis.samples))])
+    gates = analysis._gates(INT8, {"x": 0.05})
+    test = np.concatenate([analysis._run(i, gates)["detections"] for i in range(len(analysis.samples))])
+    assert verdict.outputs[boxes].errors == errors(reference[:, :4], test[:, :4])
+    assert verdict.outputs[scores].errors == errors(reference[:, 4:], test[:, 4:])
+
+
+@pytest.mark.parametrize("network", ["small_resnet", "unet_small", "mlp"])
+def test_any_tensor_inside_can_be_judged(analysed, network):
+    model = getattr(networks, network)()
+    inputs = {model.graph.input[0].name: networks.feeds(model, n=4)[model.graph.input[0].name]}
+    names = [output for node in model.graph.node for output in node.output]
+    analysis = analysed(model, inputs, judge=names)
+    ranges = dict.fromkeys(analysis.network.activations, 5.0)
+    for config in (FP32, FP16, INT8):
+        verdict = last(analysis.verdict(config, ranges))
+        assert set(verdict.outputs) == set(names)
+    plain = onnx.ModelProto()
+    plain.CopyFrom(model)
+    del plain.graph.output[:]
+    plain.graph.output.extend(helper.make_tensor_value_info(name, TensorProto.FLOAT, None) for name in names)
+    session = ort.InferenceSession(plain.SerializeToString(), providers=["CPUExecutionProvider"])
+    expected = dict(zip(names, session.run(names, inputs), strict=True))
+    for name, array in analysis.reference(0).items():
+        np.testing.assert_allclose(array, expected[name], rtol=1e-3, atol=1e-4)
+
+
+# -- metrics ------------------------------------------------------------------------------------------------------
+
+
+def metric_file(tmp_path, body):
+    path = tmp_path / "metric.py"
+    path.write_text(f"import numpy as np\n\ndef score(outputs, labels):\n    {body}\n")
+    return load_metric(f"{path}:score")
+
+
+def test_a_metric_sees_all_samples_and_their_labels(analysed, tmp_path):
+    metric = metric_file(tmp_path, "return {'hits': (outputs['y'].argmax(1) == labels['label']).mean(), 'n': len(labels['label'])}")
+    inputs = vectors(10)
+    analysis = analysed(networks.mlp(), inputs, metric=metric)
+    labels = np.concatenate([analysis.reference(i)["y"] for i in range(len(analysis.samples))]).argmax(1)
+    labels[3] += 1
+    analysis = analysed(networks.mlp(), {**inputs, "label": labels}, metric=metric)
+    partials = list(analysis.verdict(FP32, {}))
+    assert partials[0].value.metric["n"] == 4 and partials[-1].value.metric == {"hits": 0.9, "n": 10}
+    assert partials[1].value.metric == {} and partials[-1].value.headline == 0.9
+    assert analysis.reference_metric() == {"hits": 0.9, "n": 10}
+    assert analysis.reference_metric([0])["n"] == 4
+
+
+def test_there_is_no_metric_without_labels(analysed, tmp_path):
+    analysis = analysed(networks.mlp(), vectors(), metric=metric_file(tmp_path, "return 1.0"))
+    assert analysis.metric is None and analysis.reference_metric() == {}
+    assert last(analysis.verdict(FP16, {})).metric == {}
+
+
+def test_a_metric_that_fails_is_an_error_but_not_where_the_run_is_not_finite(analysed, tmp_path):
+    body = "return float(np.mean(outputs['y'] - labels['y']))"
+    inputs = vectors(8)
+    inputs["x"] = np.abs(inputs["x"]) + 1
+    analysis = analysed(single("Mul_" if False else "Identity", 1e5), {**inputs, "label": np.zeros(8)},
+                        metric=metric_file(tmp_path, body.replace("labels['y']", "labels['label'][0]")))
+    assert last(analysis.verdict(FP32, {})).metric
+    verdict = last(analysis.verdict(FP16, {}))
+    assert verdict.bad and verdict.metric == {}
+    broken = analysed(networks.mlp(), {**inputs, "label": np.zeros(8)}, metric=metric_file(tmp_path, "return 'none'"))
+    with pytest.raises(InputError, match="metric.py"):
+        last(broken.verdict(FP16, {}))
+
+
+# -- what does not fit FP16 -----------------------------------------------------------------------------------------
+
+
+def test_fp16_overflow_is_counted_and_named(analysed):
+    inputs = {"x": np.ones((4, 16), np.float32)}
+    inputs["x"][:, 0] = 1.2
+    analysis = analysed(single("Relu", 1e5), inputs)
+    group = analysis.network.groups[0]
+    found = last(analysis.layers({"fp16": FP16, "fp32": FP32}, {}))
+    errors_ = found["fp16"][group.name]
+    assert errors_.warning.startswith("max 1.2e+05 exceeds FP16's 65504") and "arise here" in errors_.warning
+    assert errors_.accumulated.inf + errors_.accumulated.nan == 64 and errors_.accumulated.sqnr_db is None
+    assert found["fp32"][group.name].warning == ""
+    verdict = last(analysis.verdict(FP16, {}))
+    assert verdict.bad == 64 and verdict.outputs["y"].worst_index == 0 and math.isinf(verdict.energy)
+    shares = {}
+    for partial in analysis.shares(FP16, {}):
+        shares.update(partial.value)
+    assert sum(share.owns for share in shares.values()) == 1.0
+
+
+def test_fp16_underflow_is_named(analysed):
+    analysis = analysed(single("Relu", 1e-5), {"x": np.ones((4, 16), np.float32)})
+    warning = last(analysis.layers({"fp16": FP16}, {}))["fp16"][analysis.network.groups[0].name].warning
+    assert warning == "max 1.0e-05 lies below FP16's least normal 6.1e-05"
+
+
+def test_a_reference_with_nan_is_an_error(analysed):
+    analysis = analysed(single("Sqrt"), {"x": -np.ones((4, 16), np.float32)})
+    with pytest.raises(InputError, match="yields NaN at y"):
+        last(analysis.verdict(FP16, {}))
+
+
+def test_an_int8_layer_without_a_range_is_an_error(analysed):
+    analysis = analysed(networks.mlp(), vectors())
+    with pytest.raises(InputError, match="range"):
+        last(analysis.verdict(INT8, {}))
+
+
+# -- sessions and memory ------------------------------------------------------------------------------------------
+
+
+def test_what_ifs_share_one_session(analysed):
+    analysis = analysed(networks.mlp(), vectors())
+    ranges = dict.fromkeys(analysis.network.activations, 4.0)
+    for config in (FP32, FP16, INT8, INT8.with_groups(analysis.network.groups[:1], Precision.FP32)):
+        last(analysis.verdict(config, ranges))
+    assert analysis.sessions == 1
+    analysis.close()
+    assert last(analysis.verdict(FP16, {})).samples == 10 and analysis.sessions == 2
+
+
+def test_a_reference_that_does_not_fit_memory_is_kept_in_a_file(analysed, monkeypatch):
+    analysis = analysed(networks.mlp(), vectors())
+    expected = last(analysis.verdict(FP16, {}))
+    monkeypatch.setattr(analysis_module, "REFERENCE_BYTES", 100)  # one feed has 64 bytes
+    spilling = analysed(networks.mlp(), vectors())
+    assert last(spilling.verdict(FP16, {})) == expected == last(spilling.verdict(FP16, {}))
+    assert len(spilling._reference._arrays) == 1 and len(spilling._reference._places) == 2
+    spilling.close()
+    assert last(spilling.verdict(FP16, {})) == expected
+
+
+def test_feeds_can_be_chosen(analysed):
+    analysis = analysed(networks.mlp(), vectors(12))
+    assert last(analysis.verdict(FP16, {}, feeds=[1])).samples == 4
+    assert replace(last(analysis.verdict(FP16, {}, feeds=[0, 1, 2])), total=0) == replace(
+        last(analysis.verdict(FP16, {})), total=0)

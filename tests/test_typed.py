@@ -1,0 +1,625 @@
+"""Tests of trt_tui.core.lowering.typed."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from onnx import TensorProto, helper
+from onnx.reference import ReferenceEvaluator
+
+from tests import networks
+from tests.networks import Builder, floats
+from trt_tui.core.lowering.typed import lower_typed
+from trt_tui.core.precision import Choice, Precision, PrecisionConfig, RangeChoice
+from trt_tui.errors import InputError
+
+FP32, FP16, BF16, INT8 = Precision.FP32, Precision.FP16, Precision.BF16, Precision.INT8
+SMALL = ("mlp", "small_resnet", "unet_small", "with_if", "with_loop", "with_local_function", "opset7", "quantized")
+IMAGE = floats("x", 1, 4, 8, 8)
+
+
+def ranges(network, amax=4.0):
+    return dict.fromkeys(network.activations, amax)
+
+
+def lower(network, quantized=INT8, other=FP16, **options):
+    chosen = {name: Choice(precision) for name, precision in options.pop("groups", {}).items()}
+    config = PrecisionConfig(quantized, other, groups=chosen, ranges=options.pop("overrides", {}))
+    return lower_typed(network, config, options.pop("ranges", None) or ranges(network), **options)
+
+
+def by_name(model):
+    return {node.name: node for node in model.graph}
+
+
+def producers(model):
+    """Output name to node."""
+    return {output.name: node for node in model.graph for output in node.outputs}
+
+
+def behind(model, layer, index):
+    """Operators on the way up from an input of a layer, as long as they are Casts, Q or DQ; and the tensor above."""
+    value, path = by_name(model)[layer].inputs[index], []
+    while value.producer() is not None and value.producer().op_type in ("Cast", "QuantizeLinear", "DequantizeLinear"):
+        path.append(value.producer().op_type)
+        value = value.producer().inputs[0]
+    return path, value.name
+
+
+def scale_of(model, layer, index):
+    """The scale and the axis of the DQ behind an input."""
+    node = by_name(model)[layer].inputs[index].producer()
+    while node.op_type != "DequantizeLinear":
+        node = node.inputs[0].producer()
+    axis = node.attributes.get("axis")
+    return node.inputs[1].const_value, None if axis is None else axis.as_int()
+
+
+def quantized_tensors(model):
+    return {node.inputs[0].name for node in model.graph if node.op_type == "QuantizeLinear"}
+
+
+def check(model):
+    """The model passes onnx's checker, and no operator's inputs of one type parameter differ in type."""
+    proto = ir.to_proto(model)
+    onnx.checker.check_model(proto, full_check=True)
+    inferred = onnx.shape_inference.infer_shapes(proto, check_type=True, strict_mode=True)
+    types = {tensor.name: tensor.data_type for tensor in proto.graph.initializer}
+    for value in (*inferred.graph.input, *inferred.graph.output, *inferred.graph.value_info):
+        types[value.name] = value.type.tensor_type.elem_type
+    opset = next(one.version for one in proto.opset_import if one.domain == "")
+    for node in proto.graph.node:
+        schema = onnx.defs.get_schema(node.op_type, opset, node.domain)
+        bound = {}
+        for formals, actuals in ((schema.inputs, node.input), (schema.outputs, node.output)):
+            for index, name in enumerate(actuals):
+                parameter = formals[min(index, len(formals) - 1)]
+                if name in types and not parameter.type_str.startswith("tensor(") and parameter.is_homogeneous:
+                    first = bound.setdefault(parameter.type_str, (name, types[name]))
+                    assert first[1] == types[name], f"{node.name}: {first[0]} and {name} differ in type"
+
+
+def run(backend, model, feeds):
+    with backend.load(model, optimize=False) as runner:
+        return runner.run(feeds)
+
+
+def fake_quantized(array, scale):
+    return (np.clip(np.rint(array / scale), -128, 127) * scale).astype(np.float32)
+
+
+def two_convs():
+    """Conv, Relu, Conv: ``x`` to ``y``, both (1, 4, 8, 8)."""
+    b = Builder()
+    x = b.node("Relu", [b.conv("x", (4, 4), "/a", bias=True)], "/act")
+    b.conv(x, (4, 4), "/b")
+    b.nodes[-1].output[0] = "y"
+    return b.model([IMAGE], [floats("y", 1, 4, 8, 8)])
+
+
+def weights_of(model):
+    return {value.name: value.const_value for value in model.graph.initializers.values()}
+
+
+# ------------------------------------------------------------------------------------------------- as a whole
+
+
+@pytest.mark.parametrize("name", [*SMALL, "bert", "vit", "half", "demo"])
+def test_all_fp32_is_the_identity(name, named_network, backend):
+    network = named_network(name)
+    typed = lower(network, FP32, FP32)
+    assert [(n.name, n.op_type) for n in typed.model.graph] == [(n.name, n.op_type) for n in network.model.graph]
+    for lowered, base in zip(typed.model.graph, network.model.graph, strict=True):
+        assert [v and v.name for v in lowered.inputs] == [v and v.name for v in base.inputs]
+        assert [v.name for v in lowered.outputs] == [v.name for v in base.outputs]
+    assert {**weights_of(typed.model)} == {**weights_of(network.model)}
+    assert not typed.left_alone and not typed.notes
+    feeds = networks.feeds(ir.to_proto(network.model), 1, n=2, sequence=12)
+    for one, other in zip(run(backend, network.model, feeds).values(), run(backend, typed.model, feeds).values(),
+                          strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("name", SMALL)
+@pytest.mark.parametrize(("quantized", "other"), [(FP16, FP16), (INT8, FP16), (INT8, FP32), (BF16, BF16), (INT8, BF16)])
+def test_every_uniform_config_is_valid_and_near_fp32(name, quantized, other, named_network, backend):
+    network = named_network(name)
+    feeds = networks.feeds(ir.to_proto(network.model), 1, n=2)
+    tensors = list(network.activations)
+    probe = network.model.clone()
+    have = {value.name: value for node in probe.graph for value in node.outputs}
+    inputs = {value.name for value in probe.graph.inputs}
+    known = {value.name for value in probe.graph.outputs}
+    probe.graph.outputs.extend(have[name] for name in tensors if name in have and name not in known)
+    values = {**feeds, **run(backend, probe, feeds)}
+    amax = {name: float(np.abs(values[name]).max()) for name in tensors}
+    assert inputs
+    typed = lower(network, quantized, other, ranges=amax)
+    check(typed.model)
+    if BF16 in (quantized, other):
+        return  # ONNX Runtime's CPU provider has no BF16 Conv or MatMul
+    for key, got in run(backend, typed.model, feeds).items():
+        expected = values[key].astype(np.float64)
+        noise = np.mean((got - expected) ** 2) / np.mean(expected**2)
+        assert got.dtype == values[key].dtype and noise < (1e-2 if quantized is INT8 else 1e-5), key
+
+
+def test_inputs_and_outputs_keep_names_types_and_shapes(named_network):
+    for name in ("unet_small", "half", "bert"):
+        network = named_network(name)
+        for other in (FP16, BF16):
+            graph = lower(network, other=other).model.graph
+            for mine, base in ((graph.inputs, network.model.graph.inputs), (graph.outputs, network.model.graph.outputs)):
+                assert [(v.name, v.dtype, str(v.shape)) for v in mine] == [(v.name, v.dtype, str(v.shape)) for v in base]
+
+
+@pytest.mark.parametrize(("quantized", "other", "groups", "opset"), [
+    (FP32, FP32, {}, 17), (INT8, FP32, {}, 17), (FP16, FP16, {}, 21), (INT8, FP16, {}, 21), (BF16, BF16, {}, 22),
+    (INT8, BF16, {}, 22), (FP32, FP32, {"/fc2/MatMul": FP16}, 21), (FP16, FP16, {"/fc2/MatMul": BF16}, 22)])
+def test_opset_is_the_lowest_that_holds_the_types(quantized, other, groups, opset, named_network):
+    typed = lower(named_network("mlp"), quantized, other, groups=groups)
+    assert typed.model.graph.opset_imports[""] == opset
+    assert typed.model.ir_version == {17: 8, 21: 10, 22: 10}[opset]
+
+
+def test_a_network_of_a_newer_opset_keeps_it(named_network):
+    assert lower(named_network("vit"), FP32, FP32).model.graph.opset_imports[""] == 20
+
+
+@pytest.mark.parametrize("name", ["small_resnet", "unet_small", "bert"])
+def test_weights_are_the_networks_own(name, named_network):
+    network = named_network(name)
+    for other in (FP32, FP16, BF16):
+        lowered = weights_of(lower(network, other=other).model)
+        for tensor, value in weights_of(network.model).items():
+            if value.nbytes > 1024:
+                assert lowered[tensor] is value or lowered[tensor].numpy() is value.numpy()
+
+
+def test_lowering_leaves_the_network_as_it_was(named_network):
+    network = named_network("unet_small")
+    before = ir.to_proto(network.model).SerializeToString(deterministic=True)
+    first = ir.to_proto(lower(network, FP32, FP32).model).SerializeToString(deterministic=True)
+    for quantized, other in ((FP16, FP16), (INT8, BF16), (BF16, BF16), (INT8, FP16)):
+        lower(network, quantized, other)
+    assert ir.to_proto(network.model).SerializeToString(deterministic=True) == before
+    assert ir.to_proto(lower(network, FP32, FP32).model).SerializeToString(deterministic=True) == first
+
+
+@pytest.mark.parametrize("name", ["unet_small", "bert"])
+def test_the_same_config_gives_the_same_bytes(name, named_network, opened):
+    network = named_network(name)
+    again = opened(getattr(networks, name)())
+    for other in (FP32, FP16, BF16):
+        one, two = (ir.to_proto(lower(n, other=other).model) for n in (network, again))
+        one.graph.name = two.graph.name
+        assert one.SerializeToString() == two.SerializeToString()
+
+
+def test_float_configs_lower_from_what_they_gave(named_network, opened):
+    network = named_network("small_resnet")
+    typed = lower(network, FP32, FP32)
+    again = lower(opened(ir.to_proto(typed.model)), FP32, FP32)
+    assert [(n.name, n.op_type) for n in again.model.graph] == [(n.name, n.op_type) for n in typed.model.graph]
+
+
+# ------------------------------------------------------------------------------------------------- Q/DQ
+
+
+def test_convs_quantize_input_and_weight_and_nothing_else(named_network):
+    network = named_network("small_resnet")
+    model = lower(network).model
+    for group in network.groups:
+        if not group.quantizable:
+            continue
+        for site in group.sites:
+            path, tensor = behind(model, site.layer, site.index)
+            assert "QuantizeLinear" in path and "DequantizeLinear" in path
+            assert tensor == site.tensor
+    nodes = by_name(model)
+    for name, node in nodes.items():  # none on biases, batch norms, activations, pools
+        if node.op_type in ("BatchNormalization", "Relu", "GlobalAveragePool", "Flatten"):
+            assert not any("QuantizeLinear" in behind(model, name, i)[0] for i in range(len(node.inputs)))
+    assert "QuantizeLinear" not in behind(model, "/fc/Gemm", 2)[0]
+    assert nodes["/bn1/BatchNormalization"].inputs[0].producer() is nodes["/conv1/Conv"]
+    assert nodes["/relu/Relu"].inputs[0].producer() is nodes["/bn1/BatchNormalization"]
+
+
+def test_all_zero_points_are_zero_and_codes_are_int8(named_network):
+    for node in lower(named_network("unet_small")).model.graph:
+        if node.op_type in ("QuantizeLinear", "DequantizeLinear"):
+            zero = node.inputs[2].const_value
+            assert zero.dtype == ir.DataType.INT8 and not zero.numpy().any()
+
+
+def test_a_residual_add_has_q_dq_on_its_skip_only(named_network):
+    network = named_network("small_resnet")
+    model = lower(network).model
+    add = by_name(model)["/layer1/Add"]
+    paths = [behind(model, "/layer1/Add", index)[0] for index in range(2)]
+    skip = next(site for site in network.group_of("/layer1/Add").sites if site.role == "skip")
+    assert "DequantizeLinear" in paths[skip.index] and paths[1 - skip.index] == []
+    assert add.inputs[1 - skip.index].producer().op_type == "BatchNormalization"
+
+
+@pytest.mark.parametrize(("operator", "trans_b", "axis", "over"), [
+    ("Conv", 0, 0, (1, 2, 3)), ("ConvTranspose", 0, 1, (0, 2, 3)), ("MatMul", 0, 1, (0,)), ("Gemm", 0, 1, (0,)),
+    ("Gemm", 1, 0, (1,))])
+def test_weight_scales_follow_the_output_channel(operator, trans_b, axis, over, opened):
+    b = Builder()
+    attributes = {}
+    if operator in ("Conv", "ConvTranspose"):
+        x, shape = IMAGE, (4, 4, 3, 3)
+    else:
+        x, shape, attributes = floats("x", 2, 4), (4, 4), {"transB": trans_b} if operator == "Gemm" else {}
+    weight = b.rng.standard_normal(shape).astype(np.float32)
+    b.node(operator, ["x", b.weight("w", weight)], "/a", output="y", **attributes)
+    network = opened(b.model([x], [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]))
+    scale, held_axis = scale_of(lower(network, other=FP32).model, f"/a/{operator}", 1)
+    assert held_axis == axis
+    np.testing.assert_allclose(scale.numpy(), np.abs(weight).max(over) / 127, rtol=1e-6)
+    scale, held_axis = scale_of(lower(network, other=FP32).model, f"/a/{operator}", 0)
+    assert held_axis is None and scale.shape.rank() == 0 and scale.numpy() == np.float32(4 / 127)
+
+
+def test_matmul_of_activations_quantizes_both_sides_per_tensor(named_network):
+    network = named_network("bert")
+    scores = next(group for group in network.groups if [site.role for site in group.sites] == ["input", "input"])
+    model = lower(network).model
+    for index in range(2):
+        scale, axis = scale_of(model, scores.name, index)
+        assert axis is None and scale.shape.rank() == 0
+
+
+def test_nothing_is_quantized_around_softmax_and_norms(named_network):
+    model = lower(named_network("bert")).model
+    for node in model.graph:
+        if node.op_type in ("Softmax", "Erf", "Sqrt", "Pow", "Tanh", "Transpose", "Reshape", "Gather"):
+            assert not any("QuantizeLinear" in behind(model, node.name, i)[0]
+                           for i, value in enumerate(node.inputs) if value is not None)
+
+
+def test_concat_inputs_and_output_share_one_scale(named_network):
+    network = named_network("unet_small")
+    amax = {tensor: float(index + 1) for index, tensor in enumerate(network.activations)}
+    model = lower(network, other=FP32, ranges=amax).model
+    scales = {}
+    for node in model.graph:
+        if node.op_type == "QuantizeLinear" and node.inputs[0].name in network.range_sets:
+            scales.setdefault(network.range_sets[node.inputs[0].name], set()).add(float(node.inputs[1].const_value.numpy()))
+    assert scales and all(len(values) == 1 for values in scales.values())
+    concat = by_name(model)["/cat.0/Concat"]
+    members = network.range_sets[concat.outputs[0].name]
+    assert {v.name for v in concat.inputs} <= set(members)
+    largest = max(amax[tensor] for tensor in members if tensor in amax)
+    assert scales[members] == {float(np.float32(largest) / np.float32(127))}
+
+
+def test_a_tensor_that_two_layers_read_is_quantized_once(named_network):
+    network = named_network("small_resnet")
+    model = lower(network).model
+    shared = "/relu/Relu_output_0"
+    assert sum(node.op_type == "QuantizeLinear" and behind_q(node) == shared for node in model.graph) == 1
+
+
+def behind_q(node):
+    value = node.inputs[0]
+    while value.producer() is not None and value.producer().op_type == "Cast":
+        value = value.producer().inputs[0]
+    return value.name
+
+
+def test_one_tensor_on_both_sides_of_a_matmul(opened, backend):
+    b = Builder()
+    b.node("MatMul", ["x", "x"], "/a", output="y")
+    network = opened(b.model([floats("x", 4, 4)], [floats("y", 4, 4)]))
+    model = lower(network, other=FP32).model
+    assert sum(node.op_type == "QuantizeLinear" for node in model.graph) == 1
+    x = np.random.default_rng(0).standard_normal((4, 4)).astype(np.float32)
+    once = fake_quantized(x, np.float32(4) / np.float32(127))
+    np.testing.assert_allclose(run(backend, model, {"x": x})["y"], once @ once, rtol=1e-5, atol=1e-5)
+
+
+def test_int8_is_the_arithmetic_of_codes_times_scales(named_network, backend):
+    network = named_network("mlp")
+    amax = {tensor: 3.0 + index for index, tensor in enumerate(network.activations)}
+    x = networks.feeds(networks.mlp(), 2, n=5)["x"]
+
+    def quantized(array, axis=None, limit=None):
+        limit = np.abs(array).max(axis, keepdims=axis is not None) if limit is None else limit
+        return fake_quantized(array, np.asarray(limit, np.float32) / np.float32(127))
+
+    w = {name: network.constant(name) for name in network.constants}
+    h = np.maximum(quantized(x, limit=amax["x"]) @ quantized(w["fc1.weight"], 1).T + w["fc1.bias"], 0)
+    read = [site.tensor for group in network.groups for site in group.activations()]
+    h = np.maximum(quantized(h, limit=amax[read[1]]) @ quantized(w["fc2.weight"], 0) + w["fc2.bias"], 0)
+    h = quantized(h, limit=amax[read[2]]) @ quantized(w["fc3.weight"], 1).T + w["fc3.bias"]
+    model = lower(network, other=FP32, ranges=amax).model
+    np.testing.assert_allclose(run(backend, model, {"x": x})["y"], h, rtol=1e-4, atol=1e-4)
+
+
+def test_fp16_is_the_arithmetic_of_half_floats(named_network):
+    network = named_network("mlp")
+    model = ir.to_proto(lower(network, FP16, FP16).model)
+    x = networks.feeds(networks.mlp(), 2, n=5)["x"]
+    got = ReferenceEvaluator(model).run(None, {"x": x})[0]
+    w = {name: network.constant(name).astype(np.float16) for name in network.constants}
+    h = np.maximum(x.astype(np.float16) @ w["fc1.weight"].T + w["fc1.bias"], 0)
+    h = np.maximum(h @ w["fc2.weight"] + w["fc2.bias"], 0)
+    h = h @ w["fc3.weight"].T + w["fc3.bias"]
+    assert got.dtype == np.float32
+    np.testing.assert_allclose(got, h.astype(np.float32), rtol=2e-3, atol=2e-3)
+    exact = ReferenceEvaluator(ir.to_proto(network.model)).run(None, {"x": x})[0]
+    assert not np.array_equal(got, exact)
+
+
+def test_missing_range_names_the_tensor(named_network):
+    network = named_network("mlp")
+    have = ranges(network)
+    gone = network.activations[1]
+    del have[gone]
+    with pytest.raises(InputError, match="no range") as caught:
+        lower(network, ranges=have)
+    assert gone in caught.value.title
+    lower(network, FP16, FP16, ranges=have)
+
+
+def test_a_range_of_the_config_wins(named_network):
+    network = named_network("mlp")
+    model = lower(network, other=FP32, overrides={"x": RangeChoice(2.54)}).model
+    assert scale_of(model, "/fc1/Gemm", 0)[0].numpy() == np.float32(2.54) / np.float32(127)
+
+
+# ------------------------------------------------------------------------------------------------- types
+
+
+@pytest.mark.parametrize(("other", "fp32_scales", "held"), [
+    (FP16, False, ir.DataType.FLOAT16), (FP32, False, ir.DataType.FLOAT), (BF16, False, ir.DataType.FLOAT),
+    (FP16, True, ir.DataType.FLOAT)])
+def test_scales_have_the_surrounding_type_where_it_can_hold_them(other, fp32_scales, held, named_network):
+    model = lower(named_network("unet_small"), other=other, fp32_scales=fp32_scales).model
+    check(model)
+    scales = [n.inputs[1].const_value.dtype for n in model.graph if n.op_type in ("QuantizeLinear", "DequantizeLinear")]
+    assert scales and set(scales) == {held}
+
+
+def test_a_scale_too_small_for_fp16_is_held_in_fp32(named_network):
+    network = named_network("mlp")
+    model = lower(network, ranges={**ranges(network), "x": 1e-5}).model
+    check(model)
+    assert scale_of(model, "/fc1/Gemm", 0)[0].dtype == ir.DataType.FLOAT
+    assert scale_of(model, "/fc2/MatMul", 0)[0].dtype == ir.DataType.FLOAT16
+
+
+def test_a_conv_batch_norm_and_activation_are_all_of_one_type(named_network):
+    model = lower(named_network("small_resnet"), FP16, FP16).model
+    nodes = by_name(model)
+    for name in ("/conv1/Conv", "/bn1/BatchNormalization", "/relu/Relu"):
+        assert nodes[name].outputs[0].dtype == ir.DataType.FLOAT16
+        assert nodes[name].inputs[0].dtype == ir.DataType.FLOAT16
+
+
+def test_an_fp32_island_casts_each_float_input_and_loses_its_q_dq(opened, backend):
+    network = opened(two_convs())
+    typed = lower(network, groups={"/b/Conv": FP32})
+    model, conv = typed.model, by_name(typed.model)["/b/Conv"]
+    assert behind(model, "/b/Conv", 0) == (["Cast"], "/act/Relu_output_0")
+    assert conv.inputs[0].dtype == ir.DataType.FLOAT
+    assert conv.inputs[1].const_value is network.value("b.weight").const_value
+    assert quantized_tensors(model).isdisjoint({"b.weight", "/act/Relu_output_0"})
+    check(model)
+    run(backend, model, networks.feeds(two_convs()))
+
+
+def test_a_q_dq_that_others_share_survives_an_island(opened):
+    b = Builder()
+    b.weight("w", b.rng.standard_normal((4, 4)).astype(np.float32))
+    for name in "ab":
+        b.node("MatMul", ["x", "w"], f"/{name}", output=name)
+    network = opened(b.model([floats("x", 2, 4)], [floats("a", 2, 4), floats("b", 2, 4)]))
+    whole = lower(network, other=FP32).model
+    assert quantized_tensors(whole) == {"x", "w"}
+    assert by_name(whole)["/a/MatMul"].inputs[0] is by_name(whole)["/b/MatMul"].inputs[0]
+    model = lower(network, other=FP32, groups={"/b/MatMul": FP32}).model
+    assert quantized_tensors(model) == {"x", "w"}
+    assert [v.name for v in by_name(model)["/b/MatMul"].inputs] == ["x", "w"]
+    none = lower(network, other=FP32, groups={"/a/MatMul": FP32, "/b/MatMul": FP32}).model
+    assert not quantized_tensors(none)
+
+
+def test_one_island_casts_a_shared_input_once(opened):
+    b = Builder()
+    x = b.node("Relu", ["x"], "/first")
+    for name in "ab":
+        b.node("Sigmoid", [x], f"/{name}", output=name)
+    network = opened(b.model([floats("x", 2)], [floats("a", 2), floats("b", 2)]))
+    model = lower(network, groups={"/a/Sigmoid": FP32, "/b/Sigmoid": FP32}).model
+    nodes = by_name(model)
+    assert nodes["/a/Sigmoid"].inputs[0] is nodes["/b/Sigmoid"].inputs[0]
+
+
+def test_output_that_is_read_inside_too(opened, backend):
+    b = Builder()
+    b.node("Relu", [b.conv("x", (4, 4), "/a")], "/act", output="mid")
+    b.conv("mid", (4, 4), "/b")
+    b.nodes[-1].output[0] = "y"
+    network = opened(b.model([IMAGE], [floats("mid", 1, 4, 8, 8), floats("y", 1, 4, 8, 8)]))
+    for quantized in (FP16, INT8):
+        model = lower(network, quantized, FP16).model
+        check(model)
+        got = run(backend, model, {"x": np.ones((1, 4, 8, 8), np.float32)})
+        assert list(got) == ["mid", "y"] and got["mid"].dtype == np.float32
+        assert by_name(model)["/b/Conv"].inputs[0].dtype == ir.DataType.FLOAT16
+
+
+def test_subgraphs_and_foreign_operators_get_fp32(named_network):
+    model = lower(named_network("with_if"), FP16, FP16).model
+    check(model)
+    branch = by_name(model)["/switch/If"].attributes["then_branch"].as_graph()
+    assert branch[0].inputs[0].producer().op_type == "Cast"
+    assert branch[0].inputs[0].dtype == ir.DataType.FLOAT
+    model = lower(named_network("with_custom_operator"), FP16, FP16).model
+    sparkle = by_name(model)["/custom/Sparkle"]
+    assert sparkle.inputs[0].dtype == ir.DataType.FLOAT and sparkle.inputs[0].producer().op_type == "Cast"
+
+
+def test_subgraphs_in_subgraphs_get_fp32_too(opened, backend):
+    inner = [helper.make_graph([helper.make_node(op, ["t", "t"], [f"{op}_out"])], op, [], [floats(f"{op}_out", 2)])
+             for op in ("Add", "Mul")]
+    same = helper.make_graph([helper.make_node("Identity", ["go"], ["again"]),
+                              helper.make_node("If", ["again"], ["nested"], name="nested", then_branch=inner[0],
+                                               else_branch=inner[1])], "outer", [], [floats("nested", 2)])
+    plain = helper.make_graph([helper.make_node("Identity", ["t"], ["plain"])], "plain", [], [floats("plain", 2)])
+    b = Builder()
+    b.node("Sigmoid", ["x"], "/first", output="t")
+    b.node("If", ["go"], "/switch", output="y", then_branch=same, else_branch=plain)
+    go = helper.make_tensor_value_info("go", TensorProto.BOOL, [])
+    network = opened(b.model([floats("x", 2), go], [floats("y", 2)]))
+    model = lower(network, FP16, FP16).model
+    x = np.array([0.5, -1], np.float32)
+    got = run(backend, model, {"x": x, "go": np.array(True)})["y"]
+    np.testing.assert_allclose(got, 2 / (1 + np.exp(-x)), atol=2e-3)
+
+
+def test_inputs_that_must_stay_fp32_do(named_network, opened):
+    model = lower(named_network("unet_small"), FP16, FP16).model
+    resize = by_name(model)["/up.1/Resize"]
+    assert resize.inputs[0].dtype == ir.DataType.FLOAT16 and resize.inputs[2].name == "up.1.scales"
+    b = Builder()
+    x = b.node("Sigmoid", ["x"], "/first")
+    b.nodes.append(helper.make_node("TopK", [x, b.weight("k", np.array([2], np.int64))], ["y", "i"], name="top"))
+    network = opened(b.model([floats("x", 1, 4)], [floats("y", 1, 2)]))
+    model = lower(network, FP16, FP16).model
+    assert by_name(model)["top"].inputs[0].dtype == ir.DataType.FLOAT
+    check(model)
+
+
+@pytest.mark.parametrize(("operator", "inputs", "attributes"), [
+    ("Pow", [np.float32(2)], {}), ("Clip", [np.float32(0), np.float32(6)], {}), ("Clip", [None, np.float32(6)], {}),
+    ("Pad", [np.array([0, 1], np.int64), np.float32(3)], {}), ("Where", None, {}), ("PRelu", [np.float32([0.1])], {}),
+    ("Max", [np.float32(1)], {}), ("Gemm", [np.ones((4, 4), np.float32), np.ones(4, np.float32)], {}),
+    ("LayerNormalization", [np.ones(4, np.float32), np.zeros(4, np.float32)], {}),
+    ("InstanceNormalization", [np.ones(3, np.float32), np.zeros(3, np.float32)], {}),
+    ("Tile", [np.array([1, 2, 1], np.int64)], {}), ("CumSum", [np.array(1, np.int64)], {}), ("Softmax", [], {}),
+    ("Einsum", [np.ones((4, 4), np.float32)], {"equation": "bij,jk->bik"}), ("ReduceMean", [], {"axes": [1]}),
+])
+@pytest.mark.parametrize("other", [FP16, BF16])
+def test_operators_with_constants_beside_their_input(operator, inputs, attributes, other, opened, backend):
+    b = Builder()
+    shape = (2, 4) if operator == "Gemm" else (1, 4) if operator == "Pad" else (2, 3, 4)
+    if operator == "Pad":
+        inputs = [np.array([0, 1, 0, 1], np.int64), np.float32(3)]
+    names = ["x", *("" if value is None else b.weight(f"c{i}", value) for i, value in enumerate(inputs or []))]
+    if operator == "Where":
+        names = [b.node("Greater", ["x", b.weight("zero", np.float32(0))], "/g"), "x", "zero"]
+    b.node(operator, names, "/one", output="y", **attributes)
+    network = opened(b.model([floats("x", *shape)], [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]))
+    model = lower(network, other, other).model
+    check(model)
+    node = by_name(model)[f"/one/{operator}"]
+    assert node.outputs[0].dtype is {FP16: ir.DataType.FLOAT16, BF16: ir.DataType.BFLOAT16}[other] \
+        or other not in network.groups[0].allowed
+    x = np.random.default_rng(0).uniform(0.1, 1, shape).astype(np.float32)
+    if other is FP16:
+        got, expected = (run(backend, m, {"x": x})["y"] for m in (model, network.model))
+        np.testing.assert_allclose(got, expected, rtol=5e-3, atol=5e-3)
+
+
+@pytest.mark.parametrize(("operator", "opset"), [("RMSNormalization", 23), ("Attention", 23), ("Swish", 24)])
+def test_operators_of_newer_opsets_are_typed_throughout(operator, opset, opened):
+    b = Builder(opset=opset)
+    inputs, attributes = {
+        "RMSNormalization": (["x", b.vector("g", 8, 1.0)], {}), "Swish": (["x"], {}),
+        "Attention": (["x", "x", "x", b.weight("mask", np.zeros((4, 4), np.float32))],
+                      {"q_num_heads": 2, "kv_num_heads": 2})}[operator]
+    b.node(operator, inputs, "/a", output="y", **attributes)
+    network = opened(b.model([floats("x", 1, 4, 8)], [floats("y", 1, 4, 8)], ir_version=11))
+    model = lower(network, FP16, FP16).model
+    check(model)
+    assert {v.dtype for v in by_name(model)[f"/a/{operator}"].inputs} == {ir.DataType.FLOAT16}
+    assert model.graph.opset_imports[""] == opset
+
+
+def test_group_that_lacks_the_surrounding_type_stands_in_fp32(named_network):
+    network = named_network("unet_small")
+    group = network.group("/up.0/ConvTranspose")
+    assert BF16 not in group.allowed and group.quantizable
+    model = lower(network, other=BF16).model
+    check(model)
+    node = by_name(model)["/up.0/ConvTranspose"]
+    assert {v.dtype for v in (*node.inputs, *node.outputs)} == {ir.DataType.FLOAT}
+    assert "QuantizeLinear" in behind(model, "/up.0/ConvTranspose", 0)[0]
+
+
+# ------------------------------------------------------------------------------------------------- masks, the map
+
+
+def test_a_mask_beyond_fp16_is_clamped_and_said(opened, backend):
+    b = Builder()
+    mask = b.weight("mask", np.array([[0, -3.4e38], [-3.4e38, 0]], np.float32))
+    b.node("Softmax", [b.node("Add", ["x", mask], "/masked")], "/soft", output="y")
+    network = opened(b.model([floats("x", 2, 2)], [floats("y", 2, 2)]))
+    typed = lower(network, FP16, FP16)
+    assert typed.notes == ("Constant mask exceeds FP16 and is clamped to ±65504.",)
+    x = np.ones((2, 2), np.float32)
+    np.testing.assert_allclose(run(backend, typed.model, {"x": x})["y"], np.eye(2), atol=1e-6)
+    reference = ReferenceEvaluator(ir.to_proto(typed.model)).run(None, {"x": x})[0]
+    assert np.isfinite(reference).all()
+    for other in (FP32, BF16):
+        typed = lower(network, other, other)
+        assert not typed.notes and not any(node.op_type == "Clip" for node in typed.model.graph)
+
+
+def test_the_map_says_what_became_of_each_layer(named_network):
+    network = named_network("small_resnet")
+    typed = lower(network, groups={"/layer1/conv1/Conv": FP32, "/avgpool/GlobalAveragePool": INT8})
+    assert set(typed.became) == {layer for group in network.groups for layer in group.layers}
+    assert typed.became["/conv1/Conv"] == "INT8: Q/DQ on input 0 (input), input 1 (weight)"
+    assert typed.became["/bn1/BatchNormalization"] == "FP16, fused behind an INT8 layer"
+    assert typed.became["/layer1/Add"].startswith("INT8: Q/DQ on input") and "(skip)" in typed.became["/layer1/Add"]
+    assert typed.became["/layer1/relu1/Relu"] == "FP32"
+    assert set(typed.left_alone) == {"/avgpool/GlobalAveragePool", "/Flatten"}
+    assert "GlobalAveragePool" in typed.left_alone["/avgpool/GlobalAveragePool"]
+
+
+def test_what_is_kept_whole_is_left_alone_with_its_reason(named_network):
+    typed = lower(named_network("with_loop"), FP16, FP16)
+    assert "subgraph" in typed.left_alone["/loop/Loop"]
+    assert "/before/Gemm" not in typed.left_alone
+
+
+# ------------------------------------------------------------------------------------------------- any config
+
+
+@pytest.mark.parametrize("name", ["mlp", "small_resnet", "unet_small", "with_if", "quantized"])
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_any_assignment_is_valid_and_runs(name, named_network, backend, data):
+    network = named_network(name)
+    other = data.draw(st.sampled_from([FP16, FP32]))
+    config = PrecisionConfig(INT8, other)
+    for group in network.groups:
+        precision = data.draw(st.sampled_from(sorted(group.allowed - {BF16})))
+        config = config.with_groups([group], precision)
+    typed = lower_typed(network, config, ranges(network), fp32_scales=data.draw(st.booleans()))
+    check(typed.model)
+    feeds = networks.feeds(ir.to_proto(network.model), 1)
+    for value in run(backend, typed.model, feeds).values():
+        assert np.isfinite(value).all()
+    assignment = config.assignment(network)
+    for group in network.groups:
+        assert typed.became[group.name].split()[0].rstrip(":,") in (assignment[group.name].label,)
+
+
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_any_assignment_with_bf16_is_valid(named_network, data):
+    network = named_network("unet_small")
+    config = PrecisionConfig(INT8, data.draw(st.sampled_from([FP16, BF16, FP32])))
+    for group in network.groups:
+        config = config.with_groups([group], data.draw(st.sampled_from(sorted(group.allowed))))
+    check(lower_typed(network, config, ranges(network)).model)
