@@ -65,7 +65,10 @@ def test_integers_are_judged_by_what_differs():
     assert errors(np.array([], np.int64), np.array([], np.int64)).mismatch == 0
 
 
-@given(st.lists(arrays.arrays(np.float32, st.integers(1, 6), elements=FLOATS), min_size=1, max_size=5), st.integers(0, 99))
+PIECES = st.lists(arrays.arrays(np.float32, st.integers(1, 6), elements=FLOATS), min_size=1, max_size=5)
+
+
+@given(PIECES, st.integers(0, 99))
 def test_pooling_over_uneven_pieces_is_the_metric_of_all_together(pieces, seed):
     rng = np.random.default_rng(seed)
     tests = [piece + rng.standard_normal(piece.shape).astype(np.float32) for piece in pieces]

@@ -121,6 +121,7 @@ def test_a_constant_that_cannot_be_computed_is_named(opened):
 @pytest.mark.parametrize("name", ["small_resnet", "unet_small", "bert", "light_squeezenet"])
 def test_higher_opsets_have_the_same_nodes(name, named_network):
     network = named_network(name)
+    before = list(network.model.graph.initializers)
     for opset in (19, 21, 22):
         model = network.model_at(opset)
         assert model.graph.opset_imports[""] == opset and network.model_at(opset) is model
@@ -129,6 +130,7 @@ def test_higher_opsets_have_the_same_nodes(name, named_network):
             if layer.kind in (Kind.COMPUTE, Kind.COPY, Kind.OPAQUE):
                 assert converted[layer.name] == layer.op_type
     assert network.model_at(7) is network.model
+    assert list(network.model.graph.initializers) == before
 
 
 def test_structure_hash_ignores_weights_and_sees_everything_else(opened):

@@ -16,7 +16,6 @@ from trt_tui.core.network import open_network
 from trt_tui.core.precision import Precision, PrecisionConfig
 from trt_tui.errors import InputError
 from trt_tui.jobs import messages as m
-from trt_tui.saved import Store
 
 FP16 = PrecisionConfig.uniform(Precision.FP16)
 INT8 = PrecisionConfig.uniform(Precision.INT8)
@@ -157,9 +156,8 @@ def test_a_new_session_leaves_the_saved_one_alone(session):
     assert fresh.config == INT8 and not fresh.notice
     fresh.toggle([fresh.outline.groups[1]])
     fresh.close()
-    saved = Store(fresh._store.folder)
-    configs = {msgspec.json.decode(p.read_bytes())["current"]["groups"].popitem()[0] for p in saved.folder.glob("*.json")}
-    assert configs == {*config.groups, *fresh.config.groups}
+    saved = [msgspec.json.decode(path.read_bytes()) for path in fresh._store.folder.glob("*.json")]
+    assert {name for one in saved for name in one["current"]["groups"]} == {*config.groups, *fresh.config.groups}
 
 
 def test_two_terminals_on_one_network_do_not_overwrite_each_other(session):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 import shutil
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -23,7 +23,7 @@ class Terminal:
     """One program in a tmux window of its own."""
 
     def __init__(self, folder: Path, *arguments: str, size: tuple[int, int] = (80, 24)) -> None:
-        self.name = f"trt-tui-{os.getpid()}-{folder.name}"
+        self.name = f"trt-tui-{uuid.uuid4().hex[:8]}"
         program = shlex.join((sys.executable, "-m", "trt_tui", *arguments))
         environment = {"XDG_STATE_HOME": folder / "state", "XDG_CACHE_HOME": folder / "cache", "OMP_NUM_THREADS": "2",
                        "PYTHONPATH": Path(__file__).parents[1], "TERM": "screen-256color", "LC_ALL": "C.UTF-8"}

@@ -51,6 +51,9 @@ class Analysis:
         metric: The user's metric; used where the samples have labels.
         lower: The float precision below FP32 that the session offers.
         other: What surrounds INT8 layers.
+
+    Raises:
+        InputError: a judged tensor lies inside a fused group.
     """
 
     def __init__(
@@ -80,6 +83,14 @@ class Analysis:
         if self.metric is not None:
             names += [info.name for info in network.outputs]
         self._tensors = tuple(dict.fromkeys(names))
+        for tensor in self._tensors:
+            self._check_visible(tensor)
+
+    def _check_visible(self, tensor: str) -> None:
+        group = self.network.group_of(self.network.producer.get(tensor, ""))
+        if group is not None and tensor not in (*group.outputs, group.tail):
+            raise InputError(f"{tensor} cannot be judged", f"it lies inside the fused group {group.name}",
+                             f"Judge what the group yields: --judge {group.tail}")
 
     def __enter__(self) -> Analysis:
         return self
@@ -346,13 +357,19 @@ class Tally:
         self.samples += rows
 
     def verdict(self, with_metric: bool = True) -> Verdict:
-        """What is pooled so far."""
+        """What is pooled so far.
+
+        Raises:
+            InputError: a judged slice takes nothing of any sample, or the metric fails.
+        """
         outputs = {}
         for one in self.judged:
             if one.kind == INTEGER:
                 differ, count = self.differ[one.name]
                 outputs[one.name] = OutputErrors(Errors(mismatch=differ / count if count else 0.0, exact=differ == 0))
                 continue
+            if self.samples == self.total and not self.sums[one.name].count:
+                raise InputError(f"{one.name} takes nothing of what the network yields", "", "Judge another slice.")
             index, worst = self.worst.get(one.name, (None, math.inf))
             outputs[one.name] = OutputErrors(self.sums[one.name].errors(), index,
                                              worst if math.isfinite(worst) else None)

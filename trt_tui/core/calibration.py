@@ -17,9 +17,7 @@ Nothing here grows with the number of samples.
 
 from __future__ import annotations
 
-import contextlib
 import math
-import os
 import re
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -29,6 +27,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
+from trt_tui.core.files import write_atomic
 from trt_tui.core.runner import Backend
 from trt_tui.core.samples import Samples
 from trt_tui.errors import InputError
@@ -656,7 +655,6 @@ def write_cache(
     Raises:
         InputError: the file cannot be written, or a range or name cannot stand in such a file.
     """
-    path = Path(path)
     if algorithm not in CACHE_ALGORITHMS:
         raise InputError(f"Unknown calibration algorithm: {algorithm}", f"One of {', '.join(CACHE_ALGORITHMS)}.")
     lines = [f"TRT-{version}-{algorithm}"]
@@ -667,16 +665,7 @@ def write_cache(
         if not (math.isfinite(scale) and 0 < scale < 2.0**127):
             raise InputError(f"{amax} is no range for '{tensor}'", "A range is a finite number from 0 up.")
         lines.append(f"{tensor}: {struct.pack('>f', scale).hex()}")
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
-        os.replace(temporary, path)
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            temporary.unlink()
-        raise InputError(
-            f"{path} cannot be written", error.strerror or str(error), "Choose another place or free some space."
-        ) from error
+    write_atomic(path, "\n".join(lines) + "\n")
 
 
 def match_cache(

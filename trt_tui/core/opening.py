@@ -236,6 +236,7 @@ def with_skeleton(model: ir.Model, function: Callable[[onnx.ModelProto], onnx.Mo
     """
     graph = model.graph
     inputs = list(graph.inputs)
+    initializers = list(graph.initializers.values())
     big = [v for v in graph.initializers.values()
            if v.const_value is not None
            and (v.const_value.nbytes > _SMALL_TENSOR_BYTES or isinstance(v.const_value, ir.ExternalTensor))]
@@ -250,7 +251,8 @@ def with_skeleton(model: ir.Model, function: Callable[[onnx.ModelProto], onnx.Mo
     finally:
         graph.inputs.clear()
         graph.inputs.extend(inputs)
-        for value in big:
+        graph.initializers.clear()
+        for value in initializers:
             graph.initializers[value.name] = value
     result = ir.from_proto(function(proto))
     kept = []
@@ -281,12 +283,32 @@ def convert_opset(model: ir.Model, opset: int) -> ir.Model:
     """
     metadata = {node.name: dict(node.metadata_props) for node in model.graph}
     converted = with_skeleton(model, lambda proto: onnx.version_converter.convert_version(proto, opset))
+    _name_replacements(model.graph, converted.graph)
     for node in converted.graph:
         node.metadata_props.update(metadata.get(node.name, {}))
     name_nodes(converted.graph)
     converted.ir_version = max(model.ir_version, ir_version_for(opset))
     _drop_initializer_inputs(converted.graph)
     return converted
+
+
+def _name_replacements(before: ir.Graph, after: ir.Graph) -> None:
+    """Gives operators that the converter wrote anew the names, of output too, that they had (Upsample is Resize)."""
+    known = {node.name for node in after}
+    tensors = {value.name for node in after for value in node.outputs} | set(after.initializers)
+    lost = [node for node in before if node.name not in known]
+    for node in after:
+        if node.name:
+            continue
+        old = next((one for one in lost if one.op_type == node.op_type
+                    or (one.op_type, node.op_type) == ("Upsample", "Resize")), None)
+        if old is None:
+            continue
+        lost.remove(old)
+        node.name = old.name
+        for new, value in zip(node.outputs, old.outputs, strict=False):
+            if value.name and value.name not in tensors:
+                new.name = value.name
 
 
 def _converted(opened: Opened, path: Path, opset: int, target: int) -> ir.Model:
@@ -324,7 +346,9 @@ def constant_tensor(value: ir.Value | None) -> ir.TensorProtocol | None:
         return value.const_value
     node = value.producer()
     if node is not None and node.op_type == "Constant" and node.domain == "":
-        return ir.convenience.get_const_tensor(value)
+        stored = node.attributes.get("value")
+        # onnx-ir's own look-up names the stored tensor, which would change what the model serializes to.
+        return stored.as_tensor() if stored is not None else ir.convenience.get_const_tensor(value)
     return None
 
 

@@ -376,7 +376,8 @@ def _layout(part: _Part, inputs: Sequence[TensorInfo]) -> _Layout:
     lead_size = _first_dimension(lead)
     rows = members[lead.name].shape[0]
     if rows == 0:
-        raise InputError(f"{part.source}: input '{lead.name}' has no samples", "Its first axis is 0.")
+        raise InputError(f"{part.source}: input '{lead.name}' has no samples", "Its first axis is 0.",
+                         "Give at least one sample.")
     steps: dict[str, int | None] = {lead.name: None}
     broadcast = set()
     for info in batched:
@@ -726,7 +727,7 @@ def load_samples(
         if value is not None and value < 1:
             raise InputError(f"The {name} must be at least 1, not {value}")
     if seed < 0:
-        raise InputError(f"The seed must not be negative: {seed}")
+        raise InputError(f"The seed must not be negative: {seed}", next_step="Give 0 or more with --seed.")
     shapes = dict(shapes or {})
     for name in shapes:
         if name not in {info.name for info in inputs}:

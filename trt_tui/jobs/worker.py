@@ -285,7 +285,7 @@ class Worker:
         warnings = [*network.notes, *data.warnings, *samples.warnings]
         if samples.has_labels and metric is None:
             warnings.append(f"The data hold labels ({', '.join(samples.label_names)}) and no --metric uses them.")
-        warnings += [one.note for one in judged if one.note]
+        warnings += [f"{one.name}: {one.note}" for one in judged if "judged" in one.note]
         counted = sum(data.judged.rows(i) for i in self.feeds)
         device = getattr(backend, "provider", "").upper()
         self._send(m.Opened(

@@ -32,8 +32,8 @@ class Typed:
 
     Attributes:
         model: The network; its weights are the base network's own tensors.
-        became: What each layer became, in words, by layer name.
-        left_alone: Why a layer that was asked for less kept FP32, by layer name.
+        became: What each layer became, in words, by layer name; "as it was" for what computes no float.
+        left_alone: Why a layer did not get the precision it was asked for, by layer name.
         notes: What holds for the network as a whole.
     """
 
@@ -101,6 +101,8 @@ class _TypedLowering:
             node = by_name.get(layer.name)
             if node is not None:
                 self._lower_layer(layer, node)
+            else:
+                self.became[layer.name] = f"part of what opset {self.opset} says in other operators"
         for node in list(self.graph):
             if not self.network.has_layer(node.name) and node.name in by_name:
                 self._restore_types(node)
@@ -112,7 +114,8 @@ class _TypedLowering:
             asked = self.config.groups.get(group.name)
             wanted = asked.precision if asked else self.config.quantized
             if wanted in group.refusals:
-                left.update((name, group.refusals[wanted]) for name in group.layers)
+                reason = group.refusals.get(self.config.other, group.refusals[wanted])
+                left.update((name, reason) for name in group.layers)
         return Typed(self.model, self.became, left, tuple(self.notes))
 
     # -- one layer ----------------------------------------------------------------------------------------------
@@ -121,6 +124,7 @@ class _TypedLowering:
         group = self.network.group_of(layer.name)
         if group is None or layer.kind is Kind.OPAQUE:
             self._restore_types(node)
+            self.became[layer.name] = "as it was" if group is None else Precision.FP32.label
             return
         precision = self.assignment[group.name]
         around = TYPES[surrounding(group, precision, self.config.other)]

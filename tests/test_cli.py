@@ -1,0 +1,282 @@
+"""trt_tui.cli: what goes to stdout and stderr, the exit codes, and the files that commands write"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+
+import numpy as np
+import onnx
+import pytest
+
+from tests.driven import isolate, save_mlp
+from tests.structure import mismatches
+from trt_tui.cli import main
+from trt_tui.core.calibration import read_cache
+from trt_tui.core.config_file import schema, write_config
+from trt_tui.core.network import open_network
+from trt_tui.core.precision import Precision, PrecisionConfig, RangeChoice
+
+INT8 = PrecisionConfig.uniform(Precision.INT8)
+
+
+@pytest.fixture(autouse=True)
+def _isolated(monkeypatch, tmp_path):
+    isolate(monkeypatch, tmp_path)
+
+
+@pytest.fixture
+def run(capfd):
+    """Runs a command in this process; returns exit code, stdout and stderr."""
+
+    def run_it(*arguments):
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as stop:
+            main([str(argument) for argument in arguments])
+        shown = capfd.readouterr()
+        return stop.value.code, shown.out, shown.err
+
+    return run_it
+
+
+@pytest.fixture
+def mlp(tmp_path):
+    return save_mlp(tmp_path)
+
+
+@pytest.fixture
+def config(tmp_path, mlp):
+    """A config with one group in FP32 and with ranges."""
+    network = open_network(mlp.model)
+    path = tmp_path / "precision.json"
+    made = INT8.with_groups(network.groups[:1], Precision.FP32)
+    for tensor in network.activations:
+        made = made.with_range(tensor, RangeChoice(4.0))
+    write_config(path, network, made)
+    return path
+
+
+# -- compare --------------------------------------------------------------------------------------------------------
+
+
+def test_compare_prints_a_table(run, mlp, config):
+    code, out, err = run("compare", mlp.model, "--data", mlp.data, "--config", config)
+    assert code == 0, err
+    lines = out.splitlines()
+    assert lines[0].startswith("mlp.onnx: 3 groups (6 nodes), 12 samples of mlp.npz, calibrated on 4")
+    assert [line.split("  ")[0] for line in lines if line.startswith(("FP16 all", "INT8 all", "config"))] == [
+        "FP16 all", "INT8 all", "config"]
+    assert "what owns the loss" in out and "/fc1/Gemm" in out and "~" in out
+    assert "\x1b" not in err and "\r" not in err
+
+
+def test_compare_json_on_stdout_is_nothing_but_json(run, mlp, config, tmp_path):
+    code, out, err = run("compare", mlp.model, "--data", mlp.data, "--config", config, "--json", "-")
+    assert code == 0, err
+    record = json.loads(out)
+    assert mismatches(record, schema("comparison-v1")) == []
+    assert set(record["runs"]) == {"fp16", "int8", "config"} and record["samples"] == 12
+    groups = {group.name for group in open_network(mlp.model).groups}
+    for run_record in record["runs"].values():
+        assert set(run_record["groups"]) == groups
+        assert run_record["source"] == "simulated" and run_record["outputs"]["y"]["worst_sample"]["index"] < 12
+        assert sum("accumulated" in layer for layer in run_record["layers"].values()) == len(groups)
+        assert sum("isolated" in layer for layer in run_record["layers"].values()) == len(groups)
+    code, out, _ = run("compare", mlp.model, "--data", mlp.data, "--config", config, "--json", tmp_path / "out.json")
+    assert code == 0 and "INT8 all" in out and json.loads((tmp_path / "out.json").read_text()) == record
+
+
+def test_compare_in_markdown(run, mlp, tmp_path):
+    code, out, err = run("compare", mlp.model, "--data", mlp.data, "--no-layers", "--markdown", "-")
+    assert code == 0 and out.startswith("# ") and "| " in out, err
+    code, _, err = run("compare", mlp.model, "--data", mlp.data, "--no-layers", "--markdown", tmp_path / "out.md")
+    assert code == 0 and (tmp_path / "out.md").read_text() == out and "Wrote" in err
+
+
+@pytest.mark.parametrize(("target", "code"), [("sqnr>=5", 0), ("sqnr>=80", 1), ("cosine>=0.5", 0)])
+def test_a_target_that_is_missed_is_exit_code_1(run, mlp, target, code):
+    found, out, err = run("compare", mlp.model, "--data", mlp.data, "--no-layers", "--target", target)
+    assert found == code and "INT8 all" in out
+    assert ("Target not met by int8" in err) is (code == 1)
+
+
+def test_without_a_target_nothing_is_missed(run, mlp):
+    np.savez(mlp.data, x=1e6 * np.load(mlp.data)["x"])  # FP16 overflows
+    code, out, _ = run("compare", mlp.model, "--data", mlp.data, "--no-layers")
+    assert code == 0 and "FAILS" in out
+
+
+@pytest.mark.parametrize("target", ["metric>=0.5", "agreement>=0.9"])
+def test_a_target_that_cannot_be_judged_is_an_error(run, mlp, target):
+    arguments = ["--judge", "y[:, 1:]"]
+    code, _, err = run("compare", mlp.model, "--data", mlp.data, "--no-layers", "--target", target, *arguments)
+    assert code == 2 and "Error: " in err and "metric" in err
+
+
+def test_compare_with_no_data_warns(run, mlp):
+    code, out, err = run("compare", mlp.model, "--no-layers", "--batch", 4)
+    assert code == 0 and "Warning: Random inputs" in err, err
+
+
+def test_a_metric_is_shown(run, mlp, tmp_path):
+    np.savez(mlp.data, x=np.load(mlp.data)["x"], label=np.arange(16) % 4)
+    script = "def hits(o, l):\n    return {'hits': float((o['y'].argmax(1) == l['label']).mean())}"
+    (tmp_path / "m.py").write_text(script)
+    code, out, err = run("compare", mlp.model, "--data", mlp.data, "--no-layers", "--metric", f"{tmp_path}/m.py:hits")
+    assert code == 0 and "hits in FP32: " in out and "target: metric ≥" in out, err
+
+
+def test_ctrl_c_is_exit_code_130_and_leaves_no_child(tmp_path, mlp):
+    (tmp_path / "slow.py").write_text(textwrap.dedent("""
+        import os, pathlib, time
+        def load_data():
+            pathlib.Path(__file__).with_name('child').write_text(str(os.getpid()))
+            time.sleep(3600)
+            yield {}
+    """))
+    with subprocess.Popen([sys.executable, "-m", "trt_tui", "compare", mlp.model, "--data", tmp_path / "slow.py"],
+                          stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
+        while not (tmp_path / "child").exists() or not (tmp_path / "child").read_text():
+            time.sleep(0.02)
+        program.send_signal(signal.SIGINT)
+        out, err = program.communicate(timeout=30)
+    assert program.returncode == 130 and err.strip() == "Stopped." and out == ""
+    child = int((tmp_path / "child").read_text())
+    with pytest.raises(ProcessLookupError):
+        os.kill(child, 0)
+
+
+# -- build and export ---------------------------------------------------------------------------------------------
+
+
+def test_build_is_the_same_byte_for_byte(run, mlp, config, tmp_path):
+    written = []
+    for name in ("one.onnx", "two.onnx"):
+        code, out, err = run("build", mlp.model, "--config", config, "-o", tmp_path / name)
+        assert code == 0 and out == f"{tmp_path / name}\n", err
+        assert "1 groups in FP32" in err and "2 groups in INT8" in err
+        written.append((tmp_path / name).read_bytes())
+    script = [sys.executable, "-m", "trt_tui", "export", mlp.model, "--config", config, "--format", "onnx", "-o",
+              tmp_path / "three.onnx"]
+    subprocess.run(script, check=True, env={**os.environ, "PYTHONHASHSEED": "7"})
+    assert written[0] == written[1] == (tmp_path / "three.onnx").read_bytes()
+    onnx.checker.check_model(str(tmp_path / "one.onnx"), full_check=True)
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "fp16", "int8"])
+def test_build_in_one_precision(run, mlp, tmp_path, precision):
+    code, _, err = run("build", mlp.model, "--precision", precision, "--data", mlp.data, "-o", tmp_path / "typed.onnx")
+    assert code == 0, err
+    operators = {node.op_type for node in onnx.load(tmp_path / "typed.onnx").graph.node}
+    assert ("QuantizeLinear" in operators) is (precision == "int8")
+
+
+def test_build_takes_exactly_one_of_config_and_precision(run, mlp, config, tmp_path):
+    for arguments in ([], ["--config", config, "--precision", "fp16"]):
+        code, _, err = run("build", mlp.model, *arguments, "-o", tmp_path / "typed.onnx")
+        assert code == 2 and "exactly one of" in err
+
+
+def test_int8_without_ranges_or_data_is_an_error(run, mlp, tmp_path):
+    code, _, err = run("build", mlp.model, "--precision", "int8", "-o", tmp_path / "typed.onnx")
+    assert code == 2 and "INT8 needs ranges" in err and "--calib-data" in err
+    assert not (tmp_path / "typed.onnx").exists()
+
+
+@pytest.mark.parametrize("arguments", [["-o", "x.engine"], ["-o", "x.onnx", "--backend", "tensorrt"]])
+def test_an_engine_is_not_available_here(run, mlp, config, arguments):
+    code, _, err = run("build", mlp.model, "--config", config, *arguments)
+    assert code == 3 and "trtexec" in err
+
+
+def test_a_calibration_cache_goes_out_and_comes_in(run, mlp, config, tmp_path):
+    cache = tmp_path / "calibration.cache"
+    code, out, err = run("export", mlp.model, "--config", config, "--format", "calibration-cache", "--data", mlp.data,
+                         "-o", cache)
+    assert code == 0 and out == f"{cache}\n", err
+    assert set(read_cache(cache)) >= set(open_network(mlp.model).activations)
+    code, _, err = run("build", mlp.model, "--precision", "int8", "--calib-cache", cache, "-o", tmp_path / "t.onnx")
+    assert code == 0, err
+
+
+def test_a_config_in_markdown(run, mlp, config, tmp_path):
+    code, _, _ = run("export", mlp.model, "--config", config, "--format", "markdown", "-o", tmp_path / "c.md")
+    assert code == 0 and "`/fc1/Gemm` | Gemm" in (tmp_path / "c.md").read_text()
+
+
+# -- the others ---------------------------------------------------------------------------------------------------
+
+
+def test_inspect_prints_the_tree(run, mlp):
+    code, out, err = run("inspect", mlp.model)
+    assert code == 0 and err == "" and out.startswith("mlp.onnx: 6 nodes in 3 groups, opset 17")
+    assert "fc1" in out and "INT8" in out
+    code, more, _ = run("inspect", mlp.model, "--nodes")
+    assert code == 0 and len(more.splitlines()) > len(out.splitlines())
+
+
+def test_doctor_lists_every_backend(run):
+    code, out, _ = run("doctor")
+    assert code == 0 and "yes  onnxruntime (cpu)" in out
+    for name in ("onnxruntime (cuda)", "tensorrt", "tensorrt-rtx"):
+        assert name in out
+
+
+def test_no_backend_is_exit_code_3(mlp, tmp_path):
+    blocked = tmp_path / "blocked"
+    blocked.mkdir()
+    for name in ("onnxruntime", "tensorrt", "tensorrt_rtx"):
+        (blocked / f"{name}.py").write_text(f"raise ImportError('no {name} on this machine')")
+    environment = {**os.environ, "PYTHONPATH": str(blocked)}
+
+    def command(*arguments):
+        return subprocess.run([sys.executable, "-m", "trt_tui", *map(str, arguments)], env=environment,
+                              capture_output=True, text=True)
+
+    doctor = command("doctor")
+    assert doctor.returncode == 3 and "pip install 'trt-tui[cpu]'" in doctor.stdout and "yes" not in doctor.stdout
+    compare = command("compare", mlp.model, "--data", mlp.data)
+    assert compare.returncode == 3 and "pip install 'trt-tui[cpu]'" in compare.stderr
+    build = command("build", mlp.model, "--precision", "int8", "--data", mlp.data, "-o", tmp_path / "t.onnx")
+    assert build.returncode == 3 and not (tmp_path / "t.onnx").exists()
+    assert command("inspect", mlp.model).returncode == 0
+
+
+def test_help_and_version(run):
+    code, out, _ = run("--help")
+    assert code == 0
+    for name in ("open", "demo", "compare", "build", "export", "inspect", "doctor"):
+        assert f"  {name} " in out
+    assert run("--version")[0] == 0
+    assert run("compare", "--help")[0] == 0
+
+
+@pytest.mark.parametrize("arguments", [
+    ["compare"], ["compare", "m", "--no-such"], ["build", "m"], ["export", "m", "-o", "x"],
+    ["compare", "m", "--samples", "0"], ["compare", "m", "--backend", "tpu"]])
+def test_wrong_usage_is_exit_code_2(run, arguments):
+    code, out, err = run(*arguments)
+    assert code == 2 and out == "" and "Traceback" not in err
+
+
+def test_a_slip_in_a_command_is_named(run):
+    code, _, err = run("comparr")
+    assert code == 2 and "comparr is no command and no file" in err and "Near: compare." in err
+
+
+def test_the_app_needs_a_terminal(run, mlp):
+    for arguments in ([mlp.model], ["open", mlp.model], ["--data", mlp.data, mlp.model], ["demo"]):
+        code, _, err = run(*arguments)
+        assert code == 2 and "needs a terminal" in err
+
+
+def test_a_defect_is_exit_code_2_with_its_traceback(run, mlp, monkeypatch):
+    monkeypatch.setattr("trt_tui.core.hierarchy.build_tree", lambda *args: 1 / 0)
+    code, _, err = run("inspect", mlp.model)
+    assert code == 2 and "ZeroDivisionError" in err and "defect" in err

@@ -1,0 +1,77 @@
+"""What may import what, and what a start pulls in."""
+
+from __future__ import annotations
+
+import json
+import pkgutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import trt_tui.core
+
+ROOT = Path(__file__).parent.parent
+
+HEAVY = {"onnxruntime", "tensorrt", "tensorrt_rtx", "polygraphy", "textual", "click", "torch"}
+
+
+def loaded_by(code: str) -> set[str]:
+    """Top-level modules that a clean interpreter has loaded after some code."""
+    report = "import json, sys; print(json.dumps(sorted({name.partition('.')[0] for name in sys.modules})))"
+    run = subprocess.run([sys.executable, "-c", f"{code}\n{report}"], capture_output=True, text=True, cwd=ROOT)
+    assert run.returncode == 0, run.stderr
+    return set(json.loads(run.stdout.splitlines()[-1]))
+
+
+def test_the_contracts_of_pyproject_are_kept():
+    pytest.importorskip("importlinter", reason="import-linter comes with the test extra")
+    linter = "from importlinter.cli import lint_imports; import sys; sys.exit(lint_imports(no_cache=True))"
+    run = subprocess.run([sys.executable, "-c", linter], cwd=ROOT, capture_output=True, text=True)
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "3 kept, 0 broken" in run.stdout
+
+
+def test_core_loads_no_backend_and_no_user_interface():
+    names = [info.name for info in pkgutil.walk_packages(trt_tui.core.__path__, "trt_tui.core.")]
+    assert "trt_tui.core.lowering.gated" in names
+    assert not loaded_by(f"import {', '.join(names)}") & HEAVY
+
+
+def test_session_and_jobs_load_no_user_interface():
+    loaded = loaded_by("import trt_tui.session, trt_tui.jobs.worker, trt_tui.headless, trt_tui.report")
+    assert not loaded & (HEAVY - {"onnxruntime"})
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["compare", "--help"], ["--version"], []])
+def test_help_loads_nothing_heavy(arguments):
+    code = f"""
+from trt_tui.cli import main
+try:
+    main({arguments!r})
+except SystemExit:
+    pass
+"""
+    assert not loaded_by(code) & {"numpy", "onnx", "onnx_ir", "textual", "onnxruntime", "msgspec", "platformdirs"}
+
+
+def test_everything_but_running_works_without_a_backend():
+    code = """
+import sys
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition('.')[0] in ('onnxruntime', 'tensorrt', 'tensorrt_rtx'):
+            raise ModuleNotFoundError(f'No module named {name!r}', name=name)
+
+sys.meta_path.insert(0, Blocked())
+import trt_tui.session, trt_tui.headless, trt_tui.jobs.worker
+from trt_tui.cli import main
+from trt_tui import demo
+try:
+    main(['inspect', str(demo.network_path())])
+except SystemExit as stop:
+    assert stop.code == 0, stop.code
+"""
+    assert "onnxruntime" not in loaded_by(code)

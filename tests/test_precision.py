@@ -1,0 +1,129 @@
+"""Tests of trt_tui.core.precision."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from trt_tui.core.network import Group
+from trt_tui.core.precision import Choice, History, Precision, PrecisionConfig, RangeChoice, rank, step
+
+FP32, FP16, BF16, INT8 = Precision.FP32, Precision.FP16, Precision.BF16, Precision.INT8
+
+
+@pytest.fixture
+def network(named_network):
+    return named_network("small_resnet")
+
+
+def group(**refusals):
+    return Group("g", "Conv", ("g",), ("x",), ("y",), "y",
+                 refusals={Precision(name): why for name, why in refusals.items()})
+
+
+CONV, POOL, WHOLE = group(), group(int8="no"), group(fp16="no", bf16="no", int8="no")
+
+
+@pytest.mark.parametrize(("config", "conv", "pool", "whole"), [
+    (PrecisionConfig(), INT8, FP16, FP32),
+    (PrecisionConfig(INT8, FP32), INT8, FP32, FP32),
+    (PrecisionConfig.uniform(FP16), FP16, FP16, FP32),
+    (PrecisionConfig.uniform(INT8, BF16), INT8, BF16, FP32),
+    (PrecisionConfig.uniform(FP32), FP32, FP32, FP32),
+])
+def test_a_default_is_what_a_group_can_have(config, conv, pool, whole):
+    assert [config.default_for(one) for one in (CONV, POOL, WHOLE)] == [conv, pool, whole]
+
+
+def test_what_a_group_cannot_have_is_skipped(network):
+    config = PrecisionConfig().with_groups(network.groups, INT8)
+    assert config == PrecisionConfig()
+    config = PrecisionConfig(FP16, FP16).with_groups(network.groups, INT8)
+    assert set(config.groups) == {g.name for g in network.groups if g.quantizable}
+
+
+def test_choosing_the_default_takes_the_choice_back(network):
+    one = network.groups[0]
+    raised = PrecisionConfig().with_groups([one], FP32, "search:greedy")
+    assert raised.groups == {one.name: Choice(FP32, "search:greedy")}
+    assert raised.with_groups([one], INT8) == PrecisionConfig() == raised.without_groups([one])
+
+
+def test_a_config_never_changes(network):
+    config = PrecisionConfig()
+    other = config.with_groups(network.groups[:1], FP32).with_range("x", RangeChoice(1.0))
+    assert not config.groups and not config.ranges and other != config
+    with pytest.raises(TypeError):
+        other.groups["more"] = Choice(FP32)
+    with pytest.raises(AttributeError):
+        other.other = FP32
+    assert other.with_range("x", None).ranges == {}
+
+
+def test_configs_travel_and_compare_by_what_they_lower_to(network):
+    config = PrecisionConfig().with_groups(network.groups[:2], FP32).with_range("x", RangeChoice(1.0, "mse"))
+    again = pickle.loads(pickle.dumps(config))
+    assert again == config == copy.copy(config) and hash(again) == hash(config)
+    renamed = PrecisionConfig().with_groups(network.groups[:2], FP32, "search:x").with_range("x", RangeChoice(1.0))
+    assert renamed.key() == config.key()
+    assert config.with_range("x", RangeChoice(2.0)).key() != config.key()
+
+
+def test_raised_and_diff_name_groups_in_network_order(network):
+    names = [g.name for g in network.groups]
+    config = PrecisionConfig().with_groups([network.group(names[3]), network.group(names[1])], FP32)
+    config = config.with_groups([network.group(names[2])], FP16)
+    assert config.raised(network) == (names[1], names[2], names[3])
+    assert config.diff(PrecisionConfig(), network) == [
+        (names[1], FP32, INT8), (names[2], FP16, INT8), (names[3], FP32, INT8)]
+    lowered = PrecisionConfig(FP32, FP32).with_groups([network.group(names[1])], INT8)
+    assert lowered.raised(network) == () and list(lowered.assignment(network).values()).count(INT8) == 1
+
+
+@pytest.mark.parametrize(("one", "precision", "up", "expected"), [
+    (CONV, INT8, True, FP16), (CONV, FP16, True, FP32), (CONV, FP32, True, FP32), (CONV, FP32, False, FP16),
+    (CONV, FP16, False, INT8), (CONV, INT8, False, INT8), (POOL, FP16, False, FP16), (POOL, FP32, False, FP16),
+    (WHOLE, FP32, False, FP32), (CONV, BF16, True, FP32), (CONV, BF16, False, INT8),
+    (group(fp16="no"), INT8, True, FP32)])
+def test_a_step_goes_to_the_next_precision_that_is_possible(one, precision, up, expected):
+    assert step(one, precision, up) is expected
+
+
+def test_ranks_go_from_coarse_to_fine():
+    assert rank(INT8) < rank(FP16) == rank(BF16) < rank(Precision.TF32) < rank(FP32)
+
+
+# ------------------------------------------------------------------------------------------------- history
+
+CONFIGS = st.integers(0, 4).map(lambda n: PrecisionConfig(ranges={"x": RangeChoice(float(n))}))
+
+
+@settings(deadline=None)
+@given(st.lists(st.one_of(CONFIGS, st.sampled_from(["undo", "redo"])), max_size=30))
+def test_undo_takes_back_what_was_done(actions):
+    first = PrecisionConfig()
+    history, past, future = History(first), [first], []
+    for action in actions:
+        if action == "undo":
+            assert history.can_undo == history.undo() == (len(past) > 1)
+            if len(past) > 1:
+                future.append(past.pop())
+        elif action == "redo":
+            assert history.can_redo == history.redo() == bool(future)
+            if future:
+                past.append(future.pop())
+        else:
+            assert history.apply(action) == (action != past[-1])
+            if action != past[-1]:
+                past.append(action)
+                future = []
+        assert history.current == past[-1]
+        again = History.restored(*history.snapshot())
+        assert again.snapshot() == history.snapshot()
+    while history.undo():
+        pass
+    assert history.current == first

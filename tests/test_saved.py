@@ -1,0 +1,125 @@
+"""trt_tui.saved"""
+
+from __future__ import annotations
+
+import os
+from types import SimpleNamespace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from trt_tui.core.precision import Choice, History, Precision, PrecisionConfig, RangeChoice
+from trt_tui.saved import HISTORY_LIMIT, Saved, Store
+
+STRUCTURE = "a" * 64
+CHOICES = st.builds(Choice, st.sampled_from([Precision.FP32, Precision.FP16, Precision.INT8]), st.text(max_size=8))
+RANGES = st.builds(RangeChoice, st.floats(0, 1e6), st.text(max_size=8))
+CONFIGS = st.builds(PrecisionConfig, st.just(Precision.INT8), st.sampled_from([Precision.FP16, Precision.FP32]),
+                    st.booleans(), st.dictionaries(st.text(max_size=8), CHOICES, max_size=4),
+                    st.dictionaries(st.text(max_size=8), RANGES, max_size=4))
+
+
+def outline(path="/models/net.onnx"):
+    return SimpleNamespace(path=path)
+
+
+def config(*names):
+    return PrecisionConfig(groups={name: Choice(Precision.FP32) for name in names})
+
+
+def history(*configs):
+    made = History(PrecisionConfig())
+    for one in configs:
+        made.apply(one)
+    return made
+
+
+@pytest.fixture
+def store(tmp_path):
+    stores = []
+
+    def make():
+        stores.append(Store(tmp_path / "sessions"))
+        return stores[-1]
+
+    yield make
+    for one in stores:
+        one.release()
+
+
+def test_history_names_and_target_come_back(store):
+    past = history(config("a"), config("a", "b"), PrecisionConfig(ranges={"t": RangeChoice(1.5, "mse")}))
+    past.undo()
+    names = {PrecisionConfig(): "c0", config("a"): "best"}
+    first = store()
+    first.save(STRUCTURE, Saved.of(outline(), past, names, "sqnr>=20"))
+    first.release()
+    saved = store().load(STRUCTURE, "/models/net.onnx")
+    assert saved.history().snapshot() == past.snapshot()
+    assert dict(saved.named()) == names and saved.target == "sqnr>=20" and saved.note == ""
+
+
+@given(st.lists(CONFIGS, max_size=4), CONFIGS, st.lists(CONFIGS, max_size=4))
+def test_any_history_survives_its_file(past, current, future):
+    import msgspec
+
+    saved = Saved.of(outline(), History.restored(past, current, future), {current: "now"}, "")
+    back = msgspec.json.decode(msgspec.json.encode(saved), type=Saved)
+    assert back.history().snapshot() == (past, current, future) and dict(back.named()) == {current: "now"}
+
+
+def test_a_long_history_keeps_its_newest_steps():
+    configs = [config(str(i)) for i in range(HISTORY_LIMIT + 50)]
+    saved = Saved.of(outline(), history(*configs), {c: f"c{i}" for i, c in enumerate(configs)}, "")
+    assert len(saved.past) == len(saved.named_configs) == HISTORY_LIMIT
+    assert saved.history().snapshot()[0][-1] == configs[-2] and saved.named()[-1][0] == configs[-1]
+
+
+def test_there_is_nothing_to_load_at_first(store):
+    assert store().load(STRUCTURE, "/models/net.onnx") is None
+
+
+def test_the_same_file_is_written_again_after_loading(store):
+    first = store()
+    for name in "ab":
+        first.save(STRUCTURE, Saved.of(outline(), history(config(name)), {}, ""))
+    first.release()
+    again = store()
+    assert again.load(STRUCTURE, "/models/net.onnx").current.config() == config("b")
+    again.save(STRUCTURE, Saved.of(outline(), history(config("c")), {}, ""))
+    assert len(list(again.folder.glob("*.json"))) == 1
+
+
+def test_the_session_of_the_network_file_itself_is_preferred(store):
+    first, second = store(), store()
+    first.save(STRUCTURE, Saved.of(outline("/models/one.onnx"), history(config("one")), {}, ""))
+    second.save(STRUCTURE, Saved.of(outline("/models/two.onnx"), history(config("two")), {}, ""))
+    first.release()
+    second.release()
+    for name in ("one", "two"):
+        assert store().load(STRUCTURE, f"/models/{name}.onnx").current.config() == config(name)
+    other = store().load(STRUCTURE, "/models/three.onnx")
+    assert other.current.config() == config("two") and "two.onnx" in other.note
+    assert store().load("b" * 64, "/models/one.onnx") is None
+
+
+def test_a_second_program_starts_from_a_copy_and_writes_apart(store):
+    first, second = store(), store()
+    first.save(STRUCTURE, Saved.of(outline(), history(config("a")), {}, ""))
+    copy = second.load(STRUCTURE, "/models/net.onnx")
+    assert copy.current.config() == config("a") and "another terminal" in copy.note
+    second.save(STRUCTURE, Saved.of(outline(), history(config("b")), {}, ""))
+    first.save(STRUCTURE, Saved.of(outline(), history(config("c")), {}, ""))
+    assert len(list(first.folder.glob("*.json"))) == 2
+    first.release()
+    os.utime(second._path, ns=(1, 1))
+    assert store().load(STRUCTURE, "/models/net.onnx").current.config() == config("c")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root writes into read-only folders")
+def test_a_read_only_folder_is_no_error(store, tmp_path):
+    (tmp_path / "sessions").mkdir(mode=0o500)
+    one = store()
+    one.save(STRUCTURE, Saved.of(outline(), history(), {}, ""))
+    assert one.load(STRUCTURE, "/models/net.onnx") is None

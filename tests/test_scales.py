@@ -1,0 +1,95 @@
+"""Tests of trt_tui.core.scales."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tests.networks import Builder, floats
+from trt_tui.core import scales
+from trt_tui.core.precision import Precision, PrecisionConfig, RangeChoice
+from trt_tui.errors import InputError
+
+AMAX = st.floats(0, float(np.float32(3e38)), width=32)
+
+
+@given(AMAX)
+def test_a_scale_maps_its_range_to_127_codes(amax):
+    scale = scales.from_amax(amax)
+    assert scale.dtype == np.float32 and scale > 0 and np.isfinite(scale)
+    codes = np.rint(np.float64(amax) / scale) if amax else 0
+    assert abs(codes) <= 127 and (codes == 127 or amax < 127 * np.finfo(np.float32).tiny)
+
+
+def test_a_range_of_zero_has_scale_one():
+    np.testing.assert_array_equal(scales.from_amax(np.array([0, 127.0])), np.float32([1, 1]))
+
+
+@pytest.mark.parametrize(("scale", "other", "held"), [
+    (0.02, Precision.FP16, Precision.FP16), (0.02, Precision.FP32, Precision.FP32),
+    (0.02, Precision.BF16, Precision.FP32), (2.0**-17, Precision.FP16, Precision.FP16),
+    (2.0**-17.1, Precision.FP16, Precision.FP32), (65504.0, Precision.FP16, Precision.FP16),
+    (65600.0, Precision.FP16, Precision.FP32)])
+def test_fp16_holds_a_scale_only_where_it_can(scale, other, held):
+    array = np.array([scale], np.float32)
+    assert scales.held_type(array, other) is held
+    rounded = array.astype(np.float16).astype(np.float32) if held is Precision.FP16 else array
+    np.testing.assert_array_equal(scales.held(array, other), rounded)
+    assert scales.held(array, other).dtype == np.float32
+
+
+def test_one_small_channel_keeps_a_whole_weight_in_fp32():
+    assert scales.held_type(np.array([0.1, 1e-7], np.float32), Precision.FP16) is Precision.FP32
+
+
+def test_weight_scales_are_per_channel(named_network):
+    network = named_network("mlp")
+    site = network.group("/fc1/Gemm").weights()[0]
+    weight = network.constant(site.tensor)
+    scale = scales.weight_scale(network, site)
+    np.testing.assert_allclose(scale, np.abs(weight).max(1) / 127, rtol=1e-6)
+
+
+# ------------------------------------------------------------------------------------------------- ranges
+
+
+@pytest.fixture(scope="module")
+def joining(opened):
+    """``one`` is read by a Conv and by a Concat with ``two``, whose output ``both`` another Conv reads."""
+    b = Builder()
+    for name in ("one", "two"):
+        b.conv("x", (4, 4), f"/{name}")
+        b.nodes[-1].output[0] = name
+    b.node("Concat", ["one", "two"], "/cat", output="both", axis=1)
+    b.node("Add", [b.conv("one", (4, 4), "/c"), b.conv("both", (8, 4), "/d")], "/sum", output="y")
+    return opened(b.model([floats("x", 1, 4, 8, 8)], [floats("y", 1, 4, 8, 8)]))
+
+
+def test_ranges_of_a_concat_are_joined_by_the_largest(joining):
+    assert set(joining.activations) == {"x", "one", "both", "/c/Conv_output_0"}
+    ranges = {"x": 1.0, "one": 2.0, "both": 3.0, "/c/Conv_output_0": 9.0}
+    assert scales.activation_ranges(joining, ranges, PrecisionConfig()) == {**ranges, "one": 3.0}
+    # the range of a tensor that no layer reads in INT8 counts too, once it is known
+    with_two = scales.activation_ranges(joining, {**ranges, "two": 5.0}, PrecisionConfig())
+    assert with_two == {**ranges, "one": 5.0, "both": 5.0}
+
+
+def test_a_range_of_the_config_holds_for_all_that_share_it(joining):
+    config = PrecisionConfig(ranges={"one": RangeChoice(0.5)})
+    joined = scales.activation_ranges(joining, dict.fromkeys(joining.activations, 2.0), config)
+    assert joined == {"x": 2.0, "one": 0.5, "both": 0.5, "/c/Conv_output_0": 2.0}
+
+
+def test_tensors_without_a_range_are_left_out_and_then_asked_for(joining):
+    known = dict.fromkeys(joining.activations, 1.0)
+    gone = "x"
+    del known[gone]
+    known["no tensor of this network"] = 3.0
+    amax = scales.activation_ranges(joining, known, PrecisionConfig())
+    assert set(amax) == set(joining.activations) - {gone}
+    with pytest.raises(InputError, match="no range") as caught:
+        scales.require(joining, amax, gone)
+    assert gone in caught.value.title and caught.value.next_step
+    assert scales.require(joining, {gone: 12.7}, gone) == np.float32(12.7) / np.float32(127)

@@ -1,0 +1,105 @@
+"""Tests that typed networks are strongly typed ones as TensorRT takes them: trt_tui.core.lowering.typed.
+
+Every network in every config passes onnx's checker, runs in ONNX Runtime and builds with TensorRT-RTX.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+from tests import networks, rtx
+from trt_tui.core.lowering.typed import lower_typed
+from trt_tui.core.precision import Precision, PrecisionConfig
+
+FP32, FP16, BF16, INT8 = Precision.FP32, Precision.FP16, Precision.BF16, Precision.INT8
+NETWORKS = ("demo", "light_resnet50", "light_densenet121", "light_squeezenet", "light_shufflenet", "light_inception_v1",
+            "bert", "vit")
+
+
+def _third_in_fp32(network):
+    groups = random.Random(1).sample(network.groups, len(network.groups) // 3)
+    return PrecisionConfig(INT8, FP16).with_groups(groups, FP32)
+
+
+def _anything(network):
+    drawn = random.Random(2)
+    config = PrecisionConfig(INT8, FP16)
+    for group in network.groups:
+        config = config.with_groups([group], drawn.choice(sorted(group.allowed - {BF16})))
+    return config
+
+
+CONFIGS = {
+    "all FP32": lambda network: PrecisionConfig.uniform(FP32),
+    "all FP16": lambda network: PrecisionConfig.uniform(FP16),
+    "all INT8": lambda network: PrecisionConfig.uniform(INT8, FP16),
+    "all BF16": lambda network: PrecisionConfig.uniform(BF16),
+    "INT8, others FP32": lambda network: PrecisionConfig.uniform(INT8, FP32),
+    "INT8, a third FP32": _third_in_fp32,
+    "INT8, FP16 and FP32": _anything,
+}
+
+
+@dataclass
+class Case:
+    """A network with two feeds, and the ranges of its activations over them."""
+
+    network: object
+    feeds: list[dict[str, np.ndarray]]
+    ranges: dict[str, float]
+
+
+@pytest.fixture(scope="module", params=NETWORKS)
+def case(request, named_network, backend) -> Case:
+    network = named_network(request.param)
+    feeds = [networks.feeds(ir.to_proto(network.model), seed, sequence=16) for seed in range(2)]
+    probe = network.model.clone()
+    inner = {value.name: value for node in probe.graph for value in node.outputs}
+    present = {value.name for value in probe.graph.outputs}
+    probe.graph.outputs.extend(inner[name] for name in network.activations if name in inner and name not in present)
+    with backend.load(probe) as runner:
+        runs = [{**feed, **runner.run(feed)} for feed in feeds]
+    ranges = {name: max(float(np.abs(values[name]).max()) for values in runs) for name in network.activations}
+    return Case(network, feeds, ranges)
+
+
+@pytest.fixture(params=CONFIGS)
+def typed(request, case) -> ir.Model:
+    config = CONFIGS[request.param](case.network)
+    used = set(config.assignment(case.network).values())
+    if "all " not in request.param and FP32 not in used:
+        pytest.fail(f"{request.param} of {case.network.name} has no FP32 layer")
+    return lower_typed(case.network, config, case.ranges).model
+
+
+def test_passes_the_checker_and_its_output_depends_on_its_input(typed, case, backend):
+    onnx.checker.check_model(ir.to_proto(typed), full_check=True)
+    if any(value.dtype == ir.DataType.BFLOAT16 for node in typed.graph for value in node.outputs):
+        return  # ONNX Runtime's CPU provider has no BF16 Conv or MatMul
+    with backend.load(typed, optimize=False) as runner:
+        first, second = (runner.run(feed) for feed in case.feeds)
+    for name in first:
+        assert np.isfinite(first[name]).all() and np.isfinite(second[name]).all()
+        assert np.abs(first[name] - second[name]).max() > 1e-2 * np.abs(first[name]).max(), name
+
+
+@pytest.mark.rtx
+def test_builds_with_tensorrt_rtx(typed):
+    assert len(rtx.build(typed)) > 10_000
+
+
+@pytest.mark.rtx
+def test_tensorrt_rtx_refuses_what_is_not_strongly_typed(named_network):
+    model = named_network("mlp").model_at(21).clone()
+    matmul = next(node for node in model.graph if node.name == "/fc2/MatMul")
+    cast = ir.node("Cast", [matmul.inputs[0]], {"to": int(ir.DataType.FLOAT16)}, name="cast")
+    model.graph.insert_before(matmul, cast)
+    matmul.replace_input_with(0, cast.outputs[0])
+    with pytest.raises(AssertionError, match="fc2"):
+        rtx.build(model)
