@@ -52,9 +52,7 @@ def analysed(tmp_path):
 
 
 def last(generator):
-    partial = None
-    for partial in generator:
-        pass
+    *_, partial = generator
     return partial.value
 
 
@@ -102,7 +100,7 @@ class GroupByGroup:
         for name in group.layers:
             node = onnx.NodeProto()
             node.CopyFrom(self.nodes[name])
-            for index, tensor in enumerate(node.input):
+            for index in range(len(node.input)):
                 if (name, index) in rounded:
                     node.input[index], site = rounded[name, index]
                     fed[node.input[index]] = self.rounded(site, values)

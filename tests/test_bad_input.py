@@ -221,7 +221,8 @@ def test_labels_without_a_metric_are_a_warning(mlp, capfd):
 
 @pytest.mark.parametrize(("body", "named"), [
     ("raise ValueError('bad labels')", "bad labels"), ("return 'high'", "str"), ("return None", "None"),
-    ("return {}", "empty"), ("return {1: 2.0}", "key"), ("return outputs['y']", "array"), ("return float('nan')", "nan"),
+    ("return {}", "empty"), ("return {1: 2.0}", "key"), ("return outputs['y']", "array"),
+    ("return float('nan')", "nan"),
     ("return outputs['z']", "z")])
 def test_a_metric_that_raises_or_returns_nonsense(refused, mlp, tmp_path, body, named):
     np.savez(mlp.data, x=np.load(mlp.data)["x"], classes=np.zeros(16, np.int64))

@@ -159,6 +159,7 @@ def _run_app(options, config_path: str | None, target: str | None, force: bool, 
                          "Use `trt-tui compare` for figures without the app.")
     from trt_tui.tui.app import TrtTuiApp
 
+    gc.set_threshold(100_000, 20, 50)  # a big network is many small objects that all stay
     app = TrtTuiApp(options, config_path=config_path, target=target, force=force, resume=not new)
     app.run()
     if app.return_code:

@@ -48,6 +48,7 @@ class ConfigResults:
     shares_total: int = 0
     raised_order: tuple[str, ...] = ()
     raised_db: tuple[float | None, ...] = ()
+    raised_metric: tuple[float | None, ...] = ()
     engine: EngineResult | None = None
 
 
@@ -82,6 +83,7 @@ class Session:
         self.force = force
         self.automatic = automatic
         self.outline: Outline | None = None
+        self.preview: Outline | None = None
         self.judged: tuple[Judged, ...] = ()
         self.data: m.DataSummary | None = None
         self.backend: m.BackendSummary | None = None
@@ -171,6 +173,9 @@ class Session:
             handler(event)
         except TrtTuiError as error:
             self._show(m.Failed(event.job, error.title, error.cause, error.next_step, int(error.exit_code)))
+
+    def _on_previewed(self, event: m.Previewed) -> None:
+        self.preview = event.outline
 
     def _on_opened(self, event: m.Opened) -> None:
         first = self.outline is None
@@ -279,7 +284,7 @@ class Session:
 
     def _on_raisedmeasured(self, event: m.RaisedMeasured) -> None:
         result = self.results.setdefault(event.config, ConfigResults())
-        result.raised_order, result.raised_db = event.order, event.sqnr_db
+        result.raised_order, result.raised_db, result.raised_metric = event.order, event.sqnr_db, event.metric
 
     def _on_optionsmeasured(self, event: m.OptionsMeasured) -> None:
         self.tried[event.group, event.config] = event.options

@@ -150,6 +150,13 @@ class Event:
 
 
 @dataclass(frozen=True)
+class Previewed(Event):
+    """The layers of a big network by name; `Opened` follows with everything else."""
+
+    outline: Outline
+
+
+@dataclass(frozen=True)
 class Opened(Event):
     outline: Outline
     judged: tuple[Judged, ...]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import gc
 import os
 import signal
 import sys
@@ -33,6 +34,7 @@ from trt_tui.core.judge import Judged, judged_outputs
 from trt_tui.core.metric import Metric, load_metric
 from trt_tui.core.network import Group, Network, open_network
 from trt_tui.core.precision import Precision, PrecisionConfig, RangeChoice, step
+from trt_tui.core.preview import preview
 from trt_tui.core.runner import Backend
 from trt_tui.core.samples import DataSets, load_samples, parse_shapes, split
 from trt_tui.errors import CancelledError, InputError, TrtTuiError
@@ -255,6 +257,9 @@ class Worker:
     def _open(self, job: int, options: m.Options) -> Steps:
         self.options = options
         self._send(m.Progress(job, "reading the network", 0, 0))
+        first_look = preview(options.model) if self.network is None else None
+        if first_look is not None:
+            self._send(m.Previewed(job, first_look))
         network = open_network(options.model)
         yield Urgency.OPENING
         backend = get_backend(options.backend)

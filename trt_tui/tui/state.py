@@ -1368,9 +1368,13 @@ def _next_raise(session: Session, found: Figures, cursor: str) -> str:
 
 
 def _reaching(session: Session, results: ConfigResults) -> int | None:
-    """How many rows of the worst-first order have to be raised to reach an SQNR target."""
+    """How many rows of the worst-first order have to be raised to reach a target on SQNR or the metric."""
     target = session.target
-    if target is None or target.kind != "sqnr":
+    if target is None or target.bound is None:
         return None
-    return next((count for count, value in enumerate(results.raised_db, 1) if value is None or value >= target.value),
-                None)
+    if target.kind == "metric":
+        measured = results.raised_metric
+        return next((n for n, value in enumerate(measured, 1) if value is not None and value >= target.bound), None)
+    if target.kind != "sqnr":
+        return None
+    return next((n for n, value in enumerate(results.raised_db, 1) if value is None or value >= target.bound), None)

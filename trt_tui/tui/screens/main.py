@@ -225,10 +225,13 @@ class MainScreen(Screen):
         self.draw_status()
 
     def _open_model(self) -> None:
-        if self.model is None and self.session.outline is not None:
-            self.model = TreeModel(self.session.outline)
-            self.opened = self.model.first_open()
-            self.set_class(self.model.blocks is not None, "-repeats")
+        outline = self.session.outline or self.session.preview
+        if outline is None or self.model is not None and self.model.outline is outline:
+            return
+        self.model = TreeModel(outline)
+        self.figures = self._rows = self.matches = None
+        self.opened = self.model.first_open()
+        self.set_class(self.model.blocks is not None, "-repeats")
 
     def _measure(self) -> None:
         """Takes the figures from the session; while nobody has touched the tree, it follows them."""

@@ -1,0 +1,69 @@
+"""trt_tui.demo: the bundled network breaks in INT8 for a reason that three layers in FP32 cure"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+
+from trt_tui import demo
+from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
+from trt_tui.core.analysis import Analysis
+from trt_tui.core.calibration import calibrate
+from trt_tui.core.judge import judged_outputs
+from trt_tui.core.metric import load_metric
+from trt_tui.core.network import open_network
+from trt_tui.core.precision import Precision, PrecisionConfig
+from trt_tui.core.samples import load_samples, split
+
+FP16 = PrecisionConfig.uniform(Precision.FP16)
+INT8 = PrecisionConfig.uniform(Precision.INT8)
+
+
+@pytest.fixture(scope="module")
+def analysis():
+    network = open_network(demo.network_path())
+    samples = load_samples(str(demo.samples_path()), network.inputs)
+    metric = load_metric(demo.metric_spec())
+    with Analysis(network, OnnxRuntimeBackend(threads=2), samples, judged_outputs(network), metric=metric) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def ranges(analysis):
+    network = analysis.network
+    calibration = load_samples(str(demo.calibration_path()), network.inputs)
+    return calibrate(network.model, network.activations, calibration, analysis.backend).ranges
+
+
+def f1(analysis, config, ranges):
+    *_, partial = analysis.verdict(config, ranges)
+    return partial.value.headline
+
+
+def test_int8_loses_ten_points_and_three_layers_bring_it_back(analysis, ranges):
+    base = next(iter(analysis.reference_metric().values()))
+    fp16, int8 = f1(analysis, FP16, ranges), f1(analysis, INT8, ranges)
+    assert abs(base - fp16) < 0.5 and fp16 - int8 >= 10
+    shares = {}
+    for partial in analysis.shares(INT8, ranges, feeds=[0]):
+        shares.update(partial.value)
+    worst = sorted(shares, key=lambda name: -shares[name].owns)[:3]
+    raised = INT8.with_groups([analysis.network.group(name) for name in worst], Precision.FP32)
+    assert fp16 - f1(analysis, raised, ranges) < 1
+
+
+def test_there_are_enough_samples_and_they_are_apart(analysis):
+    samples, calibration = np.load(demo.samples_path()), np.load(demo.calibration_path())
+    image = analysis.network.inputs[0].name
+    assert analysis.samples.count >= 64 and analysis.samples.has_labels
+    seen = {array.tobytes() for array in calibration[image]}
+    assert not any(array.tobytes() in seen for array in samples[image])
+    kept_apart = split(analysis.samples, load_samples(str(demo.calibration_path()), analysis.network.inputs))
+    assert kept_apart.judged.count == len(samples[image]) and not kept_apart.warnings
+
+
+def test_it_is_small():
+    weights = onnx.load(demo.network_path()).graph.initializer
+    assert sum(onnx.numpy_helper.to_array(tensor).nbytes for tensor in weights) <= 2 << 20
+    assert demo.samples_path().stat().st_size + demo.calibration_path().stat().st_size <= 4 << 20
