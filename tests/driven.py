@@ -21,10 +21,14 @@ LIMIT_S = 60.0
 """How long a test waits for an event before it fails."""
 
 
-def isolate(monkeypatch, folder: Path) -> None:
-    """Puts the user's state and cache under a folder and keeps libraries to two threads."""
+def isolate(monkeypatch, folder: Path, cache: Path | None = None) -> None:
+    """Puts the user's state and cache under a folder and keeps libraries to two threads.
+
+    Args:
+        cache: Where results are kept instead, for tests that may share what was measured.
+    """
     monkeypatch.setenv("XDG_STATE_HOME", str(folder / "state"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(folder / "cache"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache or folder / "cache"))
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
 
 

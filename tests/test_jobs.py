@@ -304,6 +304,15 @@ def test_a_stop_ends_waiting_jobs_too_and_not_those_that_come_after_it(opened):
     assert ends(events, third) == [m.Done]
 
 
+def test_a_stopped_job_that_had_not_begun_is_not_taken_for_replaced(opened):
+    worker = opened()
+    first = worker.ask(m.WhatIf(INT8))
+    worker.stop()
+    second = worker.ask(m.WhatIf(FP16))
+    events = worker.finish()
+    assert ends(events, first) == [m.Cancelled] and ends(events, second) == [m.Done]
+
+
 def test_opening_that_was_stopped_while_hashing_is_made_up_for(tmp_path, talkative):
     worker = DrivenWorker(tmp_path)
     worker.ask(m.Open(save_mlp(tmp_path)))

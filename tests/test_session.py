@@ -13,7 +13,7 @@ from tests import networks
 from tests.driven import DrivenSession, isolate, save_mlp
 from trt_tui.core.config_file import read_config, write_config
 from trt_tui.core.network import open_network
-from trt_tui.core.precision import Precision, PrecisionConfig
+from trt_tui.core.precision import Precision, PrecisionConfig, RangeChoice
 from trt_tui.errors import InputError
 from trt_tui.jobs import messages as m
 
@@ -22,8 +22,8 @@ INT8 = PrecisionConfig.uniform(Precision.INT8)
 
 
 @pytest.fixture(autouse=True)
-def _isolated(monkeypatch, tmp_path):
-    isolate(monkeypatch, tmp_path)
+def _isolated(monkeypatch, tmp_path, tmp_path_factory):
+    isolate(monkeypatch, tmp_path, cache=tmp_path_factory.getbasetemp() / "cache")
 
 
 @pytest.fixture
@@ -99,6 +99,14 @@ def test_stopping_the_opening_starts_no_comparison(session):
     driven.stop_job()
     driven.until_idle()
     assert not any(isinstance(event, m.VerdictMeasured) for event in driven.seen)
+
+
+def test_a_new_name_is_none_that_is_taken(session):
+    driven = session()
+    driven.names = {FP16: "c1", FP16.with_range("x", RangeChoice(1.0)): "best"}
+    assert driven._name(INT8) == "c2" and driven._name(INT8) == "c2"
+    driven.names = {FP16: "c1"}
+    assert driven._name(INT8) == "c2"
 
 
 # -- saving and resuming ------------------------------------------------------------------------------------------

@@ -115,7 +115,7 @@ class Store:
                 self._take(path) for path in self._places(structure) if not path.exists()):
             return
         with contextlib.suppress(InputError):
-            write_atomic(self._path, msgspec.json.format(msgspec.json.encode(saved), indent=1))
+            write_atomic(self._path, msgspec.json.encode(saved))
 
     def release(self) -> None:
         """Lets other programs write the session."""

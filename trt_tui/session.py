@@ -1,8 +1,8 @@
 """The workspace that the app and the commands share: network, samples, config history and results.
 
 A `Session` owns no thread and draws nothing. It sends requests to the child process and takes its events through
-`apply`, which whoever runs the event loop calls; after each change it saves itself, so that a closed terminal loses
-nothing.
+`apply`, which whoever runs the event loop calls; after each change of the config it saves itself, and results are kept
+by the child process, so that a closed terminal loses nothing.
 """
 
 from __future__ import annotations
@@ -31,9 +31,6 @@ from trt_tui.target import Target, default_target, parse_target
 
 RUNS = ("fp16", "int8", "config")
 """The runs of the verdict, in the order they are shown."""
-
-SAVE_S = 1.0
-"""Least time between two saves that only results bring about; a change of the config is saved at once."""
 
 
 @dataclass
@@ -109,7 +106,6 @@ class Session:
         self._target_text = target
         self._resume = resume
         self._store = store if store is not None else Store()
-        self._saved_at = 0.0
         self._jobs: dict[int, m.Request] = {}
         self._stopped: set[int] = set()
         self._client = Client(deliver, self._reopening)
@@ -264,7 +260,6 @@ class Session:
             result.verdict = event.verdict
         for run in self._runs_of(event.config):
             run.verdict = result.verdict
-        self._maybe_save()
 
     def _runs_of(self, config: PrecisionConfig) -> list[RunRecord]:
         return [self.runs[run] for run, current in self.run_configs().items() if current == config]
@@ -314,7 +309,6 @@ class Session:
         request = self._end(event.job)
         if isinstance(request, m.Open) and self.automatic and not stopped and self.data is not None:
             self.compare()
-        self._maybe_save()
 
     def _on_cancelled(self, event: m.Cancelled) -> None:
         self._end(event.job)
@@ -424,7 +418,10 @@ class Session:
 
     def _name(self, config: PrecisionConfig) -> str:
         if config not in self.names:
-            self.names[config] = f"c{len(self.names)}"
+            number, taken = len(self.names), set(self.names.values())
+            while f"c{number}" in taken:
+                number += 1
+            self.names[config] = f"c{number}"
         return self.names[config]
 
     # -- asking for more ----------------------------------------------------------------------------------------
@@ -521,16 +518,11 @@ class Session:
     # -- saving -------------------------------------------------------------------------------------------------
 
     def save(self) -> None:
-        """Saves history, names and target; a session that was never opened is not saved."""
+        """Saves history, names and target, unless nothing was opened or this session belongs to a command."""
         if self.outline is None or not self.automatic:
             return
-        self._saved_at = time.monotonic()
         self._store.save(self.outline.structure_sha256,
                          Saved.of(self.outline, self.history, self.names, self._target_text or ""))
-
-    def _maybe_save(self) -> None:
-        if time.monotonic() - self._saved_at > SAVE_S:
-            self.save()
 
 
 def evidence_record(evidence: Mapping[str, Verdict | EngineResult]) -> dict:

@@ -2,8 +2,8 @@
 
 That transformer stops at the borders of an ``If`` and wants constant kernels. Here Convs, pools and batch norms are
 replaced by their counterparts of the domain ``com.microsoft.nchwc``, and what treats all elements alike runs on
-blocked tensors as it is, across the bodies of an ``If`` too. A blocked tensor has the declared shape of the plain one; in
-memory the channels lie in blocks of 16 or 8: ``(N, C / block, H, W, block)``. Only tensors whose channels fill their
+blocked tensors as it is, across the bodies of an ``If`` too. A blocked tensor has the declared shape of the plain one;
+in memory the channels lie in blocks of 16 or 8: ``(N, C / block, H, W, block)``. Only tensors whose channels fill their
 blocks are blocked.
 """
 

@@ -63,8 +63,8 @@ class OnnxRuntimeBackend:
         """Loads a network; its big weights are shared with ``model``, not copied.
 
         Args:
-            lean: For the lowest peak memory: no memory pattern, no arena, operators ordered so that tensors die early,
-                constant folding off, big weights fed to each run. On the CPU, Convs run in the blocked layout.
+            lean: For the lowest peak memory: no memory pattern, constant folding off, big weights fed to each run. On the
+                CPU, Convs run in the blocked layout.
             optimize: False keeps every operator as written (no fusion).
 
         Raises:
@@ -79,8 +79,6 @@ class OnnxRuntimeBackend:
         inputs = [value.name for value in model.graph.inputs]
         if lean:
             options.enable_mem_pattern = False
-            options.enable_cpu_mem_arena = False
-            options.execution_order = self._ort.ExecutionOrder.PRIORITY_BASED
             arguments["disabled_optimizers"] = ["ConstantFolding"]
             model = model.clone()
             if optimize and self.provider == "cpu" and self._block() > 1:

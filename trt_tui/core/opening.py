@@ -8,7 +8,6 @@ Weights stay where they are: initializers in external files are memory-mapped wh
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -82,9 +81,9 @@ def open_model(path: Path) -> Opened:
     _sort(model.graph, path)
     _strip_quantization(opened)
     raised = _raise_low_floats(opened)
-    opened.model = infer_shapes(model)
+    _infer_shapes(model)
     if raised:
-        _drop_idle_casts(opened.model.graph)
+        _drop_idle_casts(model.graph)
     return opened
 
 
@@ -228,51 +227,46 @@ def _sort(graph: ir.Graph, path: Path) -> None:
         raise InputError(f"{path.name} has a cycle", str(error), "Check the export.") from None
 
 
-def with_skeleton(model: ir.Model, function: Callable[[onnx.ModelProto], onnx.ModelProto]) -> ir.Model:
-    """Applies a function of ``onnx`` to the model without its big weights, and puts them back.
+def _skeleton(model: ir.Model) -> tuple[onnx.ModelProto, dict[str, ir.Value]]:
+    """The model without its big weights, and those by name.
 
-    The weights over 1 KiB stand as graph inputs while ``function`` runs, so that neither size limits nor copies
-    matter. The given model is left as it was.
+    The weights over 1 KiB stand as graph inputs, so that neither size limits nor copies matter. The given model is left
+    as it was.
     """
     graph = model.graph
     inputs = list(graph.inputs)
     initializers = list(graph.initializers.values())
-    big = [v for v in graph.initializers.values()
+    big = [v for v in initializers
            if v.const_value is not None
            and (v.const_value.nbytes > _SMALL_TENSOR_BYTES or isinstance(v.const_value, ir.ExternalTensor))]
-    meta = {node.name: dict(node.meta) for node in graph}
     for value in big:
         value.shape = value.shape or ir.Shape(value.const_value.shape)
         value.dtype = value.dtype or value.const_value.dtype
         del graph.initializers[value.name]
     graph.inputs.extend(big)
     try:
-        proto = ir.to_proto(model)
+        return ir.to_proto(model), {value.name: value for value in big}
     finally:
         graph.inputs.clear()
         graph.inputs.extend(inputs)
         graph.initializers.clear()
         for value in initializers:
             graph.initializers[value.name] = value
-    result = ir.from_proto(function(proto))
-    kept = []
-    weights = {value.name: value for value in big}
-    for value in list(result.graph.inputs):
+
+
+def _with_weights(proto: onnx.ModelProto, weights: dict[str, ir.Value]) -> ir.Model:
+    """The model of a skeleton, its big weights put back."""
+    model = ir.from_proto(proto)
+    graph = model.graph
+    inputs = list(graph.inputs)
+    graph.inputs.clear()
+    graph.inputs.extend(value for value in inputs if value.name not in weights)
+    for value in inputs:
         weight = weights.get(value.name)
-        if weight is None:
-            kept.append(value)
-            continue
-        value.const_value = weight.const_value
-        value.shape = weight.shape
-        value.dtype = weight.dtype
-    values = [value for value in result.graph.inputs if value.name in weights]
-    result.graph.inputs.clear()
-    result.graph.inputs.extend(kept)
-    for value in values:
-        result.graph.initializers[value.name] = value
-    for node in result.graph:
-        node.meta.update(meta.get(node.name, {}))
-    return result
+        if weight is not None:
+            value.const_value, value.shape, value.type = weight.const_value, weight.shape, weight.type
+            graph.initializers[value.name] = value
+    return model
 
 
 def convert_opset(model: ir.Model, opset: int) -> ir.Model:
@@ -281,11 +275,14 @@ def convert_opset(model: ir.Model, opset: int) -> ir.Model:
     Raises:
         Exception: whatever the converter raises for an operator that it cannot convert.
     """
-    metadata = {node.name: dict(node.metadata_props) for node in model.graph}
-    converted = with_skeleton(model, lambda proto: onnx.version_converter.convert_version(proto, opset))
+    skeleton, weights = _skeleton(model)
+    converted = _with_weights(onnx.version_converter.convert_version(skeleton, opset), weights)
     _name_replacements(model.graph, converted.graph)
+    before = {node.name: node for node in model.graph}
     for node in converted.graph:
-        node.metadata_props.update(metadata.get(node.name, {}))
+        if node.name in before:
+            node.metadata_props.update(before[node.name].metadata_props)
+            node.meta.update(before[node.name].meta)
     name_nodes(converted.graph)
     converted.ir_version = max(model.ir_version, ir_version_for(opset))
     _drop_initializer_inputs(converted.graph)
@@ -330,12 +327,17 @@ def _converted(opened: Opened, path: Path, opset: int, target: int) -> ir.Model:
     return model
 
 
-def infer_shapes(model: ir.Model) -> ir.Model:
-    """The model with the shapes and types that onnx can infer; unchanged where inference gives up."""
+def _infer_shapes(model: ir.Model) -> None:
+    """Gives values the shapes and types that onnx can infer; leaves them as they are where inference gives up."""
     try:
-        return with_skeleton(model, lambda proto: onnx.shape_inference.infer_shapes(proto, data_prop=True))
+        graph = onnx.shape_inference.infer_shapes(_skeleton(model)[0], data_prop=True).graph
     except Exception:
-        return model
+        return
+    found = {info.name: info for info in (*graph.value_info, *graph.output)}
+    for node in model.graph:
+        for value in node.outputs:
+            if value.name in found:
+                ir.serde.deserialize_value_info_proto(found[value.name], value)
 
 
 def constant_tensor(value: ir.Value | None) -> ir.TensorProtocol | None:

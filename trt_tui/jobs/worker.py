@@ -27,7 +27,7 @@ from typing import TypeVar
 
 import trt_tui
 from trt_tui.backends.registry import get_backend
-from trt_tui.core.analysis import Analysis
+from trt_tui.core.analysis import Analysis, Partial
 from trt_tui.core.calibration import METHODS, Calibration, calibrate, collect_stats, match_cache, read_cache
 from trt_tui.core.comparison import EngineResult, GroupErrors, Share, Verdict
 from trt_tui.core.judge import Judged, judged_outputs
@@ -152,9 +152,13 @@ class Worker:
         """Makes tasks of the requests that have come, and ends those that were replaced or stopped."""
         while self.inbox:
             job, request = self.inbox.popleft()
+            self._end_stopped()
             for older in [task for task in self.tasks if type(task.request) is type(request)]:
                 self._end(older, m.Done(older.job))
             self.tasks.append(_Task(job, request, urgency=_first_urgency(request)))
+        self._end_stopped()
+
+    def _end_stopped(self) -> None:
         for task in [task for task in self.tasks if task.job < self.stop_before]:
             self._end(task, m.Cancelled(task.job))
 
@@ -409,7 +413,6 @@ class Worker:
     # -- comparing ----------------------------------------------------------------------------------------------
 
     def _compare(self, job: int, request: m.Compare) -> Steps:
-        self._ranges(job, list(request.runs.values()))
         yield from self._verdicts(job, request.runs)
         yield from self._reference_metric(job)
         for config in request.runs.values():
@@ -431,29 +434,37 @@ class Worker:
         self.cache.put(self._key(kind, config), value)
 
     def _verdicts(self, job: int, runs: Mapping[str, PrecisionConfig]) -> Steps:
-        """The verdict of each run, all of them one feed further at a time."""
-        since = time.monotonic()
-        waiting: dict[str, Iterator] = {}
+        """The verdict of each run: all on the first feed, then all of them one feed further at a time."""
+        since, done = time.monotonic(), 0
+        measuring: dict[str, Iterator[Partial]] = {}
+
+        def go_on(run: str) -> None:
+            nonlocal done
+            config, partial = runs[run], next(measuring[run])
+            if partial.final:
+                self._keep("verdict", config, partial.value)
+            if partial.final or partial.done == 1 or self.metric is None and self._due(f"verdict {run}"):
+                self._send(m.VerdictMeasured(job, run, config, partial.value, partial.final))
+            done += 1
+            self._progress(job, "comparing with FP32", done, len(self.feeds) * len(measuring), since)
+
         for run, config in runs.items():
+            self._ranges(job, [config])  # only now: FP16's first verdict need not wait for it
             known = self._known("verdict", config, Verdict)
             if known is not None:
                 self._send(m.VerdictMeasured(job, run, config, known, True))
-            else:
-                waiting[run] = self._analysis(config).verdict(config, self.ranges, self.feeds)
-        done, total = 0, len(self.feeds) * len(waiting)
-        for first in (index == 0 for index in range(len(self.feeds))):
-            for position, (run, measured) in enumerate(waiting.items(), 1):
-                partial = next(measured)
-                if partial.final:
-                    self._keep("verdict", runs[run], partial.value)
-                if partial.final or first or self.metric is None and self._due(f"verdict {run}"):
-                    self._send(m.VerdictMeasured(job, run, runs[run], partial.value, partial.final))
-                done += 1
-                self._progress(job, "comparing with FP32", done, total, since)
-                yield Urgency.FIRST_VERDICT if first and position < len(waiting) else Urgency.VERDICT
-            if first and waiting and self.metric is not None and len(self.feeds) > 1:
-                score = self._analysis(next(iter(runs.values()))).reference_metric(self.feeds[:1])
-                self._send(m.ReferenceMeasured(job, score, self.data.judged.rows(self.feeds[0])))
+                continue
+            measuring[run] = self._analysis(config).verdict(config, self.ranges, self.feeds)
+            go_on(run)
+            yield Urgency.FIRST_VERDICT
+        if measuring and self.metric is not None and len(self.feeds) > 1:
+            score = self._analysis(next(iter(runs.values()))).reference_metric(self.feeds[:1])
+            self._send(m.ReferenceMeasured(job, score, self.data.judged.rows(self.feeds[0])))
+        yield Urgency.VERDICT
+        for _ in self.feeds[1:]:
+            for run in measuring:
+                go_on(run)
+                yield Urgency.VERDICT
 
     def _reference_metric(self, job: int) -> Steps:
         fp32 = PrecisionConfig.uniform(Precision.FP32)
@@ -661,6 +672,7 @@ def _end_process() -> None:
 def main(argv: Sequence[str]) -> None:
     """Entry of the child process: file descriptors of the pipe and of the log."""
     requests, log = (int(text) for text in argv)
+    gc.set_threshold(100_000, 20, 50)  # a big network is many small objects that all stay
     os.dup2(log, 1)
     os.dup2(log, 2)
     sys.stdout = open(1, "w", buffering=1, closefd=False)

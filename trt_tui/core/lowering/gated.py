@@ -208,7 +208,7 @@ class _GatedLowering:
         self.scale_values: dict[str, ir.Value] = {}
         self.weight_values: dict[tuple[str, str, int], ir.Value] = {}
         self.weight_inputs: dict[str, WeightInput] = {}
-        self.reference_sums: dict[str, tuple[ir.Value, ir.Value, ir.Value]] = {}
+        self.reference_sums: dict[str, tuple[ir.Value, ir.Value, ir.Value, ir.Value]] = {}
         self.inner_shapes: dict[str, frozenset[str]] = {}
 
     # -- the whole ----------------------------------------------------------------------------------------------
@@ -241,14 +241,10 @@ class _GatedLowering:
                 graph_outputs.append(value)
         accumulated_name = isolated_name = None
         if reference:
-            tails = [network.group(name).tail for name in names]
-            rows = [self._sums(tail, test[tail], self.nodes) for tail in tails]
-            graph_outputs.append(self._stack(rows, tails, "sums/accumulated"))
-            accumulated_name = "sums/accumulated"
-            if isolated:
-                rows = [self._isolated(network.group(name)) for name in names]
-                graph_outputs.append(self._stack(rows, tails, "sums/isolated"))
-                isolated_name = "sums/isolated"
+            kinds = ["accumulated", "isolated"] if isolated else ["accumulated"]
+            tables = self._tables([network.group(name) for name in names], test, kinds)
+            accumulated_name, isolated_name = (*(value.name for value in tables), None)[:2]
+            graph_outputs.extend(tables)
         nodes, initializers = self._used(graph_outputs)
         graph = ir.Graph(self.inputs, graph_outputs, nodes=nodes, initializers=initializers,
                          opset_imports=dict(network.model.graph.opset_imports), name="gated")
@@ -588,7 +584,7 @@ class _GatedLowering:
         """The row of `SUMS` for a group whose inputs come from the reference; no error where it runs in FP32."""
         tail = group.tail
         exact: list[ir.Node] = []
-        squares, largest, _ = self._reference_sums(tail)
+        squares, largest, _, _ = self._reference_sums(tail)
         none = self._array(np.zeros(1, np.float32), "none")
         row = self._row([none, squares, squares, none, none, largest, none, none], exact)
         gates = self.gate_values.get(group.name)
@@ -601,20 +597,16 @@ class _GatedLowering:
         coarse.outputs.clear()
         coarse.remove(nodes)
         measured = self._sums(tail, alone, nodes)
-        node = ir.node("If", [gates["fp32"]], {
-            "then_branch": ir.Graph([], [row], nodes=exact, name=self._name("exact")),
-            "else_branch": ir.Graph([], [measured], nodes=nodes, name=self._name("alone"))},
-            name=self._name(f"isolated/{group.name}"))
-        self._declare_row(node.outputs[0])
-        self.nodes.append(node)
-        return node.outputs[0]
+        return self._choose_row(gates["fp32"], ir.Graph([], [row], nodes=exact, name=self._name("exact")),
+                                ir.Graph([], [measured], nodes=nodes, name=self._name("alone")), self.nodes)
 
     def _sums(self, tensor: str, test: ir.Value, nodes: list[ir.Node]) -> ir.Value:
-        """The row of `SUMS`, but for the count, for a tensor of the reference and its counterpart, float64 ``(8,)``.
+        """The row of `SUMS`, without the count, of a tensor of the reference and its counterpart: float64 ``(8,)``.
 
-        Sums are taken in float32 where they are finite, else in float64 and with NaN and Inf counted.
+        Sums are taken in float32. Where squares of large numbers (masks) are beyond it, those are taken in float64; where
+        the difference is not finite either, everything is, and NaN and Inf are counted.
         """
-        squares, largest, reference = self._reference_sums(tensor)
+        squares, largest, reference, _ = self._reference_sums(tensor)
         flat = self._flat(test, nodes)
         difference = self._add(nodes, "Sub", [flat, reference], {}, "difference")
         diff2 = self._reduce("ReduceSumSquare", difference, nodes)
@@ -623,15 +615,31 @@ class _GatedLowering:
         diff_max = self._largest(difference, nodes)
         probe = self._add(nodes, "Add", [self._add(nodes, "Add", [diff2, test2], {}, "probe"), squares], {}, "probe")
         finite = self._add(nodes, "Less", [probe, self._scalar(float(np.finfo(np.float32).max))], {}, "finite")
-        fast: list[ir.Node] = []
         none = self._array(np.zeros(1, np.float32), "none")
+        fast: list[ir.Node] = []
         row = self._row([diff2, squares, test2, diff1, diff_max, largest, none, none], fast)
-        node = ir.node("If", [finite], {
-            "then_branch": ir.Graph([], [row], nodes=fast, name=self._name("finite")),
-            "else_branch": self._careful_sums(flat, reference)}, name=self._name("sums"))
+        wide: list[ir.Node] = []
+        two = [self._reduce("ReduceSumSquare", self._double(value, wide), wide) for value in (reference, flat)]
+        wide_row = self._add(wide, "Concat", [
+            self._double(diff2, wide), *two,
+            self._double(self._add(wide, "Concat", [diff1, diff_max, largest, none, none], {"axis": 0}, "rest"), wide),
+        ], {"axis": 0}, "row")
+        self._declare_row(wide_row)
+        slow: list[ir.Node] = []
+        agrees = self._add(slow, "Less", [diff2, self._scalar(float(np.finfo(np.float32).max))], {}, "agrees")
+        slow_row = self._choose_row(agrees, ir.Graph([], [wide_row], nodes=wide, name=self._name("wide")),
+                                    self._careful_sums(flat, reference), slow)
+        return self._choose_row(finite, ir.Graph([], [row], nodes=fast, name=self._name("fast")),
+                                ir.Graph([], [slow_row], nodes=slow, name=self._name("slow")), nodes)
+
+    def _choose_row(self, condition: ir.Value, then: ir.Graph, otherwise: ir.Graph, nodes: list[ir.Node]) -> ir.Value:
+        node = ir.node("If", [condition], {"then_branch": then, "else_branch": otherwise}, name=self._name("if/row"))
         self._declare_row(node.outputs[0])
         nodes.append(node)
         return node.outputs[0]
+
+    def _double(self, value: ir.Value, nodes: list[ir.Node]) -> ir.Value:
+        return self._add(nodes, "Cast", [value], {"to": int(ir.DataType.DOUBLE)}, "double")
 
     def _careful_sums(self, test: ir.Value, reference: ir.Value) -> ir.Graph:
         nodes: list[ir.Node] = []
@@ -639,14 +647,11 @@ class _GatedLowering:
         def add(operator: str, *inputs: ir.Value, **attributes) -> ir.Value:
             return self._add(nodes, operator, list(inputs), attributes, operator.lower())
 
-        def double(value: ir.Value) -> ir.Value:
-            return add("Cast", value, to=int(ir.DataType.DOUBLE))
-
         def only_in_test(operator: str) -> ir.Value:
             flags = add("And", add(operator, test), add("Not", add(operator, reference)))
-            return self._reduce("ReduceSum", double(flags), nodes)
+            return self._reduce("ReduceSum", self._double(flags, nodes), nodes)
 
-        wide, expected = double(test), double(reference)
+        wide, expected = self._double(test, nodes), self._double(reference, nodes)
         zero = self._array(np.zeros((), np.float64), "zero64")
         difference = add("Where", add("Equal", wide, expected), zero, add("Sub", wide, expected))
         absolute = add("Abs", difference)
@@ -658,12 +663,13 @@ class _GatedLowering:
         self._declare_row(row)
         return ir.Graph([], [row], nodes=nodes, name=self._name("careful"))
 
-    def _reference_sums(self, tensor: str) -> tuple[ir.Value, ir.Value, ir.Value]:
-        """Sum of squares and largest magnitude of a tensor of the reference, and the tensor as one row."""
+    def _reference_sums(self, tensor: str) -> tuple[ir.Value, ir.Value, ir.Value, ir.Value]:
+        """Sum of squares and largest magnitude of a tensor of the reference, the tensor as one row, and its length."""
         if tensor not in self.reference_sums:
             flat = self._flat(self.values[tensor], self.nodes)
             squares = self._reduce("ReduceSumSquare", flat, self.nodes)
-            self.reference_sums[tensor] = (squares, self._largest(flat, self.nodes), flat)
+            count = self._double(self._add(self.nodes, "Shape", [flat], {}, "shape"), self.nodes)
+            self.reference_sums[tensor] = (squares, self._largest(flat, self.nodes), flat, count)
         return self.reference_sums[tensor]
 
     def _flat(self, value: ir.Value, nodes: list[ir.Node]) -> ir.Value:
@@ -687,20 +693,34 @@ class _GatedLowering:
             row.name = self._name("row")
         row.type, row.shape = ir.TensorType(ir.DataType.DOUBLE), ir.Shape([len(SUMS) - 1])
 
-    def _stack(self, rows: list[ir.Value], tails: Sequence[str], name: str) -> ir.Value:
-        nodes = self.nodes
-        sizes = [self._add(nodes, "Shape", [self._reference_sums(tail)[2]], {}, "size") for tail in tails]
-        counts = self._add(nodes, "Cast", [self._add(nodes, "Concat", sizes, {"axis": 0}, "sizes")],
-                           {"to": int(ir.DataType.DOUBLE)}, "counts")
-        parts = []
-        for value, columns in ((self._add(nodes, "Concat", rows, {"axis": 0}, "rows"), len(SUMS) - 1), (counts, 1)):
-            shape = self._array(np.array([-1, columns], np.int64), f"shape/{columns}")
-            parts.append(self._add(nodes, "Reshape", [value, shape], {}, "table"))
-        node = ir.node("Concat", parts, {"axis": 1}, name=name)
-        node.outputs[0].name = name
-        node.outputs[0].dtype = ir.DataType.DOUBLE
-        nodes.append(node)
-        return node.outputs[0]
+    def _tables(self, groups: Sequence[Group], test: Mapping[str, ir.Value], kinds: Sequence[str]) -> list[ir.Value]:
+        """The sums of all groups, one table ``(len(groups), len(SUMS))`` for each kind.
+
+        ONNX Runtime computes the inputs of an operator one after the other, the one whose node stands last first. So
+        rows stand last to first: a group's tensors then live until its row is there, and no longer.
+        """
+        rows: list[ir.Node] = []
+        for group in groups:
+            count = self._reference_sums(group.tail)[3]
+            for kind in kinds:
+                if kind == "isolated":
+                    row = self._isolated(group)
+                else:
+                    row = self._sums(group.tail, test[group.tail], self.nodes)
+                self._add(rows, "Concat", [row, count], {"axis": 0}, f"row/{kind}")
+        columns = [node.outputs[0] for node in rows]
+        self.nodes.extend(reversed(rows))
+        joined = self._add(self.nodes, "Concat", columns, {"axis": 0}, "rows")
+        shape = self._array(np.array([-1, len(kinds), len(SUMS)], np.int64), f"shape/{len(kinds)}")
+        table = self._add(self.nodes, "Reshape", [joined, shape], {}, "table")
+        results = []
+        for index, kind in enumerate(kinds):
+            which = self._array(np.array(index, np.int64), f"index/{index}")
+            result = self._add(self.nodes, "Gather", [table, which], {"axis": 1}, f"sums/{kind}")
+            result.name = f"sums/{kind}"
+            result.dtype, result.shape = ir.DataType.DOUBLE, ir.Shape([len(groups), len(SUMS)])
+            results.append(result)
+        return results
 
     # -- pieces -------------------------------------------------------------------------------------------------
 

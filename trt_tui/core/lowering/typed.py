@@ -254,7 +254,7 @@ class _TypedLowering:
             return shared
         value = ir.Value(name=self._unique(name), type=ir.TensorType(ir.DataType.from_numpy(array.dtype)),
                          shape=ir.Shape(array.shape))
-        value.const_value = ir.tensor(array, name=value.name)
+        value.const_value = ir.Tensor(array, name=value.name)
         self.graph.register_initializer(value)
         return value
 
