@@ -112,7 +112,7 @@ def test_bert_by_names(opened):
     found = rows(tree)
     assert found["layers|0|attention|query"].group.name == "/layers.0/attention/query/MatMul"
     assert found["layers|2|intermediate"].group.operator == "MatMul"
-    assert "has no INT8" in found["embeddings|norm"].refused
+    assert "no LayerNorm" in found["embeddings|norm"].refused
     assert found["pooler"].refused == ""
 
 

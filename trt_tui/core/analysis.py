@@ -25,6 +25,9 @@ from trt_tui.core.runner import Backend, Runner
 from trt_tui.core.samples import Samples
 from trt_tui.errors import InputError, TrtTuiError
 
+MASK_FROM = 1e30
+"""A tensor with values beyond this holds a mask: nothing that is computed is so large."""
+
 REFERENCE_BYTES = 256 << 20
 """The reference's judged tensors stay in memory up to this size, and lie in a temporary file beyond."""
 
@@ -286,6 +289,8 @@ class Analysis:
 def _warning(precision: Precision, other: Precision, sums: Sums, isolated: Errors | None) -> str:
     around = other if precision is Precision.INT8 else precision
     if around is Precision.FP16 and sums.ref_max > FP16_MAX:
+        if sums.ref_max > MASK_FROM and isolated is not None and not isolated.bad:
+            return f"holds a mask of {sums.ref_max:.1e}, which is clamped to FP16's range"
         lost = f": {isolated.inf + isolated.nan} Inf or NaN arise here" if isolated is not None and isolated.bad else ""
         return f"max {sums.ref_max:.1e} exceeds FP16's {FP16_MAX:.0f}{lost}"
     if around is Precision.FP16 and 0 < sums.ref_max < 2.0**-14:

@@ -25,6 +25,10 @@ from trt_tui.errors import InputError
 FP16_MAX = 65504.0
 """The largest finite FP16 value."""
 
+FP16_MASK = FP16_MAX / 2
+"""What a constant beyond FP16 is clamped to: such constants are masks (-3.4e38 in front of a Softmax), and half of the
+range leaves room for the scores that are added to them."""
+
 
 class Kind(str, Enum):
     """What a layer is to the precision question."""

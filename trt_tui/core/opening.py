@@ -109,6 +109,8 @@ def _read(path: Path) -> ir.Model:
     except FileNotFoundError as error:
         raise _external_error(path, str(error)) from None
     except Exception as error:
+        while error.__cause__ is not None:  # the wrappers only say where it was met
+            error = error.__cause__
         raise InputError(f"{path} is not a complete ONNX file", f"{type(error).__name__}: {error}",
                          "It may be truncated or another format: copy or export the network again.") from None
     if len(model.graph) == 0 and not model.graph.outputs:

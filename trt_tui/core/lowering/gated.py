@@ -21,7 +21,7 @@ import onnx_ir as ir
 
 from trt_tui.core import scales
 from trt_tui.core.lowering.typed import TYPES, typed_ports
-from trt_tui.core.network import FP16_MAX, Group, Kind, Layer, Network, Site
+from trt_tui.core.network import FP16_MASK, FP16_MAX, Group, Kind, Layer, Network, Site
 from trt_tui.core.precision import Precision, PrecisionConfig
 
 EXACT = frozenset(
@@ -162,7 +162,7 @@ def rounded_constant(network: Network, tensor: str, precision: Precision) -> np.
     array = network.constant(tensor)
     if precision is Precision.FP16:
         if float(network.constant_amax(tensor)) > FP16_MAX:
-            array = np.clip(array, np.float32(-FP16_MAX), np.float32(FP16_MAX))
+            array = np.clip(array, np.float32(-FP16_MASK), np.float32(FP16_MASK))
         return array.astype(np.float16).astype(np.float32)
     return array.astype(ml_dtypes.bfloat16).astype(np.float32)
 
@@ -532,7 +532,7 @@ class _GatedLowering:
                     self._held(rounded_constant(network, tensor, precision), name)
                 return self.initializers[name]
             if precision is Precision.FP16 and float(network.constant_amax(tensor)) > FP16_MAX:
-                low, high = self._scalar(-FP16_MAX), self._scalar(FP16_MAX)
+                low, high = self._scalar(-FP16_MASK), self._scalar(FP16_MASK)
                 value = self._add(nodes, "Clip", [value, low, high], {}, "clamped")
         return self._round(value, precision, nodes)
 

@@ -15,7 +15,7 @@ import onnx
 import onnx_ir as ir
 
 from trt_tui.core import scales
-from trt_tui.core.network import FP16_MAX, Group, Kind, Layer, Network, Site
+from trt_tui.core.network import FP16_MASK, FP16_MAX, Group, Kind, Layer, Network, Site
 from trt_tui.core.opening import ir_version_for
 from trt_tui.core.precision import Precision, PrecisionConfig
 
@@ -200,9 +200,9 @@ class _TypedLowering:
         return value.name in self.network.constants and float(self.network.constant_amax(value.name)) > FP16_MAX
 
     def _clamped(self, value: ir.Value) -> ir.Value:
-        self.notes.append(f"Constant {value.name} exceeds FP16 and is clamped to ±{FP16_MAX:.0f}.")
-        low = self._initializer(np.float32(-FP16_MAX), "fp16_lowest")
-        high = self._initializer(np.float32(FP16_MAX), "fp16_highest")
+        self.notes.append(f"Constant {value.name} exceeds FP16 and is clamped to ±{FP16_MASK:.0f}.")
+        low = self._initializer(np.float32(-FP16_MASK), "fp16_lowest")
+        high = self._initializer(np.float32(FP16_MASK), "fp16_highest")
         return self._emit("Clip", [value, low, high], {}, f"{value.name}__clamped", ir.DataType.FLOAT, value.shape)
 
     def _quantized(self, site: Site, value: ir.Value, around: ir.DataType) -> ir.Value:
