@@ -368,8 +368,8 @@ def test_there_is_no_metric_without_labels(analysed, tmp_path):
 def test_a_metric_that_fails_is_an_error_but_not_where_the_run_is_not_finite(analysed, tmp_path):
     body = "return float(np.mean(outputs['y'] - labels['y']))"
     inputs = vectors(8)
-    inputs["x"] = np.abs(inputs["x"]) + 1
-    analysis = analysed(single("Identity", 1e5), {**inputs, "label": np.zeros(8)},
+    inputs["x"] = np.abs(inputs["x"]) + 100
+    analysis = analysed(single("Identity", 1e3), {**inputs, "label": np.zeros(8)},
                         metric=metric_file(tmp_path, body.replace("labels['y']", "labels['label'][0]")))
     assert last(analysis.verdict(FP32, {})).metric
     verdict = last(analysis.verdict(FP16, {}))
@@ -384,8 +384,8 @@ def test_a_metric_that_fails_is_an_error_but_not_where_the_run_is_not_finite(ana
 
 def test_fp16_overflow_is_counted_and_named(analysed):
     inputs = {"x": np.ones((4, 16), np.float32)}
-    inputs["x"][:, 0] = 1.2
-    analysis = analysed(single("Relu", 1e5), inputs)
+    inputs["x"][:, 0] = 120
+    analysis = analysed(single("Relu", 1e3), inputs)
     group = analysis.network.groups[0]
     found = last(analysis.layers({"fp16": FP16, "fp32": FP32}, {}))
     errors_ = found["fp16"][group.name]

@@ -120,7 +120,7 @@ def main() -> None:
     parser.add_argument("--network", choices=[*NETWORKS, "all"], default="all")
     parser.add_argument("--samples", type=int, default=64, help="a multiple of 8")
     parser.add_argument("--limit", type=float, default=900.0, help="seconds to wait for the shares of a network")
-    parser.add_argument("--directory", type=Path, default=networks.DEFAULT_DIRECTORY, help="where the networks are kept")
+    parser.add_argument("--directory", type=Path, default=networks.DEFAULT_DIRECTORY, help="of the networks")
     parser.add_argument("--drive", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.drive:

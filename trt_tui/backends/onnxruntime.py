@@ -63,8 +63,8 @@ class OnnxRuntimeBackend:
         """Loads a network; its big weights are shared with ``model``, not copied.
 
         Args:
-            lean: For the lowest peak memory: no memory pattern, constant folding off, big weights fed to each run. On the
-                CPU, Convs run in the blocked layout.
+            lean: For the lowest peak memory: no memory pattern, constant folding off, big weights fed to each run. On
+                the CPU, Convs run in the blocked layout.
             optimize: False keeps every operator as written (no fusion).
 
         Raises:

@@ -9,8 +9,8 @@ reads; when the program at the other end is gone, the process ends.
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import gc
+import hashlib
 import os
 import signal
 import sys

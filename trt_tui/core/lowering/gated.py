@@ -603,8 +603,8 @@ class _GatedLowering:
     def _sums(self, tensor: str, test: ir.Value, nodes: list[ir.Node]) -> ir.Value:
         """The row of `SUMS`, without the count, of a tensor of the reference and its counterpart: float64 ``(8,)``.
 
-        Sums are taken in float32. Where squares of large numbers (masks) are beyond it, those are taken in float64; where
-        the difference is not finite either, everything is, and NaN and Inf are counted.
+        Sums are taken in float32. Where squares of large numbers (masks) are beyond it, those are taken in float64;
+        where the difference is not finite either, everything is, and NaN and Inf are counted.
         """
         squares, largest, reference, _ = self._reference_sums(tensor)
         flat = self._flat(test, nodes)
