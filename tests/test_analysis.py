@@ -233,7 +233,7 @@ def test_fp32_is_exact(analysed):
 
 
 def test_agreement_is_for_class_scores_alone(analysed):
-    assert analysed(networks.mlp(), vectors()).classifier == "y"
+    assert analysed(networks.mlp(), vectors()).classifier.name == "y"
     assert analysed(networks.unet_small(), {"image": np.zeros((4, 1, 32, 32), np.float32)}).classifier is None
     assert analysed(networks.mlp(), vectors(), judge=["y[:, 1:]"]).classifier is None
 

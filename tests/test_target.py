@@ -64,11 +64,13 @@ def test_the_worst_output_counts():
     assert math.isinf(parse_target("sqnr>=20").figure(verdict(None, 1.0, exact=True)))
 
 
-def outline(shape):
-    return SimpleNamespace(shapes={"y": shape})
+def outline(shape, operator="Gemm"):
+    layer = SimpleNamespace(name="head", outputs=("y",))
+    return SimpleNamespace(shape=lambda tensor: shape if tensor == "y" else None, layers=(layer,),
+                           group_of=lambda name: SimpleNamespace(operator=operator))
 
 
-@pytest.mark.parametrize(("metric", "labels", "judged", "shape", "kind"), [
+DEFAULTS = [
     ("f1", True, (Judged("y", "y"),), ("n", 1000), "metric"),
     ("f1", False, (Judged("y", "y"),), ("n", 1000), "agreement"),
     (None, True, (Judged("y", "y"),), ("n", 1000), "agreement"),
@@ -77,7 +79,15 @@ def outline(shape):
     (None, False, (Judged("y[:, 4:]", "y", (Cut(1, 4),)),), ("n", 1000), "sqnr"),
     (None, False, (Judged("y", "y"), Judged("z", "z")), ("n", 1000), "sqnr"),
     (None, False, (Judged("y", "y"),), None, "sqnr"),
-])
+]
+
+
+def test_what_divides_by_its_norm_is_no_classifier():
+    assert default_target(None, (Judged("y", "y"),), outline(("n", 384), "Div"), False).kind == "sqnr"
+    assert default_target(None, (Judged("y", "y"),), outline(("n", 1000, 1, 1)), False).kind == "agreement"
+
+
+@pytest.mark.parametrize(("metric", "labels", "judged", "shape", "kind"), DEFAULTS)
 def test_the_default_target(metric, labels, judged, shape, kind):
     target = default_target(metric, judged, outline(shape), labels)
     assert target.kind == kind and target.shown

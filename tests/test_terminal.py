@@ -30,7 +30,8 @@ class Terminal:
                    f"env {exports} {command}; echo ended with $?; sleep 600")
 
     def _tmux(self, *arguments: str) -> str:
-        return subprocess.run(["tmux", "-L", self.socket, *arguments], check=True, capture_output=True, text=True).stdout
+        command = ["tmux", "-L", self.socket, *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
     def press(self, *keys: str) -> None:
         for key in keys:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from trt_tui.core.comparison import Verdict
+from trt_tui.core.hierarchy import build_tree, titles
 from trt_tui.core.network import Network
 from trt_tui.core.precision import PrecisionConfig
 from trt_tui.session import Session
@@ -102,17 +103,19 @@ def _worst(session: Session, run: str) -> list[str]:
     rows = [[f"what owns the loss of {RUN_NAMES[run]}", "operator", "precision", "owns", "isolated", "accumulated",
              "alone in FP32"]]
     notes = []
+    places = titles(build_tree(session.outline.layers, session.outline.groups))
     for name in order:
         share, group = record.shares[name], session.outline.group(name)
         errors = record.groups.get(name)
         isolated = errors.isolated if errors else None
         accumulated = errors.accumulated if errors else None
-        rows.append([name, group.operator, config.precision_of(group).label, f"~{100 * share.owns:.1f} %",
+        rows.append([places.get(name, name), group.operator, config.precision_of(group).label,
+                     f"~{100 * share.owns:.1f} %",
                      decibels(isolated.sqnr_db, isolated.exact) if isolated else "–",
                      decibels(accumulated.sqnr_db, accumulated.exact) if accumulated else "–", decibels(share.kept_db)])
     for name, errors in record.groups.items():
         if errors.warning:
-            notes.append(f"{name}: {errors.warning}")
+            notes.append(f"{places.get(name, name)}: {errors.warning}")
     return [*table(rows, left=3), *(["", *notes[:LAYER_ROWS]] if notes else [])]
 
 

@@ -7,12 +7,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from trt_tui.core.comparison import Verdict
-from trt_tui.core.judge import Judged
+from trt_tui.core.judge import Judged, class_scores
 from trt_tui.core.network import Outline
 from trt_tui.errors import InputError
 
 DEFAULT_SQNR_DB = 20.0
 DEFAULT_AGREEMENT = 0.99
+FEWEST_CLASSES = 10
+"""With fewer classes the agreement is too coarse a default."""
+
 DEFAULT_METRIC_LOSS = 0.01
 """The default target allows 1 % of the FP32 network's metric to be lost."""
 
@@ -122,8 +125,7 @@ def default_target(metric: str | None, judged: Sequence[Judged], outline: Outlin
     """The metric if there is one with labels, else argmax agreement for a classifier, else the worst output's SQNR."""
     if metric is not None and labels:
         return Target("metric", -100 * DEFAULT_METRIC_LOSS, relative=True, percent=True)
-    if len(judged) == 1 and not judged[0].slices:
-        shape = outline.shapes.get(judged[0].tensor)
-        if shape is not None and len(shape) == 2 and isinstance(shape[1], int) and shape[1] >= 10:
-            return Target("agreement", DEFAULT_AGREEMENT)
+    scores = class_scores(outline, judged)
+    if scores is not None and outline.shape(scores.tensor)[1] >= FEWEST_CLASSES:
+        return Target("agreement", DEFAULT_AGREEMENT)
     return Target("sqnr", DEFAULT_SQNR_DB)

@@ -83,7 +83,7 @@ class OnnxRuntimeBackend:
             model = model.clone()
             if optimize and self.provider == "cpu" and self._block() > 1:
                 kernels = blocked.apply(model, self._block())
-            weights = _fed_weights(model, {kernel.source for kernel in kernels.values()})
+            weights = _fed_weights(model, kernels)
         proto, names, arrays = _without_weights(model)
         values = [self._ort.OrtValue.ortvalue_from_numpy(array) for array in arrays]
         if names:
@@ -171,22 +171,26 @@ def _first_line(error: Exception) -> str:
     return text.splitlines()[0] if text else type(error).__name__
 
 
-def _fed_weights(model: ir.Model, sources: set[str]) -> dict[str, np.ndarray]:
-    """Turns big initializers into inputs, in place, and drops those that only blocked kernels are made of.
+def _fed_weights(model: ir.Model, kernels: dict[str, blocked.Kernel]) -> dict[str, np.ndarray]:
+    """Turns big initializers into inputs, in place, and drops what only blocked kernels are made of.
 
     Args:
-        sources: Names of inputs and initializers that blocked kernels are made of.
+        kernels: Blocked kernels by input name; those made of initializers are taken out, and made.
 
     Returns:
-        The initializers' arrays by name.
+        What every run is fed: arrays by input name.
     """
     graph = model.graph
     weights = {}
+    for name, kernel in list(kernels.items()):
+        if kernel.source in graph.initializers:
+            weights[name] = kernel(graph.initializers[kernel.source].const_value.numpy())
+            del kernels[name]
+            if not graph.initializers[kernel.source].uses():
+                del graph.initializers[kernel.source]
     for value in list(graph.initializers.values()):
         tensor = value.const_value
-        if value.name not in sources and (tensor.nbytes < _FED_BYTES or tensor.dtype == ir.DataType.STRING):
-            continue
-        if value.is_graph_output():
+        if tensor.nbytes < _FED_BYTES or tensor.dtype == ir.DataType.STRING or value.is_graph_output():
             continue
         array = tensor.numpy()
         if array.dtype.kind not in "fiub":
@@ -196,6 +200,7 @@ def _fed_weights(model: ir.Model, sources: set[str]) -> dict[str, np.ndarray]:
         value.const_value = None
         if not value.is_graph_input():
             graph.inputs.append(value)
+    sources = {kernel.source for kernel in kernels.values()}
     for value in list(graph.inputs):
         if value.name in sources and not value.uses():
             graph.inputs.remove(value)

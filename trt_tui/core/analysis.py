@@ -15,7 +15,7 @@ import numpy as np
 
 from trt_tui.core import metrics
 from trt_tui.core.comparison import Errors, GroupErrors, OutputErrors, Share, Verdict
-from trt_tui.core.judge import INTEGER, Judged, take
+from trt_tui.core.judge import INTEGER, Judged, class_scores, take
 from trt_tui.core.lowering.gated import EXACT, SUMS, Gated, lower_gated
 from trt_tui.core.metric import Metric
 from trt_tui.core.metrics import Sums
@@ -77,7 +77,7 @@ class Analysis:
         self.metric = metric if samples.has_labels else None
         self.lower = lower
         self.other = other
-        self.classifier = _classifier(network, self.judged)
+        self.classifier = class_scores(network, self.judged)
         self.sessions = 0
         self._gated: Gated | None = None
         self._runner: Runner | None = None
@@ -354,8 +354,9 @@ class Tally:
                 lowest = int(np.argmin(each))
                 if one.name not in self.worst or each[lowest] < self.worst[one.name][1]:
                     self.worst[one.name] = (self.samples + lowest, float(each[lowest]))
-            if one.name == self.analysis.classifier:
-                self.agreed += int(np.count_nonzero(expected.argmax(-1) == got.argmax(-1)))
+            if one is self.analysis.classifier:
+                top, now = expected.reshape(rows, -1).argmax(1), got.reshape(rows, -1).argmax(1)
+                self.agreed += int(np.count_nonzero(top == now))
         if self.analysis.metric is not None:
             self.kept.append({info.name: test[info.name] for info in self.analysis.network.outputs})
             self.indices.append(index)
@@ -391,17 +392,6 @@ class Tally:
             if all(np.isfinite(array).all() for one in self.kept for array in one.values()):
                 raise
             return {}
-
-
-def _classifier(network: Network, judged: Sequence[Judged]) -> str | None:
-    """The judged output that looks like class scores, ``(samples, classes)``; None where none does."""
-    floats = [one for one in judged if one.kind != INTEGER]
-    if len(floats) != 1:
-        return None
-    shape = network.shape(floats[0].tensor)
-    if shape is None or len(shape) != 2 or not isinstance(shape[1], int) or shape[1] < 2 or floats[0].slices:
-        return None
-    return floats[0].name
 
 
 class _Spool:

@@ -390,6 +390,19 @@ def walk(tree: Scope) -> Iterator[tuple[int, Row]]:
             stack.extend((depth + 1, child) for child in reversed(row.children))
 
 
+def titles(tree: Scope) -> dict[str, str]:
+    """Where each group stands in the tree, as a path of labels, by group name."""
+    found: dict[str, str] = {}
+    above: list[str] = []
+    for depth, row in walk(tree):
+        del above[depth:]
+        if isinstance(row, Scope):
+            above.append(row.label)
+        elif isinstance(row, GroupRow):
+            found[row.group.name] = "/".join((*above, row.label))
+    return found
+
+
 def blocks(tree: Scope) -> Blocks | None:
     """Roles × blocks of a network that repeats; None where no scope occurs three times or more.
 

@@ -19,7 +19,7 @@ import onnx_ir as ir
 from trt_tui.errors import InputError
 
 if TYPE_CHECKING:
-    from trt_tui.core.network import Network
+    from trt_tui.core.network import Network, Outline
 
 FLOAT = "float"
 INTEGER = "integer"
@@ -69,6 +69,25 @@ def take(array: np.ndarray, judged: Judged) -> np.ndarray:
     for cut in judged.slices:
         index[cut.axis] = slice(cut.start, cut.stop)
     return array[tuple(index)]
+
+
+_SCORES = frozenset(("Gemm", "MatMul", "Conv", "Softmax", "LogSoftmax", "GlobalAveragePool"))
+"""What computes class scores; an output behind anything else (a division by its norm) is no classifier's."""
+
+
+def class_scores(network: Network | Outline, judged: Sequence[Judged]) -> Judged | None:
+    """The judged output that is a classifier's scores, ``(samples, classes)`` or with axes of 1 behind; else None."""
+    floats = [one for one in judged if one.kind == FLOAT]
+    if len(floats) != 1 or floats[0].slices:
+        return None
+    shape = network.shape(floats[0].tensor)
+    if shape is None or len(shape) < 2 or not isinstance(shape[1], int) or shape[1] < 2:
+        return None
+    if any(size != 1 for size in shape[2:]):
+        return None
+    layer = next((one for one in reversed(network.layers) if floats[0].tensor in one.outputs), None)
+    group = network.group_of(layer.name) if layer is not None else None
+    return floats[0] if group is not None and group.operator in _SCORES else None
 
 
 def judged_outputs(network: Network, spec: Sequence[str] = ()) -> tuple[Judged, ...]:

@@ -183,6 +183,9 @@ class Outline:
     def has_tensor(self, name: str) -> bool:
         return name in self._tensors
 
+    def shape(self, tensor: str) -> tuple[int | str | None, ...] | None:
+        return self.shapes.get(tensor)
+
 
 class Network:
     """An opened network. Immutable; its model is shared and must not be changed by anybody.

@@ -1,0 +1,152 @@
+"""Layerwise errors of INT8 against FP32: this program beside ONNX Runtime's and Polygraphy's, and beside the limit.
+
+    python -m tests.benchmarks.layerwise [bert6] [resnet50] [--rounds N] [--only-ours]
+
+Data are 4 batches of 8. The limit is the time of one plain run of each network, and the larger of their peaks. A pass
+of ours runs a loaded graph over all batches. The others load, run and compare in one call; so their times stand beside
+ours with loading.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+from tests.benchmarks import measure, prepared
+from tests.benchmarks.measure import Contestant
+
+MODULE = "tests.benchmarks.layerwise"
+
+
+def ours(name: str, folder: str, kind: str):
+    """Sums at all groups, without an activation leaving the session; ``kind`` is accumulated or isolated (both)."""
+    from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
+    from trt_tui.core.lowering.gated import SUMS, lower_gated
+    from trt_tui.core.metrics import Sums
+    from trt_tui.core.precision import Precision
+
+    network, ranges = prepared.opened(folder)
+    gated = lower_gated(network, other=Precision.FP32, reference=True, isolated=kind == "isolated")
+    runner = OnnxRuntimeBackend("cpu").load(gated.model, lean=True)
+    gates = gated.feeds(prepared.INT8, ranges)
+    fetch = [table for table in (gated.accumulated, gated.isolated) if table is not None]
+    feeds = prepared.batches(name)
+
+    def run() -> str:
+        pooled = {table: [Sums() for _ in gated.measured] for table in fetch}
+        for feed in feeds:
+            for table, rows in runner.run({**feed, **gates}, fetch).items():
+                for sums, row in zip(pooled[table], rows, strict=True):
+                    sums.merge(dict(zip(SUMS, row, strict=True)))
+        return f"{len(gated.measured)} groups, {pooled[fetch[0]][-1].errors().sqnr_db:.1f} dB at the last"
+
+    return run
+
+
+def qdq_loss_debug(name: str, folder: str):
+    """ONNX Runtime's qdq_loss_debug on the network that its own quantizer made (`quantizer`)."""
+    from onnxruntime.quantization import qdq_loss_debug as debug
+
+    feeds = prepared.batches(name)
+
+    def run() -> str:
+        activations = []
+        for file in ("fp32.onnx", "ort_int8.onnx"):
+            marked = Path(folder) / f"marked_{file}"
+            debug.modify_model_output_intermediate_tensors(Path(folder) / file, marked)
+            activations.append(debug.collect_activations(str(marked), _reader(feeds)))
+        matched = debug.create_activation_matching(activations[1], activations[0])
+        return f"{len(debug.compute_activation_error(matched))} tensors"
+
+    return run
+
+
+def polygraphy(name: str, folder: str):
+    """Polygraphy's comparator on both networks with all outputs marked."""
+    from polygraphy import constants
+    from polygraphy.backend.onnx import BytesFromOnnx, ModifyOutputs, OnnxFromPath
+    from polygraphy.backend.onnxrt import OnnxrtRunner, SessionFromOnnx
+    from polygraphy.comparator import Comparator, CompareFunc
+    from polygraphy.logger import G_LOGGER
+
+    G_LOGGER.module_severity = G_LOGGER.CRITICAL
+    feeds = prepared.batches(name)
+
+    def run() -> str:
+        runners = [
+            OnnxrtRunner(SessionFromOnnx(BytesFromOnnx(
+                ModifyOutputs(OnnxFromPath(str(Path(folder) / file)), outputs=constants.MARK_ALL))), name=file)
+            for file in ("fp32.onnx", "int8.onnx")]
+        results = Comparator.run(runners, data_loader=feeds)
+        compared = Comparator.compare_accuracy(results, compare_func=CompareFunc.simple(check_error_stat="mean"))
+        return f"{len(next(iter(compared.values()))[0])} tensors"
+
+    return run
+
+
+def _reader(feeds):
+    from onnxruntime.quantization import CalibrationDataReader
+
+    class Reader(CalibrationDataReader):
+        def __init__(self) -> None:
+            self.left = iter(feeds)
+
+        def get_next(self):
+            return next(self.left, None)
+
+    return Reader()
+
+
+def quantizer(name: str, folder: str):
+    """Makes ort_int8.onnx, which qdq_loss_debug needs; its pass does nothing."""
+    from onnxruntime.quantization import QuantType, quantize_static
+
+    quantize_static(
+        str(Path(folder) / "fp32.onnx"), str(Path(folder) / "ort_int8.onnx"), _reader(prepared.batches(name)[:1]),
+        per_channel=True, activation_type=QuantType.QInt8, weight_type=QuantType.QInt8,
+        op_types_to_quantize=["Conv", "MatMul", "Gemm"], extra_options={"ActivationSymmetric": True})
+    return lambda: None
+
+
+def report(name: str, directory: Path, rounds: int, only_ours: bool) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        prepared.prepare(name, str(directory), folder)
+        results = measure.compete([
+            Contestant("plain FP32", "tests.benchmarks.prepared", "plain", (name, folder, "fp32.onnx")),
+            Contestant("plain INT8", "tests.benchmarks.prepared", "plain", (name, folder, "int8.onnx")),
+            Contestant("trt-tui accumulated", MODULE, "ours", (name, folder, "accumulated")),
+            Contestant("trt-tui accumulated and isolated", MODULE, "ours", (name, folder, "isolated")),
+        ], rounds)
+        if not only_ours:
+            measure.once(Contestant("quantizer", MODULE, "quantizer", (name, folder)))
+            for label, function in (("qdq_loss_debug", "qdq_loss_debug"), ("Polygraphy, all marked", "polygraphy")):
+                results[label] = measure.once(Contestant(label, MODULE, function, (name, folder)))
+    plain = [results["plain FP32"], results["plain INT8"]]
+    limit_s, limit_mb = sum(one.median_s for one in plain), max(one.peak_mb for one in plain)
+    rows = [("limit", limit_s, 1.0, "", round(limit_mb), 1.0, "")]
+    for label, one in results.items():
+        loads = label.startswith(("trt-tui", "plain"))
+        whole = one.median_s + (one.prepared_s if loads else 0)
+        rows.append((label, one.median_s, one.median_s / limit_s, whole, round(one.peak_mb), one.peak_mb / limit_mb,
+                     one.said or ""))
+    print(f"\n### {name}\n")
+    print(measure.table(["", "run s", "/ limit", "with loading s", "peak MB", "/ limit", "what"], rows))
+    if not only_ours:
+        own = results["trt-tui accumulated"]
+        for label in ("qdq_loss_debug", "Polygraphy, all marked"):
+            other = results[label]
+            print(f"\n{label}: {other.median_s / (own.median_s + own.prepared_s):.1f} times the time of trt-tui "
+                  f"accumulated with loading, {other.peak_bytes / own.peak_bytes:.1f} times its memory.")
+
+
+def main() -> None:
+    parser = measure.parser(__doc__.partition("\n")[0], rounds=5)
+    parser.add_argument("--only-ours", action="store_true", help="leave the other tools out")
+    arguments = parser.parse_args()
+    print(measure.machine())
+    for name in arguments.networks or prepared.NAMES:
+        report(name, arguments.directory, arguments.rounds, arguments.only_ours)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,64 @@
+"""What the benchmarks of the simulation prepare for a network: ranges, the typed INT8 network, and its data."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import onnx_ir as ir
+
+from tests.benchmarks import networks
+from trt_tui.core.network import Network, open_network
+from trt_tui.core.precision import Precision, PrecisionConfig
+
+NAMES = ("bert6", "resnet50")
+FP32 = PrecisionConfig.uniform(Precision.FP32)
+FP16 = PrecisionConfig.uniform(Precision.FP16)
+INT8 = PrecisionConfig.uniform(Precision.INT8, other=Precision.FP32)
+INT8_FP16 = PrecisionConfig.uniform(Precision.INT8, other=Precision.FP16)
+
+
+def batches(name: str) -> list[networks.Feeds]:
+    """4 batches of 8."""
+    return networks.resnet50_batches() if name == "resnet50" else networks.bert6_batches()
+
+
+def model_path(name: str, directory: Path) -> Path:
+    return networks.resnet50(directory) if name == "resnet50" else networks.bert6(directory)
+
+
+def prepare(name: str, directory: str, folder: str) -> None:
+    """Writes ranges.json, fp32.onnx (a link) and int8.onnx into ``folder``."""
+    from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
+    from trt_tui.core.calibration import calibrate
+    from trt_tui.core.lowering.typed import lower_typed
+    from trt_tui.core.samples import load_samples
+
+    target = Path(folder)
+    path = model_path(name, Path(directory))
+    (target / "fp32.onnx").symlink_to(path.resolve())
+    data = networks.save_batches(batches(name), target / "data.npz")
+    network = open_network(path)
+    samples = load_samples(data, network.inputs, batch=8)
+    ranges = calibrate(network.model, network.activations, samples, OnnxRuntimeBackend("cpu")).ranges
+    (target / "ranges.json").write_text(json.dumps(ranges))
+    ir.save(lower_typed(network, INT8, ranges).model, target / "int8.onnx")
+
+
+def opened(folder: str) -> tuple[Network, dict[str, float]]:
+    """The network and its ranges."""
+    return open_network(Path(folder) / "fp32.onnx"), json.loads((Path(folder) / "ranges.json").read_text())
+
+
+def plain(name: str, folder: str, file: str):
+    """A plain run of a file by ONNX Runtime's defaults; the pass returns nothing."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(str(Path(folder) / file), providers=["CPUExecutionProvider"])
+    feeds = batches(name)
+
+    def run() -> None:
+        for feed in feeds:
+            session.run(None, feed)
+
+    return run

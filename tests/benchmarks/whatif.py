@@ -1,0 +1,81 @@
+"""From a toggle to the new output error, in plain FP32 runs of the same samples.
+
+    python -m tests.benchmarks.whatif [bert6] [resnet50] [--rounds N]
+
+A pass gives the next group another precision, runs the loaded graph over 4 batches of 8, and takes the output's error
+against the FP32 outputs. Gates are all FP32 or all INT8 but for that group.
+"""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+from pathlib import Path
+
+from tests.benchmarks import measure, prepared
+from tests.benchmarks.measure import Contestant
+
+MODULE = "tests.benchmarks.whatif"
+CONFIGS = {"FP32": prepared.FP32, "INT8, others FP32": prepared.INT8, "FP16": prepared.FP16,
+           "INT8, others FP16": prepared.INT8_FP16}
+
+
+def toggle(name: str, folder: str, label: str):
+    """A pass toggles one group."""
+    import onnxruntime
+
+    from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
+    from trt_tui.core.lowering.gated import lower_gated
+    from trt_tui.core.metrics import Sums
+    from trt_tui.core.precision import Precision
+
+    config = CONFIGS[label]
+    other = Precision.FP16 if "FP16" in label else Precision.FP32
+    network, ranges = prepared.opened(folder)
+    gated = lower_gated(network, other=other)
+    runner = OnnxRuntimeBackend("cpu").load(gated.model, lean=True)
+    feeds = prepared.batches(name)
+    fp32 = gated.feeds(prepared.FP32, ranges)
+    outputs = list(gated.outputs.values())
+    reference = [runner.run({**feed, **fp32}, outputs) for feed in feeds]
+    del fp32
+    groups = itertools.cycle(group for group in network.groups if group.quantizable)
+    raised = Precision.INT8 if label == "FP32" else Precision.FP32
+    sessions, make = [], onnxruntime.InferenceSession
+    onnxruntime.InferenceSession = lambda *rest, **named: sessions.append(1) or make(*rest, **named)
+
+    def run() -> str:
+        gates = gated.feeds(config.with_groups([next(groups)], raised), ranges)
+        sums = {output: Sums() for output in outputs}
+        for feed, expected in zip(feeds, reference, strict=True):
+            for output, array in runner.run({**feed, **gates}, outputs).items():
+                sums[output].add(expected[output], array)
+        worst = min(one.errors().sqnr_db for one in sums.values())
+        return f"{worst:.1f} dB, {len(sessions)} sessions"
+
+    return run
+
+
+def report(name: str, directory: Path, rounds: int) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        prepared.prepare(name, str(directory), folder)
+        results = measure.compete([
+            Contestant("plain FP32", "tests.benchmarks.prepared", "plain", (name, folder, "fp32.onnx")),
+            *(Contestant(label, MODULE, "toggle", (name, folder, label)) for label in CONFIGS),
+        ], rounds)
+    plain = results["plain FP32"]
+    rows = [(label, one.median_s, one.median_s / plain.median_s, round(one.peak_mb), one.peak_mb / plain.peak_mb,
+             one.said or "") for label, one in results.items()]
+    print(f"\n### {name}\n")
+    print(measure.table(["", "s", "/ plain", "peak MB", "/ plain", "what"], rows))
+
+
+def main() -> None:
+    arguments = measure.parser(__doc__.partition("\n")[0], rounds=7).parse_args()
+    print(measure.machine())
+    for name in arguments.networks or prepared.NAMES:
+        report(name, arguments.directory, arguments.rounds)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,366 @@
+"""Tests of trt_tui.core.lowering.gated: the same arithmetic as the typed network, whatever is asked of a group."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from onnx.reference import ReferenceEvaluator
+
+from tests import networks
+from trt_tui.core import scales
+from trt_tui.core.calibration import calibrate
+from trt_tui.core.lowering.gated import SUMS, Gated, lower_gated, rounded_weight
+from trt_tui.core.lowering.typed import lower_typed
+from trt_tui.core.metrics import Sums
+from trt_tui.core.network import Network
+from trt_tui.core.precision import Precision, PrecisionConfig
+from trt_tui.core.samples import load_samples
+
+FP32, FP16, BF16, INT8 = Precision.FP32, Precision.FP16, Precision.BF16, Precision.INT8
+NAMES = ("small_resnet", "unet_small", "mlp", "bert", "vit")
+DIMS = {"bert": {"sequence": 16}}
+ALL_INT8 = PrecisionConfig.uniform(INT8, other=FP32)
+
+
+@dataclass
+class Case:
+    """A network, data for it, ranges taken on them, and its FP32 outputs."""
+
+    network: Network
+    feeds: dict[str, np.ndarray]
+    ranges: dict[str, float]
+    plain: dict[str, np.ndarray]
+
+
+@pytest.fixture(scope="session")
+def case(named_network, backend, tmp_path_factory):
+    made: dict[str, Case] = {}
+
+    def make(name: str) -> Case:
+        if name not in made:
+            network = named_network(name)
+            feeds = networks.feeds(onnx.load(network.path), seed=3, n=16, **DIMS.get(name, {}))
+            path = tmp_path_factory.mktemp("data") / "data.npz"
+            np.savez(path, **feeds)
+            samples = load_samples(path, network.inputs, batch=16)
+            ranges = calibrate(network.model, network.activations, samples, backend).ranges
+            with backend.load(network.model) as runner:
+                made[name] = Case(network, feeds, ranges, runner.run(feeds))
+        return made[name]
+
+    return make
+
+
+def run_gated(backend, case: Case, gated: Gated, config: PrecisionConfig, lean: bool = True) -> dict[str, np.ndarray]:
+    with backend.load(gated.model, lean=lean) as runner:
+        result = runner.run({**case.feeds, **gated.feeds(config, case.ranges)})
+    return {tensor: result[name] for tensor, name in gated.outputs.items()}
+
+
+def run_typed(backend, case: Case, config: PrecisionConfig, tensors: tuple[str, ...] = ()) -> dict[str, np.ndarray]:
+    model = lower_typed(case.network, config, case.ranges).model
+    values = {v.name: v for node in model.graph for v in node.outputs}
+    present = {v.name for v in model.graph.outputs}
+    model.graph.outputs.extend(values[t] for t in dict.fromkeys(tensors) if t in values and t not in present)
+    with backend.load(model, optimize=False) as runner:
+        return {**case.feeds, **runner.run(case.feeds)}
+
+
+def sqnr(reference: np.ndarray, test: np.ndarray) -> float:
+    reference, test = reference.astype(np.float64), test.astype(np.float64)
+    noise = np.sum((reference - test) ** 2)
+    return math.inf if noise == 0 else 10 * math.log10(np.sum(reference**2) / noise)
+
+
+def floats(outputs: dict[str, np.ndarray]) -> list[str]:
+    return [name for name, array in outputs.items() if array.dtype == np.float32]
+
+
+def assignment(network: Network, precisions: Sequence[Precision], other: Precision) -> PrecisionConfig:
+    """Gives the groups these precisions in turn; those that a group cannot take leave it as it is."""
+    config = PrecisionConfig(FP32, other)
+    for index, group in enumerate(network.groups):
+        config = config.with_groups([group], precisions[index % len(precisions)])
+    return config
+
+
+# ------------------------------------------------------------------------------------------------ the same arithmetic
+
+
+@pytest.mark.parametrize("lean", [True, False])
+@pytest.mark.parametrize("name", NAMES)
+def test_all_gates_in_fp32_reproduce_the_network(name, lean, case, backend):
+    one = case(name)
+    result = run_gated(backend, one, lower_gated(one.network), PrecisionConfig.uniform(FP32), lean)
+    for tensor in floats(one.plain):
+        np.testing.assert_allclose(
+            result[tensor], one.plain[tensor], rtol=1e-5, atol=1e-5 * float(np.abs(one.plain[tensor]).max()))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_group_in_int8_is_the_typed_one_on_identical_inputs(name, case, backend):
+    one = case(name)
+    network = one.network
+    tails = tuple(group.tail for group in network.groups if group.quantizable)
+    gated = lower_gated(network, other=FP32, outputs=tails)
+    base = PrecisionConfig.uniform(FP32)
+    with backend.load(gated.model, lean=True) as runner:
+        exact = runner.run({**one.feeds, **gated.feeds(base, one.ranges)})
+        for group in [g for g in network.groups if g.quantizable][:8]:
+            config = PrecisionConfig(FP32, FP32).with_groups([group], INT8)
+            fed = gated.feeds(config, one.ranges)
+            result = runner.run({**one.feeds, **fed}, [gated.outputs[group.tail]])[gated.outputs[group.tail]]
+            lowered = lower_typed(network, config, one.ranges).model
+            codes = {n.outputs[0].name: n for n in lowered.graph if n.op_type == "QuantizeLinear"}
+            assert len(codes) == len(group.sites)
+            typed = run_typed(backend, one, config, (group.tail, *codes, *(n.inputs[0].name for n in codes.values())))
+            for site in group.sites:
+                code_name = next(n for n, node in codes.items() if node.inputs[0].name == site.tensor)
+                scale = codes[code_name].inputs[1].const_value.numpy()
+                if site.role == "weight":
+                    source = next(n for n, w in gated.weight_inputs.items() if w.site == site and w.group == group.name)
+                    shape = [-1 if axis == site.axis else 1 for axis in range(fed[source].ndim)]
+                    ours = np.rint(fed[source] / (scale.reshape(shape) if site.axis is not None else scale))
+                else:
+                    assert fed[gated.scale_inputs[site.tensor]] == scale
+                    ours = np.clip(np.rint(typed[site.tensor] / scale), -128, 127)
+                apart = np.abs(ours - typed[code_name].astype(np.float32))
+                assert apart.max() <= 1
+                assert np.mean(apart > 0) <= 1e-3
+            loss = sqnr(exact[gated.outputs[group.tail]], typed[group.tail])
+            assert sqnr(typed[group.tail], result) >= loss + 15, group.name
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_all_int8_loses_what_the_typed_network_loses(name, case, backend):
+    one = case(name)
+    gated = run_gated(backend, one, lower_gated(one.network, other=FP32), ALL_INT8)
+    typed = run_typed(backend, one, ALL_INT8)
+    for tensor in floats(one.plain):
+        assert sqnr(one.plain[tensor], gated[tensor]) == pytest.approx(sqnr(one.plain[tensor], typed[tensor]), abs=1)
+
+
+def multiply_and_shape() -> onnx.ModelProto:
+    """MatMul, Add, Relu, MatMul, Sigmoid, Mul: what onnx's reference evaluator computes as a GPU does."""
+    b = networks.Builder(1)
+    h = b.node("MatMul", ["x", b.kernel("first", (16, 32), 16)], "/first")
+    h = b.node("Relu", [b.node("Add", [h, b.vector("bias", 32)], "/first")], "/first")
+    h = b.node("MatMul", [h, b.kernel("second", (32, 8), 32)], "/second")
+    b.node("Mul", [h, b.node("Sigmoid", [h], "/gate")], "/gate", output="y")
+    return b.model([networks.floats("x", "batch", 16)], [networks.floats("y", "batch", 8)])
+
+
+@pytest.fixture(scope="session")
+def evaluated(case, opened, backend):
+    def make(name: str) -> Case:
+        if name != "multiply":
+            return case(name)
+        model = multiply_and_shape()
+        network, feeds = opened(model), networks.feeds(model, seed=4, n=64)
+        with backend.load(network.model) as runner:
+            plain = runner.run(feeds)
+        return Case(network, feeds, dict.fromkeys(network.activations, 4.0), plain)
+
+    return make
+
+
+def reference_evaluator(case: Case, config: PrecisionConfig) -> dict[str, np.ndarray]:
+    model = ir.to_proto(lower_typed(case.network, config, case.ranges).model)
+    names = [output.name for output in model.graph.output]
+    return dict(zip(names, ReferenceEvaluator(model).run(None, case.feeds), strict=True))
+
+
+@pytest.mark.parametrize("precision", [FP16, BF16])
+@pytest.mark.parametrize("name", ["multiply", "unet_small"])
+def test_lower_floats_lose_what_the_typed_network_loses_in_the_reference_evaluator(
+        name, precision, evaluated, backend):
+    one = evaluated(name)
+    config = PrecisionConfig.uniform(precision)
+    gated = run_gated(backend, one, lower_gated(one.network, lower=precision, other=precision), config)
+    for tensor, expected in reference_evaluator(one, config).items():
+        loss = sqnr(one.plain[tensor], expected)
+        assert loss < 90
+        assert sqnr(one.plain[tensor], gated[tensor]) == pytest.approx(loss, abs=1)
+
+
+@pytest.mark.parametrize("precisions", [(INT8, FP16, FP32), (FP32, INT8), (FP16, INT8, INT8)])
+@pytest.mark.parametrize("name", ["multiply", "unet_small"])
+def test_a_mixed_config_loses_what_the_typed_network_loses_in_the_reference_evaluator(
+        name, precisions, evaluated, backend):
+    one = evaluated(name)
+    config = assignment(one.network, precisions, other=FP16)
+    gated = run_gated(backend, one, lower_gated(one.network), config)
+    for tensor, expected in reference_evaluator(one, config).items():
+        assert sqnr(one.plain[tensor], gated[tensor]) == pytest.approx(sqnr(one.plain[tensor], expected), abs=1)
+
+
+@pytest.mark.parametrize("name", ["small_resnet", "unet_small"])
+@settings(deadline=None, max_examples=8, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_any_assignment_of_int8_loses_what_the_typed_network_loses(name, case, backend, data):
+    one = case(name)
+    groups = [group for group in one.network.groups if group.quantizable]
+    chosen = data.draw(st.lists(st.sampled_from([INT8, FP32]), min_size=len(groups), max_size=len(groups)))
+    config = PrecisionConfig(FP32, FP32)
+    for group, precision in zip(groups, chosen, strict=True):
+        config = config.with_groups([group], precision)
+    gated = run_gated(backend, one, lower_gated(one.network, other=FP32), config)
+    typed = run_typed(backend, one, config)
+    for tensor in floats(one.plain):
+        if INT8 in chosen:
+            assert sqnr(one.plain[tensor], gated[tensor]) == pytest.approx(
+                sqnr(one.plain[tensor], typed[tensor]), abs=1)
+        else:
+            assert sqnr(typed[tensor], gated[tensor]) > 100
+
+
+@pytest.mark.parametrize("name", ["small_resnet", "bert"])
+@pytest.mark.parametrize("config", [PrecisionConfig.uniform(FP16), PrecisionConfig.uniform(INT8)])
+def test_inputs_that_are_rounded_already_need_no_rounding(name, config, case, backend):
+    one = case(name)
+    gated = lower_gated(one.network)
+    fed = gated.feeds(config, one.ranges)
+    careful = dict(fed)
+    for gates in gated.gates.values():
+        careful.update({gates[kind]: np.array(False) for kind in ("clean", "direct") if kind in gates})
+    assert any(careful[name] != fed[name] for gates in gated.gates.values() for name in gates.values())
+    with backend.load(gated.model, lean=True) as runner:
+        direct, rounded = (runner.run({**one.feeds, **feeds}) for feeds in (fed, careful))
+    for tensor in floats(one.plain):
+        np.testing.assert_array_equal(direct[gated.outputs[tensor]], rounded[gated.outputs[tensor]])
+
+
+# --------------------------------------------------------------------------------------------------------------- sums
+
+
+@pytest.mark.parametrize("config", [PrecisionConfig.uniform(FP16), ALL_INT8, PrecisionConfig.uniform(FP32)])
+@pytest.mark.parametrize("name", NAMES)
+def test_sums_are_those_of_numpy(name, config, case, backend):
+    one = case(name)
+    tails = tuple(group.tail for group in one.network.groups)
+    gated = lower_gated(one.network, other=config.other, outputs=tails, reference=True)
+    with backend.load(gated.model, lean=True) as runner:
+        result = runner.run({**one.feeds, **gated.feeds(config, one.ranges)})
+    table = result[gated.accumulated]
+    assert table.shape == (len(gated.measured), len(SUMS)) and table.dtype == np.float64
+    for row, tail in zip(table, tails, strict=True):
+        expected = Sums()
+        expected.add(result[gated.reference[tail]], result[gated.outputs[tail]])
+        for column, value in zip(SUMS, row, strict=True):
+            wanted = getattr(expected, column)
+            # A difference of nearly equal numbers is rounded to float32 inside the graph.
+            floor = 1e-12 * expected.ref2 if column == "diff2" else 0
+            assert value == pytest.approx(wanted, rel=1e-4, abs=floor, nan_ok=True), (tail, column)
+
+
+@pytest.mark.parametrize("name", ["small_resnet", "bert"])
+def test_isolated_sums_are_those_of_each_group_alone(name, case, backend):
+    one = case(name)
+    gated = lower_gated(one.network, other=FP32, reference=True, isolated=True)
+    with backend.load(gated.model, lean=True) as runner:
+        table = runner.run({**one.feeds, **gated.feeds(ALL_INT8, one.ranges)}, [gated.isolated])[gated.isolated]
+    tails = tuple(group.tail for group in one.network.groups)
+    alone = lower_gated(one.network, other=FP32, outputs=tails)
+    with backend.load(alone.model, lean=True) as runner:
+        exact = runner.run({**one.feeds, **alone.feeds(PrecisionConfig.uniform(FP32), {})})
+        for group, row in list(zip(one.network.groups, table, strict=True))[:10]:
+            config = PrecisionConfig(FP32, FP32).with_groups([group], INT8)
+            output = alone.outputs[group.tail]
+            result = runner.run({**one.feeds, **alone.feeds(config, one.ranges)}, [output])[output]
+            expected = Sums()
+            expected.add(exact[output], result)
+            assert row[SUMS.index("diff2")] == pytest.approx(expected.diff2, rel=0.02, abs=1e-12 * expected.ref2)
+            assert row[SUMS.index("count")] == expected.count
+
+
+def test_squares_beyond_float32_are_finite_and_no_nan(case, backend):
+    one = case("bert")
+    gated = lower_gated(one.network, other=FP32, reference=True)
+    with backend.load(gated.model, lean=True) as runner:
+        table = runner.run({**one.feeds, **gated.feeds(ALL_INT8, one.ranges)})[gated.accumulated]
+    assert np.isfinite(table).all()
+    assert table[:, SUMS.index("ref2")].max() > 1e70
+    assert not table[:, [SUMS.index("nan"), SUMS.index("inf")]].any()
+
+
+def test_overflow_is_counted_where_it_arises(opened, backend):
+    b = networks.Builder(0)
+    h = b.node("MatMul", ["x", b.weight("first", 1e3 * np.eye(4, dtype=np.float32))], "/first")
+    b.node("MatMul", [h, b.weight("second", np.ones((4, 1), np.float32))], "/second", output="y")
+    network = opened(b.model([networks.floats("x", "batch", 4)], [networks.floats("y", "batch", 1)]))
+    gated = lower_gated(network, reference=True, isolated=True)
+    feeds = {"x": np.array([[1, 100, -100, 2]], np.float32)}
+    with backend.load(gated.model, lean=True) as runner:
+        result = runner.run({**feeds, **gated.feeds(PrecisionConfig.uniform(FP16), {})})
+    first, second = (dict(zip(SUMS, row, strict=True)) for row in result[gated.accumulated])
+    assert (first["ref_max"], first["inf"], first["nan"], first["count"]) == (1e5, 2, 0, 4)
+    assert (second["inf"], second["nan"], second["count"]) == (0, 1, 1)
+    alone = dict(zip(SUMS, result[gated.isolated][0], strict=True))
+    assert (alone["inf"], alone["nan"]) == (2, 0)
+
+
+@pytest.mark.parametrize(("size", "tolerance"), [(800_000, 1e-4), (8_000_000, 2e-3)])
+def test_sums_of_large_tensors_are_accurate(size, tolerance, opened, backend):
+    b = networks.Builder(0)
+    b.node("Relu", ["x"], "/relu", output="y")
+    network = opened(b.model([networks.floats("x", "batch")], [networks.floats("y", "batch")]))
+    x = (np.random.default_rng(0).standard_normal(size) ** 2).astype(np.float32)
+    gated = lower_gated(network, reference=True)
+    with backend.load(gated.model, lean=True) as runner:
+        result = runner.run({"x": x, **gated.feeds(PrecisionConfig.uniform(FP16), {})})
+    expected = Sums()
+    expected.add(result["reference/y"], result["test/y"])
+    for column, value in zip(SUMS, result[gated.accumulated][0], strict=True):
+        assert value == pytest.approx(getattr(expected, column), rel=tolerance), column
+
+
+# -------------------------------------------------------------------------------------------------------------- feeds
+
+
+def test_feeds_share_the_networks_weights_and_keep_rounded_ones(case):
+    one = case("small_resnet")
+    gated = lower_gated(one.network)
+    exact = gated.feeds(PrecisionConfig.uniform(FP32), {})
+    first = gated.feeds(PrecisionConfig.uniform(INT8), one.ranges)
+    raised = one.network.group(next(iter(gated.weight_inputs.values())).group)
+    second = gated.feeds(PrecisionConfig.uniform(INT8).with_groups([raised], FP32), one.ranges)
+    again = gated.feeds(PrecisionConfig.uniform(FP32), {})
+    for name, weight in gated.weight_inputs.items():
+        np.testing.assert_array_equal(exact[name], one.network.constant(weight.site.tensor))
+        assert again[name] is exact[name]
+        assert (second[name] is first[name]) is (weight.group != raised.name)
+
+
+def test_the_graph_holds_no_weights_that_are_fed(case):
+    one = case("mlp")
+    gated = lower_gated(one.network)
+    fed = {weight.site.tensor for weight in gated.weight_inputs.values()}
+    assert fed and not fed & set(gated.model.graph.initializers)
+
+
+def test_rounded_weight_takes_the_scale_as_the_target_holds_it(case):
+    network = case("mlp").network
+    site = next(site for group in network.groups for site in group.weights())
+    scale = scales.held(scales.weight_scale(network, site), FP16)
+    shape = [-1 if axis == site.axis else 1 for axis in range(2)]
+    codes = rounded_weight(network, site, INT8, FP16) / scale.reshape(shape)
+    np.testing.assert_allclose(codes, np.rint(codes), atol=1e-4)
+    assert -128 <= codes.min() and codes.max() <= 127.001
+
+
+def test_a_float_precision_that_the_graph_does_not_hold_is_refused(case):
+    gated = lower_gated(case("mlp").network, lower=FP16)
+    with pytest.raises(ValueError, match="holds FP16, the config asks for BF16"):
+        gated.feeds(PrecisionConfig.uniform(BF16), {})
+    with pytest.raises(ValueError, match="around INT8"):
+        lower_gated(case("mlp").network, lower=FP16, other=BF16)
+    with pytest.raises(ValueError, match="reference"):
+        lower_gated(case("mlp").network, isolated=True)
