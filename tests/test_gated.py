@@ -20,7 +20,7 @@ from trt_tui.core.calibration import calibrate
 from trt_tui.core.lowering.gated import SUMS, Gated, lower_gated, rounded_weight
 from trt_tui.core.lowering.typed import lower_typed
 from trt_tui.core.metrics import Sums
-from trt_tui.core.network import Network
+from trt_tui.core.network import FP16_MAX, Network
 from trt_tui.core.precision import Precision, PrecisionConfig
 from trt_tui.core.samples import load_samples
 
@@ -253,12 +253,31 @@ def test_sums_are_those_of_numpy(name, config, case, backend):
     assert table.shape == (len(gated.measured), len(SUMS)) and table.dtype == np.float64
     for row, tail in zip(table, tails, strict=True):
         expected = Sums()
-        expected.add(result[gated.reference[tail]], result[gated.outputs[tail]])
+        reference, test = result[gated.reference[tail]], result[gated.outputs[tail]]
+        if tail in one.network.masked:  # what the mask hides is left out
+            kept = np.abs(reference) < FP16_MAX
+            assert not kept.all()
+            reference, test = np.where(kept, reference, 0), np.where(kept, test, 0)
+        expected.add(reference, test)
         for column, value in zip(SUMS, row, strict=True):
             wanted = getattr(expected, column)
             # A difference of nearly equal numbers is rounded to float32 inside the graph.
             floor = 1e-12 * expected.ref2 if column == "diff2" else 0
             assert value == pytest.approx(wanted, rel=1e-4, abs=floor, nan_ok=True), (tail, column)
+
+
+def test_isolated_masks_do_not_overflow(case, backend):
+    one = case("bert")
+    gated = lower_gated(one.network, reference=True, isolated=True)
+    config = PrecisionConfig.uniform(FP16)
+    with backend.load(gated.model, lean=True) as runner:
+        table = runner.run({**one.feeds, **gated.feeds(config, one.ranges)}, [gated.isolated])[gated.isolated]
+    masked = [row for row, name in zip(table, gated.measured, strict=True)
+              if one.network.group(name).tail in one.network.masked]
+    assert masked
+    for row in masked:
+        assert row[SUMS.index("nan")] == row[SUMS.index("inf")] == 0
+        assert row[SUMS.index("diff2")] <= 1e-4 * row[SUMS.index("ref2")]
 
 
 @pytest.mark.parametrize("name", ["small_resnet", "bert"])
@@ -282,13 +301,15 @@ def test_isolated_sums_are_those_of_each_group_alone(name, case, backend):
 
 
 def test_squares_beyond_float32_are_finite_and_no_nan(case, backend):
-    one = case("bert")
-    gated = lower_gated(one.network, other=FP32, reference=True)
+    one = case("mlp")
+    feeds = {name: (array * 1e25).astype(array.dtype) for name, array in one.feeds.items()}
+    gated = lower_gated(one.network, lower=Precision.BF16, other=Precision.BF16, reference=True)
+    config = PrecisionConfig.uniform(Precision.BF16)
     with backend.load(gated.model, lean=True) as runner:
-        table = runner.run({**one.feeds, **gated.feeds(ALL_INT8, one.ranges)})[gated.accumulated]
+        table = runner.run({**feeds, **gated.feeds(config, one.ranges)})[gated.accumulated]
     assert np.isfinite(table).all()
-    assert table[:, SUMS.index("ref2")].max() > 1e70
-    assert not table[:, [SUMS.index("nan"), SUMS.index("inf")]].any()
+    assert table[:, SUMS.index("ref2")].max() > 1e40
+    assert not table[:, SUMS.index("nan")].any() and not table[:, SUMS.index("inf")].any()
 
 
 def test_overflow_is_counted_where_it_arises(opened, backend):

@@ -25,9 +25,6 @@ from trt_tui.core.runner import Backend, Runner
 from trt_tui.core.samples import Samples
 from trt_tui.errors import InputError, TrtTuiError
 
-MASK_FROM = 1e30
-"""A tensor with values beyond this holds a mask: nothing that is computed is so large."""
-
 REFERENCE_BYTES = 256 << 20
 """The reference's judged tensors stay in memory up to this size, and lie in a temporary file beyond."""
 
@@ -86,14 +83,6 @@ class Analysis:
         if self.metric is not None:
             names += [info.name for info in network.outputs]
         self._tensors = tuple(dict.fromkeys(names))
-        for tensor in self._tensors:
-            self._check_visible(tensor)
-
-    def _check_visible(self, tensor: str) -> None:
-        group = self.network.group_of(self.network.producer.get(tensor, ""))
-        if group is not None and tensor not in (*group.outputs, group.tail):
-            raise InputError(f"{tensor} cannot be judged", f"it lies inside the fused group {group.name}",
-                             f"Judge what the group yields: --judge {group.tail}")
 
     def __enter__(self) -> Analysis:
         return self
@@ -289,8 +278,6 @@ class Analysis:
 def _warning(precision: Precision, other: Precision, sums: Sums, isolated: Errors | None) -> str:
     around = other if precision is Precision.INT8 else precision
     if around is Precision.FP16 and sums.ref_max > FP16_MAX:
-        if sums.ref_max > MASK_FROM and isolated is not None and not isolated.bad:
-            return f"holds a mask of {sums.ref_max:.1e}, which is clamped to FP16's range"
         lost = f": {isolated.inf + isolated.nan} Inf or NaN arise here" if isolated is not None and isolated.bad else ""
         return f"max {sums.ref_max:.1e} exceeds FP16's {FP16_MAX:.0f}{lost}"
     if around is Precision.FP16 and 0 < sums.ref_max < 2.0**-14:

@@ -427,6 +427,23 @@ class Network:
             self._amax[key] = amax
         return self._amax[key]
 
+    def is_mask(self, constant: str) -> bool:
+        """Whether a constant lies beyond FP16 and is no weight: -3.4e38 in front of a Softmax, not a kernel."""
+        if any(self.layer(name).op_type in fusion.ANCHORS for name in self.consumers.get(constant, ())):
+            return False
+        return self.is_float(constant) and float(self.constant_amax(constant)) > FP16_MAX
+
+    @cached_property
+    def masked(self) -> frozenset[str]:
+        """Tensors that a mask constant was added to, selected into or scaled into, up to the Softmax behind."""
+        found: set[str] = set()
+        for layer in self.layers:
+            if layer.outputs[0] in self.static or layer.op_type not in fusion.POINTWISE | COPY_OPERATORS:
+                continue
+            if any(t in found or t in self.constants and self.is_mask(t) for t in layer.inputs if t):
+                found.update(tensor for tensor in layer.outputs if self.is_float(tensor))
+        return frozenset(found)
+
     # -- other opsets and hashes --------------------------------------------------------------------------------
 
     def model_at(self, opset: int) -> ir.Model:

@@ -159,10 +159,10 @@ def rounded_weight(network: Network, site: Site, precision: Precision, other: Pr
 
 
 def rounded_constant(network: Network, tensor: str, precision: Precision) -> np.ndarray:
-    """A constant rounded to FP16 or BF16, float32; what exceeds FP16 is clamped."""
+    """A constant rounded to FP16 or BF16, float32; a mask beyond FP16 is clamped."""
     array = network.constant(tensor)
     if precision is Precision.FP16:
-        if float(network.constant_amax(tensor)) > FP16_MAX:
+        if network.is_mask(tensor):
             array = np.clip(array, np.float32(-FP16_MASK), np.float32(FP16_MASK))
         return array.astype(np.float16).astype(np.float32)
     return array.astype(ml_dtypes.bfloat16).astype(np.float32)
@@ -211,6 +211,8 @@ class _GatedLowering:
         self.weight_inputs: dict[str, WeightInput] = {}
         self.reference_sums: dict[str, tuple[ir.Value, ir.Value, ir.Value, ir.Value]] = {}
         self.inner_shapes: dict[str, frozenset[str]] = {}
+        self.requested: frozenset[str] = frozenset()
+        self.kept: dict[str, ir.Value] = {}
 
     # -- the whole ----------------------------------------------------------------------------------------------
 
@@ -223,6 +225,7 @@ class _GatedLowering:
         for value in network.model.graph.initializers.values():
             self._weight(value.name, value.const_value)
         outputs = outputs or tuple(info.name for info in network.outputs)
+        self.requested = frozenset(outputs)
         self._declare_inputs()
         if reference:
             self._emit_reference()
@@ -318,7 +321,8 @@ class _GatedLowering:
         test = {name: value for name, value in self.values.items() if name in shared}
         for unit in self._order():
             if isinstance(unit, Group):
-                test.update(self._emit_group(unit, test, tuple(dict.fromkeys((*unit.outputs, unit.tail)))))
+                inner = [t for name in unit.layers for t in network.layer(name).outputs if t in self.requested]
+                test.update(self._emit_group(unit, test, tuple(dict.fromkeys((*unit.outputs, unit.tail, *inner)))))
             elif not all(not tensor or tensor in test for tensor in unit.outputs):
                 self._copy_layer(unit, test, self.nodes, f"test/{unit.name}")
         return test
@@ -503,7 +507,7 @@ class _GatedLowering:
         """Whether rounding what a layer copies is cheaper than rounding what it copies from (an embedding table)."""
         if layer.kind is not Kind.COPY:
             return False
-        return tensor not in self.network.constants or float(self.network.constant_amax(tensor)) <= FP16_MAX
+        return tensor not in self.network.constants or not self.network.is_mask(tensor)
 
     def _round_results(self, group: Group, layer: Layer, node: ir.Node, typed: Sequence[str], precision: Precision,
                        local: _Scope, coarse: set[str], wanted: Sequence[str], nodes: list[ir.Node]) -> None:
@@ -523,7 +527,7 @@ class _GatedLowering:
             coarse.add(tensor)
 
     def _rounded(self, value: ir.Value, tensor: str, precision: Precision, nodes: list[ir.Node]) -> ir.Value:
-        """A tensor from outside rounded to a precision; a constant beyond FP16 is clamped first."""
+        """A tensor from outside rounded to a precision; a mask beyond FP16 is clamped first."""
         network = self.network
         if tensor in network.constants:
             sizes = value.shape.numpy() if value.shape is not None and value.shape.is_static() else None
@@ -532,7 +536,7 @@ class _GatedLowering:
                 if name not in self.initializers:
                     self._held(rounded_constant(network, tensor, precision), name)
                 return self.initializers[name]
-            if precision is Precision.FP16 and float(network.constant_amax(tensor)) > FP16_MAX:
+            if precision is Precision.FP16 and network.is_mask(tensor):
                 low, high = self._scalar(-FP16_MASK), self._scalar(FP16_MASK)
                 value = self._add(nodes, "Clip", [value, low, high], {}, "clamped")
         return self._round(value, precision, nodes)
@@ -592,7 +596,7 @@ class _GatedLowering:
         if gates is None:
             self.nodes.extend(exact)
             return row
-        coarse = self._coarse(group, self.values, (tail,), direct=False)
+        coarse = self._coarse(group, self._with_masks_clamped(group), (tail,), direct=False)
         alone = coarse.outputs[0]
         nodes = list(coarse)
         coarse.outputs.clear()
@@ -601,6 +605,27 @@ class _GatedLowering:
         return self._choose_row(gates["fp32"], ir.Graph([], [row], nodes=exact, name=self._name("exact")),
                                 ir.Graph([], [measured], nodes=nodes, name=self._name("alone")), self.nodes)
 
+    def _with_masks_clamped(self, group: Group) -> Mapping[str, ir.Value]:
+        """The reference's tensors, those of the group's inputs that hold a mask clamped as the target holds it."""
+        masked = [tensor for tensor in group.inputs if tensor in self.network.masked]
+        if not masked or self.lower is not Precision.FP16:
+            return self.values
+        scope = _Scope(self.values)
+        for tensor in masked:
+            low, high = self._scalar(-FP16_MASK), self._scalar(FP16_MASK)
+            scope[tensor] = self._add(self.nodes, "Clip", [self.values[tensor], low, high], {}, "clamped")
+        return scope
+
+    def _unmasked(self, tensor: str, flat: ir.Value, nodes: list[ir.Node]) -> ir.Value:
+        """The flat tensor without what a mask hides: those elements say nothing about precision."""
+        if tensor not in self.network.masked:
+            return flat
+        if tensor not in self.kept:
+            reference = self._flat(self.values[tensor], self.nodes)
+            size = self._add(self.nodes, "Abs", [reference], {}, "size")
+            self.kept[tensor] = self._add(self.nodes, "Less", [size, self._scalar(FP16_MAX)], {}, "kept")
+        return self._add(nodes, "Where", [self.kept[tensor], flat, self._scalar(0.0)], {}, "unmasked")
+
     def _sums(self, tensor: str, test: ir.Value, nodes: list[ir.Node]) -> ir.Value:
         """The row of `SUMS`, without the count, of a tensor of the reference and its counterpart: float64 ``(8,)``.
 
@@ -608,7 +633,7 @@ class _GatedLowering:
         where the difference is not finite either, everything is, and NaN and Inf are counted.
         """
         squares, largest, reference, _ = self._reference_sums(tensor)
-        flat = self._flat(test, nodes)
+        flat = self._unmasked(tensor, self._flat(test, nodes), nodes)
         difference = self._add(nodes, "Sub", [flat, reference], {}, "difference")
         diff2 = self._reduce("ReduceSumSquare", difference, nodes)
         test2 = self._reduce("ReduceSumSquare", flat, nodes)
@@ -667,7 +692,7 @@ class _GatedLowering:
     def _reference_sums(self, tensor: str) -> tuple[ir.Value, ir.Value, ir.Value, ir.Value]:
         """Sum of squares and largest magnitude of a tensor of the reference, the tensor as one row, and its length."""
         if tensor not in self.reference_sums:
-            flat = self._flat(self.values[tensor], self.nodes)
+            flat = self._unmasked(tensor, self._flat(self.values[tensor], self.nodes), self.nodes)
             squares = self._reduce("ReduceSumSquare", flat, self.nodes)
             count = self._double(self._add(self.nodes, "Shape", [flat], {}, "shape"), self.nodes)
             self.reference_sums[tensor] = (squares, self._largest(flat, self.nodes), flat, count)

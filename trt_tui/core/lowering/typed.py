@@ -15,7 +15,7 @@ import onnx
 import onnx_ir as ir
 
 from trt_tui.core import scales
-from trt_tui.core.network import FP16_MASK, FP16_MAX, Group, Kind, Layer, Network, Site
+from trt_tui.core.network import FP16_MASK, Group, Kind, Layer, Network, Site
 from trt_tui.core.opening import ir_version_for
 from trt_tui.core.precision import Precision, PrecisionConfig
 
@@ -197,7 +197,7 @@ class _TypedLowering:
         return self.cast_cache[key]
 
     def _exceeds_fp16(self, value: ir.Value) -> bool:
-        return value.name in self.network.constants and float(self.network.constant_amax(value.name)) > FP16_MAX
+        return value.name in self.network.constants and self.network.is_mask(value.name)
 
     def _clamped(self, value: ir.Value) -> ir.Value:
         self.notes.append(f"Constant {value.name} exceeds FP16 and is clamped to ±{FP16_MASK:.0f}.")
