@@ -16,6 +16,7 @@ from tests.benchmarks import measure, prepared
 from tests.benchmarks.measure import Contestant
 
 MODULE = "tests.benchmarks.layerwise"
+OTHERS = {"qdq_loss_debug": "qdq_loss_debug", "Polygraphy, all marked": "polygraphy"}
 
 
 def ours(name: str, folder: str, kind: str):
@@ -79,7 +80,7 @@ def polygraphy(name: str, folder: str):
             for file in ("fp32.onnx", "int8.onnx")]
         results = Comparator.run(runners, data_loader=feeds)
         compared = Comparator.compare_accuracy(results, compare_func=CompareFunc.simple(check_error_stat="mean"))
-        return f"{len(compared[0][1][0])} tensors"
+        return f"{len(next(iter(compared[0].values()))[0])} tensors"
 
     return run
 
@@ -119,8 +120,11 @@ def report(name: str, directory: Path, rounds: int, only_ours: bool) -> None:
         ], rounds)
         if not only_ours:
             measure.once(Contestant("quantizer", MODULE, "quantizer", (name, folder)))
-            for label, function in (("qdq_loss_debug", "qdq_loss_debug"), ("Polygraphy, all marked", "polygraphy")):
-                results[label] = measure.once(Contestant(label, MODULE, function, (name, folder)))
+            for label, function in OTHERS.items():
+                try:
+                    results[label] = measure.once(Contestant(label, MODULE, function, (name, folder)))
+                except RuntimeError as error:
+                    print(f"\n{name}: {error}, so it has no row.")
     plain = [results["plain FP32"], results["plain INT8"]]
     limit_s, limit_mb = sum(one.median_s for one in plain), max(one.peak_mb for one in plain)
     rows = [("limit", limit_s, 1.0, "", round(limit_mb), 1.0, "")]
@@ -133,7 +137,7 @@ def report(name: str, directory: Path, rounds: int, only_ours: bool) -> None:
     print(measure.table(["", "run s", "/ limit", "with loading s", "peak MB", "/ limit", "what"], rows))
     if not only_ours:
         own = results["trt-tui accumulated"]
-        for label in ("qdq_loss_debug", "Polygraphy, all marked"):
+        for label in OTHERS.keys() & results.keys():
             other = results[label]
             print(f"\n{label}: {other.median_s / (own.median_s + own.prepared_s):.1f} times the time of trt-tui "
                   f"accumulated with loading, {other.peak_bytes / own.peak_bytes:.1f} times its memory.")

@@ -8,7 +8,6 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from trt_tui.backends import blocked
 from trt_tui.core.runner import Capabilities, TensorInfo
 from trt_tui.errors import BackendUnavailableError, InputError, TrtTuiError
 
@@ -22,9 +21,6 @@ _TYPES = {"tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(flo
           "tensor(int64)": np.int64, "tensor(int32)": np.int32, "tensor(int16)": np.int16, "tensor(int8)": np.int8,
           "tensor(uint8)": np.uint8, "tensor(uint16)": np.uint16, "tensor(uint32)": np.uint32,
           "tensor(uint64)": np.uint64, "tensor(bool)": np.bool_}
-
-
-_FOUND: dict[str, int] = {}
 
 
 class OnnxRuntimeBackend:
@@ -63,8 +59,7 @@ class OnnxRuntimeBackend:
         """Loads a network; its big weights are shared with ``model``, not copied.
 
         Args:
-            lean: For the lowest peak memory: no memory pattern, constant folding off, big weights fed to each run. On
-                the CPU, Convs run in the blocked layout.
+            lean: For the lowest peak memory: no memory pattern, constant folding off, big weights fed to each run.
             optimize: False keeps every operator as written (no fusion).
 
         Raises:
@@ -74,16 +69,13 @@ class OnnxRuntimeBackend:
         levels = self._ort.GraphOptimizationLevel
         options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimize else levels.ORT_DISABLE_ALL
         arguments = {}
-        kernels: dict[str, blocked.Kernel] = {}
         weights: dict[str, np.ndarray] = {}
         inputs = [value.name for value in model.graph.inputs]
         if lean:
             options.enable_mem_pattern = False
             arguments["disabled_optimizers"] = ["ConstantFolding"]
             model = model.clone()
-            if optimize and self.provider == "cpu" and self._block() > 1:
-                kernels = blocked.apply(model, self._block())
-            weights = _fed_weights(model, kernels)
+            weights = _fed_weights(model)
         proto, names, arrays = _without_weights(model)
         values = [self._ort.OrtValue.ortvalue_from_numpy(array) for array in arrays]
         if names:
@@ -96,7 +88,7 @@ class OnnxRuntimeBackend:
         except Exception as error:
             raise InputError("ONNX Runtime does not take this network", _first_line(error),
                              "Check it with onnx.checker; operators of other domains need their library.") from None
-        return OnnxRuntimeRunner(session, (values, arrays), inputs, weights, kernels)
+        return OnnxRuntimeRunner(session, (values, arrays), inputs, weights)
 
     def _options(self):
         options = self._ort.SessionOptions()
@@ -106,13 +98,6 @@ class OnnxRuntimeBackend:
             options.intra_op_num_threads = self._threads
         return options
 
-    def _block(self) -> int:
-        """Channels in a block of ONNX Runtime's CPU layout; 1 where it has none."""
-        if "block" not in _FOUND:
-            _FOUND["block"] = blocked.find_block(lambda model: self._ort.InferenceSession(
-                model, self._options(), providers=["CPUExecutionProvider"]))
-        return _FOUND["block"]
-
 
 class OnnxRuntimeRunner:
     """One loaded network.
@@ -121,28 +106,19 @@ class OnnxRuntimeRunner:
         kept_alive: What the session reads but does not own.
         inputs: Names of what a run is given, in order.
         weights: What every run is fed beside that.
-        kernels: What is made of the feeds and weights in the blocked layout.
     """
 
-    def __init__(self, session, kept_alive: object, inputs: Sequence[str], weights: Mapping[str, np.ndarray],
-                 kernels: Mapping[str, blocked.Kernel]) -> None:
+    def __init__(self, session, kept_alive: object, inputs: Sequence[str], weights: Mapping[str, np.ndarray]) -> None:
         self._session = session
         self._kept_alive = kept_alive
         self._weights = weights
-        self._kernels = kernels
-        self._sources = frozenset(kernel.source for kernel in kernels.values())
-        self._made: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         known = {one.name: _info(one) for one in session.get_inputs()}
-        self._taken = frozenset(known)
         self.inputs = tuple(known[name] for name in inputs if name in known)
         self.outputs = tuple(_info(one) for one in session.get_outputs())
 
     def run(self, feeds: Mapping[str, np.ndarray], fetch: Sequence[str] | None = None) -> dict[str, np.ndarray]:
         names = list(fetch) if fetch is not None else [info.name for info in self.outputs]
         fed = {**self._weights, **feeds}
-        if self._kernels:
-            fed.update(blocked.feed(self._kernels, fed, self._made))
-            fed = {name: array for name, array in fed.items() if name in self._taken or name not in self._sources}
         try:
             return dict(zip(names, self._session.run(names, fed), strict=True))
         except Exception as error:
@@ -153,7 +129,6 @@ class OnnxRuntimeRunner:
         self._session = None
         self._kept_alive = None
         self._weights = {}
-        self._made = {}
 
     def __enter__(self) -> OnnxRuntimeRunner:
         return self
@@ -171,23 +146,10 @@ def _first_line(error: Exception) -> str:
     return text.splitlines()[0] if text else type(error).__name__
 
 
-def _fed_weights(model: ir.Model, kernels: dict[str, blocked.Kernel]) -> dict[str, np.ndarray]:
-    """Turns big initializers into inputs, in place, and drops what only blocked kernels are made of.
-
-    Args:
-        kernels: Blocked kernels by input name; those made of initializers are taken out, and made.
-
-    Returns:
-        What every run is fed: arrays by input name.
-    """
+def _fed_weights(model: ir.Model) -> dict[str, np.ndarray]:
+    """Turns big initializers into inputs, in place; returns what every run is fed, by input name."""
     graph = model.graph
     weights = {}
-    for name, kernel in list(kernels.items()):
-        if kernel.source in graph.initializers:
-            weights[name] = kernel(graph.initializers[kernel.source].const_value.numpy())
-            del kernels[name]
-            if not graph.initializers[kernel.source].uses():
-                del graph.initializers[kernel.source]
     for value in list(graph.initializers.values()):
         tensor = value.const_value
         if tensor.nbytes < _FED_BYTES or tensor.dtype == ir.DataType.STRING or value.is_graph_output():
@@ -200,10 +162,6 @@ def _fed_weights(model: ir.Model, kernels: dict[str, blocked.Kernel]) -> dict[st
         value.const_value = None
         if not value.is_graph_input():
             graph.inputs.append(value)
-    sources = {kernel.source for kernel in kernels.values()}
-    for value in list(graph.inputs):
-        if value.name in sources and not value.uses():
-            graph.inputs.remove(value)
     return weights
 
 
