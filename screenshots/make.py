@@ -1,6 +1,8 @@
 """Takes the screenshots of the README from the real app on the bundled network.
 
-    python screenshots/make.py            writes SVG and, with cairosvg and the font DejaVu Sans Mono installed, PNG beside this file
+    python screenshots/make.py [NAME ...]
+
+It writes SVG and, with cairosvg and the font DejaVu Sans Mono installed, PNG beside this file.
 
 Figures are measured on the machine that runs this; nothing is staged but the size of the terminal.
 """
