@@ -139,8 +139,10 @@ def test_ctrl_c_is_exit_code_130_and_leaves_no_child(tmp_path, mlp):
             time.sleep(3600)
             yield {}
     """))
+    # A shell that runs this in the background hands SIGINT down as ignored.
     with subprocess.Popen([sys.executable, "-m", "trt_tui", "compare", mlp.model, "--data", tmp_path / "slow.py"],
-                          stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
+                          stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+                          preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler)) as program:
         while not (tmp_path / "child").exists() or not (tmp_path / "child").read_text():
             time.sleep(0.02)
         program.send_signal(signal.SIGINT)
