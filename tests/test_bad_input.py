@@ -242,7 +242,6 @@ def test_a_metric_that_is_none(refused, mlp, spec):
 @pytest.mark.parametrize(("options", "named"), [
     (["--judge", "no_such"], "no_such"),
     (["--judge", "y[9:]"], "y[9:]"),
-    (["--judge", "/fc1/Gemm_output_0"], "/fc1/Gemm_output_0"),
     (["--target", "sqnr>20"], "sqnr>20"),
     (["--shapes", "x:4"], "x:4"),
     (["--shapes", "z:4x16"], "z"),

@@ -93,7 +93,8 @@ class Histogram:
         if not math.isfinite(largest):
             raise ValueError("NaN" if math.isnan(largest) else "an infinity")
         self.amax = max(self.amax, largest)
-        self._grow(math.frexp(largest)[1])
+        if largest > 0:
+            self._grow(math.frexp(largest)[1])
         bins = (block * np.float32(1 / self.width)).astype(np.intp)
         self.counts += np.bincount(bins, minlength=self.BINS)
 
