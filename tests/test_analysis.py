@@ -406,6 +406,22 @@ def test_fp16_underflow_is_named(analysed):
     assert warning == "max 1.0e-05 lies below FP16's least normal 6.1e-05"
 
 
+def test_values_that_fp16_cannot_hold_are_counted_in_every_run(analysed):
+    inputs = {"x": np.ones((4, 16), np.float32)}
+    inputs["x"][:, 0] = 1e5
+    inputs["x"][:, 1:3] = 1e-9
+    analysis = analysed(single("Relu", 1.0), inputs)
+    found = last(analysis.layers({"fp16": FP16, "fp32": FP32}, {}))
+    group = analysis.network.groups[0].name
+    for run in ("fp16", "fp32"):
+        assert (found[run][group].fp16_over, found[run][group].fp16_under) == (4, 8)
+    assert "(4 values)" in found["fp16"][group].warning
+    inputs["x"][:, 0] = 1
+    small = analysed(single("Relu", 1.0), inputs)
+    warning = last(small.layers({"fp16": FP16}, {}))["fp16"][group].warning
+    assert warning == "12 % underflow: below FP16's least magnitude 6e-08"
+
+
 def test_a_reference_with_nan_is_an_error(analysed):
     analysis = analysed(single("Sqrt"), {"x": -np.ones((4, 16), np.float32)})
     with pytest.raises(InputError, match="yields NaN at y"):

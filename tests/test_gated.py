@@ -20,8 +20,8 @@ from trt_tui.core.calibration import calibrate
 from trt_tui.core.lowering.gated import SUMS, Gated, lower_gated, rounded_weight
 from trt_tui.core.lowering.typed import lower_typed
 from trt_tui.core.metrics import Sums
-from trt_tui.core.network import FP16_MAX, Network
-from trt_tui.core.precision import Precision, PrecisionConfig
+from trt_tui.core.network import Network
+from trt_tui.core.precision import FP16_MAX, Precision, PrecisionConfig
 from trt_tui.core.samples import load_samples
 
 FP32, FP16, BF16, INT8 = Precision.FP32, Precision.FP16, Precision.BF16, Precision.INT8
@@ -248,7 +248,7 @@ def test_sums_are_those_of_numpy(name, config, case, backend):
     tails = tuple(group.tail for group in one.network.groups)
     gated = lower_gated(one.network, other=config.other, outputs=tails, reference=True)
     with backend.load(gated.model, lean=True) as runner:
-        result = runner.run({**one.feeds, **gated.feeds(config, one.ranges)})
+        result = runner.run({**one.feeds, **gated.feeds(config, one.ranges), gated.counting: np.array(True)})
     table = result[gated.accumulated]
     assert table.shape == (len(gated.measured), len(SUMS)) and table.dtype == np.float64
     for row, tail in zip(table, tails, strict=True):
@@ -258,7 +258,7 @@ def test_sums_are_those_of_numpy(name, config, case, backend):
             kept = np.abs(reference) < FP16_MAX
             assert not kept.all()
             reference, test = np.where(kept, reference, 0), np.where(kept, test, 0)
-        expected.add(reference, test)
+        expected.add(reference, test, fp16=True)
         for column, value in zip(SUMS, row, strict=True):
             wanted = getattr(expected, column)
             # A difference of nearly equal numbers is rounded to float32 inside the graph.
@@ -326,6 +326,21 @@ def test_overflow_is_counted_where_it_arises(opened, backend):
     assert (second["inf"], second["nan"], second["count"]) == (0, 1, 1)
     alone = dict(zip(SUMS, result[gated.isolated][0], strict=True))
     assert (alone["inf"], alone["nan"]) == (2, 0)
+
+
+def test_what_fp16_cannot_hold_is_counted_on_request(opened, backend):
+    b = networks.Builder(0)
+    b.node("Relu", ["x"], "/relu", output="y")
+    network = opened(b.model([networks.floats("x", "batch")], [networks.floats("y", "batch")]))
+    gated = lower_gated(network, reference=True)
+    x = np.array([0, -1, 1, 2.0**-24, 2.0**-25, 1e-30, 65504, 65505, 1e9, np.inf], np.float32)
+    feeds = {"x": x, **gated.feeds(PrecisionConfig.uniform(FP32), {})}
+    columns = [SUMS.index("fp16_over"), SUMS.index("fp16_under")]
+    with backend.load(gated.model, lean=True) as runner:
+        silent = runner.run(feeds)[gated.accumulated]
+        counted = runner.run({**feeds, gated.counting: np.array(True)})[gated.accumulated]
+    assert silent[0, columns].tolist() == [0, 0]
+    assert counted[0, columns].tolist() == [3, 2]
 
 
 @pytest.mark.parametrize(("size", "tolerance"), [(800_000, 1e-4), (8_000_000, 2e-3)])

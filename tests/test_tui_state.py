@@ -266,8 +266,11 @@ def test_configs_newest_first_and_what_differs(session):
     first = session.config
     session.toggle(VIT.groups[:1])
     session.set_precision(VIT.groups[3:4], Precision.FP32)
-    lines = state.config_lines(session, {"A": first})
+    header, lines = state.config_table(session, {"A": first}, 60)
     assert [line.name for line in lines] == ["c2", "c1", "c0"]
+    narrow, _ = state.config_table(session, {"A": first}, 30)
+    assert "raised" in text(header) and "raised" not in text(narrow) and "ms" in text(narrow)
+    assert text(header).index("ms") + 2 == text(lines[0].line).rindex(state.NOTHING) + 1
     assert text(lines[0].line).startswith(" >c2") and text(lines[2].line).startswith("A c0")
     shown = "\n".join(text(line) for line in state.diff_lines(session, MODEL, first, session.config))
     assert MODEL.titles[VIT.groups[0].name] in shown and "FP32" in shown

@@ -19,11 +19,13 @@ from trt_tui.core.judge import INTEGER, Judged, class_scores, take
 from trt_tui.core.lowering.gated import EXACT, SUMS, Gated, lower_gated
 from trt_tui.core.metric import Metric
 from trt_tui.core.metrics import Sums
-from trt_tui.core.network import FP16_MAX, Group, Kind, Network
-from trt_tui.core.precision import Precision, PrecisionConfig
+from trt_tui.core.network import Group, Kind, Network
+from trt_tui.core.precision import FP16_LEAST, FP16_MAX, Precision, PrecisionConfig
 from trt_tui.core.runner import Backend, Runner
 from trt_tui.core.samples import Samples
 from trt_tui.errors import InputError, TrtTuiError
+
+_COUNTS = [SUMS.index("fp16_over"), SUMS.index("fp16_under")]
 
 REFERENCE_BYTES = 256 << 20
 """The reference's judged tensors stay in memory up to this size, and lie in a temporary file beyond."""
@@ -252,11 +254,17 @@ class Analysis:
             done, total = 0, len(indices) * len(configs)
             for index in indices:
                 feed = self.samples.feed(index)
+                counts = None  # of the reference, which all runs share
                 for run, config in configs.items():
-                    result = runner.run({**feed, **fed[run]}, fetch)
+                    counting = {gated.counting: np.array(counts is None and self.lower is Precision.FP16)}
+                    result = runner.run({**feed, **fed[run], **counting}, fetch)
                     for kind, name in (("accumulated", gated.accumulated), ("isolated", gated.isolated)):
                         if name is not None:
-                            for pooled, row in zip(sums[run][kind], result[name], strict=True):
+                            table = result[name]
+                            if counts is None:
+                                counts = table[:, _COUNTS]
+                            table[:, _COUNTS] = counts
+                            for pooled, row in zip(sums[run][kind], table, strict=True):
                                 pooled.merge(dict(zip(SUMS, row, strict=True)))
                     done += 1
                     errors[run] = self._group_errors(config, gated.measured, sums[run])
@@ -270,18 +278,28 @@ class Analysis:
             precision = config.precision_of(group)
             accumulated, alone = sums["accumulated"][position], sums["isolated"][position]
             isolated = alone.errors() if alone.count else None
-            result[name] = GroupErrors(precision, accumulated.errors(), isolated, accumulated.ref_max or None,
-                                       _warning(precision, self.other, accumulated, isolated))
+            fp16 = self.lower is Precision.FP16
+            result[name] = GroupErrors(
+                precision, accumulated.errors(), isolated, accumulated.ref_max or None,
+                _warning(precision, self.other, accumulated, isolated),
+                int(accumulated.fp16_over) if fp16 else None, int(accumulated.fp16_under) if fp16 else None)
         return result
+
+
+UNDERFLOW_SHARE = 0.05
+"""Underflow is worth a word where more than this share of a tensor's values is lost."""
 
 
 def _warning(precision: Precision, other: Precision, sums: Sums, isolated: Errors | None) -> str:
     around = other if precision is Precision.INT8 else precision
     if around is Precision.FP16 and sums.ref_max > FP16_MAX:
         lost = f": {isolated.inf + isolated.nan} Inf or NaN arise here" if isolated is not None and isolated.bad else ""
-        return f"max {sums.ref_max:.1e} exceeds FP16's {FP16_MAX:.0f}{lost}"
+        times = f" ({sums.fp16_over:,.0f} values)" if sums.fp16_over else ""
+        return f"max {sums.ref_max:.1e} exceeds FP16's {FP16_MAX:.0f}{times}{lost}"
     if around is Precision.FP16 and 0 < sums.ref_max < 2.0**-14:
         return f"max {sums.ref_max:.1e} lies below FP16's least normal 6.1e-05"
+    if around is Precision.FP16 and sums.fp16_under > UNDERFLOW_SHARE * sums.count:
+        return f"{100 * sums.fp16_under / sums.count:.0f} % underflow: below FP16's least magnitude {FP16_LEAST:.0e}"
     if isolated is not None and isolated.bad:
         return f"{isolated.nan} NaN and {isolated.inf} Inf arise here"
     return ""

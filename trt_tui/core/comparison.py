@@ -106,6 +106,8 @@ class GroupErrors:
         precision: What the group ran in.
         ref_max: Largest absolute value of the reference tensor.
         warning: Overflow or underflow in words, "" where there is none.
+        fp16_over: How many values of the reference tensor exceed FP16's largest; None where FP16 was not in question.
+        fp16_under: How many nonzero values lie below FP16's least magnitude; None where FP16 was not in question.
     """
 
     precision: Precision
@@ -113,6 +115,8 @@ class GroupErrors:
     isolated: Errors | None = None
     ref_max: float | None = None
     warning: str = ""
+    fp16_over: int | None = None
+    fp16_under: int | None = None
 
 
 @dataclass(frozen=True)

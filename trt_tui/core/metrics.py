@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trt_tui.core.comparison import Errors
+from trt_tui.core.precision import FP16_LEAST, FP16_MAX
 
 
 @dataclass
@@ -28,9 +29,11 @@ class Sums:
     ref_max: float = 0.0
     nan: float = 0.0
     inf: float = 0.0
+    fp16_over: float = 0.0
+    fp16_under: float = 0.0
 
-    def add(self, reference: np.ndarray, test: np.ndarray) -> None:
-        """Adds a pair of float arrays of one shape."""
+    def add(self, reference: np.ndarray, test: np.ndarray, fp16: bool = False) -> None:
+        """Adds a pair of float arrays of one shape; with ``fp16``, counts what of the reference FP16 cannot hold."""
         reference = np.asarray(reference, np.float64)
         test = np.asarray(test, np.float64)
         self.nan += float(np.count_nonzero(np.isnan(test) & ~np.isnan(reference)))
@@ -45,6 +48,10 @@ class Sums:
             self.diff_max = max(self.diff_max, float(np.max(np.abs(difference))))
             self.ref_max = max(self.ref_max, float(np.max(np.abs(reference))))
         self.count += difference.size
+        if fp16:
+            size = np.abs(reference)
+            self.fp16_over += float(np.count_nonzero(size > FP16_MAX))
+            self.fp16_under += float(np.count_nonzero((size < FP16_LEAST) & (size > 0)))
 
     def merge(self, values: Mapping[str, float]) -> None:
         """Adds sums taken elsewhere (inside a graph), by field name; maxima are combined, the rest is summed."""

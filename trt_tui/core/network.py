@@ -18,12 +18,9 @@ import onnx_ir as ir
 from trt_tui.core import groups as fusion
 from trt_tui.core.hierarchy import stated_scope
 from trt_tui.core.opening import Opened, constant_tensor, convert_opset, open_model
-from trt_tui.core.precision import FLOATS, Precision
+from trt_tui.core.precision import FLOATS, FP16_MAX, Precision
 from trt_tui.core.runner import TensorInfo
 from trt_tui.errors import InputError
-
-FP16_MAX = 65504.0
-"""The largest finite FP16 value."""
 
 FP16_MASK = FP16_MAX / 2
 """What a constant beyond FP16 is clamped to: such constants are masks (-3.4e38 in front of a Softmax), and half of the

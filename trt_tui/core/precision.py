@@ -12,6 +12,13 @@ if TYPE_CHECKING:
     from trt_tui.core.network import Group, Network
 
 
+FP16_MAX = 65504.0
+"""The largest finite FP16 value."""
+
+FP16_LEAST = 2.0**-24
+"""The least FP16 magnitude above zero (subnormal)."""
+
+
 class Precision(str, Enum):
     """A numeric format that a layer can be asked to run in.
 

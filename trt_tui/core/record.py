@@ -85,6 +85,8 @@ def run_record(network: Network | Outline, run: RunRecord) -> dict[str, Any]:
             entry["accumulated"] = errors_record(errors.accumulated)
         if errors.isolated is not None:
             entry["isolated"] = errors_record(errors.isolated)
+        if errors.fp16_over is not None:
+            entry["fp16_range"] = {"over": errors.fp16_over, "under": errors.fp16_under}
         if errors.warning:
             entry["warning"] = errors.warning
         for name in group.layers:

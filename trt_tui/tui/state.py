@@ -17,8 +17,8 @@ from typing import TypeAlias
 from trt_tui.core.calibration import TensorStats
 from trt_tui.core.comparison import EngineResult, Errors, GroupErrors, Share, Verdict
 from trt_tui.core.hierarchy import Blocks, FoldedRow, GroupRow, LayerRow, Row, Scope, blocks, build_tree
-from trt_tui.core.network import FP16_MAX, Group, Outline
-from trt_tui.core.precision import Precision, PrecisionConfig, rank
+from trt_tui.core.network import Group, Outline
+from trt_tui.core.precision import FP16_MAX, Precision, PrecisionConfig, rank
 from trt_tui.jobs.messages import Option
 from trt_tui.session import ConfigResults, Session
 
@@ -1240,12 +1240,15 @@ class ConfigLine:
     line: Line
 
 
-def config_lines(session: Session, marks: Mapping[str, PrecisionConfig], width: int = 60) -> list[ConfigLine]:
-    """The configs of the session, the newest first."""
+def config_table(session: Session, marks: Mapping[str, PrecisionConfig], width: int) -> tuple[Line, list[ConfigLine]]:
+    """The header and the configs of the session, the newest first, in as many columns as the width holds."""
     if session.outline is None:
-        return []
-    lines = []
+        return [], []
     letters = {config: mark for mark, config in marks.items()}
+    kind = session.target.kind if session.target is not None else "sqnr"
+    title = {"metric": next(iter(session.reference_metric), "metric")[:8], "sqnr": ""}.get(kind, kind[:8])
+    header = ["", "raised", "dB", title, "built", "ms", ""]
+    rows: list[tuple[PrecisionConfig, str, list[Span]]] = []
     for config, name in reversed(list(session.names.items())):
         results = results_of(session, config)
         verdict = results.verdict
@@ -1254,31 +1257,31 @@ def config_lines(session: Session, marks: Mapping[str, PrecisionConfig], width: 
         if verdict is None and config == config_of(session, "int8"):
             verdict = verdict_of(session, "int8")
         engine = results.engine
-        up = raised_count(session, config, session.outline)
         worst = verdict.worst if verdict is not None else None
-        line: Line = [
-            (letters.get(config, " "), "key"), (">" if config == session.config else " ", "strong"),
-            (f"{name:<5}", "strong" if config == session.config else ""), (f"{up:>4} up", "dim"),
-            (f"{decibel(worst[1].errors if worst else None)[0]:>8}", "bad" if verdict and verdict.bad else ""),
-            (f"{headline(session, verdict)[0]:>9}", "") if session.target and session.target.kind != "sqnr"
-            else ("", ""),
-            (f"{headline(session, engine.verdict, False)[0] if engine else NOTHING:>9}", "" if engine else "dim"),
-            (f"{number(engine.latency_ms[0]) if engine and engine.latency_ms else NOTHING:>8}",
-             "" if engine else "dim"),
-        ]
+        now = config == session.config
         reached = met(session, verdict)
-        if reached is not None:
-            line.append(("  passes" if reached else "  FAILS", "good" if reached else "bad"))
-        lines.append(ConfigLine(config, name, clip(line, width)))
-    return lines
+        rows.append((config, name, [
+            (f"{letters.get(config, ' ')}{'>' if now else ' '}{name}", "strong" if now else ""),
+            (f"{raised_count(session, config, session.outline)}", "dim"),
+            (decibel(worst[1].errors if worst else None)[0], "bad" if verdict and verdict.bad else ""),
+            (headline(session, verdict)[0] if title else "", ""),
+            (headline(session, engine.verdict, False)[0] if engine else NOTHING, "" if engine else "dim"),
+            (number(engine.latency_ms[0]) if engine and engine.latency_ms else NOTHING, "" if engine else "dim"),
+            ({True: "passes", False: "FAILS", None: ""}[reached], "good" if reached else "bad"),
+        ]))
+    kept = [i for i in range(len(header)) if header[i] or i in (0, 6)]
+    widths = {i: max(len(header[i]), *(len(cells[i][0]) for _, _, cells in rows)) for i in kept}
+    # What goes first where there is no room: how many are raised, then the decibels where the target is another figure.
+    for column in (1, 2):
+        if sum(widths[i] + 2 for i in kept) - 2 > width and column in kept and (column != 2 or title):
+            kept.remove(column)
 
+    def line(cells: Sequence[Span]) -> Line:
+        spans = [(f"{cells[i][0]:<{widths[i]}}" if i in (0, 6) else f"{cells[i][0]:>{widths[i]}}", cells[i][1])
+                 for i in kept]
+        return clip([span for one in spans for span in (("  ", ""), one)][1:], width)
 
-def config_header(session: Session) -> Line:
-    kind = session.target.kind if session.target is not None else "sqnr"
-    figure = ""
-    if kind != "sqnr":
-        figure = f"{(next(iter(session.reference_metric), 'metric') if kind == 'metric' else 'agree')[:8]:>9}"
-    return [(f"  {'':<5}{'':>7}{'dB':>8}{figure}{'built':>9}{'ms':>8}", "dim")]
+    return line([(text, "dim") for text in header]), [ConfigLine(config, name, line(cells)) for config, name, cells in rows]
 
 
 def diff_lines(session: Session, model: TreeModel, one: PrecisionConfig, other: PrecisionConfig) -> list[Line]:

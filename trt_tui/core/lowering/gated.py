@@ -21,8 +21,8 @@ import onnx_ir as ir
 
 from trt_tui.core import scales
 from trt_tui.core.lowering.typed import TYPES, typed_ports
-from trt_tui.core.network import FP16_MASK, FP16_MAX, Group, Kind, Layer, Network, Site
-from trt_tui.core.precision import Precision, PrecisionConfig
+from trt_tui.core.network import FP16_MASK, Group, Kind, Layer, Network, Site
+from trt_tui.core.precision import FP16_LEAST, FP16_MAX, Precision, PrecisionConfig
 
 EXACT = frozenset(
     "Relu MaxPool GlobalMaxPool Max Min Abs Neg Clip Sign ReduceMax ReduceMin Where ThresholdedRelu Floor Ceil "
@@ -32,10 +32,14 @@ EXACT = frozenset(
 ROUNDS_LATER = frozenset(("Relu",))
 """Operators that rounding commutes with: the rounding before them can stand behind them."""
 
-SUMS = ("diff2", "ref2", "test2", "diff1", "diff_max", "ref_max", "nan", "inf", "count")
+SUMS = ("diff2", "ref2", "test2", "diff1", "diff_max", "ref_max", "nan", "inf", "count", "fp16_over", "fp16_under")
 """What the reductions yield for each pair of tensors, in this order: sums of squares of difference, reference and
 test, sum and maximum of the absolute difference, maximum of the absolute reference, counts of NaN and of Inf that only
-test has, number of elements. Sums are accurate to 1e-4 of their value up to a million elements, to 2e-3 at ten."""
+test has, number of elements, and, where a run asks for them, how many values of the reference FP16 cannot hold: those
+beyond its largest and those below its least magnitude (both 0 where it does not ask). Sums are accurate to 1e-4 of their value up to a million elements, to 2e-3 at ten."""
+
+_MEASURED = SUMS.index("count")
+"""How many columns of a row depend on the test."""
 
 _STATIC_BYTES = 1 << 20
 """Constants up to this size are held a second time, rounded to the lower precision."""
@@ -67,6 +71,7 @@ class Gated:
         accumulated: Output name of the sums of the test branch, float64 shaped ``(len(measured), len(SUMS))``.
         isolated: The same of the isolated branch.
         measured: Groups in the order of the rows of the sums.
+        counting: Input name (bool scalar) of the gate for counting what FP16 cannot hold, where there are sums.
     """
 
     model: ir.Model
@@ -81,6 +86,7 @@ class Gated:
     accumulated: str | None
     isolated: str | None
     measured: tuple[str, ...]
+    counting: str | None = None
     _alive: weakref.WeakValueDictionary = field(default_factory=weakref.WeakValueDictionary, repr=False, compare=False)
     _last: list[np.ndarray] = field(default_factory=list, repr=False, compare=False)
 
@@ -122,6 +128,8 @@ class Gated:
         weights = {name: self._weight(weight.site, precisions[weight.group])
                    for name, weight in self.weight_inputs.items()}
         self._last[:] = weights.values()
+        if self.counting is not None:
+            fed[self.counting] = np.array(False)
         return fed | weights
 
     def _weight(self, site: Site, precision: Precision) -> np.ndarray:
@@ -213,6 +221,7 @@ class _GatedLowering:
         self.inner_shapes: dict[str, frozenset[str]] = {}
         self.requested: frozenset[str] = frozenset()
         self.kept: dict[str, ir.Value] = {}
+        self.counting: ir.Value | None = None
 
     # -- the whole ----------------------------------------------------------------------------------------------
 
@@ -245,6 +254,7 @@ class _GatedLowering:
                 graph_outputs.append(value)
         accumulated_name = isolated_name = None
         if reference:
+            self.counting = self._input("counting", ir.DataType.BOOL)
             kinds = ["accumulated", "isolated"] if isolated else ["accumulated"]
             tables = self._tables([network.group(name) for name in names], test, kinds)
             accumulated_name, isolated_name = (*(value.name for value in tables), None)[:2]
@@ -257,7 +267,8 @@ class _GatedLowering:
         gates = {group: {kind: v.name for kind, v in values.items()} for group, values in self.gate_values.items()}
         return Gated(model, network, self.lower, self.other, gates,
                      {t: v.name for t, v in self.scale_values.items()}, self.weight_inputs, output_names,
-                     reference_names, accumulated_name, isolated_name, names)
+                     reference_names, accumulated_name, isolated_name, names,
+                     self.counting.name if self.counting is not None else None)
 
     def _used(self, outputs: Sequence[ir.Value]) -> tuple[list[ir.Node], list[ir.Value]]:
         """Nodes and initializers that the outputs depend on."""
@@ -690,13 +701,38 @@ class _GatedLowering:
         return ir.Graph([], [row], nodes=nodes, name=self._name("careful"))
 
     def _reference_sums(self, tensor: str) -> tuple[ir.Value, ir.Value, ir.Value, ir.Value]:
-        """Sum of squares and largest magnitude of a tensor of the reference, the tensor as one row, and its length."""
+        """What the rows of a tensor share: its sum of squares, its largest magnitude, the tensor as one row, and the
+        last columns of `SUMS`: its length and what FP16 cannot hold, float64 ``(3,)``."""
         if tensor not in self.reference_sums:
             flat = self._unmasked(tensor, self._flat(self.values[tensor], self.nodes), self.nodes)
             squares = self._reduce("ReduceSumSquare", flat, self.nodes)
-            count = self._double(self._add(self.nodes, "Shape", [flat], {}, "shape"), self.nodes)
-            self.reference_sums[tensor] = (squares, self._largest(flat, self.nodes), flat, count)
+            length = self._double(self._add(self.nodes, "Shape", [flat], {}, "shape"), self.nodes)
+            counts = self._add(self.nodes, "Concat", [length, self._fp16_counts(flat)], {"axis": 0}, "counts")
+            self.reference_sums[tensor] = (squares, self._largest(flat, self.nodes), flat, counts)
         return self.reference_sums[tensor]
+
+    def _fp16_counts(self, flat: ir.Value) -> ir.Value:
+        """How many values FP16 cannot hold, too large and too small ones: float64 ``(2,)``; zeros unless asked for."""
+        nodes: list[ir.Node] = []
+        size = self._add(nodes, "Abs", [flat], {}, "size")
+        over = self._add(nodes, "Greater", [size, self._scalar(FP16_MAX)], {}, "over")
+        under = self._add(nodes, "And", [
+            self._add(nodes, "Less", [size, self._scalar(FP16_LEAST)], {}, "small"),
+            self._add(nodes, "Greater", [size, self._scalar(0.0)], {}, "nonzero")], {}, "under")
+        counts = self._double(self._add(nodes, "Concat", [
+            self._reduce("ReduceSum", self._add(nodes, "Cast", [flags], {"to": int(ir.DataType.INT64)}, "flags"), nodes)
+            for flags in (over, under)], {"axis": 0}, "counts"), nodes)
+        none = ir.node("Identity", [self._array(np.zeros(2, np.float64), "none64")], name=self._name("none"))
+        for value in (counts, none.outputs[0]):
+            value.name = value.name or self._name("counts")
+            value.type, value.shape = ir.TensorType(ir.DataType.DOUBLE), ir.Shape([2])
+        branches = {"then_branch": ir.Graph([], [counts], nodes=nodes, name=self._name("counted")),
+                    "else_branch": ir.Graph([], [none.outputs[0]], nodes=[none], name=self._name("uncounted"))}
+        node = ir.node("If", [self.counting], branches, name=self._name("if/counts"))
+        node.outputs[0].name = node.name
+        node.outputs[0].type, node.outputs[0].shape = ir.TensorType(ir.DataType.DOUBLE), ir.Shape([2])
+        self.nodes.append(node)
+        return node.outputs[0]
 
     def _flat(self, value: ir.Value, nodes: list[ir.Node]) -> ir.Value:
         return self._add(nodes, "Reshape", [value, self._array(np.array([-1], np.int64), "flat")], {}, "flat")
@@ -717,7 +753,7 @@ class _GatedLowering:
     def _declare_row(self, row: ir.Value) -> None:
         if row.name is None:
             row.name = self._name("row")
-        row.type, row.shape = ir.TensorType(ir.DataType.DOUBLE), ir.Shape([len(SUMS) - 1])
+        row.type, row.shape = ir.TensorType(ir.DataType.DOUBLE), ir.Shape([_MEASURED])
 
     def _tables(self, groups: Sequence[Group], test: Mapping[str, ir.Value], kinds: Sequence[str]) -> list[ir.Value]:
         """The sums of all groups, one table ``(len(groups), len(SUMS))`` for each kind.
@@ -727,13 +763,13 @@ class _GatedLowering:
         """
         rows: list[ir.Node] = []
         for group in groups:
-            count = self._reference_sums(group.tail)[3]
+            counts = self._reference_sums(group.tail)[3]
             for kind in kinds:
                 if kind == "isolated":
                     row = self._isolated(group)
                 else:
                     row = self._sums(group.tail, test[group.tail], self.nodes)
-                self._add(rows, "Concat", [row, count], {"axis": 0}, f"row/{kind}")
+                self._add(rows, "Concat", [row, counts], {"axis": 0}, f"row/{kind}")
         columns = [node.outputs[0] for node in rows]
         self.nodes.extend(reversed(rows))
         joined = self._add(self.nodes, "Concat", columns, {"axis": 0}, "rows")

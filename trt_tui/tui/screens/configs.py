@@ -14,7 +14,7 @@ from textual.widgets.option_list import Option
 
 from trt_tui.core.precision import PrecisionConfig
 from trt_tui.tui.screens.dialogs import CLOSE, Choices, Dialog
-from trt_tui.tui.state import config_header, config_lines
+from trt_tui.tui.state import config_table
 from trt_tui.tui.widgets.lines import Lines
 
 if TYPE_CHECKING:
@@ -36,9 +36,10 @@ class ConfigList(Choices):
         self.configs: list[PrecisionConfig] = []
         self._shown: list = []
 
-    def show(self, main: MainScreen) -> None:
-        """Fills the list anew where it changed; the cursor stays on its config."""
-        lines = config_lines(main.session, main.marks)
+    def show(self, main: MainScreen, header: Lines) -> None:
+        """Fills the list and its header anew where they changed; the cursor stays on its config."""
+        titles, lines = config_table(main.session, main.marks, header.size.width - 1 or 60)
+        header.lines = [[(" ", ""), *titles]]  # an option stands one cell in
         shown = [one.line for one in lines]
         if shown == self._shown:
             return
@@ -77,13 +78,16 @@ class ConfigsPage(Dialog):
     def compose(self) -> ComposeResult:
         with Vertical(classes="box page"):
             yield Static("Configs", classes="heading")
-            yield Lines([config_header(self.main.session)], id="config-header")
+            yield Lines(id="config-header")
             yield ConfigList()
             yield Static("enter takes it up  m marks A, then B  d diff  esc close", classes="hint")
 
     def on_mount(self) -> None:
-        self.query_one(ConfigList).show(self.main)
+        self.call_after_refresh(self.show)
         self.query_one(ConfigList).focus()
+
+    def show(self) -> None:
+        self.query_one(ConfigList).show(self.main, self.query_one("#config-header", Lines))
 
     def on_config_list_taken(self, event: ConfigList.Taken) -> None:
         self.dismiss(event.config)
@@ -91,7 +95,7 @@ class ConfigsPage(Dialog):
     def action_mark(self) -> None:
         if (config := self.query_one(ConfigList).chosen) is not None:
             self.main.mark_config(config)
-            self.query_one(ConfigList).show(self.main)
+            self.show()
 
     def action_diff(self) -> None:
         self.main.perform("diff")

@@ -219,8 +219,7 @@ class MainScreen(Screen):
         self.query_one("#verdict", Lines).lines = state.verdict_lines(session, width)
         if figures:
             self.draw_tree()
-        self.query_one("#configs-header", Lines).lines = [state.config_header(session)]
-        self.query_one("#configs", ConfigList).show(self)
+        self.query_one("#configs", ConfigList).show(self, self.query_one("#configs-header", Lines))
         self.draw_detail()
         self.draw_status()
 
@@ -757,7 +756,7 @@ class MainScreen(Screen):
         config = configs.chosen if configs.has_focus and configs.chosen is not None else self.session.config
         self.mark_config(config)
         letter = next((mark for mark, one in self.marks.items() if one == config), None)
-        configs.show(self)
+        configs.show(self, self.query_one("#configs-header", Lines))
         name = state.config_name(self.session, config)
         self.say(f"{name} is {letter}" if letter else f"{name} is no longer marked", "")
 
