@@ -104,6 +104,7 @@ def _read(path: Path) -> ir.Model:
         raise InputError(f"{path} is empty", "the file has 0 bytes", "Copy or export the network again.")
     try:
         model = ir.load(path)
+        _let_go_of_the_file(model)
     except PermissionError as error:
         raise InputError(f"{path} cannot be read", str(error), "Check the file's permissions.") from None
     except FileNotFoundError as error:
@@ -117,6 +118,28 @@ def _read(path: Path) -> ir.Model:
         raise InputError(f"{path} is not an ONNX network", "it holds no graph",
                          "It may be truncated or another format: copy or export the network again.")
     return model
+
+
+def _let_go_of_the_file(model: ir.Model) -> None:
+    """Takes tensors out of the parsed file: one that stays there copies itself at each reading and keeps all others."""
+    graphs = [model.graph, *model.graph.subgraphs()]
+    for function in model.functions.values():
+        graphs += [function.graph, *function.graph.subgraphs()]
+    for graph in graphs:
+        for value in graph.initializers.values():
+            value.const_value = _in_memory(value.const_value)
+        for node in graph:
+            for name, attr in list(node.attributes.items()):
+                if attr.type == ir.AttributeType.TENSOR:
+                    node.attributes[name] = ir.AttrTensor(name, _in_memory(attr.value), attr.doc_string)
+
+
+def _in_memory(tensor: ir.TensorProtocol | None) -> ir.TensorProtocol | None:
+    if not isinstance(tensor, ir.serde.TensorProtoTensor):
+        return tensor
+    if tensor.dtype == ir.DataType.STRING:
+        return ir.StringTensor(tensor.string_data(), shape=ir.Shape(tensor.shape), name=tensor.name)
+    return ir.Tensor(tensor.numpy(), dtype=tensor.dtype, shape=ir.Shape(tensor.shape), name=tensor.name)
 
 
 def _external_error(path: Path, cause: str) -> InputError:
