@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import signal
@@ -191,10 +192,11 @@ def test_int8_without_ranges_or_data_is_an_error(run, mlp, tmp_path):
     assert not (tmp_path / "typed.onnx").exists()
 
 
-@pytest.mark.parametrize("arguments", [["-o", "x.engine"], ["-o", "x.onnx", "--backend", "tensorrt"]])
+@pytest.mark.skipif(importlib.util.find_spec("tensorrt") is not None, reason="TensorRT is installed")
+@pytest.mark.parametrize("arguments", [["-o", "x.engine"], ["-o", "x.engine", "--backend", "tensorrt"]])
 def test_an_engine_is_not_available_here(run, mlp, config, arguments):
     code, _, err = run("build", mlp.model, "--config", config, *arguments)
-    assert code == 3 and "trtexec" in err
+    assert code == 3 and ("typed.onnx" in err or "pip install" in err)
 
 
 def test_a_calibration_cache_goes_out_and_comes_in(run, mlp, config, tmp_path):

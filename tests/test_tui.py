@@ -11,17 +11,18 @@ import pytest
 from textual.widgets import Input
 
 from tests import networks
-from tests.tui_fake import FakeSession, outline_of
+from tests.tui_fake import H200, NO_GPU, FakeSession, outline_of
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
 from trt_tui.jobs import messages
-from trt_tui.tui import actions, state
+from trt_tui.tui import actions, spans
 from trt_tui.tui.app import TrtTuiApp
 from trt_tui.tui.screens import main as main_screen
 from trt_tui.tui.screens.configs import ConfigList, ConfigsPage
 from trt_tui.tui.screens.dialogs import ErrorDialog, Page, Picker, Prompt, Question
-from trt_tui.tui.screens.export import ExportDialog
+from trt_tui.tui.screens.export import FORMATS, ExportDialog
 from trt_tui.tui.screens.help import HelpPage
+from trt_tui.tui.screens.log import LogPage
 from trt_tui.tui.state import GroupRow, Measure, Scope, View
 from trt_tui.tui.widgets.lines import Lines, Rule
 
@@ -470,6 +471,144 @@ async def test_leads_from_the_verdict_to_the_export(tmp_path):
         assert "e exports precision.json" in status(main)
 
 
+async def test_builds_an_engine_and_tells_what_it_made(tmp_path):
+    async with opened(tmp_path, builder=H200, otherwise={VIT.groups[0].name: Precision.FP16}) as (app, main, pilot):
+        assert not main.has_class("-checked")
+        await press(pilot, "b")
+        await settle(pilot)
+        result = app.session.results[app.session.config].engine
+        assert "built in 26 s with a timing cache" in status(main)
+        assert main.has_class("-checked") and "graph is sound" in verdict(main)[2]
+        assert main.query_one("#verdict").size.height == 6
+        assert spans.number(result.latency_ms[0]) in verdict(main)[5]
+        rows = [main.tree.text_of(index) for index in range(len(main.tree.rows))]
+        assert any("FP16≠" in row for row in rows) and any("fused" in row for row in rows)
+        assert main.query_one("#tree-header", Lines).text.endswith("ms")
+        await press(pilot, "escape")
+        assert main.message is None and main.last_word == "✓ built c0"
+
+
+async def test_the_titles_stand_over_their_columns(tmp_path):
+    async with opened(tmp_path, builder=H200) as (_, main, pilot):
+        await press(pilot, "b", "t")
+        await settle(pilot)
+        header = main.query_one("#tree-header", Lines).text
+        row = main.tree.text_of(0)
+        assert row[header.index("engine"):].startswith("INT8") and row[header.index("asked"):].startswith("INT8")
+        assert len(row) == len(header)
+
+
+async def test_a_gap_leads_to_what_to_check(tmp_path):
+    async with opened(tmp_path, builder=H200, worse_db=5.2) as (app, main, pilot):
+        await press(pilot, "i")
+        assert app.screen is main and "nothing was built yet" in status(main)
+        await press(pilot, "b")
+        await settle(pilot)
+        assert "5.2 dB worse than simulated: i says what to check" in status(main)
+        await press(pilot, "i")
+        assert isinstance(app.screen, Page)
+        assert "What to check: it is 5.2 dB worse than simulated" in app.screen.text
+        await press(pilot, "escape")
+        assert app.screen is main and "i says what to check" in status(main)
+
+
+async def test_a_quick_preview(tmp_path):
+    async with opened(tmp_path, builder=H200) as (app, main, pilot):
+        await press(pilot, "f6")
+        await settle(pilot)
+        assert messages.Build(app.session.config, True) in app.session._client.sent
+        assert "preview" in verdict(main)[5] and "preview built in 5.1 s" in status(main)
+
+
+async def test_onnx_runtime_has_no_preview(tmp_path):
+    async with opened(tmp_path) as (app, main, pilot):
+        await press(pilot, "f6")
+        assert "ONNX Runtime builds in a moment" in status(main)
+        assert not any(isinstance(request, messages.Build) for request in app.session._client.sent)
+
+
+async def test_an_engine_that_cannot_run_here(tmp_path):
+    async with opened(tmp_path, builder=NO_GPU) as (_, main, pilot):
+        assert "TensorRT-RTX 1.7, builds only" in main.query_one("#header", Lines).text
+        await press(pilot, "b")
+        await settle(pilot)
+        assert "built, cannot run here" in verdict(main)[4] and "cannot run here · 23.0 MB" in status(main)
+
+
+async def test_one_build_at_a_time(tmp_path):
+    async with opened(tmp_path, builder=H200, answers=("Open", "Compare")) as (app, main, pilot):
+        await press(pilot, "b", "b")
+        assert "a build is going on: x stops it" in status(main)
+        await press(pilot, "f6")
+        assert "a build is going on: x stops it" in status(main)
+        assert sum(isinstance(request, messages.Build) for request in app.session._client.sent) == 1
+
+
+async def test_a_build_of_unknown_length_counts_seconds(tmp_path, monkeypatch):
+    monkeypatch.setattr(main_screen, "TICK_S", 0.02)
+    async with opened(tmp_path, builder=H200, answers=("Open", "Compare")) as (app, main, pilot):
+        await press(pilot, "b")
+        app.deliver(messages.Progress(max(app.session._jobs), "building", 0, 0))
+        await settle(pilot)
+        main._phase_since -= 34
+        await pilot.pause(0.1)
+        assert "building, 34 s" in status(main) and "x stops the build" in status(main)
+        app.deliver(messages.Progress(max(app.session._jobs), "building: Timing tactics", 3, 98))
+        await settle(pilot)
+        assert "building: Timing tactics 3/98" in status(main)
+
+
+async def test_a_stopped_build_leaves_the_last_results(tmp_path):
+    async with opened(tmp_path, builder=H200) as (app, main, pilot):
+        await press(pilot, "b")
+        await settle(pilot)
+        before = verdict(main)[5]
+        app.session.answers.discard("Build")
+        await press(pilot, "b", "x")
+        assert app.session._client.stopped == 1
+        app.deliver(messages.Cancelled(max(app.session._jobs)))
+        await settle(pilot)
+        assert "the last results stay" in main.last_word
+        assert verdict(main)[5] == before and not app.session.building
+
+
+async def test_a_failed_build_shows_the_builders_lines_and_scrolls(tmp_path):
+    lines = [f"[E] tactic {index} failed: out of memory" for index in range(40)]
+    async with opened(tmp_path, builder=H200, answers=("Open", "Compare", "WhatIf")) as (app, main, pilot):
+        await press(pilot, "b")
+        app.deliver(messages.Note(max(app.session._jobs), "error: the last thing it said"))
+        app.deliver(messages.Failed(max(app.session._jobs), "TensorRT could not build the engine", "\n".join(lines),
+                                    "Free device memory."))
+        await settle(pilot)
+        dialog = app.screen
+        assert isinstance(dialog, ErrorDialog) and dialog.parts[1].splitlines() == lines
+        box, hint = dialog.query_one(".box"), dialog.query_one(".hint")
+        assert box.region.contains_region(hint.region) and box.region.contains_region(
+            dialog.query_one(".next").region)
+        scroll = dialog.query_one(".body")
+        await press(pilot, "j", "pagedown")
+        assert scroll.scroll_offset.y > 1
+        await press(pilot, "y")
+        assert lines[-1] in app.clipboard
+        await press(pilot, "o")
+        assert isinstance(app.screen, LogPage)
+        await pilot.pause(0.05)
+        assert "the last thing it said" in app.screen.text and lines[-1] in app.screen.text
+        await press(pilot, "escape")
+        assert app.screen is main and not app.session.building
+
+
+async def test_the_log_follows_a_build(tmp_path):
+    async with opened(tmp_path, builder=H200, answers=("Open", "Compare")) as (app, main, pilot):
+        await press(pilot, "b", "o")
+        long = "verbose: " + "a tactic " * 30
+        app.deliver(messages.Note(max(app.session._jobs), long))
+        await settle(pilot)
+        await pilot.pause(0.05)
+        assert " ".join(app.screen.text.split()).endswith(long.strip())
+        assert max(len(line) for line in app.screen.text.splitlines()) <= 78
+
+
 async def test_stop_asks_only_for_old_jobs(tmp_path):
     async with opened(tmp_path, answers=("Open",)) as (app, main, pilot):
         await press(pilot, "x")
@@ -535,17 +674,31 @@ async def test_marks_two_configs_and_shows_what_differs(tmp_path):
         assert name in app.screen.text and "INT8" in app.screen.text and "FP32" in app.screen.text
 
 
-@pytest.mark.parametrize(("steps", "kind"), [(0, "precision.json"), (1, "onnx"), (2, "markdown")])
-async def test_exports(tmp_path, monkeypatch, steps, kind):
+@pytest.mark.parametrize("kind", ["precision.json", "onnx", "markdown"])
+async def test_exports(tmp_path, monkeypatch, kind):
     monkeypatch.chdir(tmp_path)
     written: list[tuple] = []
     async with opened(tmp_path) as (app, main, pilot):
         app.session.export = lambda *answer: written.append(answer) or f"Wrote {answer[1]}"
         await press(pilot, "e")
         assert isinstance(app.screen, ExportDialog)
-        await press(pilot, *["down"] * steps, "enter", "enter")
+        await press(pilot, *["down"] * app.screen.kinds.index(kind), "enter", "enter")
         assert [(one[0], one[2]) for one in written] == [(kind, False)]
         assert written[0][1].parent == tmp_path and "Wrote" in status(main)
+
+
+async def test_offers_what_the_session_exports(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(FakeSession, "EXPORTS", tuple(FORMATS), raising=False)
+    written: list[tuple] = []
+    async with opened(tmp_path) as (app, main, pilot):
+        app.session.export = lambda *answer: written.append(answer) or f"Wrote {answer[1]}"
+        await press(pilot, "e", *["down"] * list(FORMATS).index("trtexec"), "enter", "enter")
+        assert [(kind, path.name) for kind, path, _ in written] == [("trtexec", "vit.trtexec.sh")]
+    monkeypatch.setattr(FakeSession, "EXPORTS", ("onnx", "trtexec"))
+    async with opened(tmp_path) as (app, main, pilot):
+        await press(pilot, "e")
+        assert app.screen.kinds == ["onnx", "trtexec"]
 
 
 async def test_export_asks_before_it_overwrites(tmp_path, monkeypatch):
@@ -637,5 +790,5 @@ async def test_resizes_live(tmp_path, size):
         await settle(pilot)
         assert main.has_class("-wide") is (size[0] >= 120)
         assert main.tree.size.height >= 3
-        widths = {state.width_of(main.tree._line(i)) for i in range(3)}
+        widths = {spans.width_of(main.tree._line(i)) for i in range(3)}
         assert max(widths) <= main.tree.size.width

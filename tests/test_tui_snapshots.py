@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from tests.test_tui import make_app, press, settle
+from tests.test_tui import VIT, make_app, press, settle
+from tests.tui_fake import H200, NO_GPU
+from trt_tui.core.precision import Precision
 from trt_tui.jobs import messages
 from trt_tui.tui.screens import main as main_screen
 
 SMALL, LARGE = (80, 24), (120, 40)
+OTHERWISE = {"node_MatMul_12": Precision.FP16}
 
 
 @pytest.fixture(autouse=True)
@@ -98,3 +101,88 @@ def test_light(snap_compare, tmp_path):
 @pytest.mark.parametrize("key", ["question_mark", "c", "p", "v", "g"])
 def test_dialogs(snap_compare, tmp_path, key):
     assert snap_compare(make_app(tmp_path), terminal_size=SMALL, run_before=keys(key))
+
+
+# -- engines --------------------------------------------------------------------------------------------------------
+
+
+def test_the_otherwise_group_is_one():
+    assert set(OTHERWISE) <= {group.name for group in VIT.groups if group.quantizable}
+
+
+@pytest.mark.parametrize("size", [SMALL, LARGE])
+def test_engine_fresh(snap_compare, tmp_path, size):
+    assert snap_compare(make_app(tmp_path, builder=H200, otherwise=OTHERWISE), terminal_size=size,
+                        run_before=keys("b"))
+
+
+@pytest.mark.parametrize("size", [SMALL, LARGE])
+def test_engine_stale(snap_compare, tmp_path, size):
+    assert snap_compare(make_app(tmp_path, builder=H200, otherwise=OTHERWISE), terminal_size=size,
+                        run_before=keys("b", "space"))
+
+
+@pytest.mark.parametrize("size", [SMALL, LARGE])
+def test_engine_cannot_run(snap_compare, tmp_path, size):
+    assert snap_compare(make_app(tmp_path, builder=NO_GPU), terminal_size=size, run_before=keys("b"))
+
+
+@pytest.mark.parametrize("size", [SMALL, LARGE])
+def test_fp32_check_fails(snap_compare, tmp_path, size):
+    assert snap_compare(make_app(tmp_path, builder=H200, check_db=12.3, worse_db=5.2), terminal_size=size,
+                        run_before=keys("b", "j"))
+
+
+@pytest.mark.parametrize("size", [SMALL, LARGE])
+def test_engine_page(snap_compare, tmp_path, size):
+    assert snap_compare(make_app(tmp_path, builder=H200, otherwise=OTHERWISE, worse_db=5.2), terminal_size=size,
+                        run_before=keys("b", "i"))
+
+
+def test_engine_preview(snap_compare, tmp_path):
+    assert snap_compare(make_app(tmp_path, builder=H200), terminal_size=SMALL, run_before=keys("f6"))
+
+
+def test_engine_no_color(snap_compare, tmp_path, monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert snap_compare(make_app(tmp_path, builder=H200, otherwise=OTHERWISE), terminal_size=LARGE,
+                        run_before=keys("b", "space"))
+
+
+UNANSWERED = ("Open", "Compare", "WhatIf", "TryOptions", "Stats")
+
+
+@pytest.mark.parametrize("size", [SMALL, LARGE])
+def test_building(snap_compare, tmp_path, size):
+    async def run(pilot) -> None:
+        await keys("b")(pilot)
+        pilot.app.deliver(messages.Progress(max(pilot.app.session._jobs), "building: Timing tactics", 34, 128, 61.0))
+        await settle(pilot)
+
+    assert snap_compare(make_app(tmp_path, builder=H200, answers=UNANSWERED), terminal_size=size, run_before=run)
+
+
+@pytest.mark.parametrize("size", [SMALL, LARGE])
+def test_build_failed(snap_compare, tmp_path, size):
+    lines = ["IBuilder::buildSerializedNetwork: Error Code 10: Internal Error (Could not find any implementation for "
+             "node {ForeignNode[/blocks.0/attn/qkv/MatMul.../blocks.0/attn/Softmax]}.)",
+             *(f"[optimizer.cpp::computeCosts::{index}] tactic failed: out of memory" for index in range(20))]
+
+    async def run(pilot) -> None:
+        await keys("b")(pilot)
+        pilot.app.deliver(messages.Failed(
+            max(pilot.app.session._jobs),
+            "TensorRT could not build the engine: it failed at /blocks.0/attn/qkv/MatMul (MatMul)", "\n".join(lines),
+            "Free device memory, or build with a smaller batch."))
+        await settle(pilot)
+
+    assert snap_compare(make_app(tmp_path, builder=H200, answers=UNANSWERED), terminal_size=size, run_before=run)
+
+
+def test_exports(snap_compare, tmp_path, monkeypatch):
+    from tests.tui_fake import FakeSession
+    from trt_tui.tui.screens import export
+
+    monkeypatch.chdir("/")
+    monkeypatch.setattr(FakeSession, "EXPORTS", tuple(export.FORMATS), raising=False)
+    assert snap_compare(make_app(tmp_path, builder=H200), terminal_size=SMALL, run_before=keys("e"))

@@ -1,4 +1,4 @@
-"""What the screen says, without a screen: trt_tui.tui.state."""
+"""What the screen says, without a screen: trt_tui.tui.state, spans, known, verdict and detail."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from trt_tui.core.comparison import Errors
 from trt_tui.core.hierarchy import GroupRow, Scope
 from trt_tui.core.precision import Precision, PrecisionConfig
 from trt_tui.jobs import messages
-from trt_tui.tui import state, themes
+from trt_tui.tui import detail, known, spans, state, themes, verdict
 from trt_tui.tui.state import Columns, Measure, TreeModel, VisibleRow
 
 VIT = outline_of(networks.vit(), "vit.onnx")
@@ -47,34 +47,34 @@ def found(session, measure=Measure.OWNS, run="config", last=None):
 @pytest.mark.parametrize(("name", "width", "short"), [
     ("abc", 3, "abc"), ("abcdefgh", 5, "a…fgh"), ("abc", 1, "…"), ("abc", 0, "")])
 def test_shorten_keeps_the_end(name, width, short):
-    assert state.shorten(name, width) == short
+    assert spans.shorten(name, width) == short
 
 
 @pytest.mark.parametrize(("value", "shown"), [
     (None, "–"), (0.0, ".000"), (0.4731, ".473"), (-0.5, "-.500"), (41.23, "41.2"), (1234.5, "1234"), (1.2e5, "1.2e5"),
     (1.7e-5, "1.7e-5"), (math.inf, "inf"), (1.0, "1.00"), (100.0, "100")])
 def test_numbers_are_short(value, shown):
-    assert state.number(value) == shown
+    assert spans.number(value) == shown
 
 
 @pytest.mark.parametrize(("share", "shown"), [
     (0.523, "~52%"), (0.05, "~ 5%"), (0.0098, "~ 1%"), (0.004, "~.4%"), (0.0004, "·"), (-0.04, "~-4%"),
     (-0.004, "~-.4%")])
 def test_shares_carry_the_mark_of_the_simulation(share, shown):
-    assert state.percent(share) == shown
+    assert spans.percent(share) == shown
 
 
 @pytest.mark.parametrize(("errors", "shown"), [
     (None, "–"), (Errors(nan=3), "NaN"), (Errors(inf=1), "Inf"), (Errors(exact=True), "exact"),
     (Errors(12.34), "~12.3"), (Errors(), "–")])
 def test_decibels(errors, shown):
-    assert state.decibel(errors)[0] == shown
+    assert spans.decibel(errors)[0] == shown
 
 
 def test_padded_drops_the_right_part_first():
-    assert text(state.padded([("abc", "")], 8, [("xy", "")])) == "abc   xy"
-    assert text(state.padded([("abc", "")], 5, [("xyz", "")])) == "abc  "
-    assert text(state.padded([("abcdef", "")], 4)) == "abc…"
+    assert text(spans.padded([("abc", "")], 8, [("xy", "")])) == "abc   xy"
+    assert text(spans.padded([("abc", "")], 5, [("xyz", "")])) == "abc  "
+    assert text(spans.padded([("abcdef", "")], 4)) == "abc…"
 
 
 def test_bars_have_eighths():
@@ -174,7 +174,7 @@ def test_nan_is_red_and_first(tmp_path):
     cells = figures.cells(VisibleRow("x", 0, MODEL.rows[bad]))
     assert (cells.glyph, cells.glyph_style, cells.value) == ("!", "bad", "NaN")
     assert figures.weights[bad] == max(figures.weights.values())
-    assert "FP16's 65504" in " ".join(state.reasons(session, figures, VIT.group_by_name[bad]))
+    assert "FP16's 65504" in " ".join(detail.reasons(session, figures, VIT.group_by_name[bad]))
 
 
 @pytest.mark.parametrize("width", [50, 64, 76, 100, 140])
@@ -183,8 +183,8 @@ def test_rows_fit_any_width(session, width):
     columns = Columns.fit(width)
     for line in MODEL.worst_first({row.path for row in MODEL.group_rows}, figures.weights):
         drawn = state.row_line(figures.cells(line, True), line.depth, columns, False)
-        assert state.width_of(drawn) <= width
-    assert state.width_of(state.tree_header(columns, Measure.OWNS)) <= width
+        assert spans.width_of(drawn) <= width
+    assert spans.width_of(state.tree_header(columns, figures)) <= width
 
 
 # -- verdict, detail, next ------------------------------------------------------------------------------------------
@@ -193,44 +193,44 @@ def test_rows_fit_any_width(session, width):
 @pytest.mark.parametrize("width", [80, 140])
 def test_simulated_figures_are_marked_and_built_ones_are_not(session, width):
     session.build()
-    for line in state.verdict_lines(session, width)[2:]:
+    for line in verdict.verdict_lines(session, width)[2:]:
         left, _, right = text(line).partition("│")
         assert "~" in left and "~" not in right
-    assert "4.21" in text(state.verdict_lines(session, width)[4])
+    assert "4.21" in text(verdict.verdict_lines(session, width)[4])
 
 
 def test_a_build_of_another_config_is_stale(session):
     session.build()
     session.toggle(VIT.groups[:1])
-    line = state.verdict_lines(session, 80)[4]
+    line = verdict.verdict_lines(session, 80)[4]
     assert ("stale" in {style for _, style in line}) and "is c0, 1 edit behind" in text(line)
 
 
 def test_bits_of_a_uniform_distribution_are_all_eight():
     stats = _stats(amax=1.0, rms=1 / math.sqrt(3))
-    assert state.bits_used(stats) == pytest.approx(8.0)
-    assert state.bits_used(_stats(amax=2.0, rms=1 / math.sqrt(3))) == pytest.approx(7.0)
-    assert state.bits_used(_stats(amax=0.0, rms=0.0)) is None
+    assert detail.bits_used(stats) == pytest.approx(8.0)
+    assert detail.bits_used(_stats(amax=2.0, rms=1 / math.sqrt(3))) == pytest.approx(7.0)
+    assert detail.bits_used(_stats(amax=0.0, rms=0.0)) is None
 
 
 def test_channels_that_set_the_range_are_named():
     stats = _stats(41.2, 0.47, top=TopChannels(1, 384, (7, 8, 9), 9.0))
-    assert state.range_sentence(stats).startswith("3 of 384 input channels set the range: amax 41.2")
-    assert "channel" not in state.range_sentence(_stats(41.2, 0.47, top=TopChannels(1, 4, (0, 1, 2), 9.0)))
+    assert detail.range_sentence(stats).startswith("3 of 384 input channels set the range: amax 41.2")
+    assert "channel" not in detail.range_sentence(_stats(41.2, 0.47, top=TopChannels(1, 4, (0, 1, 2), 9.0)))
 
 
 def test_overflow_and_underflow_are_told():
-    assert "exceeds FP16's 65504" in state.fp16_sentence({"x": _stats(1.2e5, 3.0, over=4)})
-    assert "below FP16's least" in state.fp16_sentence({"x": _stats(1.0, 0.1, below=0.2)})
-    assert state.fp16_sentence({"x": _stats(1.0, 0.1)}) == ""
+    assert "exceeds FP16's 65504" in detail.fp16_sentence({"x": _stats(1.2e5, 3.0, over=4)})
+    assert "below FP16's least" in detail.fp16_sentence({"x": _stats(1.0, 0.1, below=0.2)})
+    assert detail.fp16_sentence({"x": _stats(1.0, 0.1)}) == ""
 
 
 @pytest.mark.parametrize("width", [40, 60])
 def test_histograms_fit_and_name_the_amax(width):
-    lines = state.histogram_lines("x", _stats(41.2, 0.47), width)
-    assert lines and all(state.width_of(line) <= width for line in lines)
+    lines = detail.histogram_lines("x", _stats(41.2, 0.47), width)
+    assert lines and all(spans.width_of(line) <= width for line in lines)
     assert "amax 41.2" in text(lines[-2])
-    assert state.histogram_lines("x", _stats(0.0, 0.0, histogram=(0,) * 64), width) == []
+    assert detail.histogram_lines("x", _stats(0.0, 0.0, histogram=(0,) * 64), width) == []
 
 
 def _stats(amax, rms, top=None, over=0, below=0.0, histogram=None):
@@ -243,11 +243,11 @@ def test_the_detail_of_every_kind_of_row(session):
     lines = MODEL.visible({scope.path for scope in MODEL.scopes} | {row.path for row in MODEL.group_rows})
     for line in lines:
         for width, height in ((80, 3), (48, 20)):
-            drawn = state.detail_lines(session, figures, line, width, height)
-            assert drawn and all(state.width_of(one) <= width for one in drawn)
-        assert state.detail_title(MODEL, line)
+            drawn = detail.detail_lines(session, figures, line, width, height)
+            assert drawn and all(spans.width_of(one) <= width for one in drawn)
+        assert detail.detail_title(MODEL, line)
     scope = next(line for line in lines if isinstance(line.row, Scope))
-    assert "INT8" in text(state.detail_lines(session, figures, scope, 80, 3)[0])
+    assert "INT8" in text(detail.detail_lines(session, figures, scope, 80, 3)[0])
 
 
 def test_the_next_step_leads_to_the_export(session):
@@ -270,11 +270,11 @@ def test_configs_newest_first_and_what_differs(session):
     assert [line.name for line in lines] == ["c2", "c1", "c0"]
     narrow, _ = state.config_table(session, {"A": first}, 30)
     assert "raised" in text(header) and "raised" not in text(narrow) and "ms" in text(narrow)
-    assert text(header).index("ms") + 2 == text(lines[0].line).rindex(state.NOTHING) + 1
+    assert text(header).index("ms") + 2 == text(lines[0].line).rindex(spans.NOTHING) + 1
     assert text(lines[0].line).startswith(" >c2") and text(lines[2].line).startswith("A c0")
     shown = "\n".join(text(line) for line in state.diff_lines(session, MODEL, first, session.config))
     assert MODEL.titles[VIT.groups[0].name] in shown and "FP32" in shown
-    assert state.distance(first, session.config) == len(session.config.groups)
+    assert known.distance(first, session.config) == len(session.config.groups)
     assert "same" in text(state.diff_lines(session, MODEL, first, PrecisionConfig())[0])
 
 
@@ -290,5 +290,5 @@ def test_in_16_colours_only_errors_are_red(theme):
 
 
 def test_the_state_needs_no_textual():
-    code = "import sys, trt_tui.tui.state; sys.exit('textual' in sys.modules)"
+    code = "import sys, trt_tui.tui.detail, trt_tui.tui.verdict; sys.exit('textual' in sys.modules)"
     assert subprocess.run((sys.executable, "-c", code), cwd=Path(__file__).parents[1]).returncode == 0

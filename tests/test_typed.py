@@ -379,11 +379,10 @@ def test_a_range_of_the_config_wins(named_network):
 # ------------------------------------------------------------------------------------------------- types
 
 
-@pytest.mark.parametrize(("other", "fp32_scales", "held"), [
-    (FP16, False, ir.DataType.FLOAT16), (FP32, False, ir.DataType.FLOAT), (BF16, False, ir.DataType.FLOAT),
-    (FP16, True, ir.DataType.FLOAT)])
-def test_scales_have_the_surrounding_type_where_it_can_hold_them(other, fp32_scales, held, named_network):
-    model = lower(named_network("unet_small"), other=other, fp32_scales=fp32_scales).model
+@pytest.mark.parametrize(("other", "held"), [
+    (FP16, ir.DataType.FLOAT16), (FP32, ir.DataType.FLOAT), (BF16, ir.DataType.FLOAT)])
+def test_scales_have_the_surrounding_type_where_it_can_hold_them(other, held, named_network):
+    model = lower(named_network("unet_small"), other=other).model
     check(model)
     scales = [n.inputs[1].const_value.dtype for n in model.graph if n.op_type in ("QuantizeLinear", "DequantizeLinear")]
     assert scales and set(scales) == {held}
@@ -403,6 +402,21 @@ def test_a_conv_batch_norm_and_activation_are_all_of_one_type(named_network):
     for name in ("/conv1/Conv", "/bn1/BatchNormalization", "/relu/Relu"):
         assert nodes[name].outputs[0].dtype == ir.DataType.FLOAT16
         assert nodes[name].inputs[0].dtype == ir.DataType.FLOAT16
+
+
+def test_without_casts_every_tensor_stays_fp32_and_masks_are_clamped(named_network, backend):
+    network = named_network("bert")
+    typed = lower_typed(network, PrecisionConfig(INT8, FP16), ranges(network), casts=False)
+    check(typed.model)
+    assert typed.model.graph.opset_imports[""] == 17
+    assert not any(node.op_type == "Cast" and node.name not in {layer.name for layer in network.layers}
+                   for node in typed.model.graph)
+    assert any(node.op_type == "QuantizeLinear" for node in typed.model.graph)
+    assert any("clamped" in note for note in typed.notes)
+    assert all(value.dtype != ir.DataType.FLOAT16 for node in typed.model.graph for value in node.outputs)
+    feeds = networks.feeds(ir.to_proto(network.model), 1)
+    for value in run(backend, typed.model, feeds).values():
+        assert np.isfinite(value).all()
 
 
 def test_an_fp32_island_casts_each_float_input_and_loses_its_q_dq(opened, backend):
@@ -607,7 +621,7 @@ def test_any_assignment_is_valid_and_runs(name, named_network, backend, data):
     for group in network.groups:
         precision = data.draw(st.sampled_from(sorted(group.allowed - {BF16})))
         config = config.with_groups([group], precision)
-    typed = lower_typed(network, config, ranges(network), fp32_scales=data.draw(st.booleans()))
+    typed = lower_typed(network, config, ranges(network), casts=data.draw(st.booleans()))
     check(typed.model)
     feeds = networks.feeds(ir.to_proto(network.model), 1)
     for value in run(backend, typed.model, feeds).values():

@@ -15,6 +15,7 @@ import onnx
 
 from trt_tui.core.calibration import Calibration, TensorStats, TopChannels
 from trt_tui.core.comparison import EngineResult, Errors, GroupErrors, OutputErrors, Share, Verdict
+from trt_tui.core.engine import COMPUTE, QDQ, REFORMAT, EngineLayer, EngineReport
 from trt_tui.core.judge import Judged
 from trt_tui.core.network import Group, Outline, open_network
 from trt_tui.core.precision import Precision, PrecisionConfig
@@ -25,6 +26,13 @@ from trt_tui.session import Session
 SAMPLES = 64
 _NOISE = (0.046, 0.021, 0.0080, 0.0046, 0.0027, 0.0012, 0.0004, 0.00005)
 _METHODS = {"minmax": 1.0, "percentile": 0.4, "entropy": 0.35, "mse": 0.3}
+
+
+H200 = m.BuilderSummary("tensorrt", "11.4.0.21", "NVIDIA H200", True, True)
+"""A TensorRT whose engines run here."""
+
+NO_GPU = m.BuilderSummary("tensorrt-rtx", "1.7.1.35", "", False, True)
+"""A TensorRT-RTX that builds on a machine without a GPU."""
 
 
 def outline_of(model: onnx.ModelProto, name: str) -> Outline:
@@ -67,12 +75,18 @@ class FakeSession(Session):
         nan: Groups that give NaN in FP16.
         random: Whether the inputs are random ones.
         metric: Whether there is a metric.
+        builder: What builds engines; ONNX Runtime runs the typed network when None.
+        worse_db: How many dB an engine is worse than simulated.
+        check_db: How far the FP32 engine is from FP32.
+        otherwise: Groups that an engine computes in another precision than asked, whatever is asked.
     """
 
     def __init__(self, options: m.Options, deliver: Callable[[m.Event], None], *, outline: Outline, store: Path,
                  answers: Iterable[str] = ("Open", "Compare", "WhatIf", "TryOptions", "Stats", "Build"),
                  worst: tuple[str, ...] = (), nan: tuple[str, ...] = (), random: bool = False, metric: bool = True,
-                 partial: bool = False, **session_options: object) -> None:
+                 partial: bool = False, builder: m.BuilderSummary | None = None, worse_db: float = 0.2,
+                 check_db: float = 96.1, otherwise: Mapping[str, Precision] | None = None,
+                 **session_options: object) -> None:
         super().__init__(options, deliver, store=Store(store), **session_options)
         self._client = FakeClient()
         self.deliver = deliver
@@ -82,6 +96,8 @@ class FakeSession(Session):
         self.is_random = random
         self.has_metric = metric
         self.partial = partial
+        self.known_builder = builder
+        self.worse_db, self.check_db, self.otherwise = worse_db, check_db, dict(otherwise or {})
         order = [*worst, *(g.name for g in outline.groups if g.quantizable and g.name not in worst)]
         self.noise = {name: _NOISE[min(i, len(_NOISE) - 1)] for i, name in enumerate(order)}
 
@@ -150,6 +166,8 @@ class FakeSession(Session):
         backend = m.BackendSummary("ONNX Runtime", "1.31", "CPU", False)
         judged = (Judged(self.known.outputs[0].name, self.known.outputs[0].name),)
         yield m.Opened(job, self.known, judged, data, backend, "f1" if self.has_metric else None)
+        if self.known_builder is not None:
+            yield m.BuilderReady(job, self.known_builder)
         yield m.Hashed(job, "a" * 64)
 
     def _answer_compare(self, job: int, request: m.Compare) -> Iterator[m.Event]:
@@ -210,6 +228,53 @@ class FakeSession(Session):
         yield m.StatsMeasured(job, request.group, self.stats_of(self.known.group_by_name[request.group]))
 
     def _answer_build(self, job: int, request: m.Build) -> Iterator[m.Event]:
-        verdict = self.verdict(request.config, offset=-0.2)
-        yield m.Built(job, request.config, EngineResult(verdict, "ONNX Runtime", (4.21, 4.05, 4.9), 23_000_000, 1.9,
-                                                        "FP16 is computed in FP32 on the CPU provider"))
+        verdict = self.verdict(request.config, offset=-self.worse_db)
+        builder = self.known_builder
+        if builder is None:
+            yield m.Built(job, request.config,
+                          EngineResult(verdict, "ONNX Runtime", (4.21, 4.05, 4.9), 23_000_000, 1.9,
+                                       "FP16 is computed in FP32 on the CPU provider"))
+            return
+        backend = f"TensorRT {builder.version}"
+        if not builder.runs:
+            yield m.Built(job, request.config, EngineResult(
+                None, backend, None, 23_000_000, 1.9, "built for compute capability 8.9; it cannot run on this machine",
+                origin="cold"))
+            return
+        fp32 = PrecisionConfig.uniform(Precision.FP32)
+        yield m.Checked(job, EngineResult(self.check_verdict(), backend, (3.7, 3.66, 3.81), 88_000_000, 41.0, "batch 8",
+                                          builder.device, 8_400_000, self.report(fp32), origin="cold"))
+        report = self.report(request.config)
+        median = sum(layer.ms for layer in report.layers)
+        yield m.Built(job, request.config, EngineResult(
+            verdict, backend, (median, 0.97 * median, 1.1 * median), 23_000_000, 5.1 if request.quick else 26.3,
+            "batch 8", builder.device, 12_600_000, report, report.made(self.known),
+            "cold" if request.quick else "timing cache", request.quick))
+
+    def check_verdict(self) -> Verdict:
+        errors = Errors(self.check_db, cosine=1.0)
+        return Verdict({self.known.outputs[0].name: OutputErrors(errors, 3, self.check_db - 2)},
+                       {"f1": 0.873} if self.has_metric else {}, None if self.has_metric else 1.0, SAMPLES, SAMPLES)
+
+    def report(self, config: PrecisionConfig) -> EngineReport:
+        """An engine layer for each group; each Softmax forms a fused region with its neighbours; Q/DQ and reformats."""
+        groups = self.known.groups
+        cores = [i for i, group in enumerate(groups) if group.operator == "Softmax"]
+        inside = {i: core for core in cores for i in (core - 1, core, core + 1)}
+        layers: list[EngineLayer] = []
+        for index, group in enumerate(groups):
+            macs = sum(self.known.layer_by_name[name].macs or 0 for name in group.layers)
+            if inside.get(index) == index:
+                nodes = tuple(name for near in groups[index - 1:index + 2] for name in near.layers)
+                layers.append(EngineLayer(f"{{ForeignNode[{nodes[0]}...{nodes[-1]}]}}", "Myelin", COMPUTE, None, nodes,
+                                          True, ms=0.021))
+            elif index not in inside:
+                precision = self.otherwise.get(group.name, config.precision_of(group))
+                time = (0.004 + macs * 2e-7) * (0.5 if precision is Precision.INT8 else 1)
+                layers.append(EngineLayer(" + ".join(group.layers), "gemm" if group.quantizable else "kgen", COMPUTE,
+                                          precision, group.layers, ms=time))
+        first = next(layer for layer in layers if layer.type == "gemm")
+        layers.append(EngineLayer(f"Reformatting CopyNode for Input Tensor 0 to {first.name}", "Reformat", REFORMAT,
+                                  None, ms=0.003))
+        layers.append(EngineLayer(f"{first.nodes[0]}__q", "Scale", QDQ, None, ms=0.002))
+        return EngineReport(tuple(layers))

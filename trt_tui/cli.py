@@ -15,7 +15,7 @@ from typing import Any
 
 import click
 
-from trt_tui.errors import ExitCode, InputError, TrtTuiError
+from trt_tui.errors import BackendUnavailableError, ExitCode, InputError, TrtTuiError
 
 
 class _Commands(click.Group):
@@ -106,6 +106,14 @@ def _data_options(command: Callable) -> Callable:
         click.option("--samples", type=click.IntRange(min=1), help="Use at most so many samples."),
         click.option("--batch", type=click.IntRange(min=1), help="Batch size where the network leaves it open."),
         click.option("--seed", default=0, show_default=True, type=int),
+        click.option("--weak", is_flag=True, help="TensorRT up to 10: precisions layer by layer and implicit "
+                     "quantization, for a production that builds so."),
+        click.option("--judge-at", multiple=True, type=click.Choice(["min", "max"]),
+                     help="Judge engines at this shape of the profile too; may be repeated."),
+        click.option("--timing-cache", metavar="FILE", help="Read and extend this timing cache. Without: one in the "
+                     "cache folder, by GPU and release."),
+        click.option("--tactic-sources", metavar="A,B", help="Tactic sources that the builder may use."),
+        click.option("--compute-capability", metavar="8.9", help="TensorRT-RTX: the GPU to build for."),
     ]
     for option in reversed(options):
         command = option(command)
@@ -119,7 +127,24 @@ def _options(model: str, whatif_samples: int, arguments: dict[str, Any]):
     return Options(
         model, arguments["data"], arguments["calib_data"], tuple(arguments["judge"]), arguments["metric"],
         tuple(arguments["shapes"]), arguments["backend"], arguments["calib_method"], arguments["samples"],
-        whatif_samples, arguments["batch"], arguments["seed"], Precision(arguments["other"]), arguments["calib_cache"])
+        whatif_samples, arguments["batch"], arguments["seed"], Precision(arguments["other"]), arguments["calib_cache"],
+        arguments["weak"], _names(arguments["tactic_sources"]), arguments["timing_cache"],
+        _compute_capability(arguments["compute_capability"]), tuple(arguments["judge_at"]))
+
+
+def _names(text: str | None) -> tuple[str, ...] | None:
+    return tuple(name.strip() for name in text.split(",") if name.strip()) if text is not None else None
+
+
+def _compute_capability(text: str | None) -> tuple[int, int] | None:
+    if text is None:
+        return None
+    major, dot, minor = text.lower().removeprefix("sm").partition(".")
+    if not dot:
+        major, minor = major[:-1], major[-1:]
+    if not (major.isdigit() and minor.isdigit()):
+        raise InputError(f"{text} is no compute capability", "", "Give it like 8.9 or SM89.")
+    return int(major), int(minor)
 
 
 @main.command("open", context_settings=_CONTEXT)
@@ -172,8 +197,9 @@ def _run_app(options, config_path: str | None, target: str | None, force: bool, 
 @click.option("--json", "json_path", metavar="OUT", help="Write the comparison as JSON (schema v1); - for stdout.")
 @click.option("--markdown", "markdown_path", metavar="OUT", help="Write it as Markdown; - for stdout.")
 @click.option("--no-layers", is_flag=True, help="Leave out errors at the groups and shares.")
+@click.option("--engines", is_flag=True, help="Build each run's engine too, and judge it as built.")
 def compare(model: str, config_path: str | None, force: bool, target: str | None, json_path: str | None,
-            markdown_path: str | None, no_layers: bool, **arguments: Any) -> None:
+            markdown_path: str | None, no_layers: bool, engines: bool, **arguments: Any) -> None:
     """FP16, INT8 and the config against FP32, at the outputs and per layer."""
     from trt_tui.core.exporters.markdown import comparison_markdown
     from trt_tui.core.files import write_atomic
@@ -185,7 +211,8 @@ def compare(model: str, config_path: str | None, force: bool, target: str | None
         parse_target(target)
     for path in (json_path, markdown_path):
         _check_place(path)
-    with compare_session(_options(model, 0, arguments), config_path, target, force, layers=not no_layers) as session:
+    with compare_session(_options(model, 0, arguments), config_path, target, force, layers=not no_layers,
+                         engines=engines) as session:
         record = session.record()
         quiet = False
         for path, text in ((json_path, lambda: json.dumps(record, indent=1) + "\n"),
@@ -229,44 +256,78 @@ def _check_place(path: str | None) -> None:
 @main.command(context_settings=_CONTEXT)
 @_data_options
 @click.option("--precision", type=click.Choice(["fp32", "bf16", "fp16", "int8"]), help="In place of a config.")
-@click.option("-o", "--output", required=True, metavar="OUT", help="typed.onnx: the strongly typed network.")
-def build(model: str, config_path: str | None, force: bool, precision: str | None, output: str,
+@click.option("--quick", is_flag=True, help="Build with the lowest effort: a preview, not for production.")
+@click.option("-o", "--output", required=True, metavar="OUT",
+              help="model.engine: built with TensorRT. typed.onnx: the strongly typed network.")
+def build(model: str, config_path: str | None, force: bool, precision: str | None, quick: bool, output: str,
           **arguments: Any) -> None:
-    """Write the network that production builds from, in a config's precisions."""
-    from trt_tui.headless import load_config, ranges_for
+    """Build a production engine in a config's precisions, or write the network that one is built from."""
+    from trt_tui.headless import load_config, ranges_for, write_engine
     from trt_tui.jobs.building import write_typed
 
     if (config_path is None) == (precision is None):
         raise InputError("build needs a config or a precision", "exactly one of --config and --precision is taken",
                          "Give --config precision.json, or --precision fp16.")
-    if Path(output).suffix.lower() in (".engine", ".plan", ".trt") or arguments["backend"].startswith("tensorrt"):
-        from trt_tui.errors import BackendUnavailableError
-
-        raise BackendUnavailableError(
-            f"{output} cannot be built here", "this version writes the typed network and builds no TensorRT engine",
-            "Write -o typed.onnx, then build it: trtexec --onnx=typed.onnx --stronglyTyped --saveEngine=...")
+    suffix = Path(output).suffix.lower()
+    if suffix not in (".onnx", *_ENGINES):
+        raise InputError(f"{output} is neither an engine nor a network", f"its suffix is {suffix or 'missing'}",
+                         f"Name it typed.onnx, or with one of {', '.join(_ENGINES)}.")
     _check_place(output)
     options = _options(model, 0, arguments)
+    if suffix in _ENGINES:
+        from trt_tui.backends.registry import get_builder
+
+        # Whether it works is found out before the network is read and calibrated; the child process does it again.
+        if options.backend in ("auto", "onnxruntime") and get_builder(options.backend) is None:
+            raise BackendUnavailableError(
+                "no TensorRT works here to build an engine", "trt-tui doctor says why",
+                "Write -o typed.onnx instead, or build with --backend tensorrt-rtx, which needs no GPU.")
     network, config, ranges, warnings = load_config(options, config_path, precision, force)
     for warning in warnings:
         click.echo(f"Warning: {warning}", err=True)
     ranges = ranges_for(options, network, config, ranges)
-    written, lines = write_typed(network, config, ranges, Path(output))
+    if suffix in _ENGINES:
+        lines = write_engine(options, config, ranges, Path(output), quick)
+        lines += _trtexec_lines(network, config, ranges, options, Path(output))
+        written = Path(output)
+    else:
+        written, lines = write_typed(network, config, ranges, Path(output))
     for line in lines:
         click.echo(line, err=True)
     click.echo(str(written))
 
 
+_ENGINES = (".engine", ".plan", ".trt")
+
+
+def _trtexec_lines(network, config, ranges, options, output: Path) -> list[str]:
+    """The trtexec command lines that build the same."""
+    import shlex
+
+    from trt_tui.core.exporters.production import trtexec_lines
+    from trt_tui.core.exporters.trtexec import Files
+    from trt_tui.core.samples import parse_shapes
+
+    shapes = parse_shapes(options.shapes, network.inputs) if options.shapes else {}
+    files = Files(engine=output.name, timing_cache=options.timing_cache or "")
+    told = ["The same with trtexec (`trt-tui export --format trtexec` writes the files it names):"]
+    for line in trtexec_lines(network, config, ranges, files, shapes):
+        told += [f"  # {line.release}", f"  {shlex.join(line.argv) if line.argv else '# ' + line.refused}"]
+    return told
+
+
 @main.command(context_settings=_CONTEXT)
 @_data_options
-@click.option("--format", "kind", required=True, type=click.Choice(["onnx", "calibration-cache", "markdown"]))
-@click.option("-o", "--output", required=True, metavar="OUT")
+@click.option("--format", "kind", required=True, type=click.Choice(
+    ["onnx", "trtexec", "polygraphy", "modelopt", "calibration-cache", "markdown"]))
+@click.option("-o", "--output", required=True, metavar="OUT", help="The file; trtexec and polygraphy write the "
+              "networks and the cache that they need beside it.")
 def export(model: str, config_path: str | None, force: bool, kind: str, output: str, **arguments: Any) -> None:
     """Write a config in another tool's format."""
-    from trt_tui.core.calibration import write_cache
+    from trt_tui.core.exporters import production
     from trt_tui.core.files import write_atomic
+    from trt_tui.core.samples import parse_shapes
     from trt_tui.headless import load_config, ranges_for
-    from trt_tui.jobs.building import write_typed
     from trt_tui.report import config_markdown
 
     if config_path is None:
@@ -278,20 +339,23 @@ def export(model: str, config_path: str | None, force: bool, kind: str, output: 
         click.echo(f"Warning: {warning}", err=True)
     if kind == "markdown":
         write_atomic(Path(output), config_markdown(network, config, config_path))
-    elif kind == "onnx":
-        write_typed(network, config, ranges_for(options, network, config, ranges), Path(output))
-    else:
-        from trt_tui.core.scales import activation_ranges
-
-        measured = ranges_for(options, network, config, ranges, always=True)
-        write_cache(output, {**measured, **activation_ranges(network, measured, config)})
-    click.echo(output)
+        click.echo(output)
+        return
+    if kind != "modelopt":
+        ranges = ranges_for(options, network, config, ranges, always=kind == "calibration-cache")
+    shapes = parse_shapes(options.shapes, network.inputs) if options.shapes else {}
+    for written in production.write(kind, Path(output), network, config, ranges, shapes=shapes):
+        click.echo(str(written))
 
 
 @main.command(context_settings=_CONTEXT)
 @click.argument("model")
 @click.option("--nodes", is_flag=True, help="Show the nodes of each group too.")
-def inspect(model: str, nodes: bool) -> None:
+@click.option("--engine", metavar="E", help="Show what this engine made of the groups: an engine file, or the JSON of "
+              "trtexec --exportLayerInfo.")
+@click.option("--backend", default="auto", show_default=True, type=click.Choice(["auto", "tensorrt", "tensorrt-rtx"]),
+              help="What loads the engine.")
+def inspect(model: str, nodes: bool, engine: str | None, backend: str) -> None:
     """The layer tree as text: operator, shape, group, and what can run in FP16 and INT8, or why not."""
     from trt_tui.core.hierarchy import build_tree, render_tree
     from trt_tui.core.network import open_network
@@ -300,7 +364,32 @@ def inspect(model: str, nodes: bool) -> None:
     click.echo(f"{network.name}: {len(network.layers)} nodes in {len(network.groups)} groups, opset {network.opset}")
     for note in network.notes:
         click.echo(f"  {note}")
+    if engine is not None:
+        from trt_tui.report import engine_table
+
+        click.echo(engine_table(network, _layer_information(engine, backend, network)))
+        return
     click.echo(render_tree(build_tree(network.layers, network.groups), network.shape, nodes=nodes))
+
+
+def _layer_information(path: str, backend: str, network):
+    """The layers of an engine file, or of a JSON file that tells them."""
+    from trt_tui.backends.registry import get_builder
+    from trt_tui.core.engine import read_inspector
+
+    file = Path(path)
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise InputError(f"{path} cannot be read", error.strerror or str(error), "Check the path.") from None
+    if data[:1] in (b"{", b"["):
+        return read_inspector(data.decode("utf-8", "replace"), network)
+    builder = get_builder(backend)
+    if builder is None:
+        raise BackendUnavailableError("no TensorRT works here to load an engine", "trt-tui doctor says why",
+                                      "Give the JSON of trtexec --exportLayerInfo in place of the engine.")
+    with builder.load_engine(data) as runner:
+        return read_inspector(runner.inspect(), network)
 
 
 @main.command(context_settings=_CONTEXT)

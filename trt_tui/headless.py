@@ -7,10 +7,11 @@ import sys
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 
 from trt_tui.backends.registry import get_backend
 from trt_tui.core import config_file
-from trt_tui.core.calibration import calibrate, match_cache, read_cache
+from trt_tui.core.calibration import Calibration, calibrate, match_cache, read_cache
 from trt_tui.core.network import Network, open_network
 from trt_tui.core.precision import Precision, PrecisionConfig
 from trt_tui.core.samples import Samples, load_samples, parse_shapes, split
@@ -45,8 +46,11 @@ class _Bar:
 
 @contextmanager
 def compare_session(options: m.Options, config_path: str | None, target: str | None, force: bool,
-                    layers: bool) -> Iterator[Session]:
+                    layers: bool, engines: bool = False) -> Iterator[Session]:
     """A session in which everything a comparison shows has been measured.
+
+    Args:
+        engines: Build each run's engine too, and judge it.
 
     Raises:
         TrtTuiError: the child process failed or died.
@@ -65,7 +69,35 @@ def compare_session(options: m.Options, config_path: str | None, target: str | N
             raise InputError(f"the target {session.target.text} needs a metric", "", "Name one with --metric.")
         session.compare(layers=layers)
         _drain(session, events, bar)
+        for config in dict.fromkeys(session.run_configs().values()) if engines else ():
+            session.build(config=config)
+            _drain(session, events, bar)
         yield session
+    finally:
+        bar.clear()
+        session.close()
+
+
+def write_engine(options: m.Options, config: PrecisionConfig, ranges: Mapping[str, float], path: Path,
+                 quick: bool) -> list[str]:
+    """Builds a config's engine in a child process and writes it; returns what to tell the user.
+
+    Raises:
+        TrtTuiError: the backend is not available, refuses the network, or failed; or the child process died.
+        KeyboardInterrupt: passed on after the child has been stopped.
+    """
+    events: queue.Queue[m.Event] = queue.Queue()
+    session = Session(options, events.put, resume=False, automatic=False)
+    bar = _Bar()
+    try:
+        session.start()
+        _drain(session, events, bar)
+        if ranges:
+            session.use_ranges(Calibration("config", 0, "", dict(ranges)))
+        session.write_engine(config, path, quick)
+        before = len(session.log)
+        _drain(session, events, bar)
+        return [line for line in session.log[before:] if not line.startswith("info: ")]
     finally:
         bar.clear()
         session.close()
@@ -135,6 +167,6 @@ def ranges_for(options: m.Options, network: Network, config: PrecisionConfig, kn
         source = load(options.calib_data, None)
     else:
         source = split(load(options.data, options.samples)).calibration
-    calibration = calibrate(network.model, network.activations, source, get_backend(options.backend),
+    calibration = calibrate(network.model, network.activations, source, get_backend(),
                             method=options.calib_method)
     return {**calibration.ranges, **known} if options.calib_cache is not None else dict(calibration.ranges)

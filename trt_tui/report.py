@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from trt_tui.core.comparison import Verdict
+from trt_tui.core.agreement import fp32_fault, gap_db
+from trt_tui.core.comparison import EngineResult, Verdict
 from trt_tui.core.hierarchy import build_tree, titles
 from trt_tui.core.network import Network
 from trt_tui.core.precision import PrecisionConfig
@@ -13,13 +14,16 @@ from trt_tui.session import Session
 
 LAYER_ROWS = 20
 RUN_NAMES = {"fp16": "FP16 all", "int8": "INT8 all", "config": "config"}
+COMPUTED_IN = {"INT8": "INT8", "FP16": "FP16", "BF16": "BF16", "FP32": "FP32", "?": "not told",
+               "reformat": "reformats", "qdq": "Q/DQ alone"}
+"""Titles of what engine layers compute in, by the words of `EngineReport.shares`."""
 
 
-def decibels(value: float | None, exact: bool = False) -> str:
-    """A simulated SQNR as it is shown: ``~12.3``, ``exact``, or ``–`` where there is none."""
+def decibels(value: float | None, exact: bool = False, mark: str = "~") -> str:
+    """An SQNR as it is shown: ``~12.3`` simulated, ``12.3`` as built, ``exact``, or ``–`` where there is none."""
     if exact:
         return "exact"
-    return "–" if value is None else f"~{value:.1f}"
+    return "–" if value is None else f"{mark}{value:.1f}"
 
 
 def table(rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
@@ -44,15 +48,19 @@ def comparison_table(session: Session) -> str:
         lines.append(f"{name} in FP32: {value:.4g}")
     if session.target is not None:
         lines.append(f"target: {session.target.shown}")
-    rows = [["run", "output", "dB", "cosine", "worst sample", "NaN/Inf", session_metric(session), ""]]
-    for run, record in session.runs.items():
-        if record.verdict is None or run == "config" and session.config in (
-                session.run_configs()["fp16"], session.run_configs()["int8"]):
-            continue
-        rows.extend(_verdict_rows(session, run, record.verdict))
-    if not any(row[6] for row in rows):
-        rows = [[*row[:6], row[7]] for row in rows]
-    lines += ["", *table(rows, left=2)]
+    rows = [["run", "output", "dB", "cosine", "worst sample", "NaN/Inf", session_metric(session), "ms", "MB", ""]]
+    engines = _engines(session)
+    if session.check is not None:
+        rows.extend(_engine_rows(session, "FP32 engine", session.check, judged=False))
+    for run in _shown(session):
+        if (verdict := session.runs[run].verdict) is not None:
+            rows.extend(_verdict_rows(session, RUN_NAMES[run], verdict))
+        if run in engines:
+            rows.extend(_engine_rows(session, engine_name(run), engines[run]))
+    kept = [i for i in range(len(rows[0])) if i == len(rows[0]) - 1 or any(row[i] for row in rows[1:])]
+    lines += ["", *table([[row[i] for i in kept] for row in rows], left=2)]
+    lines += _computed_in({engine_name(run): result for run, result in engines.items()})
+    lines += _checks(session, engines)
     for run in _explained(session):
         lines += ["", *_worst(session, run)]
     return "\n".join(lines)
@@ -74,27 +82,85 @@ def session_metric(session: Session) -> str:
     return "same class" if session.target is not None and session.target.kind == "agreement" else ""
 
 
-def _verdict_rows(session: Session, run: str, verdict: Verdict) -> list[list[str]]:
-    passed = session.target.reached(verdict) if session.target is not None else None
+def engine_name(run: str) -> str:
+    """What the engine of a run is called: ``INT8 engine``."""
+    return f"{RUN_NAMES[run].removesuffix(' all')} engine"
+
+
+def _shown(session: Session) -> list[str]:
+    """The runs, without the config where it is one of the others."""
+    configs = session.run_configs()
+    return [run for run in session.runs if run != "config" or configs[run] not in (configs["fp16"], configs["int8"])]
+
+
+def _engines(session: Session) -> dict[str, EngineResult]:
+    return {run: session.runs[run].engine for run in _shown(session) if session.runs[run].engine is not None}
+
+
+def _verdict_rows(session: Session, title: str, verdict: Verdict, sign: str = "~", judged: bool = True
+                  ) -> list[list[str]]:
+    """A row for each judged output; ``sign`` marks simulated figures, ``judged`` adds whether the target is met."""
+    passed = session.target.reached(verdict) if session.target is not None and judged else None
     mark = {True: "passes", False: "FAILS", None: ""}[passed]
     if verdict.headline is not None:
-        metric = f"~{verdict.headline:.4g}"
+        metric = f"{sign}{verdict.headline:.4g}"
     elif verdict.agreement is not None and session.target is not None and session.target.kind == "agreement":
-        metric = f"~{100 * verdict.agreement:.1f} %"
+        metric = f"{sign}{100 * verdict.agreement:.1f} %"
     else:
         metric = ""
     rows = []
     for position, (name, one) in enumerate(verdict.outputs.items()):
         errors = one.errors
         if errors.mismatch is not None:
-            figures = [f"~{100 * errors.mismatch:.2g} % differ", "", "", "0"]
+            figures = [f"{sign}{100 * errors.mismatch:.2g} % differ", "", "", "0"]
         else:
-            worst = f"{decibels(one.worst_sqnr_db)} #{one.worst_index}" if one.worst_sqnr_db is not None else "–"
+            worst = "–"
+            if one.worst_sqnr_db is not None:
+                worst = f"{decibels(one.worst_sqnr_db, mark=sign)} #{one.worst_index}"
             cosine = "–" if errors.cosine is None else f"{errors.cosine:.5f}"
-            figures = [decibels(errors.sqnr_db, errors.exact), cosine, worst, str(errors.bad)]
-        rows.append([RUN_NAMES[run] if position == 0 else "", name, *figures, metric if position == 0 else "",
-                     mark if position == 0 else ""])
+            figures = [decibels(errors.sqnr_db, errors.exact, sign), cosine, worst, str(errors.bad)]
+        first = position == 0
+        rows.append([title if first else "", name, *figures, metric if first else "", "", "", mark if first else ""])
     return rows
+
+
+def _engine_rows(session: Session, title: str, result: EngineResult, judged: bool = True) -> list[list[str]]:
+    """The rows of an engine, with its latency and size; one that cannot run here has the size alone."""
+    if result.verdict is None:
+        rows = [[title, "built, cannot run here", *[""] * 8]]
+    else:
+        rows = _verdict_rows(session, title, result.verdict, "", judged)
+    if result.latency_ms is not None:
+        rows[0][7] = f"{result.latency_ms[0]:.3g}" + (" preview" if result.quick else "")
+    if result.bytes is not None:
+        rows[0][8] = f"{result.bytes / 1e6:.1f}"
+    return rows
+
+
+def _computed_in(engines: Mapping[str, EngineResult]) -> list[str]:
+    """How many layers of each engine compute in what, and their share of the time."""
+    shares = {name: result.report.shares() for name, result in engines.items() if result.report is not None}
+    words = [word for word in COMPUTED_IN if any(word in one for one in shares.values())]
+    if not words:
+        return []
+    rows = [["engine layers, share of the time", *(COMPUTED_IN[word] for word in words)]]
+    for name, one in shares.items():
+        rows.append([name, *(_share(*one[word]) if word in one else "–" for word in words)])
+    return ["", *table(rows)]
+
+
+def _share(count: int, time: float | None) -> str:
+    return str(count) if time is None else f"{count}, {100 * time:.0f} %"
+
+
+def _checks(session: Session, engines: Mapping[str, EngineResult]) -> list[str]:
+    """Whether the FP32 engine computes something else, and what to look at where an engine is worse than simulated."""
+    lines = ["", f"no precision problem: {fault}"] if (fault := fp32_fault(session.check)) else []
+    for run, found in session.to_check().items():
+        gap = gap_db(session.runs[run].verdict, engines[run].verdict)
+        worse = f"{gap:.1f} dB worse than simulated" if gap is not None else "not finite where the simulation is"
+        lines += ["", f"{engine_name(run)}: {worse}; what to check:", *(f"  {line}" for line in found)]
+    return lines
 
 
 def _worst(session: Session, run: str) -> list[str]:

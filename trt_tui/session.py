@@ -14,17 +14,19 @@ from pathlib import Path
 
 from trt_tui import __version__
 from trt_tui.core import config_file
+from trt_tui.core.agreement import what_to_check
 from trt_tui.core.calibration import Calibration, TensorStats
 from trt_tui.core.comparison import EngineResult, GroupErrors, RunRecord, Share, Verdict
+from trt_tui.core.exporters import production
 from trt_tui.core.exporters.markdown import comparison_markdown
 from trt_tui.core.files import write_atomic
 from trt_tui.core.judge import Judged
 from trt_tui.core.network import Group, Outline, open_network
 from trt_tui.core.precision import History, Precision, PrecisionConfig, RangeChoice, step
 from trt_tui.core.record import comparison_record, engine_record, verdict_record
+from trt_tui.core.samples import parse_shapes
 from trt_tui.errors import InputError, TrtTuiError
 from trt_tui.jobs import messages as m
-from trt_tui.jobs.building import write_typed
 from trt_tui.jobs.client import Client
 from trt_tui.saved import Saved, Store
 from trt_tui.target import Target, default_target, parse_target
@@ -52,6 +54,9 @@ class ConfigResults:
 class Session:
     """See the module's docstring.
 
+    Attributes:
+        EXPORTS: What it can be written as.
+
     Args:
         options: What to open.
         deliver: Called with each event of the child process, from another thread; it must hand the event to the
@@ -62,6 +67,8 @@ class Session:
         resume: Take up the saved session of the same network, where there is one.
         automatic: Measure by itself and save; False for commands that do one thing and end.
     """
+
+    EXPORTS = ("precision.json", *production.KINDS, "markdown")
 
     def __init__(
         self,
@@ -84,6 +91,8 @@ class Session:
         self.judged: tuple[Judged, ...] = ()
         self.data: m.DataSummary | None = None
         self.backend: m.BackendSummary | None = None
+        self.builder: m.BuilderSummary | None = None
+        self.check: EngineResult | None = None
         self.metric: str | None = None
         self.sha256 = ""
         self.calibration: Calibration | None = None
@@ -237,6 +246,9 @@ class Session:
             self._target_text = None
             self.target = self._make_target()
 
+    def _on_builderready(self, event: m.BuilderReady) -> None:
+        self.builder = event.builder
+
     def _on_hashed(self, event: m.Hashed) -> None:
         first, self.sha256 = not self.sha256, event.sha256
         if first and self.config_path is not None:
@@ -291,13 +303,24 @@ class Session:
     def _on_statsmeasured(self, event: m.StatsMeasured) -> None:
         self.stats[event.group] = dict(event.tensors)
 
+    def _on_checked(self, event: m.Checked) -> None:
+        self.check = event.result
+
     def _on_built(self, event: m.Built) -> None:
-        self.results.setdefault(event.config, ConfigResults()).engine = event.result
+        result = self.results.setdefault(event.config, ConfigResults())
+        if event.result.quick and result.engine is not None and not result.engine.quick:
+            self.log.append("The preview is not shown: this config was built in full before.")
+            return
+        result.engine = event.result
         self.built = event.config
         for run in self._runs_of(event.config):
             run.engine = event.result
         self._name(event.config)
         self.save()
+
+    def _on_wrote(self, event: m.Wrote) -> None:
+        self.notice = f"Wrote {event.path}, {event.bytes / 1e6:.1f} MB."
+        self.log.extend(event.lines)
 
     def _on_note(self, event: m.Note) -> None:
         self.log.append(event.text)
@@ -450,9 +473,33 @@ class Session:
         if (group.name, self.config) not in self.tried and request not in waiting and len(group.allowed) > 1:
             self._ask(request)
 
-    def build(self) -> None:
-        """Builds the current config with the backend."""
-        self._ask(m.Build(self.config))
+    def build(self, quick: bool = False, config: PrecisionConfig | None = None) -> None:
+        """Builds a config, the current one by default; ``quick`` makes a preview with the lowest effort.
+
+        Raises:
+            InputError: a build is going on.
+        """
+        if self.building:
+            raise InputError("a build is going on", "", "x stops it.")
+        self._ask(m.Build(config if config is not None else self.config, quick))
+
+    def write_engine(self, config: PrecisionConfig, path: Path, quick: bool = False) -> None:
+        """Builds a config's engine and writes it to a file, without judging it.
+
+        Raises:
+            InputError: a build is going on.
+        """
+        if self.building:
+            raise InputError("a build is going on", "", "x stops it.")
+        self._ask(m.WriteEngine(config, str(path), quick))
+
+    def use_ranges(self, calibration: Calibration) -> None:
+        """Takes ranges in place of calibrating."""
+        self._ask(m.UseRanges(calibration))
+
+    @property
+    def building(self) -> bool:
+        return any(isinstance(request, m.Build | m.WriteEngine) for request in self._jobs.values())
 
     # -- targets ------------------------------------------------------------------------------------------------
 
@@ -477,11 +524,21 @@ class Session:
 
     def record(self, runs: Mapping[str, RunRecord] | None = None) -> dict:
         """What was measured, as `compare --json` writes it."""
-        return comparison_record(self.outline, self.sha256, self.data, self.backend,
-                                 self.runs if runs is None else runs, next(iter(self.reference_metric.values()), None))
+        record = comparison_record(self.outline, self.sha256, self.data, self.backend,
+                                   self.runs if runs is None else runs,
+                                   next(iter(self.reference_metric.values()), None), self.check)
+        for run, lines in self.to_check().items():
+            record["runs"].get(f"{run}-engine", {})["to_check"] = lines
+        return record
+
+    def to_check(self) -> dict[str, list[str]]:
+        """What to look at, by run, where an engine is worse than simulated."""
+        found = {run: what_to_check(self.outline, config, self.runs[run].verdict, self.runs[run].engine, self.check)
+                 for run, config in self.run_configs().items() if self.runs[run].engine is not None}
+        return {run: lines for run, lines in found.items() if lines}
 
     def export(self, kind: str, path: Path, overwrite: bool = False) -> str:
-        """Writes "precision.json", "onnx" or "markdown"; returns what to tell the user.
+        """Writes a format of `EXPORTS`; returns what to tell the user.
 
         Raises:
             InputError: the file exists and ``overwrite`` is False, or it cannot be written.
@@ -503,16 +560,26 @@ class Session:
         if kind == "markdown":
             write_atomic(path, comparison_markdown(self.record(), self.outline, self.config))
             return f"Wrote {path}"
-        if kind == "onnx":
-            network = open_network(self.options.model)
-            written, _ = write_typed(network, self.config, self.calibration.ranges if self.calibration else {}, path)
-            return f"Wrote {written}"
-        raise InputError(f"unknown format {kind}", "there are precision.json, onnx and markdown", "")
+        if not overwrite:
+            for other in production.companions(kind, path).values():
+                if other.exists():
+                    raise InputError(f"{other} exists", "it is written beside the other", "Choose another name, or "
+                                     "overwrite it.")
+        network = open_network(self.options.model)
+        shapes = parse_shapes(self.options.shapes, network.inputs) if self.options.shapes else {}
+        written = production.write(kind, path, network, self.config,
+                                   self.calibration.ranges if self.calibration else {}, shapes=shapes)
+        beside = f" and {len(written) - 1} files beside it" if len(written) > 1 else ""
+        return f"Wrote {written[0]}{beside}"
 
     def made_with(self) -> dict[str, str]:
         made = {"trt_tui": __version__}
         if self.backend is not None:
             made["onnxruntime"] = self.backend.version
+        if self.builder is not None:
+            made[self.builder.name] = self.builder.version
+            if self.builder.device:
+                made["gpu"] = self.builder.device
         return made
 
     # -- saving -------------------------------------------------------------------------------------------------

@@ -1,14 +1,17 @@
-"""What a run must reach: the user's metric, argmax agreement, or the SQNR of the worst judged output."""
+"""What a run must reach: the user's metric, argmax agreement, or a figure of one judged output or of the worst."""
 
 from __future__ import annotations
 
+import difflib
+import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from trt_tui.core.comparison import Verdict
+from trt_tui.core.comparison import Errors, Verdict
 from trt_tui.core.judge import Judged, class_scores
 from trt_tui.core.network import Outline
+from trt_tui.core.search import Judgement
 from trt_tui.errors import InputError
 
 DEFAULT_SQNR_DB = 20.0
@@ -19,18 +22,29 @@ FEWEST_CLASSES = 10
 DEFAULT_METRIC_LOSS = 0.01
 """The default target allows 1 % of the FP32 network's metric to be lost."""
 
-_TEXT = re.compile(r"\s*(metric|sqnr|cosine|agreement)\s*>=\s*(base\s*([-+])\s*)?([0-9.eE+-]+)(\s*%)?\s*$")
+UPPER = ("max_abs", "mean_abs", "mse", "mismatch")
+"""Kinds that are bounded from above."""
+
+PER_OUTPUT = ("sqnr", "cosine", *UPPER)
+"""Kinds that can be asked of one judged output."""
+
+_TEXT = re.compile(
+    r"\s*(?:(?P<output>\S.*):)?\s*(?P<kind>metric|sqnr|cosine|agreement|max_abs|mean_abs|mse|mismatch)\s*(?P<sign>[<>]=)"
+    r"\s*(?P<base>base\s*(?P<step>[-+])\s*)?(?P<number>[0-9.eE+-]+)(?P<percent>\s*%)?\s*$")
 
 
 @dataclass(frozen=True)
 class Target:
-    """A lower bound on one figure.
+    """A bound on one figure: a lower one, or an upper one for the kinds in `UPPER`.
 
     Attributes:
-        kind: "sqnr" (dB, worst judged output), "cosine" (worst judged output), "metric" or "agreement" (0 to 1).
+        kind: "sqnr" (dB), "cosine", "max_abs" and "mean_abs" (the tensor's units), "mse" (their square), "mismatch"
+            (the share of an integer output that differs), each of the worst judged output or of ``output``; "metric" or
+            "agreement" (0 to 1).
         value: The bound; for "metric" with ``relative`` the distance from the FP32 network's own metric.
         relative: ``value`` is added to the base; with ``percent`` as a share of it.
         base: The FP32 network's metric, None until measured.
+        output: The judged output that it is asked of, None for the worst.
     """
 
     kind: str
@@ -39,6 +53,7 @@ class Target:
     percent: bool = False
     base: float | None = None
     source: str = ""
+    output: str | None = None
 
     @property
     def bound(self) -> float | None:
@@ -56,16 +71,20 @@ class Target:
             return self.source
         if self.relative:
             return f"{self.kind}>=base{self.value:+g}{'%' if self.percent else ''}"
-        return f"{self.kind}>={self.value:g}"
+        where = f"{self.output}:" if self.output is not None else ""
+        return f"{where}{self.kind}{'<=' if self.kind in UPPER else '>='}{self.value:g}"
 
     @property
     def shown(self) -> str:
         """The target in words."""
         bound = self.bound
         if self.kind == "sqnr":
-            return f"worst output ≥ {self.value:g} dB"
+            return f"{self.output or 'worst output'} ≥ {self.value:g} dB"
         if self.kind == "cosine":
-            return f"worst cosine ≥ {self.value:g}"
+            return f"{f'cosine of {self.output}' if self.output else 'worst cosine'} ≥ {self.value:g}"
+        if self.kind in UPPER:
+            words = {"max_abs": "largest error", "mean_abs": "mean error", "mismatch": "share that differs"}
+            return f"{words.get(self.kind, 'MSE')} of {self.output or 'the worst output'} ≤ {self.value:g}"
         if self.kind == "agreement":
             return f"same top class ≥ {100 * self.value:g} %"
         return f"metric ≥ {bound:.4g}" if bound is not None else self.text
@@ -74,18 +93,25 @@ class Target:
         return replace(self, base=base)
 
     def figure(self, verdict: Verdict) -> float | None:
-        """What a verdict says of the figure that the target bounds."""
+        """What a verdict says of the figure that the target bounds; None where it was not measured or is not finite."""
         if self.kind == "metric":
             return verdict.headline
         if self.kind == "agreement":
             return verdict.agreement
+        if self.output is not None:
+            one = verdict.outputs.get(self.output)
+            return None if one is None else self._of(one.errors)
+        if self.kind in UPPER:
+            figures = [self._of(one.errors) for one in verdict.outputs.values()
+                       if (one.errors.mismatch is None) is (self.kind != "mismatch")]
+            return None if not figures or None in figures else max(figures)
         worst = verdict.worst
-        if worst is None:
-            return None
-        errors = worst[1].errors
+        return None if worst is None else self._of(worst[1].errors)
+
+    def _of(self, errors: Errors) -> float | None:
         if errors.exact:
-            return float("inf") if self.kind == "sqnr" else 1.0
-        return errors.sqnr_db if self.kind == "sqnr" else errors.cosine
+            return {"sqnr": math.inf, "cosine": 1.0}.get(self.kind, 0.0)
+        return errors.sqnr_db if self.kind == "sqnr" else getattr(errors, self.kind)
 
     def reached(self, verdict: Verdict) -> bool | None:
         """Whether a verdict meets the target; None where what it needs was not measured. NaN and Inf never pass."""
@@ -95,30 +121,124 @@ class Target:
         if bound is None:
             return None
         if figure is None:
-            worst = verdict.worst
-            unmeasured = self.kind in ("metric", "agreement") or worst is None
-            return None if unmeasured else False
-        return figure >= bound
+            return None if self._unmeasured(verdict) else False
+        return figure <= bound if self.kind in UPPER else figure >= bound
+
+    def _unmeasured(self, verdict: Verdict) -> bool:
+        if self.output is not None:
+            return self.output not in verdict.outputs or self.kind in ("mismatch", *UPPER)
+        return self.kind in ("metric", "agreement", "mismatch") or verdict.worst is None
+
+    def margin(self, verdict: Verdict) -> float | None:
+        """How far beyond the bound a verdict is in the figure's own unit, negative where it falls short; None where
+        it was not measured. NaN and Inf fall short by infinity."""
+        if self.reached(verdict) is None:
+            return None
+        figure = self.figure(verdict)
+        if verdict.bad or figure is None:
+            return -math.inf
+        return self.bound - figure if self.kind in UPPER else figure - self.bound
+
+    def noise(self, verdict: Verdict) -> float | None:
+        """The error's energy in units of what the target allows: 1 is just enough, 0 is exact, lower is better.
+
+        The energy is Σ(test-ref)² / Σref² for SQNR; 1 - cosine, which is half of it for small errors; MSE; the square
+        of an absolute error. None for "metric", "agreement" and "mismatch", which are no energies, and where nothing
+        was measured.
+        """
+        if self.kind in ("metric", "agreement", "mismatch") or self.reached(verdict) is None:
+            return None
+        figure, bound = self.figure(verdict), self.bound
+        if verdict.bad or figure is None:
+            return math.inf
+        if self.kind == "sqnr":
+            return 10 ** ((bound - figure) / 10)
+        if self.kind == "cosine":
+            figure, bound = 1 - figure, 1 - bound
+        if figure == 0:
+            return 0.0
+        if bound <= 0:
+            return math.inf
+        return figure / bound if self.kind in ("cosine", "mse") else (figure / bound) ** 2
+
+    def score(self, verdict: Verdict) -> float | None:
+        """The margin in a unit that targets of several kinds share: dB of noise, or percentage points of what has no
+        noise (of the bound, for a metric); None where it was not measured."""
+        margin, noise = self.margin(verdict), self.noise(verdict)
+        if margin is None:
+            return None
+        if noise is not None:
+            return math.inf if noise == 0 else -10 * math.log10(noise) if math.isfinite(noise) else -math.inf
+        return 100 * margin / (abs(self.bound) or 1.0) if self.kind == "metric" else 100 * margin
+
+    def measured(self, verdict: Verdict) -> str:
+        """The figure of a verdict in words."""
+        figure = self.figure(verdict)
+        if verdict.bad:
+            return f"{verdict.bad} NaN or Inf"
+        if figure is None:
+            return f"no {self.kind}"
+        if self.kind == "sqnr":
+            return "exact" if math.isinf(figure) else f"{figure:.1f} dB"
+        if self.kind == "agreement":
+            return f"same top class in {100 * figure:.1f} %"
+        return f"{self.kind} {figure:.6g}"
+
+    def check(self, outputs: Iterable[str]) -> None:
+        """Checks that the output it names is judged.
+
+        Raises:
+            InputError: it is not among ``outputs``.
+        """
+        names = list(outputs)
+        if self.output is not None and self.output not in names:
+            near = difflib.get_close_matches(self.output, names, 3, 0.3)
+            raise InputError(f"{self.text}: {self.output} is not a judged output",
+                             f"Judged: {', '.join(near or names[:3])}.", "Name one of them, or add it with --judge.")
+
+
+def judge(targets: Sequence[Target], verdict: Verdict) -> Judgement:
+    """Judges a verdict by targets that must all be met; the score is the least of theirs, the loss the largest noise.
+
+    Raises:
+        InputError: what a target needs was not measured.
+    """
+    for target in targets:
+        if target.reached(verdict) is None:
+            raise InputError(f"whether {target.text} is met is not known", f"no {target.kind} was measured",
+                             "Give labels and --metric, judge that output, or bound another figure.")
+    noises = [noise for target in targets if (noise := target.noise(verdict)) is not None]
+    worst = min(targets, key=lambda target: target.score(verdict))
+    where = f" at {worst.output}" if worst.output is not None else ""
+    return Judgement(all(target.reached(verdict) for target in targets), worst.score(verdict), verdict,
+                     max(noises) if noises else None, worst.measured(verdict) + where)
 
 
 def parse_target(text: str) -> Target:
-    """Reads "metric>=base-0.01", "metric>=base-1%", "sqnr>=20", "cosine>=0.999" or "agreement>=0.99".
+    """Reads "metric>=base-0.01", "metric>=base-1%", "sqnr>=20", "cosine>=0.999", "agreement>=0.99" or "max_abs<=1e-2";
+    "OUTPUT:sqnr>=20" asks it of one judged output.
 
     Raises:
         InputError: it is none of these.
     """
     match = _TEXT.match(text)
     try:
-        kind, relative, sign, number, percent = match.groups()
-        value = float(number) * (-1 if sign == "-" else 1)
-    except (AttributeError, ValueError):
-        raise InputError(f"{text!r} is no target", "a target bounds one figure from below",
-                         "Write metric>=base-0.01, metric>=base-1%, sqnr>=20, cosine>=0.999 or agreement>=0.99."
-                         ) from None
+        kind, output, relative, percent = match["kind"], match["output"], bool(match["base"]), bool(match["percent"])
+        value = float(match["number"]) * (-1 if match["step"] == "-" else 1)
+    except (TypeError, ValueError):
+        raise InputError(f"{text!r} is no target", "a target bounds one figure",
+                         "Write metric>=base-0.01, metric>=base-1%, sqnr>=20, cosine>=0.999, agreement>=0.99 or "
+                         "max_abs<=1e-2.") from None
+    if (match["sign"] == "<=") is not (kind in UPPER):
+        raise InputError(f"{text!r} is no target",
+                         f"{kind} is better the {'lower' if kind in UPPER else 'higher'} it is",
+                         f"Write {kind}{'<=' if kind in UPPER else '>='}{value:g}.")
     if relative and kind != "metric":
         raise InputError(f"{text!r} is no target", f"{kind} has no base: it is measured against FP32 already",
                          f"Write {kind}>=NUMBER.")
-    return Target(kind, value, bool(relative), bool(percent), source=text.strip())
+    if output is not None and kind not in PER_OUTPUT:
+        raise InputError(f"{text!r} is no target", f"{kind} is one figure of all outputs", f"Write {kind}>=NUMBER.")
+    return Target(kind, value, relative, percent, source=text.strip(), output=output)
 
 
 def default_target(metric: str | None, judged: Sequence[Judged], outline: Outline, labels: bool) -> Target:

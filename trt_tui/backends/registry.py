@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from trt_tui.core.runner import Backend
+from trt_tui.core.runner import Backend, EngineBackend
 from trt_tui.errors import BackendUnavailableError, InputError
 
-NAMES = ("onnxruntime",)
+BUILDERS = ("tensorrt", "tensorrt-rtx")
+"""Backends that build engines."""
+
+NAMES = ("onnxruntime", *BUILDERS)
 """Backends that can be asked for by name."""
 
 
@@ -33,27 +37,46 @@ class State:
 
 def survey() -> tuple[State, ...]:
     """The state of every backend, working ones first."""
-    states = [_onnxruntime("cpu"), _onnxruntime("cuda"), _tensorrt(), _rtx()]
+    states = [_onnxruntime("cpu"), _onnxruntime("cuda"), *(_engines(name) for name in BUILDERS)]
     return tuple(sorted(states, key=lambda state: not state.works))
 
 
-def get_backend(name: str = "auto", threads: int | None = None) -> Backend:
-    """The backend asked for, or the best that works here.
+def get_backend(threads: int | None = None) -> Backend:
+    """The backend that simulates and is the reference.
 
     Raises:
-        InputError: there is no backend of that name.
         BackendUnavailableError: it does not work on this machine.
     """
-    if name not in ("auto", *NAMES):
-        if name in ("tensorrt", "tensorrt-rtx"):
-            raise BackendUnavailableError(
-                f"{name} engines cannot be built yet", "this version simulates and runs with ONNX Runtime alone",
-                "Export the typed network (--format onnx) and build it with trtexec --stronglyTyped.")
-        raise InputError(f"unknown backend {name}", f"there are: auto, {', '.join(NAMES)}",
-                         "Choose one with --backend.")
     from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
 
     return OnnxRuntimeBackend(threads=threads)
+
+
+def get_builder(name: str = "auto", note: Callable[[str], None] | None = None) -> EngineBackend | None:
+    """The backend that builds engines: the one asked for, for "auto" TensorRT where it works; None for ONNX Runtime.
+
+    Args:
+        note: Called with the reason why an installed TensorRT is not used, for "auto".
+
+    Raises:
+        InputError: there is no backend of that name.
+        BackendUnavailableError: the one asked for does not work on this machine.
+    """
+    if name not in ("auto", *NAMES):
+        raise InputError(f"unknown backend {name}", f"there are: auto, {', '.join(NAMES)}",
+                         "Choose one with --backend.")
+    if name == "onnxruntime" or name == "auto" and importlib.util.find_spec("tensorrt") is None:
+        return None
+    from trt_tui.backends.tensorrt import TensorRTBackend
+
+    if name != "auto":
+        return TensorRTBackend(name)
+    try:
+        return TensorRTBackend("tensorrt")
+    except BackendUnavailableError as error:
+        if note is not None:
+            note(f"TensorRT is installed and not used: {error.title}: {error.cause}")
+        return None
 
 
 def _version(*distributions: str) -> str:
@@ -79,15 +102,26 @@ def _onnxruntime(provider: str) -> State:
     return State(name, True, backend.version, detail)
 
 
-def _tensorrt() -> State:
-    version = _version("tensorrt", "tensorrt_cu13", "tensorrt_cu12")
-    if not version or importlib.util.find_spec("tensorrt") is None:
-        return State("tensorrt", False, "", "not installed", "pip install 'trt-tui[tensorrt]'")
-    return State("tensorrt", False, version, "installed; engines are not built by this version: export typed ONNX")
+def _engines(name: str) -> State:
+    """What building with TensorRT comes to here, without starting it."""
+    from trt_tui.backends import tensorrt
+    from trt_tui.backends.cuda import first_device
 
-
-def _rtx() -> State:
-    version = _version("tensorrt_rtx")
-    if not version or importlib.util.find_spec("tensorrt_rtx") is None:
-        return State("tensorrt-rtx", False, "", "not installed", "pip install 'trt-tui[rtx]'")
-    return State("tensorrt-rtx", False, version, "installed; engines are not built by this version: export typed ONNX")
+    remedy = f"pip install 'trt-tui[{tensorrt.EXTRAS[name]}]'"
+    module = tensorrt.MODULES[name]
+    if importlib.util.find_spec(module) is None:
+        return State(name, False, "", "not installed", remedy)
+    try:
+        trt = tensorrt.module_for(name)
+    except BackendUnavailableError as error:
+        return State(name, False, _version(module), " ".join(filter(None, (error.title, error.cause))), remedy)
+    if importlib.util.find_spec("polygraphy") is None:
+        return State(name, False, trt.__version__, "Polygraphy is not installed", remedy)
+    try:
+        device = first_device()
+        return State(name, True, trt.__version__, f"builds and runs engines on {device.name}")
+    except BackendUnavailableError as error:
+        why = f"{error.title} ({error.cause})"
+    if hasattr(trt, "ComputeCapability"):
+        return State(name, True, trt.__version__, f"builds engines for a named compute capability, runs none: {why}")
+    return State(name, False, trt.__version__, why)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -42,6 +42,22 @@ class Partial:
     @property
     def final(self) -> bool:
         return self.done >= self.total
+
+
+@dataclass(frozen=True)
+class Impact(Share):
+    """What one group does to the judged outputs, measured both ways; the whole of a `Share`, and
+
+    ``owns`` is NaN where all-but-this was not asked for.
+
+    Attributes:
+        energy: The judged error (`Verdict.energy`) with this group alone as in the run and all others in FP32; infinite
+            where that brings about NaN or Inf, 0 where the group changes no value, None if it was not measured.
+        samples: How many samples it was measured on.
+    """
+
+    energy: float | None = None
+    samples: int = 0
 
 
 class Analysis:
@@ -199,6 +215,65 @@ class Analysis:
                 if not partial.final:
                     yield Partial({}, done - 1, len(active))
             yield Partial({group.name: Share(_owns(base, verdict), _worst_db(verdict))}, done, len(active))
+
+    def impacts(self, config: PrecisionConfig, ranges: Mapping[str, float], *,
+                known: Mapping[str, Impact] | None = None, order: Sequence[str] | None = None,
+                feeds: Sequence[int] | None = None, few: int = 1, top: int = 16, owns: bool = True
+                ) -> Iterator[Partial]:
+        """Yields ``{group: Impact}`` of what was measured since the last yield: each group's impact both ways.
+
+        All groups are measured on the first ``few`` feeds, then the ``top`` ones of either ranking on all feeds. One
+        yield is one run of one feed, as with `shares`, and so is the rest: the loaded session, the reference, which
+        groups are not run. ``total`` grows when the second round begins.
+
+        Args:
+            known: What was measured before, by group: it is neither measured nor yielded again.
+            order: Groups to measure, most suspicious first; all by default.
+            few: How many feeds the ranking is taken on, at least one.
+            top: How many groups of each ranking are measured on all feeds.
+            owns: Whether all-but-this is measured; only-this is half the runs, and what a search ranks by.
+        """
+        indices = list(range(len(self.samples)) if feeds is None else feeds)
+        names = list(order) if order is not None else [group.name for group in self.network.groups]
+        found = {name: known[name] for name in names if known and name in known}
+        rounded = self._gates(config, ranges)  # held, so that weights are rounded once
+        done = 0
+
+        def measure(wanted: Sequence[str], on: Sequence[int]) -> Iterator[Partial]:
+            nonlocal done
+            samples = sum(self.samples.rows(index) for index in on)
+            wanted = [name for name in wanted if name not in found or found[name].samples < samples]
+            total, base, fp32 = done + len(wanted), Verdict({}), PrecisionConfig.uniform(Precision.FP32)
+            fp32 = replace(fp32, tf32=config.tf32, ranges=config.ranges)
+            for partial in self.verdict(config, ranges, on) if wanted and owns else ():
+                base = partial.value
+                yield Partial({}, done, total + 1)
+            for name in wanted:
+                group = self.network.group(name)
+                impact = Impact(0.0, _worst_db(base), None, 0.0, samples)
+                if self._matters(group, config):
+                    kept = alone = Verdict({})
+                    if owns:
+                        for partial in self.verdict(config.with_groups([group], Precision.FP32), ranges, on):
+                            kept = partial.value
+                            yield Partial({}, done, total + 1)
+                    only = fp32.with_groups([group], config.precision_of(group))
+                    for partial in self.verdict(only, ranges, on):
+                        alone = partial.value
+                        if not partial.final:
+                            yield Partial({}, done, total + 1)
+                    impact = Impact(_owns(base, kept) if owns else math.nan, _worst_db(kept), _worst_db(alone),
+                                    alone.energy, samples)
+                found[name] = impact
+                done += 1
+                yield Partial({name: impact}, done, total + 1)
+
+        yield from measure(names, indices[:max(1, few)])
+        by_owns = sorted(names, key=lambda name: -found[name].owns)[:top] if owns else []
+        by_energy = sorted(names, key=lambda name: -(found[name].energy or 0.0))[:top]
+        yield from measure(list(dict.fromkeys((*by_owns, *by_energy))), indices)
+        del rounded
+        yield Partial({}, done + 1, done + 1)
 
     def _matters(self, group: Group, config: PrecisionConfig) -> bool:
         precision = config.precision_of(group)

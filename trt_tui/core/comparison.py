@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from trt_tui.core.engine import EngineReport, Made
 from trt_tui.core.precision import Precision
 
 
@@ -139,17 +140,33 @@ class EngineResult:
     """What a built network does, judged by its own outputs.
 
     Attributes:
+        verdict: None where it was built and cannot run here.
         latency_ms: Median, minimum and maximum of the timed runs, in milliseconds.
         bytes: Size of the engine or of the typed network.
+        build_s: How long the build took, in seconds; 0 where the engine came from the cache.
         note: What to know about these figures.
+        device: The GPU, "" for a CPU.
+        device_memory: Bytes that a run needs beside weights and tensors.
+        report: Its layers, where the backend tells them.
+        made: What became of each group, by group name.
+        origin: "cold", "timing cache" or "engine cache": what the build could start from.
+        quick: Built with the lowest effort, as a preview: neither its latency nor its size is that of production.
+        shapes: Verdicts at other shapes of the profile ("min", "max"), where they were asked for.
     """
 
-    verdict: Verdict
+    verdict: Verdict | None
     backend: str
     latency_ms: tuple[float, float, float] | None = None
     bytes: int | None = None
     build_s: float | None = None
     note: str = ""
+    device: str = ""
+    device_memory: int | None = None
+    report: EngineReport | None = None
+    made: Mapping[str, Made] = field(default_factory=dict)
+    origin: str = ""
+    quick: bool = False
+    shapes: Mapping[str, Verdict] = field(default_factory=dict)
 
 
 @dataclass

@@ -122,6 +122,11 @@ class Group:
     def allowed(self) -> frozenset[Precision]:
         return frozenset(p for p in (*FLOATS, Precision.INT8) if p not in self.refusals)
 
+    @cached_property
+    def anchors(self) -> frozenset[str]:
+        """The layers that give it its character: those that multiply, else the one it is named after."""
+        return frozenset(site.layer for site in self.sites if site.role != "skip") or frozenset((self.name,))
+
     def activations(self) -> tuple[Site, ...]:
         return tuple(site for site in self.sites if site.role != "weight")
 

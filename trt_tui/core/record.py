@@ -61,11 +61,33 @@ def verdict_record(verdict: Verdict) -> dict[str, Any]:
 
 
 def engine_record(engine: EngineResult) -> dict[str, Any]:
-    record = {"source": "engine", "backend": engine.backend, **verdict_record(engine.verdict)}
+    record: dict[str, Any] = {"source": "engine", "backend": engine.backend}
+    if engine.device:
+        record["gpu"] = engine.device
+    if engine.verdict is not None:
+        record.update(verdict_record(engine.verdict))
     if engine.latency_ms is not None:
         record["latency_ms"] = dict(zip(("median", "min", "max"), engine.latency_ms, strict=True))
     if engine.bytes is not None:
         record["engine_bytes"] = engine.bytes
+    if engine.device_memory is not None:
+        record["device_memory_bytes"] = engine.device_memory
+    if engine.build_s is not None:
+        record["build_s"] = engine.build_s
+    if engine.origin:
+        record["built_from"] = engine.origin
+    if engine.quick:
+        record["quick"] = True
+    if engine.report is not None:
+        record["computed_in"] = {
+            word: {"layers": count, **({"time": share} if share is not None else {})}
+            for word, (count, share) in engine.report.shares().items()}
+        record["engine_layers"] = {
+            name: {"precision": made.precision.value if made.precision is not None else None,
+                   **({"region": True} if made.region else {}), **({"ms": made.ms} if made.ms is not None else {})}
+            for name, made in engine.made.items()}
+    for name, verdict in engine.shapes.items():
+        record.setdefault("at_shapes", {})[name] = verdict_record(verdict)
     if engine.note:
         record["note"] = engine.note
     return record
@@ -109,8 +131,16 @@ def run_record(network: Network | Outline, run: RunRecord) -> dict[str, Any]:
 
 
 def comparison_record(network: Network | Outline, sha256: str, data: _Data, backend: _Backend,
-                      runs: Mapping[str, RunRecord], reference_metric: float | None = None) -> dict[str, Any]:
-    """The record of schema ``comparison-v1``."""
+                      runs: Mapping[str, RunRecord], reference_metric: float | None = None,
+                      check: EngineResult | None = None) -> dict[str, Any]:
+    """The record of schema ``comparison-v1``: simulated runs, and engines beside them as runs of their own.
+
+    Args:
+        check: The FP32 engine.
+    """
+    engines = {f"{name}-engine": engine_record(run.engine) for name, run in runs.items() if run.engine is not None}
+    if check is not None:
+        engines = {"fp32-engine": engine_record(check), **engines}
     record: dict[str, Any] = {
         "format": FORMAT, "version": VERSION,
         "model": {"name": network.name, "structure_sha256": network.structure_sha256, "sha256": sha256,
@@ -119,7 +149,7 @@ def comparison_record(network: Network | Outline, sha256: str, data: _Data, back
         "samples": data.whatif,
         "reference": {"backend": backend.name, "version": backend.version, "provider": backend.device.lower(),
                       "precision": "fp32"},
-        "runs": {name: run_record(network, run) for name, run in runs.items() if run.verdict is not None},
+        "runs": {name: run_record(network, run) for name, run in runs.items() if run.verdict is not None} | engines,
     }
     if reference_metric is not None:
         record["reference"]["metric"] = reference_metric

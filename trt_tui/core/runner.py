@@ -6,12 +6,15 @@ imports a backend.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import numpy as np
 import onnx_ir as ir
+
+from trt_tui.core.precision import Precision
 
 Dimension = int | str | None
 """One dimension of a shape: a size, a symbolic name, or unknown."""
@@ -38,6 +41,16 @@ class Capabilities:
     """It runs the gated graph (explicit FP32 operators, Cast pairs, If, QuantizeLinear)."""
     real_fp16: bool
     """FP16-typed operators are computed in FP16 (ONNX Runtime's CPU provider computes them in FP32)."""
+    bf16: bool = True
+    """It has BF16 operators."""
+    strong: bool = True
+    """It takes precisions from the types of the graph; else Q/DQ alone, and float precisions layer by layer."""
+    weak: bool = False
+    """It takes precisions layer by layer and ranges tensor by tensor (implicit quantization)."""
+    reports_progress: bool = False
+    """It tells the steps of a build, and heeds a stop between two of them."""
+    compute_capabilities: tuple[tuple[int, int], ...] = ()
+    """GPUs it can build for without having one, as (major, minor); empty where it builds for the GPU it runs on."""
 
 
 @runtime_checkable
@@ -78,4 +91,99 @@ class Backend(Protocol):
 
         Raises:
             TrtTuiError: the backend refuses the network; names the node where it can.
+        """
+
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class BuildSettings:
+    """How to build an engine, precisions apart.
+
+    Attributes:
+        profile: Least, usual and largest shape by input name; needed for inputs with dynamic dimensions.
+        tf32: Whether FP32 layers may use TF32.
+        optimization_level: The builder's level (0 to 5), its default when None; 1 makes a quick preview.
+        timing_cache: File of measured tactics, read if it exists and written after the build.
+        tactic_sources: Names of the tactic sources to use; the backend's default when None.
+        compute_capability: GPU to build for, as (major, minor); the one here when None.
+    """
+
+    profile: Mapping[str, tuple[Shape, Shape, Shape]] = field(default_factory=dict)
+    tf32: bool = False
+    optimization_level: int | None = None
+    timing_cache: Path | None = None
+    tactic_sources: tuple[str, ...] | None = None
+    compute_capability: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a builder is told layer by layer, beside the graph, where the graph's types do not decide.
+
+    Attributes:
+        precisions: Precision to compute in, by layer name.
+        output_types: Precision to store outputs in, by layer name.
+        ranges: Dynamic range (amax, in the tensor's own units) by tensor name; none for explicit quantization.
+        flags: Precisions that any layer may use.
+    """
+
+    precisions: Mapping[str, Precision]
+    output_types: Mapping[str, Precision]
+    ranges: Mapping[str, float]
+    flags: frozenset[Precision]
+
+
+BuildStep = Callable[[str, int, int], bool]
+"""Called with phase, steps done and steps in all (0 where nobody knows); returns False to stop the build."""
+
+
+@runtime_checkable
+class EngineRunner(Runner, Protocol):
+    """A loaded engine."""
+
+    device_memory: int | None
+    """Bytes of device memory that a run needs beside weights and tensors."""
+
+    def latency_ms(self, feeds: Mapping[str, np.ndarray]) -> float:
+        """Milliseconds of one run, inputs and outputs staying on the device, no profiler attached."""
+
+    def layer_times_ms(self, feeds: Mapping[str, np.ndarray], runs: int) -> dict[str, float]:
+        """Mean milliseconds by engine layer over some runs with the profiler attached."""
+
+    def inspect(self) -> str:
+        """The inspector's JSON."""
+
+
+@runtime_checkable
+class EngineBackend(Protocol):
+    """Builds engines from ONNX files and runs them."""
+
+    name: str
+    version: str
+    device: str
+    """The GPU's name, "" where there is none."""
+    capabilities: Capabilities
+
+    def build(self, model: Path, settings: BuildSettings, told: Told | None = None, *, step: BuildStep | None = None,
+              message: Callable[[str, str], None] | None = None) -> bytes:
+        """Builds an engine from an ONNX file; blocks, and may be called from a thread.
+
+        Args:
+            told: What the builder is told beside the graph; None for a strongly typed build.
+            message: Called with level and text of what the builder prints.
+
+        Raises:
+            InputError: the file is refused; names the node.
+            CancelledError: ``step`` returned False.
+            TrtTuiError: the build failed.
+        """
+
+    def load_engine(self, data: bytes) -> EngineRunner:
+        """Loads an engine.
+
+        Raises:
+            InputError: it was made by another version or for another GPU.
+            BackendUnavailableError: engines cannot run here.
         """

@@ -1,34 +1,56 @@
-"""Building a config's typed network with a backend, and judging what came out by its own outputs."""
+"""Building a config with a backend, and judging what came out by its own outputs."""
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import onnx_ir as ir
 
 from trt_tui.core.analysis import Analysis
-from trt_tui.core.comparison import EngineResult
+from trt_tui.core.comparison import EngineResult, Verdict
+from trt_tui.core.engine import EngineReport, read_inspector
 from trt_tui.core.exporters.onnx import export_typed
+from trt_tui.core.judge import Judged
 from trt_tui.core.lowering.typed import lower_typed
 from trt_tui.core.network import Network
 from trt_tui.core.precision import Precision, PrecisionConfig
-from trt_tui.core.runner import Runner
+from trt_tui.core.runner import BuildSettings, EngineBackend, EngineRunner, Runner
 from trt_tui.errors import InputError
+from trt_tui.jobs.cache import EngineCache
+from trt_tui.jobs.engines import QUICK_LEVEL, Engine, Said, Step, Wait, build_engine
 
 WARM_UPS = 3
 TIMED_RUNS = 50
 TIMED_SECONDS = 10.0
-"""Timing ends after `TIMED_RUNS` runs or this long, with at least 5 runs."""
+"""Timing ends after `TIMED_RUNS` runs or, where nothing forces that many, this long, with at least 5 runs."""
+
+PROFILED_RUNS = 10
 
 
-def build_and_judge(analysis: Analysis, config: PrecisionConfig, ranges: Mapping[str, float],
-                    feeds: Sequence[int]) -> Iterator[tuple[str, int, int] | EngineResult]:
-    """Yields progress as (phase, done, total), and the `EngineResult` last.
+@dataclass(frozen=True)
+class Plan:
+    """How to build and judge engines.
 
-    An engine is judged at its outputs: judged tensors inside the network are left to the simulation.
+    Attributes:
+        settings: All of a build but its precisions.
+        weak: Precisions layer by layer and implicit quantization.
+        others: Samples of other shapes to judge at too, by what they are called ("min", "max").
+    """
+
+    settings: BuildSettings = field(default_factory=BuildSettings)
+    weak: bool = False
+    others: Mapping[str, Analysis] = field(default_factory=dict)
+
+
+def run_typed(analysis: Analysis, config: PrecisionConfig, ranges: Mapping[str, float],
+              feeds: Sequence[int]) -> Iterator[Step | EngineResult]:
+    """Runs a config's typed network with the backend that simulates; yields the `EngineResult` last.
+
+    It is judged at its outputs: judged tensors inside the network are left to the simulation.
 
     Raises:
         InputError: the typed network is refused.
@@ -38,39 +60,129 @@ def build_and_judge(analysis: Analysis, config: PrecisionConfig, ranges: Mapping
     if Precision.BF16 in used | {config.other} and not backend.capabilities.real_fp16:
         raise InputError("this config asks for BF16", "ONNX Runtime's CPU provider has no BF16 Conv or MatMul",
                          "Export the typed network and build it with TensorRT; the what-if simulates BF16 meanwhile.")
-    yield ("lowering", 0, 0)
+    yield Step("lowering")
     since = time.perf_counter()
     typed = lower_typed(network, config, ranges)
     size = typed_bytes(typed.model)
-    yield ("building with ONNX Runtime", 0, 0)
+    yield Step("building with ONNX Runtime")
     with backend.load(typed.model) as runner:
         build_s = time.perf_counter() - since
-        names = [info.name for info in network.outputs]
-        tally = analysis.tally(feeds, [one for one in analysis.judged if one.tensor in names])
-        for done, index in enumerate(feeds, 1):
-            tally.add(index, runner.run(samples.feed(index), names))
-            yield ("judging the build", done, len(feeds))
-        latency = None
-        for latency in _timed(runner, samples.feed(feeds[0])):
-            yield ("timing", latency[3], TIMED_RUNS)
+        verdict = yield from _judged(analysis, runner, feeds)
+        times = yield from _latency(lambda: _run_ms(runner, samples.feed(feeds[0])), TIMED_SECONDS)
     note = f"typed ONNX run by ONNX Runtime, batch {samples.rows(feeds[0])}"
     if not backend.capabilities.real_fp16 and (Precision.FP16 in used | {config.other}):
         note += "; FP16 is computed in FP32 here, so its loss is the simulation's"
-    times = latency[:3] if latency else None
-    yield EngineResult(tally.verdict(), f"ONNX Runtime {backend.version}", times, size, build_s, note)
+    yield EngineResult(verdict, f"ONNX Runtime {backend.version}", times, size, build_s, note)
 
 
-def _timed(runner: Runner, feed: Mapping) -> Iterator[tuple[float, float, float, int]]:
-    """Yields (median, minimum, maximum, runs) in milliseconds."""
+def build_and_judge(
+    analysis: Analysis, backend: EngineBackend, config: PrecisionConfig, ranges: Mapping[str, float],
+    feeds: Sequence[int], plan: Plan, *, quick: bool, cache: EngineCache | None, wake: Callable[[], None],
+) -> Iterator[Step | Said | Wait | EngineResult]:
+    """Builds a config's engine and judges it as built; yields the `EngineResult` last.
+
+    No tensor is marked as an output for it. Latency is taken without a profiler, the time of each layer in runs of
+    their own.
+
+    Args:
+        quick: Build with the lowest effort, as a preview.
+        cache: See `trt_tui.jobs.engines.build_engine`.
+
+    Raises:
+        InputError: the release cannot honour the config, or refuses the network.
+        TrtTuiError: the build or a run failed.
+    """
+    network, samples = analysis.network, analysis.samples
+    settings = replace(plan.settings, tf32=config.tf32)
+    if quick:
+        settings = replace(settings, optimization_level=QUICK_LEVEL)
+    settings = replace(settings, profile={**_profile(analysis, feeds), **settings.profile})
+    engine = None
+    for made in build_engine(backend, network, config, ranges, settings, cache=cache, wake=wake, weak=plan.weak):
+        if isinstance(made, Engine):
+            engine = made
+        else:
+            yield made
+    result = EngineResult(None, f"{_TITLES[backend.name]} {backend.version}", None, len(engine.data), engine.seconds,
+                          "; ".join(engine.notes), backend.device, origin=engine.origin, quick=quick)
+    if not backend.capabilities.runs:
+        target = settings.compute_capability
+        where = f" for compute capability {target[0]}.{target[1]}" if target else ""
+        yield replace(result, note=f"built{where}; it cannot run on this machine")
+        return
+    yield Step("loading the engine")
+    with backend.load_engine(engine.data) as runner:
+        verdict = yield from _judged(analysis, runner, feeds)
+        shapes = {}
+        for name, other in plan.others.items():
+            shapes[name] = yield from _judged(other, runner, range(len(other.samples)), f"judging at the {name} shape")
+        feed = samples.feed(feeds[0])
+        times = yield from _latency(lambda: runner.latency_ms(feed))
+        yield Step("timing the layers")
+        report = _report(runner, network, feed)
+        note = "; ".join(filter(None, (f"batch {samples.rows(feeds[0])}", result.note)))
+        yield replace(result, verdict=verdict, latency_ms=times, device_memory=runner.device_memory, note=note,
+                      report=report, made=report.made(network) if report is not None else {}, shapes=shapes)
+
+
+_TITLES = {"tensorrt": "TensorRT", "tensorrt-rtx": "TensorRT-RTX"}
+
+
+def _profile(analysis: Analysis, feeds: Sequence[int]) -> dict[str, tuple]:
+    """Profiles of the dynamic inputs by the shapes of the samples."""
+    dynamic = [info.name for info in analysis.network.inputs
+               if info.shape is not None and not all(isinstance(size, int) for size in info.shape)]
+    if not dynamic:
+        return {}
+    shapes = {name: [analysis.samples.feed(index)[name].shape for index in feeds] for name in dynamic}
+    return {name: (tuple(map(min, zip(*found, strict=True))), found[0], tuple(map(max, zip(*found, strict=True))))
+            for name, found in shapes.items()}
+
+
+def _judged(analysis: Analysis, runner: Runner, feeds: Sequence[int],
+            phase: str = "judging the build") -> Iterator[Step]:
+    """Yields steps; returns the verdict at the network's own outputs."""
+    names = [info.name for info in analysis.network.outputs]
+    judged: list[Judged] = [one for one in analysis.judged if one.tensor in names]
+    tally = analysis.tally(feeds, judged)
+    for done, index in enumerate(feeds, 1):
+        tally.add(index, _as_declared(analysis, runner.run(analysis.samples.feed(index), names)))
+        yield Step(phase, done, len(feeds))
+    verdict: Verdict = tally.verdict()
+    return verdict
+
+
+def _as_declared(analysis: Analysis, outputs: Mapping) -> dict:
+    """The outputs in the types that the network declares (an engine may yield INT32 for INT64)."""
+    types = {info.name: info.dtype for info in analysis.network.outputs}
+    return {name: array.astype(types[name], copy=False) for name, array in outputs.items()}
+
+
+def _latency(run_ms: Callable[[], float], seconds: float | None = None) -> Iterator[Step]:
+    """Yields steps; returns median, minimum and maximum in milliseconds."""
     for _ in range(WARM_UPS):
-        runner.run(feed)
+        run_ms()
     times: list[float] = []
     start = time.perf_counter()
-    while len(times) < TIMED_RUNS and (len(times) < 5 or time.perf_counter() - start < TIMED_SECONDS):
-        before = time.perf_counter()
-        runner.run(feed)
-        times.append((time.perf_counter() - before) * 1e3)
-        yield (statistics.median(times), min(times), max(times), len(times))
+    while len(times) < TIMED_RUNS and (
+            seconds is None or len(times) < 5 or time.perf_counter() - start < seconds):
+        times.append(run_ms())
+        yield Step("timing", len(times), TIMED_RUNS)
+    return (statistics.median(times), min(times), max(times))
+
+
+def _run_ms(runner: Runner, feed: Mapping) -> float:
+    before = time.perf_counter()
+    runner.run(feed)
+    return (time.perf_counter() - before) * 1e3
+
+
+def _report(runner: EngineRunner, network: Network, feed: Mapping) -> EngineReport | None:
+    try:
+        report = read_inspector(runner.inspect(), network)
+    except InputError:
+        return None
+    return report.timed(runner.layer_times_ms(feed, PROFILED_RUNS))
 
 
 def write_typed(network: Network, config: PrecisionConfig, ranges: Mapping[str, float],

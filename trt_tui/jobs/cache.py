@@ -1,7 +1,8 @@
-"""Results on disk by content hash, so that what was measured once is known at once the next time."""
+"""Results and engines on disk by content hash, so that what was made once is there at once the next time."""
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import tempfile
@@ -13,20 +14,22 @@ import platformdirs
 
 T = TypeVar("T")
 
-LIMIT_BYTES = 128 << 20
+RESULTS_BYTES = 128 << 20
+ENGINES_BYTES = 4 << 30
 
 
-class ResultCache:
-    """A folder of small msgpack files, the least recently used dropped beyond a size.
+class FileCache:
+    """A folder of files by content hash, the least recently used dropped beyond a size.
 
     A file that cannot be read or written is no result and no error: the cache only saves time.
 
     Args:
-        folder: Where; the user's cache folder by default.
+        folder: Where.
+        limit_bytes: Size that `trim` cuts it down to.
     """
 
-    def __init__(self, folder: Path | None = None, limit_bytes: int = LIMIT_BYTES) -> None:
-        self.folder = folder or Path(platformdirs.user_cache_dir("trt-tui")) / "results"
+    def __init__(self, folder: Path, limit_bytes: int) -> None:
+        self.folder = folder
         self.limit_bytes = limit_bytes
 
     @staticmethod
@@ -34,29 +37,29 @@ class ResultCache:
         """A key that differs where any part's ``repr`` does."""
         return hashlib.sha256(repr(parts).encode()).hexdigest()
 
-    def get(self, key: str, kind: type[T]) -> T | None:
-        """The result stored under a key, or None."""
-        path = self.folder / key[:2] / key
+    def read(self, key: str) -> bytes | None:
+        """What is stored under a key, or None."""
+        path = self._path(key)
         try:
             data = path.read_bytes()
             os.utime(path)
-            return msgspec.msgpack.decode(data, type=kind)
-        except (OSError, msgspec.DecodeError):
+            return data
+        except OSError:
             return None
 
-    def put(self, key: str, value: Any) -> None:
-        """Stores a result under a key."""
-        path = self.folder / key[:2] / key
+    def write(self, key: str, data: bytes) -> None:
+        """Stores bytes under a key."""
+        path = self._path(key)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as stream:
-                stream.write(msgspec.msgpack.encode(value))
+                stream.write(data)
             os.replace(stream.name, path)
         except OSError:
             return
 
     def trim(self) -> None:
-        """Drops the least recently used results beyond the size limit."""
+        """Drops the least recently used files beyond the size limit."""
         try:
             files = [(p.stat().st_atime_ns, p.stat().st_size, p) for p in self.folder.glob("*/*")]
         except OSError:
@@ -67,3 +70,44 @@ class ResultCache:
                 return
             path.unlink(missing_ok=True)
             total -= size
+
+    def _path(self, key: str) -> Path:
+        return self.folder / key[:2] / key
+
+
+class ResultCache(FileCache):
+    """Small results as msgpack, in the user's cache folder by default."""
+
+    def __init__(self, folder: Path | None = None, limit_bytes: int = RESULTS_BYTES) -> None:
+        super().__init__(folder or cache_folder() / "results", limit_bytes)
+
+    def get(self, key: str, kind: type[T]) -> T | None:
+        """The result stored under a key, or None."""
+        data = self.read(key)
+        try:
+            return msgspec.msgpack.decode(data, type=kind) if data is not None else None
+        except msgspec.DecodeError:
+            return None
+
+    def put(self, key: str, value: Any) -> None:
+        """Stores a result under a key."""
+        self.write(key, msgspec.msgpack.encode(value))
+
+
+class EngineCache(FileCache):
+    """Engines, and beside them the timing caches: files of measured tactics that a builder reads and extends."""
+
+    def __init__(self, folder: Path | None = None, limit_bytes: int = ENGINES_BYTES) -> None:
+        super().__init__(folder or cache_folder() / "engines", limit_bytes)
+
+    def timing_cache(self, *bound_to: object) -> Path:
+        """The file for what tactics are bound to (GPU, release, flags, ...); its folder exists if it can be made."""
+        path = self.folder.parent / "timing" / f"{self.key(*bound_to)[:16]}.cache"
+        with contextlib.suppress(OSError):
+            path.parent.mkdir(parents=True, exist_ok=True)
+        return path
+
+
+def cache_folder() -> Path:
+    """This program's part of the user's cache folder."""
+    return Path(platformdirs.user_cache_dir("trt-tui"))

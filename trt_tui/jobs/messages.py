@@ -34,6 +34,11 @@ class Options:
     seed: int = 0
     other: Precision = Precision.FP16
     calib_cache: str | None = None
+    weak: bool = False
+    tactic_sources: tuple[str, ...] | None = None
+    timing_cache: str | None = None
+    compute_capability: tuple[int, int] | None = None
+    judge_at: tuple[str, ...] = ()
 
 
 # -- requests ---------------------------------------------------------------------------------------------------------
@@ -104,12 +109,26 @@ class Stats:
 
 @dataclass(frozen=True)
 class Build:
-    """Build the config's typed network with the backend and judge it; answered by `Built`."""
+    """Build the config and judge what came out; answered by `Checked` (the FP32 engine) and `Built`.
+
+    Attributes:
+        quick: Build with the lowest effort, as a preview.
+    """
 
     config: PrecisionConfig
+    quick: bool = False
 
 
-Request = Open | Calibrate | UseRanges | Compare | WhatIf | TryOptions | Stats | Build
+@dataclass(frozen=True)
+class WriteEngine:
+    """Build the config and write the engine to a file, without judging it; answered by `Wrote`."""
+
+    config: PrecisionConfig
+    path: str
+    quick: bool = False
+
+
+Request = Open | Calibrate | UseRanges | Compare | WhatIf | TryOptions | Stats | Build | WriteEngine
 
 
 @dataclass(frozen=True)
@@ -145,6 +164,23 @@ class BackendSummary:
 
 
 @dataclass(frozen=True)
+class BuilderSummary:
+    """What builds engines.
+
+    Attributes:
+        device: The GPU, "" where there is none.
+        runs: Whether engines can run here.
+        heeds_stop: Whether a build can be stopped without ending the child process.
+    """
+
+    name: str
+    version: str
+    device: str
+    runs: bool
+    heeds_stop: bool
+
+
+@dataclass(frozen=True)
 class Event:
     job: int
 
@@ -170,6 +206,13 @@ class Hashed(Event):
     """The SHA-256 of the file and its external data (slow for big files, so it comes later)."""
 
     sha256: str
+
+
+@dataclass(frozen=True)
+class BuilderReady(Event):
+    """What builds engines; without this event the typed network is run by the backend that simulates."""
+
+    builder: BuilderSummary
 
 
 @dataclass(frozen=True)
@@ -257,6 +300,13 @@ class StatsMeasured(Event):
 
 
 @dataclass(frozen=True)
+class Checked(Event):
+    """The FP32 engine against FP32 on the simulating backend: what it loses is no matter of precision."""
+
+    result: EngineResult
+
+
+@dataclass(frozen=True)
 class Built(Event):
     config: PrecisionConfig
     result: EngineResult
@@ -295,8 +345,17 @@ class Died(Event):
 
 
 @dataclass(frozen=True)
+class Wrote(Event):
+    """An engine file was written, in so many bytes; ``lines`` say what to know about it."""
+
+    path: str
+    bytes: int
+    lines: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
 class Note(Event):
-    """A line for the log pane."""
+    """A line for the log pane; one of level "warning" stays on screen."""
 
     text: str
     level: str = field(default="info")

@@ -1,9 +1,10 @@
 """The child process: opens the network, measures, reports.
 
 A request becomes a task: a generator that does one step (mostly one run of one batch) at a time and yields how urgent
-its next one is. After each step the most urgent task goes on, so that a what-if or a look at a layer is answered in the
-middle of a long comparison. A newer request of a kind replaces the older one. Requests arrive on a pipe that a thread
-reads; when the program at the other end is gone, the process ends.
+its next one is, or what it waits for while a thread builds an engine. After each step the most urgent task goes on, so
+that a what-if or a look at a layer is answered in the middle of a long comparison. A newer request of a kind replaces
+the older one. Requests arrive on a pipe that a thread reads; when the program at the other end is gone, the process
+ends.
 """
 
 from __future__ import annotations
@@ -26,21 +27,23 @@ from pathlib import Path
 from typing import TypeVar
 
 import trt_tui
-from trt_tui.backends.registry import get_backend
+from trt_tui.backends.registry import get_backend, get_builder
 from trt_tui.core.analysis import Analysis, Partial
 from trt_tui.core.calibration import METHODS, Calibration, calibrate, collect_stats, match_cache, read_cache
 from trt_tui.core.comparison import EngineResult, GroupErrors, Share, Verdict
+from trt_tui.core.files import write_atomic
 from trt_tui.core.judge import Judged, judged_outputs
 from trt_tui.core.metric import Metric, load_metric
 from trt_tui.core.network import Group, Network, open_network
 from trt_tui.core.precision import Precision, PrecisionConfig, RangeChoice, step
 from trt_tui.core.preview import preview
-from trt_tui.core.runner import Backend
-from trt_tui.core.samples import DataSets, load_samples, parse_shapes, split
-from trt_tui.errors import CancelledError, InputError, TrtTuiError
+from trt_tui.core.runner import Backend, BuildSettings, EngineBackend
+from trt_tui.core.samples import DataSets, ShapeRange, load_samples, parse_shapes, split
+from trt_tui.errors import BackendUnavailableError, CancelledError, InputError, TrtTuiError
 from trt_tui.jobs import messages as m
-from trt_tui.jobs.building import build_and_judge
-from trt_tui.jobs.cache import ResultCache
+from trt_tui.jobs.building import Plan, build_and_judge, run_typed
+from trt_tui.jobs.cache import EngineCache, ResultCache
+from trt_tui.jobs.engines import QUICK_LEVEL, Engine, Said, Step, Wait, build_engine
 
 T = TypeVar("T")
 
@@ -69,9 +72,9 @@ class Urgency(IntEnum):
 
 
 _FIRST_STEP = {m.WhatIf: Urgency.WHAT_IF, m.Compare: Urgency.FIRST_VERDICT, m.Stats: Urgency.STATS,
-               m.Build: Urgency.BUILD, m.TryOptions: Urgency.OPTIONS}
+               m.Build: Urgency.BUILD, m.WriteEngine: Urgency.BUILD, m.TryOptions: Urgency.OPTIONS}
 
-Steps = Iterator[Urgency]
+Steps = Iterator[Urgency | Wait]
 
 
 @dataclass
@@ -80,6 +83,7 @@ class _Task:
     request: m.Request
     steps: Steps | None = None
     urgency: Urgency = Urgency.OPENING
+    waits: Wait | None = None
 
     @property
     def rank(self) -> tuple[int, int]:
@@ -98,9 +102,10 @@ class _GiveWay(Exception):
 class Worker:
     """Answers requests; see the module's docstring."""
 
-    def __init__(self, pipe: Connection, cache: ResultCache | None = None) -> None:
+    def __init__(self, pipe: Connection, cache: ResultCache | None = None, engines: EngineCache | None = None) -> None:
         self.pipe = pipe
         self.cache = cache or ResultCache()
+        self.engines = engines or EngineCache()
         self.inbox: deque[tuple[int, m.Request]] = deque()
         self.arrived = threading.Event()
         self.tasks: list[_Task] = []
@@ -108,6 +113,8 @@ class Worker:
         self.options: m.Options | None = None
         self.network: Network | None = None
         self.backend: Backend | None = None
+        self.builder: EngineBackend | None = None
+        self.plan = Plan()
         self.data: DataSets | None = None
         self.metric: Metric | None = None
         self.judged: tuple[Judged, ...] = ()
@@ -141,11 +148,12 @@ class Worker:
                 self.arrived.wait()
 
     def step(self) -> bool:
-        """Does one step of the most urgent task; False where there is none."""
+        """Does one step of the most urgent task; False where there is none to do."""
         self._take_in()
-        if not self.tasks:
+        ready = [task for task in self.tasks if task.waits is None or task.waits.ready()]
+        if not ready:
             return False
-        self._advance(min(self.tasks, key=lambda task: task.rank))
+        self._advance(min(ready, key=lambda task: task.rank))
         return True
 
     def _take_in(self) -> None:
@@ -167,7 +175,10 @@ class Worker:
         try:
             if task.steps is None:
                 task.steps = self._steps(task.job, task.request)
-            task.urgency = next(task.steps)
+            following = next(task.steps)
+            task.waits = following if isinstance(following, Wait) else None
+            if task.waits is None:
+                task.urgency = following
             return
         except StopIteration:
             ending: m.Event = m.Done(task.job)
@@ -257,6 +268,8 @@ class Worker:
                 yield from self._stats(job, request)
             case m.Build():
                 yield from self._build(job, request)
+            case m.WriteEngine():
+                yield from self._write_engine(job, request)
 
     def _open(self, job: int, options: m.Options) -> Steps:
         self.options = options
@@ -266,7 +279,7 @@ class Worker:
             self._send(m.Previewed(job, first_look))
         network = open_network(options.model)
         yield Urgency.OPENING
-        backend = get_backend(options.backend)
+        backend = get_backend()
         shapes = parse_shapes(options.shapes, network.inputs) if options.shapes else {}
         optimum = {name: one.opt for name, one in shapes.items()}
         samples = load_samples(options.data, network.inputs, batch=options.batch, limit=options.samples,
@@ -285,6 +298,7 @@ class Worker:
         self.network, self.backend, self.data = network, backend, data
         self.metric = metric
         self.judged = judged
+        self.plan = self._plan(shapes)
         self.calibration = self.failure = None
         self.sha256 = self.data_sha256 = ""
         self.feeds = self._chosen_feeds(options.whatif_samples)
@@ -304,7 +318,29 @@ class Worker:
             m.BackendSummary("ONNX Runtime", backend.version, device, backend.capabilities.real_fp16),
             metric.name if metric is not None else None))
         yield Urgency.OPENING
+        self.builder = get_builder(options.backend, lambda text: self._send(m.Note(job, text)))
+        if self.builder is not None:
+            capabilities = self.builder.capabilities
+            self._send(m.BuilderReady(job, m.BuilderSummary(
+                self.builder.name, self.builder.version, self.builder.device, capabilities.runs,
+                capabilities.reports_progress)))
         yield from self._identify(job)
+
+    def _plan(self, shapes: Mapping[str, ShapeRange]) -> Plan:
+        """How engines are built here, and what other shapes they are judged at."""
+        options, others = self.options, {}
+        for where in options.judge_at:
+            if not shapes:
+                raise InputError(f"there is no {where} shape to judge at", "no profile was given",
+                                 "Give --shapes NAME:MIN:OPT:MAX.")
+            samples = load_samples(options.data, self.network.inputs, limit=options.samples, seed=options.seed,
+                                   shapes={name: getattr(one, where) for name, one in shapes.items()})
+            others[where] = Analysis(self.network, self.backend, samples, self.judged, metric=self.metric)
+        settings = BuildSettings(
+            {name: (one.min, one.opt, one.max) for name, one in shapes.items()},
+            timing_cache=Path(options.timing_cache) if options.timing_cache else None,
+            tactic_sources=options.tactic_sources, compute_capability=options.compute_capability)
+        return Plan(settings, options.weak, others)
 
     def _identify(self, job: int) -> Steps:
         """Hashes the network, and the samples and labels in use."""
@@ -416,9 +452,12 @@ class Worker:
         yield from self._verdicts(job, request.runs)
         yield from self._reference_metric(job)
         for config in request.runs.values():
-            known = self._known("engine", config, EngineResult)
+            known = self._known_engine(config)
             if known is not None:
                 self._send(m.Built(job, config, known))
+        known = self._known_engine(PrecisionConfig.uniform(Precision.FP32)) if self.builder is not None else None
+        if known is not None:
+            self._send(m.Checked(job, known))
         if request.layers:
             yield Urgency.LAYERS
             yield from self._layers(job, request.runs, Urgency.LAYERS)
@@ -652,14 +691,93 @@ class Worker:
 
     def _build(self, job: int, request: m.Build) -> Steps:
         self._ranges(job, [request.config])
+        if self.builder is None:
+            yield from self._made(job, request.config, run_typed(
+                self._analysis(request.config), request.config, self.ranges, self.feeds), request.quick)
+            return
+        fp32 = PrecisionConfig.uniform(Precision.FP32)
+        if self.builder.capabilities.runs:
+            known = self._known_engine(fp32)
+            if known is None:
+                known = yield from self._made(job, fp32, self._building(fp32, False), False, "FP32 check: ")
+            self._send(m.Checked(job, known))
+            if request.config == fp32:
+                self._send(m.Built(job, fp32, known))
+                return
+        yield from self._made(job, request.config, self._building(request.config, request.quick), request.quick)
+
+    def _write_engine(self, job: int, request: m.WriteEngine) -> Steps:
+        if self.builder is None:
+            raise BackendUnavailableError(
+                "no TensorRT works here to build an engine", "trt-tui doctor says why",
+                "Write -o typed.onnx instead, or name a backend: --backend tensorrt-rtx builds without a GPU.")
+        self._ranges(job, [request.config])
+        settings = replace(self.plan.settings, tf32=request.config.tf32)
+        if request.quick:
+            settings = replace(settings, optimization_level=QUICK_LEVEL)
+        cache = None if settings.timing_cache is not None else self.engines
         since = time.monotonic()
-        for made in build_and_judge(self._analysis(request.config), request.config, self.ranges, self.feeds):
-            if isinstance(made, EngineResult):
-                self._keep("engine", request.config, made)
-                self._send(m.Built(job, request.config, made))
-            else:
-                self._progress(job, *made, since)
-            yield Urgency.BUILD
+        with contextlib.closing(build_engine(self.builder, self.network, request.config, self.ranges, settings,
+                                             cache=cache, wake=self.arrived.set, weak=self.plan.weak)) as making:
+            for made in making:
+                match made:
+                    case Engine():
+                        write_atomic(Path(request.path), made.data)
+                        self._send(m.Wrote(job, request.path, len(made.data), self._about(made)))
+                    case Said():
+                        self._send(m.Note(job, f"{made.level}: {made.text}"))
+                    case Step():
+                        self._progress(job, made.phase, made.done, made.total, since)
+                        yield Urgency.BUILD
+                    case Wait():
+                        yield made
+
+    def _about(self, engine: Engine) -> tuple[str, ...]:
+        builder, target = self.builder, self.plan.settings.compute_capability
+        made = f"{builder.name} {builder.version}"
+        made += f" for compute capability {target[0]}.{target[1]}" if target is not None else f" on {builder.device}"
+        took = "taken from the engine cache" if engine.origin == "engine cache" else (
+            f"built in {engine.seconds:.1f} s" + (" with a timing cache" if engine.origin == "timing cache" else ""))
+        cannot = () if builder.capabilities.runs else ("It cannot run on this machine.",)
+        return (f"{made}, {took}", *cannot, *engine.notes)
+
+    def _building(self, config: PrecisionConfig, quick: bool) -> Iterator[Step | Said | Wait | EngineResult]:
+        plan = self.plan if config.quantized is not Precision.FP32 else replace(self.plan, weak=False)
+        return build_and_judge(self._analysis(config), self.builder, config, self.ranges, self.feeds, plan,
+                               quick=quick, cache=self.engines, wake=self.arrived.set)
+
+    def _made(self, job: int, config: PrecisionConfig, making: Iterator[Step | Said | Wait | EngineResult], quick: bool,
+              prefix: str = "") -> Steps:
+        """Reports how a build goes on and what it made; returns that. A preview is not kept."""
+        since, phase = time.monotonic(), ""
+        with contextlib.closing(making):
+            for made in making:
+                match made:
+                    case EngineResult():
+                        if not quick:
+                            self.cache.put(self._engine_key(config), made)
+                        if not prefix:
+                            self._send(m.Built(job, config, made))
+                        return made
+                    case Said():
+                        self._send(m.Note(job, f"{made.level}: {made.text}"))
+                    case Step():
+                        since = time.monotonic() if made.phase != phase else since
+                        phase = made.phase
+                        self._progress(job, prefix + phase, made.done, made.total, since)
+                        yield Urgency.BUILD
+                    case Wait():
+                        yield made
+        raise AssertionError("a build ends with a result")
+
+    def _known_engine(self, config: PrecisionConfig) -> EngineResult | None:
+        return self.cache.get(self._engine_key(config), EngineResult)
+
+    def _engine_key(self, config: PrecisionConfig) -> str:
+        settings = self.plan.settings
+        stamp = getattr(self.builder, "stamp", ())
+        return self._key("engine", config, stamp, sorted(settings.profile.items()), settings.tactic_sources,
+                         settings.compute_capability, self.plan.weak, sorted(self.plan.others))
 
 
 def _end_process() -> None:
@@ -680,6 +798,7 @@ def main(argv: Sequence[str]) -> None:
     with Connection(requests) as pipe:
         worker = Worker(pipe)
         worker.cache.trim()
+        worker.engines.trim()
         threading.Thread(target=worker.listen, daemon=True).start()
         with contextlib.suppress(BrokenPipeError):
             worker.serve()

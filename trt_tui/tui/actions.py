@@ -12,7 +12,9 @@ from typing import TYPE_CHECKING
 
 from textual.binding import Binding
 
-from trt_tui.tui import state
+from trt_tui.core.precision import Precision
+from trt_tui.tui import spans
+from trt_tui.tui.engines import shown_engine
 
 if TYPE_CHECKING:
     from trt_tui.tui.screens.main import MainScreen
@@ -48,7 +50,7 @@ def one_group(main: MainScreen) -> str:
     if group is None:
         return "choose a single group: ranges belong to one group's inputs"
     if not group.quantizable:
-        return f"ranges matter in INT8 only: {group.refusals[state.Precision.INT8]}"
+        return f"ranges matter in INT8 only: {group.refusals[Precision.INT8]}"
     return "" if main.session.calibration is not None else "no ranges were measured yet"
 
 
@@ -68,6 +70,23 @@ def can_ask(main: MainScreen) -> str:
     if reason := opened(main):
         return reason
     return "no samples: reopen with --data" if main.session.data is None else ""
+
+
+def can_build(main: MainScreen) -> str:
+    return can_ask(main) or ("a build is going on: x stops it" if main.session.building else "")
+
+
+def can_preview(main: MainScreen) -> str:
+    if reason := can_build(main):
+        return reason
+    return "" if main.session.builder is not None else "ONNX Runtime builds in a moment: b builds in full"
+
+
+def has_engine(main: MainScreen) -> str:
+    if reason := opened(main):
+        return reason
+    known = main.session.check is not None or shown_engine(main.session) is not None
+    return "" if known else "nothing was built yet: b builds"
 
 
 def repeats(main: MainScreen) -> str:
@@ -161,7 +180,11 @@ ACTIONS: tuple[Action, ...] = (
     Action("pane_blocks", ("3",), "blocks", "Go to the blocks", "Look", repeats),
     Action("pane_configs", ("4",), "configs", "Go to the configs", "Look", opened),
     Action("build", ("b",), "build", "Build the config with the backend and judge it by its own outputs", "Work",
-           can_ask, 20),
+           can_build, 20),
+    Action("preview", ("f6",), "preview", "Quick build, a preview: with the lowest effort, slower than production",
+           "Work", can_preview),
+    Action("engine", ("i",), "engine", "What the engine is made of: its layers and times, and what to check", "Look",
+           has_engine, 65),
     Action("compare", ("f5",), "compare", "Measure everything again", "Work", can_ask),
     Action("stop", ("x",), "stop", "Stop the running job (asks if it is older than 10 s)", "Work", job_runs, 60),
     Action("target", ("g",), "target", "Change the target that runs must meet", "Work", opened),
@@ -170,7 +193,8 @@ ACTIONS: tuple[Action, ...] = (
     Action("mark", ("m",), "mark A/B", "Mark a config as A, the next one as B", "Configs", opened),
     Action("diff", ("d",), "diff", "What differs between A and B, or from the config before", "Configs",
            two_configs),
-    Action("export", ("e",), "export", "Write precision.json, a typed ONNX or a Markdown report", "Files", opened, 58),
+    Action("export", ("e",), "export", "Write precision.json, a typed ONNX, files for other tools, or a report",
+           "Files", opened, 58),
     Action("log", ("o",), "log", "Show the log", "Files"),
     Action("help", ("question_mark", "f1"), "keys", "All keys", "Application", always, 0),
     Action("palette", ("f2", "ctrl+p"), "palette", "Find an action by its name", "Application"),
@@ -188,12 +212,12 @@ def bindings() -> list[Binding]:
             for action in ACTIONS for key in action.keys]
 
 
-def footer_line(width: int, main: MainScreen) -> state.Line:
+def footer_line(width: int, main: MainScreen) -> spans.Line:
     """The keys that fit, those that can be pressed now brighter than the others."""
     shown = sorted((action for action in ACTIONS if action.footer is not None), key=lambda action: action.footer)
     last = shown.pop(0)
     room = width - len(last.key) - len(last.label) - 3
-    line: state.Line = [(" ", "")]
+    line: spans.Line = [(" ", "")]
     used = 1
     for action in shown:
         size = len(action.key) + 1 + len(action.label) + 2
@@ -202,4 +226,4 @@ def footer_line(width: int, main: MainScreen) -> state.Line:
         off = bool(action.enabled(main))
         line += [(action.key, "dim" if off else "key"), (f" {action.label}  ", "dim" if off else "")]
         used += size
-    return state.padded(line, width, [(last.key, "key"), (f" {last.label} ", "")])
+    return spans.padded(line, width, [(last.key, "key"), (f" {last.label} ", "")])

@@ -12,12 +12,15 @@ if TYPE_CHECKING:
 WORST_ROWS = 15
 """How many layers of a run are listed."""
 
-_RUN_NAMES = {"fp16": "FP16", "int8": "INT8", "config": "config", "bf16": "BF16", "fp32": "FP32 check"}
+_RUN_NAMES = {"fp16": "FP16", "int8": "INT8", "config": "config", "bf16": "BF16", "fp32": "FP32"}
+_ENGINE = "-engine"
+_COMPUTED_IN = {"INT8": "INT8", "FP16": "FP16", "BF16": "BF16", "FP32": "FP32", "?": "not told",
+                "reformat": "reformats", "qdq": "Q/DQ alone"}
 
 
 def comparison_markdown(comparison: Mapping[str, Any], network: Network | None = None,
                         config: PrecisionConfig | None = None) -> str:
-    """The report: verdict, judged outputs, layers that lose most, and the config.
+    """The report: verdict, judged outputs, engines, layers that lose most, and the config.
 
     Args:
         comparison: A record of schema ``comparison-v1``; what it lacks is left out.
@@ -36,6 +39,13 @@ def comparison_markdown(comparison: Mapping[str, Any], network: Network | None =
         lines += [f"Metric in FP32: {_number(reference['metric'])}.", ""]
     lines += ["## Verdict", "", *_verdict(runs), ""]
     lines += ["## Judged outputs", "", *_outputs(runs), ""]
+    engines = {name: run for name, run in runs.items() if run.get("source") == "engine"}
+    if engines:
+        lines += ["## Engines", "", *_engines(engines), ""]
+    for name, run in engines.items():
+        if run.get("to_check"):
+            lines += [f"## What to check in the {_run_name(name)}", ""]
+            lines += [*(f"- {_text(line)}" for line in run["to_check"]), ""]
     for name, run in runs.items():
         rows = _worst(run, network)
         if rows:
@@ -46,7 +56,34 @@ def comparison_markdown(comparison: Mapping[str, Any], network: Network | None =
 
 
 def _run_name(name: str) -> str:
-    return _RUN_NAMES.get(name, _text(name))
+    base = name.removesuffix(_ENGINE)
+    return _RUN_NAMES.get(base, _text(base)) + (" engine" if base != name else "")
+
+
+def _engines(runs: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """How each engine was built, and how many of its layers compute in what with which share of the time."""
+    rows, shares = [], []
+    words = [word for word in _COMPUTED_IN if any(word in run.get("computed_in", {}) for run in runs.values())]
+    for name, run in runs.items():
+        memory, seconds = run.get("device_memory_bytes"), run.get("build_s")
+        rows.append((_run_name(name), _text(run.get("backend", "")), _text(run.get("gpu", "")),
+                     "" if seconds is None else f"{seconds:.1f} s", _text(run.get("built_from", "")),
+                     "" if memory is None else f"{_number(memory / 1e6)} MB",
+                     "preview" if run.get("quick") else "", _text(run.get("note", ""))))
+        if run.get("computed_in"):
+            shares.append((_run_name(name), *(_computed_in(run["computed_in"].get(word)) for word in words)))
+    header = ("engine", "builder", "GPU", "built in", "from", "device memory", "effort", "note")
+    lines = _table(header, rows)
+    if shares:
+        lines += ["", "Layers, and their share of the time:", "",
+                  *_table(("engine", *(_COMPUTED_IN[word] for word in words)), shares)]
+    return lines
+
+
+def _computed_in(entry: Mapping[str, Any] | None) -> str:
+    if entry is None:
+        return ""
+    return str(entry["layers"]) + (f", {_percent(entry['time'])}" if entry.get("time") is not None else "")
 
 
 def _verdict(runs: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -66,7 +103,7 @@ def _verdict(runs: Mapping[str, Mapping[str, Any]]) -> list[str]:
             mark + _percent(max(mismatches.values())) if mismatches else "",
             str(sum(e.get("nan", 0) + e.get("inf", 0) for e in outputs.values())) if outputs else "",
             mark + _number(run["metric"]) if "metric" in run else "",
-            _number(latency["median"]) if "median" in latency else "",
+            _number(latency["median"]) + (" (preview)" if run.get("quick") else "") if "median" in latency else "",
             _number(run["engine_bytes"] / 1e6) if "engine_bytes" in run else ""))
     header = ("run", "source", "worst output", "which", "worst sample", "integers that differ", "NaN/Inf", "metric",
               "ms", "MB")

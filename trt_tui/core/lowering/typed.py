@@ -61,27 +61,29 @@ def surrounding(group: Group, precision: Precision, other: Precision) -> Precisi
 
 
 def lower_typed(
-    network: Network, config: PrecisionConfig, ranges: Mapping[str, float], *, fp32_scales: bool = False
+    network: Network, config: PrecisionConfig, ranges: Mapping[str, float], *, casts: bool = True,
 ) -> Typed:
     """Lowers to a strongly typed network.
 
     Args:
         ranges: Calibrated amax by tensor name, in the tensors' own units.
-        fp32_scales: Keep every scale in FP32, with Casts, as TensorRT 8.6 needs it.
+        casts: False leaves every tensor in FP32, for a release that is told float precisions layer by layer; masks
+            that FP16 layers read are clamped all the same, and scales are in FP32.
 
     Raises:
         InputError: an INT8 layer's input has no range, or the opset cannot be raised.
     """
-    return _TypedLowering(network, config, ranges, fp32_scales).lower()
+    return _TypedLowering(network, config, ranges, casts).lower()
 
 
 class _TypedLowering:
-    def __init__(self, network: Network, config: PrecisionConfig, ranges: Mapping[str, float], fp32_scales: bool):
+    def __init__(self, network: Network, config: PrecisionConfig, ranges: Mapping[str, float], casts: bool):
         self.network = network
         self.config = config
-        self.fp32_scales = fp32_scales
+        self.casts = casts
         self.assignment = config.assignment(network)
-        self.opset = max(opset_for(set(self.assignment.values()), config.other), network.opset)
+        needed = opset_for(set(self.assignment.values()), config.other) if casts else opset_for(set(), Precision.FP32)
+        self.opset = max(needed, network.opset)
         self.amax = scales.activation_ranges(network, ranges, config)
         self.model = network.model_at(self.opset).clone()
         self.graph = self.model.graph
@@ -139,7 +141,7 @@ class _TypedLowering:
                 node.replace_input_with(index, self._quantized(sites[index], value, around))
             else:
                 node.replace_input_with(index, self._cast(value, around if follows[index] else ir.DataType.FLOAT))
-        if around is not ir.DataType.FLOAT:
+        if around is not ir.DataType.FLOAT and self.casts:
             for output, typed in zip(node.outputs, own, strict=True):
                 if typed and output.name and self.network.is_float(output.name):
                     output.type = ir.TensorType(around)  # a clone shares its types with the base network
@@ -192,8 +194,8 @@ class _TypedLowering:
             source = value
             if dtype is ir.DataType.FLOAT16 and self._exceeds_fp16(value):
                 source = self._clamped(value)
-            self.cast_cache[key] = self._emit("Cast", [source], {"to": int(dtype)}, f"{value.name}__{_short(dtype)}",
-                                              dtype, value.shape)
+            self.cast_cache[key] = source if not self.casts else self._emit(
+                "Cast", [source], {"to": int(dtype)}, f"{value.name}__{_short(dtype)}", dtype, value.shape)
         return self.cast_cache[key]
 
     def _exceeds_fp16(self, value: ir.Value) -> bool:
@@ -211,17 +213,17 @@ class _TypedLowering:
             scale = scales.weight_scale(self.network, site)
         else:
             scale = scales.require(self.network, self.amax, site.tensor)
-        key = (value.name, site.axis, around)
+        key = (value.name, site.axis, around if self.casts else ir.DataType.FLOAT)
         if key in self.qdq_cache:
             return self.qdq_cache[key]
-        other = Precision.FP32 if self.fp32_scales else self.config.other
+        other = self.config.other if self.casts else Precision.FP32
         held_in = TYPES[scales.held_type(scale, other)]
         base = value.name
         if site.role != "weight" or held_in is ir.DataType.FLOAT16:
             value = self._cast(value, around)
         value = self._cast(value, held_in)
         attributes = {} if site.axis is None else {"axis": site.axis}
-        suffix = f"{base}__{_short(around)}" if around is not ir.DataType.FLOAT else base
+        suffix = f"{base}__{_short(around)}" if around is not ir.DataType.FLOAT and self.casts else base
         step = self._initializer(scales.held(scale, other).astype(_NUMPY[held_in]), f"{suffix}__scale")
         zero = self._initializer(np.zeros(scale.shape, np.int8), f"{suffix}__zero_point")
         shape = value.shape

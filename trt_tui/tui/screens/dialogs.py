@@ -13,7 +13,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from trt_tui.tui.state import Line
+from trt_tui.tui.spans import Line
 from trt_tui.tui.widgets.lines import Lines
 
 CLOSE = Binding("escape", "close", "close", show=False)
@@ -28,10 +28,25 @@ class Dialog(ModalScreen):
         self.dismiss(None)
 
 
-class ErrorDialog(Dialog):
-    """What went wrong, why, and what to do now."""
+_SCROLLS = [Binding("j,down", "scroll('down')", show=False), Binding("k,up", "scroll('up')", show=False),
+            Binding("pagedown", "scroll('page_down')", show=False), Binding("pageup", "scroll('page_up')", show=False),
+            Binding("home", "scroll('home')", show=False), Binding("end", "scroll('end')", show=False)]
 
-    BINDINGS = [CLOSE, Binding("enter,q", "close", "close", show=False), Binding("y", "copy", "copy", show=False)]
+
+class Scrolling(Dialog):
+    """A dialog whose body scrolls by keys."""
+
+    BINDINGS = [*_SCROLLS]
+
+    def action_scroll(self, way: str) -> None:
+        getattr(self.query_one(VerticalScroll), f"scroll_{way}")(animate=False)
+
+
+class ErrorDialog(Scrolling):
+    """What went wrong, why, and what to do now; a long cause scrolls above the next step."""
+
+    BINDINGS = [CLOSE, Binding("enter,q", "close", "close", show=False), Binding("y", "copy", "copy", show=False),
+                Binding("o", "log", "log", show=False)]
 
     def __init__(self, title: str, cause: str = "", next_step: str = "") -> None:
         super().__init__()
@@ -39,18 +54,29 @@ class ErrorDialog(Dialog):
 
     def compose(self) -> ComposeResult:
         title, cause, next_step = self.parts
-        with Vertical(classes="box"):
+        with Vertical(classes="box wide error" if self._long else "box error"):
             yield Static(title, classes="heading bad", markup=False)
             with VerticalScroll(classes="body", can_focus=False):
                 if cause:
                     yield Static(cause, markup=False)
-                if next_step:
-                    yield Static(next_step, classes="next", markup=False)
-            yield Static("esc close  y copy", classes="hint")
+            if next_step:
+                yield Static(next_step, classes="next", markup=False)
+            yield Static(self._hint("y copy"), classes="hint")
+
+    @property
+    def _long(self) -> bool:
+        return "\n" in self.parts[1]
+
+    def _hint(self, copy: str) -> str:
+        return f"{'↑↓ scroll  ' if self._long else ''}esc close  {copy}  o log"
 
     def action_copy(self) -> None:
         self.app.copy_to_clipboard("\n".join(part for part in self.parts if part))
-        self.query_one(".hint", Static).update("esc close  copied")
+        self.query_one(".hint", Static).update(self._hint("copied"))
+
+    def action_log(self) -> None:
+        self.dismiss(None)
+        self.app.main.perform("log")
 
 
 class Question(Dialog):
@@ -163,15 +189,10 @@ class Prompt(Dialog):
             self.dismiss(event.value)
 
 
-class Page(Dialog):
+class Page(Scrolling):
     """A full page of lines to read, with a heading."""
 
-    BINDINGS = [CLOSE, Binding("q", "close", show=False),
-                Binding("j", "scroll('down')", show=False), Binding("k", "scroll('up')", show=False),
-                Binding("down", "scroll('down')", show=False), Binding("up", "scroll('up')", show=False),
-                Binding("pagedown", "scroll('page_down')", show=False),
-                Binding("pageup", "scroll('page_up')", show=False),
-                Binding("home", "scroll('home')", show=False), Binding("end", "scroll('end')", show=False)]
+    BINDINGS = [CLOSE, Binding("q", "close", show=False)]
 
     def __init__(self, title: str, lines: Sequence[Line], hint: str = "esc close", at_end: bool = False) -> None:
         super().__init__()
@@ -193,6 +214,3 @@ class Page(Dialog):
     @property
     def text(self) -> str:
         return self.query_one(Lines).text
-
-    def action_scroll(self, way: str) -> None:
-        getattr(self.query_one(VerticalScroll), f"scroll_{way}")(animate=False)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from textual.app import ComposeResult
 from textual.containers import Vertical
@@ -12,30 +13,48 @@ from textual.widgets.option_list import Option
 
 from trt_tui.tui.screens.dialogs import Choices, Dialog
 
-FORMATS: tuple[tuple[str, str, str], ...] = (
-    ("precision.json", "precision.json   the config, with ranges and evidence", ".precision.json"),
-    ("onnx", "typed ONNX       what a strongly typed TensorRT builds", ".typed.onnx"),
-    ("markdown", "Markdown         a report to read", ".report.md"),
-)
+if TYPE_CHECKING:
+    from trt_tui.session import Session
+
+FORMATS: dict[str, tuple[str, str, str]] = {
+    "precision.json": ("precision.json", "the config, with ranges and evidence", ".precision.json"),
+    "onnx": ("typed ONNX", "what a strongly typed TensorRT builds", ".typed.onnx"),
+    "engine": ("engine", "built for this GPU and this TensorRT", ".engine"),
+    "trtexec": ("trtexec", "commands that build it with TensorRT 10 and 11", ".trtexec.sh"),
+    "polygraphy": ("Polygraphy", "a network postprocess script, for TensorRT up to 10", ".polygraphy.py"),
+    "modelopt": ("ModelOpt", "patterns of the nodes to exclude", ".modelopt.json"),
+    "calibration-cache": ("calibration", "a cache of the ranges, for TensorRT up to 10", ".cache"),
+    "markdown": ("Markdown", "a report to read", ".report.md"),
+}
+"""By kind: name, what it is, and how the file's name ends."""
+
+ALWAYS = ("precision.json", "onnx", "markdown")
+"""The kinds that every session writes."""
+
+
+def offered(session: Session) -> list[str]:
+    """The kinds that a session can write, in the order of `FORMATS`."""
+    kinds = getattr(session, "EXPORTS", ALWAYS)
+    return [kind for kind in FORMATS if kind in kinds]
 
 
 class ExportDialog(Dialog):
     """Dismisses with (kind, path). The file is written by whoever asked."""
 
-    def __init__(self, model_path: str) -> None:
+    def __init__(self, session: Session) -> None:
         super().__init__()
-        self.model_path = Path(model_path)
-        self.kind = FORMATS[0][0]
-        self._typed = False
+        self.model_path = Path(session.options.model)
+        self.kinds = offered(session)
+        self.kind = self.kinds[0]
 
     def default_path(self, kind: str) -> str:
-        suffix = next(suffix for name, _, suffix in FORMATS if name == kind)
-        return str(Path.cwd() / f"{self.model_path.stem}{suffix}")
+        return str(Path.cwd() / f"{self.model_path.stem}{FORMATS[kind][2]}")
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="box wide"):
             yield Static("Export", classes="heading")
-            yield Choices(*(Option(Content(text)) for _, text, _ in FORMATS), compact=True)
+            yield Choices(*(Option(Content(f"{name:<16} {what}")) for name, what, _ in map(FORMATS.get, self.kinds)),
+                          compact=True)
             yield Static("to", classes="dim")
             yield Input(self.default_path(self.kind), compact=True, select_on_focus=False)
             yield Static("enter chooses the format, then writes  esc close", classes="hint")
@@ -47,7 +66,7 @@ class ExportDialog(Dialog):
     def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
         path = self.query_one(Input)
         untouched = path.value == self.default_path(self.kind)
-        self.kind = FORMATS[event.option_index][0]
+        self.kind = self.kinds[event.option_index]
         if untouched:
             path.value = self.default_path(self.kind)
 

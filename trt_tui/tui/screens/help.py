@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from trt_tui.tui.actions import ACTIONS, key_text
 from trt_tui.tui.screens.dialogs import Page
-from trt_tui.tui.state import Line, wrap
+from trt_tui.tui.spans import Line, wrap
 
 if TYPE_CHECKING:
     from trt_tui.tui.screens.main import MainScreen

@@ -14,16 +14,18 @@ from textual.screen import Screen
 from textual.timer import Timer
 from textual.widgets import Input
 
+from trt_tui.core.comparison import EngineResult
 from trt_tui.core.network import Group
 from trt_tui.core.precision import OFFERED, Precision, PrecisionConfig
 from trt_tui.errors import TrtTuiError
 from trt_tui.jobs import messages
 from trt_tui.target import parse_target
-from trt_tui.tui import actions, state
+from trt_tui.tui import actions, detail, engines, known, spans, state, verdict
 from trt_tui.tui.screens.configs import ConfigList, ConfigsPage
 from trt_tui.tui.screens.dialogs import ErrorDialog, Item, Page, Picker, Prompt, Question
 from trt_tui.tui.screens.export import ExportDialog
 from trt_tui.tui.screens.help import HelpPage
+from trt_tui.tui.screens.log import LogPage
 from trt_tui.tui.state import Figures, Measure, TreeModel, View, VisibleRow
 from trt_tui.tui.widgets.blocks import BlockMap
 from trt_tui.tui.widgets.layer_tree import LayerTree
@@ -41,6 +43,9 @@ REST_S = 0.15
 ASK_AFTER_S = 10.0
 """A job older than this is stopped only after a question."""
 
+TICK_S = 1.0
+"""The seconds of a phase of unknown length are counted this often."""
+
 FOLLOW_S = 1.0
 """While figures stream in and nobody has touched the tree, it is ordered anew at most this often."""
 
@@ -48,7 +53,8 @@ MOST_REVEALED = 12
 """Rows that the tree opens by itself for."""
 
 _DRAWS_FIGURES = (messages.Opened, messages.VerdictMeasured, messages.LayersMeasured, messages.SharesMeasured,
-                  messages.RaisedMeasured, messages.Built, messages.ReferenceMeasured)
+                  messages.RaisedMeasured, messages.Built, messages.Checked, messages.BuilderReady,
+                  messages.ReferenceMeasured)
 
 _PRECISION_KEYS = {Precision.FP32: "3", Precision.BF16: "b", Precision.FP16: "6", Precision.INT8: "8"}
 
@@ -76,12 +82,13 @@ class MainScreen(Screen):
         self.order: Mapping[str, float] | None = None
         self.matches: set[str] | None = None
         self.marks: dict[str, PrecisionConfig] = {}
-        self.message: state.Span | None = None
+        self.message: spans.Span | None = None
         self.last_word = ""
         self.failure: messages.Failed | messages.Died | None = None
         self.following = True
         self._last_shares: dict[str, float] = {}
         self._phase = ""
+        self._phase_since = 0.0
         self._noticed = False
         self._rows: list[VisibleRow] | None = None
         self._made_of: tuple = ()
@@ -118,6 +125,7 @@ class MainScreen(Screen):
     def on_mount(self) -> None:
         self.tree.focus()
         self.draw()
+        self.set_interval(TICK_S, self._tick)
 
     @property
     def tree(self) -> LayerTree:
@@ -174,8 +182,9 @@ class MainScreen(Screen):
         elif isinstance(event, messages.Cancelled):
             self.last_word = "stopped; the last results stay"
         elif isinstance(event, messages.Built):
-            self.last_word = "✓ built"
-            self.say("built" + (f": {event.result.note}" if event.result.note else ""), "")
+            self._phase = f"built {known.config_name(self.session, event.config)}"
+            self.last_word = f"✓ {self._phase}"
+            self.say(self._told(event.result), "")
         elif isinstance(event, messages.Failed):
             self._fail(event, event.title, event.cause, event.next_step)
         elif isinstance(event, messages.Died):
@@ -183,7 +192,8 @@ class MainScreen(Screen):
             self._fail(event, "The worker process ended by itself", f"It ended{code}. {event.log}".strip(),
                        "Nothing is lost: press f5 to measure again; o shows the log.")
         elif isinstance(event, messages.Progress):
-            self._phase = event.phase
+            if event.phase != self._phase:
+                self._phase, self._phase_since = event.phase, time.monotonic()
         elif isinstance(event, messages.StatsMeasured | messages.OptionsMeasured) and self._rest is None:
             self.draw_detail()
         if self.session.notice and not self._noticed:
@@ -192,9 +202,24 @@ class MainScreen(Screen):
         if self._update is None:
             self._update = self.set_timer(UPDATE_S, self._updated)
 
+    def _told(self, result: EngineResult) -> str:
+        """What to say of a build that has ended."""
+        if self.session.builder is None:
+            return f"built: {result.note}" if result.note else "built"
+        room = self.size.width - 2
+        alert = engines.alert(self.session) if not self.has_class("-wide") else ""
+        return f"built: {alert}" if alert else engines.result_text(result, room)
+
     def _updated(self) -> None:
         self._update = None
         self.draw(figures=self._stale_figures)
+        if isinstance(self.app.screen, LogPage):
+            self.app.screen.follow()
+
+    def _tick(self) -> None:
+        job = self.session.job
+        if job is not None and not job.total and self.message is None:
+            self.draw_status()
 
     def _fail(self, event: messages.Failed | messages.Died, title: str, cause: str, next_step: str) -> None:
         self.last_word = f"failed: {title}"
@@ -214,9 +239,10 @@ class MainScreen(Screen):
         if self.model is not None and (figures or self.figures is None):
             self._stale_figures = False
             self._measure()
-        self.query_one("#header", Lines).lines = [state.header_line(session, width)]
-        self.query_one("#verdict-rule", Rule).set(*state.verdict_title(session))
-        self.query_one("#verdict", Lines).lines = state.verdict_lines(session, width)
+        self.query_one("#header", Lines).lines = [verdict.header_line(session, width)]
+        self.query_one("#verdict-rule", Rule).set(*verdict.verdict_title(session))
+        self.query_one("#verdict", Lines).lines = verdict.verdict_lines(session, width)
+        self.set_class(session.check is not None, "-checked")
         if figures:
             self.draw_tree()
         self.query_one("#configs", ConfigList).show(self, self.query_one("#configs-header", Lines))
@@ -274,9 +300,7 @@ class MainScreen(Screen):
             return
         shown = len(self.matches) if self.matches is not None else None
         rule.set(*state.tree_title(self.model, self.view, self.session, shown, self.figures.measure, self.figures.run))
-        header = self.query_one("#tree-header", Lines)
-        header.lines = [state.tree_header(state.Columns.fit(tree.size.width or self.size.width),
-                                          self.figures.measure)]
+        self.draw_tree_header()
         rows = self.visible_rows()
         if self.following and cursor_key is None and self.order:
             worst = max(self.order, key=self.order.get)
@@ -289,9 +313,16 @@ class MainScreen(Screen):
         if self.block_map.display:
             self.block_map.show(self.model.blocks, self.figures)
 
-    def _nothing_yet(self) -> list[state.Line]:
+    @on(LayerTree.Resized)
+    def draw_tree_header(self) -> None:
+        """Draws the titles of the tree's columns."""
+        if self.figures is not None:
+            columns = state.Columns.fit(self.tree.size.width or self.size.width, self.figures.has_engines)
+            self.query_one("#tree-header", Lines).lines = [state.tree_header(columns, self.figures)]
+
+    def _nothing_yet(self) -> list[spans.Line]:
         if isinstance(self.failure, messages.Failed):
-            lines: list[state.Line] = [[], [("   " + self.failure.title, "strong")]]
+            lines: list[spans.Line] = [[], [("   " + self.failure.title, "strong")]]
             lines += [[("   " + text, "dim")] for text in (self.failure.cause, self.failure.next_step) if text]
             return [*lines, [("   q quits", "dim")]]
         if self.failure is not None:
@@ -308,38 +339,38 @@ class MainScreen(Screen):
             pane.lines = []
             rule.set("2 Detail")
             return
-        lines = state.detail_lines(self.session, self.figures, line, width, height)
+        lines = detail.detail_lines(self.session, self.figures, line, width, height)
         group = self.current_group
         if group is not None and height >= 8:
-            worst = state.worst_input(group, self.session.stats.get(group.name, {}))
+            worst = detail.worst_input(group, self.session.stats.get(group.name, {}))
             if worst is not None:
-                plot = state.histogram_lines(*worst, width, rows=4 if height >= len(lines) + 7 else 2)
+                plot = detail.histogram_lines(*worst, width, rows=4 if height >= len(lines) + 7 else 2)
                 if len(lines) + len(plot) + 1 <= height:
                     lines = [*lines, [], *plot]
         pane.lines = lines
         more = "2: less" if self.has_class("-large-detail") else "2: more"
-        rule.set(state.detail_title(self.model, line), "" if self.has_class("-wide") else more)
+        rule.set(detail.detail_title(self.model, line), "" if self.has_class("-wide") else more)
 
     def draw_status(self) -> None:
         """Draws job, next step and footer."""
         pane, width = self.query_one("#status", Lines), self.size.width
-        job = state.job_line(self.session, self.last_word)
+        job = state.job_line(self.session, self.last_word, time.monotonic() - self._phase_since)
         group = self.current_group
         step = state.next_step(self.session, self.figures, group.name if group is not None else "")
         warning = next(iter(self.session.warnings), "") if self.session.outline is not None else ""
         if self.message is not None:
-            first: state.Line = state.padded([(" ", ""), self.message], width)
+            first: spans.Line = spans.padded([(" ", ""), self.message], width)
         else:
             first = job
         if self.has_class("-wide"):
-            right: state.Line = [(f"{warning} ", "warn")] if warning else []
-            pane.lines = [state.padded(first, width, right), [(" " + step, "strong" if step else "")]]
+            right: spans.Line = [(f"{warning} ", "warn")] if warning else []
+            pane.lines = [spans.padded(first, width, right), [(" " + step, "strong" if step else "")]]
         elif self.message is not None:
             pane.lines = [first]
         else:
-            if state.width_of(first) + len(step) + 2 > width and not self.session.busy:
+            if spans.width_of(first) + len(step) + 2 > width and not self.session.busy:
                 first = []
-            pane.lines = [state.padded(first, width, [(f"{step} ", "strong")] if step else [])]
+            pane.lines = [spans.padded(first, width, [(f"{step} ", "strong")] if step else [])]
         self.query_one("#job-rule", Rule).set("" if self.has_class("-wide") or not warning else f"! {warning}")
         self.query_one("#footer", Lines).lines = [actions.footer_line(width, self)]
 
@@ -557,7 +588,7 @@ class MainScreen(Screen):
             refused = "" if able else groups[0].refusals.get(precision, "not possible here")
             some = f"  {len(able)} of {len(groups)} groups can" if able and len(able) < len(groups) else ""
             items.append(Item(_PRECISION_KEYS[precision], precision.label + some, precision, refused))
-        title = groups[0].name if len(groups) == 1 else state.plural(len(groups), "group")
+        title = groups[0].name if len(groups) == 1 else spans.plural(len(groups), "group")
 
         def chosen(precision: Precision | None) -> None:
             if precision is not None:
@@ -623,6 +654,11 @@ class MainScreen(Screen):
 
         self.app.push_screen(Picker("Colour by", items, (self.measure, self.run)), chosen)
 
+    def do_engine(self) -> None:
+        width = min(90, self.size.width * 96 // 100 - 5)
+        self.app.push_screen(Page(engines.page_title(self.session), engines.page_lines(self.session, width),
+                                  "↑↓ scroll  esc close"))
+
     def do_sort(self) -> None:
         self._touched()
         newest = self.figures.weights
@@ -680,7 +716,13 @@ class MainScreen(Screen):
     # -- work ---------------------------------------------------------------------------------------------------
 
     def do_build(self) -> None:
-        self.session.build()
+        self._build(quick=False)
+
+    def do_preview(self) -> None:
+        self._build(quick=True)
+
+    def _build(self, quick: bool) -> None:
+        self.session.build(quick)
         self.last_word = ""
         self.draw_status()
 
@@ -701,7 +743,7 @@ class MainScreen(Screen):
                 self._stop()
 
         phase = self.session.job.phase if self.session.job is not None else "job"
-        self.app.push_screen(Question(f"Stop {phase}? It has run for {state.duration(age)}.", "stop it", "go on"),
+        self.app.push_screen(Question(f"Stop {phase}? It has run for {spans.duration(age)}.", "stop it", "go on"),
                              answered)
 
     def _stop(self) -> None:
@@ -757,17 +799,17 @@ class MainScreen(Screen):
         self.mark_config(config)
         letter = next((mark for mark, one in self.marks.items() if one == config), None)
         configs.show(self, self.query_one("#configs-header", Lines))
-        name = state.config_name(self.session, config)
+        name = known.config_name(self.session, config)
         self.say(f"{name} is {letter}" if letter else f"{name} is no longer marked", "")
 
     def do_diff(self) -> None:
         one = self.marks.get("A")
         other = self.marks.get("B", self.session.config)
         if one is None or one == other:
-            known = list(self.session.names)
-            index = known.index(other) if other in known else len(known)
-            one = known[index - 1] if index else known[1]
-        names = (state.config_name(self.session, config) for config in (one, other))
+            named = list(self.session.names)
+            index = named.index(other) if other in named else len(named)
+            one = named[index - 1] if index else named[1]
+        names = (known.config_name(self.session, config) for config in (one, other))
         self.app.push_screen(Page("What differs: {} and {}".format(*names),
                                   state.diff_lines(self.session, self.model, one, other)))
 
@@ -776,7 +818,7 @@ class MainScreen(Screen):
             if answer is not None:
                 self._export(*answer)
 
-        self.app.push_screen(ExportDialog(self.session.options.model), chosen)
+        self.app.push_screen(ExportDialog(self.session), chosen)
 
     def _export(self, kind: str, path: Path) -> None:
         if path.is_dir():
@@ -799,8 +841,7 @@ class MainScreen(Screen):
         self.say(told, "")
 
     def do_log(self) -> None:
-        lines: list[state.Line] = [[(line, "")] for text in self.session.log for line in text.splitlines() or [""]]
-        self.app.push_screen(Page("Log", lines or [[("nothing was logged", "dim")]], at_end=True))
+        self.app.push_screen(LogPage(self.session))
 
     # -- application --------------------------------------------------------------------------------------------
 
@@ -840,7 +881,7 @@ class MainScreen(Screen):
         group = self.current_group
         if group is None or self._rest is not None or self._looked == (group.name, self.session.config):
             return
-        if not self.following or state.shares_of(self.session, "config"):
+        if not self.following or known.shares_of(self.session, "config"):
             self._rest = self.set_timer(REST_S, self._rested)
 
     @on(LayerTree.Opened)

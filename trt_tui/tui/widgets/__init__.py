@@ -1,1 +1,1 @@
-"""Widgets of the application; each draws lines of `trt_tui.tui.state`."""
+"""Widgets of the application; each draws lines of `trt_tui.tui.spans`."""

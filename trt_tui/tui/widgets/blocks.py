@@ -9,7 +9,8 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from trt_tui.core.hierarchy import Blocks
-from trt_tui.tui.state import Figures, Line, block_cell, block_note, legend, shorten
+from trt_tui.tui.spans import Line, shorten
+from trt_tui.tui.state import Figures, block_cell, block_note, legend
 from trt_tui.tui.widgets.lines import COMPONENTS, Styled
 
 

@@ -10,7 +10,8 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from trt_tui.tui.state import Columns, Figures, Line, VisibleRow, row_line
+from trt_tui.tui.spans import Line
+from trt_tui.tui.state import Columns, Figures, VisibleRow, row_line
 from trt_tui.tui.widgets.lines import COMPONENTS, Styled
 
 
@@ -24,6 +25,9 @@ class LayerTree(Styled, ScrollView, can_focus=True, inherit_bindings=False):
 
     class Moved(Message):
         """The cursor is on another row."""
+
+    class Resized(Message):
+        """The room for rows is another, be it by the scrollbar alone."""
 
     class Opened(Message):
         """The row under the cursor was double-clicked."""
@@ -121,7 +125,8 @@ class LayerTree(Styled, ScrollView, can_focus=True, inherit_bindings=False):
             else:
                 row = self.rows[index]
                 self._drawn[index] = row_line(self._figures.cells(row, self._full), row.depth,
-                                              Columns.fit(self.size.width), index == self.cursor)
+                                              Columns.fit(self.size.width, self._figures.has_engines),
+                                              index == self.cursor)
         return self._drawn[index]
 
     def render_line(self, y: int) -> Strip:
@@ -140,6 +145,7 @@ class LayerTree(Styled, ScrollView, can_focus=True, inherit_bindings=False):
         self._drawn = {}
         self.virtual_size = Size(self.size.width, len(self.rows))
         self._keep_cursor_visible()
+        self.post_message(self.Resized())
 
     def on_click(self, event: events.Click) -> None:
         if not self.rows:

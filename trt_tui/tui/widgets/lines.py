@@ -10,7 +10,7 @@ from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
-from trt_tui.tui.state import Line, padded
+from trt_tui.tui.spans import Line, padded
 
 STYLES = ("dim", "strong", "bad", "good", "warn", "stale", "key", "rule", "plot", "cursor",
           "band0", "band1", "band2", "band3", "band4")

@@ -1,0 +1,235 @@
+"""Engines on a GPU: the FP32 check, builds cold and warm, latency, actual precisions, and simulated against real error.
+
+    python -m tests.benchmarks.engines NAME=MODEL.onnx=DATA.npz ... [--out FOLDER] [--budget S] [--configs N]
+        [--tactic-sources EDGE_MASK_CONVOLUTIONS,JIT_CONVOLUTIONS] [--level L] [--batch B] [--times]
+
+``demo`` alone stands for the bundled network. Every fourth batch calibrates, the rest judges; the labelled ones of the
+bundled network are its own. Rows go to FOLDER/engines.jsonl as they come, the inspector's JSON of each engine beside
+them, so that an interrupted run loses nothing. With ``--times`` one config is built cold, with the timing cache it
+leaves, and taken from the engine cache.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from trt_tui import demo
+from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
+from trt_tui.backends.tensorrt import TensorRTBackend
+from trt_tui.core.agreement import differs, gap_db
+from trt_tui.core.analysis import Analysis
+from trt_tui.core.calibration import calibrate
+from trt_tui.core.comparison import EngineResult, Verdict
+from trt_tui.core.judge import judged_outputs
+from trt_tui.core.network import Network, open_network
+from trt_tui.core.precision import Precision, PrecisionConfig
+from trt_tui.core.runner import BuildSettings
+from trt_tui.core.samples import load_samples, split
+from trt_tui.errors import TrtTuiError
+from trt_tui.jobs.building import Plan, build_and_judge
+from trt_tui.jobs.cache import EngineCache
+from trt_tui.jobs.engines import Said, Wait
+
+FP32 = PrecisionConfig.uniform(Precision.FP32)
+FP16 = PrecisionConfig.uniform(Precision.FP16)
+
+
+class Case:
+    """One network with its data, ranges and simulation."""
+
+    def __init__(self, text: str, batch: int | None) -> None:
+        self.name, _, rest = text.partition("=")
+        model, _, data = rest.partition("=")
+        simulation = OnnxRuntimeBackend("cpu")
+        bundled = not model
+        self.network = open_network(demo.network_path() if bundled else model)
+        samples = load_samples(demo.samples_path() if bundled else data, self.network.inputs, batch=batch, limit=40)
+        calibration = load_samples(demo.calibration_path(), self.network.inputs, batch=batch) if bundled else None
+        sets = split(samples, calibration)
+        self.ranges = calibrate(self.network.model, self.network.activations, sets.calibration, simulation).ranges
+        self.feeds = list(range(len(sets.judged)))
+        self.judged = judged_outputs(self.network, ())
+        self.samples, self.simulation = sets.judged, simulation
+        self._analyses: dict[Precision, Analysis] = {}
+
+    def analysis(self, config: PrecisionConfig) -> Analysis:
+        other = config.other if config.quantized is Precision.INT8 else Precision.FP16
+        if other not in self._analyses:
+            self._analyses[other] = Analysis(self.network, self.simulation, self.samples, self.judged, other=other)
+        return self._analyses[other]
+
+    def simulated(self, config: PrecisionConfig) -> Verdict:
+        verdict = Verdict({})
+        for partial in self.analysis(config).verdict(config, self.ranges, self.feeds):
+            verdict = partial.value
+        return verdict
+
+    def ranking(self, config: PrecisionConfig) -> list[str]:
+        """Groups by what they own of the config's error on two batches, most first."""
+        shares = {}
+        for partial in self.analysis(config).shares(config, self.ranges, feeds=self.feeds[:2]):
+            shares.update(partial.value)
+        return sorted(shares, key=lambda name: -shares[name].owns)
+
+
+def configs(case: Case, count: int) -> Iterator[tuple[str, PrecisionConfig]]:
+    """FP16, all INT8, worst layers returned, prefixes and suffixes, random sets: named, the first ``count`` of them."""
+    network: Network = case.network
+    base = PrecisionConfig.uniform(Precision.INT8, Precision.FP16)
+    plain = PrecisionConfig.uniform(Precision.INT8, Precision.FP32)
+    quantizable = [group for group in network.groups if group.quantizable]
+    worst = [network.group(name) for name in case.ranking(base) if network.group(name).quantizable]
+    half = len(quantizable) // 2
+    rng = np.random.default_rng(0)
+
+    def drawn(share: float) -> list:
+        return [group for group in quantizable if rng.random() < share]
+
+    def raised(groups, start=base, to=Precision.FP32) -> PrecisionConfig:
+        return start.with_groups(groups, to)
+
+    made = [
+        ("FP16", FP16), ("INT8, others FP16", base), ("INT8, others FP32", plain),
+        ("worst 2 in FP32", raised(worst[:2])), ("worst quarter in FP32", raised(worst[:max(3, len(worst) // 4)])),
+        ("first half in FP32", raised(quantizable[:half])), ("random half in FP32", raised(drawn(0.5))),
+        ("worst 2 in FP16", raised(worst[:2], to=Precision.FP16)),
+        ("worst quarter, others FP32", raised(worst[:max(3, len(worst) // 4)], plain)),
+        ("last half in FP32", raised(quantizable[half:])), ("random quarter in FP16", raised(drawn(0.25), base,
+                                                                                             Precision.FP16)),
+        ("random three quarters in FP32", raised(drawn(0.75))),
+    ]
+    yield from itertools.islice(made, count)
+
+
+def built(case: Case, backend: TensorRTBackend, config: PrecisionConfig, plan: Plan, cache: EngineCache | None,
+          log: list[str]) -> EngineResult:
+    making = build_and_judge(case.analysis(config), backend, config, case.ranges, case.feeds, plan, quick=False,
+                             cache=cache, wake=lambda: None)
+    for made in making:
+        if isinstance(made, Wait):
+            time.sleep(0.02)
+        elif isinstance(made, Said) and made.level != "info":
+            log.append(f"{made.level}: {made.text}")
+        elif isinstance(made, EngineResult):
+            return made
+    raise AssertionError("a build ends with a result")
+
+
+def decibel(verdict: Verdict | None) -> float | None:
+    worst = verdict.worst if verdict is not None else None
+    return worst[1].errors.sqnr_db if worst is not None else None
+
+
+def measure(case: Case, backend: TensorRTBackend, arguments: argparse.Namespace, out: Path, deadline: float) -> list:
+    cache = EngineCache(out / "cache" / "engines")
+    sources = tuple(arguments.tactic_sources.split(",")) if arguments.tactic_sources else None
+    settings = BuildSettings(tactic_sources=sources, optimization_level=arguments.level)
+    rows = []
+    chosen = [("FP32", FP32, False), *((label, one, False) for label, one in configs(case, arguments.configs))]
+    if backend.capabilities.weak:
+        chosen += [(f"{label}, weak", config, True) for label, config, _ in chosen
+                   if label in ("FP16", "INT8, others FP16", "worst quarter in FP32")]
+    for label, config, weak in chosen:
+        if time.monotonic() > deadline:
+            print(f"{case.name}: out of time before {label}", flush=True)
+            break
+        log: list[str] = []
+        row = {"network": case.name, "config": label, "weak": weak}
+        try:
+            simulated = case.simulated(config)
+            result = built(case, backend, config, Plan(settings, weak=weak), cache, log)
+        except TrtTuiError as error:
+            row |= {"error": error.title, "cause": error.cause[:2000], "log": log[-5:]}
+        else:
+            worse = [group.name for group in case.network.groups if differs(group, config, result.made)]
+            row |= {"simulated": decibel(simulated), "engine": decibel(result.verdict),
+                    "gap": gap_db(simulated, result.verdict), "bad": result.verdict.bad,
+                    "ms": result.latency_ms, "mb": result.bytes / 1e6, "build_s": result.build_s,
+                    "origin": result.origin, "device_memory": result.device_memory,
+                    "computed_in": result.report.shares() if result.report else None,
+                    "made": len(result.made), "regions": sum(made.region for made in result.made.values()),
+                    "known": sum(made.precision is not None for made in result.made.values()),
+                    "groups": len(case.network.groups), "not_as_asked": worse[:20], "log": log[-5:]}
+        rows.append(row)
+        print(json.dumps(row), flush=True)
+        with open(out / "engines.jsonl", "a") as stream:
+            stream.write(json.dumps(row) + "\n")
+    if arguments.times:
+        rows.append(times(case, backend, settings, out))
+    return rows
+
+
+def times(case: Case, backend: TensorRTBackend, settings: BuildSettings, out: Path) -> dict:
+    """Seconds of one config's build: cold, with the timing cache of that build, and from the engine cache."""
+    config = PrecisionConfig.uniform(Precision.INT8, Precision.FP16)
+    row = {"network": case.name, "config": "times"}
+    with tempfile.TemporaryDirectory() as folder:
+        cache = EngineCache(Path(folder) / "engines")
+        for label in ("cold", "timing cache", "engine cache"):
+            start = time.perf_counter()
+            result = built(case, backend, config, Plan(settings), cache, [])
+            row[label] = {"build_s": result.build_s, "origin": result.origin, "whole_s": time.perf_counter() - start}
+            if label == "cold":
+                for file in cache.folder.glob("*/*"):
+                    file.unlink()
+    print(json.dumps(row), flush=True)
+    with open(out / "engines.jsonl", "a") as stream:
+        stream.write(json.dumps(row) + "\n")
+    return row
+
+
+def ranks(values: list[float]) -> np.ndarray:
+    order = np.argsort(np.argsort(values))
+    return order.astype(float)
+
+
+def summary(rows: list[dict]) -> str:
+    """Spearman's correlation of simulated with engine error, and the median absolute difference, by network."""
+    lines = ["", "| network | configs | Spearman | median gap dB | largest gap dB |", "| --- | --- | --- | --- | --- |"]
+    for name in dict.fromkeys(row["network"] for row in rows):
+        pairs = [(row["simulated"], row["engine"]) for row in rows if row["network"] == name and not row.get("weak")
+                 and row["config"] != "FP32" and row.get("engine") is not None and row.get("simulated") is not None]
+        if len(pairs) < 2:
+            continue
+        simulated, engine = map(list, zip(*pairs, strict=True))
+        rho = float(np.corrcoef(ranks(simulated), ranks(engine))[0, 1])
+        gaps = np.abs(np.subtract(simulated, engine))
+        lines.append(f"| {name} | {len(pairs)} | {rho:.3f} | {np.median(gaps):.2f} | {gaps.max():.2f} |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("networks", nargs="+")
+    parser.add_argument("--out", type=Path, default=Path(tempfile.gettempdir()) / "trt-tui-engines")
+    parser.add_argument("--budget", type=float, default=1e9)
+    parser.add_argument("--configs", type=int, default=12)
+    parser.add_argument("--tactic-sources")
+    parser.add_argument("--level", type=int)
+    parser.add_argument("--batch", type=int)
+    parser.add_argument("--times", action="store_true")
+    parser.add_argument("--backend", default="tensorrt")
+    arguments = parser.parse_args()
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    backend = TensorRTBackend(arguments.backend)
+    print(f"{backend.name} {backend.version} on {backend.device}", flush=True)
+    deadline = time.monotonic() + arguments.budget
+    rows = []
+    for text in arguments.networks:
+        start = time.monotonic()
+        case = Case(text, arguments.batch)
+        print(f"{case.name}: opened and calibrated in {time.monotonic() - start:.1f} s", flush=True)
+        rows += measure(case, backend, arguments, arguments.out, deadline)
+    print(summary(rows))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,389 @@
+"""Parsing: networks, tensors, layers, and the ONNX parser with what it refuses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnx.inliner
+from onnx import TensorProto, numpy_helper
+
+from tests.standins import Bound, Value, make
+from tests.standins import flags as flags_of
+
+NUMPY = {"FLOAT": np.float32, "HALF": np.float16, "BF16": ml_dtypes.bfloat16, "INT8": np.int8, "UINT8": np.uint8,
+         "INT32": np.int32, "INT64": np.int64, "BOOL": np.bool_, "FP8": ml_dtypes.float8_e4m3fn, "INT4": ml_dtypes.int4}
+"""NumPy's types by TensorRT's."""
+
+_TYPES = {TensorProto.FLOAT: "FLOAT", TensorProto.DOUBLE: "FLOAT", TensorProto.FLOAT16: "HALF",
+          TensorProto.BFLOAT16: "BF16", TensorProto.INT8: "INT8", TensorProto.UINT8: "UINT8",
+          TensorProto.INT32: "INT32", TensorProto.INT64: "INT64", TensorProto.BOOL: "BOOL"}
+_ONE_TYPE = {"Conv": 2, "ConvTranspose": 2, "Gemm": 2, "MatMul": 2, "Add": 2, "Sub": 2, "Mul": 2, "Div": 2}
+"""Operators whose first inputs a strongly typed network wants of one type, and how many of them."""
+
+WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+_LAYERS = {
+    "Conv": "CONVOLUTION", "ConvTranspose": "DECONVOLUTION", "Gemm": "MATRIX_MULTIPLY", "MatMul": "MATRIX_MULTIPLY",
+    "QuantizeLinear": "QUANTIZE", "DequantizeLinear": "DEQUANTIZE", "Cast": "CAST", "Constant": "CONSTANT",
+    "BatchNormalization": "SCALE", "LayerNormalization": "NORMALIZATION", "Softmax": "SOFTMAX", "TopK": "TOPK",
+    "Concat": "CONCATENATION", "Gather": "GATHER", "Slice": "SLICE", "Shape": "SHAPE", "Resize": "RESIZE",
+    "Where": "SELECT", "Identity": "IDENTITY", "Einsum": "EINSUM", "ArgMax": "TOPK", "Expand": "SLICE", "LRN": "LRN",
+    **dict.fromkeys(("Relu", "Sigmoid", "Tanh", "LeakyRelu", "Clip", "Elu", "HardSigmoid"), "ACTIVATION"),
+    **dict.fromkeys(("MaxPool", "AveragePool"), "POOLING"),
+    **dict.fromkeys(("GlobalAveragePool", "ReduceMean", "ReduceSum", "ReduceMax"), "REDUCE"),
+    **dict.fromkeys(("Reshape", "Transpose", "Flatten", "Squeeze", "Unsqueeze"), "SHUFFLE"),
+    **dict.fromkeys(("Sqrt", "Erf", "Exp", "Log", "Neg", "Abs", "Not", "Floor"), "UNARY"),
+}
+"""Layer types by operator; elementwise otherwise."""
+
+
+class Dims:
+    """A shape: a sequence that equals tuples, and no more than that."""
+
+    def __init__(self, sizes: object = ()) -> None:
+        self._sizes = tuple(int(size) for size in sizes)
+
+    def __len__(self) -> int:
+        return len(self._sizes)
+
+    def __getitem__(self, index: object) -> object:
+        return self._sizes[index]
+
+    def __eq__(self, other: object) -> bool:
+        return self._sizes == tuple(other)
+
+    def __repr__(self) -> str:
+        return str(self._sizes)
+
+    __hash__ = None
+
+
+class ITensor:
+    name = Value("")
+    is_network_input = Value(False)
+    is_network_output = Value(False)
+    is_shape_tensor = Value(False)
+    allowed_formats = Value(8191)
+
+    @property
+    def shape(self) -> Bound:
+        return self._trt.Dims(self._shape)
+
+    @property
+    def dynamic_range(self) -> tuple[float, float] | None:
+        return self.__dict__.get("_range")
+
+    def set_dynamic_range(self, min: float, max: float) -> bool:
+        self._range = (float(min), float(max))
+        return True
+
+    def reset_dynamic_range(self) -> None:
+        self._range = None
+
+
+class ILayer:
+    """``_inputs``, ``_outputs``: tensors; ``_node``: the ONNX node's name, "" for the parser's own layers."""
+
+    name = Value("")
+    metadata = Value("")
+
+    @property
+    def num_inputs(self) -> int:
+        return len(self._inputs)
+
+    @property
+    def num_outputs(self) -> int:
+        return len(self._outputs)
+
+    def get_input(self, index: int) -> Bound | None:
+        return self._inputs[index] if index < len(self._inputs) else None
+
+    def get_output(self, index: int) -> Bound | None:
+        return self._outputs[index] if index < len(self._outputs) else None
+
+    @property
+    def precision(self) -> object:
+        return self.__dict__.get("_precision") or self._trt.float32
+
+    @precision.setter
+    def precision(self, dtype: object) -> None:
+        self._precision = dtype
+
+    @property
+    def precision_is_set(self) -> bool:
+        return self.__dict__.get("_precision") is not None
+
+    def reset_precision(self) -> None:
+        self._precision = None
+
+    def set_output_type(self, index: int, dtype: object) -> None:
+        self.__dict__.setdefault("_types", {})[index] = dtype
+
+    def get_output_type(self, index: int) -> object:
+        return self.__dict__.get("_types", {}).get(index, self._outputs[index].dtype)
+
+    def output_type_is_set(self, index: int) -> bool:
+        return index in self.__dict__.get("_types", {})
+
+    def reset_output_type(self, index: int) -> None:
+        self.__dict__.get("_types", {}).pop(index, None)
+
+
+class INetworkDefinition:
+    """``_model``: the ONNX model parsed, with the types and shapes of its values in ``_values``."""
+
+    name = Value("Unnamed Network 0")
+    has_implicit_batch_dimension = Value(False)
+    num_layers = property(lambda self: len(self._layers))
+    num_inputs = property(lambda self: len(self._inputs))
+    num_outputs = property(lambda self: len(self._outputs))
+    flags = property(lambda self: self._flags)
+    get_flag = flags_of("_flags", "NetworkDefinitionCreationFlag")[2]
+    builder = property(lambda self: self._builder)
+
+    @property
+    def _strong(self) -> bool:
+        flag = getattr(self._trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED", None)
+        return self._release.strong or bool(flag is not None and self._flags >> int(flag) & 1)
+
+    def get_layer(self, index: int) -> Bound:
+        return self._layers[index]
+
+    def get_input(self, index: int) -> Bound:
+        return self._inputs[index]
+
+    def get_output(self, index: int) -> Bound:
+        return self._outputs[index]
+
+    def __len__(self) -> int:
+        return len(self._layers)
+
+    def __getitem__(self, index: int) -> Bound:
+        return self._layers[index]
+
+    def mark_output(self, tensor: Bound) -> None:
+        tensor.is_network_output = True
+        self._outputs.append(tensor)
+
+    def unmark_output(self, tensor: Bound) -> None:
+        tensor.is_network_output = False
+        self._outputs.remove(tensor)
+
+
+class ParserError:
+    def code(self) -> object:
+        return self._code
+
+    def desc(self) -> str:
+        return self._desc
+
+    def node(self) -> int:
+        return self._node
+
+    def node_name(self) -> str:
+        return self._name
+
+    def node_operator(self) -> str:
+        return self._operator
+
+    def file(self) -> str:
+        return "ModelImporter.cpp"
+
+    def line(self) -> int:
+        return 489
+
+    def func(self) -> str:
+        return "parseNode"
+
+    def __str__(self) -> str:
+        named = f" with name: {self._name} and operator: {self._operator}" if hasattr(type(self), "node_name") else ""
+        where = f"In node {self._node}{named} " if self._node >= 0 else ""
+        return f"{where}(parseNode): {self._code.name}: {self._desc}"
+
+
+class OnnxParser:
+    flags = Value(0)
+    set_flag, clear_flag, get_flag = flags_of("flags", "OnnxParserFlag")
+    num_errors = property(lambda self: len(self._errors))
+
+    def __init__(self, network: Bound, logger: Bound) -> None:
+        self._network, self._logger, self._errors, self._subgraphs = network, logger, [], []
+
+    def get_error(self, index: int) -> Bound:
+        return self._errors[index]
+
+    def clear_errors(self) -> None:
+        self._errors.clear()
+
+    def parse(self, model: bytes, path: str | None = None) -> bool:
+        proto = self._read(model, path)
+        return proto is not None and self._parse(proto)
+
+    def parse_from_file(self, model: str) -> bool:
+        if not Path(model).is_file():
+            return self._fail("INVALID_VALUE", f"Input file cannot be found, or is not a regular file: {model}")
+        return self.parse(Path(model).read_bytes(), model)
+
+    def supports_model(self, model: bytes, path: str | None = None) -> tuple[bool, list[tuple[list[int], bool]]]:
+        proto = self._read(model, path)
+        if proto is None:
+            return False, []
+        values = _values(proto)
+        refused = {number for number, node in enumerate(proto.graph.node) if self._refusal(node, values, proto)}
+        runs: list[tuple[list[int], bool]] = []
+        for number in range(len(proto.graph.node)):
+            if not runs or runs[-1][1] != (number not in refused):
+                runs.append(([], number not in refused))
+            runs[-1][0].append(number)
+        return not refused, runs
+
+    def supports_model_v2(self, model: bytes, path: str | None = None) -> bool:
+        # The whole listing is one of a release before this method; its answer is kept for the queries below.
+        supported, self._subgraphs = OnnxParser.supports_model(self, model, path)
+        return supported
+
+    num_subgraphs = property(lambda self: len(self._subgraphs))
+
+    def get_subgraph_nodes(self, index: int) -> list[int]:
+        return self._subgraphs[index][0]
+
+    def is_subgraph_supported(self, index: int) -> bool:
+        return self._subgraphs[index][1]
+
+    def _read(self, model: bytes, path: str | None) -> onnx.ModelProto | None:
+        try:
+            proto = onnx.ModelProto.FromString(bytes(model))
+            onnx.load_external_data_for_model(proto, str(Path(path).parent) if path else ".")
+            if proto.functions and self._release.major >= 10:
+                proto = onnx.inliner.inline_local_functions(proto)
+        except Exception:
+            self._fail("MODEL_DESERIALIZE_FAILED", "Failed to parse the ONNX model.")
+            return None
+        return proto
+
+    def _fail(self, code: str, desc: str, number: int = -1, node: onnx.NodeProto | None = None) -> bool:
+        error = make(self._trt, "ParserError", _code=getattr(self._trt.ErrorCode, code), _desc=desc, _node=number,
+                     _name=node.name if node else "", _operator=node.op_type if node else "")
+        self._errors.append(error)
+        severity = self._trt.ILogger.Severity.ERROR
+        if node:
+            self._logger.log(severity, f'ModelImporter.cpp:140: While parsing node number {number} [{node.op_type} -> '
+                                       f'"{node.output[0]}"]:')
+            self._logger.log(severity, f"ModelImporter.cpp:142: --- Begin node ---\nNode name: {node.name}")
+        self._logger.log(severity, f"ModelImporter.cpp:151: ERROR: ModelImporter.cpp:489 In function parseNode:\n"
+                                   f"[{int(error._code)}] {desc}")
+        return False
+
+    def _refusal(self, node: onnx.NodeProto, values: dict, model: onnx.ModelProto) -> tuple[str, str] | None:
+        """The error code and what the parser says of a node it does not take."""
+        unsupported = "UNSUPPORTED_NODE" if self._release.major < 10 else "INVALID_NODE"
+        if node.domain not in ("", "ai.onnx"):
+            return unsupported, 'creator && "Plugin not found, are the plugin name, version, and namespace correct?"'
+        if "Sequence" in node.op_type or not onnx.defs.has(node.op_type):
+            return unsupported, f"No importer registered for op: {node.op_type}"
+        types = [_TYPES.get(values[name][0], "?") if name in values else "?" for name in node.input]
+        about = f"Invalid Node - {node.name}\nITensor::getDimensions: Error Code 4: API Usage Error ({node.name}: "
+        if missing := [name for name in types if name != "?" and not hasattr(self._trt.DataType, name)]:
+            if missing != ["INT64"] * len(missing):
+                return "UNSUPPORTED_NODE", f"Unsupported data type {missing[0]}"
+        if node.op_type in ("QuantizeLinear", "DequantizeLinear"):
+            if types[0] == "INT32":
+                return "INVALID_NODE", f"{about}input has type Int32 but must have type FP8, Int4, Int8, or UInt8.)"
+            if types[1] != "FLOAT" and self._release.major < 10:
+                return "INVALID_NODE", f"{about}scale must be of type Float.)"
+            zero = {one.name: one for one in model.graph.initializer}.get(node.input[2] if len(node.input) > 2 else "")
+            if zero is not None and np.any(numpy_helper.to_array(zero)):
+                return "UNSUPPORTED_NODE", "Assertion failed: Non-zero zero point is not supported."
+        mixed = types[:_ONE_TYPE.get(node.op_type, 0)]
+        if self._network._strong and len({one for one in mixed if one != "?"}) > 1:
+            return "INVALID_NODE", (f"{about}`input` and `kernel` must be of same type. `input` type is "
+                                    f"{mixed[0].title()} but `kernel` is of type {mixed[1].title()}.)")
+        return None
+
+    def _parse(self, model: onnx.ModelProto) -> bool:
+        network = self._network
+        if network.has_implicit_batch_dimension:
+            return self._fail("INVALID_VALUE", "This version of the ONNX parser only supports TensorRT "
+                              "INetworkDefinitions with an explicit batch dimension.")
+        if network._layers:
+            return self._fail("INVALID_VALUE", "Parse was called with a non-empty network definition")
+        for node in model.graph.node:
+            node.name = node.name or f"node_of_{next(filter(None, node.output))}"
+        values = _values(model)
+        for number, node in enumerate(model.graph.node):
+            if refusal := self._refusal(node, values, model):
+                return self._fail(*refusal, number, node)
+        network._model, network._values = model, values
+        weights = {one.name for one in model.graph.initializer}
+        tensors: dict[str, Bound] = {}
+        names: set[str] = set()
+
+        def tensor(name: str, **state: object) -> Bound:
+            if name not in tensors:
+                kind, shape = values.get(name, (TensorProto.FLOAT, ()))
+                tensors[name] = make(self._trt, "ITensor", name=name, _shape=shape, dtype=self._dtype(kind), **state)
+            return tensors[name]
+
+        def add(kind: str, name: str, inputs: list[Bound], outputs: list[Bound], node: str = "") -> None:
+            unique, number = name, len(network._layers)
+            while unique in names:
+                unique, number = f"{name}_{number}", number + 1
+            names.add(unique)
+            network._layers.append(make(
+                self._trt, "ILayer", name=unique, type=getattr(self._trt.LayerType, kind), _node=node,
+                metadata=f"[ONNX Layer: {node}]" if node else "", _inputs=inputs, _outputs=outputs))
+
+        for value in model.graph.input:
+            if value.name not in weights:
+                network._inputs.append(tensor(value.name, is_network_input=True))
+        for node in model.graph.node:
+            held = [name for name in node.input if name in weights]
+            if node.op_type not in ("Conv", "ConvTranspose", "BatchNormalization", "Reshape"):
+                for name in held:
+                    if name not in tensors:
+                        add("CONSTANT", name, [], [tensor(name)])
+                        tensors[name].name = f"{name}_output"
+            inputs = [tensor(name) for name in node.input if name and (name in tensors or name not in weights)]
+            outputs = [tensor(name) for name in node.output if name]
+            kind = _LAYERS.get(node.op_type, "ELEMENTWISE")
+            if node.op_type == "Gemm" and len(node.input) > 2:
+                product = make(self._trt, "ITensor", name=f"{node.name}_output", _shape=outputs[0]._shape,
+                               dtype=outputs[0].dtype)
+                add(kind, node.name, inputs[:2], [product], node.name)
+                helper = (f"(Unnamed Layer* {len(network._layers)}) [Shuffle]" if self._release.major < 10
+                          else "ONNXTRT_Broadcast")
+                bias = make(self._trt, "ITensor", name=f"{helper}_output", _shape=(1, *inputs[2]._shape),
+                            dtype=inputs[2].dtype)
+                add("SHUFFLE", helper, inputs[2:], [bias])
+                add("ELEMENTWISE", node.name, [product, bias], outputs, node.name)
+            else:
+                add(kind, node.name, inputs, outputs, node.name)
+        for value in model.graph.output:
+            network.mark_output(tensor(value.name))
+        return True
+
+    def _dtype(self, kind: int) -> object:
+        name = _TYPES.get(kind, "FLOAT")
+        if name == "INT64" and not hasattr(self._trt.DataType, "INT64"):
+            name = "INT32"
+            self._logger.log(self._trt.ILogger.Severity.WARNING, "Your ONNX model has been generated with INT64 weights"
+                             ", while TensorRT does not natively support INT64. Attempting to cast down to INT32.")
+        return getattr(self._trt.DataType, name)
+
+
+def _values(model: onnx.ModelProto) -> dict[str, tuple[int, tuple[int, ...]]]:
+    """The element type and shape of every value, -1 for an open dimension."""
+    graph = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
+
+    def found() -> Iterator[tuple[str, tuple[int, tuple[int, ...]]]]:
+        for value in (*graph.value_info, *graph.input, *graph.output):
+            kind = value.type.tensor_type
+            yield value.name, (kind.elem_type, tuple(dim.dim_value if dim.HasField("dim_value") else -1
+                                                     for dim in kind.shape.dim))
+        for tensor in graph.initializer:
+            yield tensor.name, (tensor.data_type, tuple(tensor.dims))
+
+    return dict(found())

@@ -1,0 +1,310 @@
+"""Tests of trt_tui.core.exporters.trtexec, .polygraphy and .modelopt."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests.networks import Builder, floats
+from tests.test_weak import Parsed, ranges_of
+from trt_tui.core.exporters.modelopt import exclusions, modelopt_record, patterns, write_modelopt
+from trt_tui.core.exporters.polygraphy import polygraphy_command, polygraphy_script, write_polygraphy_script
+from trt_tui.core.exporters.trtexec import Files, command_lines, script, write_script
+from trt_tui.core.lowering.weak import lower_weak
+from trt_tui.core.precision import Precision, PrecisionConfig
+from trt_tui.core.samples import ShapeRange
+from trt_tui.errors import InputError
+
+IMAGE = {"image": ShapeRange((1, 3, 32, 32), (2, 3, 32, 32), (4, 3, 32, 32))}
+AWKWARD = ("conv1", "conv10", "conv1/x", "a.b", "aXb", "a b$(c)", "(x)", "[y]|z", "w+", "^q$", "back\\slash",
+           "new\nline", "new", "tail", "tail\n", "\"quote\"", "é:9", "--flag=1")
+
+
+@pytest.fixture(scope="module")
+def resnet(named_network):
+    """The network, a config with a float island, and what a weakly typed TensorRT is told of it."""
+    network = named_network("small_resnet")
+    config = PrecisionConfig().with_groups([network.group("/layer1/conv1/Conv")], Precision.FP32)
+    return network, config, lower_weak(network, config, ranges_of(network))
+
+
+@pytest.fixture(scope="module")
+def awkward(opened):
+    """A static chain of Softmax layers, one for each awkward name."""
+    b = Builder()
+    value = "x"
+    for index, name in enumerate(AWKWARD):
+        last = index == len(AWKWARD) - 1
+        value = b.node("Softmax", [value], name=name, output="y" if last else f"t{index}")
+    return opened(b.model([floats("x", 2, 4)], [floats("y", 2, 4)], name="awkward"))
+
+
+# ------------------------------------------------------------------------------------------------ trtexec
+
+
+def options(argv):
+    """Options by name, as trtexec reads them: each argument is split at its first equals sign."""
+    return dict(word.partition("=")[::2] for word in argv[1:])
+
+
+def entries(text):
+    """Values by name, as trtexec reads a list: split at commas, then at the last colon; quotes keep a name together."""
+    result = {}
+    for entry in text.split(","):
+        quoted = entry.split("'")
+        assert len(quoted) in (1, 3)
+        name, value = (quoted[1], quoted[2][1:]) if len(quoted) == 3 else entry.rsplit(":", 1)
+        result[name] = value
+    return result
+
+
+def lines_by_name(*arguments, **options):
+    return {line.name: line for line in command_lines(*arguments, **options)}
+
+
+def test_trtexec_is_told_what_was_lowered(resnet):
+    network, config, weak = resnet
+    lines = lines_by_name(network, config, weak, shapes=IMAGE)
+    assert list(lines) == ["10", "10-weak", "11"]
+    told = options(lines["10-weak"].argv)
+    assert entries(told["--layerPrecisions"]) == {n: p.value for n, p in weak.precisions.items()}
+    assert entries(told["--layerOutputTypes"]) == {n: p.value for n, p in weak.output_types.items()}
+    assert told["--precisionConstraints"] == "obey" and told["--calib"] == "calibration.cache"
+    assert told["--onnx"] == "base.onnx" and {"--fp16", "--int8"} <= told.keys() and "--stronglyTyped" not in told
+    for name in ("10", "11"):
+        strong = options(lines[name].argv)
+        assert strong["--onnx"] == "typed.onnx" and ("--stronglyTyped" in strong) is (name == "10")
+        assert not {"--fp16", "--int8", "--calib", "--layerPrecisions", "--precisionConstraints"} & strong.keys()
+    for line in lines.values():
+        assert line.argv[0] == "trtexec" and "--noTF32" in line.argv
+        assert [options(line.argv)[f"--{key}Shapes"] for key in ("min", "opt", "max")] == [
+            "image:1x3x32x32", "image:2x3x32x32", "image:4x3x32x32"]
+
+
+def test_tf32_files_and_the_level_stand_in_every_line(resnet):
+    network, config, weak = resnet
+    files = Files("t.onnx", "b.onnx", "c.cache", "e.plan", "timing.cache")
+    for line in command_lines(network, replace(config, tf32=True), weak, files, optimization_level=5):
+        told = options(line.argv)
+        assert "--noTF32" not in told and "TF32" in " ".join(line.comments)
+        assert told["--saveEngine"] == "e.plan" and told["--timingCacheFile"] == "timing.cache"
+        assert told["--builderOptimizationLevel"] == "5"
+        assert not any("Shapes" in option for option in told)
+    assert [line.name for line in command_lines(network, config)] == ["10", "11"]
+
+
+def test_shapes_are_told_as_trtexec_wants_them(opened, awkward):
+    static = command_lines(awkward, PrecisionConfig(), shapes={"x": ShapeRange((2, 4), (2, 4), (2, 4))})
+    assert not any("Shapes" in word for line in static for word in line.argv)
+    b = Builder()
+    b.node("Add", [b.gemm("a:b", (8, 4), "/fc"), "fixed"], "/sum", output="y")
+    one = opened(b.model([floats("a:b", "batch", 8), floats("fixed", 4)], [floats("y", "batch", 4)], name="two"))
+    shapes = {"a:b": ShapeRange((1, 8), (2, 8), (3, 8))}
+    lines = lines_by_name(one, PrecisionConfig(), lower_weak(one, PrecisionConfig(), ranges_of(one)), shapes=shapes)
+    # With a calibration cache trtexec wants the static inputs as well.
+    assert entries(options(lines["10-weak"].argv)["--maxShapes"]) == {"a:b": "3x8", "fixed": "4"}
+    assert entries(options(lines["11"].argv)["--maxShapes"]) == {"a:b": "3x8"}
+    b = Builder()
+    b.gemm("a,b", (8, 4), "/fc", output="y")
+    one = opened(b.model([floats("a,b", "batch", 8)], [floats("y", "batch", 4)], name="comma"))
+    with pytest.raises(InputError, match="a,b"):
+        command_lines(one, PrecisionConfig(), shapes={"a,b": shapes["a:b"]})
+
+
+@pytest.mark.parametrize("name", ["a,b", "a*", "it's"])
+def test_names_that_trtexec_would_misread_are_refused(opened, name):
+    b = Builder()
+    b.node("Relu", ["x"], name=name, output="y")
+    one = opened(b.model([floats("x", 2, 4)], [floats("y", 2, 4)], name="odd"))
+    config = PrecisionConfig.uniform(Precision.FP16)
+    lines = lines_by_name(one, config, lower_weak(one, config, {}))
+    assert not lines["10-weak"].argv and repr(name) in lines["10-weak"].refused
+    assert lines["10"].argv and lines["11"].argv
+
+
+def test_lists_too_long_for_an_argument_are_refused(resnet):
+    network, config, weak = resnet
+    many = replace(weak, precisions={f"/layer{'x' * 100}/{i}": Precision.FP16 for i in range(1300)})
+    line = lines_by_name(network, config, many)["10-weak"]
+    assert not line.argv and "--layerPrecisions" in line.refused
+
+
+def run_script(path, *arguments, trtexec):
+    return subprocess.run(["sh", str(path), *arguments], env={"TRTEXEC": str(trtexec), "PATH": "/usr/bin:/bin"},
+                          capture_output=True, text=True, timeout=20)
+
+
+@pytest.mark.skipif(shutil.which("sh") is None, reason="no POSIX shell here")
+def test_the_script_runs_the_line_it_is_asked_for(tmp_path, awkward):
+    trtexec = tmp_path / "fake trtexec"
+    trtexec.write_text('#!/bin/sh\nfor word in "$@"; do printf "%s\\0" "$word"; done >"$OUT"\n'.replace(
+        "$OUT", str(tmp_path / "out")))
+    trtexec.chmod(0o755)
+    config = PrecisionConfig.uniform(Precision.FP16).with_groups(awkward.groups[:1], Precision.FP32)
+    lines = command_lines(awkward, config, lower_weak(awkward, config, {}), Files(engine="an engine's.plan"))
+    folder = tmp_path / "my exports"
+    folder.mkdir()
+    write_script(folder / "build.sh", lines, "a title\nof two lines; $(exit 9)")
+    assert subprocess.run(["sh", "-n", str(folder / "build.sh")], timeout=20).returncode == 0
+    for line in lines:
+        done = run_script(folder / "build.sh", line.name, "--verbose", trtexec=trtexec)
+        assert done.returncode == 0, done.stderr
+        assert (tmp_path / "out").read_bytes().decode().split("\0")[:-1] == [*line.argv[1:], "--verbose"]
+    for arguments in ([], ["9"]):
+        done = run_script(folder / "build.sh", *arguments, trtexec=trtexec)
+        assert done.returncode == 2 and "10|10-weak|11" in done.stderr
+
+
+@pytest.mark.skipif(shutil.which("sh") is None, reason="no POSIX shell here")
+def test_a_refused_line_says_why(tmp_path, resnet):
+    network, config, weak = resnet
+    lines = command_lines(network, config, replace(weak, precisions={"it's,": Precision.INT8}))
+    write_script(tmp_path / "build.sh", lines, "refused")
+    done = run_script(tmp_path / "build.sh", "10-weak", trtexec="false")
+    assert done.returncode == 2 and "comma" in done.stderr
+
+
+def test_each_line_of_the_script_has_its_release_beside_it(resnet):
+    network, config, weak = resnet
+    text = script(command_lines(network, config, weak), "a network")
+    assert text.startswith("#!/bin/sh\n") and "\nset -eu\n" in text
+    assert all(f"# {line.release}." in text for line in command_lines(network, config, weak))
+
+
+# ------------------------------------------------------------------------------------------------ Polygraphy
+
+
+def postprocess(path, parsed, monkeypatch):
+    """Runs a script as Polygraphy does, on what its parser would give."""
+    common = pytest.importorskip("polygraphy.backend.common")
+    backend = pytest.importorskip("polygraphy.backend.trt")
+    monkeypatch.setitem(sys.modules, "tensorrt", parsed.trt)
+    func = common.InvokeFromScript(str(path), "postprocess")
+    assert backend.PostprocessNetwork(("builder", parsed.definition), func)() == ("builder", parsed.definition)
+
+
+def told(parsed):
+    return ({layer.name: layer.told for layer in parsed.layers}, {name: t.told for name, t in parsed.tensors.items()})
+
+
+@pytest.mark.parametrize("release", ["8.6.1", "10.16.1"])
+def test_polygraphy_runs_the_script(tmp_path, monkeypatch, resnet, release):
+    network, _, weak = resnet
+    write_polygraphy_script(tmp_path / "script.py", weak, "a network", polygraphy_command(weak, "script.py"))
+    parsed, expected = Parsed(network, release), Parsed(network, release)
+    postprocess(tmp_path / "script.py", parsed, monkeypatch)
+    assert expected.tell(weak) == []
+    assert told(parsed) == told(expected) and any(told(parsed)[0].values())
+
+
+def test_the_script_stands_awkward_names(tmp_path, monkeypatch, awkward):
+    config = PrecisionConfig.uniform(Precision.FP16).with_groups(awkward.groups[:1], Precision.FP32)
+    weak = lower_weak(awkward, config, {})
+    command = polygraphy_command(weak, 'a "script".py', Files("t", 'b\\"""', "c", "it's"))
+    write_polygraphy_script(tmp_path / "script.py", weak, '"""\n\\N', command)
+    parsed = Parsed(awkward, "10.16.1")
+    postprocess(tmp_path / "script.py", parsed, monkeypatch)
+    assert {name for name, one in told(parsed)[0].items() if "precision" in one} == set(AWKWARD)
+
+
+@pytest.mark.parametrize(("of", "release", "says"), [
+    ("small_resnet", "11.4.0", "strongly typed"), ("unet_small", "10.16.1", "another one"),
+    ("bf16", "8.6.1", "no BF16")])
+def test_the_script_refuses_what_it_cannot_tell(tmp_path, monkeypatch, named_network, resnet, of, release, says):
+    network, _, weak = resnet
+    if of == "bf16":
+        weak = lower_weak(network, PrecisionConfig.uniform(Precision.BF16), {})
+    write_polygraphy_script(tmp_path / "script.py", weak, "a network", ())
+    parsed = Parsed(named_network("unet_small" if of == "unet_small" else "small_resnet"), release)
+    with pytest.raises(SystemExit, match=says):
+        postprocess(tmp_path / "script.py", parsed, monkeypatch)
+
+
+def test_an_fp32_config_has_no_script(named_network):
+    network = named_network("small_resnet")
+    with pytest.raises(InputError, match="no Polygraphy script"):
+        polygraphy_script(lower_weak(network, PrecisionConfig.uniform(Precision.FP32), {}), "", ())
+
+
+def test_polygraphy_takes_the_command(resnet):
+    convert = pytest.importorskip("polygraphy.tools.convert.convert")
+    network, config, weak = resnet
+    parser = argparse.ArgumentParser()
+    convert.Convert().setup_parser(parser.add_subparsers())
+    files = Files(timing_cache="timing.cache")
+    command = polygraphy_command(weak, "script.py", files, shapes=IMAGE, optimization_level=2)
+    parsed = parser.parse_args(command[1:])
+    assert (parsed.model_file, parsed.output) == (files.base, files.engine)
+    assert parsed.fp16 and parsed.int8 and not parsed.tf32 and not parsed.bf16
+    assert parsed.precision_constraints == "obey" and parsed.trt_network_postprocess_script == ["script.py"]
+    assert parsed.calibration_cache == files.cache and parsed.builder_optimization_level == 2
+    assert parsed.trt_opt_shapes == [["image:[2,3,32,32]"]] and parsed.load_timing_cache == files.timing_cache
+    tf32 = lower_weak(network, replace(config, tf32=True), ranges_of(network))
+    assert parser.parse_args(polygraphy_command(tf32)[1:]).tf32
+    assert shlex.join(polygraphy_command(tf32)).endswith("--tf32 --calibration-cache calibration.cache")
+
+
+# ------------------------------------------------------------------------------------------------ ModelOpt
+
+
+def matched(network, some):
+    """The nodes that ModelOpt leaves out."""
+    return {layer.name for layer in network.layers for pattern in some if re.match(pattern, layer.name)}
+
+
+@pytest.mark.parametrize("count", [0, 1, 5, len(AWKWARD)])
+def test_patterns_match_the_chosen_nodes_and_no_others(awkward, count):
+    chosen = list(np.random.default_rng(count).permutation(AWKWARD)[:count])
+    assert matched(awkward, patterns(chosen, AWKWARD)) == set(chosen)
+
+
+@pytest.mark.parametrize("name", ["small_resnet", "unet_small", "bert"])
+def test_modelopt_leaves_out_what_the_config_says(named_network, name):
+    network = named_network(name)
+    quantizable = [group for group in network.groups if group.quantizable]
+    config = PrecisionConfig().with_groups(quantizable[1:2], Precision.FP32).with_groups(
+        quantizable[2:3], Precision.FP16).with_groups([g for g in network.groups if not g.quantizable][:1],
+                                                      Precision.FP32)
+    record = modelopt_record(network, config)
+    without, fp32 = set(), set()
+    for group in network.groups:
+        precision = config.precision_of(group)
+        without |= set(group.layers) if precision is not Precision.INT8 else set()
+        fp32 |= set(group.layers) if precision is Precision.FP32 else set()
+    assert matched(network, record["quantize"]["nodes_to_exclude"]) == without
+    assert matched(network, record["autocast"]["nodes_to_exclude"]) == fp32
+    assert fp32 < without < {layer.name for layer in network.layers}
+    assert exclusions(network, config).low_precision is Precision.FP16
+
+
+def test_fp32_around_int8_is_kept_from_autocast(named_network):
+    network = named_network("small_resnet")
+    pool = network.group("/avgpool/GlobalAveragePool")
+    config = PrecisionConfig(other=Precision.FP32).with_groups([pool], Precision.FP16)
+    out = exclusions(network, config)
+    assert set(out.autocast) == {layer.name for layer in network.layers} - set(pool.layers)
+    assert set(out.quantize) == set(pool.layers) and out.low_precision is Precision.FP16
+    assert exclusions(network, PrecisionConfig(other=Precision.FP32)).low_precision is None
+
+
+def test_the_file_tells_how_to_use_it(tmp_path, resnet):
+    network, config, _ = resnet
+    write_modelopt(tmp_path / "lists.json", network, config, "base.onnx", "minmax")
+    record = json.loads((tmp_path / "lists.json").read_text())
+    usage = "\n".join(record["_usage"])
+    compile(usage, "usage", "exec")
+    assert "'lists.json'" in usage or '"lists.json"' in usage
+    assert 'calibration_method="max"' in usage and "'base.onnx'" in usage and 'low_precision_type="fp16"' in usage
+    assert "noTF32" in " ".join(record["_notes"])
+    write_modelopt(tmp_path / "lists.json", network, PrecisionConfig.uniform(Precision.FP32, Precision.FP32))
+    record = json.loads((tmp_path / "lists.json").read_text())
+    assert "quantize(" not in "\n".join(record["_usage"])

@@ -1,0 +1,104 @@
+"""trt_tui.target: targets of one output, upper bounds, margins, and judging by several"""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from trt_tui.core.comparison import Errors, OutputErrors, Verdict
+from trt_tui.errors import InputError
+from trt_tui.target import judge, parse_target
+
+
+def errors(sqnr=25.0, cosine=0.999, mse=1e-4, max_abs=0.05, mean_abs=0.01, **more):
+    return OutputErrors(Errors(sqnr, cosine, mse, max_abs, mean_abs, **more))
+
+
+EXACT = OutputErrors(Errors(None, 1.0, 0.0, 0.0, 0.0, exact=True))
+BOTH = Verdict({"boxes:0[:, 0:4]": errors(46.0, 0.99999, max_abs=0.2), "scores": errors(8.0, 0.9, mse=1e-2),
+                "class": OutputErrors(Errors(mismatch=0.25))}, {"f1": 0.8}, 0.95, 8, 8)
+ALL_EXACT = Verdict({"y": EXACT}, {}, 1.0, 8, 8)
+BROKEN = Verdict({"y": OutputErrors(Errors(nan=3))}, {"f1": 0.8}, 0.95, 8, 8)
+
+
+@pytest.mark.parametrize(("text", "figure", "margin", "score", "noise"), [
+    ("sqnr>=20", 8.0, -12.0, -12.0, 10**1.2),
+    ("boxes:0[:, 0:4]:sqnr>=40", 46.0, 6.0, 6.0, 10**-0.6),
+    ("scores:cosine>=0.8", 0.9, 0.1, 10 * math.log10(2), 0.5),
+    ("cosine>=0.99", 0.9, -0.09, -10.0, 10.0),
+    ("max_abs<=1e-1", 0.2, -0.1, -20 * math.log10(2), 4.0),
+    ("scores:max_abs <= 0.1", 0.05, 0.05, 20 * math.log10(2), 0.25),
+    ("scores:mean_abs<=0.02", 0.01, 0.01, 20 * math.log10(2), 0.25),
+    ("mse<=1e-3", 1e-2, -9e-3, -10.0, 10.0),
+    ("mismatch<=0.5", 0.25, 0.25, 25.0, None),
+    ("class:mismatch<=0.2", 0.25, -0.05, -5.0, None),
+    ("agreement>=0.9", 0.95, 0.05, 5.0, None),
+    ("metric>=0.5", 0.8, 0.3, 60.0, None),
+])
+def test_margins_scores_and_noise(text, figure, margin, score, noise):
+    target = parse_target(text)
+    target.check(BOTH.outputs)
+    assert target.figure(BOTH) == pytest.approx(figure) and target.margin(BOTH) == pytest.approx(margin)
+    assert target.score(BOTH) == pytest.approx(score) and target.noise(BOTH) == pytest.approx(noise)
+    assert target.reached(BOTH) is (margin >= 0) and target.shown and target.measured(BOTH)
+    told = judge([target], BOTH)
+    assert told.passed is (margin >= 0) and told.score == target.score(BOTH)
+    assert told.error == pytest.approx(noise if noise is not None else -score)
+
+
+@pytest.mark.parametrize("text", ["sqnr>=20", "y:sqnr>=20", "cosine>=0.999", "max_abs<=0.1", "y:mse<=0", "cosine>=1"])
+def test_an_exact_copy_meets_every_bound(text):
+    target = parse_target(text)
+    assert target.reached(ALL_EXACT) and target.margin(ALL_EXACT) >= 0
+    assert target.score(ALL_EXACT) == math.inf and target.noise(ALL_EXACT) == 0
+
+
+@pytest.mark.parametrize("text", ["sqnr>=20", "y:cosine>=0.9", "max_abs<=9", "metric>=0.5", "agreement>=0.9"])
+def test_nan_falls_short_of_every_bound_by_infinity(text):
+    target = parse_target(text)
+    assert target.reached(BROKEN) is False and target.margin(BROKEN) == target.score(BROKEN) == -math.inf
+    told = judge([target], BROKEN)
+    assert not told.passed and "3 NaN" in told.figure
+    assert told.error == math.inf
+
+
+def test_several_targets_must_all_be_met_and_the_tightest_gives_the_score():
+    targets = [parse_target(text) for text in ("boxes:0[:, 0:4]:sqnr>=40", "scores:sqnr>=5", "max_abs<=0.3")]
+    told = judge(targets, BOTH)
+    assert told.passed and told.score == pytest.approx(3.0) and told.figure == "8.0 dB at scores"
+    assert told.error == pytest.approx(10**-0.3) and told.verdict is BOTH
+    failing = judge([*targets, parse_target("agreement>=0.99")], BOTH)
+    assert not failing.passed and failing.score == pytest.approx(-4.0) and failing.figure == "same top class in 95.0 %"
+
+
+def test_a_metric_against_its_base():
+    target = parse_target("metric>=base-1%")
+    assert target.margin(BOTH) is None and target.noise(BOTH) is None and target.score(BOTH) is None
+    with pytest.raises(InputError, match="not known"):
+        judge([target], BOTH)
+    based = target.with_base(0.8)
+    assert based.margin(BOTH) == pytest.approx(0.008) and judge([based], BOTH).passed
+
+
+@pytest.mark.parametrize(("text", "why"), [
+    ("sqnr<=20", "the higher"), ("max_abs>=1e-2", "the lower"), ("y:metric>=0.5", "all outputs"),
+    ("y:agreement>=0.5", "all outputs"), ("max_abs<=base-1", "no base"), (":sqnr>=20", "bounds one figure")])
+def test_what_is_no_target_is_refused(text, why):
+    with pytest.raises(InputError) as refused:
+        parse_target(text)
+    assert why in refused.value.cause
+
+
+def test_an_output_that_is_not_judged_is_refused_with_those_that_are():
+    with pytest.raises(InputError) as refused:
+        parse_target("score:sqnr>=20").check(BOTH.outputs)
+    assert "score is not a judged output" in refused.value.title and "scores" in refused.value.cause
+    assert parse_target("score:sqnr>=20").reached(BOTH) is None
+
+
+@pytest.mark.parametrize("text", ["max_abs<=0.01", "y:sqnr>=20", "class:mismatch<=0.1"])
+def test_targets_are_written_as_they_are_read(text):
+    target = parse_target(text)
+    assert target.text == text
+    assert type(target)(target.kind, target.value, output=target.output).text == text

@@ -1,0 +1,420 @@
+"""Tests of trt_tui.core.lowering.weak."""
+
+from __future__ import annotations
+
+import types
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+from tests.networks import Builder, floats
+from trt_tui.core.lowering.weak import inner_tensors, layer_of, lower_weak, tell
+from trt_tui.core.network import Kind
+from trt_tui.core.precision import Precision, PrecisionConfig, RangeChoice
+from trt_tui.errors import InputError
+
+# Members that the bindings of each release declare.
+LAYER = {"get_input", "get_output", "metadata", "name", "num_inputs", "num_outputs", "set_input", "type"}
+WEAK_LAYER = LAYER | {"get_output_type", "output_type_is_set", "precision", "precision_is_set", "reset_output_type",
+                      "reset_precision", "set_output_type"}
+TENSOR = {"allowed_formats", "broadcast_across_batch", "dtype", "get_dimension_name", "is_execution_tensor",
+          "is_network_input", "is_network_output", "is_shape_tensor", "location", "name", "set_dimension_name", "shape"}
+WEAK_TENSOR = TENSOR | {"dynamic_range", "reset_dynamic_range", "set_dynamic_range"}
+NETWORK = {"builder", "error_recorder", "get_input", "get_layer", "get_output", "has_implicit_batch_dimension", "name",
+           "num_inputs", "num_layers", "num_outputs"}
+TYPES = {"float32", "float16", "int8", "int32", "bool", "uint8"}
+RELEASES = {
+    "8.6.1": (WEAK_LAYER, WEAK_TENSOR, TYPES | {"fp8"}),
+    "10.16.1": (WEAK_LAYER | {"num_ranks"}, WEAK_TENSOR, TYPES | {"bfloat16", "int64", "int4", "fp4", "fp8"}),
+    "11.4.0": (LAYER | {"num_ranks"}, TENSOR, TYPES | {"bfloat16", "int64", "int4", "fp4", "fp8"}),
+}
+KINDS = {"Conv": "CONVOLUTION", "ConvTranspose": "DECONVOLUTION", "BatchNormalization": "SCALE", "Add": "ELEMENTWISE",
+         "MatMul": "MATRIX_MULTIPLY", "MaxPool": "POOLING", "GlobalAveragePool": "POOLING", "Softmax": "SOFTMAX",
+         "Concat": "CONCATENATION", "Reshape": "SHUFFLE", "Transpose": "SHUFFLE", "Flatten": "SHUFFLE",
+         "Gather": "GATHER", "Cast": "CAST", "Resize": "RESIZE", "LayerNormalization": "NORMALIZATION"}
+
+
+class Declared:
+    """An object that has the members its release declares and no other; what it was told is in `told`."""
+
+    def __init__(self, members, **values):
+        object.__setattr__(self, "_members", members)
+        object.__setattr__(self, "told", {})
+        for name, value in values.items():
+            object.__setattr__(self, "_" + name, value)
+
+    def __getattr__(self, name):
+        if name.startswith("_") or name not in self._members:
+            raise AttributeError(f"this release has no {name}")
+        return object.__getattribute__(self, "_" + name)
+
+    def __setattr__(self, name, value):
+        if name not in self._members:
+            raise AttributeError(f"this release has no {name}")
+        self.told[name] = value
+
+
+def tensor(members, name, dtype, shape_tensor=False):
+    one = Declared(members, name=name, dtype=dtype, is_shape_tensor=shape_tensor)
+    object.__setattr__(one, "_set_dynamic_range", lambda low, high: one.told.update(range=(low, high)) or True)
+    return one
+
+
+class Parsed:
+    """A network as TensorRT's parser would make it: constants and shapes as layers, Gemm as three."""
+
+    def __init__(self, network, release, metadata=True):
+        self.layer_members, self.tensor_members, names = RELEASES[release]
+        self.trt = types.ModuleType("tensorrt")
+        self.trt.__version__ = release
+        self.trt.ILayer = type("ILayer", (), {name: None for name in self.layer_members})
+        for name in names:
+            setattr(self.trt, name, name)
+        self.metadata = metadata
+        self.tensors = {}
+        self.layers = []
+        self.inputs = [self._tensor(info.name, str(info.dtype)) for info in network.inputs]
+        for layer in network.layers:
+            self._add_node(network, layer)
+        self.definition = Declared(
+            NETWORK, num_inputs=len(self.inputs), get_input=self.inputs.__getitem__, num_layers=len(self.layers),
+            get_layer=self.layers.__getitem__)
+
+    def _tensor(self, name, dtype="float32", shape_tensor=False):
+        self.tensors[name] = tensor(self.tensor_members, name, dtype, shape_tensor)
+        return self.tensors[name]
+
+    def _add(self, name, kind, inputs, outputs, node=""):
+        layer = Declared(
+            self.layer_members, name=name, type=types.SimpleNamespace(name=kind), num_inputs=len(inputs),
+            metadata=f"[ONNX Layer: {node}]" if node and self.metadata else "", num_outputs=len(outputs),
+            get_input=inputs.__getitem__, get_output=outputs.__getitem__)
+        object.__setattr__(layer, "_set_output_type", lambda index, dtype: layer.told.update({index: dtype}))
+        self.layers.append(layer)
+        return outputs[0]
+
+    def _source(self, network, name):
+        """A tensor, or a constant: its layer, and a further one that broadcasts it."""
+        if name not in self.tensors:
+            constant = self._add(name, "CONSTANT", [], [self._tensor(f"{name}_output")])
+            count = len(self.layers)
+            self.tensors[name] = self._add(f"ONNXTRT_Broadcast_{count}", "SHUFFLE", [constant],
+                                           [self._tensor(f"ONNXTRT_Broadcast_{count}_output")])
+        return self.tensors[name]
+
+    def _add_node(self, network, layer):
+        if layer.kind is Kind.CONSTANT:
+            return
+        kind = KINDS.get(layer.op_type, "UNARY")
+        weights = layer.op_type in ("Conv", "ConvTranspose", "BatchNormalization")
+        inputs = [self._source(network, name) for name in layer.inputs
+                  if name and not (weights and name in network.constants)]
+        shape = layer.kind is Kind.SHAPE
+        outputs = [self._tensor(name, "float32" if network.is_float(name) else "int32", shape)
+                   for name in layer.outputs if name]
+        if layer.op_type != "Gemm":
+            self._add(layer.name, kind, inputs, outputs, layer.name)
+            return
+        product = self._add(layer.name, "MATRIX_MULTIPLY", inputs[:2],
+                            [self._tensor(f"(Unnamed Layer* {len(self.layers)}) [Matrix Multiply]_output")], layer.name)
+        self._add(f"{layer.name}_{len(self.layers)}", "ELEMENTWISE", [product, inputs[2]], outputs, layer.name)
+
+    def layer(self, name):
+        return next(layer for layer in self.layers if layer.name == name)
+
+    def tell(self, weak):
+        return tell(self.trt, self.definition, **weak.arguments())
+
+
+def ranges_of(network):
+    return {name: 1.0 + index for index, name in enumerate(network.activations)}
+
+
+# ------------------------------------------------------------------------------------------------ INT8
+
+
+def test_a_conv_is_asked_for_int8_and_what_fuses_behind_it_for_nothing(named_network):
+    network = named_network("small_resnet")
+    weak = lower_weak(network, PrecisionConfig(), ranges_of(network))
+    convs = {layer.name for layer in network.layers if layer.op_type == "Conv"}
+    assert {name for name, precision in weak.precisions.items() if precision is Precision.INT8} == convs
+    inside = {name for group in network.groups if group.quantizable for name in group.layers} - convs
+    assert not inside & weak.precisions.keys()
+    assert weak.flags == {Precision.FP16, Precision.INT8} and weak.obey
+    assert weak.model is network.model
+
+
+@pytest.mark.parametrize("name", ["small_resnet", "unet_small", "mlp", "bert"])
+def test_tensors_of_int8_groups_have_ranges_and_no_others(named_network, name):
+    network = named_network(name)
+    weak = lower_weak(network, PrecisionConfig(), ranges_of(network))
+    groups = [group for group in network.groups if group.quantizable]
+    wanted = {site.tensor for group in groups for site in group.activations()}
+    wanted |= {tensor for group in groups for layer in group.layers for tensor in network.layer(layer).outputs
+               if network.is_float(tensor)}
+    assert weak.ranges.keys() == wanted and min(weak.ranges.values()) > 0
+    for tensor in network.activations:
+        joined = network.range_sets.get(tensor, (tensor,))
+        assert weak.ranges[tensor] == max(ranges_of(network)[t] for t in joined if t in ranges_of(network))
+
+
+def test_a_result_is_float_where_a_float_layer_reads_it(named_network):
+    network = named_network("small_resnet")
+    config = PrecisionConfig().with_groups([network.group("/layer1/conv1/Conv")], Precision.FP32)
+    for one, further in ((PrecisionConfig(), {}), (config, {"/relu/Relu": Precision.FP16})):
+        weak = lower_weak(network, one, ranges_of(network))
+        inside = {name for group in network.groups if one.precision_of(group) is Precision.INT8
+                  for name in group.layers}
+        assert {name: dtype for name, dtype in weak.output_types.items() if name in inside} == {
+            "/layer2/relu2/Relu": Precision.FP16, "/fc/Gemm": Precision.FP16, **further}
+    island = {"/layer1/conv1/Conv", "/layer1/bn1/BatchNormalization", "/layer1/relu1/Relu"}
+    assert {name for name, precision in weak.precisions.items() if precision is Precision.FP32} == island
+    assert all(weak.output_types[name] is Precision.FP32 for name in island)
+
+
+def test_what_may_lack_an_int8_kernel_is_left_open(named_network, opened):
+    network = named_network("mlp")
+    weak = lower_weak(network, PrecisionConfig(), ranges_of(network))
+    assert not weak.precisions and Precision.INT8 in weak.flags
+    assert {"/fc1/Gemm", "/fc2/MatMul"} <= weak.left_alone.keys()
+
+    def asked(groups, channels):
+        b = Builder()
+        kernel = b.kernel("w", (channels[1], channels[0] // groups, 3, 3), 9)
+        b.node("Conv", ["x", kernel], "/c", output="y", group=groups)
+        shape = ("batch", channels[0], 8, 8), ("batch", channels[1], 6, 6)
+        one = opened(b.model([floats("x", *shape[0])], [floats("y", *shape[1])], name="grouped"))
+        return lower_weak(one, PrecisionConfig(), ranges_of(one)).precisions.get("/c/Conv")
+
+    assert asked(1, (3, 8)) is Precision.INT8
+    assert asked(2, (8, 8)) is Precision.INT8
+    assert asked(2, (4, 4)) is None
+    assert asked(4, (4, 4)) is None
+
+
+def test_stand_ins_are_spared_by_calibrating_more(named_network):
+    network = named_network("small_resnet")
+    ranges = ranges_of(network)
+    weak = lower_weak(network, PrecisionConfig(), ranges)
+    assert weak.stand_ins == inner_tensors(network)
+    # The range of the group's result stands in.
+    assert weak.ranges["/conv1/Conv_output_0"] == ranges["/relu/Relu_output_0"]
+    measured = {**ranges, **{tensor: 50.0 for tensor in inner_tensors(network)}}
+    weak = lower_weak(network, PrecisionConfig(), measured)
+    assert not weak.stand_ins and weak.ranges["/conv1/Conv_output_0"] == 50
+    assert not any("calibrated" in note for note in weak.notes)
+
+
+def test_overrides_and_ranges_of_zero(named_network):
+    network = named_network("small_resnet")
+    ranges = {**ranges_of(network), "image": 0.0}
+    config = PrecisionConfig().with_range("/relu/Relu_output_0", RangeChoice(0.25))
+    weak = lower_weak(network, config, ranges)
+    assert weak.ranges["image"] == 127 and weak.ranges["/relu/Relu_output_0"] == 0.25
+    del ranges["image"]
+    with pytest.raises(InputError, match="image"):
+        lower_weak(network, config, ranges)
+
+
+def test_constants_of_int8_groups_have_ranges_and_their_names_in_a_cache(named_network):
+    network = named_network("mlp")
+    weak = lower_weak(network, PrecisionConfig(), ranges_of(network))
+    assert weak.constants["fc2.weight"] == pytest.approx(np.abs(network.constant("fc2.weight")).max())
+    cached = weak.cache_ranges()
+    assert cached["fc2.weight_output"] == weak.constants["fc2.weight"]
+    assert {name: cached[name] for name in weak.ranges} == weak.ranges
+
+
+# ------------------------------------------------------------------------------------------------ floats
+
+
+def test_fp32_is_told_nothing(named_network):
+    network = named_network("small_resnet")
+    weak = lower_weak(network, PrecisionConfig.uniform(Precision.FP32), {})
+    assert not (weak.flags or weak.precisions or weak.output_types or weak.ranges or weak.obey)
+
+
+@pytest.mark.parametrize("name", ["unet_small", "bert", "vit"])
+def test_only_layers_that_compute_floats_take_a_precision(named_network, name):
+    network = named_network(name)
+    chosen = network.groups[::2]
+    config = PrecisionConfig().with_groups(chosen, Precision.FP32)
+    weak = lower_weak(network, config, ranges_of(network))
+    for layer, precision in weak.precisions.items():
+        assert network.layer(layer).kind in (Kind.COMPUTE, Kind.OPAQUE)
+        assert any(network.is_float(tensor) for tensor in network.layer(layer).outputs)
+        group = network.group_of(layer)
+        assert precision in (config.precision_of(group), Precision.FP32)
+        assert precision is not Precision.INT8 or network.layer(layer).op_type == "Conv"
+    for group in chosen:
+        for layer in map(network.layer, group.layers):
+            # What moves values in FP32 has no precision and still writes FP32.
+            assert weak.output_types[layer.name] is Precision.FP32
+            assert (layer.name in weak.precisions) is (layer.kind is not Kind.COPY)
+
+
+def test_a_release_without_bf16_keeps_fp32(named_network):
+    network = named_network("small_resnet")
+    config = PrecisionConfig.uniform(Precision.BF16)
+    weak = lower_weak(network, config, {})
+    assert weak.flags == {Precision.BF16} and set(weak.precisions.values()) == {Precision.BF16}
+    weak = lower_weak(network, config, {}, bf16=False)
+    assert not weak.flags and "/conv1/Conv" in weak.left_alone
+    mixed = PrecisionConfig(other=Precision.BF16)
+    weak = lower_weak(network, mixed, ranges_of(network))
+    assert weak.output_types["/layer2/relu2/Relu"] is Precision.FP32 and any("INT8" in note for note in weak.notes)
+
+
+# ------------------------------------------------------------------------------------------------ telling
+
+
+@pytest.mark.parametrize(("name", "metadata", "layer"), [
+    ("conv", "", "conv"), ("conv", "[ONNX Layer: conv]", "conv"), ("conv_12", "", "conv"), ("conv_1", "", "conv_1"),
+    ("conv_1", "[ONNX Layer: conv]", "conv"), ("conv_x", "", None), ("_3", "", None), ("conv_1_2", "", "conv_1"),
+    ("(Unnamed Layer* 7) [Shuffle]", "", None), ("(Unnamed Layer* 7) [Shuffle]", "[ONNX Layer: conv]", "conv"),
+    ("inside", "[ONNX Layer: inside | then (then_branch) | conv (If)]", "conv"),
+    ("fused", "[ONNX Layer: other]\x1e[ONNX Layer: a[0]]", "a[0]"), ("conv", None, "conv"), ("", "", None)])
+def test_layer_of(name, metadata, layer):
+    assert layer_of(name, metadata, {"conv", "conv_1", "a[0]"}) == layer
+
+
+def test_layer_of_without_names_takes_what_is_said():
+    assert layer_of("x_1", "[ONNX Layer: x]") == "x" and layer_of("x_1") == "x_1"
+    assert layer_of("x_1", "[ONNX Layer: x | then (then_branch) | if (If)]") == "x"
+
+
+@pytest.mark.parametrize("release", ["8.6.1", "10.16.1"])
+@pytest.mark.parametrize("metadata", [True, False])
+@pytest.mark.parametrize("name", ["small_resnet", "unet_small", "mlp", "bert"])
+def test_a_parsed_network_is_told(named_network, release, metadata, name):
+    network = named_network(name)
+    parsed = Parsed(network, release, metadata)
+    config = PrecisionConfig().with_groups([network.groups[0]], Precision.FP32)
+    weak = lower_weak(network, config, ranges_of(network))
+    assert parsed.tell(weak) == []
+    words = {Precision.FP32: "float32", Precision.FP16: "float16", Precision.INT8: "int8"}
+    for layer in parsed.layers:
+        if layer.type.name in ("CONSTANT", "SHUFFLE", "CONCATENATION", "GATHER", "CAST"):
+            assert "precision" not in layer.told
+        elif layer.name in weak.precisions:
+            assert layer.told["precision"] == words[weak.precisions[layer.name]]
+        for index in range(layer.num_outputs):
+            result = layer.get_output(index)
+            if result.dtype != "float32" or result.is_shape_tensor:
+                assert index not in layer.told and not result.told
+            elif layer.name in weak.output_types:
+                assert layer.told[index] == words[weak.output_types[layer.name]]
+            if result.name in weak.ranges:
+                assert result.told["range"] == (-weak.ranges[result.name], weak.ranges[result.name])
+    assert parsed.inputs[0].told.get("range", (0, None))[1] == weak.ranges.get(network.inputs[0].name)
+
+
+def test_tensors_that_the_parser_adds_have_ranges_too(named_network):
+    network = named_network("mlp")
+    parsed = Parsed(network, "8.6.1")
+    weak = lower_weak(network, PrecisionConfig(), ranges_of(network))
+    parsed.tell(weak)
+    told = {name: one.told["range"][1] for name, one in parsed.tensors.items() if one.told}
+    assert told["fc1.weight"] == told["fc1.weight_output"] == weak.constants["fc1.weight"]
+    product = parsed.layer("/fc1/Gemm").get_output(0)
+    assert product.told["range"][1] == weak.inner["/fc1/Gemm"] == weak.ranges["/fc1/Gemm_output_0"]
+    assert all(one.told for one in parsed.tensors.values() if one.dtype == "float32")
+
+
+def test_explicit_quantization_is_told_precisions_alone(named_network):
+    network = named_network("small_resnet")
+    parsed = Parsed(network, "8.6.1")
+    told = {"/conv1/Conv": Precision.FP16, "/fc/Gemm": Precision.FP32}
+    assert tell(parsed.trt, parsed.definition, told, told, {}) == []
+    assert parsed.layer("/conv1/Conv").told == {"precision": "float16", 0: "float16"}
+    assert [one.told for one in parsed.layers if one.metadata.endswith("/fc/Gemm]")] == [
+        {"precision": "float32", 0: "float32"}] * 2
+    assert not any(one.told for one in parsed.tensors.values())
+
+
+def test_another_network_is_noticed(named_network):
+    weak = lower_weak(named_network("small_resnet"), PrecisionConfig(), ranges_of(named_network("small_resnet")))
+    assert Parsed(named_network("unet_small"), "10.16.1").tell(weak) == list(weak.precisions)
+
+
+# ------------------------------------------------------------------------------------------------ TensorRT itself
+
+
+@pytest.mark.rtx
+@pytest.mark.parametrize("name", ["small_resnet", "unet_small", "mlp", "bert", "vit", "with_if", "badly_named"])
+def test_the_parser_names_layers_as_expected(named_network, name):
+    trt = pytest.importorskip("tensorrt_rtx", reason="TensorRT-RTX is not installed")
+    network = named_network(name)
+    log = trt.Logger(trt.Logger.ERROR)
+    builder = trt.Builder(log)
+    definition = builder.create_network(0)
+    parser = trt.OnnxParser(definition, log)
+    assert parser.parse(ir.to_proto(network.model).SerializeToString())
+    names = {layer.name for layer in network.layers}
+    weak = lower_weak(network, PrecisionConfig(), ranges_of(network))
+    found = set()
+    for layer in map(definition.get_layer, range(definition.num_layers)):
+        of = layer_of(layer.name, layer.metadata, names)
+        found.add(of)
+        if layer.name in names:
+            assert of == layer.name
+        elif layer.type == trt.LayerType.CONSTANT and layer.name in weak.constants:
+            assert layer.get_output(0).name in weak.cache_ranges()
+    told = weak.precisions.keys() | weak.output_types.keys()
+    assert told <= found and {layer.name for layer in network.layers if network.group_of(layer.name)} <= found
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["small_resnet", "unet_small", "mlp", "bert", "vit"])
+@pytest.mark.parametrize("kind", ["fp16", "int8", "mixed"])
+def test_tensorrt_builds_what_it_is_told(named_network, name, kind):
+    trt = pytest.importorskip("tensorrt", reason="TensorRT is not installed")
+    if not hasattr(trt.BuilderFlag, "INT8"):
+        pytest.skip(f"TensorRT {trt.__version__} is strongly typed only")
+
+    class Log(trt.ILogger):
+        def __init__(self):
+            super().__init__()
+            self.errors = []
+
+        def log(self, severity, message):
+            if severity <= trt.ILogger.ERROR:
+                self.errors.append(message)
+
+    network = named_network(name)
+    config = PrecisionConfig.uniform(Precision.FP16) if kind == "fp16" else PrecisionConfig()
+    if kind == "mixed":
+        config = config.with_groups(network.groups[::3], Precision.FP32)
+    weak = lower_weak(network, config, ranges_of(network), bf16=hasattr(trt.BuilderFlag, "BF16"))
+    log = Log()
+    try:
+        builder = trt.Builder(log)
+    except (RuntimeError, TypeError):
+        pytest.skip("TensorRT finds no GPU here")
+    explicit_batch = getattr(trt.NetworkDefinitionCreationFlag, "EXPLICIT_BATCH", None)
+    definition = builder.create_network(0 if explicit_batch is None else 1 << int(explicit_batch))
+    parser = trt.OnnxParser(definition, log)
+    assert parser.parse(ir.to_proto(network.model).SerializeToString()), parser.get_error(0).desc()
+    assert tell(trt, definition, **weak.arguments()) == []
+    settings = builder.create_builder_config()
+    settings.builder_optimization_level = 1
+    settings.clear_flag(trt.BuilderFlag.TF32)
+    settings.set_tactic_sources(sum(1 << int(one) for one in (trt.TacticSource.EDGE_MASK_CONVOLUTIONS,
+                                                              trt.TacticSource.JIT_CONVOLUTIONS)))
+    for precision in weak.flags:
+        settings.set_flag(getattr(trt.BuilderFlag, precision.label))
+    settings.set_flag(trt.BuilderFlag.OBEY_PRECISION_CONSTRAINTS)
+    settings.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
+    profile = builder.create_optimization_profile()
+    for one in map(definition.get_input, range(definition.num_inputs)):
+        if -1 in tuple(one.shape):
+            shape = tuple(2 if size < 0 else size for size in one.shape)
+            profile.set_shape(one.name, shape, shape, shape)
+    settings.add_optimization_profile(profile)
+    data = builder.build_serialized_network(definition, settings)
+    assert data is not None, "\n".join(log.errors)
+    engine = trt.Runtime(log).deserialize_cuda_engine(data)
+    told = engine.create_engine_inspector().get_engine_information(trt.LayerInformationFormat.JSON)
+    asked = Precision.INT8 in weak.precisions.values()
+    assert not asked or "Int8" in told or "INT8" in told, told[:2000]

@@ -1,0 +1,71 @@
+"""The GPU that this process would use, asked of the driver library: no CUDA toolkit and no package is needed for it."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass
+
+from trt_tui.errors import BackendUnavailableError
+
+_MAJOR, _MINOR = 75, 76  # CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR and _MINOR
+_NO_DEVICE = 100  # CUDA_ERROR_NO_DEVICE
+
+
+@dataclass(frozen=True)
+class Device:
+    """The first visible GPU.
+
+    Attributes:
+        compute_capability: As (major, minor).
+        memory_bytes: Its whole memory.
+        driver: The newest CUDA release its driver serves, as (major, minor).
+    """
+
+    name: str
+    compute_capability: tuple[int, int]
+    memory_bytes: int
+    driver: tuple[int, int]
+
+
+def first_device() -> Device:
+    """The first GPU that CUDA_VISIBLE_DEVICES leaves visible.
+
+    Raises:
+        BackendUnavailableError: there is no driver, it does not work, or there is no GPU.
+    """
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+    except OSError as error:
+        raise BackendUnavailableError("no NVIDIA driver was found", str(error),
+                                      "Run on a machine with a GPU, or give a container access to it.") from None
+    code = cuda.cuInit(0)
+    count = ctypes.c_int()
+    if code == 0:
+        code = cuda.cuDeviceGetCount(ctypes.byref(count))
+    if code == _NO_DEVICE or code == 0 and count.value == 0:
+        raise BackendUnavailableError("no GPU is visible", "the NVIDIA driver finds none",
+                                      "Check nvidia-smi and CUDA_VISIBLE_DEVICES.")
+    if code != 0:
+        raise BackendUnavailableError("the NVIDIA driver does not work", f"cuInit: {_error(cuda, code)}",
+                                      "Check nvidia-smi; the driver and its library may differ in version.")
+    device, total, version = ctypes.c_int(), ctypes.c_size_t(), ctypes.c_int()
+    name = ctypes.create_string_buffer(256)
+    cuda.cuDeviceGet(ctypes.byref(device), 0)
+    cuda.cuDeviceGetName(name, len(name), device)
+    cuda.cuDeviceTotalMem_v2(ctypes.byref(total), device)
+    cuda.cuDriverGetVersion(ctypes.byref(version))
+    major, minor = (_attribute(cuda, number, device) for number in (_MAJOR, _MINOR))
+    return Device(name.value.decode(), (major, minor), total.value, (version.value // 1000, version.value % 1000 // 10))
+
+
+def _attribute(cuda: ctypes.CDLL, number: int, device: ctypes.c_int) -> int:
+    value = ctypes.c_int()
+    cuda.cuDeviceGetAttribute(ctypes.byref(value), number, device)
+    return value.value
+
+
+def _error(cuda: ctypes.CDLL, code: int) -> str:
+    text = ctypes.c_char_p()
+    if cuda.cuGetErrorString(code, ctypes.byref(text)) == 0 and text.value:
+        return f"{text.value.decode()} ({code})"
+    return f"error {code}"

@@ -1,0 +1,567 @@
+"""TensorRT 8.6, 10, 11 and TensorRT-RTX, on Polygraphy's loaders and runner.
+
+The only module that imports ``tensorrt`` or ``tensorrt_rtx``. What a release can do is asked of its API once, in
+`Capabilities`. One process serves one of the two packages, since Polygraphy chooses between them when it is imported.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import logging
+import re
+import sys
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from trt_tui.backends.cuda import Device, first_device
+from trt_tui.core.lowering.weak import tell
+from trt_tui.core.precision import Precision
+from trt_tui.core.runner import BuildSettings, BuildStep, Capabilities, TensorInfo, Told
+from trt_tui.errors import BackendUnavailableError, CancelledError, InputError, TrtTuiError
+
+MODULES = {"tensorrt": "tensorrt", "tensorrt-rtx": "tensorrt_rtx"}
+"""Packages by backend name."""
+
+EXTRAS = {"tensorrt": "tensorrt", "tensorrt-rtx": "rtx"}
+"""Extras of this project that bring them."""
+
+KNOWN = {"tensorrt": ((8, 6), (11,)), "tensorrt-rtx": ((1, 0), (1,))}
+"""The oldest release served, and the newest major version known, by backend name."""
+
+Message = Callable[[str, str], None]
+
+_DETAILS = 400
+"""How many of the most detailed messages are kept."""
+
+_LEVELS = {"INTERNAL_ERROR": "error", "ERROR": "error", "WARNING": "warning", "INFO": "info"}
+_MEMORY = re.compile(r"out ?of ?memory|insufficient memory|Cuda error 2\b|OOM", re.I)
+_VERSION = re.compile(r"version tag|serialization|different TensorRT version|incompatible|compute capability|"
+                      r"built on|platform|magic", re.I)
+
+def module_for(name: str):
+    """The TensorRT package of a backend, checked.
+
+    Raises:
+        BackendUnavailableError: it is not installed, does not load, or is of a release that is not known.
+    """
+    try:
+        module = importlib.import_module(MODULES[name])
+        version = module.__version__
+    except (ImportError, OSError, AttributeError) as error:
+        missing = isinstance(error, ModuleNotFoundError) and error.name == MODULES[name]
+        title = f"{name} is not installed" if missing else f"{name} does not load"
+        raise BackendUnavailableError(title, "" if missing else str(error),
+                                      f"pip install 'trt-tui[{EXTRAS[name]}]'") from None
+    oldest, newest = KNOWN[name]
+    numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
+    if numbers < oldest or numbers[0] > newest[0]:
+        raise BackendUnavailableError(
+            f"{name} {version} is not a release that trt-tui knows",
+            f"it serves {'.'.join(map(str, oldest))} to {newest[0]}.x", f"pip install 'trt-tui[{EXTRAS[name]}]'")
+    return module
+
+
+class TensorRTBackend:
+    """Builds and runs engines.
+
+    Args:
+        name: "tensorrt" or "tensorrt-rtx".
+
+    Raises:
+        BackendUnavailableError: the package or Polygraphy is missing or does not load, or TensorRT does not start, or
+            there is no GPU and the package needs one.
+    """
+
+    def __init__(self, name: str = "tensorrt") -> None:
+        self.name = name
+        self._trt = trt = module_for(name)
+        self.version = trt.__version__
+        self._load_polygraphy()
+        self._log = _Log.installed(trt)
+        for_others = hasattr(trt, "ComputeCapability")
+        self._device: Device | None = None
+        try:
+            self._device = first_device()
+        except BackendUnavailableError:
+            if not for_others:
+                raise
+        offered = _offered(trt) if for_others else ()
+        runs = self._device is not None and (not offered or self._device.compute_capability in offered)
+        strong = hasattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED")
+        weak = hasattr(trt.BuilderFlag, "INT8")
+        self.capabilities = Capabilities(
+            runs=runs, builds=True, simulates=False, real_fp16=True, bf16=hasattr(trt.DataType, "BF16"),
+            strong=strong, weak=weak, reports_progress=hasattr(trt, "IProgressMonitor"), compute_capabilities=offered)
+
+    @property
+    def device(self) -> str:
+        return self._device.name if self._device is not None else ""
+
+    @property
+    def stamp(self) -> tuple:
+        """What an engine is bound to: package, version, GPU and driver."""
+        device = self._device
+        return (self.name, self.version, *((device.name, device.compute_capability, device.driver) if device else ()))
+
+    def _load_polygraphy(self) -> None:
+        try:
+            from polygraphy import config
+        except ImportError as error:
+            raise BackendUnavailableError("Polygraphy is not installed", str(error),
+                                          f"pip install 'trt-tui[{EXTRAS[self.name]}]'") from None
+        rtx = self.name == "tensorrt-rtx"
+        if "polygraphy.backend.trt" in sys.modules and config.USE_TENSORRT_RTX != rtx:
+            raise BackendUnavailableError("another TensorRT package is in use", "one process serves one of them",
+                                          f"Start trt-tui again with --backend {self.name}.")
+        config.USE_TENSORRT_RTX = rtx
+        from polygraphy.backend import trt as loaders
+
+        self._loaders = loaders
+
+    # -- building -----------------------------------------------------------------------------------------------
+
+    def build(self, model: Path, settings: BuildSettings, told: Told | None = None, *, step: BuildStep | None = None,
+              message: Message | None = None) -> bytes:
+        """See `trt_tui.core.runner.EngineBackend.build`."""
+        trt = self._trt
+        if told is None and not self.capabilities.strong:
+            raise ValueError("this release is told precisions layer by layer")
+        self._log.details.clear()
+        with self._log.collecting(message) as log:
+            try:
+                builder, network = self._loaders.create_network(strongly_typed=told is None)
+            except Exception as error:
+                raise self._not_starting(log, error) from None
+            parser = self._parsed(model, network)
+            self._check_profile(network, settings)
+            if told is not None:
+                tell(trt, network, told.precisions, told.output_types, told.ranges, getattr(told, "inner", None),
+                     getattr(told, "constants", None), getattr(told, "names", ()))
+            monitor = _monitor(trt, step) if step is not None and self.capabilities.reports_progress else None
+            try:
+                config = self._config(settings, told, monitor)
+                data = self._loaders.engine_bytes_from_network(
+                    (builder, network, parser), config=config,
+                    save_timing_cache=str(settings.timing_cache) if settings.timing_cache else None)
+            except Exception as error:
+                if monitor is not None and monitor.stopped:
+                    raise CancelledError("the build was stopped") from None
+                raise _build_error(log, self._log.details, error) from None
+        return bytes(data)
+
+    def _parsed(self, model: Path, network):
+        trt = self._trt
+        parser = trt.OnnxParser(network, self._logger())
+        trt.init_libnvinfer_plugins(self._logger(), "")
+        if not parser.parse_from_file(str(model)) or parser.num_errors:
+            raise _parse_error(self.name, self.version, [parser.get_error(i) for i in range(parser.num_errors)], model)
+        return parser
+
+    def _logger(self):
+        from polygraphy.backend.trt import util
+
+        return util.get_trt_logger()
+
+    def _check_profile(self, network, settings: BuildSettings) -> None:
+        for index in range(network.num_inputs):
+            tensor = network.get_input(index)
+            shape = tuple(tensor.shape)
+            if -1 in shape and tensor.name not in settings.profile:
+                sizes = "x".join("?" if size == -1 else str(size) for size in shape)
+                raise InputError(f"input {tensor.name} has dynamic dimensions and no profile", f"its shape is {sizes}",
+                                 f"Give --shapes {tensor.name}:MIN:OPT:MAX with a size for every dimension.")
+
+    def _config(self, settings: BuildSettings, told: Told | None, monitor):
+        trt, loaders = self._trt, self._loaders
+        profile = loaders.Profile()
+        for name, (least, usual, most) in settings.profile.items():
+            profile.add(name, least, usual, most)
+        cache = settings.timing_cache
+        common = {
+            "profiles": [profile], "profiling_verbosity": trt.ProfilingVerbosity.DETAILED,
+            "load_timing_cache": str(cache) if cache is not None and cache.is_file() else None,
+            "builder_optimization_level": settings.optimization_level, "progress_monitor": monitor,
+        }
+        if settings.tactic_sources is not None:
+            common["tactic_sources"] = [_member(trt.TacticSource, name) for name in settings.tactic_sources]
+        if self.capabilities.compute_capabilities:
+            from polygraphy.backend.tensorrt_rtx import CreateConfigRTX
+
+            wanted, offered = settings.compute_capability, self.capabilities.compute_capabilities
+            if wanted is None and not self.capabilities.runs:
+                raise InputError("there is no GPU to build for", f"{self.name} builds for a named compute capability",
+                                 f"Give --compute-capability, one of {_listed(offered)}.")
+            if wanted is not None and wanted not in offered:
+                raise InputError(f"{self.name} {self.version} does not build for compute capability {_dotted(wanted)}",
+                                 f"it builds for {_listed(offered)}", "Choose one of them.")
+            target = {"compute_capabilities": [wanted]} if wanted is not None else {"use_gpu": True}
+            create = CreateConfigRTX(**target, **common)
+        else:
+            if settings.compute_capability is not None:
+                raise InputError(f"{self.name} builds for the GPU it runs on", "a compute capability was named",
+                                 "Leave out --compute-capability, or use --backend tensorrt-rtx.")
+            flags = told.flags if told is not None else frozenset()
+            create = loaders.CreateConfig(
+                tf32=settings.tf32, fp16=Precision.FP16 in flags, int8=Precision.INT8 in flags,
+                bf16=Precision.BF16 in flags, precision_constraints="obey" if flags else None, **common)
+
+        def set_tf32(builder, network, config) -> None:
+            change = config.set_flag if settings.tf32 else config.clear_flag
+            change(trt.BuilderFlag.TF32)
+
+        return loaders.PostprocessConfig(create, set_tf32)
+
+    def _not_starting(self, log: Sequence[tuple[str, str]], error: Exception) -> TrtTuiError:
+        cause = _errors(log) or str(error)
+        return BackendUnavailableError(f"{self.name} {self.version} does not start", cause,
+                                       "Its CUDA release may need a newer driver: compare it with nvidia-smi.")
+
+    # -- running ------------------------------------------------------------------------------------------------
+
+    def load_engine(self, data: bytes) -> TensorRTRunner:
+        """See `trt_tui.core.runner.EngineBackend.load_engine`."""
+        if not self.capabilities.runs:
+            why = "no GPU is visible" if self._device is None else (
+                f"{self.device} has compute capability {_dotted(self._device.compute_capability)}, and it runs on "
+                f"{_listed(self.capabilities.compute_capabilities)}")
+            raise BackendUnavailableError(f"{self.name} engines cannot run on this machine", why,
+                                          "The engine is written; run it on a GPU that it was built for.")
+        with self._log.collecting(None) as log:
+            engine = None
+            try:
+                engine = self._loaders.engine_from_bytes(data)
+            except Exception as error:
+                raise _load_error(self, log, error) from None
+            if engine is None:
+                raise _load_error(self, log, None)
+            return TensorRTRunner(self._trt, engine, self._log)
+
+
+class TensorRTRunner:
+    """One engine with its execution context; see `trt_tui.core.runner.EngineRunner`."""
+
+    def __init__(self, trt, engine, log: _Log) -> None:
+        from polygraphy.backend.trt import TrtRunner
+
+        self._trt = trt
+        self._engine = engine
+        self._log = log
+        self._runner = TrtRunner(engine)
+        with log.collecting(None) as said:
+            try:
+                self._runner.activate()
+            except Exception as error:
+                raise _run_error(said, error) from None
+        infos = [_tensor_info(trt, engine, engine.get_tensor_name(i)) for i in range(engine.num_io_tensors)]
+        modes = [engine.get_tensor_mode(info.name) for info in infos]
+        self.inputs = tuple(i for i, mode in zip(infos, modes, strict=True) if mode == trt.TensorIOMode.INPUT)
+        self.outputs = tuple(i for i, mode in zip(infos, modes, strict=True) if mode == trt.TensorIOMode.OUTPUT)
+        memory = "device_memory_size_v2" if hasattr(engine, "device_memory_size_v2") else "device_memory_size"
+        self.device_memory: int | None = int(getattr(engine, memory))
+        self._placed: tuple[tuple[int, ...], list] | None = None
+
+    def run(self, feeds: Mapping[str, np.ndarray], fetch: Sequence[str] | None = None) -> dict[str, np.ndarray]:
+        names = [info.name for info in self.outputs] if fetch is None else list(fetch)
+        with self._log.collecting(None) as said:
+            try:
+                found = self._runner.infer(self._fitted(feeds), check_inputs=False)
+            except Exception as error:
+                raise _run_error(said, error) from None
+        return {name: np.array(found[name]) for name in names}
+
+    def latency_ms(self, feeds: Mapping[str, np.ndarray]) -> float:
+        self._place(feeds)
+        context, stream = self._runner.context, self._runner.stream
+        with self._log.collecting(None) as said:
+            before = time.perf_counter()
+            done = context.execute_async_v3(stream.ptr)
+            stream.synchronize()
+            taken = (time.perf_counter() - before) * 1e3
+        if not done:
+            raise _run_error(said, RuntimeError("it could not be enqueued"))
+        return taken
+
+    def layer_times_ms(self, feeds: Mapping[str, np.ndarray], runs: int) -> dict[str, float]:
+        profiler = _profiler(self._trt)
+        context = self._engine.create_execution_context()
+        context.profiler = profiler
+        from polygraphy.backend.trt import TrtRunner
+
+        fitted = self._fitted(feeds)
+        with TrtRunner(context) as runner:
+            runner.infer(fitted, check_inputs=False)
+            profiler.times.clear()
+            for _ in range(runs):
+                runner.infer(fitted, check_inputs=False)
+        return {name: total / runs for name, total in profiler.times.items()}
+
+    def inspect(self) -> str:
+        inspector = self._engine.create_engine_inspector()
+        context = getattr(self._runner, "context", None)
+        if context is not None:
+            inspector.execution_context = context
+        return inspector.get_engine_information(self._trt.LayerInformationFormat.JSON)
+
+    def _fitted(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The feeds in the types the engine takes: a parser before TensorRT 10 makes INT32 of INT64."""
+        fitted = {}
+        for info in self.inputs:
+            array = feeds[info.name]
+            if array.dtype != info.dtype:
+                with np.errstate(over="ignore"):
+                    cast = array.astype(info.dtype)
+                if array.dtype.kind in "iu" and not np.array_equal(cast, array):
+                    raise InputError(f"input {info.name} does not fit the engine",
+                                     f"the engine takes {info.dtype}, and a value is beyond it", "Check the data.")
+                array = cast
+            fitted[info.name] = np.ascontiguousarray(array)
+        return fitted
+
+    def _place(self, feeds: Mapping[str, np.ndarray]) -> None:
+        """Brings the inputs to the device once, and sets the context's addresses."""
+        key = tuple(id(array) for array in feeds.values())
+        if self._placed is not None and self._placed[0] == key:
+            return
+        self._runner.infer(self._fitted(feeds), check_inputs=False, copy_outputs_to_host=False)
+        self._placed = (key, list(feeds.values()))
+
+    def close(self) -> None:
+        if self._runner is not None:
+            self._runner.deactivate()
+        self._runner = self._engine = self._placed = None
+
+    def __enter__(self) -> TensorRTRunner:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+# -- what the library says --------------------------------------------------------------------------------------------
+
+
+class _Log(logging.Handler):
+    """Takes what TensorRT and Polygraphy print, for whoever collects it at the moment.
+
+    TensorRT's most detailed messages are many; the last of them are kept, since they tell which layer it was at when a
+    build failed without naming one.
+    """
+
+    _one: _Log | None = None
+
+    @classmethod
+    def installed(cls, trt) -> _Log:
+        """The one of this process, in the place of Polygraphy's own loggers."""
+        if cls._one is None:
+            from polygraphy.backend.trt import util
+            from polygraphy.logger import G_LOGGER
+
+            cls._one = log = cls()
+            G_LOGGER.use_python_logging_system = True
+            G_LOGGER.module_severity = G_LOGGER.VERBOSE
+            logger = logging.getLogger("Polygraphy")
+            logger.propagate = False
+            logger.setLevel(1)
+            logger.addHandler(log)
+
+            class Logger(trt.ILogger):
+                def __init__(self) -> None:
+                    trt.ILogger.__init__(self)
+
+                def log(self, severity, message: str) -> None:
+                    if severity == trt.Logger.VERBOSE:
+                        log.details.append(message)
+                    else:
+                        log.take(_LEVELS.get(severity.name, "info"), message)
+
+            util.TRT_LOGGER = Logger()
+        return cls._one
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.details: deque[str] = deque(maxlen=_DETAILS)
+        self._collectors: list[tuple[list[tuple[str, str]], Message | None]] = []
+
+    @contextlib.contextmanager
+    def collecting(self, message: Message | None) -> Iterator[list[tuple[str, str]]]:
+        """Collects (level, text) while the block runs, and passes each on."""
+        said: list[tuple[str, str]] = []
+        entry = (said, message)
+        self._collectors = [*self._collectors, entry]
+        try:
+            yield said
+        finally:
+            self._collectors = [one for one in self._collectors if one is not entry]
+
+    def take(self, level: str, text: str) -> None:
+        for said, message in self._collectors:
+            said.append((level, text))
+            if message is not None:
+                message(level, text)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = re.sub(r"\x1b\[[0-9;]*m", "", record.getMessage()).strip()
+        level = "error" if record.levelno >= logging.ERROR else (
+            "warning" if record.levelno >= logging.WARNING else "info")
+        self.take(level, re.sub(r"^\[\S\]\s*", "", text))
+
+
+def _errors(log: Sequence[tuple[str, str]]) -> str:
+    """The errors that were printed, each once, without Polygraphy's own conclusion where TensorRT said something."""
+    lines = list(dict.fromkeys(text for level, text in log if level == "error"))
+    told = [line for line in lines if not line.startswith(("Invalid Engine", "Could not", "Failed to"))]
+    return "\n".join(told or lines)
+
+
+def _build_error(log: Sequence[tuple[str, str]], details: Sequence[str], error: Exception) -> TrtTuiError:
+    if isinstance(error, TrtTuiError):
+        return error
+    cause = _errors(log) or str(error)
+    if _MEMORY.search(cause):
+        return TrtTuiError("the build ran out of device memory", cause,
+                           "Free the GPU, use a smaller batch (--shapes), or build with a lower optimization level.")
+    return BuildFailed("TensorRT could not build the engine", cause,
+                       "Give the layer another precision, or build all in FP32; the log has every message.",
+                       tuple(details))
+
+
+class BuildFailed(TrtTuiError):
+    """A build failed.
+
+    Attributes:
+        details: The last of the builder's most detailed messages.
+    """
+
+    def __init__(self, title: str, cause: str = "", next_step: str = "", details: tuple[str, ...] = ()) -> None:
+        super().__init__(title, cause, next_step)
+        self.details = details
+
+
+def _parse_error(name: str, version: str, errors: Sequence, model: Path) -> InputError:
+    """The parser's first error: what it says, and the node."""
+    if not errors:
+        return InputError(f"{name} {version} cannot read {model.name}", "its parser gives no reason",
+                          "Check the file with onnx.checker.")
+    error = errors[0]
+    node_name, operator = _called(error, "node_name"), _called(error, "node_operator")
+    if not node_name:
+        node_name, operator = _node_at(model, error.node()) or ("", "")
+    description = " ".join((_called(error, "desc") or str(error)).split())
+    if not node_name:
+        return InputError(f"{name} {version} does not take this network", description,
+                          "Check the file with onnx.checker, or export it with another opset.")
+    where = f" at node {node_name}" + (f" ({operator})" if operator else "")
+    return InputError(f"{name} {version} does not take this network{where}", description,
+                      "Give the node's layer FP32, export the network with another opset, or replace the node.")
+
+
+def _node_at(model: Path, index: int) -> tuple[str, str] | None:
+    """Name and operator of a node of the file, which releases before 10 tell by its number alone."""
+    import onnx
+
+    try:
+        nodes = onnx.load(model, load_external_data=False).graph.node
+    except Exception:  # what the parser could not read either
+        return None
+    return (nodes[index].name, nodes[index].op_type) if 0 <= index < len(nodes) else None
+
+
+def _called(error, member: str) -> str:
+    method = getattr(error, member, None)
+    return str(method()) if method is not None else ""
+
+
+def _load_error(backend: TensorRTBackend, log: Sequence[tuple[str, str]], error: Exception | None) -> TrtTuiError:
+    cause = _errors(log) or str(error or "")
+    if _MEMORY.search(cause):
+        return TrtTuiError("the engine does not fit into device memory", cause, "Free the GPU, or use another one.")
+    next_step = "Build it again here." if _VERSION.search(cause) else "Check the file, or build it again here."
+    return InputError(f"{backend.name} {backend.version} on {backend.device} cannot load this engine", cause, next_step)
+
+
+def _run_error(log: Sequence[tuple[str, str]], error: Exception) -> TrtTuiError:
+    if isinstance(error, TrtTuiError):
+        return error
+    cause = _errors(log) or str(error)
+    if _MEMORY.search(cause):
+        return TrtTuiError("the engine ran out of device memory", cause, "Free the GPU, or use a smaller batch.")
+    return TrtTuiError("the engine could not run", cause,
+                       "Check the data's shapes against the profile (--shapes NAME:MIN:OPT:MAX).")
+
+
+# -- pieces that need the module --------------------------------------------------------------------------------------
+
+
+def _offered(trt) -> tuple[tuple[int, int], ...]:
+    names = [name for name in dir(trt.ComputeCapability) if re.fullmatch(r"SM\d+", name)]
+    return tuple(sorted((int(name[2:-1]), int(name[-1])) for name in names))
+
+
+def _dotted(capability: tuple[int, int]) -> str:
+    return f"{capability[0]}.{capability[1]}"
+
+
+def _listed(capabilities: Sequence[tuple[int, int]]) -> str:
+    return ", ".join(_dotted(one) for one in capabilities)
+
+
+def _member(enum, name: str):
+    member = getattr(enum, name.upper(), None)
+    if member is None:
+        known = ", ".join(one for one in dir(enum) if one.isupper())
+        raise InputError(f"unknown tactic source {name}", f"there are: {known}", "Correct the name.")
+    return member
+
+
+def _tensor_info(trt, engine, name: str) -> TensorInfo:
+    from polygraphy.datatype import DataType
+
+    dtype = DataType.to_dtype(DataType.from_dtype(engine.get_tensor_dtype(name), "tensorrt"), "numpy")
+    return TensorInfo(name, np.dtype(dtype), tuple(engine.get_tensor_shape(name)))
+
+
+def _monitor(trt, step: BuildStep):
+    class Monitor(trt.IProgressMonitor):
+        """Counts the steps of the outermost phase; TensorRT calls it from several threads."""
+
+        def __init__(self) -> None:
+            trt.IProgressMonitor.__init__(self)
+            self.stopped = False
+            self.phases: dict[str, tuple[str | None, int]] = {}
+
+        def phase_start(self, phase_name: str, parent_phase: str | None, num_steps: int) -> None:
+            self.phases[phase_name] = (parent_phase, num_steps)
+            self._tell(phase_name, 0)
+
+        def step_complete(self, phase_name: str, step: int) -> bool:
+            return self._tell(phase_name, step + 1)
+
+        def phase_finish(self, phase_name: str) -> None:
+            self.phases.pop(phase_name, None)
+
+        def _tell(self, phase: str, done: int) -> bool:
+            _, steps = self.phases.get(phase, (None, 0))
+            if not step(phase, done, steps):
+                self.stopped = True
+            return not self.stopped
+
+    return Monitor()
+
+
+def _profiler(trt):
+    class Profiler(trt.IProfiler):
+        """Adds up the time of each engine layer."""
+
+        def __init__(self) -> None:
+            trt.IProfiler.__init__(self)
+            self.times: dict[str, float] = {}
+
+        def report_layer_time(self, layer_name: str, ms: float) -> None:
+            self.times[layer_name] = self.times.get(layer_name, 0.0) + ms
+
+    return Profiler()

@@ -1,0 +1,143 @@
+"""A Polygraphy script that sets a config's precisions and ranges in a weakly typed TensorRT network (8.6 to 10).
+
+Polygraphy calls ``postprocess(network=...)`` of a ``--trt-network-postprocess-script`` after its parser. The script
+stands alone: it holds what is told as JSON and the source of `trt_tui.core.lowering.weak.tell`, and imports tensorrt.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+
+from trt_tui.core.exporters.trtexec import Files, Shapes
+from trt_tui.core.files import write_atomic
+from trt_tui.core.lowering.weak import Weak, layer_of, tell
+from trt_tui.core.precision import Precision
+from trt_tui.errors import InputError
+
+_SCRIPT = '''\
+"""{title}
+
+{command}
+
+{notes}
+"""
+
+from __future__ import annotations
+
+import json
+
+import tensorrt as trt
+
+FLAGS = {flags}
+TOLD = json.loads(
+    {table}
+)
+
+
+def postprocess(network):
+    """Sets precisions, output types and dynamic ranges; called by Polygraphy with the parsed network."""
+    if not hasattr(trt.ILayer, "set_output_type"):
+        raise SystemExit(f"TensorRT {{trt.__version__}} is strongly typed only and takes no layer precisions: "
+                         "build the typed ONNX network instead.")
+    if "bf16" in FLAGS and not hasattr(trt, "bfloat16"):
+        raise SystemExit(f"TensorRT {{trt.__version__}} has no BF16, which this config asks for.")
+    missing = tell(trt, network, **TOLD)
+    if missing:
+        raise SystemExit(f"{{len(missing)}} layers that this script sets are not in the network, for example "
+                         f"{{', '.join(missing[:3])}}: it was made for another one, or for other node names.")
+
+
+{functions}
+'''
+
+
+def polygraphy_command(
+    weak: Weak,
+    script: str = "polygraphy_script.py",
+    files: Files | None = None,
+    *,
+    shapes: Mapping[str, Shapes] | None = None,
+    optimization_level: int | None = None,
+) -> tuple[str, ...]:
+    """The ``polygraphy convert`` command that builds an engine with the script.
+
+    TF32 is off in Polygraphy unless ``--tf32`` is given.
+
+    Args:
+        script: The script's file name.
+        files: Names of the files; ``typed`` is not used.
+        shapes: The optimization profile by input name; needed for inputs with dynamic dimensions.
+        optimization_level: The builder's level, 0 to 5; its own default when None.
+    """
+    files = files or Files()
+    command = ["polygraphy", "convert", files.base, "-o", files.engine, "--trt-network-postprocess-script", script]
+    if weak.obey:
+        command += ["--precision-constraints", "obey"]
+    command += [f"--{one.value}" for one in (Precision.FP16, Precision.BF16, Precision.INT8) if one in weak.flags]
+    if weak.tf32:
+        command.append("--tf32")
+    if weak.ranges:
+        # Polygraphy always sets a calibrator with INT8; the cache spares it the calibration.
+        command += ["--calibration-cache", files.cache]
+    for key in ("min", "opt", "max"):
+        entries = [f"{name}:[{','.join(map(str, getattr(one, key)))}]" for name, one in (shapes or {}).items()]
+        command += [f"--trt-{key}-shapes", *entries] if entries else []
+    if files.timing_cache:
+        command += ["--load-timing-cache", files.timing_cache, "--save-timing-cache", files.timing_cache]
+    if optimization_level is not None:
+        command += ["--builder-optimization-level", str(optimization_level)]
+    return tuple(command)
+
+
+def polygraphy_script(weak: Weak, title: str, command: tuple[str, ...]) -> str:
+    """The script's text.
+
+    Args:
+        weak: What `trt_tui.core.lowering.weak.lower_weak` says of the config.
+        title: What is built, for the heading.
+        command: See `polygraphy_command`.
+
+    Raises:
+        InputError: the config says nothing that could be told: it is FP32 throughout.
+    """
+    if not weak.obey:
+        raise InputError("this config has no Polygraphy script", "all layers run in FP32, so nothing is told",
+                         "Build the ONNX file as it is, without --fp16 and --int8.")
+    tf32 = "TF32 is on, as the config has it." if weak.tf32 else "TF32 is off: Polygraphy clears it without --tf32."
+    notes = ["Made by trt-tui for TensorRT 8.6 to 10, weakly typed with implicit quantization.", tf32, *weak.notes]
+    return _SCRIPT.format(
+        title=_in_docstring(title), command=_in_docstring("    " + _wrapped(command)),
+        notes=_in_docstring("\n".join(notes)),
+        flags=repr(sorted(precision.value for precision in weak.flags)), table=_literal(json.dumps(weak.arguments())),
+        functions="\n\n".join(inspect.getsource(function) for function in (layer_of, tell)).rstrip())
+
+
+def write_polygraphy_script(path: Path | str, weak: Weak, title: str, command: tuple[str, ...]) -> None:
+    """Writes `polygraphy_script`; the file is whole or not there.
+
+    Raises:
+        InputError: there is nothing to tell, or the file cannot be written.
+    """
+    write_atomic(path, polygraphy_script(weak, title, command))
+
+
+def _literal(text: str, width: int = 110) -> str:
+    """A Python expression for an ASCII text, in lines of about a width."""
+    return "\n    ".join(repr(text[start:start + width]) for start in range(0, len(text), width))
+
+
+def _wrapped(command: tuple[str, ...]) -> str:
+    lines = [""]
+    for word in map(shlex.quote, command):
+        if word.startswith("-") and len(lines[-1]) + len(word) > 80:
+            lines.append("")
+        lines[-1] += (" " if lines[-1] else "") + word
+    return " \\\n        ".join(lines)
+
+
+def _in_docstring(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"""', '\\"\\"\\"')

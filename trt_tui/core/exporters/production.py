@@ -1,0 +1,96 @@
+"""Files that carry a config into a production build, by format: what `trt-tui export` and the app write."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from trt_tui.core.calibration import write_cache
+from trt_tui.core.exporters import polygraphy, trtexec
+from trt_tui.core.exporters.modelopt import write_modelopt
+from trt_tui.core.exporters.onnx import export_typed
+from trt_tui.core.lowering.typed import lower_typed
+from trt_tui.core.lowering.weak import lower_weak
+from trt_tui.core.network import Network
+from trt_tui.core.precision import PrecisionConfig
+from trt_tui.core.scales import activation_ranges
+from trt_tui.errors import InputError
+
+KINDS = ("onnx", "trtexec", "polygraphy", "modelopt", "calibration-cache")
+
+
+def companions(kind: str, path: Path) -> dict[str, Path]:
+    """The files beside ``path`` that a format consists of too, by role ("typed", "base", "cache")."""
+    roles = {"trtexec": ("typed", "base", "cache"), "polygraphy": ("base", "cache")}.get(kind, ())
+    endings = {"typed": ".typed.onnx", "base": ".base.onnx", "cache": ".cache"}
+    stem = path.name.partition(".")[0]
+    return {role: path.with_name(stem + endings[role]) for role in roles}
+
+
+def write(kind: str, path: Path, network: Network, config: PrecisionConfig, ranges: Mapping[str, float], *,
+          shapes: Mapping[str, trtexec.Shapes] | None = None) -> list[Path]:
+    """Writes a config in a format of `KINDS`; returns every file that was written, ``path`` first.
+
+    Args:
+        ranges: Calibrated amax by tensor name, in the tensors' own units.
+        shapes: The optimization profile by input name.
+
+    Raises:
+        InputError: the config cannot be told in this format, a range is missing, or a file cannot be written.
+    """
+    writers: dict[str, Callable] = {"onnx": _onnx, "trtexec": _trtexec, "polygraphy": _polygraphy,
+                                    "modelopt": _modelopt, "calibration-cache": _cache}
+    if kind not in writers:
+        raise InputError(f"unknown format {kind}", f"there are {', '.join(writers)}", "")
+    return writers[kind](path, network, config, ranges, shapes)
+
+
+def trtexec_lines(network: Network, config: PrecisionConfig, ranges: Mapping[str, float], files: trtexec.Files,
+                  shapes: Mapping[str, trtexec.Shapes] | None = None) -> tuple[trtexec.Line, ...]:
+    """The command lines that build a config with trtexec."""
+    return trtexec.command_lines(network, config, lower_weak(network, config, ranges), files, shapes=shapes)
+
+
+def _onnx(path: Path, network: Network, config: PrecisionConfig, ranges, shapes) -> list[Path]:
+    written = export_typed(lower_typed(network, config, ranges).model, network, path)
+    return [written.path, *written.data]
+
+
+def _trtexec(path: Path, network: Network, config: PrecisionConfig, ranges, shapes) -> list[Path]:
+    beside = companions("trtexec", path)
+    weak = lower_weak(network, config, ranges)
+    files = trtexec.Files(beside["typed"].name, beside["base"].name, beside["cache"].name,
+                          f"{path.name.partition('.')[0]}.engine")
+    lines = trtexec.command_lines(network, config, weak, files, shapes=shapes)
+    written = _onnx(beside["typed"], network, config, ranges, shapes) + _base(beside, network, weak)
+    trtexec.write_script(path, lines, f"Builds {network.name} in the precisions of its config.")
+    return [path, *written]
+
+
+def _polygraphy(path: Path, network: Network, config: PrecisionConfig, ranges, shapes) -> list[Path]:
+    beside = companions("polygraphy", path)
+    weak = lower_weak(network, config, ranges)
+    files = trtexec.Files(base=beside["base"].name, cache=beside["cache"].name,
+                          engine=f"{path.name.partition('.')[0]}.engine")
+    command = polygraphy.polygraphy_command(weak, path.name, files, shapes=shapes)
+    polygraphy.write_polygraphy_script(path, weak, f"Precisions of {network.name}", command)
+    return [path, *_base(beside, network, weak)]
+
+
+def _base(beside: Mapping[str, Path], network: Network, weak) -> list[Path]:
+    """The FP32 network under the config's node names, and the cache where anything has a range."""
+    exported = export_typed(weak.model, network, beside["base"])
+    if not weak.ranges:
+        return [exported.path, *exported.data]
+    write_cache(beside["cache"], weak.cache_ranges())
+    return [exported.path, *exported.data, beside["cache"]]
+
+
+def _modelopt(path: Path, network: Network, config: PrecisionConfig, ranges, shapes) -> list[Path]:
+    write_modelopt(path, network, config, Path(network.path).name)
+    return [path]
+
+
+def _cache(path: Path, network: Network, config: PrecisionConfig, ranges, shapes) -> list[Path]:
+    write_cache(path, {**ranges, **activation_ranges(network, ranges, config)})
+    return [path]

@@ -1,0 +1,253 @@
+"""trtexec command lines that build a config, and a shell script that holds them.
+
+What trtexec takes follows NVIDIA/TensorRT ``samples/common/sampleOptions.cpp`` and ``sampleEngines.cpp`` of 8.6 and 10:
+
+- ``--layerPrecisions`` and the shape options are split at every comma; a name cannot hold one, quoted or not. An entry
+  is split at its last colon, so names may hold colons; a name may hold no ``'``, and no ``*``, which is a wildcard.
+- A static network takes no shape option. With dynamic inputs and ``--calib``, every input needs one.
+- ``--int8`` without ``--calib`` makes up ranges; with it, the calibrator is IInt8EntropyCalibrator2 and reads the
+  cache.
+- A precision for a name that no layer has is ignored without a word: the ONNX file has to be the one that bears the
+  config's names. Layers that the parser adds to a node it decomposes have other names and are not told anything.
+- From TensorRT 11 on the precision options are gone and networks are always strongly typed (NVIDIA's guide "Migrating
+  trtexec Usage from TensorRT 10.x to 11.x"). TF32 is on by default in all of them.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from trt_tui.core.files import write_atomic
+from trt_tui.core.lowering.weak import Weak
+from trt_tui.core.network import Network
+from trt_tui.core.precision import Precision, PrecisionConfig
+from trt_tui.errors import InputError
+
+LONGEST_ARGUMENT = (1 << 17) - 1
+"""Bytes of one argument that Linux takes (MAX_ARG_STRLEN, its ending zero left out)."""
+
+_ESCAPED = 40
+_WRAP = 100
+
+
+class Shapes(Protocol):
+    """Least, usual and largest shape of an input; see `trt_tui.core.samples.ShapeRange`."""
+
+    min: tuple[int, ...]
+    opt: tuple[int, ...]
+    max: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Files:
+    """Names of the files that the lines read and write, as trtexec is to be given them.
+
+    Attributes:
+        typed: The strongly typed network.
+        base: The FP32 network with the config's node names; see `Weak.model`.
+        cache: The calibration cache of `Weak.cache_ranges`.
+        engine: Where the engine goes.
+        timing_cache: File of measured tactics, read if it is there and written after the build; "" for none.
+    """
+
+    typed: str = "typed.onnx"
+    base: str = "base.onnx"
+    cache: str = "calibration.cache"
+    engine: str = "model.engine"
+    timing_cache: str = ""
+
+
+@dataclass(frozen=True)
+class Line:
+    """One trtexec command line.
+
+    Attributes:
+        name: "10", "10-weak" or "11": what a script is called with to run it.
+        release: The releases it is for, in words.
+        argv: The command and its arguments; empty where trtexec cannot be told this config.
+        comments: What to know of it, one sentence each.
+        refused: Why there is no such line, "" if there is.
+    """
+
+    name: str
+    release: str
+    argv: tuple[str, ...]
+    comments: tuple[str, ...] = ()
+    refused: str = ""
+
+
+def command_lines(
+    network: Network,
+    config: PrecisionConfig,
+    weak: Weak | None = None,
+    files: Files | None = None,
+    *,
+    shapes: Mapping[str, Shapes] | None = None,
+    optimization_level: int | None = None,
+) -> tuple[Line, ...]:
+    """The lines for TensorRT 10 strongly typed, 10 weakly typed (where ``weak`` is given), and 11.
+
+    Args:
+        weak: What `trt_tui.core.lowering.weak.lower_weak` says of the config.
+        files: Names of the files; those of `Files` by default.
+        shapes: The optimization profile by input name; needed for inputs with dynamic dimensions. Inputs that have no
+            entry stay at trtexec's default, which takes 1 for every open dimension.
+        optimization_level: The builder's level, 0 to 5; its own default when None.
+
+    Raises:
+        InputError: an input's name or the shapes cannot be told.
+    """
+    files = files or Files()
+    common = ["--noTF32"] if not config.tf32 else []
+    profile = _shape_options(network, shapes or {}, every=False)
+    rest = [f"--saveEngine={files.engine}", "--skipInference"]
+    if files.timing_cache:
+        rest.append(f"--timingCacheFile={files.timing_cache}")
+    if optimization_level is not None:
+        rest.append(f"--builderOptimizationLevel={optimization_level}")
+    tf32 = ("TF32 is left on, as the config has it.",) if config.tf32 else ("TF32 is cleared: --noTF32.",)
+    lines = [Line("10", "TensorRT 10, strongly typed",
+                  ("trtexec", f"--onnx={files.typed}", "--stronglyTyped", *common, *profile, *rest), tf32)]
+    if weak is not None:
+        every = _shape_options(network, shapes or {}, every=bool(weak.ranges))
+        lines.append(_weak_line(network, weak, files, [*common, *every, *rest], tf32))
+    lines.append(Line("11", "TensorRT 11, where every network is strongly typed",
+                      ("trtexec", f"--onnx={files.typed}", *common, *profile, *rest), tf32))
+    return tuple(lines)
+
+
+def _weak_line(network: Network, weak: Weak, files: Files, rest: list[str], comments: tuple[str, ...]) -> Line:
+    releases = "TensorRT 10" if Precision.BF16 in weak.flags else "TensorRT 8.6 to 10"
+    name, release = "10-weak", f"{releases}, weakly typed with implicit quantization"
+    argv = ["trtexec", f"--onnx={files.base}"]
+    argv += [f"--{one.value}" for one in (Precision.FP16, Precision.BF16, Precision.INT8) if one in weak.flags]
+    if weak.ranges:
+        argv.append(f"--calib={files.cache}")
+        comments += ("Should TensorRT not take the cache, its first line names the release: "
+                     "TRT-8601-EntropyCalibration2 for 8.6.1, TRT-101601-... for 10.16.1.",)
+    if weak.obey:
+        told = {*weak.precisions, *weak.output_types}
+        bad = [layer for layer in told if _why_not(layer)]
+        if bad:
+            return Line(name, release, (), comments, f"trtexec cannot be told of {_shown(bad)}: {_why_not(bad[0])}")
+        types, mixed = {}, []
+        for layer, precision in weak.output_types.items():
+            floats = [network.is_float(tensor) for tensor in network.layer(layer).outputs if tensor]
+            # One type stands for all outputs of a layer, so one with an integer output takes none.
+            if all(floats):
+                types[layer] = precision
+            else:
+                mixed.append(layer)
+        argv.append("--precisionConstraints=obey")
+        argv += _listed("--layerPrecisions", weak.precisions) + _listed("--layerOutputTypes", types)
+        if mixed:
+            comments += (f"Output types are not told, for outputs of different types: {_shown(mixed)}.",)
+        comments += ("Layers that TensorRT's parser adds to a node are not told anything; the Polygraphy script tells "
+                     "them too.",)
+    long = next((argument for argument in argv if len(argument.encode()) > LONGEST_ARGUMENT), None)
+    if long is not None:
+        return Line(name, release, (), comments,
+                    f"{long.partition('=')[0]} takes {len(long.encode())} bytes and an argument ends at "
+                    f"{LONGEST_ARGUMENT}; use the Polygraphy script")
+    return Line(name, release, (*argv, *rest), comments + weak.notes)
+
+
+def _listed(option: str, precisions: Mapping[str, Precision]) -> list[str]:
+    if not precisions:
+        return []
+    return [f"{option}=" + ",".join(f"{name}:{precision.value}" for name, precision in precisions.items())]
+
+
+def _why_not(name: str) -> str:
+    """Why trtexec cannot be told something of a name, "" if it can."""
+    for character, reason in ((",", "it splits its lists at every comma"), ("'", "it drops single quotes"),
+                              ("*", "it takes * for any text")):
+        if character in name:
+            return reason
+    return "" if name else "it has no name"
+
+
+def _shown(names: Iterable[str]) -> str:
+    names = sorted(names)
+    shown = ", ".join(repr(name if len(name) <= _ESCAPED else name[:_ESCAPED] + "...") for name in names[:3])
+    return shown + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def _shape_options(network: Network, shapes: Mapping[str, Shapes], *, every: bool) -> list[str]:
+    """The profile's options; none for a static network, whatever ``shapes`` says.
+
+    Args:
+        every: Static inputs too, as calibration wants it.
+    """
+    dynamic = {info.name for info in network.inputs
+               if info.shape is None or any(not isinstance(size, int) for size in info.shape)}
+    if not shapes.keys() & dynamic:
+        return []
+    entries: dict[str, list[str]] = {"min": [], "opt": [], "max": []}
+    for info in network.inputs:
+        one = shapes.get(info.name) if info.name in dynamic else None
+        if one is None and not every:
+            continue
+        sizes = [one.min, one.opt, one.max] if one is not None else [_ones(info.shape)] * 3
+        if _why_not(info.name):
+            raise InputError(f"trtexec cannot be told the shape of input {info.name!r}", _why_not(info.name),
+                             "Rename the input, or build with trt-tui build.")
+        for key, size in zip(entries, sizes, strict=True):
+            # Quotes keep the name of a scalar apart from its empty shape.
+            name = info.name if size else f"'{info.name}'"
+            entries[key].append(f"{name}:{'x'.join(map(str, size))}")
+    return [f"--{key}Shapes={','.join(values)}" for key, values in entries.items()]
+
+
+def _ones(shape: tuple[int | str | None, ...] | None) -> tuple[int, ...]:
+    """A shape with 1 for every open dimension."""
+    return tuple(size if isinstance(size, int) else 1 for size in shape or ())
+
+
+# -- the script -------------------------------------------------------------------------------------------------------
+
+
+def script(lines: Iterable[Line], title: str) -> str:
+    """A POSIX shell script that runs the line it is asked for: ``sh build.sh 10|10-weak|11 [more trtexec options]``.
+
+    It runs in its own folder, where the files that the lines name are expected, and takes ``$TRTEXEC`` for trtexec.
+
+    Args:
+        lines: See `command_lines`.
+        title: What is built, for the heading.
+    """
+    lines = tuple(lines)
+    names = "|".join(line.name for line in lines)
+    text = ["#!/bin/sh", f"# {_one_line(title)}", "# Made by trt-tui. Usage:", "#"]
+    width = max(len(line.name) for line in lines)
+    text += [f"#   sh build.sh {line.name:<{width}}   {line.release}" for line in lines]
+    text += ["#", "# Further arguments are passed on to trtexec. TRTEXEC names another trtexec.", "set -eu",
+             'cd -- "$(dirname -- "$0")"', "trtexec=${TRTEXEC:-trtexec}",
+             'release=${1:-}', '[ "$#" -eq 0 ] || shift', "", 'case "$release" in']
+    for line in lines:
+        text.append(f"{line.name})")
+        text += [f"    # {_one_line(comment)}" for comment in (f"{line.release}.", *line.comments)]
+        if line.argv:
+            words = ['"$trtexec"', *(shlex.quote(word) for word in line.argv[1:]), '"$@"']
+            text += ["    " + " \\\n        ".join(words), "    ;;"]
+        else:
+            text += [f"    printf '%s\\n' {shlex.quote(_one_line(line.refused))} >&2", "    exit 2", "    ;;"]
+    text += ["*)", f"    echo \"usage: sh $0 {names} [more trtexec options]\" >&2", "    exit 2", "    ;;", "esac", ""]
+    return "\n".join(text)
+
+
+def write_script(path: Path | str, lines: Iterable[Line], title: str) -> None:
+    """Writes `script`; the file is whole or not there.
+
+    Raises:
+        InputError: the file cannot be written.
+    """
+    write_atomic(path, script(lines, title))
+
+
+def _one_line(text: str) -> str:
+    return "".join(character if character.isprintable() else " " for character in text)

@@ -1,0 +1,78 @@
+"""What a release that is not strongly typed is told so that it builds a config from Q/DQ: explicit quantization.
+
+The graph carries Q/DQ and no float type but FP32. Which float precision a layer computes in is told layer by layer and
+obeyed; what Q/DQ make INT8 is told nothing, so that TensorRT fuses it as it sees fit, but for one case: TensorRT 8.6
+fuses a residual Add into the Conv before it whatever reads the sum, has no such kernel with INT8 inputs and a float
+result, and gives up ("the node being incorrectly marked as an int8 node"). Where something reads the sum as a float,
+the Add is told the float precision around it, and so stays on its own.
+
+Casts in the graph are no way for these releases: on TensorRT 8.6 a network typed FP16 by Casts ran in FP32, and one
+that also held Q/DQ did not build.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Set
+from dataclasses import dataclass
+
+from trt_tui.core.lowering.typed import Typed, lower_typed, surrounding
+from trt_tui.core.network import Group, Kind, Network
+from trt_tui.core.precision import Precision, PrecisionConfig
+from trt_tui.core.runner import Told
+
+
+@dataclass(frozen=True)
+class Explicit(Told):
+    """What is told beside Q/DQ.
+
+    Attributes:
+        names: Every layer of the network, to find them among TensorRT's.
+    """
+
+    names: tuple[str, ...]
+
+
+def lower_explicit(network: Network, config: PrecisionConfig, ranges: Mapping[str, float]) -> tuple[Typed, Explicit]:
+    """Lowers to a network with Q/DQ and what to tell beside it.
+
+    Args:
+        ranges: Calibrated amax by tensor name, in the tensors' own units.
+
+    Raises:
+        InputError: an INT8 layer's input has no range.
+    """
+    typed = lower_typed(network, config, ranges, casts=False)
+    precisions: dict[str, Precision] = {}
+    output_types: dict[str, Precision] = {}
+    quantized = {(site.layer, site.index) for group in network.groups
+                 if config.precision_of(group) is Precision.INT8 for site in group.activations()}
+    flags = set()
+    for group in network.groups:
+        precision = config.precision_of(group)
+        flags.add(precision)
+        if precision is Precision.INT8:
+            flags.add(config.other)
+            if _sum_is_read_as_float(network, group, quantized):
+                around = surrounding(group, precision, config.other)
+                precisions.update((name, around) for name in group.layers if name not in group.anchors)
+                output_types.update((name, around) for name in group.layers)
+            continue
+        computing = [name for name in group.layers if network.layer(name).kind is Kind.COMPUTE]
+        precisions.update((name, precision) for name in computing)
+        output_types.update((name, precision) for name in computing)
+    flags -= {Precision.FP32, Precision.TF32}
+    if not flags:
+        precisions.clear()  # nothing but FP32 can come of it
+        output_types.clear()
+    names = tuple(layer.name for layer in network.layers)
+    return typed, Explicit(precisions, output_types, {}, frozenset(flags), names)
+
+
+def _sum_is_read_as_float(network: Network, group: Group, quantized: Set[tuple[str, int]]) -> bool:
+    """Whether a group adds a skip to its product, and something reads the sum without quantizing it."""
+    if not any(site.role == "skip" for site in group.sites):
+        return False
+    tail = group.tail
+    return tail in {info.name for info in network.outputs} or any(
+        (layer.name, index) not in quantized
+        for layer in network.layers for index, tensor in enumerate(layer.inputs) if tensor == tail)

@@ -1,0 +1,263 @@
+"""Building engines in a thread of the child process, with caches of engines and of measured tactics."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from trt_tui.core.exporters.onnx import export_typed
+from trt_tui.core.lowering.explicit import lower_explicit
+from trt_tui.core.lowering.typed import lower_typed
+from trt_tui.core.lowering.weak import lower_weak
+from trt_tui.core.network import Network
+from trt_tui.core.precision import Precision, PrecisionConfig
+from trt_tui.core.runner import BuildSettings, Capabilities, EngineBackend, Told
+from trt_tui.errors import InputError, TrtTuiError
+from trt_tui.jobs.cache import EngineCache
+
+REPORT_S = 0.1
+"""Least time between two reports of a build."""
+
+QUICK_LEVEL = 1
+"""The builder's optimization level of a quick preview."""
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Nothing to do until ``ready`` says so: a thread is at work."""
+
+    ready: Callable[[], bool]
+
+
+@dataclass(frozen=True)
+class Step:
+    """How far a build is; ``total`` 0 means that nobody knows."""
+
+    phase: str
+    done: int = 0
+    total: int = 0
+
+
+@dataclass(frozen=True)
+class Said:
+    """A line that the builder printed."""
+
+    level: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Engine:
+    """A built engine.
+
+    Attributes:
+        seconds: Of the build; 0 where it came from the cache.
+        origin: "cold", "timing cache" or "engine cache".
+        notes: What the lowering says.
+    """
+
+    data: bytes
+    seconds: float
+    origin: str
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """What a backend builds from: the ONNX model and, where the graph's types do not decide, what to tell beside it."""
+
+    model: object
+    told: Told | None
+    notes: tuple[str, ...]
+
+
+def lower_for(network: Network, config: PrecisionConfig, ranges: Mapping[str, float], capabilities: Capabilities,
+              backend: str, weak: bool = False) -> Lowered:
+    """Lowers a config to what a backend's release takes.
+
+    Args:
+        backend: Its name and version, for messages.
+        weak: Precisions layer by layer and implicit quantization, in place of types and Q/DQ.
+
+    Raises:
+        InputError: the release cannot honour the config; says what and why.
+    """
+    if Precision.BF16 in {*config.assignment(network).values()} and not capabilities.bf16:
+        raise InputError("this config asks for BF16", f"{backend} has no BF16", "Use FP16 or FP32 for those layers.")
+    if weak:
+        if not capabilities.weak:
+            raise InputError("--weak cannot be honoured", f"{backend} is strongly typed only: it takes no precision "
+                             "per layer and no dynamic range", "Leave out --weak.")
+        weakly = lower_weak(network, config, ranges)
+        return Lowered(weakly.model, weakly, tuple(weakly.notes))
+    if capabilities.strong:
+        typed = lower_typed(network, config, ranges)
+        return Lowered(typed.model, None, typed.notes)
+    typed, told = lower_explicit(network, config, ranges)
+    return Lowered(typed.model, told, typed.notes)
+
+
+def build_engine(
+    backend: EngineBackend, network: Network, config: PrecisionConfig, ranges: Mapping[str, float],
+    settings: BuildSettings, *, cache: EngineCache | None, wake: Callable[[], None], weak: bool = False,
+) -> Iterator[Step | Said | Wait | Engine]:
+    """Builds a config's engine, or takes it from the cache; yields the `Engine` last.
+
+    The build runs in a thread. When the generator is closed, the builder is asked to stop and waited for.
+
+    Args:
+        cache: Where engines and timing caches lie; None builds anew and keeps nothing.
+        wake: Called from the thread when there is something to yield.
+
+    Raises:
+        InputError: the release cannot honour the config, or refuses the network.
+        TrtTuiError: the build failed.
+    """
+    yield Step("lowering")
+    lowered = lower_for(network, config, ranges, backend.capabilities, f"{backend.name} {backend.version}", weak)
+    with tempfile.TemporaryDirectory(prefix="trt-tui-") as folder:
+        written = export_typed(lowered.model, network, Path(folder) / "network.onnx")
+        key = _engine_key(backend, (written.path, *written.data), lowered.told, settings)
+        known = cache.read(key) if cache is not None else None
+        if known is not None:
+            yield Engine(known, 0.0, "engine cache", lowered.notes)
+            return
+        if cache is not None and settings.timing_cache is None:
+            settings = _with_timing_cache(settings, backend, network, lowered.told, cache)
+        warm = settings.timing_cache is not None and settings.timing_cache.is_file()
+        build = _Build(backend, written.path, settings, lowered.told, wake)
+        build.start()
+        try:
+            while build.is_alive():
+                yield Wait(build.news)
+                yield from build.taken()
+        finally:
+            build.stop()
+            build.join()
+        yield from build.taken()
+        if build.error is not None:
+            raise _with_node(build.error, network)
+        if cache is not None:
+            cache.write(key, build.data)
+            cache.trim()
+        yield Engine(build.data, build.seconds, "timing cache" if warm else "cold", lowered.notes)
+
+
+class _Build(threading.Thread):
+    """One build at work: what it says can be taken at any time."""
+
+    def __init__(self, backend: EngineBackend, model: Path, settings: BuildSettings, told: Told | None,
+                 wake: Callable[[], None]) -> None:
+        super().__init__(daemon=True)
+        self.backend, self.model, self.settings, self.told = backend, model, settings, told
+        self.data = b""
+        self.error: Exception | None = None
+        self.seconds = 0.0
+        self._wake = wake
+        self._lock = threading.Lock()
+        self._said: list[Said] = []
+        self._step = Step("building")
+        self._changed = True
+        self._stopped = False
+        self._woke = 0.0
+
+    def run(self) -> None:
+        start = time.perf_counter()
+        try:
+            self.data = self.backend.build(self.model, self.settings, self.told, step=self._on_step,
+                                           message=self._on_message)
+        except Exception as error:
+            self.error = error
+        self.seconds = time.perf_counter() - start
+        with self._lock:
+            self._changed = True
+        self._wake()
+
+    def news(self) -> bool:
+        return self._changed or not self.is_alive()
+
+    def taken(self) -> list[Step | Said]:
+        """What came since the last call."""
+        with self._lock:
+            said, self._said = self._said, []
+            self._changed = False
+            return [*said, self._step]
+
+    def stop(self) -> None:
+        self._stopped = True
+
+    def _on_step(self, phase: str, done: int, total: int) -> bool:
+        with self._lock:
+            self._step = Step(f"building: {phase}", done, total)
+            self._changed = True
+        self._report()
+        return not self._stopped
+
+    def _on_message(self, level: str, text: str) -> None:
+        with self._lock:
+            self._said.append(Said(level, text))
+            self._changed = True
+        self._report()
+
+    def _report(self) -> None:
+        now = time.monotonic()
+        if now - self._woke >= REPORT_S:
+            self._woke = now
+            self._wake()
+
+
+def _engine_key(backend: EngineBackend, files: tuple[Path, ...], told: Told | None, settings: BuildSettings) -> str:
+    digest = hashlib.sha256()
+    for path in files:
+        with open(path, "rb") as stream:
+            for block in iter(lambda: stream.read(1 << 24), b""):
+                digest.update(block)
+    return EngineCache.key(digest.hexdigest(), _stamp(backend), _told_key(told), sorted(settings.profile.items()),
+                           settings.tf32, settings.optimization_level, settings.tactic_sources,
+                           settings.compute_capability)
+
+
+def _told_key(told: Told | None) -> tuple | None:
+    if told is None:
+        return None
+    more = [sorted(getattr(told, name, {}).items()) for name in ("inner", "constants")]
+    return (sorted(told.precisions.items()), sorted(told.output_types.items()), sorted(told.ranges.items()),
+            sorted(told.flags), *more)
+
+
+def _stamp(backend: EngineBackend) -> tuple:
+    return getattr(backend, "stamp", (backend.name, backend.version, backend.device))
+
+
+def _with_timing_cache(settings: BuildSettings, backend: EngineBackend, network: Network, told: Told | None,
+                       cache: EngineCache) -> BuildSettings:
+    """A timing cache is bound to GPU, release and flags. One that another network filled makes releases without a
+    progress monitor (before 10) print errors, so there it is bound to the network too."""
+    bound = [_stamp(backend), settings.tf32, settings.tactic_sources, settings.optimization_level,
+             settings.compute_capability, sorted(told.flags) if told is not None else "typed"]
+    if not backend.capabilities.reports_progress:
+        bound.append(network.structure_sha256)
+    return replace(settings, timing_cache=cache.timing_cache(*bound))
+
+
+def _with_node(error: Exception, network: Network) -> Exception:
+    """The error, naming the ONNX node of the layer that its text, or else the last message before it, names."""
+    if not isinstance(error, TrtTuiError) or " at node " in error.title:
+        return error
+    layers = sorted(network.layers, key=lambda layer: -len(layer.name))
+    for text, how in ((error.cause, "it failed at"), *((line, "it was at") for line in reversed(_details(error)))):
+        named = next((layer for layer in layers if layer.name in text), None)
+        if named is not None:
+            error.title = f"{error.title}: {how} {named.name} ({named.op_type})"
+            error.args = (error.title,)
+            break
+    return error
+
+
+def _details(error: TrtTuiError) -> tuple[str, ...]:
+    return getattr(error, "details", ())

@@ -1,0 +1,324 @@
+"""The detail pane: why the row under the cursor loses, what to try, what the engine made of it, who set it."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+
+from trt_tui.core.calibration import TensorStats
+from trt_tui.core.hierarchy import FoldedRow, GroupRow, LayerRow, Scope
+from trt_tui.core.network import Group
+from trt_tui.core.precision import FP16_MAX, Precision, PrecisionConfig
+from trt_tui.jobs.messages import Option
+from trt_tui.session import Session
+from trt_tui.tui import engines
+from trt_tui.tui.known import RUN_TITLES, errors_of, headline, met, shares_of
+from trt_tui.tui.spans import NOTHING, SIMULATED, Line, clip, decibel, number, percent, plural, shorten, wrap
+from trt_tui.tui.state import Figures, TreeModel, VisibleRow
+
+
+def bits_used(stats: TensorStats, amax: float | None = None) -> float | None:
+    """How many of 8 bits a tensor's values use under a range: 8 − log2(amax / (√3·rms)).
+
+    A uniform distribution between -amax and amax has an rms of amax/√3 and uses all 8.
+    """
+    amax = stats.amax if amax is None else amax
+    if amax <= 0 or stats.rms <= 0:
+        return None
+    return max(0.0, min(8.0, 8.0 - math.log2(amax / (math.sqrt(3) * stats.rms))))
+
+
+def worst_input(group: Group, stats: Mapping[str, TensorStats]) -> tuple[str, TensorStats] | None:
+    """The input of an INT8 group whose range leaves the fewest bits; the first tensor known where none is INT8."""
+    found = []
+    for tensor in dict.fromkeys(site.tensor for site in group.activations()):
+        if tensor in stats and (bits := bits_used(stats[tensor])) is not None:
+            found.append((bits, tensor))
+    if found:
+        tensor = min(found)[1]
+        return tensor, stats[tensor]
+    return next(((tensor, stats[tensor]) for tensor in (*group.inputs, group.tail) if tensor in stats), None)
+
+
+def range_sentence(stats: TensorStats) -> str:
+    """Which channels set the range, and what it leaves: the reason why INT8 loses."""
+    bits = bits_used(stats)
+    figures_ = f"amax {number(stats.amax)}, rms {number(stats.rms)}"
+    tail = f"{figures_}: {bits:.1f} of 8 bits" if bits is not None else figures_
+    top = stats.top_channels
+    if top is not None and 0 < len(top.indices) <= top.channels // 4:
+        sets = "sets" if len(top.indices) == 1 else "set"
+        return f"{len(top.indices)} of {top.channels} input channels {sets} the range: {tail}"
+    if stats.p9999 > 0 and stats.amax > 4 * stats.p9999:
+        return f"outliers set the range (99.99 % lie below {number(stats.p9999)}): {tail}"
+    return f"range: {tail}"
+
+
+def fp16_sentence(stats: Mapping[str, TensorStats]) -> str:
+    """FP16 overflow or underflow in the tensors of a group, "" where there is none worth a word."""
+    for name, one in stats.items():
+        if one.over_fp16:
+            return f"overflow: max {number(one.amax)} exceeds FP16's {FP16_MAX:.0f} in {name}"
+    for name, one in stats.items():
+        if one.share_below_fp16_subnormal > 0.01:
+            return f"underflow: {100 * one.share_below_fp16_subnormal:.0f} % of {name} is below FP16's least magnitude"
+    for name, one in stats.items():
+        if one.share_subnormal > 0.1:
+            return f"{100 * one.share_subnormal:.0f} % of {name} is subnormal in FP16"
+    return ""
+
+
+def reasons(session: Session, found: Figures, group: Group) -> list[str]:
+    """Why a group loses, the weightiest reason first."""
+    lines: list[str] = []
+    errors = errors_of(session, found.run).get(group.name)
+    stats = session.stats.get(group.name, {})
+    if errors is not None:
+        at = errors.accumulated
+        if at is not None and at.bad:
+            counts = [f"{count} {word}" for count, word in ((at.nan, "NaN"), (at.inf, "Inf")) if count]
+            lines.append(f"{' and '.join(counts)} at its output in {RUN_TITLES[found.run]}")
+        if errors.warning:
+            lines.append(errors.warning)
+    half = fp16_sentence(stats)
+    asked = found.config.precision_of(group)
+    if half and asked in (Precision.FP16, Precision.INT8) and not any("FP16" in line for line in lines):
+        lines.append(half)
+    worst = worst_input(group, stats)
+    if group.quantizable and worst is not None:
+        lines.append(range_sentence(worst[1]))
+    for precision in (Precision.FP16, Precision.INT8):
+        if precision in group.refusals:
+            lines.append(f"cannot run {precision.label}: {group.refusals[precision]}")
+            break
+    return lines
+
+
+def option_spans(session: Session, group: Group, width: int) -> list[Line]:
+    """The ways out of a group, each with its what-if result; one line each."""
+    lines = []
+    for option in session.tried.get((group.name, session.config), ()):
+        text, style = headline(session, option.verdict)
+        reached = met(session, option.verdict)
+        line: Line = [(f"{option.key:<6}", "key"), (f"{option.label:<18} ", ""), (f"{text:>9}", style)]
+        if reached:
+            line.append(("  meets the target", "good"))
+        lines.append(clip(line, width))
+    return lines
+
+
+def detail_title(model: TreeModel, line: VisibleRow | None) -> str:
+    if line is None:
+        return "2 Detail"
+    row = line.row
+    if row is None:
+        layer = model.outline.layer_by_name[line.node]
+        return f"2 {layer.name} ─ {layer.op_type}"
+    if isinstance(row, GroupRow):
+        return f"2 {model.titles[row.group.name]} ─ {row.group.operator}, {plural(len(row.group.layers), 'node')}"
+    if isinstance(row, Scope):
+        return f"2 {row.path} ─ {plural(len(row.groups), 'group')}"
+    return f"2 {row.label}"
+
+
+def detail_lines(session: Session, found: Figures, line: VisibleRow | None, width: int, height: int) -> list[Line]:
+    """The detail pane. Short panes (under 8 lines) get why, try and set by in a line each."""
+    if line is None:
+        return []
+    row, model = line.row, found.model
+    if isinstance(row, Scope):
+        return _scope_detail(session, found, row, width, height)
+    if isinstance(row, LayerRow):
+        return [_labelled("why", row.refused or "it has no precision to choose", width)]
+    if isinstance(row, FoldedRow):
+        return [_labelled("why", "constants, shapes, integers, casts and Q/DQ make no difference to precision", width)]
+    if row is None:
+        layer = model.outline.layer_by_name[line.node]
+        group = model.outline.group_by_layer.get(line.node)
+        lines = [_labelled("in", ", ".join(name for name in layer.inputs if name) or "nothing", width),
+                 _labelled("out", ", ".join(name for name in layer.outputs if name) or "nothing", width)]
+        if group is not None:
+            lines.append(_labelled("part", f"of {group.name}: the group takes one precision", width))
+        elif layer.note:
+            lines.append(_labelled("why", layer.note, width))
+        return lines
+    group = row.group
+    if height < 8:
+        return _short_detail(session, found, group, width)[:height]
+    return _long_detail(session, found, group, width)
+
+
+def _labelled(label: str, text: str, width: int, style: str = "") -> Line:
+    return clip([(f" {label:<6}", "dim"), (text, style)], width)
+
+
+def _wrapped(label: str, text: str, width: int, style: str = "") -> list[Line]:
+    parts = wrap(text, max(10, width - 10))
+    return [[(f" {label if index == 0 else '':<8} ", "dim"), (part, style)] for index, part in enumerate(parts)]
+
+
+def _set_by(session: Session, config: PrecisionConfig, group: Group) -> str:
+    choice = config.groups.get(group.name)
+    default = config.default_for(group).label
+    if choice is None:
+        return f"default {default}"
+    who = {"user": "you", "file": "the file"}.get(choice.reason, choice.reason.replace("search:", "search, method "))
+    at = session.changed_at.get(group.name)
+    when = time.strftime(", %H:%M", time.localtime(at)) if at is not None else ""
+    return f"{choice.precision.label} by {who}{when}; default {default}"
+
+
+def _range_note(config: PrecisionConfig, group: Group) -> str:
+    methods = {config.ranges[site.tensor].method for site in group.activations() if site.tensor in config.ranges}
+    return f"range by {', '.join(sorted(methods))}" if methods else ""
+
+
+def _best_ranges(session: Session, options: Sequence[Option]) -> list[Option]:
+    """The options with only the best of the other ranges."""
+    def figure(option: Option) -> float:
+        value = session.target.figure(option.verdict) if session.target is not None else None
+        return -math.inf if value is None else value
+
+    ranges = [option for option in options if option.key == "r"]
+    best = max(ranges, key=figure, default=None)
+    return [option for option in options if option.key != "r" or option is best]
+
+
+def _short_detail(session: Session, found: Figures, group: Group, width: int) -> list[Line]:
+    known = reasons(session, found, group)
+    lines: list[Line] = []
+    if known:
+        lines.append(_labelled("why", known[0], width))
+    elif session.busy or group.name not in session.stats:
+        lines.append(_labelled("why", "measuring …" if session.data is not None else NOTHING, width, "dim"))
+    else:
+        lines.append(_labelled("why", "nothing stands out", width, "dim"))
+    options = _best_ranges(session, session.tried.get((group.name, session.config), ()))
+    if options:
+        line: Line = [(" try   ", "dim")]
+        for index, option in enumerate(options):
+            text, style = headline(session, option.verdict)
+            line += [(" · " if index else "", "dim"), (f"{option.key}: ", "key"), (f"{option.label} ", ""),
+                     (text, "good" if met(session, option.verdict) else style)]
+        lines.append(clip(line, width))
+    elif len(known) > 1:
+        lines.append(_labelled("also", known[1], width))
+    shown = engines.shown_engine(session, found.run)
+    sentences = engines.group_sentences(shown, group, found.asked(group)) if shown is not None else []
+    if sentences:
+        label = engines.DIFFERS if engines.is_marked(shown, group, found.asked(group)) else "made"
+        return [*lines, _labelled(label, "; ".join(sentences), width, "stale" if shown.stale else "")]
+    note = _range_note(found.config, group)
+    lines.append(_labelled("set", _set_by(session, found.config, group) + (f"; {note}" if note else ""), width, "dim"))
+    return lines
+
+
+def _long_detail(session: Session, found: Figures, group: Group, width: int) -> list[Line]:
+    lines: list[Line] = []
+    errors = errors_of(session, found.run).get(group.name)
+    if errors is not None and (errors.isolated is not None or errors.accumulated is not None):
+        isolated, accumulated = decibel(errors.isolated), decibel(errors.accumulated)
+        lines.append(clip([(" error    ", "dim"), ("isolated ", "dim"), isolated, (" · accumulated ", "dim"),
+                           accumulated, (" dB", "dim")], width))
+    share = shares_of(session, found.run).get(group.name)
+    if share is not None:
+        line: Line = [(" owns     ", "dim"), (percent(share.owns), "")]
+        if share.impact_db is not None:
+            line += [("   only it lowered: ", "dim"), (f"{SIMULATED}{share.impact_db:.1f} dB", "")]
+        lines.append(clip(line, width))
+    known = reasons(session, found, group)
+    for index, text in enumerate(known):
+        lines += _wrapped("why" if index == 0 else "", text, width)
+    if not known:
+        empty = "nothing stands out" if group.name in session.stats else "measuring …"
+        lines += _wrapped("why", empty if session.data is not None else NOTHING, width, "dim")
+    for index, option in enumerate(option_spans(session, group, max(10, width - 10))):
+        lines.append([(" try      " if index == 0 else " " * 10, "dim"), *option])
+    lines += _engine_lines(session, found, group, width)
+    note = _range_note(found.config, group)
+    lines += _wrapped("set", _set_by(session, found.config, group) + (f"; {note}" if note else ""), width)
+    shape = found.model.outline.shapes.get(group.tail)
+    if shape is not None:
+        lines += _wrapped("output", "×".join(str(size or "?") for size in shape), width, "dim")
+    return lines
+
+
+def _engine_lines(session: Session, found: Figures, group: Group, width: int) -> list[Line]:
+    """What the engine made of a group: precision and time, whether TensorRT tells more, the names of its layers."""
+    shown = engines.shown_engine(session, found.run)
+    if shown is None:
+        return []
+    style = "stale" if shown.stale else ""
+    mark = f"{engines.DIFFERS} " if engines.is_marked(shown, group, found.asked(group)) else ""
+    lines: list[Line] = []
+    for index, text in enumerate(engines.group_sentences(shown, group, found.asked(group))):
+        lines += _wrapped("engine" if index == 0 else "", (mark if index == 0 else "") + text, width, style)
+    made = shown.result.made.get(group.name)
+    for name in made.layers[:2] if made is not None else ():
+        lines.append([(" " * 10, ""), (shorten(name, max(10, width - 10)), "dim")])
+    return lines
+
+
+def _scope_detail(session: Session, found: Figures, scope: Scope, width: int, height: int) -> list[Line]:
+    by_name = found.model.outline.group_by_name
+    groups = [by_name[name] for name in scope.groups]
+    counts: dict[str, int] = {}
+    for group in groups:
+        label = found.config.precision_of(group).label
+        counts[label] = counts.get(label, 0) + 1
+    asked = " · ".join(f"{count} {label}" for label, count in sorted(counts.items()))
+    lines = [_labelled("asked", asked, width)]
+    shown = engines.shown_engine(session, found.run)
+    if shown is not None and (text := engines.scope_text(shown, groups, found.scope_differs.get(scope.path, 0))):
+        time = found.scope_times.get(scope.path)
+        lines.append(_labelled("made", text + (f" · {number(time)} ms" if time is not None else ""), width,
+                               "stale" if shown.stale else ""))
+    ranked = sorted((name for name in scope.groups if name in found.values),
+                    key=lambda name: -found.weights.get(name, 0.0))
+    if ranked:
+        worst = " · ".join(f"{found.model.titles[name]} {found.value_text(found.values[name])}"
+                           for name in ranked[:1 if height < 8 else 3])
+        lines.append(_labelled("worst", worst, width))
+    fixed = sum(not group.quantizable for group in groups)
+    if fixed:
+        lines.append(_labelled("fixed", f"{fixed} of {len(groups)} cannot run INT8", width, "dim"))
+    return lines[:height]
+
+
+HISTOGRAM_BLOCKS = " ▁▂▃▄▅▆▇█"
+
+
+def histogram_lines(tensor: str, stats: TensorStats, width: int, rows: int = 3) -> list[Line]:
+    """A histogram of ``|x|`` over powers of two with logarithmic counts; the amax stands at the right edge."""
+    counts = list(stats.log_histogram)
+    present = [index for index, count in enumerate(counts) if count]
+    if not present or width < 30:
+        return []
+    last = present[-1]
+    first = max(present[0], last - min(31, width - 6))
+    shown = counts[first:last + 1]
+    cell = max(1, min(3, (width - 4) // len(shown)))
+    peak = math.log1p(max(shown))
+    heights = [math.log1p(count) / peak * rows * 8 for count in shown]
+    lines: list[Line] = [clip([(" |x| of ", "dim"), (tensor, ""), ("  log counts", "dim")], width)]
+    for level in reversed(range(rows)):
+        text = ""
+        for height in heights:
+            eighths = max(0, min(8, math.ceil(height - level * 8)))
+            text += HISTOGRAM_BLOCKS[eighths] * cell
+        lines.append([("  " + text, "plot")])
+    across = cell * len(shown)
+    axis = [" "] * across
+
+    def put(text: str, value: float, right: bool = False) -> None:
+        place = (math.log2(value) + 40 - first) * cell if value > 0 else 0
+        start = int(min(max(0, place - (len(text) if right else len(text) // 2)), across - len(text)))
+        if start >= 0 and all(c == " " for c in axis[max(0, start - 1):start + len(text) + 1]):
+            axis[start:start + len(text)] = text
+
+    put(f"amax {number(stats.amax)}", stats.amax, right=True)
+    put(number(2.0 ** (first - 40)), 2.0 ** (first - 40))
+    lines.append([("  " + "".join(axis), "dim")])
+    lines.append([(f"  p99 {number(stats.p99)}   p99.99 {number(stats.p9999)}   rms {number(stats.rms)}", "dim")])
+    return lines

@@ -1,0 +1,120 @@
+"""Lines of styled text, and figures as they are written on the screen.
+
+Nothing here draws. A line is a list of spans, a span a text and the name of a style; `trt_tui.tui.widgets.lines` knows
+what the names look like. ``~`` before a number says that it is simulated.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TypeAlias
+
+from trt_tui.core.comparison import Errors
+
+Span: TypeAlias = tuple[str, str]
+"""A text and the name of its style: "", "dim", "strong", "bad", "good", "warn", "stale", "key", "rule", "plot" or
+"band0" to "band4"."""
+
+Line: TypeAlias = list[Span]
+
+SIMULATED = "~"
+NOTHING = "–"
+
+
+def width_of(line: Line) -> int:
+    return sum(len(text) for text, _ in line)
+
+
+def shorten(text: str, width: int) -> str:
+    """The text with its middle replaced by an ellipsis where it is longer than ``width``; its end says most."""
+    if len(text) <= width:
+        return text
+    if width <= 1:
+        return "…"[:width]
+    head = (width - 1) // 3
+    return f"{text[:head]}…{text[len(text) - (width - 1 - head):]}"
+
+
+def clip(line: Line, width: int) -> Line:
+    """The line cut to ``width`` cells, with an ellipsis where something was cut."""
+    if width_of(line) <= width:
+        return line
+    result: Line = []
+    room = width - 1
+    for text, style in line:
+        result.append((text[:room], style))
+        room -= len(text)
+        if room <= 0:
+            break
+    return [*result, ("…", "dim")]
+
+
+def padded(line: Line, width: int, right: Line = ()) -> Line:
+    """The line, then blanks, then ``right`` at the right edge; ``right`` goes first where there is no room."""
+    gap = width - width_of(line) - width_of(list(right))
+    if right and gap >= 1:
+        return [*line, (" " * gap, ""), *right]
+    line = clip(line, width)
+    return [*line, (" " * max(0, width - width_of(line)), "")]
+
+
+def wrap(text: str, width: int) -> list[str]:
+    """The text in lines of at most ``width`` cells."""
+    lines, current = [], ""
+    for word in text.split():
+        if current and len(current) + 1 + len(word) > width:
+            lines.append(current)
+            current = word
+        else:
+            current = f"{current} {word}" if current else word
+    return [*lines, current] if current else lines
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """A figure with so many digits, without a leading zero where it is below 1."""
+    if value is None:
+        return NOTHING
+    if not math.isfinite(value):
+        return str(value)
+    if value and not 1e-3 <= abs(value) < 1e5:
+        return f"{value:.2g}".replace("e+0", "e").replace("e-0", "e-").replace("e+", "e")
+    whole = len(str(int(abs(value))))
+    text = f"{value:.{max(0, digits - (whole if abs(value) >= 1 else 0))}f}"
+    return text.replace("0.", ".", 1) if abs(value) < 1 and text.lstrip("-").startswith("0.") else text
+
+
+def percent(share: float, simulated: bool = True) -> str:
+    """A share such as ``~52%``, ``~ 5%``, ``~.4%``, or ``·`` for one that is next to nothing."""
+    mark = SIMULATED if simulated else ""
+    if abs(share) < 0.002:
+        return "·"
+    if abs(share) < 0.0095:
+        sign = "-" if share < 0 else ""
+        return f"{mark}{sign}.{round(abs(share) * 1000)}%"
+    return f"{mark}{100 * share:2.0f}%"
+
+
+def decibel(errors: Errors | None, simulated: bool = True) -> Span:
+    """The SQNR in dB, "exact", "NaN" or "Inf", or a dash where it was not measured."""
+    if errors is None:
+        return (NOTHING, "dim")
+    if errors.bad:
+        return ("NaN" if errors.nan else "Inf", "bad")
+    if errors.exact:
+        return ("exact", "")
+    if errors.sqnr_db is None:
+        return (NOTHING, "dim")
+    return (f"{SIMULATED if simulated else ''}{errors.sqnr_db:.1f}", "")
+
+
+def duration(seconds: float) -> str:
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def plural(count: int, word: str) -> str:
+    return f"{count} {word}" if count == 1 else f"{count} {word}s"

@@ -1,0 +1,249 @@
+"""The top of the screen: what is open, and how each run does against FP32, simulated and as built."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trt_tui.core.agreement import fp32_fault
+from trt_tui.core.comparison import EngineResult, Verdict
+from trt_tui.session import Session
+from trt_tui.tui import engines
+from trt_tui.tui.engines import Shown, shown_engine
+from trt_tui.tui.known import RUN_TITLES, config_name, config_of, is_edited, met, raised_count, verdict_of
+from trt_tui.tui.spans import NOTHING, SIMULATED, Line, Span, clip, decibel, number, padded, plural, width_of
+
+_NAME = 15
+"""Cells of a run's name, with the blanks around it."""
+
+
+def header_line(session: Session, width: int) -> Line:
+    """What is open, on how many samples, on what, in which config; what matters least goes first where it is narrow."""
+    outline = session.outline
+    if outline is None:
+        return [(" ", ""), (session.options.model.rpartition("/")[2], "strong"), ("  opening", "dim")]
+    right: Line = [(f"config {config_name(session)}{'*' if is_edited(session) else ''} ", "strong")]
+    groups = f"  {plural(len(outline.groups), 'group')}"
+    samples = _samples(session, width)
+    counts = (f"{groups} ({plural(len(outline.layers), 'node')})", groups, "")
+    devices = _devices(session, width)
+    if session.builder is not None:
+        choices = [(count, device) for device in devices for count in counts]
+    else:
+        choices = [(count, device) for count in counts for device in devices]
+    for count, device in choices:
+        line: Line = [(" ", ""), (outline.name, "strong"), (count, "dim"), *samples, (device, "dim")]
+        if width_of(line) + width_of(right) + 2 <= width:
+            return padded(line, width, right)
+    return padded([(" ", ""), (outline.name, "strong"), (groups, "dim"), *samples], width, right)
+
+
+def _samples(session: Session, width: int) -> Line:
+    data = session.data
+    if data is None:
+        return []
+    if data.random:
+        return [(f"  {data.judged} random inputs", "warn")]
+    used = min(data.whatif, data.judged)
+    some = f"{used} of {data.judged} samples" if used < data.judged else plural(data.judged, "sample")
+    if width < 120:
+        return [(f"  {some}", "")]
+    return [(f"  {some}", ""), (f"{', labels' if data.labels else ''}; calibration {data.calibrating}", "dim")]
+
+
+def _devices(session: Session, width: int) -> list[str]:
+    """What builds, or where nothing does, what simulates; the longest text first."""
+    backend = session.backend
+    if session.builder is not None:
+        return [f"  {text}" for text in engines.builder_texts(session.builder)]
+    if backend is None:
+        return [""]
+    return [f"  {backend.name} {backend.version}" + (f" · {backend.device}" if width >= 100 else ""), ""]
+
+
+def verdict_title(session: Session) -> tuple[str, str]:
+    """Left and right text of the verdict's rule."""
+    left = " Verdict against FP32"
+    metric = next(iter(session.reference_metric.items()), None)
+    if metric is not None:
+        left += f", {metric[0]} {number(metric[1])}"
+    return left, f"target: {session.target.shown}" if session.target is not None else ""
+
+
+@dataclass(frozen=True)
+class _Table:
+    """Titles and widths of the columns."""
+
+    simulated: list[tuple[str, int]]
+    built: list[tuple[str, int]]
+    figure: str
+    wide: bool
+
+    @classmethod
+    def fit(cls, session: Session, width: int) -> _Table:
+        metric = next(iter(session.reference_metric), None)
+        agreement = metric is None and any(
+            verdict is not None and verdict.agreement is not None
+            for verdict in (verdict_of(session, run) for run in RUN_TITLES))
+        figure = (metric or ("agree" if agreement else ""))[:8]
+        wide = width >= 110
+        extra = [(figure, 8)] if figure else []
+        simulated = [("dB", 7), *([("worst sample", 13)] if wide else []), *extra,
+                     ("NaN/Inf", 8) if wide else ("bad", 5)]
+        built = [("dB", 6 if figure or session.builder is None else 7), *extra, ("ms", 7), ("MB", 6)]
+        more = [("INT8 time", 9), ("gap", 5)]
+        table = cls(simulated, built, figure, wide)
+        if engines.has_layers(session) and table.width + _cells(more) + len(" passes") <= width:
+            return cls(simulated, [*built, *more], figure, wide)
+        return table
+
+    @property
+    def width(self) -> int:
+        return _NAME + _cells(self.simulated) + 2 + _cells(self.built)
+
+
+def _cells(columns: list[tuple[str, int]]) -> int:
+    return sum(width + 1 for _, width in columns)
+
+
+_BAR: Span = (" │", "rule")
+
+
+def verdict_lines(session: Session, width: int) -> list[Line]:
+    """Two header lines, the FP32 check where there is one, and a line each for FP16, INT8 and the config."""
+    if session.outline is None:
+        return [[]] * 5
+    table = _Table.fit(session, width)
+    lines: list[Line] = [
+        [(" run".ljust(_NAME), "dim"), ("simulated".ljust(_cells(table.simulated)), "dim"), _BAR,
+         (f" {_built_title(session, table)}", "dim")],
+        [(" " * _NAME, ""), *((f"{title:>{w}} ", "dim") for title, w in table.simulated), _BAR,
+         *((f"{title:>{w}} ", "dim") for title, w in table.built)],
+    ]
+    if session.check is not None:
+        lines.append(clip(_check_line(session.check, table), width))
+    for run in RUN_TITLES:
+        verdict, shown = verdict_of(session, run), shown_engine(session, run)
+        line: Line = [(f" {_run_name(session, run)}".ljust(_NAME), "strong" if run == "config" else "")]
+        for (text, style), (_, w) in zip(_verdict_cells(verdict, table, True), table.simulated, strict=True):
+            line.append((f"{text:>{w}} ", style))
+        line.append(_BAR)
+        if shown is not None and shown.stale:
+            line += _stale_engine(shown, _cells(table.built))
+        else:
+            line += _engine_cells(shown.result if shown is not None else None, verdict, table)
+        fresh = shown.result if shown is not None and not shown.stale else None
+        line += _outcome(session, verdict, fresh, width - width_of(line))
+        lines.append(clip(line, width))
+    return lines
+
+
+def _built_title(session: Session, table: _Table) -> str:
+    if session.builder is not None:
+        if not session.builder.runs:
+            return "engine, built only"
+        return "engine as built, outputs unmarked" if _cells(table.built) > 33 else "engine as built"
+    title = f"as built, {session.backend.name}" if session.backend is not None else "as built"
+    return f"{title}, FP16 as FP32" if session.backend is not None and not session.backend.real_fp16 else title
+
+
+def _check_line(check: EngineResult, table: _Table) -> Line:
+    """The FP32 engine: what it loses is no matter of precision."""
+    room = _cells(table.simulated)
+    words = engines.fitting(engines.check_texts(check), room)
+    return [(" FP32 check".ljust(_NAME), ""), (words[:room].ljust(room), "warn" if fp32_fault(check) else "dim"), _BAR,
+            *_engine_cells(check, None, table)]
+
+
+def _run_name(session: Session, run: str) -> str:
+    if run != "config":
+        return RUN_TITLES[run]
+    name = f"{config_name(session)}{'*' if is_edited(session) else ''}"
+    config = session.config
+    if config == config_of(session, "int8"):
+        return f"{name} = INT8"
+    if config == config_of(session, "fp16"):
+        return f"{name} = FP16"
+    up = raised_count(session, config, session.outline)
+    changes = [f"{up} up"] if up else []
+    if config.ranges:
+        changes.append(plural(len(config.ranges), "range"))
+    return f"{name} {', '.join(changes) or 'edited'}"
+
+
+def _verdict_cells(verdict: Verdict | None, table: _Table, simulated: bool) -> list[Span]:
+    mark = SIMULATED if simulated else ""
+    if verdict is None:
+        return [(NOTHING, "dim")] * len(table.simulated)
+    worst = verdict.worst
+    cells = [decibel(worst[1].errors if worst else None, simulated)]
+    if table.wide:
+        sample = worst[1] if worst else None
+        if sample is None or sample.worst_index is None:
+            cells.append((NOTHING, "dim"))
+        else:
+            value = "NaN" if sample.worst_sqnr_db is None else f"{mark}{sample.worst_sqnr_db:.1f}"
+            cells.append((f"{value} #{sample.worst_index}", "dim"))
+    if table.figure:
+        cells.append(_figure(verdict, mark))
+    cells.append((str(verdict.bad) if verdict.bad < 1e5 else number(float(verdict.bad)),
+                  "bad" if verdict.bad else "dim"))
+    return cells
+
+
+def _figure(verdict: Verdict, mark: str) -> Span:
+    if verdict.headline is not None:
+        return (f"{mark}{number(verdict.headline)}", "")
+    if verdict.agreement is not None:
+        return (f"{mark}{100 * verdict.agreement:.1f}%", "")
+    return (NOTHING, "dim")
+
+
+def _engine_cells(engine: EngineResult | None, simulated: Verdict | None, table: _Table) -> Line:
+    """The cells of an engine, padded to their columns. A preview's latency stands beside that word."""
+    cells: dict[str, Span] = {title: (NOTHING, "dim") for title, _ in table.built}
+    if engine is not None and engine.bytes is not None:
+        cells["MB"] = (f"{engine.bytes / 1e6:.1f}", "")
+    if engine is not None and engine.verdict is None:
+        before = _cells(table.built[:list(cells).index("MB")]) - 1
+        words = engines.fitting((engines.CANNOT_RUN, "cannot run here"), before)
+        return padded([(f"{words:>{before}} ", "dim"), (f"{cells['MB'][0]:>6} ", "")], _cells(table.built))
+    if engine is not None:
+        worst = engine.verdict.worst
+        cells["dB"] = decibel(worst[1].errors if worst else None, simulated=False)
+        if table.figure:
+            cells[table.figure] = _figure(engine.verdict, "")
+        if engine.latency_ms is not None:
+            cells["ms"] = (number(engine.latency_ms[0]), "dim" if engine.quick else "")
+        if engine.quick:
+            cells["MB"] = ("preview", "dim")
+        if text := engines.int8_time(engine):
+            cells["INT8 time"] = (text, "")
+        cells["gap"] = engines.gap_span(simulated, engine) or (NOTHING, "dim")
+    return [(f"{cells[title][0]:>{w}} "[:w + 1], cells[title][1]) for title, w in table.built]
+
+
+def _stale_engine(shown: Shown, width: int) -> Line:
+    worst = shown.result.verdict.worst if shown.result.verdict is not None else None
+    value = decibel(worst[1].errors if worst else None, simulated=False)[0]
+    of = f"{value:>6}  is {shown.name}{', a preview' if shown.result.quick else ''}"
+    text = engines.fitting((f"{of}, {plural(shown.behind, 'edit')} behind", of, f"{value:>6}  is {shown.name}"), width)
+    return [(text[:width].ljust(width), "stale")]
+
+
+def _outcome(session: Session, verdict: Verdict | None, engine: EngineResult | None, room: int) -> Line:
+    """Whether the target is met: by the engine where there is one, and by the simulation where that says otherwise."""
+    if verdict is None:
+        return [(" …" if session.busy else "", "dim")]
+    wanted = min(verdict.total, session.data.whatif) if session.data is not None else verdict.total
+    if verdict.samples < wanted:
+        return [(f" on {verdict.samples}/{wanted}", "dim")]
+    simulated = met(session, verdict)
+    reached = met(session, engine.verdict) if engine is not None else None
+    reached = simulated if reached is None else reached
+    if reached is None:
+        return []
+    line: Line = [(" passes", "good") if reached else (" FAILS", "bad")]
+    other = f" {SIMULATED}{'passes' if simulated else 'FAILS'}"
+    if simulated is not None and simulated is not reached and width_of(line) + len(other) <= room:
+        line.append((other, "dim"))
+    return line
