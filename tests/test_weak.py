@@ -8,7 +8,6 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from tests.networks import Builder, floats
 from trt_tui.core.lowering.weak import inner_tensors, layer_of, lower_weak, tell
 from trt_tui.core.network import Kind
 from trt_tui.core.precision import Precision, PrecisionConfig, RangeChoice
@@ -134,13 +133,12 @@ def ranges_of(network):
 # ------------------------------------------------------------------------------------------------ INT8
 
 
-def test_a_conv_is_asked_for_int8_and_what_fuses_behind_it_for_nothing(named_network):
+def test_int8_is_allowed_and_demanded_of_nothing(named_network):
     network = named_network("small_resnet")
     weak = lower_weak(network, PrecisionConfig(), ranges_of(network))
-    convs = {layer.name for layer in network.layers if layer.op_type == "Conv"}
-    assert {name for name, precision in weak.precisions.items() if precision is Precision.INT8} == convs
-    inside = {name for group in network.groups if group.quantizable for name in group.layers} - convs
-    assert not inside & weak.precisions.keys()
+    inside = {name for group in network.groups if group.quantizable for name in group.layers}
+    assert inside and not inside & weak.precisions.keys()
+    assert Precision.INT8 not in weak.precisions.values()
     assert weak.flags == {Precision.FP16, Precision.INT8} and weak.obey
     assert weak.model is network.model
 
@@ -171,26 +169,6 @@ def test_a_result_is_float_where_a_float_layer_reads_it(named_network):
     island = {"/layer1/conv1/Conv", "/layer1/bn1/BatchNormalization", "/layer1/relu1/Relu"}
     assert {name for name, precision in weak.precisions.items() if precision is Precision.FP32} == island
     assert all(weak.output_types[name] is Precision.FP32 for name in island)
-
-
-def test_what_may_lack_an_int8_kernel_is_left_open(named_network, opened):
-    network = named_network("mlp")
-    weak = lower_weak(network, PrecisionConfig(), ranges_of(network))
-    assert not weak.precisions and Precision.INT8 in weak.flags
-    assert {"/fc1/Gemm", "/fc2/MatMul"} <= weak.left_alone.keys()
-
-    def asked(groups, channels):
-        b = Builder()
-        kernel = b.kernel("w", (channels[1], channels[0] // groups, 3, 3), 9)
-        b.node("Conv", ["x", kernel], "/c", output="y", group=groups)
-        shape = ("batch", channels[0], 8, 8), ("batch", channels[1], 6, 6)
-        one = opened(b.model([floats("x", *shape[0])], [floats("y", *shape[1])], name="grouped"))
-        return lower_weak(one, PrecisionConfig(), ranges_of(one)).precisions.get("/c/Conv")
-
-    assert asked(1, (3, 8)) is Precision.INT8
-    assert asked(2, (8, 8)) is Precision.INT8
-    assert asked(2, (4, 4)) is None
-    assert asked(4, (4, 4)) is None
 
 
 def test_stand_ins_are_spared_by_calibrating_more(named_network):

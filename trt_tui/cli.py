@@ -112,6 +112,8 @@ def _data_options(command: Callable) -> Callable:
                      help="Judge engines at this shape of the profile too; may be repeated."),
         click.option("--timing-cache", metavar="FILE", help="Read and extend this timing cache. Without: one in the "
                      "cache folder, by GPU and release."),
+        click.option("--optimization-level", type=click.IntRange(0, 5), help="The builder's effort; its own default "
+                     "where not given."),
         click.option("--tactic-sources", metavar="A,B", help="Tactic sources that the builder may use."),
         click.option("--compute-capability", metavar="8.9", help="TensorRT-RTX: the GPU to build for."),
     ]
@@ -129,7 +131,8 @@ def _options(model: str, whatif_samples: int, arguments: dict[str, Any]):
         tuple(arguments["shapes"]), arguments["backend"], arguments["calib_method"], arguments["samples"],
         whatif_samples, arguments["batch"], arguments["seed"], Precision(arguments["other"]), arguments["calib_cache"],
         arguments["weak"], _names(arguments["tactic_sources"]), arguments["timing_cache"],
-        _compute_capability(arguments["compute_capability"]), tuple(arguments["judge_at"]))
+        _compute_capability(arguments["compute_capability"]), tuple(arguments["judge_at"]),
+        arguments["optimization_level"])
 
 
 def _names(text: str | None) -> tuple[str, ...] | None:
@@ -311,7 +314,7 @@ def _trtexec_lines(network, config, ranges, options, output: Path) -> list[str]:
     shapes = parse_shapes(options.shapes, network.inputs) if options.shapes else {}
     files = Files(engine=output.name, timing_cache=options.timing_cache or "")
     told = ["The same with trtexec (`trt-tui export --format trtexec` writes the files it names):"]
-    for line in trtexec_lines(network, config, ranges, files, shapes):
+    for line in trtexec_lines(network, config, ranges, files, shapes, options.optimization_level):
         told += [f"  # {line.release}", f"  {shlex.join(line.argv) if line.argv else '# ' + line.refused}"]
     return told
 
@@ -382,7 +385,7 @@ def _layer_information(path: str, backend: str, network):
         data = file.read_bytes()
     except OSError as error:
         raise InputError(f"{path} cannot be read", error.strerror or str(error), "Check the path.") from None
-    if data[:1] in (b"{", b"["):
+    if file.suffix.lower() == ".json" or data[:1] == b"{" and b'"Layers"' in data[:4096]:
         return read_inspector(data.decode("utf-8", "replace"), network)
     builder = get_builder(backend)
     if builder is None:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from trt_tui.core.agreement import fp32_fault, gap_db
 from trt_tui.core.comparison import EngineResult, Verdict
+from trt_tui.core.engine import IDLE, EngineReport
 from trt_tui.core.hierarchy import build_tree, titles
 from trt_tui.core.network import Network
 from trt_tui.core.precision import PrecisionConfig
@@ -202,3 +203,22 @@ def config_markdown(network: Network, config: PrecisionConfig, path: str) -> str
         lines += ["", "| tensor | range (amax) | method |", "| --- | --- | --- |"]
         lines += [f"| `{tensor}` | {choice.amax:.6g} | {choice.method} |" for tensor, choice in config.ranges.items()]
     return "\n".join(lines) + "\n"
+
+
+def engine_table(network: Network, report: EngineReport) -> str:
+    """What an engine made of a network's groups, and its layers counted by what they compute in."""
+    counts = ", ".join(f"{count} {word}" for word, (count, _) in report.shares().items())
+    made = report.made(network)
+    places = titles(build_tree(network.layers, network.groups))
+    rows = [["layer", "operator", "engine", "engine layers"]]
+    for group in network.groups:
+        found = made.get(group.name)
+        if found is None:
+            cells = ["", "not named: folded, or part of another layer"]
+        else:
+            precision = found.precision.label if found.precision is not None else "fused" if found.region else "?"
+            cells = [precision, "; ".join(found.layers)]
+        rows.append([places.get(group.name, group.name), group.operator, *cells])
+    idle = sum(layer.kind == IDLE for layer in report.layers)
+    return "\n".join([f"{len(report.layers)} engine layers: {counts}" + (f", {idle} idle" if idle else ""), "",
+                      *table(rows, left=4)])

@@ -1,12 +1,12 @@
 """Engines on a GPU: the FP32 check, builds cold and warm, latency, actual precisions, and simulated against real error.
 
     python -m tests.benchmarks.engines NAME=MODEL.onnx=DATA.npz ... [--out FOLDER] [--budget S] [--configs N]
-        [--tactic-sources EDGE_MASK_CONVOLUTIONS,JIT_CONVOLUTIONS] [--level L] [--batch B] [--times]
+        [--tactic-sources EDGE_MASK_CONVOLUTIONS,JIT_CONVOLUTIONS] [--level L] [--batch B] [--part I/N] [--times]
+    python -m tests.benchmarks.engines --summary FOLDER/engines.jsonl ...
 
 ``demo`` alone stands for the bundled network. Every fourth batch calibrates, the rest judges; the labelled ones of the
-bundled network are its own. Rows go to FOLDER/engines.jsonl as they come, the inspector's JSON of each engine beside
-them, so that an interrupted run loses nothing. With ``--times`` one config is built cold, with the timing cache it
-leaves, and taken from the engine cache.
+bundled network are its own. Rows go to FOLDER/engines.jsonl as they come, so that an interrupted run loses nothing.
+With ``--times`` one config is built cold, with the timing cache it leaves, and taken from the engine cache.
 """
 
 from __future__ import annotations
@@ -80,10 +80,10 @@ class Case:
         return sorted(shares, key=lambda name: -shares[name].owns)
 
 
-def configs(case: Case, count: int) -> Iterator[tuple[str, PrecisionConfig]]:
+def configs(case: Case, count: int, other: str) -> Iterator[tuple[str, PrecisionConfig]]:
     """FP16, all INT8, worst layers returned, prefixes and suffixes, random sets: named, the first ``count`` of them."""
     network: Network = case.network
-    base = PrecisionConfig.uniform(Precision.INT8, Precision.FP16)
+    base = PrecisionConfig.uniform(Precision.INT8, Precision.FP16 if other == "fp16" else Precision.FP32)
     plain = PrecisionConfig.uniform(Precision.INT8, Precision.FP32)
     quantizable = [group for group in network.groups if group.quantizable]
     worst = [network.group(name) for name in case.ranking(base) if network.group(name).quantizable]
@@ -96,16 +96,17 @@ def configs(case: Case, count: int) -> Iterator[tuple[str, PrecisionConfig]]:
     def raised(groups, start=base, to=Precision.FP32) -> PrecisionConfig:
         return start.with_groups(groups, to)
 
+    quarter = max(3, len(worst) // 4)
     made = [
-        ("FP16", FP16), ("INT8, others FP16", base), ("INT8, others FP32", plain),
-        ("worst 2 in FP32", raised(worst[:2])), ("worst quarter in FP32", raised(worst[:max(3, len(worst) // 4)])),
-        ("first half in FP32", raised(quantizable[:half])), ("random half in FP32", raised(drawn(0.5))),
-        ("worst 2 in FP16", raised(worst[:2], to=Precision.FP16)),
-        ("worst quarter, others FP32", raised(worst[:max(3, len(worst) // 4)], plain)),
-        ("last half in FP32", raised(quantizable[half:])), ("random quarter in FP16", raised(drawn(0.25), base,
-                                                                                             Precision.FP16)),
-        ("random three quarters in FP32", raised(drawn(0.75))),
+        ("FP16", FP16), ("INT8", base), ("worst 2 in FP32", raised(worst[:2])),
+        ("worst quarter in FP32", raised(worst[:quarter])),
+        ("first half in FP32", raised(quantizable[:half])),
+        ("random half in FP32", raised(drawn(0.5))), ("last half in FP32", raised(quantizable[half:])),
+        ("INT8, others FP32", plain), ("worst half in FP32", raised(worst[:half])),
+        ("random quarter in FP32", raised(drawn(0.25))), ("random three quarters in FP32", raised(drawn(0.75))),
+        ("worst quarter, others FP32", raised(worst[:quarter], plain)),
     ]
+    made = list({config: (label, config) for label, config in reversed(made)}.values())[::-1]
     yield from itertools.islice(made, count)
 
 
@@ -133,11 +134,13 @@ def measure(case: Case, backend: TensorRTBackend, arguments: argparse.Namespace,
     sources = tuple(arguments.tactic_sources.split(",")) if arguments.tactic_sources else None
     settings = BuildSettings(tactic_sources=sources, optimization_level=arguments.level)
     rows = []
-    chosen = [("FP32", FP32, False), *((label, one, False) for label, one in configs(case, arguments.configs))]
+    part, parts = map(int, arguments.part.split("/"))
+    chosen = [("FP32", FP32, False)]
+    chosen += [(label, one, False) for label, one in configs(case, arguments.configs, arguments.other)]
     if backend.capabilities.weak:
         chosen += [(f"{label}, weak", config, True) for label, config, _ in chosen
-                   if label in ("FP16", "INT8, others FP16", "worst quarter in FP32")]
-    for label, config, weak in chosen:
+                   if label in ("INT8", "worst quarter in FP32")]
+    for label, config, weak in chosen[part::parts]:
         if time.monotonic() > deadline:
             print(f"{case.name}: out of time before {label}", flush=True)
             break
@@ -208,16 +211,22 @@ def summary(rows: list[dict]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("networks", nargs="+")
+    parser.add_argument("networks", nargs="*")
+    parser.add_argument("--summary", nargs="+", type=Path, default=())
     parser.add_argument("--out", type=Path, default=Path(tempfile.gettempdir()) / "trt-tui-engines")
     parser.add_argument("--budget", type=float, default=1e9)
     parser.add_argument("--configs", type=int, default=12)
     parser.add_argument("--tactic-sources")
     parser.add_argument("--level", type=int)
     parser.add_argument("--batch", type=int)
+    parser.add_argument("--other", default="fp16", choices=["fp16", "fp32"], help="what surrounds INT8 layers")
+    parser.add_argument("--part", default="0/1", metavar="I/N", help="every Nth config, from the Ith on")
     parser.add_argument("--times", action="store_true")
     parser.add_argument("--backend", default="tensorrt")
     arguments = parser.parse_args()
+    if arguments.summary:
+        print(summary([json.loads(line) for path in arguments.summary for line in path.read_text().splitlines()]))
+        return
     arguments.out.mkdir(parents=True, exist_ok=True)
     backend = TensorRTBackend(arguments.backend)
     print(f"{backend.name} {backend.version} on {backend.device}", flush=True)

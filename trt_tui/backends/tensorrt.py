@@ -82,7 +82,6 @@ class TensorRTBackend:
         self._trt = trt = module_for(name)
         self.version = trt.__version__
         self._load_polygraphy()
-        self._log = _Log.installed(trt)
         for_others = hasattr(trt, "ComputeCapability")
         self._device: Device | None = None
         try:
@@ -119,9 +118,12 @@ class TensorRTBackend:
             raise BackendUnavailableError("another TensorRT package is in use", "one process serves one of them",
                                           f"Start trt-tui again with --backend {self.name}.")
         config.USE_TENSORRT_RTX = rtx
+        self._log = _Log.installed()
         from polygraphy.backend import trt as loaders
+        from polygraphy.backend.trt import util
 
         self._loaders = loaders
+        util.TRT_LOGGER = self._log.for_tensorrt(self._trt)
 
     # -- building -----------------------------------------------------------------------------------------------
 
@@ -355,19 +357,25 @@ class _Log(logging.Handler):
     _one: _Log | None = None
 
     @classmethod
-    def installed(cls, trt) -> _Log:
-        """The one of this process, in the place of Polygraphy's own loggers."""
+    def installed(cls) -> _Log:
+        """The one of this process, in the place of Polygraphy's printing."""
         if cls._one is None:
-            from polygraphy.backend.trt import util
             from polygraphy.logger import G_LOGGER
 
-            cls._one = log = cls()
+            cls._one = cls()
             G_LOGGER.use_python_logging_system = True
+            G_LOGGER.colors = False
             G_LOGGER.module_severity = G_LOGGER.VERBOSE
             logger = logging.getLogger("Polygraphy")
             logger.propagate = False
             logger.setLevel(1)
-            logger.addHandler(log)
+            logger.addHandler(cls._one)
+        return cls._one
+
+    def for_tensorrt(self, trt):
+        """The logger that TensorRT is given; always the same one."""
+        if self._native is None:
+            log = self
 
             class Logger(trt.ILogger):
                 def __init__(self) -> None:
@@ -379,12 +387,13 @@ class _Log(logging.Handler):
                     else:
                         log.take(_LEVELS.get(severity.name, "info"), message)
 
-            util.TRT_LOGGER = Logger()
-        return cls._one
+            self._native = Logger()
+        return self._native
 
     def __init__(self) -> None:
         super().__init__(1)
         self.details: deque[str] = deque(maxlen=_DETAILS)
+        self._native = None
         self._collectors: list[tuple[list[tuple[str, str]], Message | None]] = []
 
     @contextlib.contextmanager
@@ -426,7 +435,8 @@ def _build_error(log: Sequence[tuple[str, str]], details: Sequence[str], error: 
         return TrtTuiError("the build ran out of device memory", cause,
                            "Free the GPU, use a smaller batch (--shapes), or build with a lower optimization level.")
     return BuildFailed("TensorRT could not build the engine", cause,
-                       "Give the layer another precision, or build all in FP32; the log has every message.",
+                       "Give the layer another precision, or build with --optimization-level 0; the log has every "
+                       "message.",
                        tuple(details))
 
 

@@ -26,6 +26,7 @@ _REGION = re.compile(r"\{ForeignNode\[(.*?)\]\}")
 _SEPARATORS = re.compile(r" \+ | \|\| |, ")
 _COPIES = re.compile(r"(_clone_\d+|_myl\d+_\d+|_copy_output|_copy_input|:\d+)+$")
 _ADDED = re.compile(r"__(?:(?:fp16|bf16|fp32)__)?(?:q|dq|fp16|bf16|fp32|clamped|output)(?:_\d+)?$")
+_QUANTIZING = re.compile(r"__d?q(?:_\d+)?$")
 _TYPES = ((re.compile(r"int8\b", re.I), Precision.INT8), (re.compile(r"bf16|bfloat", re.I), Precision.BF16),
           (re.compile(r"half|fp16|float16", re.I), Precision.FP16),
           (re.compile(r"fp32|float(?!8|4)", re.I), Precision.FP32))
@@ -172,14 +173,15 @@ def _layer(entry: Mapping[str, Any], names: _Names) -> EngineLayer:
     outputs = [_type(tensor) for tensor in entry.get("Outputs", ())]
     weights = _word(str((entry.get("Weights") or {}).get("Type", "")))
     region = "ForeignNode" in name and not name.startswith("Reformatting")
-    nodes, added = names.read(name, str(entry.get("Metadata", "")))
+    nodes, quantizes = names.read(name, str(entry.get("Metadata", "")))
     word = kind.lower()
     copy = name.startswith("Reformatting CopyNode")
     if word == "noop":
         which = IDLE
     elif word == "reformat" or copy:
         which = REFORMAT
-    elif word in ("quantize", "dequantize") or added and not nodes and word in ("scale", "pointwise", "pointwisev2"):
+    elif word in ("quantize", "dequantize") or (
+            quantizes and not nodes and word in ("scale", "pointwise", "pointwisev2")):
         which = QDQ
     elif word == "constant" or not any((*inputs, *outputs)):
         which = IDLE
@@ -225,28 +227,30 @@ class _Names:
                 self.producer[tensor] = position
 
     def read(self, name: str, metadata: str) -> tuple[tuple[str, ...], bool]:
-        """The layers named, and whether a node is named that only the lowering added (Q, DQ, Cast)."""
+        """The layers named, and whether a Q or DQ of the lowering is named."""
         tokens = _METADATA.findall(metadata) or [
             token for part in _SEPARATORS.split(_REGION.sub("", name)) for token in self._unwrapped(part)]
-        found, added = [], False
+        found, quantizes = [], False
         for token in tokens:
             known = self._known(token)
             if known is not None:
                 found.append(known)
             else:
-                added = added or _ADDED.search(token) is not None
-        return tuple(dict.fromkeys(found)), added
+                quantizes = quantizes or _QUANTIZING.search(token) is not None
+        return tuple(dict.fromkeys(found)), quantizes
 
     def region(self, name: str, named: set[str]) -> tuple[str, ...]:
-        """The layers from the first to the last one of a region's name that no other engine layer names."""
+        """The layers from the first to the last one of a region's name that no other engine layer names.
+
+        An end that is no layer (a constant that TensorRT made, say) leaves that side open.
+        """
         match = _REGION.search(name)
         if match is None:
             return ()
         first, _, last = match[1].partition("...")
-        ends = [place for place in (self._place(first), self._place(last or first)) if place is not None]
-        if not ends:
-            return ()
-        return tuple(layer for layer in self.order[min(ends):max(ends) + 1] if layer not in named)
+        start, end = self._place(first), self._place(last or first)
+        start, end = 0 if start is None else start, len(self.order) - 1 if end is None else end
+        return tuple(layer for layer in self.order[min(start, end):max(start, end) + 1] if layer not in named)
 
     def _place(self, name: str) -> int | None:
         known = self._known(name)

@@ -39,6 +39,7 @@ class Options:
     timing_cache: str | None = None
     compute_capability: tuple[int, int] | None = None
     judge_at: tuple[str, ...] = ()
+    optimization_level: int | None = None
 
 
 # -- requests ---------------------------------------------------------------------------------------------------------

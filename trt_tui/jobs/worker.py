@@ -339,7 +339,8 @@ class Worker:
         settings = BuildSettings(
             {name: (one.min, one.opt, one.max) for name, one in shapes.items()},
             timing_cache=Path(options.timing_cache) if options.timing_cache else None,
-            tactic_sources=options.tactic_sources, compute_capability=options.compute_capability)
+            tactic_sources=options.tactic_sources, compute_capability=options.compute_capability,
+            optimization_level=options.optimization_level)
         return Plan(settings, options.weak, others)
 
     def _identify(self, job: int) -> Steps:
@@ -777,7 +778,8 @@ class Worker:
         settings = self.plan.settings
         stamp = getattr(self.builder, "stamp", ())
         return self._key("engine", config, stamp, sorted(settings.profile.items()), settings.tactic_sources,
-                         settings.compute_capability, self.plan.weak, sorted(self.plan.others))
+                         settings.compute_capability, settings.optimization_level, self.plan.weak,
+                         sorted(self.plan.others))
 
 
 def _end_process() -> None:

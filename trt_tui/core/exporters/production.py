@@ -46,9 +46,11 @@ def write(kind: str, path: Path, network: Network, config: PrecisionConfig, rang
 
 
 def trtexec_lines(network: Network, config: PrecisionConfig, ranges: Mapping[str, float], files: trtexec.Files,
-                  shapes: Mapping[str, trtexec.Shapes] | None = None) -> tuple[trtexec.Line, ...]:
+                  shapes: Mapping[str, trtexec.Shapes] | None = None,
+                  optimization_level: int | None = None) -> tuple[trtexec.Line, ...]:
     """The command lines that build a config with trtexec."""
-    return trtexec.command_lines(network, config, lower_weak(network, config, ranges), files, shapes=shapes)
+    weak = lower_weak(network, config, ranges)
+    return trtexec.command_lines(network, config, weak, files, shapes=shapes, optimization_level=optimization_level)
 
 
 def _onnx(path: Path, network: Network, config: PrecisionConfig, ranges, shapes) -> list[Path]:

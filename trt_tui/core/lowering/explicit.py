@@ -2,9 +2,10 @@
 
 The graph carries Q/DQ and no float type but FP32. Which float precision a layer computes in is told layer by layer and
 obeyed; what Q/DQ make INT8 is told nothing, so that TensorRT fuses it as it sees fit, but for one case: TensorRT 8.6
-fuses a residual Add into the Conv before it whatever reads the sum, has no such kernel with INT8 inputs and a float
-result, and gives up ("the node being incorrectly marked as an int8 node"). Where something reads the sum as a float,
-the Add is told the float precision around it, and so stays on its own.
+fuses a residual Add into the Conv before it whatever reads the sum. It has no such kernel with INT8 inputs and a float
+result, and gives up ("the node being incorrectly marked as an int8 node"); where the channels are no multiple of 32 it
+may give up too ("buildRefitEngine: Assertion engine failed"). In both cases the Add is told the float precision around
+it, and so stays on its own.
 
 Casts in the graph are no way for these releases: on TensorRT 8.6 a network typed FP16 by Casts ran in FP32, and one
 that also held Q/DQ did not build.
@@ -52,7 +53,7 @@ def lower_explicit(network: Network, config: PrecisionConfig, ranges: Mapping[st
         flags.add(precision)
         if precision is Precision.INT8:
             flags.add(config.other)
-            if _sum_is_read_as_float(network, group, quantized):
+            if _adds_on_its_own(network, group, quantized):
                 around = surrounding(group, precision, config.other)
                 precisions.update((name, around) for name in group.layers if name not in group.anchors)
                 output_types.update((name, around) for name in group.layers)
@@ -68,11 +69,14 @@ def lower_explicit(network: Network, config: PrecisionConfig, ranges: Mapping[st
     return typed, Explicit(precisions, output_types, {}, frozenset(flags), names)
 
 
-def _sum_is_read_as_float(network: Network, group: Group, quantized: Set[tuple[str, int]]) -> bool:
-    """Whether a group adds a skip to its product, and something reads the sum without quantizing it."""
+def _adds_on_its_own(network: Network, group: Group, quantized: Set[tuple[str, int]]) -> bool:
+    """Whether a group adds a skip to its product in a way that TensorRT 8.6 fails to fuse."""
     if not any(site.role == "skip" for site in group.sites):
         return False
     tail = group.tail
+    shape = network.shape(tail)
+    if shape is None or len(shape) < 2 or not isinstance(shape[1], int) or shape[1] % 32:
+        return True
     return tail in {info.name for info in network.outputs} or any(
         (layer.name, index) not in quantized
         for layer in network.layers for index, tensor in enumerate(layer.inputs) if tensor == tail)

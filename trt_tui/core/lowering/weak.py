@@ -13,10 +13,10 @@ What the rules follow:
   issue 25).
 - So every tensor inside an INT8 group has a range, measured where there is one, and no tensor outside of them but those
   that they read: what has no range cannot become INT8 by accident.
-- Conv has INT8 kernels, ConvTranspose for some shapes (TensorRT 8.6 had none for 72 to 48 channels, 2x2 at stride 2).
-  Attention and the other regions that TensorRT hands to Myelin have them with Q/DQ alone and stay in FP16 or FP32
-  otherwise (NVIDIA/TensorRT issues 2658, 2323 and 4058): these may run in INT8 and are not forced to, since a build
-  would fail where they cannot.
+- INT8 is allowed by ranges and never demanded: under OBEY a build fails at the first layer that has no INT8 kernel for
+  its shape, and TensorRT 8.6 failed so at ConvTransposes, at first Convs and at residual Adds. Attention and the other
+  regions that TensorRT hands to Myelin have INT8 kernels with Q/DQ alone and stay in FP16 or FP32 (NVIDIA/TensorRT
+  issues 2658, 2323 and 4058; seen with 8.6).
 - Layers that move values, shape arithmetic, constants and integers take no precision. Softmax, LayerNorm and their like
   have no INT8 implementation and are never asked for one.
 """
@@ -169,12 +169,6 @@ class _WeakLowering:
         for site in group.activations():
             scales.require(self.network, self.amax, site.tensor)
             self.ranges[site.tensor] = _positive(self.amax[site.tensor])
-        anchor = self.network.layer(group.name)
-        uncertain = self._uncertain(anchor)
-        if uncertain:
-            self.left_alone[anchor.name] = f"INT8 is allowed, not demanded: {uncertain}"
-        else:
-            self.precisions[anchor.name] = Precision.INT8
         fallback = self._nearest_range(group)
         for layer in self._layers(group):
             for tensor in layer.outputs:
@@ -186,23 +180,6 @@ class _WeakLowering:
                         self.constants[tensor] = _positive(float(self.network.constant_amax(tensor)))
             if self._leaves(layer, group) and self._readers(layer) != {"quantized"}:
                 self.output_types[layer.name] = self._float(group)
-
-    def _uncertain(self, anchor: Layer) -> str:
-        """Why TensorRT may have no INT8 implementation of a layer; "" where it has one."""
-        shape, weight = self.network.shape(anchor.inputs[0]), self.network.shape(anchor.inputs[1])
-        if anchor.op_type != "Conv":
-            return f"without Q/DQ, TensorRT has INT8 kernels for some {anchor.op_type} only"
-        if shape is None or len(shape) < 4 or weight is None or anchor.inputs[1] not in self.network.constants:
-            return "INT8 needs constant weights and at least 2 spatial dimensions"
-        attribute = self.network.node(anchor.name).attributes.get("group")
-        groups = attribute.as_int() if attribute is not None else 1
-        if groups > 1:
-            # NvInfer.h, IConvolutionLayer::setNbGroups: in INT8 the channels of a group are a multiple of 4.
-            first, second = weight[0], weight[1]
-            sizes = (first // groups, second)
-            if any(size % 4 for size in sizes):
-                return "the channels of its groups are no multiple of 4"
-        return ""
 
     def _holds_subgraph(self, layer: Layer) -> bool:
         return any(attr.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)

@@ -1,0 +1,290 @@
+"""How small the sets are that searches find, how many evaluations they take, and which ranking tells the true effect.
+
+    python -m tests.benchmarks.search [demo] [vit] [bert6] [resnet50] [--tables brute,greedy,rankings] [--db 3,6,10]
+
+All figures come from the simulation, INT8 with FP32 around it, judged by the SQNR of the worst output (the encoder,
+bert6, by its hidden states); a tolerance is the start's SQNR and so many dB more. An evaluation is one config on all
+samples; the impacts of all groups count as the runs they take over the feeds of an evaluation. Baselines:
+
+- brute force: all sets of groups, smallest first;
+- greedy leave-one-out: of all groups left the one that brings most, until the tolerance is met;
+- bisect: Polygraphy's, first or last layers of the network, each evaluation an engine build there.
+
+The true effect of a group is its Shapley value: how much the error's energy falls when it is raised, over random orders
+of raising all groups, each order taken forwards and backwards.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import statistics
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+
+from tests import networks
+from tests.benchmarks import measure
+from tests.benchmarks import networks as big
+from tests.networks import Builder, floats
+from trt_tui import demo
+from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
+from trt_tui.core.analysis import Analysis, Impact
+from trt_tui.core.calibration import calibrate
+from trt_tui.core.comparison import Verdict
+from trt_tui.core.judge import judged_outputs
+from trt_tui.core.network import open_network
+from trt_tui.core.precision import Precision, PrecisionConfig
+from trt_tui.core.samples import load_samples
+from trt_tui.core.search import Judgement, Search, Space
+from trt_tui.core.search.ranking import Ranking, alone, at_groups, both_ways, ordered, owned
+from trt_tui.target import Target, judge
+
+START = PrecisionConfig.uniform(Precision.INT8, Precision.FP32)
+NAMES = ("demo", "vit", "bert6", "resnet50")
+TABLES = ("brute", "greedy", "rankings")
+PERMUTATIONS = 4
+"""Random orders for the true effect; each is walked in both directions."""
+
+
+class Simulated:
+    """A network, its impacts, and verdicts of configs that are measured once."""
+
+    def __init__(self, path: Path, arrays: dict[str, np.ndarray], folder: Path, batch: int,
+                 judge_by: Sequence[str] = ()) -> None:
+        np.savez(folder / "samples.npz", **arrays)
+        self.path = path
+        self.network = open_network(path)
+        self.samples = load_samples(str(folder / "samples.npz"), self.network.inputs, batch=batch)
+        backend = OnnxRuntimeBackend("cpu")
+        self.ranges = calibrate(self.network.model, self.network.activations, self.samples, backend).ranges
+        self.analysis = Analysis(self.network, backend, self.samples, judged_outputs(self.network, judge_by),
+                                 other=Precision.FP32)
+        self.space = Space(self.network, START)
+        self.known: dict[PrecisionConfig, Verdict] = {}
+        self.start_db = self.verdict(START).worst[1].errors.sqnr_db
+
+    def verdict(self, config: PrecisionConfig) -> Verdict:
+        key = PrecisionConfig(config.quantized, config.other, groups=dict(sorted(config.groups.items())))
+        if key.key() not in self.known:
+            *_, partial = self.analysis.verdict(config, self.ranges)
+            self.known[key.key()] = partial.value
+        return self.known[key.key()]
+
+    def of(self, raised: Sequence[str]) -> Verdict:
+        return self.verdict(self.space.config(self.space.ordered(raised), reason="benchmark"))
+
+    def impacts(self, few: int = 1, owns: bool = False) -> tuple[dict[str, Impact], float, float]:
+        """Impacts by group, what they cost in evaluations, and in seconds."""
+        found, since = {}, time.perf_counter()
+        for partial in self.analysis.impacts(START, self.ranges, few=few, top=0, owns=owns):
+            found.update(partial.value)
+        runs = few * len(self.space.candidates) * (2 if owns else 1)
+        return found, runs / len(self.samples), time.perf_counter() - since
+
+    def plain_s(self, rounds: int = 3) -> float:
+        """Seconds of one plain FP32 run of one feed, the median of ``rounds`` over all feeds."""
+        session = onnxruntime.InferenceSession(str(self.path), providers=["CPUExecutionProvider"])
+        taken = []
+        for index in [0, *range(len(self.samples))] * rounds:
+            feed = self.samples.feed(index)
+            since = time.perf_counter()
+            session.run(None, feed)
+            taken.append(time.perf_counter() - since)
+        return statistics.median(taken)
+
+    def judged_by(self, target: Target) -> Callable[[PrecisionConfig], Judgement]:
+        return lambda config: judge([target], self.verdict(config))
+
+    def search(self, target: Target, method: str, **options) -> Search:
+        search = Search(self.space, method=method, **options)
+        for _ in search.run(self.judged_by(target)):
+            pass
+        if not search.result.met:
+            raise RuntimeError(search.result.said)
+        return search
+
+    def smallest(self, target: Target) -> int:
+        """By brute force."""
+        for count in itertools.count():
+            for names in itertools.combinations(self.space.candidates, count):
+                if target.reached(self.of(names)):
+                    return count
+
+    def leave_one_out(self, target: Target) -> tuple[int, int]:
+        """Groups that greedy leave-one-out raises, and its evaluations."""
+        raised: set[str] = set()
+        evaluations = 0
+        while not target.reached(self.of(raised)):
+            tried = {name: target.margin(self.of({*raised, name})) for name in self.space.candidates
+                     if name not in raised}
+            evaluations += len(tried)
+            raised.add(max(tried, key=lambda name: tried[name]))
+        return len(raised), evaluations
+
+    def target(self, more: float) -> Target:
+        return Target("sqnr", round(self.start_db + more, 3))
+
+
+def simulated(name: str, directory: Path, folder: Path) -> Simulated:
+    rng = np.random.default_rng(0)
+    if name == "demo":
+        with np.load(demo.samples_path()) as data:
+            return Simulated(demo.network_path(), {"image": data["image"][:16]}, folder, 4)
+    if name == "vit":
+        onnx.save(networks.vit(), folder / "vit.onnx")
+        return Simulated(folder / "vit.onnx", {"image": networks.random_images(rng, (64, 3, 32, 32))}, folder, 16)
+    batches, count, size = {"bert6": (big.bert6_batches, 4, 4), "resnet50": (big.resnet50_batches, 4, 1)}[name]
+    feeds = batches(count, size)
+    arrays = {key: np.concatenate([feed[key] for feed in feeds]) for key in feeds[0]}
+    judge_by = ("last_hidden_state",) if name == "bert6" else ()
+    return Simulated(getattr(big, name)(directory), arrays, folder, size, judge_by)
+
+
+def chain(seed: int, depth: int = 10, width: int = 24) -> onnx.ModelProto:
+    """Gemm with Relu or Tanh, a residual Add behind every third, a head: ``depth`` + 1 groups that can be INT8."""
+    b = Builder(seed)
+    x = "x"
+    for number in range(depth):
+        y = b.node(("Relu", "Tanh")[b.rng.integers(2)], [b.gemm(x, (width, width), f"/fc{number}")], f"/act{number}")
+        x = b.node("Add", [y, x], f"/residual{number}") if number % 3 == 2 else y
+    b.gemm(x, (width, 8), "/head", output="y")
+    return b.model([floats("x", "batch", width)], [floats("y", "batch", 8)])
+
+
+def brute_force(seeds: int, decibels: Sequence[float]) -> None:
+    """Sizes against the smallest passing set on networks of 7 to 11 groups."""
+    over: dict[str, list[int]] = {}
+    taken: dict[str, list[int]] = {}
+    for seed in range(seeds):
+        with tempfile.TemporaryDirectory() as text:
+            folder, rng = Path(text), np.random.default_rng(seed)
+            if seed % 4 == 3:
+                model, arrays = networks.small_resnet(seed), {"image": networks.random_images(rng, (8, 3, 32, 32))}
+            else:
+                model, arrays = chain(seed, 6 + seed % 5), {"x": rng.standard_normal((32, 24), dtype=np.float32)}
+            onnx.save(model, folder / "network.onnx")
+            one = Simulated(folder / "network.onnx", arrays, folder, 32)
+            impacts, _, _ = one.impacts()
+            for more in decibels:
+                target = one.target(more)
+                smallest = one.smallest(target)
+                for method in ("auto", "greedy", "worst-first", "scoped", "bisect", "bisect-reverse"):
+                    search = one.search(target, method, impacts=impacts)
+                    over.setdefault(method, []).append(len(search.result.best.raised) - smallest)
+                    taken.setdefault(method, []).append(len(search.evaluations))
+            one.analysis.close()
+    rows = [(method, *(sum(extra == n for extra in extras) for n in (0, 1)), sum(extra > 1 for extra in extras),
+             max(extras), float(np.mean(taken[method]))) for method, extras in over.items()]
+    print(f"\n### brute force: {seeds} networks, {len(decibels)} tolerances each (every method with its revert pass)\n")
+    print(measure.table(["method", "smallest", "+1", "more", "worst", "evaluations"], rows))
+
+
+def greedy_and_bisect(name: str, one: Simulated, decibels: Sequence[float]) -> None:
+    """Sizes and evaluations beside greedy leave-one-out and Polygraphy's bisect."""
+    impacts, cost, seconds = one.impacts()
+    each = seconds / (cost * len(one.samples)) / one.plain_s()
+    rows = []
+    for more in decibels:
+        target = one.target(more)
+        since = time.perf_counter()
+        auto = one.search(target, "auto", impacts=impacts)
+        took = time.perf_counter() - since
+        size, evaluations = one.leave_one_out(target)
+        halves = [one.search(target, method, take_back=False) for method in ("bisect", "bisect-reverse")]
+        total = len(auto.evaluations) + cost
+        found = len(auto.result.best.raised)
+        rows.append((f"+{more:g} dB", found, round(total), f"{took:.0f}", size, evaluations, found / size,
+                     total / evaluations, *(f"{len(half.result.best.raised)} in {len(half.evaluations)}"
+                                            for half in halves)))
+    print(f"\n### {name}: {len(one.space.candidates)} candidates, start {one.start_db:.1f} dB, impacts in "
+          f"{seconds:.0f} s (the work of {cost:.0f} evaluations; {each:.1f} plain runs for each group)\n")
+    print(measure.table(["tolerance", "auto", "evaluations", "s", "leave-one-out", "evaluations", "size /",
+                         "evaluations /", "bisect first", "bisect last"], rows))
+
+
+def shapley(one: Simulated, permutations: int) -> dict[str, float]:
+    """The true effect of every candidate."""
+    rng, names = np.random.default_rng(0), list(one.space.candidates)
+    effect = dict.fromkeys(names, 0.0)
+    for _ in range(permutations):
+        forward = [names[i] for i in rng.permutation(len(names))]
+        for order in (forward, forward[::-1]):
+            before, raised = one.of(()).energy, set()
+            for name in order:
+                raised.add(name)
+                after = one.of(raised).energy
+                effect[name] += (before - after) / (2 * permutations)
+                before = after
+    return effect
+
+
+def places(values: Sequence[float]) -> np.ndarray:
+    """Ranks from 0, ties by their mean."""
+    values = np.asarray(values)
+    return np.array([(values < value).sum() + ((values == value).sum() - 1) / 2 for value in values])
+
+
+def spearman(one: Sequence[float], other: Sequence[float]) -> float:
+    return float(np.corrcoef(places(one), places(other))[0, 1])
+
+
+def kendall(one: Sequence[float], other: Sequence[float]) -> float:
+    """Kendall's tau-b."""
+    a, b = (np.sign(np.subtract.outer(x, x))[np.triu_indices(len(x), 1)] for x in map(np.asarray, (one, other)))
+    return float((a * b).sum() / np.sqrt((a * a).sum() * (b * b).sum()))
+
+
+def rankings(name: str, one: Simulated, more: float) -> Iterator[tuple[object, ...]]:
+    """Correlations of each ranking with the true effect, and the set that lazy greedy finds with it."""
+    impacts, _, _ = one.impacts(len(one.samples), owns=True)
+    *_, partial = one.analysis.layers({"int8": START}, one.ranges)
+    errors = partial.value["int8"]
+    effect = shapley(one, PERMUTATIONS)
+    names = one.space.candidates
+    for label, badness in (("only-this", alone(impacts)), ("all-but-this", owned(impacts)),
+                           ("both ways", both_ways(impacts)), ("isolated", at_groups(errors, "isolated")),
+                           ("accumulated", at_groups(errors, "accumulated"))):
+        ranking = Ranking(ordered(names, badness), why=label)
+        prefix = one.search(one.target(more), "worst-first", ranking=ranking, take_back=False)
+        found = one.search(one.target(more), "worst-first", ranking=ranking)
+        guess, truth = [badness[n] for n in names], [effect[n] for n in names]
+        yield (f"{name}, {label}", spearman(guess, truth), kendall(guess, truth), len(prefix.result.best.raised),
+               len(found.result.best.raised))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("networks", nargs="*", help=f"{', '.join(NAMES)}; all by default")
+    parser.add_argument("--directory", type=Path, default=big.DEFAULT_DIRECTORY, help="where the networks are made")
+    parser.add_argument("--tables", default=",".join(TABLES), help=f"some of {', '.join(TABLES)}")
+    parser.add_argument("--db", default="3,6,10", help="tolerances, in dB above the start")
+    parser.add_argument("--seeds", type=int, default=20, help="networks for brute force")
+    arguments = parser.parse_args()
+    tables, decibels = arguments.tables.split(","), [float(text) for text in arguments.db.split(",")]
+    print(measure.machine())
+    if "brute" in tables:
+        brute_force(arguments.seeds, decibels)
+    ranks: list[tuple[object, ...]] = []
+    for name in arguments.networks or NAMES:
+        if not {"greedy", "rankings"} & set(tables):
+            break
+        with tempfile.TemporaryDirectory() as folder:
+            one = simulated(name, arguments.directory, Path(folder))
+            if "greedy" in tables:
+                greedy_and_bisect(name, one, decibels)
+            if "rankings" in tables:
+                ranks.extend(rankings(name, one, decibels[0]))
+            one.analysis.close()
+    if ranks:
+        print(f"\n### rankings against the true effect, and groups raised worst first for +{decibels[0]:g} dB\n")
+        print(measure.table(["ranking", "Spearman", "Kendall", "prefix", "after revert"], ranks))
+
+
+if __name__ == "__main__":
+    main()

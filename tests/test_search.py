@@ -1,0 +1,516 @@
+"""trt_tui.core.search"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from types import SimpleNamespace
+
+import msgspec
+import numpy as np
+import pytest
+
+from trt_tui.core.analysis import Impact
+from trt_tui.core.comparison import Errors, GroupErrors, Share
+from trt_tui.core.network import Group, Site
+from trt_tui.core.precision import Precision, PrecisionConfig, RangeChoice
+from trt_tui.core.search import (
+    METHODS,
+    Evaluation,
+    Judgement,
+    Outcome,
+    Ranking,
+    Search,
+    Space,
+    groups_named,
+    with_sticky,
+)
+from trt_tui.core.search import scoped as scoped_module
+from trt_tui.core.search.ranking import best_ranking, both_ways
+from trt_tui.errors import InputError
+
+INT8 = PrecisionConfig.uniform(Precision.INT8)
+FP32 = Precision.FP32
+
+
+def toy(count, operators=()):
+    """A network of groups g0, g1, ... that can all be INT8, and no layers behind them."""
+    groups = []
+    for number in range(count):
+        name = f"g{number}"
+        operator = operators[number] if number < len(operators) else "Gemm"
+        refusals = {} if operator == "Gemm" else {Precision.INT8: f"no INT8 {operator}"}
+        groups.append(Group(name, operator, (name,), (f"t{number}",), (f"t{number + 1}",), f"t{number + 1}",
+                            (Site(name, 0, f"t{number}", "input"),), refusals))
+    by_name = {group.name: group for group in groups}
+    layers = tuple(SimpleNamespace(name=name, note="") for name in by_name)
+    return SimpleNamespace(name="toy", groups=tuple(groups), group=by_name.__getitem__, group_of=by_name.get,
+                           layers=layers, has_layer=by_name.__contains__)
+
+
+class Noise:
+    """A criterion in which every group that is not raised adds a noise vector, with what two of them do together.
+
+    Attributes:
+        counts: How often each config was judged.
+    """
+
+    def __init__(self, count, seed, allowed=0.2, together=0.2, operators=()):
+        rng = np.random.default_rng(seed)
+        self.network = toy(count, operators)
+        self.names = [group.name for group in self.network.groups]
+        size = np.exp(rng.normal(0, 1.2, count))
+        self.alone = size[:, None] * rng.normal(size=(count, 32))
+        pair = np.sqrt(size[:, None] * size[None, :])[..., None]
+        self.pairs = together * pair * rng.normal(size=(count, count, 32))
+        self.bound = allowed * self.energy(())
+        self.counts = {}
+
+    def energy(self, raised):
+        low = [number for number, name in enumerate(self.names) if name not in raised]
+        total = self.alone[low].sum(0)
+        for one, other in itertools.combinations(low, 2):
+            total = total + self.pairs[one, other]
+        return float((total**2).sum())
+
+    def __call__(self, config):
+        self.counts[config.key()] = self.counts.get(config.key(), 0) + 1
+        energy = self.energy(config.groups)
+        score = -10 * math.log10(energy / abs(self.bound)) if energy and math.isfinite(energy) else math.inf
+        score = -math.inf if math.isinf(energy) else score
+        figure = f"{energy / self.bound:.2f} of what is allowed"
+        return Judgement(energy <= self.bound, score, loss=energy, figure=figure)
+
+    def impacts(self):
+        everything, start = frozenset(self.names), self.energy(())
+        return {name: Impact((start - self.energy({name})) / start, energy=self.energy(everything - {name}), samples=8)
+                for name in self.names}
+
+    def smallest(self):
+        return next(count for count in range(len(self.names) + 1)
+                    if any(self.energy(some) <= self.bound for some in itertools.combinations(self.names, count)))
+
+    def search(self, method="auto", start=INT8, higher=FP32, **options):
+        options.setdefault("impacts", self.impacts())
+        return Search(Space(self.network, start, higher), method=method, **options)
+
+
+def finish(search, evaluate):
+    for _ in search.run(evaluate):
+        pass
+    return search.result
+
+
+# -- every strategy -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("seed", range(6))
+def test_no_config_is_evaluated_twice_and_what_is_found_passes(method, seed):
+    noise = Noise(9, seed)
+    search = noise.search(method)
+    result = finish(search, noise)
+    assert set(noise.counts.values()) == {1} and len(noise.counts) == result.evaluations == len(search.evaluations)
+    assert result.outcome is Outcome.MET and result.met and search.ask() is None
+    assert noise.energy(result.config.groups) <= noise.bound
+    assert set(result.config.groups) == set(result.best.raised)
+    assert {choice.reason for choice in result.config.groups.values()} == {f"search:{method}"}
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("seed", range(4))
+def test_a_criterion_without_any_order_is_borne(method, seed):
+    noise, rng = Noise(7, seed), np.random.default_rng(seed)
+    everything = len(noise.names)
+
+    def whimsical(config):
+        told = noise(config)
+        passed = len(config.groups) == everything or bool(config.groups) and rng.random() < 0.3
+        return Judgement(passed, told.score, loss=rng.random())
+
+    result = finish(noise.search(method), whimsical)
+    assert result.met and set(noise.counts.values()) == {1}
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_nothing_that_was_found_can_be_taken_back(method):
+    for seed in range(5):
+        noise = Noise(8, seed, together=0)
+        noise.alone = np.abs(noise.alone)  # so that a larger set of raised groups never does worse
+        noise.bound = 0.2 * noise.energy(())
+        raised = set(finish(noise.search(method), noise).best.raised)
+        assert all(noise.energy(raised - {name}) > noise.bound for name in raised)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_search_goes_on_from_its_list_of_evaluations(method):
+    noise = Noise(8, 3)
+    whole = noise.search(method)
+    expected = finish(whole, noise)
+    for done in range(len(whole.evaluations)):
+        stored = msgspec.msgpack.encode(whole.evaluations[:done])
+        known = msgspec.msgpack.decode(stored, type=list[Evaluation])
+        again = Noise(8, 3)
+        resumed = again.search(method, known=known)
+        result = finish(resumed, again)
+        assert len(again.counts) == len(whole.evaluations) - done
+        assert result.config == expected.config and resumed.evaluations == whole.evaluations
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_the_best_so_far_is_there_at_any_moment(method):
+    noise = Noise(8, 2)
+    search = noise.search(method)
+    assert search.result.best is None and search.result.config == INT8 and search.result.said
+    seen = []
+    for progress in search.run(noise):
+        seen.append(progress.latest)
+        passing = [one for one in seen if one.passed]
+        best = search.result.best
+        assert progress.done == len(seen) and progress.best is best and best in seen
+        if passing:
+            assert best.passed and len(best.raised) == min(len(one.raised) for one in passing)
+        else:
+            assert best.score == max(one.score for one in seen)
+        assert search.result.met is bool(passing)
+
+
+def test_ask_names_the_same_config_until_it_is_told_of():
+    noise = Noise(5, 0)
+    search = noise.search()
+    assert search.ask() == search.ask() == INT8
+    search.tell(noise(search.ask()))
+    assert search.ask() != INT8 and search.asked.raised == frozenset(noise.names)
+    done = noise.search(known=[Evaluation((), Judgement(True, 1.0))])
+    assert done.ask() is None
+    with pytest.raises(ValueError, match="nothing was asked"):
+        done.tell(Judgement(True, 0.0))
+
+
+# -- one by one ---------------------------------------------------------------------------------------------------
+
+
+def additive(weights, allowed):
+    """A criterion that sums the weights of the groups that are not raised."""
+    noise = Noise(len(weights), 0)
+    noise.energy = lambda raised: float(sum(w for w, name in zip(weights, noise.names, strict=True)
+                                            if name not in raised))
+    noise.bound = allowed
+    return noise
+
+
+WEIGHTS = [0, 0, 8, 0, 0, 4, 0, 2]
+
+
+@pytest.mark.parametrize(("method", "raised", "most"), [
+    ("bisect", 6, 3), ("bisect-reverse", 6, 3), ("linear", 6, 6), ("linear-reverse", 6, 6), ("worst-first", 2, 2)])
+def test_prefixes_as_polygraphy_finds_them(method, raised, most):
+    noise = additive(WEIGHTS, 2)
+    search = noise.search(method, take_back=False)
+    assert len(finish(search, noise).best.raised) == raised
+    assert len(search.evaluations) - 2 <= most
+    noise = additive(WEIGHTS, 2)
+    assert finish(noise.search(method), noise).best.raised == ("g2", "g5")
+
+
+def test_scoped_lets_layers_stick_in_network_order_and_tells_in_a_table():
+    noise = additive([1, 0, 8, 1, 0, 4, 1, 2], 3)
+    search = noise.search("scoped")
+    assert finish(search, noise).best.raised == ("g2", "g5", "g7")
+    rows = scoped_module.table(search.evaluations)
+    assert [row.layer for row in rows] == noise.names
+    assert [row.layer for row in rows if row.sticks] == ["g2", "g5", "g7"]
+    header, *lines = scoped_module.table_text(rows).splitlines()
+    assert lines[2].split() == ["g2", "3.00", "of", "what", "is", "allowed", "FP32"] and lines[0].endswith("  -")
+    assert len({line.index("of what") for line in lines}) == 1 and header.endswith("sticks to")
+    assert scoped_module.table_text(()) == ""
+
+
+@pytest.mark.parametrize("together", [0.1, 0.4])
+def test_auto_against_brute_force_on_noise(together):
+    for seed, allowed in itertools.product(range(10), (0.4, 0.1)):
+        noise = Noise(8, seed, allowed, together)
+        assert len(finish(noise.search(), noise).best.raised) <= noise.smallest() + 1
+
+
+@pytest.mark.parametrize("score", [1.0, 30.0])
+def test_a_criterion_that_says_no_more_than_yes_or_no(score):
+    noise = additive(WEIGHTS, 2)
+
+    def command(config):
+        return Judgement(noise(config).passed, score if noise.energy(config.groups) <= 2 else score - 2)
+
+    result = finish(noise.search(), command)
+    assert result.best.raised == ("g2", "g5") and "score" in result.said and result.evaluations < 14
+
+
+def test_auto_says_what_it_does_and_why():
+    noise = Noise(6, 0)
+    assert "makes alone" in noise.search().how
+    assert "owns" in noise.search(impacts={name: Share(one.owns) for name, one in noise.impacts().items()}).how
+    errors = {name: GroupErrors(Precision.INT8, isolated=Errors(sqnr_db=10.0 + number))
+              for number, name in enumerate(noise.names)}
+    halving = noise.search(impacts={}, errors=errors)
+    assert "halving" in halving.how and halving.ranking.order == tuple(noise.names)
+    nothing = noise.search(impacts={})
+    assert "nothing is known" in nothing.how and noise.search("greedy").how == "greedy"
+    for search in (halving, nothing):
+        assert finish(search, Noise(6, 0)).met
+
+
+def test_rankings():
+    impacts = {"a": Impact(0.5, energy=1.0), "b": Impact(0.1, energy=3.0), "c": Impact(-0.2, energy=0.0)}
+    assert best_ranking("abc", impacts).order == ("b", "a", "c")
+    assert best_ranking("abc", {name: Share(one.owns) for name, one in impacts.items()}).order == ("a", "b", "c")
+    assert best_ranking("cab", {}).order == ("c", "a", "b")
+    assert both_ways(impacts)["a"] == pytest.approx((0.25 + 0.5 / 0.6) / 2)
+    errors = {"a": GroupErrors(Precision.INT8, isolated=Errors(exact=True, cosine=1.0)),
+              "b": GroupErrors(Precision.INT8, isolated=Errors(nan=3)),
+              "c": GroupErrors(Precision.INT8, isolated=Errors(sqnr_db=20.0))}
+    assert best_ranking("abc", {"a": Share(0.0)}, errors).order == ("b", "c", "a")
+    assert best_ranking("ab", {"a": Impact(0.0, energy=0.1), "b": Impact(0.0, energy=math.inf)}).order == ("b", "a")
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_brings_about_nan_is_raised_first(method):
+    noise = Noise(8, 1)
+    finite = noise.energy
+    noise.energy = lambda raised: math.inf if {"g3", "g6"} - set(raised) else finite(raised)
+    noise.bound = 0.5 * finite({"g3", "g6"})
+    search = noise.search(method)
+    result = finish(search, noise)
+    assert result.met and {"g3", "g6"} <= set(result.best.raised)
+    if method in ("auto", "greedy", "worst-first"):
+        assert set(search.ranking.order[:2]) == {"g3", "g6"}
+
+
+# -- where it starts ----------------------------------------------------------------------------------------------
+
+
+def test_nothing_to_do():
+    noise = additive(WEIGHTS, 100)
+    search = noise.search()
+    result = finish(search, noise)
+    assert result.outcome is Outcome.NOTHING_TO_DO and result.met and result.evaluations == 1
+    assert result.config == INT8 and "already" in result.said and "0.14 of what" in result.said
+
+
+def test_a_tolerance_that_nothing_meets_is_said_at_once_with_the_figure():
+    noise = additive(WEIGHTS, -1)
+    result = finish(noise.search(higher=Precision.FP16), noise)
+    assert result.outcome is Outcome.UNREACHABLE and not result.met and result.evaluations == 2
+    assert "all 8 groups in FP16" in result.said and "-0.00 of what" in result.said
+
+
+def test_layers_that_do_not_exist_or_take_no_precision():
+    network = toy(3)
+    assert groups_named(network, ["g2", "g0", "g2"]) == ("g2", "g0")
+    with pytest.raises(InputError, match="no layer g7") as refused:
+        groups_named(network, ["g7"])
+    assert "g" in refused.value.cause
+    folded = SimpleNamespace(**{**vars(network), "has_layer": lambda name: True,
+                                "layer": lambda name: SimpleNamespace(note="shape arithmetic")})
+    with pytest.raises(InputError, match="takes no precision") as refused:
+        groups_named(folded, ["Shape_1"])
+    assert refused.value.cause == "shape arithmetic"
+
+
+def test_a_network_with_nothing_to_lower_is_refused():
+    for network, start in ((toy(0), INT8), (toy(3), PrecisionConfig.uniform(FP32))):
+        with pytest.raises(InputError, match="no layer to raise to FP32"):
+            Space(network, start)
+
+
+def test_unknown_methods_presets_and_empty_budgets_are_refused():
+    noise = Noise(4, 0)
+    with pytest.raises(InputError, match="no search method 'magic'"):
+        noise.search("magic")
+    with pytest.raises(InputError, match="no preset 'norms'"):
+        noise.search(presets=["norms"])
+    with pytest.raises(InputError, match="latency"):
+        noise.search(max_latency=1.0)
+    start = with_sticky(noise.network, INT8, ["g0", "g1"])
+    with pytest.raises(InputError, match="budget of 1"):
+        noise.search(start=start, max_raised=1)
+
+
+def test_only_what_lies_below_the_higher_precision_is_a_candidate():
+    network = toy(4, ("Gemm", "Softmax", "Gemm", "Gemm"))
+    start = INT8.with_groups([network.group("g2")], Precision.FP16).with_groups([network.group("g3")], FP32)
+    assert Space(network, start).candidates == ("g0", "g1", "g2")
+    assert Space(network, start, Precision.FP16).candidates == ("g0",)
+    config = Space(network, start, Precision.FP16).config(["g0"], reason="search:auto")
+    assert config.groups["g0"].precision is Precision.FP16 and config.groups["g3"].precision is FP32
+
+
+def test_sticky_layers_are_raised_for_good_and_say_so():
+    noise = additive(WEIGHTS, 1)
+    start = with_sticky(noise.network, INT8, ["g0", "g7"])
+    result = finish(noise.search(start=start, max_raised=4), noise)
+    assert set(result.config.groups) == {"g0", "g2", "g5", "g7"}
+    assert result.config.groups["g0"].reason == "search:sticky" and result.met
+    assert with_sticky(noise.network, start, ["g0"], Precision.FP16) == start
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_presets_are_a_start_and_are_taken_back_where_they_are_not_needed(method):
+    operators = ("Gemm", "LayerNorm", "Gemm", "Softmax", "Gemm")
+    noise = additive([0, 3, 8, 0, 1], 2)
+    noise.network = toy(5, operators)
+    search = noise.search(method, presets=["layernorm", "softmax"])
+    assert search.base == {"g1", "g3"}
+    result = finish(search, noise)
+    assert result.best.raised == ("g1", "g2") and set(noise.counts.values()) == {1}
+    enough = additive([0, 3, 0, 1, 1], 2)
+    enough.network = toy(5, operators)
+    search = enough.search(method, presets=["layernorm", "softmax"])
+    assert finish(search, enough).best.raised == ("g1",) and "preset" in search.result.why["g1"]
+    ends = additive([5, 3, 0, 1, 1], 4)
+    assert ends.search(presets=["ends"]).base == {"g0", "g4"}
+    assert ends.search(presets=["embeddings"]).base == frozenset()
+
+
+# -- ranges -------------------------------------------------------------------------------------------------------
+
+
+def with_ranges(weights, allowed, better):
+    """`additive`, where a range of ``better`` halves what a tensor's group adds."""
+    noise = additive(weights, allowed)
+    ranged = []
+
+    def judged(config):
+        noise.counts[config.key()] = noise.counts.get(config.key(), 0) + 1
+        ranged.append(dict(config.ranges))
+        halved = {f"g{tensor[1:]}" for tensor, choice in config.ranges.items() if choice.amax == better}
+        energy = sum(w / (2 if name in halved else 1) for w, name in zip(weights, noise.names, strict=True)
+                     if name not in config.groups)
+        return Judgement(energy <= allowed, allowed - energy, loss=energy)
+
+    return noise, judged
+
+
+def test_other_ranges_come_before_higher_precisions():
+    trying = {f"t{number}": {"entropy": 0.5, "mse": 0.7} for number in range(8)}
+    noise, judged = with_ranges(WEIGHTS, 7, better=0.7)
+    search = noise.search(ranges=trying)
+    result = finish(search, judged)
+    assert result.met and not result.config.groups and set(noise.counts.values()) == {1}
+    assert all(choice == RangeChoice(0.7, "mse") for choice in result.config.ranges.values())
+    noise, judged = with_ranges(WEIGHTS, 3, better=0.7)
+    search = noise.search(ranges=trying)
+    result = finish(search, judged)
+    assert result.best.raised == ("g2",) and "t5" in result.config.ranges
+    stored = msgspec.msgpack.decode(msgspec.msgpack.encode(search.evaluations), type=list[Evaluation])
+    assert noise.search(ranges=trying, known=stored).ask() is None
+
+
+def test_ranges_that_do_worse_are_not_taken():
+    noise, judged = with_ranges(WEIGHTS, 3, better=0.123)
+    result = finish(noise.search(ranges={"t2": {"mse": 0.7}, "t5": {"mse": 0.7}}), judged)
+    assert result.met and not result.config.ranges
+
+
+# -- budgets ------------------------------------------------------------------------------------------------------
+
+
+def test_a_budget_of_layers_gives_the_best_reachable_and_says_that_it_falls_short():
+    noise = additive([1, 2, 8, 0, 3, 4, 0, 2], 2)
+    for budget in range(4):
+        result = finish(noise.search(max_raised=budget), noise)
+        assert result.outcome is Outcome.SHORT and not result.met and "short of the tolerance" in result.said
+        assert set(result.config.groups) == set(["g2", "g5", "g4"][:budget])
+    enough = finish(noise.search(max_raised=5), noise)
+    assert enough.met and enough.outcome is Outcome.MET and len(enough.config.groups) == 5
+    unreachable = additive([1, 2, 8], -1)
+    result = finish(unreachable.search(max_raised=1), unreachable)
+    assert result.outcome is Outcome.SHORT and set(result.config.groups) == {"g2"}
+
+
+def test_a_budget_of_latency():
+    noise = additive([1, 2, 8, 0, 3, 4, 0, 2], 6)
+
+    def latency(config):
+        return 10 + sum(100 if name == "g2" else 1 for name in config.groups)
+
+    assert "g2" in finish(noise.search(), noise).config.groups
+    result = finish(noise.search(latency=latency, max_latency=12.5), noise)
+    assert set(result.config.groups) == {"g4", "g5"} and result.outcome is Outcome.SHORT
+    assert result.best.latency == 12
+    roomy = finish(noise.search(latency=latency, max_latency=112.5), noise)
+    assert roomy.met and roomy.best.latency <= 112.5
+
+
+def test_a_budget_where_the_start_is_not_finite():
+    noise = Noise(8, 1)
+    finite = noise.energy
+    noise.energy = lambda raised: math.inf if {"g3", "g6"} - set(raised) else finite(raised)
+    noise.bound = 1e-9
+    search = noise.search(max_raised=3)
+    result = finish(search, noise)
+    assert {"g3", "g6"} < set(result.config.groups) and math.isfinite(result.best.error)
+    assert len(search.evaluations) < 3 * len(noise.names)
+
+
+# -- going on with a margin ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_a_margin_goes_on_from_what_is_known(method):
+    noise = Noise(8, 4)
+    search = noise.search(method)
+    before = finish(search, noise)
+    margin = before.best.score + 2
+    search.tighten(margin)
+    after = finish(search, noise)
+    assert after.met and after.best.score >= margin and set(noise.counts.values()) == {1}
+    fresh = Noise(8, 4)
+    assert finish(fresh.search(method, margin=margin), fresh).config == after.config
+    search.tighten(1e9)
+    assert finish(search, noise).outcome in (Outcome.UNREACHABLE, Outcome.MET)
+
+
+def test_a_margin_beyond_reach_says_so():
+    noise = additive(WEIGHTS, 2)
+    noise_energy = noise.energy
+    noise.energy = lambda raised: noise_energy(raised) + 0.5
+    search = noise.search()
+    assert finish(search, noise).met
+    search.tighten(50.0)
+    result = finish(search, noise)
+    assert result.outcome is Outcome.UNREACHABLE and "margin of 50" in result.said and not result.met
+
+
+# -- why ----------------------------------------------------------------------------------------------------------
+
+
+def test_every_raised_group_says_why():
+    noise = additive(WEIGHTS, 2)
+    result = finish(noise.search(), noise)
+    assert list(result.why) == ["g2", "g5"]
+    assert "without it 5.00 of what is allowed (fails), with it 1.00" in result.why["g2"]
+    assert "owns 57.1 %" in result.why["g2"]
+    unknown = noise.search("linear", impacts={}, ranking=Ranking(tuple(noise.names)))
+    while not unknown.result.best or not unknown.result.best.raised:
+        unknown.tell(noise(unknown.ask()))
+    assert unknown.result.why["g7"] == "raised by linear" and "not over" in unknown.result.said
+
+
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("seed", range(4))
+def test_nothing_is_evaluated_twice_with_everything_at_once(method, seed):
+    operators = ("Gemm", "LayerNorm", "Gemm", "Gemm", "Softmax", "Gemm", "Gemm")
+    noise = Noise(7, seed, operators=operators)
+    trying = {f"t{number}": {"entropy": 0.5, "mse": 0.7} for number in range(7)}
+    options = {"presets": ["layernorm", "ends"], "ranges": trying, "max_raised": 3}
+    search = noise.search(method, **options)
+    for told in range(6):
+        if search.ask() is not None:
+            search.tell(noise(search.ask()))
+        if told == 3:
+            search.tighten(0.5)
+    resumed = noise.search(method, known=search.evaluations, margin=0.5, **options)
+    result = finish(resumed, noise)
+    resumed.tighten(1.0)
+    result = finish(resumed, noise)
+    assert set(noise.counts.values()) == {1} and len(result.config.groups) <= 3
+    assert result.evaluations == len(noise.counts) and result.outcome is not Outcome.SEARCHING

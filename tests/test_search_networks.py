@@ -1,0 +1,219 @@
+"""trt_tui.core.search and trt_tui.core.analysis on networks that run"""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import onnx
+import pytest
+
+from tests import networks
+from tests.networks import Builder, floats
+from trt_tui.core.analysis import Analysis, Impact
+from trt_tui.core.calibration import calibrate
+from trt_tui.core.comparison import Share
+from trt_tui.core.judge import judged_outputs
+from trt_tui.core.network import open_network
+from trt_tui.core.precision import Precision, PrecisionConfig
+from trt_tui.core.samples import load_samples
+from trt_tui.core.search import Search, Space
+from trt_tui.target import judge, parse_target
+
+FP32 = PrecisionConfig.uniform(Precision.FP32)
+INT8 = PrecisionConfig.uniform(Precision.INT8, Precision.FP32)
+
+
+def chain(seed, depth=6, width=16):
+    """Gemm with Relu or Tanh, a residual Add behind every third; ``x`` (batch, 16) to ``y`` (batch, 8)."""
+    b = Builder(seed)
+    x = "x"
+    for number in range(depth):
+        y = b.gemm(x, (width, width), f"/fc{number}")
+        y = b.node(("Relu", "Tanh")[b.rng.integers(2)], [y], f"/act{number}")
+        x = b.node("Add", [y, x], f"/residual{number}") if number % 3 == 2 else y
+    b.gemm(x, (width, 8), "/head", output="y")
+    return b.model([floats("x", "batch", width)], [floats("y", "batch", 8)])
+
+
+class Simulated:
+    """A network with its ranges, verdicts of configs, and how many runs they took."""
+
+    def __init__(self, folder, model, arrays, backend, batch=8, **options):
+        path, data = folder / "network.onnx", folder / "samples.npz"
+        onnx.save(model, path)
+        np.savez(data, **arrays)
+        self.network = open_network(path)
+        samples = load_samples(str(data), self.network.inputs, batch=batch)
+        self.ranges = calibrate(self.network.model, self.network.activations, samples, backend).ranges
+        options.setdefault("other", Precision.FP32)
+        self.analysis = Analysis(self.network, backend, samples, judged_outputs(self.network), **options)
+        self.runs = 0
+        run = self.analysis._run
+
+        def counted(*arguments):
+            self.runs += 1
+            return run(*arguments)
+
+        self.analysis._run = counted
+
+    def verdict(self, config, feeds=None):
+        *_, partial = self.analysis.verdict(config, self.ranges, feeds)
+        return partial.value
+
+    def impacts(self, config=INT8, **options):
+        found = {}
+        for partial in self.analysis.impacts(config, self.ranges, **options):
+            found.update(partial.value)
+        assert partial.final
+        return found
+
+    def decibels(self, config):
+        return self.verdict(config).worst[1].errors.sqnr_db
+
+
+@pytest.fixture
+def simulated(tmp_path, backend):
+    made = []
+
+    def simulate(model, arrays, **options):
+        made.append(Simulated(tmp_path, model, arrays, backend, **options))
+        return made[-1]
+
+    yield simulate
+    for one in made:
+        one.analysis.close()
+
+
+def vectors(count, seed=0):
+    return {"x": np.random.default_rng(seed).standard_normal((count, 16), dtype=np.float32)}
+
+
+# -- impacts ------------------------------------------------------------------------------------------------------
+
+
+def test_impacts_are_what_a_group_does_alone_and_what_goes_with_it(simulated):
+    one = simulated(chain(0), vectors(24))
+    found = one.impacts()
+    assert set(found) == {group.name for group in one.network.groups}
+    base = one.verdict(INT8)
+    for group in one.network.groups:
+        impact = found[group.name]
+        assert impact.samples == 24
+        if not group.quantizable:
+            assert (impact.owns, impact.energy, impact.impact_db) == (0.0, 0.0, None)
+            continue
+        only = one.verdict(FP32.with_groups([group], Precision.INT8))
+        without = one.verdict(INT8.with_groups([group], Precision.FP32))
+        assert impact.energy == only.energy > 0
+        assert impact.impact_db == only.worst[1].errors.sqnr_db
+        assert impact.owns == pytest.approx((base.energy - without.energy) / base.energy)
+        assert impact.kept_db == without.worst[1].errors.sqnr_db
+    assert one.analysis.sessions == 1
+
+
+def test_impacts_rank_on_few_feeds_and_measure_the_top_ones_on_all(simulated):
+    one = simulated(chain(1), vectors(32))
+    few = one.impacts(top=0)
+    assert {impact.samples for impact in few.values()} == {8}
+    runs = one.runs
+    assert runs <= 1 + 1 + 2 * 7  # the reference and the base, and both ways for seven Gemms
+    more = one.impacts(top=2)
+    confirmed = {name for name, impact in more.items() if impact.samples == 32}
+    assert {max(few, key=lambda n: few[n].owns), max(few, key=lambda n: few[n].energy)} <= confirmed
+    assert 2 <= len(confirmed) <= 4
+    whole = one.impacts(few=4)
+    assert all(more[name] == whole[name] for name in confirmed)
+
+
+def test_impacts_go_on_from_what_is_known(simulated):
+    one = simulated(chain(2), vectors(24))
+    whole = one.impacts()
+    total = one.runs
+    for stop in (1, 7, 20, 40):
+        known = {}
+        for number, partial in enumerate(one.analysis.impacts(INT8, one.ranges)):
+            known.update(partial.value)
+            if number >= stop:
+                break
+        runs, again = one.runs, dict(known)
+        for partial in one.analysis.impacts(INT8, one.ranges, known=known):
+            assert not any(known[name].samples == 24 for name in set(partial.value) & set(known))
+            again.update(partial.value)
+        measured = sum(2 * impact.samples // 8 for name, impact in known.items() if impact.energy)
+        assert again == whole and one.runs - runs <= total - measured
+    runs = one.runs
+    assert one.impacts(known=whole) == {} and one.runs == runs
+
+
+def test_impacts_of_a_group_that_overflows_are_infinite_alone(simulated):
+    b = Builder(0)
+    big = b.node("MatMul", ["x", b.weight("w", np.full((16, 16), 3e4, np.float32))], "/big")
+    small = b.node("MatMul", [big, b.weight("by", np.eye(16, dtype=np.float32) * np.float32(1e-5))], "/small")
+    b.node("MatMul", [b.node("Relu", [small], "/relu"), b.kernel("v", (16, 4), 16)], "/head", output="y")
+    model = b.model([floats("x", "batch", 16)], [floats("y", "batch", 4)])
+    one = simulated(model, vectors(8), other=Precision.FP16)
+    fp16 = PrecisionConfig.uniform(Precision.FP16)
+    found = one.impacts(fp16)
+    overflowing = [name for name, impact in found.items() if math.isinf(impact.energy)]
+    assert overflowing == ["/big/MatMul", "/small/MatMul"] and found["/big/MatMul"].impact_db is None
+    assert all(impact.owns == 0.0 for impact in found.values())  # raising one alone mends nothing
+    search = Search(Space(one.network, fp16), impacts=found)
+    for _ in search.run(lambda config: judge([parse_target("sqnr>=50")], one.verdict(config))):
+        pass
+    assert search.result.met and search.result.best.raised == ("/big/MatMul", "/small/MatMul")
+
+
+def test_impacts_are_shares_and_shares_stay_as_they_were(simulated):
+    one = simulated(chain(3), vectors(8))
+    shares = {}
+    for partial in one.analysis.shares(INT8, one.ranges):
+        shares.update(partial.value)
+    found = one.impacts()
+    assert all(isinstance(impact, Impact) and isinstance(impact, Share) for impact in found.values())
+    assert {n: (s.owns, s.kept_db) for n, s in shares.items()} == {n: (i.owns, i.kept_db) for n, i in found.items()}
+
+
+# -- searches -----------------------------------------------------------------------------------------------------
+
+
+def brute_force(one, space, target):
+    """The size of the smallest set that meets a target."""
+    for count in range(len(space.candidates) + 1):
+        for names in itertools.combinations(space.candidates, count):
+            if target.reached(one.verdict(space.config(names))):
+                return count
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_auto_finds_at_most_one_group_more_than_brute_force(simulated, seed):
+    image = {"image": networks.random_images(np.random.default_rng(seed), (8, 3, 32, 32))}
+    one = simulated(networks.small_resnet(seed), image) if seed % 5 == 4 else simulated(
+        chain(seed), vectors(8, seed))
+    space = Space(one.network, INT8)
+    impacts, start = one.impacts(), one.decibels(INT8)
+    assert len(space.candidates) == 7
+    for more in (3, 8):
+        target = parse_target(f"sqnr>={start + more:.3f}")
+        search = Search(space, impacts=impacts)
+        for _ in search.run(lambda config, target=target: judge([target], one.verdict(config))):
+            pass
+        assert search.result.met and target.reached(one.verdict(search.result.config))
+        assert len(search.result.best.raised) <= brute_force(one, space, target) + 1
+
+
+@pytest.mark.parametrize("higher", [Precision.FP32, Precision.FP16])
+def test_a_vision_transformer_from_int8_to_either_precision(simulated, higher):
+    image = {"image": networks.random_images(np.random.default_rng(0), (8, 3, 32, 32))}
+    one = simulated(networks.vit(), image, other=Precision.FP16)
+    start = PrecisionConfig.uniform(Precision.INT8, Precision.FP16)
+    space = Space(one.network, start, higher)
+    target = parse_target(f"sqnr>={one.decibels(start) + 3:.2f}")
+    search = Search(space, impacts=one.impacts(start), presets=["ends"])
+    for _ in search.run(lambda config: judge([target], one.verdict(config))):
+        pass
+    result = search.result
+    assert result.met and {choice.precision for choice in result.config.groups.values()} == {higher}
+    assert 0 < len(result.best.raised) < len(space.candidates) / 2
+    assert one.analysis.sessions == 1 and all("dB" in text for text in result.why.values())

@@ -1,0 +1,195 @@
+"""TensorRT for real: engines of the bundled network built and judged on a GPU.
+
+    python -m pytest -m gpu
+
+TACTIC_SOURCES names the tactic sources to build with, where some of TensorRT's libraries are missing;
+OPTIMIZATION_LEVEL=0 makes the builds quick.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests import driven
+from trt_tui import demo
+from trt_tui.core.agreement import CHECK_DB, differs, fp32_fault, gap_db
+from trt_tui.core.precision import Precision, PrecisionConfig
+from trt_tui.core.runner import BuildSettings, Told
+from trt_tui.errors import InputError, TrtTuiError
+from trt_tui.jobs import messages as m
+
+LEVEL = int(os.environ["OPTIMIZATION_LEVEL"]) if "OPTIMIZATION_LEVEL" in os.environ else None
+SOURCES = tuple(os.environ["TACTIC_SOURCES"].split(",")) if "TACTIC_SOURCES" in os.environ else None
+WAIT_S = 400.0
+
+
+def unavailable() -> str:
+    """Why engines cannot run here, "" where they can."""
+    from trt_tui.backends.registry import survey
+
+    state = next(one for one in survey() if one.name == "tensorrt")
+    return "" if state.works else f"TensorRT does not run here: {state.detail}"
+
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(bool(unavailable()), reason=unavailable())]
+
+TOLD_NOTHING = Told({}, {}, {}, frozenset())
+PROFILE = {"image": ((1, 1, 96, 96), (4, 1, 96, 96), (8, 1, 96, 96))}
+FP32 = PrecisionConfig.uniform(Precision.FP32)
+FP16 = PrecisionConfig.uniform(Precision.FP16)
+INT8 = PrecisionConfig.uniform(Precision.INT8, Precision.FP16)
+
+
+def options(**changes) -> m.Options:
+    given = {"metric": demo.metric_spec(), "whatif_samples": 16, "tactic_sources": SOURCES, "backend": "tensorrt",
+             "optimization_level": LEVEL}
+    paths = (demo.network_path(), demo.samples_path(), demo.calibration_path())
+    return m.Options(*map(str, paths), **given | changes)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory) -> Path:
+    """The caches that the tests of this file share."""
+    return tmp_path_factory.mktemp("engines")
+
+
+@pytest.fixture
+def open_session(folder, monkeypatch, tmp_path):
+    """Opens the bundled network in a session with a child process."""
+    monkeypatch.setattr(driven, "LIMIT_S", WAIT_S)
+    driven.isolate(monkeypatch, tmp_path, folder)
+    opened = []
+
+    def start(**changes) -> driven.DrivenSession:
+        session = driven.DrivenSession(options(**changes), tmp_path, automatic=False)
+        opened.append(session)
+        session.start()
+        session.until_idle()
+        assert session.error is None, session.error
+        return session
+
+    yield start
+    for session in opened:
+        session.close()
+
+
+def build(session: driven.DrivenSession, config: PrecisionConfig):
+    """The engine's result and the simulated verdict of a config."""
+    session.history.apply(config)
+    session.build()
+    session.until_idle()
+    assert session.error is None, (session.error, session.log[-20:])
+    result = session.results[config].engine
+    session.compare(layers=False)
+    session.until_idle()
+    return result, session.results[config].verdict
+
+
+def test_engines_do_what_is_simulated(open_session):
+    one = open_session()
+    fp16, simulated = build(one, FP16)
+    check = one.check
+    assert fp32_fault(check) == "" and check.verdict.worst[1].errors.sqnr_db > CHECK_DB
+    assert abs(gap_db(simulated, fp16.verdict)) < 6 and not fp16.verdict.bad
+    int8, simulated = build(one, INT8)
+    assert abs(gap_db(simulated, int8.verdict)) < 1
+    assert abs(int8.verdict.headline - simulated.headline) < 3
+    assert int8.latency_ms[1] <= int8.latency_ms[0] <= int8.latency_ms[2]
+    assert int8.bytes > 100_000 and int8.device_memory > 0 and int8.device
+    outline = one.outline
+    assert {made.precision for made in int8.made.values()} >= {Precision.INT8, Precision.FP16}
+    as_asked = [group for group in outline.groups if group.name in int8.made and not differs(group, INT8, int8.made)]
+    assert len(as_asked) >= 0.7 * len(outline.groups)
+    assert sum(layer.ms or 0 for layer in int8.report.layers) > 0
+    worst = [outline.group(name) for name in ("/enc1/widen/conv/Conv", "/enc1/residual/depthwise/conv/Conv")]
+    mixed = INT8.with_groups(worst, Precision.FP32)
+    result, simulated = build(one, mixed)
+    assert abs(gap_db(simulated, result.verdict)) < 1
+    assert result.verdict.headline > int8.verdict.headline + 10
+    assert all(result.made[group.name].precision is Precision.FP32 for group in worst)
+
+
+def test_the_engine_cache_spares_the_build(open_session, folder):
+    one = open_session()
+    first, _ = build(one, INT8)
+    for file in (folder / "trt-tui" / "results").glob("*/*"):
+        file.unlink()
+    again = open_session()
+    second, _ = build(again, INT8)
+    assert second.origin == "engine cache" and second.build_s == 0
+    assert second.bytes == first.bytes
+    assert second.verdict.worst[1].errors == first.verdict.worst[1].errors
+
+
+def test_a_build_is_stopped_within_seconds_and_the_next_one_works(open_session, tmp_path, monkeypatch):
+    driven.isolate(monkeypatch, tmp_path)  # caches of its own: this build starts cold
+    session = open_session()
+    session.history.apply(FP16)
+    session.build()
+    session.until(lambda event: isinstance(event, m.Progress) and "building" in event.phase)
+    time.sleep(2)
+    since = time.monotonic()
+    session.stop_job()
+    session.until_idle()
+    assert time.monotonic() - since < 5
+    assert FP16 not in session.results or session.results[FP16].engine is None
+    result, _ = build(session, FP32)
+    assert result.verdict is not None
+
+
+def test_weak_and_explicit_builds_of_one_config(open_session):
+    explicit, simulated = build(open_session(), INT8)
+    weak, _ = build(open_session(weak=True), INT8)
+    assert not weak.verdict.bad
+    assert abs(gap_db(simulated, explicit.verdict)) < 1
+    assert weak.verdict.headline == pytest.approx(explicit.verdict.headline, abs=15)
+
+
+def test_a_foreign_engine_and_a_feed_beyond_the_profile_are_refused(open_session, tmp_path):
+    from trt_tui.backends.tensorrt import TensorRTBackend
+
+    backend = TensorRTBackend("tensorrt")
+    with pytest.raises(InputError, match="cannot load this engine"):
+        backend.load_engine(b"no engine" * 100)
+    with pytest.raises(InputError, match="builds for the GPU it runs on"):
+        backend.build(demo.network_path(), BuildSettings(PROFILE, compute_capability=(8, 9)), TOLD_NOTHING)
+    told = TOLD_NOTHING if not backend.capabilities.strong else None
+    settings = BuildSettings(PROFILE, optimization_level=0, tactic_sources=SOURCES)
+    with backend.load_engine(backend.build(demo.network_path(), settings, told)) as runner:
+        assert runner.run({"image": np.zeros((4, 1, 96, 96), np.float32)})
+        with pytest.raises(TrtTuiError, match="could not run"):
+            runner.run({"image": np.zeros((9, 1, 96, 96), np.float32)})
+
+
+def test_an_engine_file_is_written_and_inspected(tmp_path, monkeypatch, folder):
+    from click.testing import CliRunner
+
+    from trt_tui.cli import main
+
+    driven.isolate(monkeypatch, tmp_path, folder)
+    engine = tmp_path / "scenes.engine"
+    arguments = ["build", str(demo.network_path()), "--precision", "fp16", "-o", str(engine), "--backend",
+                 "tensorrt", "--shapes", "image:1x1x96x96:4x1x96x96:8x1x96x96"]
+    if LEVEL is not None:
+        arguments += ["--optimization-level", str(LEVEL)]
+    if SOURCES:
+        arguments += ["--tactic-sources", ",".join(SOURCES)]
+    done = CliRunner().invoke(main, arguments)
+    assert done.exit_code == 0, done.output
+    assert engine.stat().st_size > 100_000 and "trtexec" in done.output
+    told = CliRunner().invoke(main, ["inspect", str(demo.network_path()), "--engine", str(engine), "--backend",
+                                     "tensorrt"])
+    assert told.exit_code == 0 and "/enc1/widen/conv/Conv" in told.output and "FP16" in told.output
+
+
+def test_the_batch_may_be_any_of_the_profile(open_session):
+    one = open_session(shapes=("image:1x1x96x96:4x1x96x96:8x1x96x96",), judge_at=("min", "max"), metric=None)
+    result, _ = build(one, FP16)
+    assert set(result.shapes) == {"min", "max"}
+    for verdict in result.shapes.values():
+        assert verdict.worst[1].errors.sqnr_db == pytest.approx(result.verdict.worst[1].errors.sqnr_db, abs=3)

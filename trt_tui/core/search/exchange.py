@@ -1,0 +1,48 @@
+"""Two members for one outsider, while that passes.
+
+Source: local search by swaps (Teitz and Bart, "Heuristic methods for estimating the generalized vertex median of a
+weighted graph", 1968), here of two for one, since only a smaller set is better. The two are those that cost least when
+they are taken back; outsiders are tried in the order of suspicion, as long as one may gain what the dearer member cost.
+"""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+from trt_tui.core.search.evaluation import Steps, Trial
+from trt_tui.core.search.revert import revert
+from trt_tui.core.search.state import State
+
+PAIRS = 2
+OUTSIDERS = 8
+"""How many pairs of members, and how many outsiders for each, are tried before the set is taken to be the smallest."""
+
+HOPE = 1.5
+"""How many times its expected gain an outsider is trusted to gain."""
+
+
+def exchange(state: State, found: frozenset[str]) -> Steps:
+    """Needs a passing set; beside the `revert` passes at most 16 evaluations more for each group it saves."""
+    smaller: frozenset[str] | None = found
+    while smaller is not None:
+        found = yield from revert(state, smaller)
+        smaller = yield from _swap(state, found)
+    return found
+
+
+def _swap(state: State, found: frozenset[str]) -> Steps:
+    """A passing set with one group less, or None."""
+    now, cost = (yield Trial(found)), {}
+    for name in state.candidates:
+        if name in found:
+            cost[name] = (yield Trial(found - {name}, about=name)).error - now.error
+    pairs = sorted(combinations(sorted(cost, key=lambda name: cost[name])[:PAIRS + 1], 2),
+                   key=lambda pair: cost[pair[0]] + cost[pair[1]])
+    for pair in pairs[:PAIRS]:
+        for name in state.suspects(found)[:OUTSIDERS]:
+            if HOPE * state.expected(name, now) < max(cost[member] for member in pair):
+                break
+            tried = found.difference(pair) | {name}
+            if state.fits(tried) and (yield Trial(tried, about=name)).passed:
+                return tried
+    return None

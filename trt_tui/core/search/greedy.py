@@ -1,0 +1,60 @@
+"""The group that lowers the loss most, again and again, with gains measured again only where they may matter.
+
+Source: Minoux, "Accelerated greedy algorithms for maximizing submodular set functions" (1978), known as lazy greedy
+(CELF in Leskovec et al., "Cost-effective outbreak detection in networks", KDD 2007): what a group gained when it was
+last measured is taken as the most that it can gain now, and groups are measured again in that order until the best
+measured one beats what the next could gain. The energy of the judged error is nearly additive over groups, so that few
+are measured again.
+"""
+
+from __future__ import annotations
+
+import math
+
+from trt_tui.core.search.bisect import bisect
+from trt_tui.core.search.evaluation import Evaluation, Steps, Trial
+from trt_tui.core.search.state import State
+
+KEPT = 0.5
+"""The part of the shortest passing run of suspects that is raised without asking again."""
+
+
+def greedy(state: State) -> Steps:
+    """Finds by halving how many suspects are enough, then whether fewer are: goes on greedily from a part of them."""
+    suspects = state.suspects(state.base)
+    prefix = yield from bisect(state, suspects)
+    begin = state.base.union(suspects[:int(KEPT * (len(prefix) - len(state.base)))])
+    found = yield from _add(state, begin, len(prefix) - 1)
+    return prefix if found is None else found
+
+
+def fill(state: State) -> Steps:
+    """Adds groups within the budgets, until the tolerance is met or nothing more fits."""
+    begin = state.base if state.fits(state.base) else frozenset()
+    return (yield from _add(state, begin, len(state.candidates))) or begin
+
+
+def _add(state: State, raised: frozenset[str], most: int) -> Steps:
+    """Raises one more group at a time; None if that leads to no passing set of at most ``most`` groups.
+
+    While the error is not finite, groups go in the order of suspicion.
+    """
+    now = yield Trial(raised)
+    gain = {name: state.expected(name, now) for name in state.suspects(raised)}
+    while not now.passed and len(raised) < most:
+        best: Evaluation | None = None
+        for name in sorted(gain, key=lambda one: -gain[one]):
+            if best is not None and (best.passed or math.isinf(now.error) or now.error - best.error >= gain[name]):
+                break
+            if not state.fits(raised | {name}):
+                continue
+            tried = yield Trial(raised | {name}, about=name)
+            if math.isfinite(now.error):
+                gain[name] = now.error - tried.error
+            if best is None or (tried.passed, -tried.error) > (best.passed, -best.error):
+                best = tried
+        if best is None:
+            return None
+        raised, now = frozenset(best.raised), best
+        gain = {name: value for name, value in gain.items() if name not in raised}
+    return raised if now.passed else None

@@ -1,0 +1,34 @@
+"""The shortest prefix of an order that passes, found by adding one group at a time.
+
+Source: Polygraphy's ``debug precision --mode linear`` (``--dir forward`` and ``reverse``), which takes the layers in
+network order. It needs no monotony, and as many evaluations as it raises groups.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from trt_tui.core.search.evaluation import Steps, Trial
+from trt_tui.core.search.state import State
+
+
+def linear(state: State, order: Sequence[str]) -> Steps:
+    """At most n evaluations; raising all of ``order`` is known to pass."""
+    raised = state.base
+    for name in order:
+        if name in raised:
+            continue
+        raised = raised | {name}
+        if (yield Trial(raised, about=name)).passed:
+            break
+    return raised
+
+
+def forward(state: State) -> Steps:
+    """The first layers, one more at a time."""
+    return linear(state, state.candidates)
+
+
+def reverse(state: State) -> Steps:
+    """The last layers, one more at a time."""
+    return linear(state, state.candidates[::-1])

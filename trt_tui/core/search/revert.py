@@ -1,0 +1,30 @@
+"""Taking back what is not needed: the pass after every strategy.
+
+Source: backward elimination, the second half of forward-backward selection (Zhang, "Adaptive forward-backward greedy
+algorithm", NIPS 2008). First the longest run of least suspicious groups that can go together, by halving, then each of
+the others alone, the least suspicious first. Where a larger set of raised groups never does worse, no single group of
+the result can be taken back.
+"""
+
+from __future__ import annotations
+
+from trt_tui.core.search.evaluation import Steps, Trial
+from trt_tui.core.search.state import State
+
+
+def revert(state: State, found: frozenset[str]) -> Steps:
+    """At most ceil(log2(k)) + k evaluations for a passing set of k groups."""
+    order = [name for name in reversed(state.suspects()) if name in found]
+    passes, fails = 0, len(order)  # how many of the first can go together; all of them: the start, which fails
+    while fails - passes > 1:
+        middle = (passes + fails) // 2
+        about = order[0] if middle == 1 else ""
+        if (yield Trial(found.difference(order[:middle]), about=about)).passed:
+            passes = middle
+        else:
+            fails = middle
+    raised = found.difference(order[:passes])
+    for name in order[passes:]:
+        if len(raised) > 1 and (yield Trial(raised - {name}, about=name)).passed:
+            raised = raised - {name}
+    return raised

@@ -1,0 +1,338 @@
+"""The search as an ask/tell object: it names the next config to evaluate and is told what came of it.
+
+One `Search` runs one strategy, then the `revert` pass. All evaluations go through its memory, the one place that keeps
+a config from being evaluated twice: what a strategy asks for again is answered from there. As strategies decide by
+nothing but answers, a search goes on from a list of evaluations by running again until it asks for something new; so it
+is resumed, and so it goes on with a stricter criterion.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from trt_tui.core.comparison import GroupErrors, Share
+from trt_tui.core.precision import PrecisionConfig, RangeChoice
+from trt_tui.core.search import auto, bisect, greedy, linear, scoped, worst_first
+from trt_tui.core.search.evaluation import Evaluation, Judgement, Steps, Trial
+from trt_tui.core.search.presets import preset_groups
+from trt_tui.core.search.ranges import improve_ranges
+from trt_tui.core.search.ranking import Ranking, best_ranking
+from trt_tui.core.search.revert import revert
+from trt_tui.core.search.space import Space
+from trt_tui.core.search.state import State
+from trt_tui.errors import InputError
+
+METHODS: dict[str, Callable[[State], Steps]] = {
+    "auto": auto.auto,
+    "greedy": greedy.greedy,
+    "bisect": bisect.forward,
+    "bisect-reverse": bisect.reverse,
+    "linear": linear.forward,
+    "linear-reverse": linear.reverse,
+    "worst-first": worst_first.worst_first,
+    "scoped": scoped.scoped,
+}
+"""Strategies by the name that users give."""
+
+
+class Outcome(str, Enum):
+    """How a search ended, or that it has not."""
+
+    SEARCHING = "searching"
+    MET = "met"
+    NOTHING_TO_DO = "nothing to do"
+    UNREACHABLE = "unreachable"
+    SHORT = "short"
+
+
+@dataclass(frozen=True)
+class Result:
+    """The best that is known; complete when ``outcome`` says so.
+
+    Attributes:
+        config: The start with the raised groups and replaced ranges, reason ``search:<method>``.
+        best: Its evaluation; None while nothing is evaluated.
+        met: Whether it meets the tolerance, with the margin, within the budgets.
+        why: Why each raised group is raised, by name, in network order.
+        said: The outcome in one line.
+    """
+
+    config: PrecisionConfig
+    best: Evaluation | None
+    outcome: Outcome
+    met: bool
+    why: Mapping[str, str]
+    evaluations: int
+    said: str
+
+
+@dataclass(frozen=True)
+class Progress:
+    """After one more evaluation."""
+
+    done: int
+    latest: Evaluation
+    best: Evaluation
+
+
+class Search:
+    """See the module's docstring.
+
+    Args:
+        method: A name of `METHODS`.
+        impacts: Of the groups in the start config, by name; see `trt_tui.core.analysis.Analysis.impacts`.
+        errors: Errors at the groups, a second choice to rank by.
+        ranking: What to rank by, in place of the best that the two allow.
+        presets: Names of `trt_tui.core.search.presets.PRESETS` whose groups are raised to begin with.
+        ranges: Ranges to try before groups are raised: amax by tensor and method.
+        max_raised: Budget: at most this many groups above their defaults, those of the start counted.
+        max_latency: Budget, in the units of ``latency``.
+        latency: An estimate of a config's latency.
+        margin: Least score to pass, beside the criterion's own word.
+        known: Evaluations of the same space and criterion.
+        take_back: Run the `revert` pass.
+
+    Raises:
+        InputError: the method or a preset is not known, or a budget has no meaning.
+    """
+
+    def __init__(
+        self,
+        space: Space,
+        *,
+        method: str = "auto",
+        impacts: Mapping[str, Share] | None = None,
+        errors: Mapping[str, GroupErrors] | None = None,
+        ranking: Ranking | None = None,
+        presets: Iterable[str] = (),
+        ranges: Mapping[str, Mapping[str, float]] | None = None,
+        max_raised: int | None = None,
+        max_latency: float | None = None,
+        latency: Callable[[PrecisionConfig], float] | None = None,
+        margin: float = -math.inf,
+        known: Sequence[Evaluation] = (),
+        take_back: bool = True,
+    ) -> None:
+        if method not in METHODS:
+            raise InputError(f"there is no search method {method!r}", "", f"Choose from {', '.join(METHODS)}.")
+        if max_latency is not None and latency is None:
+            raise InputError("a latency budget needs a latency", "none was measured or can be estimated here",
+                             "Use --max-fp32, or a backend that times what it builds.")
+        if max_raised is not None and max_raised < space.already:
+            raise InputError(f"a budget of {max_raised} layers is used up before the search",
+                             f"the start raises {space.already} already", "Raise --max-fp32, or take layers back.")
+        self.space = space
+        self.method = method
+        self.margin = margin
+        self.latency = latency
+        self.max_raised = max_raised
+        self.max_latency = max_latency
+        self.take_back = take_back
+        self.impacts = dict(impacts or {})
+        self.trying = {tensor: dict(methods) for tensor, methods in (ranges or {}).items()}
+        self.ranking = ranking or best_ranking(space.candidates, self.impacts, errors)
+        self.base = frozenset(preset_groups(space.network, presets)).intersection(space.candidates)
+        self.evaluations: list[Evaluation] = []
+        self._memory: dict[tuple, Evaluation] = {}
+        self._latencies: dict[frozenset[str], float] = {}
+        for one in known:
+            self._remember(one)
+        self._restart()
+
+    # -- ask and tell -------------------------------------------------------------------------------------------
+
+    def ask(self) -> PrecisionConfig | None:
+        """The config to evaluate next, the same until `tell` is called; None when the search is over."""
+        return None if self._asked is None else self.config_of(self._asked.raised, self._asked.ranges)
+
+    @property
+    def asked(self) -> Trial | None:
+        """What `ask` names, as a difference from the start."""
+        return self._asked
+
+    def tell(self, judgement: Judgement) -> Evaluation:
+        """Takes the judgement of what was asked; returns the evaluation."""
+        trial = self._asked
+        if trial is None:
+            raise ValueError("nothing was asked")
+        evaluation = Evaluation(self.space.ordered(trial.raised), judgement, dict(trial.ranges or {}), trial.about,
+                                trial.step, self._latency(trial.raised))
+        self._remember(evaluation)
+        self._advance(evaluation)
+        return evaluation
+
+    def run(self, evaluate: Callable[[PrecisionConfig], Judgement]) -> Iterator[Progress]:
+        """Evaluates until the search is over, yielding after each evaluation."""
+        while (config := self.ask()) is not None:
+            latest = self.tell(evaluate(config))
+            yield Progress(len(self.evaluations), latest, self.best)
+
+    def tighten(self, margin: float) -> None:
+        """Goes on with a stricter criterion: a score of at least ``margin``. Nothing is evaluated again."""
+        self.margin = margin
+        self._restart()
+
+    def _remember(self, evaluation: Evaluation) -> None:
+        if evaluation.key not in self._memory:
+            self._memory[evaluation.key] = evaluation
+            self.evaluations.append(evaluation)
+
+    def _restart(self) -> None:
+        self.outcome = Outcome.SEARCHING
+        self.state = State(self.space.candidates, self.ranking, self.base, self._fits)
+        self._plan = self._steps()
+        self._advance(None)
+
+    def _advance(self, answer: Evaluation | None) -> None:
+        """Lets the strategy go on until it asks for a config that is not known."""
+        while True:
+            try:
+                trial = self._plan.send(answer.judged(self.margin) if answer is not None else None)
+            except StopIteration:
+                self._asked = None
+                return
+            ranges = self.state.ranges if trial.ranges is None else trial.ranges
+            self._asked = replace(trial, ranges=dict(ranges))
+            answer = self._memory.get(self._asked.key)
+            if answer is None:
+                return
+
+    # -- the plan -----------------------------------------------------------------------------------------------
+
+    def _steps(self) -> Generator[Trial, Evaluation, None]:
+        state, everything = self.state, frozenset(self.space.candidates)
+        state.start = yield Trial(frozenset(), step="start")
+        if state.start.passed:
+            self.outcome = Outcome.NOTHING_TO_DO
+            return
+        full = yield Trial(everything, step="all raised")
+        if not full.passed and not self.has_budget:
+            self.outcome = Outcome.UNREACHABLE
+            return
+        if self.trying:
+            yield from _labelled(improve_ranges(state, self.space, self.trying), "ranges")
+        if full.passed:
+            found = state.base
+            if not (yield Trial(found, step="presets")).passed:
+                found = yield from _labelled(METHODS[self.method](state), self.method)
+            if self.take_back:
+                yield from _labelled(revert(state, found), "revert")
+        if not self._meets(self.best):
+            yield from _labelled(greedy.fill(state), "budget")
+        self.outcome = Outcome.MET if self._meets(self.best) else Outcome.SHORT
+
+    @property
+    def how(self) -> str:
+        """What the method does and why, in words."""
+        return auto.choice(self.state) if self.method == "auto" else self.method
+
+    # -- what is known ------------------------------------------------------------------------------------------
+
+    @property
+    def has_budget(self) -> bool:
+        return self.max_raised is not None or self.max_latency is not None
+
+    def _fits(self, raised: frozenset[str]) -> bool:
+        if self.max_raised is not None and self.space.already + len(raised) > self.max_raised:
+            return False
+        return self.max_latency is None or self._latency(raised) <= self.max_latency
+
+    def _latency(self, raised: frozenset[str]) -> float | None:
+        if self.latency is None:
+            return None
+        if raised not in self._latencies:
+            self._latencies[raised] = self.latency(self.config_of(raised))
+        return self._latencies[raised]
+
+    def _meets(self, evaluation: Evaluation | None) -> bool:
+        return (evaluation is not None and evaluation.judged(self.margin).passed
+                and self._fits(frozenset(evaluation.raised)))
+
+    def config_of(self, raised: Iterable[str], ranges: Mapping[str, RangeChoice] | None = None) -> PrecisionConfig:
+        """The config of a trial or of an evaluation."""
+        return self.space.config(self.space.ordered(raised), ranges, f"search:{self.method}")
+
+    @property
+    def best(self) -> Evaluation | None:
+        """Of those that meet the tolerance within the budgets the one with the fewest groups, then the highest score;
+        else the one within the budgets with the highest score."""
+        return min(self.evaluations, key=self._badness, default=None)
+
+    def _badness(self, evaluation: Evaluation) -> tuple:
+        fits = self._fits(frozenset(evaluation.raised))
+        count, score = len(evaluation.raised), -evaluation.score
+        if fits and evaluation.judged(self.margin).passed:
+            return 0, count, evaluation.latency or 0.0, score
+        return (1, score, count) if fits else (2, count, score)
+
+    @property
+    def result(self) -> Result:
+        """The best so far, at any moment."""
+        best, met = self.best, self._meets(self.best)
+        config = self.config_of(best.raised, best.ranges) if best is not None else self.space.start
+        why = {name: self.why(name, best) for name in best.raised} if best is not None else {}
+        return Result(config, best, self.outcome, met, why, len(self.evaluations), self._said(best, met))
+
+    def why(self, name: str, best: Evaluation) -> str:
+        """Why a group of the best set is raised: what happens without it, what it owns, and who put it there."""
+        reasons = []
+        if without := self._without(name, best):
+            low, high = without
+            verb = "fails" if not low.judged(self.margin).passed else "passes"
+            reasons.append(f"without it {_figure(low)} ({verb}), with it {_figure(high)}")
+        share = self.impacts.get(name)
+        if share is not None and math.isfinite(share.owns):
+            reasons.append(f"owns {100 * share.owns:.1f} % of the error at the start")
+        if name in self.base:
+            reasons.append("raised by a preset")
+        return "; ".join(reasons) or f"raised by {self.method}"
+
+    def _without(self, name: str, best: Evaluation) -> tuple[Evaluation, Evaluation] | None:
+        """Evaluations that differ by one group alone, the nearest to the best set."""
+        near = frozenset(best.raised)
+        pairs = []
+        for high in self.evaluations:
+            raised = frozenset(high.raised)
+            if name in raised:
+                low = self._memory.get(Trial(raised - {name}, high.ranges).key)
+                if low is not None:
+                    pairs.append((len(raised ^ near), low, high))
+        return min(pairs, key=lambda pair: pair[0])[1:] if pairs else None
+
+    def _said(self, best: Evaluation | None, met: bool) -> str:
+        if best is None:
+            return "nothing was evaluated"
+        higher, total = self.space.higher.label, len(self.space.candidates)
+        count, figure = len(best.raised), _figure(best)
+        beyond = f" (with a margin of {self.margin:g})" if math.isfinite(self.margin) else ""
+        if self.outcome is Outcome.NOTHING_TO_DO:
+            return f"the start meets the tolerance already: {figure}"
+        if self.outcome is Outcome.UNREACHABLE:
+            full = next(one for one in self.evaluations if len(one.raised) == total)
+            return (f"the tolerance{beyond} cannot be met: even with all {total} groups in {higher} it is "
+                    f"{_figure(full)}")
+        if met:
+            said = f"{count} of {total} groups in {higher} meet the tolerance{beyond}: {figure}"
+        else:
+            said = f"short of the tolerance{beyond}: {count} of {total} groups in {higher} reach {figure}"
+        if self.outcome is Outcome.SEARCHING:
+            said += "; the search is not over"
+        return said
+
+
+def _figure(evaluation: Evaluation) -> str:
+    return evaluation.judgement.figure or f"score {evaluation.score:+.3g}"
+
+
+def _labelled(steps: Steps, step: str) -> Steps:
+    """The same steps, each trial carrying who asks."""
+    answer = None
+    while True:
+        try:
+            trial = steps.send(answer)
+        except StopIteration as stop:
+            return stop.value
+        answer = yield trial if trial.step else replace(trial, step=step)

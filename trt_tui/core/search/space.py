@@ -1,0 +1,92 @@
+"""What a search chooses from: the groups that can be raised, and the config that a choice makes."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from trt_tui.core.network import Network, Outline
+from trt_tui.core.precision import Precision, PrecisionConfig, RangeChoice, rank
+from trt_tui.errors import InputError
+
+
+@dataclass(frozen=True)
+class Space:
+    """The configs between a start and the one with every group raised.
+
+    Attributes:
+        start: What the search begins with; what it gives a higher precision already stays as it is.
+        higher: The precision that groups are raised to.
+        candidates: Names of the groups that can be raised, in network order.
+
+    Raises:
+        InputError: no group can be raised.
+    """
+
+    network: Network | Outline
+    start: PrecisionConfig
+    higher: Precision = Precision.FP32
+    candidates: tuple[str, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        names = tuple(group.name for group in self.network.groups if self.higher in group.allowed
+                      and rank(self.start.precision_of(group)) < rank(self.higher))
+        if not names:
+            raise InputError(
+                f"{self.network.name} has no layer to raise to {self.higher.label}",
+                "every layer runs in it or in a higher precision already" if self.network.groups
+                else "it has no float layer",
+                "Start from a config with layers in INT8, or in FP16 with --precision fp32.")
+        object.__setattr__(self, "candidates", names)
+
+    @cached_property
+    def already(self) -> int:
+        """How many groups the start raises over the defaults."""
+        return len(self.start.raised(self.network))
+
+    def config(self, raised: Iterable[str], ranges: Mapping[str, RangeChoice] | None = None,
+               reason: str = "search") -> PrecisionConfig:
+        """The start with groups raised and ranges replaced; each choice carries the reason."""
+        config = self.start.with_groups((self.network.group(name) for name in raised), self.higher, reason)
+        for tensor, choice in (ranges or {}).items():
+            config = config.with_range(tensor, choice)
+        return config
+
+    def ordered(self, names: Iterable[str]) -> tuple[str, ...]:
+        """Candidates among names, in network order."""
+        wanted = set(names)
+        return tuple(name for name in self.candidates if name in wanted)
+
+
+def groups_named(network: Network | Outline, names: Iterable[str]) -> tuple[str, ...]:
+    """The groups of layers (or groups) that a user names, each once.
+
+    Raises:
+        InputError: the network has no such layer, or it has no float precision of its own.
+    """
+    found: dict[str, None] = {}
+    for name in names:
+        group = network.group_of(name)
+        if group is None and network.has_layer(name):
+            raise InputError(f"layer {name} takes no precision", network.layer(name).note or "it is folded away",
+                             "Name a layer that computes floats; trt-tui inspect lists them.")
+        if group is None:
+            near = difflib.get_close_matches(name, [layer.name for layer in network.layers], 3, 0.5)
+            raise InputError(f"{network.name} has no layer {name}", f"Near: {', '.join(near)}." if near else "",
+                             "trt-tui inspect lists the layers.")
+        found.setdefault(group.name)
+    return tuple(found)
+
+
+def with_sticky(network: Network | Outline, start: PrecisionConfig, layers: Iterable[str],
+                higher: Precision = Precision.FP32) -> PrecisionConfig:
+    """A start in which layers named by the user have the higher precision for good (reason ``search:sticky``).
+
+    Raises:
+        InputError: see `groups_named`.
+    """
+    groups = [network.group(name) for name in groups_named(network, layers)]
+    return start.with_groups((group for group in groups if rank(start.precision_of(group)) < rank(higher)), higher,
+                             "search:sticky")

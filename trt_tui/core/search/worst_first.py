@@ -1,0 +1,17 @@
+"""The layers with the worst errors, one more at a time.
+
+Source: the ``worst-first`` mode that Polygraphy's precision tool once had: layers are compared with FP32 one by one and
+raised in the order of their errors until the network passes. The order is the caller's ranking, which is not taken
+again on the way.
+"""
+
+from __future__ import annotations
+
+from trt_tui.core.search.evaluation import Steps
+from trt_tui.core.search.linear import linear
+from trt_tui.core.search.state import State
+
+
+def worst_first(state: State) -> Steps:
+    """As many evaluations as it raises groups."""
+    return linear(state, state.suspects())
