@@ -96,6 +96,14 @@ async def test_paints_before_the_network_is_open(tmp_path):
         assert "not open yet" in status(main)
 
 
+async def test_a_big_network_shows_its_rows_before_it_is_open(tmp_path):
+    async with opened(tmp_path, answers=()) as (app, main, pilot):
+        app.deliver(messages.Previewed(1, VIT))
+        await settle(pilot)
+        assert app.session.outline is None and main.tree.rows
+        assert "patch_embed" in main.tree.text_of(0)
+
+
 async def test_answers_the_first_questions_without_a_key(tmp_path):
     async with opened(tmp_path) as (app, main, _):
         fp16, int8, config = verdict(main)[2:]

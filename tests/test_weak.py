@@ -373,7 +373,10 @@ def test_tensorrt_builds_what_it_is_told(named_network, name, kind):
     explicit_batch = getattr(trt.NetworkDefinitionCreationFlag, "EXPLICIT_BATCH", None)
     definition = builder.create_network(0 if explicit_batch is None else 1 << int(explicit_batch))
     parser = trt.OnnxParser(definition, log)
-    assert parser.parse(ir.to_proto(network.model).SerializeToString()), parser.get_error(0).desc()
+    parsed = parser.parse(ir.to_proto(network.model).SerializeToString())
+    if not parsed and network.opset > 17 and not hasattr(trt.BuilderFlag, "BF16"):
+        pytest.skip(f"TensorRT {trt.__version__} does not read opset {network.opset}: {parser.get_error(0).desc()}")
+    assert parsed, parser.get_error(0).desc()
     assert tell(trt, definition, **weak.arguments()) == []
     settings = builder.create_builder_config()
     settings.builder_optimization_level = 1

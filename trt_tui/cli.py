@@ -10,6 +10,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ class _Commands(click.Group):
         return super().resolve_command(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return ["open", "demo", "compare", "build", "export", "inspect", "doctor"]
+        return ["open", "demo", "compare", "search", "build", "export", "inspect", "doctor"]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         # Options before the network belong to `open`.
@@ -239,6 +240,83 @@ def compare(model: str, config_path: str | None, force: bool, target: str | None
                 sys.exit(int(ExitCode.TOLERANCE_NOT_MET))
 
 
+@main.command(context_settings=_CONTEXT)
+@_data_options
+@click.option("--tolerance", "tolerances", multiple=True, metavar="TEXT", help="What the result must meet, like "
+              "sqnr>=20, scores:cosine>=0.999, max_abs<=1e-2 or metric>=base-0.01; may be repeated.")
+@click.option("--method", default="auto", show_default=True, metavar="NAME", help="auto, greedy, bisect, "
+              "bisect-reverse, linear, linear-reverse, worst-first or scoped.")
+@click.option("--precision", type=click.Choice(["bf16", "fp16", "int8"]), help="Begin with everything in it, in place "
+              "of a config.  [default: int8]")
+@click.option("--higher", default="fp32", show_default=True, type=click.Choice(["fp32", "fp16", "bf16"]),
+              help="What layers are raised to.")
+@click.option("--preset", "presets", multiple=True, metavar="NAME", help="Layers to begin with: layernorm, softmax, "
+              "ends or embeddings; may be repeated.")
+@click.option("--sticky", multiple=True, metavar="LAYER", help="A layer to raise for good; may be repeated.")
+@click.option("--no-ranges", is_flag=True, help="Do not try other ranges before layers are raised.")
+@click.option("--max-fp32", "max_raised", type=click.IntRange(min=0), metavar="N", help="Raise at most so many layers "
+              "(groups); the best reachable is written.")
+@click.option("--max-latency", type=click.FloatRange(min=0), metavar="MS", help="Stay within this latency, as "
+              "estimated from two engines.")
+@click.option("--max-builds", default=3, show_default=True, type=click.IntRange(min=0), help="Build at most so many "
+              "engines to confirm the result, where engines can run.")
+@click.option("--check", metavar="CMD", help="A command that passes a config by exit code 0; {model} in it is the "
+              "lowered ONNX, {outputs} an .npz of the simulated outputs.")
+@click.option("--markdown", "markdown_path", metavar="OUT", help="Write a report with the evidence; - for stdout.")
+@click.option("-o", "--output", required=True, metavar="OUT", help="precision.json; - for stdout.")
+def search(model: str, config_path: str | None, force: bool, target: str | None, tolerances: tuple[str, ...],
+           method: str, precision: str | None, higher: str, presets: tuple[str, ...], sticky: tuple[str, ...],
+           no_ranges: bool, max_raised: int | None, max_latency: float | None, max_builds: int, check: str | None,
+           markdown_path: str | None, output: str, **arguments: Any) -> None:
+    """Find the fewest layers to raise so that a tolerance is met.
+
+    Exit code 0: it is met. 1: it is not; the best reachable is written.
+    """
+    from trt_tui.core.files import write_atomic
+    from trt_tui.core.precision import Precision, PrecisionConfig
+    from trt_tui.headless import search_session
+    from trt_tui.jobs.messages import Search
+    from trt_tui.report import search_report, search_table
+    from trt_tui.session import found_so_far
+    from trt_tui.target import parse_target
+
+    tolerances = (*tolerances, *([target] if target is not None else []))
+    if not tolerances and check is None:
+        raise InputError("a search needs a tolerance", "none was given",
+                         "Give --tolerance 'sqnr>=20', or a command with --check.")
+    if precision is not None and config_path is not None:
+        raise InputError("a search begins with one thing", "both --config and --precision are given",
+                         "Leave out one of them.")
+    if output == markdown_path == "-":
+        raise InputError("stdout takes one thing", "both -o and --markdown are -", "Write one of them to a file.")
+    for text in tolerances:
+        parse_target(text)
+    for path in (output, markdown_path):
+        _check_place(path)
+    request = Search(PrecisionConfig(), tolerances, method, Precision(higher), presets, sticky, not no_ranges,
+                     max_raised, max_latency, max_builds, check)
+    with search_session(_options(model, 0, arguments), config_path, force,
+                        Precision(precision) if precision else None, request) as session:
+        finding = session.finding
+        session.history.apply(finding.config)
+        for path, text in ((output, session.precision_json), (markdown_path, lambda: search_report(session))):
+            if path is None or path != output and finding.ended is None:
+                continue  # the report is one of a search that could say how it ended
+            if path == "-":
+                click.echo(text(), nl=False)
+            else:
+                write_atomic(Path(path), text())
+                click.echo(f"Wrote {path}", err=True)
+        if not finding.finished:
+            click.echo(f"Stopped; {found_so_far(finding)}. The same command goes on from here.", err=True)
+            sys.exit(int(ExitCode.CANCELLED))
+        if "-" not in (output, markdown_path):
+            click.echo(search_table(session))
+        if not finding.met:
+            click.echo(f"Tolerance not met: {finding.ended.result.said}", err=True)
+            sys.exit(int(ExitCode.TOLERANCE_NOT_MET))
+
+
 def _check_place(path: str | None) -> None:
     """Refuses a place that cannot be written before anything is measured for it."""
     from trt_tui.core.files import cannot_write
@@ -267,6 +345,7 @@ def build(model: str, config_path: str | None, force: bool, precision: str | Non
     """Build a production engine in a config's precisions, or write the network that one is built from."""
     from trt_tui.headless import load_config, ranges_for, write_engine
     from trt_tui.jobs.building import write_typed
+    from trt_tui.jobs.engines import QUICK_LEVEL
 
     if (config_path is None) == (precision is None):
         raise InputError("build needs a config or a precision", "exactly one of --config and --precision is taken",
@@ -291,6 +370,9 @@ def build(model: str, config_path: str | None, force: bool, precision: str | Non
     ranges = ranges_for(options, network, config, ranges)
     if suffix in _ENGINES:
         lines = write_engine(options, config, ranges, Path(output), quick)
+        if quick:
+            lines.append("A quick preview, built with the lowest effort: not for production.")
+            options = replace(options, optimization_level=QUICK_LEVEL)
         lines += _trtexec_lines(network, config, ranges, options, Path(output))
         written = Path(output)
     else:

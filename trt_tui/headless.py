@@ -6,7 +6,8 @@ import queue
 import sys
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 
 from trt_tui.backends.registry import get_backend
@@ -17,7 +18,7 @@ from trt_tui.core.precision import Precision, PrecisionConfig
 from trt_tui.core.samples import Samples, load_samples, parse_shapes, split
 from trt_tui.errors import CancelledError, InputError, TrtTuiError
 from trt_tui.jobs import messages as m
-from trt_tui.session import Session
+from trt_tui.session import Finding, Session, found_so_far
 
 
 class _Bar:
@@ -27,14 +28,30 @@ class _Bar:
         self.shown = 0.0
         self.wrote = False
         self.live = sys.stderr.isatty()
+        self.best = ""
 
     def show(self, event: m.Progress) -> None:
         if not self.live or time.monotonic() - self.shown < 0.1:
             return
-        self.shown = time.monotonic()
         count = f" {event.done}/{event.total}" if event.total else ""
         left = f", {event.left_s:.0f} s left" if event.left_s is not None and event.left_s >= 1 else ""
-        sys.stderr.write(f"\r\x1b[K{event.phase}{count}{left}")
+        self._write(f"{event.phase}{count}{left}")
+
+    def searched(self, finding: Finding) -> None:
+        """How far a search is; where stderr is no terminal, a line for each config that is better."""
+        if finding.best is None:
+            return
+        said = f"best so far: {found_so_far(finding)}"
+        if self.live:
+            if time.monotonic() - self.shown >= 0.1:
+                self._write(f"{finding.progress.done} tried; {said}")
+        elif said != self.best:
+            self.best = said
+            print(f"{finding.progress.done} tried; {said}", file=sys.stderr)
+
+    def _write(self, text: str) -> None:
+        self.shown = time.monotonic()
+        sys.stderr.write(f"\r\x1b[K{text}")
         sys.stderr.flush()
         self.wrote = True
 
@@ -78,6 +95,45 @@ def compare_session(options: m.Options, config_path: str | None, target: str | N
         session.close()
 
 
+@contextmanager
+def search_session(options: m.Options, config_path: str | None, force: bool, precision: Precision | None,
+                   request: m.Search) -> Iterator[Session]:
+    """A session in which a search has come to its end, or was interrupted and holds the best so far.
+
+    Args:
+        precision: What to begin with in place of a config: everything in it.
+        request: What to search; its ``config`` is filled in.
+
+    Raises:
+        TrtTuiError: the child process failed or died, or the search makes no sense.
+        KeyboardInterrupt: it was interrupted before anything was found.
+    """
+    events: queue.Queue[m.Event] = queue.Queue()
+    session = Session(options, events.put, config_path=config_path, target=next(iter(request.tolerances), None),
+                      force=force, resume=False, automatic=False)
+    bar = _Bar()
+    try:
+        session.start()
+        _drain(session, events, bar)
+        for warning in session.warnings:
+            print(f"Warning: {warning}", file=sys.stderr)
+        start = session.config if precision is None else PrecisionConfig.uniform(precision, options.other)
+        session.search(replace(request, config=start))
+        try:
+            _drain(session, events, bar)
+        except KeyboardInterrupt:
+            session.stop_job()
+            with suppress(CancelledError):
+                _drain(session, events, bar)
+        bar.clear()
+        if session.finding.config is None:
+            raise KeyboardInterrupt
+        yield session
+    finally:
+        bar.clear()
+        session.close()
+
+
 def write_engine(options: m.Options, config: PrecisionConfig, ranges: Mapping[str, float], path: Path,
                  quick: bool) -> list[str]:
     """Builds a config's engine in a child process and writes it; returns what to tell the user.
@@ -110,6 +166,8 @@ def _drain(session: Session, events: queue.Queue[m.Event], bar: _Bar) -> None:
         session.apply(event)
         if isinstance(event, m.Progress):
             bar.show(event)
+        elif isinstance(event, m.SearchProgress):
+            bar.searched(session.finding)
         if isinstance(event, m.Cancelled):
             raise CancelledError("stopped")
         if session.error is not None:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trt_tui.core.agreement import fp32_fault, gap_db
 from trt_tui.core.comparison import EngineResult, Verdict
 from trt_tui.core.engine import IDLE, EngineReport
+from trt_tui.core.exporters.markdown import search_markdown
 from trt_tui.core.hierarchy import build_tree, titles
 from trt_tui.core.network import Network
 from trt_tui.core.precision import PrecisionConfig
-from trt_tui.session import Session
+from trt_tui.core.search import Outcome, scoped
+from trt_tui.session import Session, found_in_words
+from trt_tui.target import UPPER
 
 LAYER_ROWS = 20
 RUN_NAMES = {"fp16": "FP16 all", "int8": "INT8 all", "config": "config"}
@@ -184,6 +189,153 @@ def _worst(session: Session, run: str) -> list[str]:
         if errors.warning:
             notes.append(f"{places.get(name, name)}: {errors.warning}")
     return [*table(rows, left=3), *(["", *notes[:LAYER_ROWS]] if notes else [])]
+
+
+# -- a search ---------------------------------------------------------------------------------------------------------
+
+PLOT_WIDTH, PLOT_HEIGHT = 48, 8
+
+
+def search_table(session: Session) -> str:
+    """What a search found: the layers with the reason, ranges, the metric's parts, and the engines that were built."""
+    finding, ended = session.finding, session.finding.ended
+    result, outline = ended.result, session.outline
+    how = f"{ended.how}; " if ended.ranked else ""
+    lines = [search_headline(session), f"  {how}{result.evaluations} evaluation{'s' * (result.evaluations != 1)}"]
+    lines += [f"  {line}" for line in (*search_source(session), *ended.remarks)]
+    if finding.request.method == "scoped" and (rows := scoped.table(ended.evaluations)):
+        lines += ["", scoped.table_text(rows, finding.request.higher.label)]
+    if result.config.groups:
+        rows = [["layer", "operator", "precision", "set by", "why"]]
+        places = titles(build_tree(outline.layers, outline.groups))
+        rows += [[places.get(group.name, group.name), group.operator, choice.precision.label, choice.reason,
+                  result.why.get(group.name, "")] for group in outline.groups
+                 if (choice := result.config.groups.get(group.name)) is not None]
+        lines += ["", *table(rows, left=5)]
+    if result.config.ranges:
+        rows = [["range of", "amax", "method"]]
+        rows += [[tensor, f"{choice.amax:.5g}", choice.method] for tensor, choice in result.config.ranges.items()]
+        lines += ["", *table(rows, left=3)]
+    if len(parts := metric_parts(session)) > 1:
+        lines += ["", *table(parts)]
+    if points := front(session):
+        lines += ["", *table(front_rows(points)), *([""] + plot(points) if len(points) > 1 else [])]
+    return "\n".join(lines)
+
+
+def search_headline(session: Session) -> str:
+    """The outcome in one line."""
+    finding, result = session.finding, session.finding.ended.result
+    said = found_in_words(finding)
+    if result.outcome is Outcome.NOTHING_TO_DO:
+        start = finding.request.config
+        name = "the config" if start.groups or start.ranges else start.quantized.label
+        said = f"{name} meets it already: nothing to do ({result.best.judgement.figure})"
+    tolerances = " and ".join((*finding.request.tolerances,
+                               *([f"check {finding.request.check!r}"] if finding.request.check is not None else [])))
+    return f"{tolerances}: {said}"
+
+
+def search_source(session: Session) -> list[str]:
+    """Where the figures are from: the simulation alone, or confirmed by an engine or not."""
+    confirmed = session.finding.ended.confirmed
+    if confirmed is not None:
+        return [f"its engine {'meets it too' if confirmed else 'does NOT meet it'}"]
+    if session.builder is None or not session.builder.runs:
+        return ["simulated only: no TensorRT runs here to confirm it"]
+    return ["simulated only: no engine of it was judged"]
+
+
+def metric_parts(session: Session) -> list[list[str]]:
+    """The metric's parts in FP32, at the start of the search and as found, with a header."""
+    ended = session.finding.ended
+    columns = [session.reference_metric]
+    columns += [one.judgement.verdict.metric for one in (ended.evaluations[0], ended.result.best)]
+    rows = [["metric", "FP32", "start", "found"]]
+    return rows + [[name, *(f"{one[name]:.4g}" if name in one else "–" for one in columns)] for name in columns[0]]
+
+
+@dataclass(frozen=True)
+class Point:
+    """A config that was built: its figure simulated and as built (in the target's unit), and its latency in ms.
+
+    Attributes:
+        best: No other one is as fast and as accurate.
+    """
+
+    name: str
+    raised: int
+    simulated: str
+    built: str
+    figure: float
+    ms: float
+    megabytes: float | None
+    best: bool = False
+
+
+def front(session: Session) -> list[Point]:
+    """The configs that were built and timed, the fastest first, those on the accuracy-against-latency front marked.
+
+    The front is Pareto's: no other config is faster at the same figure or better at the same latency.
+    """
+    target, points = session.target, []
+    for config, known in session.results.items():
+        engine = known.engine
+        if engine is None or engine.verdict is None or engine.latency_ms is None or target is None:
+            continue
+        figure = target.figure(engine.verdict)
+        if figure is None or engine.quick:
+            continue
+        raised = len(config.raised(session.outline))
+        name = session.names.get(config, "")
+        points.append(Point(name, raised, f"~{target.measured(known.verdict)}" if known.verdict is not None else "–",
+                            target.measured(engine.verdict), -figure if target.kind in UPPER else figure,
+                            engine.latency_ms[0], engine.bytes / 1e6 if engine.bytes is not None else None))
+    points.sort(key=lambda point: (point.ms, -point.figure))
+    return [replace(point, best=not any(
+        other is not point and other.ms <= point.ms and other.figure >= point.figure
+        and (other.ms, other.figure) != (point.ms, point.figure) for other in points)) for point in points]
+
+
+def front_rows(points: Sequence[Point]) -> list[list[str]]:
+    """The points with a letter each, and a header."""
+    rows = [["built", "raised", "simulated", "engine", "ms", "MB", ""]]
+    return rows + [[f"{letter} {point.name}", str(point.raised), point.simulated, point.built, f"{point.ms:.3g}",
+                    "–" if point.megabytes is None else f"{point.megabytes:.1f}", "front" if point.best else ""]
+                   for letter, point in zip(_letters(points), points, strict=True)]
+
+
+def plot(points: Sequence[Point]) -> list[str]:
+    """The points by their letters: latency to the right, accuracy upwards."""
+    finite = [point.figure for point in points if math.isfinite(point.figure)]
+    low, high = (min(finite), max(finite)) if finite else (0.0, 0.0)
+    left, right = min(point.ms for point in points), max(point.ms for point in points)
+
+    def place(value: float, least: float, most: float, cells: int) -> int:
+        share = (min(max(value, least), most) - least) / (most - least) if most > least else 0.5
+        return round(share * (cells - 1))
+
+    grid = [[" "] * PLOT_WIDTH for _ in range(PLOT_HEIGHT)]
+    for letter, point in zip(_letters(points), points, strict=True):
+        row = PLOT_HEIGHT - 1 - place(point.figure, low, high, PLOT_HEIGHT)
+        grid[row][place(point.ms, left, right, PLOT_WIDTH)] = letter
+    lines = [f"  │{''.join(row).rstrip()}" for row in grid]
+    fastest, slowest = f"{left:.3g} ms", f"{right:.3g} ms"
+    return ["  better", *lines, f"  └{'─' * PLOT_WIDTH}", f"   {fastest}{slowest:>{PLOT_WIDTH - len(fastest)}}"]
+
+
+def _letters(points: Sequence[Point]) -> list[str]:
+    return [chr(ord("A") + index % 26) for index in range(len(points))]
+
+
+def search_report(session: Session) -> str:
+    """What a search found, with the evidence, in Markdown."""
+    points = front(session)
+    ended = session.finding.ended
+    lines = [*([ended.how] if ended.ranked else []), *search_source(session), *ended.remarks]
+    return search_markdown(session.outline, ended.result, ended.evaluations,
+                           search_headline(session), lines,
+                           metric_parts(session), front_rows(points), plot(points) if len(points) > 1 else [])
 
 
 def config_markdown(network: Network, config: PrecisionConfig, path: str) -> str:

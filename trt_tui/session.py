@@ -25,11 +25,21 @@ from trt_tui.core.network import Group, Outline, open_network
 from trt_tui.core.precision import History, Precision, PrecisionConfig, RangeChoice, step
 from trt_tui.core.record import comparison_record, engine_record, verdict_record
 from trt_tui.core.samples import parse_shapes
+from trt_tui.core.search import Evaluation, Outcome
 from trt_tui.errors import InputError, TrtTuiError
 from trt_tui.jobs import messages as m
 from trt_tui.jobs.client import Client
 from trt_tui.saved import Saved, Store
 from trt_tui.target import Target, default_target, parse_target
+
+_ENDINGS = (m.SearchEnded, m.Done, m.Cancelled, m.Failed, m.Died)
+"""Events that are taken of a stopped job, too."""
+
+SEARCHING = "the search"
+"""The phase of a search that evaluates configs."""
+
+TOLERANCES = "; "
+"""What stands between several tolerances in a file; the first one is the target when it is read."""
 
 RUNS = ("fp16", "int8", "config")
 """The runs of the verdict, in the order they are shown."""
@@ -49,6 +59,48 @@ class ConfigResults:
     raised_db: tuple[float | None, ...] = ()
     raised_metric: tuple[float | None, ...] = ()
     engine: EngineResult | None = None
+
+
+@dataclass
+class Finding:
+    """A search, and what it has found so far."""
+
+    request: m.Search
+    progress: m.SearchProgress | None = None
+    ended: m.SearchEnded | None = None
+
+    @property
+    def best(self) -> Evaluation | None:
+        """The evaluation of the best config so far; None while nothing is evaluated."""
+        if self.ended is not None:
+            return self.ended.result.best
+        return self.progress.best if self.progress is not None else None
+
+    @property
+    def config(self) -> PrecisionConfig | None:
+        """The best config so far."""
+        if self.best is None:
+            return None
+        return self.ended.result.config if self.ended is not None else self.progress.config
+
+    @property
+    def met(self) -> bool:
+        """Whether the best config meets the tolerance, as built too where its engine was judged."""
+        if self.ended is not None:
+            return self.ended.result.met and self.ended.confirmed is not False
+        return self.progress is not None and self.progress.met
+
+    @property
+    def why(self) -> dict[str, str]:
+        """Why each group is raised, and who set each range, by the name of the group or the tensor."""
+        ranges = self.best.ranges if self.best is not None else {}
+        reasons = self.ended.result.why if self.ended is not None else {}
+        return {**dict.fromkeys(ranges, f"search:{self.request.method}"), **reasons}
+
+    @property
+    def finished(self) -> bool:
+        """Whether it came to its end by itself."""
+        return self.ended is not None and self.ended.result.outcome is not Outcome.SEARCHING
 
 
 class Session:
@@ -105,6 +157,8 @@ class Session:
         self.stats: dict[str, dict[str, TensorStats]] = {}
         self.tried: dict[tuple[str, PrecisionConfig], tuple[m.Option, ...]] = {}
         self.built: PrecisionConfig | None = None
+        self.finding: Finding | None = None
+        self.why: dict[str, str] = {}  # of what the search last taken has set, see Finding.why
         self.target: Target | None = None
         self.job: m.Progress | None = None
         self.job_started: float | None = None
@@ -169,7 +223,7 @@ class Session:
 
     def apply(self, event: m.Event) -> None:
         """Takes an event in. Events of jobs that were stopped are dropped."""
-        if event.job in self._stopped and not isinstance(event, m.Done | m.Cancelled | m.Failed | m.Died):
+        if event.job in self._stopped and not isinstance(event, _ENDINGS):
             return
         handler = getattr(self, f"_on_{type(event).__name__.lower()}", None)
         if handler is None:
@@ -233,7 +287,7 @@ class Session:
         if loaded.ranges and not loaded.stale_ranges:
             self._ask(m.UseRanges(Calibration(loaded.method, loaded.samples, loaded.data_sha256, loaded.ranges)))
         if not self._target_text and loaded.tolerance:
-            self._target_text = loaded.tolerance
+            self._target_text = loaded.tolerance.partition(TOLERANCES)[0]
             self._set_first_target()
         self.save()
 
@@ -318,6 +372,27 @@ class Session:
         self._name(event.config)
         self.save()
 
+    def _on_searchprogress(self, event: m.SearchProgress) -> None:
+        if self.finding is None or not isinstance(self._jobs.get(event.job), m.Search):
+            return
+        self.finding.progress = event
+        self.job = m.Progress(event.job, SEARCHING, event.done, 0)
+
+    def _on_searchended(self, event: m.SearchEnded) -> None:
+        if self.finding is None or self._jobs.get(event.job) is not self.finding.request:
+            return
+        finding, result = self.finding, event.result
+        finding.ended = event
+        self.log.extend((result.said, *event.remarks))
+        if result.best is None:
+            return
+        self.results.setdefault(result.config, ConfigResults()).verdict = result.best.judgement.verdict
+        self._name(result.config)
+        if self.automatic and finding.finished and finding.met and self.config == finding.request.config:
+            self.take_found()
+        if self.config == result.config:
+            self.why = finding.why
+
     def _on_wrote(self, event: m.Wrote) -> None:
         self.notice = f"Wrote {event.path}, {event.bytes / 1e6:.1f} MB."
         self.log.extend(event.lines)
@@ -334,7 +409,8 @@ class Session:
             self.compare()
 
     def _on_cancelled(self, event: m.Cancelled) -> None:
-        self._end(event.job)
+        if isinstance(self._end(event.job), m.Search) and self.finding.config is not None:
+            self._name(self.finding.config)
         self.log.append("Stopped.")
 
     def _on_failed(self, event: m.Failed) -> None:
@@ -481,6 +557,8 @@ class Session:
         """
         if self.building:
             raise InputError("a build is going on", "", "x stops it.")
+        if self.searching and self.builder is not None:
+            raise InputError("a search is going on, which builds engines too", "", "x stops it.")
         self._ask(m.Build(config if config is not None else self.config, quick))
 
     def write_engine(self, config: PrecisionConfig, path: Path, quick: bool = False) -> None:
@@ -500,6 +578,36 @@ class Session:
     @property
     def building(self) -> bool:
         return any(isinstance(request, m.Build | m.WriteEngine) for request in self._jobs.values())
+
+    # -- searching ----------------------------------------------------------------------------------------------
+
+    def search(self, request: m.Search) -> None:
+        """Starts a search; one that runs is replaced. In the app what it finds becomes the config, as one change.
+
+        Raises:
+            InputError: a build is going on.
+        """
+        if self.building:
+            raise InputError("a build is going on", "", "x stops it.")
+        self.finding = Finding(request)
+        self._ask(request)
+
+    @property
+    def searching(self) -> bool:
+        return any(isinstance(request, m.Search) for request in self._jobs.values())
+
+    def take_found(self) -> bool:
+        """Makes the best config of the search current, as one change; False where there is none, or it is already."""
+        finding = self.finding
+        if finding is None or finding.config is None or finding.config == self.config:
+            return False
+        before = self.config.groups
+        changed = [group for group in self.outline.groups
+                   if finding.config.groups.get(group.name) != before.get(group.name)]
+        self.why = finding.why
+        self.results.setdefault(finding.config, ConfigResults()).verdict = finding.best.judgement.verdict
+        self._change(finding.config, changed)
+        return True
 
     # -- targets ------------------------------------------------------------------------------------------------
 
@@ -547,15 +655,7 @@ class Session:
         if path.exists() and not overwrite:
             raise InputError(f"{path} exists", "", "Choose another name, or overwrite it.")
         if kind == "precision.json":
-            evidence = {}
-            result = self.results.get(self.config)
-            if result is not None and result.verdict is not None:
-                evidence["simulated"] = result.verdict
-            if result is not None and result.engine is not None:
-                evidence["engine"] = result.engine
-            config_file.write_config(
-                path, self.outline, self.config, self.calibration, evidence_record(evidence),
-                self.target.text if self.target else "", self.made_with(), sha256=self.sha256)
+            write_atomic(path, self.precision_json())
             return f"Wrote {path}"
         if kind == "markdown":
             write_atomic(path, comparison_markdown(self.record(), self.outline, self.config))
@@ -571,6 +671,23 @@ class Session:
                                    self.calibration.ranges if self.calibration else {}, shapes=shapes)
         beside = f" and {len(written) - 1} files beside it" if len(written) > 1 else ""
         return f"Wrote {written[0]}{beside}"
+
+    def precision_json(self) -> str:
+        """The text of precision.json: the config with ranges, tolerance and evidence."""
+        measured: dict[str, Verdict | EngineResult] = {}
+        result = self.results.get(self.config)
+        if result is not None and result.verdict is not None:
+            measured["simulated"] = result.verdict
+        if result is not None and result.engine is not None:
+            measured["engine"] = result.engine
+        evidence = evidence_record(measured)
+        tolerance = self.target.text if self.target else ""
+        finding = self.finding
+        if finding is not None and finding.ended is not None and finding.config == self.config:
+            evidence["search"] = search_record(finding)
+            tolerance = TOLERANCES.join(finding.request.tolerances)
+        return config_file.config_text(self.outline, self.config, self.calibration, evidence, tolerance,
+                                       self.made_with(), sha256=self.sha256)
 
     def made_with(self) -> dict[str, str]:
         made = {"trt_tui": __version__}
@@ -596,3 +713,38 @@ def evidence_record(evidence: Mapping[str, Verdict | EngineResult]) -> dict:
     """The evidence part of precision.json: judged outputs of the simulation and of the engine, kept apart."""
     return {name: engine_record(one) if isinstance(one, EngineResult) else verdict_record(one)
             for name, one in evidence.items()}
+
+
+def found_so_far(finding: Finding, mark: str = "~") -> str:
+    """The best of a search in words: "3 in FP32, 2 other ranges: met, ~20.4 dB"."""
+    best = finding.best
+    if best is None:
+        return "nothing yet"
+    changed = [f"{len(best.raised)} in {finding.request.higher.label}"]
+    if best.ranges:
+        changed.append(f"{len(best.ranges)} other range{'s' * (len(best.ranges) != 1)}")
+    figure = best.judgement.figure
+    return (f"{', '.join(changed)}: {'met' if finding.met else 'not met'}, "
+            f"{mark if figure[:1].isdigit() else ''}{figure}")
+
+
+def found_in_words(finding: Finding) -> str:
+    """How a search ended, in one line."""
+    result = finding.ended.result
+    if not result.best.ranges or result.outcome is Outcome.NOTHING_TO_DO:
+        return result.said
+    count = len(result.best.ranges)
+    return f"{result.said}, with {count} other range{'s' * (count != 1)}"
+
+
+def search_record(finding: Finding) -> dict:
+    """How a config was found: the method, what it says, why each group is raised, the engines that it was given."""
+    ended, request = finding.ended, finding.request
+    record = {"method": request.method, "how": ended.how, "met": finding.met, "said": ended.result.said,
+              "evaluations": ended.result.evaluations, "candidates": ended.candidates, "why": dict(ended.result.why),
+              "remarks": list(ended.remarks)}
+    if ended.confirmed is not None:
+        record["confirmed_by_engine"] = ended.confirmed
+    if request.check is not None:
+        record["check"] = request.check
+    return record

@@ -28,8 +28,8 @@ _CACHE = b"standin timing cache "
 def fault(model: onnx.ModelProto | None = None) -> str:
     """What shall go wrong: STANDIN_FAULT, else the network's metadata property ``standin``.
 
-    ``no gpu``, ``segfault``, ``out of memory`` (of the build), ``out of memory at run``, and ``fail: NODE`` (no
-    implementation for the engine layer of that node).
+    ``no gpu``, ``wrong driver`` (a GPU, and TensorRT does not start), ``segfault``, ``out of memory`` (of the build),
+    ``out of memory at run``, and ``fail: NODE`` (no implementation for the engine layer of that node).
     """
     properties = {entry.key: entry.value for entry in model.metadata_props} if model is not None else {}
     return os.environ.get("STANDIN_FAULT") or properties.get("standin", "")
@@ -156,7 +156,7 @@ class Builder:
 
     def __init__(self, logger: Bound) -> None:
         self._logger = logger
-        if fault() == "no gpu" and not hasattr(self._trt, "ComputeCapability"):
+        if fault() in ("no gpu", "wrong driver") and not hasattr(self._trt, "ComputeCapability"):
             self._error("CUDA initialization failure with error: 35. Please check your CUDA installation")
             raise TypeError("pybind11::init(): factory function returned nullptr")
 

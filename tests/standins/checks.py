@@ -5,12 +5,10 @@ The environment is that of `tests.standins.environment`; a check prints one JSON
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import json
 import os
 import sys
-import threading
 from pathlib import Path
 
 import numpy as np
@@ -92,12 +90,6 @@ def profiled(builder: object, network: object) -> object:
     return config
 
 
-def built(data: bytes) -> bytes | None:
-    builder, network, _, _ = parsed(data)
-    engine = builder.build_serialized_network(network, profiled(builder, network))
-    return None if engine is None else bytes(engine)
-
-
 def members() -> dict:
     path = Path(standins.__file__).parent / "api" / f"{RELEASE}.json"
     api = json.loads(path.read_text())
@@ -128,47 +120,6 @@ def members() -> dict:
                "set": lambda: setattr(builder, "foo", 1), "method set": lambda: setattr(network, "get_layer", 1),
                "constructor": lambda: trt.IBuilderConfig(), "monitor": lambda: (trt.IProgressMonitor, Monitor())}
     return {"extra": extra, "lacking": lacking, "unknown": {name: raised(one) for name, one in unknown.items()}}
-
-
-def build_and_run(cache: str) -> dict:
-    import onnxruntime
-    from polygraphy.backend import trt as loaders
-    from polygraphy.backend.tensorrt_rtx import CreateConfigRTX
-    from polygraphy.exception import PolygraphyException
-
-    profiles = [loaders.Profile().add("x", (1, 3, 4, 4), (2, 3, 4, 4), (4, 3, 4, 4))]
-    half = hasattr(trt.BuilderFlag, "FP16")
-    engines = []
-    for _ in range(2):
-        common = {"profiles": profiles, "load_timing_cache": cache if Path(cache).exists() else None}
-        config = CreateConfigRTX(use_gpu=True, **common) if RELEASE.startswith("rtx") else loaders.CreateConfig(
-            fp16=half, **common)
-        config = loaders.PostprocessConfig(config, lambda builder, network, made: made.clear_flag(trt.BuilderFlag.TF32))
-        network = loaders.network_from_onnx_bytes(cnn())
-        engines.append(loaders.engine_bytes_from_network(network, config=config, save_timing_cache=cache))
-
-    class Profiler(trt.IProfiler):
-        def __init__(self) -> None:
-            trt.IProfiler.__init__(self)
-            self.times: dict[str, float] = {}
-
-        def report_layer_time(self, layer_name: str, ms: float) -> None:
-            self.times[layer_name] = ms
-
-    profiler, x = Profiler(), seeded(3, 3, 4, 4)
-    with loaders.TrtRunner(loaders.engine_from_bytes(engines[0])) as runner:
-        runner.context.profiler = profiler
-        found = runner.infer({"x": x})["y"]
-        try:
-            runner.infer({"x": seeded(5, 3, 4, 4)})
-            refused = ""
-        except PolygraphyException as error:
-            refused = str(error)
-    expected = onnxruntime.InferenceSession(cnn()).run(None, {"x": x})[0]
-    headers = [standins.header(engine) for engine in engines]
-    return {"difference": float(np.abs(found - expected).max()), "largest": float(np.abs(found).max()),
-            "config": headers[0]["config"], "cached": headers[1]["config"]["timing_cache"], "times": profiler.times,
-            "layers": [layer["name"] for layer in headers[0]["layers"]], "out of profile": refused}
 
 
 def inspect() -> dict:
@@ -205,59 +156,6 @@ def refused() -> dict:
     return found
 
 
-def cancelled() -> dict:
-    class Monitor(trt.IProgressMonitor):
-        def __init__(self) -> None:
-            trt.IProgressMonitor.__init__(self)
-            self.phases: dict[str, str | None] = {}
-            self.open: list[str] = []
-            self.threads: set[int] = set()
-
-        def phase_start(self, phase_name: str, parent_phase: str | None, num_steps: int) -> None:
-            self.phases[phase_name] = parent_phase
-            self.open.append(phase_name)
-
-        def step_complete(self, phase_name: str, step: int) -> bool:
-            self.threads.add(threading.get_ident())
-            return phase_name != "Timing graph nodes"
-
-        def phase_finish(self, phase_name: str) -> None:
-            self.open.remove(phase_name)
-
-    builder, network, _, _ = parsed(cnn())
-    config = profiled(builder, network)
-    monitor = config.progress_monitor = Monitor()
-    return {"engine": builder.build_serialized_network(network, config), "messages": LOG.errors,
-            "phases": monitor.phases, "open": monitor.open, "threads": len(monitor.threads)}
-
-
-def faults(*wanted: str) -> dict:
-    """What the log says of each fault; no engine comes of any."""
-    found = {}
-    for one in wanted:
-        LOG.errors.clear()
-        os.environ["STANDIN_FAULT"] = one
-        with contextlib.suppress(TypeError):
-            assert built(cnn()) is None
-        found[one] = "\n".join(LOG.errors)
-    return found
-
-
-def engines(path: str) -> dict:
-    """What the log says on loading an engine of another release, which ``path`` holds unless this process is the first,
-    on another GPU, and where it was built; leaves its own at ``path``."""
-    found, own = {}, built(cnn())
-    for name, data, device in (("own", own, "8.9"), ("gpu", own, "8.0"), ("cut", own[5:], "8.9"),
-                               ("other", Path(path).read_bytes() if Path(path).exists() else own, "8.9")):
-        LOG.errors.clear()
-        os.environ["STANDIN_DEVICE"] = device
-        engine = trt.Runtime(LOG).deserialize_cuda_engine(data)
-        assert (engine is None) == bool(LOG.errors)
-        found[name] = "\n".join(LOG.errors)
-    Path(path).write_bytes(own)
-    return found
-
-
 def layers() -> dict:
     """Type and metadata of each layer that has metadata, and the networks."""
     models = {"cnn": cnn(), "quantized": quantized()}
@@ -266,24 +164,6 @@ def layers() -> dict:
         _, network, _, _ = parsed(data, 0)
         found[name] = [[layer.type.name, layer.metadata] for layer in network if layer.metadata]
     return {"layers": found, "models": {name: data.hex() for name, data in models.items()}}
-
-
-def integers() -> dict:
-    """An INT64 input: INT32 to a TensorRT that has no INT64."""
-    from polygraphy.backend import trt as loaders
-
-    data = model([helper.make_node("Add", ["x", "w"], ["y"], "add")], [2], [2], kind=TensorProto.INT64,
-                 w=np.array([1, 2**20], np.int64))
-    engine = loaders.engine_from_bytes(built_static(data))
-    dtype = engine.get_tensor_dtype("x").name
-    with loaders.TrtRunner(engine) as runner:
-        found = runner.infer({"x": np.array([3, 4], dtype.lower())})["y"]
-    return {"dtype": dtype, "given": str(found.dtype), "values": found.tolist()}
-
-
-def built_static(data: bytes) -> bytes:
-    builder, network, _, _ = parsed(data)
-    return bytes(builder.build_serialized_network(network, builder.create_builder_config()))
 
 
 def told() -> dict:

@@ -43,7 +43,7 @@ class Runtime:
         from tests.standins.building import fault
 
         self._logger = logger
-        if fault() == "no gpu":
+        if fault() in ("no gpu", "wrong driver"):
             self._error("CUDA initialization failure with error: 35. Please check your CUDA installation")
             raise TypeError("pybind11::init(): factory function returned nullptr")
 

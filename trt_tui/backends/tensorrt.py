@@ -39,6 +39,9 @@ _DETAILS = 400
 """How many of the most detailed messages are kept."""
 
 _LEVELS = {"INTERNAL_ERROR": "error", "ERROR": "error", "WARNING": "warning", "INFO": "info"}
+_CONCLUSIONS = ("Invalid Engine", "Invalid Context", "Invalid network", "Could not deserialize engine")
+"""How Polygraphy's own messages begin after TensorRT has said what is wrong."""
+
 _MEMORY = re.compile(r"out ?of ?memory|insufficient memory|Cuda error 2\b|OOM", re.I)
 _VERSION = re.compile(r"version tag|serialization|different TensorRT version|incompatible|compute capability|"
                       r"built on|platform|magic", re.I)
@@ -248,17 +251,10 @@ class TensorRTRunner:
     """One engine with its execution context; see `trt_tui.core.runner.EngineRunner`."""
 
     def __init__(self, trt, engine, log: _Log) -> None:
-        from polygraphy.backend.trt import TrtRunner
-
         self._trt = trt
         self._engine = engine
         self._log = log
-        self._runner = TrtRunner(engine)
-        with log.collecting(None) as said:
-            try:
-                self._runner.activate()
-            except Exception as error:
-                raise _run_error(said, error) from None
+        self._activate()
         infos = [_tensor_info(trt, engine, engine.get_tensor_name(i)) for i in range(engine.num_io_tensors)]
         modes = [engine.get_tensor_mode(info.name) for info in infos]
         self.inputs = tuple(i for i, mode in zip(infos, modes, strict=True) if mode == trt.TensorIOMode.INPUT)
@@ -267,8 +263,20 @@ class TensorRTRunner:
         self.device_memory: int | None = int(getattr(engine, memory))
         self._placed: tuple[tuple[int, ...], list] | None = None
 
+    def _activate(self) -> None:
+        """Makes the execution context of runs."""
+        from polygraphy.backend.trt import TrtRunner
+
+        self._runner = TrtRunner(self._engine)
+        with self._log.collecting(None) as said:
+            try:
+                self._runner.activate()
+            except Exception as error:
+                raise _run_error(said, error) from None
+
     def run(self, feeds: Mapping[str, np.ndarray], fetch: Sequence[str] | None = None) -> dict[str, np.ndarray]:
         names = [info.name for info in self.outputs] if fetch is None else list(fetch)
+        self._placed = None
         with self._log.collecting(None) as said:
             try:
                 found = self._runner.infer(self._fitted(feeds), check_inputs=False)
@@ -289,24 +297,40 @@ class TensorRTRunner:
         return taken
 
     def layer_times_ms(self, feeds: Mapping[str, np.ndarray], runs: int) -> dict[str, float]:
-        profiler = _profiler(self._trt)
-        context = self._engine.create_execution_context()
-        context.profiler = profiler
         from polygraphy.backend.trt import TrtRunner
 
+        profiler = _profiler(self._trt)
         fitted = self._fitted(feeds)
-        with TrtRunner(context) as runner:
-            runner.infer(fitted, check_inputs=False)
-            profiler.times.clear()
-            for _ in range(runs):
-                runner.infer(fitted, check_inputs=False)
+        self._placed = None
+        # A context holds its optimization profile: the profiled one takes the place of the other.
+        self._runner.deactivate()
+        try:
+            with self._log.collecting(None) as said:
+                try:
+                    context = self._engine.create_execution_context()
+                    if context is None:
+                        raise RuntimeError("there is no execution context")
+                    context.profiler = profiler
+                    with TrtRunner(context) as runner:
+                        runner.infer(fitted, check_inputs=False)
+                        profiler.times.clear()
+                        for _ in range(runs):
+                            runner.infer(fitted, check_inputs=False)
+                except Exception as error:
+                    raise _run_error(said, error) from None
+                finally:
+                    context = None
+        finally:
+            self._activate()
         return {name: total / runs for name, total in profiler.times.items()}
 
     def inspect(self) -> str:
         inspector = self._engine.create_engine_inspector()
-        context = getattr(self._runner, "context", None)
-        if context is not None:
-            inspector.execution_context = context
+        context = self._runner.context
+        for info in self.inputs:  # types and formats are told only once every shape is known
+            if -1 in tuple(context.get_tensor_shape(info.name)):
+                context.set_input_shape(info.name, self._engine.get_tensor_profile_shape(info.name, 0)[1])
+        inspector.execution_context = context
         return inspector.get_engine_information(self._trt.LayerInformationFormat.JSON)
 
     def _fitted(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
@@ -423,7 +447,7 @@ class _Log(logging.Handler):
 def _errors(log: Sequence[tuple[str, str]]) -> str:
     """The errors that were printed, each once, without Polygraphy's own conclusion where TensorRT said something."""
     lines = list(dict.fromkeys(text for level, text in log if level == "error"))
-    told = [line for line in lines if not line.startswith(("Invalid Engine", "Could not", "Failed to"))]
+    told = [line for line in lines if not line.startswith(_CONCLUSIONS)]
     return "\n".join(told or lines)
 
 
@@ -432,8 +456,9 @@ def _build_error(log: Sequence[tuple[str, str]], details: Sequence[str], error: 
         return error
     cause = _errors(log) or str(error)
     if _MEMORY.search(cause):
-        return TrtTuiError("the build ran out of device memory", cause,
-                           "Free the GPU, use a smaller batch (--shapes), or build with a lower optimization level.")
+        return BuildFailed("the build ran out of device memory", cause,
+                           "Free the GPU, use a smaller batch (--shapes), or build with a lower optimization level.",
+                           tuple(details))
     return BuildFailed("TensorRT could not build the engine", cause,
                        "Give the layer another precision, or build with --optimization-level 0; the log has every "
                        "message.",

@@ -165,6 +165,17 @@ class Analysis:
             tally.add(index, self._run(index, gates))
             yield Partial(tally.verdict(with_metric=done in (1, len(indices))), done, len(indices))
 
+    def outputs(self, config: PrecisionConfig, ranges: Mapping[str, float],
+                feeds: Sequence[int] | None = None) -> Iterator[dict[str, np.ndarray]]:
+        """Yields what the config yields at the judged tensors, with a metric also at the other outputs, feed by feed.
+
+        Raises:
+            InputError: an INT8 layer's input has no range.
+        """
+        gates = self._gates(config, ranges)
+        for index in range(len(self.samples)) if feeds is None else feeds:
+            yield self._run(index, gates)
+
     def reference_metric(self, feeds: Sequence[int] | None = None) -> dict[str, float]:
         """The metric of the FP32 network; {} without one."""
         if self.metric is None:

@@ -27,6 +27,12 @@ _SEPARATORS = re.compile(r" \+ | \|\| |, ")
 _COPIES = re.compile(r"(_clone_\d+|_myl\d+_\d+|_copy_output|_copy_input|:\d+)+$")
 _ADDED = re.compile(r"__(?:(?:fp16|bf16|fp32)__)?(?:q|dq|fp16|bf16|fp32|clamped|output)(?:_\d+)?$")
 _QUANTIZING = re.compile(r"__d?q(?:_\d+)?$")
+_LIGHT = ("scale", "pointwise", "pointwisev2", "cast", "kgen")
+"""Types of engine layers that Q, DQ and Casts become where they are on their own."""
+
+_GENERATED = "kgen"
+"""Type of the kernels that TensorRT writes for elementwise work; one behind a product adds its bias, and names it."""
+
 _TYPES = ((re.compile(r"int8\b", re.I), Precision.INT8), (re.compile(r"bf16|bfloat", re.I), Precision.BF16),
           (re.compile(r"half|fp16|float16", re.I), Precision.FP16),
           (re.compile(r"fp32|float(?!8|4)", re.I), Precision.FP32))
@@ -124,7 +130,8 @@ class EngineReport:
             if not layers:
                 continue
             region = any(layer.region for layer in layers)
-            precisions = {layer.precision for layer in layers}
+            products = [layer for layer in layers if layer.type != _GENERATED] or layers
+            precisions = {layer.precision for layer in products}
             times = [layer.ms for layer in layers]
             alone = all(owners.get(node, group.name) == group.name for layer in layers for node in layer.nodes)
             names = {layer.name for layer in layers}
@@ -150,17 +157,16 @@ def read_inspector(text: str, network: Network | Outline) -> EngineReport:
     Raises:
         InputError: it is no such JSON, or the engine was built without detailed profiling verbosity.
     """
+    names = _Names(network)
     try:
-        data = json.loads(text, strict=False)  # 8.6 leaves the separators of its metadata unescaped
-        layers = data["Layers"]
-    except (ValueError, KeyError, TypeError) as error:
+        layers = json.loads(text, strict=False)["Layers"]  # 8.6 leaves the separators of its metadata unescaped
+        if layers and not any(isinstance(layer, dict) for layer in layers):
+            raise InputError("the engine tells the names of its layers only", "it was built without detailed verbosity",
+                             "Build it with trt-tui, or with trtexec --profilingVerbosity=detailed.")
+        read = [_layer(entry, names) for entry in layers]
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise InputError("this is no layer information of an engine", f"{type(error).__name__}: {error}",
                          "It comes from the engine inspector, or trtexec --exportLayerInfo.") from None
-    if layers and not isinstance(layers[0], dict):
-        raise InputError("the engine tells the names of its layers only", "it was built without detailed verbosity",
-                         "Build it with trt-tui, or with trtexec --profilingVerbosity=detailed.")
-    names = _Names(network)
-    read = [_layer(entry, names) for entry in layers]
     named = {node for layer in read if not layer.region for node in layer.nodes}
     return EngineReport(tuple(
         replace(layer, nodes=names.region(layer.name, named) or layer.nodes) if layer.region else layer
@@ -173,17 +179,17 @@ def _layer(entry: Mapping[str, Any], names: _Names) -> EngineLayer:
     outputs = [_type(tensor) for tensor in entry.get("Outputs", ())]
     weights = _word(str((entry.get("Weights") or {}).get("Type", "")))
     region = "ForeignNode" in name and not name.startswith("Reformatting")
-    nodes, quantizes = names.read(name, str(entry.get("Metadata", "")))
+    nodes, quantizes, converts = names.read(name, str(entry.get("Metadata", "")))
     word = kind.lower()
     copy = name.startswith("Reformatting CopyNode")
+    added = not nodes and word in _LIGHT
     if word == "noop":
         which = IDLE
-    elif word == "reformat" or copy:
-        which = REFORMAT
-    elif word in ("quantize", "dequantize") or (
-            quantizes and not nodes and word in ("scale", "pointwise", "pointwisev2")):
+    elif word in ("quantize", "dequantize") or entry.get("Origin") == "QDQ" or added and quantizes:
         which = QDQ
-    elif word == "constant" or not any((*inputs, *outputs)):
+    elif word == "reformat" or copy or added and converts:
+        which = REFORMAT
+    elif word == "constant" or not any((*inputs, *outputs, _untold(entry))):
         which = IDLE
     else:
         which = COMPUTE
@@ -204,7 +210,16 @@ def _precision(inputs: list, outputs: list, weights: Precision | None, region: b
 
 
 def _type(tensor: Mapping[str, Any]) -> Precision | None:
-    return _word(str(tensor.get("Datatype") or tensor.get("Format/Datatype") or ""))
+    return _word(_words(tensor))
+
+
+def _words(tensor: Mapping[str, Any]) -> str:
+    return str(tensor.get("Datatype") or tensor.get("Format/Datatype") or "")
+
+
+def _untold(entry: Mapping[str, Any]) -> bool:
+    """Whether types are left open ("N/A due to dynamic shapes"), as without an execution context that has shapes."""
+    return any(_words(tensor).startswith("N/A") for tensor in (*entry.get("Inputs", ()), *entry.get("Outputs", ())))
 
 
 def _word(text: str) -> Precision | None:
@@ -217,7 +232,6 @@ class _Names:
     def __init__(self, network: Network | Outline) -> None:
         self.index = {layer.name: position for position, layer in enumerate(network.layers)}
         self.order = [layer.name for layer in network.layers]
-        self.group_of = network.group_of
         self.first_use: dict[str, int] = {}
         self.producer: dict[str, int] = {}
         for position, layer in enumerate(network.layers):
@@ -226,18 +240,14 @@ class _Names:
             for tensor in layer.outputs:
                 self.producer[tensor] = position
 
-    def read(self, name: str, metadata: str) -> tuple[tuple[str, ...], bool]:
-        """The layers named, and whether a Q or DQ of the lowering is named."""
+    def read(self, name: str, metadata: str) -> tuple[tuple[str, ...], bool, bool]:
+        """The layers named, whether a Q or DQ of the lowering is named, and whether any node of the lowering is."""
         tokens = _METADATA.findall(metadata) or [
             token for part in _SEPARATORS.split(_REGION.sub("", name)) for token in self._unwrapped(part)]
-        found, quantizes = [], False
-        for token in tokens:
-            known = self._known(token)
-            if known is not None:
-                found.append(known)
-            else:
-                quantizes = quantizes or _QUANTIZING.search(token) is not None
-        return tuple(dict.fromkeys(found)), quantizes
+        known = [self._known(token) for token in tokens]
+        others = [token for token, layer in zip(tokens, known, strict=True) if layer is None]
+        return (tuple(dict.fromkeys(layer for layer in known if layer is not None)),
+                any(_QUANTIZING.search(token) for token in others), any(_ADDED.search(token) for token in others))
 
     def region(self, name: str, named: set[str]) -> tuple[str, ...]:
         """The layers from the first to the last one of a region's name that no other engine layer names.

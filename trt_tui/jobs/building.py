@@ -19,7 +19,7 @@ from trt_tui.core.lowering.typed import lower_typed
 from trt_tui.core.network import Network
 from trt_tui.core.precision import Precision, PrecisionConfig
 from trt_tui.core.runner import BuildSettings, EngineBackend, EngineRunner, Runner
-from trt_tui.errors import InputError
+from trt_tui.errors import InputError, TrtTuiError
 from trt_tui.jobs.cache import EngineCache
 from trt_tui.jobs.engines import QUICK_LEVEL, Engine, Said, Step, Wait, build_engine
 
@@ -108,7 +108,8 @@ def build_and_judge(
     if not backend.capabilities.runs:
         target = settings.compute_capability
         where = f" for compute capability {target[0]}.{target[1]}" if target else ""
-        yield replace(result, note=f"built{where}; it cannot run on this machine")
+        note = "; ".join(filter(None, (f"built{where}; it cannot run on this machine", result.note)))
+        yield replace(result, note=note)
         return
     yield Step("loading the engine")
     with backend.load_engine(engine.data) as runner:
@@ -182,7 +183,10 @@ def _report(runner: EngineRunner, network: Network, feed: Mapping) -> EngineRepo
         report = read_inspector(runner.inspect(), network)
     except InputError:
         return None
-    return report.timed(runner.layer_times_ms(feed, PROFILED_RUNS))
+    try:
+        return report.timed(runner.layer_times_ms(feed, PROFILED_RUNS))
+    except TrtTuiError:  # what was judged stands without the layers' times
+        return report
 
 
 def write_typed(network: Network, config: PrecisionConfig, ranges: Mapping[str, float],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import re
 import tempfile
 import threading
 import time
@@ -14,7 +15,7 @@ from trt_tui.core.exporters.onnx import export_typed
 from trt_tui.core.lowering.explicit import lower_explicit
 from trt_tui.core.lowering.typed import lower_typed
 from trt_tui.core.lowering.weak import lower_weak
-from trt_tui.core.network import Network
+from trt_tui.core.network import Layer, Network
 from trt_tui.core.precision import Precision, PrecisionConfig
 from trt_tui.core.runner import BuildSettings, Capabilities, EngineBackend, Told
 from trt_tui.errors import InputError, TrtTuiError
@@ -249,14 +250,20 @@ def _with_node(error: Exception, network: Network) -> Exception:
     """The error, naming the ONNX node of the layer that its text, or else the last message before it, names."""
     if not isinstance(error, TrtTuiError) or " at node " in error.title:
         return error
-    layers = sorted(network.layers, key=lambda layer: -len(layer.name))
     for text, how in ((error.cause, "it failed at"), *((line, "it was at") for line in reversed(_details(error)))):
-        named = next((layer for layer in layers if layer.name in text), None)
+        named = _named(text.rpartition(" for ")[2], network) or _named(text, network)
         if named is not None:
             error.title = f"{error.title}: {how} {named.name} ({named.op_type})"
             error.args = (error.title,)
             break
     return error
+
+
+def _named(text: str, network: Network) -> Layer | None:
+    """The layer that a text names first ("... for node conv1 + relu1"), of several the one with the longest name."""
+    found = [(match.start(), -len(layer.name), layer) for layer in network.layers if layer.name in text
+             and (match := re.search(rf"(?<![\w/]){re.escape(layer.name)}(?![^\W_]|/)", text))]
+    return min(found, key=lambda one: one[:2])[2] if found else None
 
 
 def _details(error: TrtTuiError) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from trt_tui.core.comparison import EngineResult, GroupErrors, Share, Verdict
 from trt_tui.core.judge import Judged
 from trt_tui.core.network import Outline
 from trt_tui.core.precision import Precision, PrecisionConfig
+from trt_tui.core.search import Evaluation, Result
 
 
 @dataclass(frozen=True)
@@ -129,7 +130,40 @@ class WriteEngine:
     quick: bool = False
 
 
-Request = Open | Calibrate | UseRanges | Compare | WhatIf | TryOptions | Stats | Build | WriteEngine
+@dataclass(frozen=True)
+class Search:
+    """Find the smallest set of groups to raise; answered by `SharesMeasured`, `SearchProgress` and `SearchEnded`.
+
+    Attributes:
+        config: What it begins with; groups that are raised there stay so.
+        tolerances: Target texts that must all be met.
+        method: A name of `trt_tui.core.search.METHODS`.
+        higher: What groups are raised to.
+        presets: Names of `trt_tui.core.search.PRESETS`: their groups are raised to begin with.
+        sticky: Layers that are raised for good.
+        ranges: Try other ranges before groups are raised.
+        max_raised: At most so many groups above their defaults.
+        max_latency: At most so many milliseconds, as estimated from engines.
+        max_builds: At most so many engines are built, where engines can run.
+        check: A command whose exit code 0 passes a config; see `trt_tui.jobs.searching.run_check`.
+        shares: Measure what each group owns, too.
+    """
+
+    config: PrecisionConfig
+    tolerances: tuple[str, ...] = ()
+    method: str = "auto"
+    higher: Precision = Precision.FP32
+    presets: tuple[str, ...] = ()
+    sticky: tuple[str, ...] = ()
+    ranges: bool = True
+    max_raised: int | None = None
+    max_latency: float | None = None
+    max_builds: int = 3
+    check: str | None = None
+    shares: bool = False
+
+
+Request = Open | Calibrate | UseRanges | Compare | WhatIf | TryOptions | Stats | Build | WriteEngine | Search
 
 
 @dataclass(frozen=True)
@@ -311,6 +345,51 @@ class Checked(Event):
 class Built(Event):
     config: PrecisionConfig
     result: EngineResult
+
+
+@dataclass(frozen=True)
+class SearchProgress(Event):
+    """What a search is about to evaluate, and what it knows.
+
+    Attributes:
+        done: Evaluations so far.
+        trying: Groups that are raised in the config to be evaluated.
+        about: The one that it is about, "" where it is about several.
+        step: Who asks: the method, "revert", "ranges" ...
+        latest: The last evaluation.
+        best: The best so far, ``config`` its config, ``met`` whether it meets the tolerance within the budgets.
+    """
+
+    done: int
+    trying: tuple[str, ...]
+    about: str
+    step: str
+    latest: Evaluation | None
+    best: Evaluation | None
+    config: PrecisionConfig
+    met: bool
+
+
+@dataclass(frozen=True)
+class SearchEnded(Event):
+    """What a search found; also where it was stopped, then the outcome of the result is that it is searching.
+
+    Attributes:
+        how: What the method did and why, in words.
+        evaluations: All of them, in their order.
+        candidates: How many groups could be raised.
+        ranked: Whether it came so far that the method was asked.
+        confirmed: Whether the engine of the result meets the tolerance too; None where none was built and judged.
+        remarks: What else to know, in words.
+    """
+
+    result: Result
+    how: str
+    evaluations: tuple[Evaluation, ...]
+    candidates: int
+    ranked: bool = True
+    confirmed: bool | None = None
+    remarks: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

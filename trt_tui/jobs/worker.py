@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import hashlib
+import math
 import os
 import signal
 import sys
@@ -26,9 +27,11 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
+
 import trt_tui
 from trt_tui.backends.registry import get_backend, get_builder
-from trt_tui.core.analysis import Analysis, Partial
+from trt_tui.core.analysis import Analysis, Impact, Partial
 from trt_tui.core.calibration import METHODS, Calibration, calibrate, collect_stats, match_cache, read_cache
 from trt_tui.core.comparison import EngineResult, GroupErrors, Share, Verdict
 from trt_tui.core.files import write_atomic
@@ -44,6 +47,8 @@ from trt_tui.jobs import messages as m
 from trt_tui.jobs.building import Plan, build_and_judge, run_typed
 from trt_tui.jobs.cache import EngineCache, ResultCache
 from trt_tui.jobs.engines import QUICK_LEVEL, Engine, Said, Step, Wait, build_engine
+from trt_tui.jobs.searching import Bench, SearchJob, check_words, run_check
+from trt_tui.target import Target, parse_target
 
 T = TypeVar("T")
 
@@ -52,6 +57,9 @@ REPORT_S = 0.1
 
 RAISED_ROWS = 12
 """For how many of the worst groups the error is measured with everything down to there raised."""
+
+RANKED_ROWS = 8
+"""A search ranks all groups by their impact on as many feeds as hold so many samples."""
 
 LEAST_OWNED = 0.002
 """Groups that own less are not raised together with the worst ones."""
@@ -67,12 +75,14 @@ class Urgency(IntEnum):
     BUILD = 4
     VERDICT = 5
     OPTIONS = 6
-    LAYERS = 7
-    BACKGROUND = 8
+    SEARCH = 7
+    LAYERS = 8
+    BACKGROUND = 9
 
 
 _FIRST_STEP = {m.WhatIf: Urgency.WHAT_IF, m.Compare: Urgency.FIRST_VERDICT, m.Stats: Urgency.STATS,
-               m.Build: Urgency.BUILD, m.WriteEngine: Urgency.BUILD, m.TryOptions: Urgency.OPTIONS}
+               m.Build: Urgency.BUILD, m.WriteEngine: Urgency.BUILD, m.TryOptions: Urgency.OPTIONS,
+               m.Search: Urgency.SEARCH}
 
 Steps = Iterator[Urgency | Wait]
 
@@ -270,6 +280,8 @@ class Worker:
                 yield from self._build(job, request)
             case m.WriteEngine():
                 yield from self._write_engine(job, request)
+            case m.Search():
+                yield from self._search(job, request)
 
     def _open(self, job: int, options: m.Options) -> Steps:
         self.options = options
@@ -517,6 +529,7 @@ class Worker:
             score = analysis.reference_metric(self.feeds)
             self._keep("metric", fp32, score)
         self._send(m.ReferenceMeasured(job, score, self._judged_count()))
+        return score
 
     def _judged_count(self) -> int:
         return sum(self.data.judged.rows(i) for i in self.feeds)
@@ -609,7 +622,7 @@ class Worker:
     # -- what if ------------------------------------------------------------------------------------------------
 
     def _one_verdict(self, job: int, config: PrecisionConfig, phase: str) -> Iterator[Verdict]:
-        """Yields the verdict of one config, complete in the end."""
+        """Yields the verdict of one config, complete in the end; progress is told where the phase has a name."""
         known = self._known("verdict", config, Verdict)
         if known is not None:
             yield known
@@ -618,7 +631,8 @@ class Worker:
         for partial in self._analysis(config).verdict(config, self.ranges, self.feeds):
             if partial.final:
                 self._keep("verdict", config, partial.value)
-            self._progress(job, phase, partial.done, partial.total, since)
+            if phase:
+                self._progress(job, phase, partial.done, partial.total, since)
             yield partial.value
 
     def _what_if(self, job: int, request: m.WhatIf) -> Steps:
@@ -645,7 +659,7 @@ class Worker:
         if now is not Precision.FP32:
             wanted.append(("space", Precision.FP32.label, config.with_groups([group], Precision.FP32)))
         if now is Precision.INT8:
-            ranges = self._group_ranges(job, request, group)
+            ranges = self._group_ranges(job, request, [group])
             for method in METHODS:
                 if method == self.calibration.method:
                     continue
@@ -663,9 +677,9 @@ class Worker:
         if not wanted:
             self._send(m.OptionsMeasured(job, group.name, config, ()))
 
-    def _group_ranges(self, job: int, request: m.TryOptions, group: Group) -> dict[str, dict[str, float]]:
-        """The ranges of a group's activations by every method, by tensor."""
-        tensors = dict.fromkeys(site.tensor for site in group.activations())
+    def _group_ranges(self, job: int, request: m.Request, groups: Sequence[Group]) -> dict[str, dict[str, float]]:
+        """The ranges of the activations of some groups by every method, by tensor."""
+        tensors = dict.fromkeys(site.tensor for group in groups for site in group.activations())
         missing = [tensor for tensor in tensors if tensor not in self.other_ranges]
         if missing:
             stats = collect_stats(self.network.model, missing, self.data.calibration, self.backend,
@@ -687,6 +701,118 @@ class Worker:
         self.other_ranges.update({tensor: dict(one.ranges) for tensor, one in stats.items()})
         self._send(m.StatsMeasured(job, group.name, stats))
         yield Urgency.STATS
+
+    # -- searching ----------------------------------------------------------------------------------------------
+
+    def _search(self, job: int, request: m.Search) -> Steps:
+        """Finds the smallest fix. Nothing that was measured before, by an interrupted search too, is measured again."""
+        targets = [parse_target(text) for text in request.tolerances]
+        self._check_targets(targets)
+        if request.check is not None:
+            check_words(request.check)
+        runs = self.builder is not None and self.builder.capabilities.runs
+        bench = Bench(
+            verdict=lambda config: self._search_verdict(job, config),
+            impacts=lambda config, names: self._impacts(job, config, names, request.shares),
+            ranges=lambda groups: self._ranges_to_try(job, request, groups),
+            build=(lambda config: self._search_engine(job, config)) if runs else None,
+            built=lambda config: self._known_engine(config) is not None,
+            check=(lambda config: self._checked(request.check, config)) if request.check is not None else None,
+            report=lambda work: self._send(work.progress(job)) if self._due("search") else None)
+        work = SearchJob(self.network, request, targets, bench)
+        self._ranges(job, [request.config])
+        if any(target.kind == "metric" for target in targets):
+            score = yield from self._reference_metric(job)
+            base = next(iter(score.values()), None)
+            work.targets = tuple(target.with_base(base) for target in targets)
+        try:
+            yield from work.steps()
+        except (GeneratorExit, CancelledError):
+            self._send(work.ended(job))
+            raise
+        self._send(work.ended(job))
+
+    def _check_targets(self, targets: Sequence[Target]) -> None:
+        """Refuses a tolerance that nothing measured here can meet or miss."""
+        for target in targets:
+            target.check([one.name for one in self.judged])
+            if target.kind == "metric" and self.metric is None:
+                raise InputError(f"the tolerance {target.text} needs a metric", "",
+                                 "Name one with --metric, with labels in the data, or bound another figure.")
+
+    def _search_verdict(self, job: int, config: PrecisionConfig) -> Iterator[Urgency]:
+        """Returns the whole verdict of a config."""
+        whole = None
+        for verdict in self._one_verdict(job, config, ""):
+            whole = verdict
+            yield Urgency.SEARCH
+        return whole
+
+    def _search_engine(self, job: int, config: PrecisionConfig) -> Iterator[Urgency | Wait]:
+        """Returns the engine of a config, built where none is known."""
+        known = self._known_engine(config)
+        if known is None:
+            return (yield from self._made(job, config, self._building(config, False), False))
+        self._send(m.Built(job, config, known))
+        return known
+
+    def _impacts(self, job: int, config: PrecisionConfig, names: Sequence[str], shares: bool) -> Iterator[Urgency]:
+        """Returns what some groups do to the judged outputs, by name: all on few samples, the worst ones on all.
+
+        With ``shares`` what each group owns is measured where it is not known, and sent as it comes.
+        """
+        owned = self._known("shares", config, dict[str, Share]) or {}
+        owns = shares and not owned.keys() >= set(names)
+        both = self._known("impacts", config, dict[str, Impact]) or {}
+        kind = "impacts" if owns else "impacts alone"
+        found = both if owns else both or self._known(kind, config, dict[str, Impact]) or {}
+        order, few, rows = [name for name in self._suspects(config) if name in names], 0, 0
+        while few < len(self.feeds) and rows < RANKED_ROWS:
+            rows += self.data.judged.rows(self.feeds[few])
+            few += 1
+        since, unsent = time.monotonic(), dict(found) if owns else {}
+        try:
+            for partial in self._analysis(config).impacts(config, self.ranges, known=found, order=order,
+                                                          feeds=self.feeds, few=few, owns=owns):
+                found = {**found, **partial.value} if partial.value else found
+                if owns:
+                    unsent.update(partial.value)
+                if unsent and self._due("shares"):
+                    self._send(m.SharesMeasured(job, "config", config, unsent, len(found), len(order)))
+                    unsent = {}
+                self._progress(job, "what each group does to the outputs", partial.done, partial.total, since)
+                if self._due("impacts kept"):
+                    self._keep(kind, config, found)
+                yield Urgency.SEARCH
+        finally:
+            self._keep(kind, config, found)
+        if unsent:
+            self._send(m.SharesMeasured(job, "config", config, unsent, len(found), len(order)))
+        return {name: replace(one, owns=owned[name].owns, kept_db=owned[name].kept_db)
+                if math.isnan(one.owns) and name in owned else one for name, one in found.items()}
+
+    def _ranges_to_try(self, job: int, request: m.Search, groups: Sequence[Group]) -> dict[str, dict[str, float]]:
+        """The ranges of the inputs of some groups by other methods than the calibration's."""
+        known = self._group_ranges(job, request, groups)
+        return {tensor: {method: amax for method, amax in by_method.items() if amax != self.ranges.get(tensor)}
+                for tensor, by_method in known.items()}
+
+    def _checked(self, command: str, config: PrecisionConfig) -> Iterator[Urgency | Wait]:
+        """Returns the exit code of the user's command for a config, kept as long as the files it names are the same."""
+        files = [Path(word).read_bytes() for word in check_words(command) if Path(word).is_file()]
+        key = self._key("check", config, command, files)
+        code = self.cache.get(key, int)
+        if code is None:
+            fetched: dict[str, list[np.ndarray]] = {}
+            for outputs in self._analysis(config).outputs(config, self.ranges, self.feeds):
+                for tensor, array in outputs.items():
+                    fetched.setdefault(tensor, []).append(np.atleast_1d(array))
+                yield Urgency.SEARCH
+            joined = {tensor: np.concatenate(arrays) for tensor, arrays in fetched.items()}
+            code = yield from run_check(command, self.network, config, self.ranges, joined, self.arrived.set)
+            self.cache.put(key, code)
+        yield Urgency.SEARCH
+        return code
 
     # -- building -----------------------------------------------------------------------------------------------
 

@@ -73,7 +73,15 @@ def can_ask(main: MainScreen) -> str:
 
 
 def can_build(main: MainScreen) -> str:
-    return can_ask(main) or ("a build is going on: x stops it" if main.session.building else "")
+    if reason := can_ask(main):
+        return reason
+    if main.session.searching and main.session.builder is not None:
+        return "a search is going on, which builds too: x stops it"
+    return "a build is going on: x stops it" if main.session.building else ""
+
+
+def can_find(main: MainScreen) -> str:
+    return "" if main.session.searching else can_build(main)
 
 
 def can_preview(main: MainScreen) -> str:
@@ -170,9 +178,9 @@ ACTIONS: tuple[Action, ...] = (
            "Change", one_group, 15),
     Action("undo", ("z",), "undo", "Undo the last change", "Change", can_undo, 40),
     Action("redo", ("full_stop",), "redo", "Redo what was undone", "Change", can_redo),
-    Action("view", ("t",), "view", "Tree, worst first, blocks", "Look", opened, 35),
+    Action("view", ("t",), "view", "Tree, worst first, blocks", "Look", opened, 41),
     Action("colour", ("v",), "colour by", "Colour by share, isolated or accumulated error; of FP16, INT8 or the config",
-           "Look", opened, 36),
+           "Look", opened, 42),
     Action("sort", ("s",), "sort", "Sort by the newest figures; again: network order", "Look", opened),
     Action("copy", ("y",), "copy name", "Copy the full name to the clipboard (OSC 52)", "Look", has_row),
     Action("pane_tree", ("1",), "tree", "Go to the tree", "Look"),
@@ -181,6 +189,8 @@ ACTIONS: tuple[Action, ...] = (
     Action("pane_configs", ("4",), "configs", "Go to the configs", "Look", opened),
     Action("build", ("b",), "build", "Build the config with the backend and judge it by its own outputs", "Work",
            can_build, 20),
+    Action("find", ("a",), "fix", "Find the fewest layers to raise so that the target is met; again: take the "
+           "best so far over", "Work", can_find, 18),
     Action("preview", ("f6",), "preview", "Quick build, a preview: with the lowest effort, slower than production",
            "Work", can_preview),
     Action("engine", ("i",), "engine", "What the engine is made of: its layers and times, and what to check", "Look",

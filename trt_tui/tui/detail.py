@@ -163,15 +163,18 @@ def _set_by(session: Session, config: PrecisionConfig, group: Group) -> str:
     default = config.default_for(group).label
     if choice is None:
         return f"default {default}"
-    who = {"user": "you", "file": "the file"}.get(choice.reason, choice.reason.replace("search:", "search, method "))
+    who = {"user": "you", "file": "the file"}.get(choice.reason, choice.reason)
     at = session.changed_at.get(group.name)
     when = time.strftime(", %H:%M", time.localtime(at)) if at is not None else ""
-    return f"{choice.precision.label} by {who}{when}; default {default}"
+    why = session.why.get(group.name, "") if choice.reason.startswith("search:") else ""
+    return f"{choice.precision.label} by {who}{when}{': ' if why else ''}{why}; default {default}"
 
 
-def _range_note(config: PrecisionConfig, group: Group) -> str:
-    methods = {config.ranges[site.tensor].method for site in group.activations() if site.tensor in config.ranges}
-    return f"range by {', '.join(sorted(methods))}" if methods else ""
+def _range_note(session: Session, config: PrecisionConfig, group: Group) -> str:
+    tensors = [site.tensor for site in group.activations() if site.tensor in config.ranges]
+    methods = {config.ranges[tensor].method for tensor in tensors}
+    who = {session.why[tensor] for tensor in tensors if tensor in session.why}
+    return f"range by {', '.join(sorted(methods))}{', set by ' if who else ''}{', '.join(who)}" if methods else ""
 
 
 def _best_ranges(session: Session, options: Sequence[Option]) -> list[Option]:
@@ -209,7 +212,7 @@ def _short_detail(session: Session, found: Figures, group: Group, width: int) ->
     if sentences:
         label = engines.DIFFERS if engines.is_marked(shown, group, found.asked(group)) else "made"
         return [*lines, _labelled(label, "; ".join(sentences), width, "stale" if shown.stale else "")]
-    note = _range_note(found.config, group)
+    note = _range_note(session, found.config, group)
     lines.append(_labelled("set", _set_by(session, found.config, group) + (f"; {note}" if note else ""), width, "dim"))
     return lines
 
@@ -236,7 +239,7 @@ def _long_detail(session: Session, found: Figures, group: Group, width: int) -> 
     for index, option in enumerate(option_spans(session, group, max(10, width - 10))):
         lines.append([(" try      " if index == 0 else " " * 10, "dim"), *option])
     lines += _engine_lines(session, found, group, width)
-    note = _range_note(found.config, group)
+    note = _range_note(session, found.config, group)
     lines += _wrapped("set", _set_by(session, found.config, group) + (f"; {note}" if note else ""), width)
     shape = found.model.outline.shapes.get(group.tail)
     if shape is not None:

@@ -16,7 +16,7 @@ from trt_tui.core.engine import COMPUTE, EngineReport, Made
 from trt_tui.core.hierarchy import Blocks, FoldedRow, GroupRow, LayerRow, Row, Scope, blocks, build_tree
 from trt_tui.core.network import Group, Outline
 from trt_tui.core.precision import Precision, PrecisionConfig, rank
-from trt_tui.session import ConfigResults, Session
+from trt_tui.session import SEARCHING, ConfigResults, Finding, Session, found_so_far
 from trt_tui.tui import engines
 from trt_tui.tui.known import (
     RUN_TITLES,
@@ -55,6 +55,9 @@ class View(Enum):
 GLYPHS = "█▓▒░·"
 BAD_GLYPH = "!"
 UNKNOWN_GLYPH = "?"
+FOUND = "↑"
+TRIED = "»"
+"""Marks of a search: in the best set so far, about to be tried."""
 SHARE_BANDS = (0.20, 0.05, 0.01, 0.002)
 DECIBEL_BANDS = (10.0, 20.0, 30.0, 40.0)
 LOUD = 2
@@ -283,6 +286,7 @@ class Figures:
         made: What the engine made of each group, by name.
         made_of: Name of the config that the engine was built from where that is another one, "" where it is this one.
         scope_differs: How many groups below a scope run in another precision than asked, by path.
+        marks: `FOUND` or `TRIED` of groups, by name, while a search runs.
         times: Measured milliseconds by group, and ``scope_times`` by scope; both empty where none were measured.
     """
 
@@ -306,6 +310,7 @@ class Figures:
     scope_differs: dict[str, int] = field(default_factory=dict)
     times: Mapping[str, float] = field(default_factory=dict)
     scope_times: Mapping[str, float] = field(default_factory=dict)
+    marks: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
     def weights(self) -> dict[str, float]:
@@ -399,8 +404,9 @@ class Figures:
         position, raised = self.raised.get(group.name, (0, ""))
         reason = row.refused if Precision.FP16 in group.refusals else ""
         text = "NaN" if bad and self.measure is not Measure.OWNS else "" if value is None else self.value_text(value)
-        return Cells(" ", glyph, style, self.model.titles[group.name] if full else row.label,
-                     "dim" if quiet else "", group.operator, f"{asked.label}{arrow}", "strong" if arrow else "dim",
+        name = self.model.titles[group.name] if full else row.label
+        return Cells(self.marks.get(group.name, " "), glyph, style, name, "dim" if quiet else "", group.operator,
+                     f"{asked.label}{arrow}", "strong" if arrow else "dim",
                      made, self._made_style(made.endswith(engines.DIFFERS)), text, "dim" if style == "band4" else style,
                      bar, raised, self._cost(self.model.macs[group.name], self.times.get(group.name)), reason)
 
@@ -457,14 +463,25 @@ def figures(session: Session, model: TreeModel, measure: Measure, run: str,
     config = session.config
     result = Figures(model, config, measure, run, values, frozenset(stale), frozenset(bad),
                      _raised(results_of(session, config_of(session, run))),
-                     calm=run == "config" and _is_met(session))
+                     calm=run == "config" and is_met(session))
     result.top = max([0.05, *(value for value in values.values())]) if measure is Measure.OWNS else 0.0
+    if session.searching and run == "config":
+        result.marks = search_marks(session)
     _add_engine(session, result)
     _sum_scopes(result)
     return result
 
 
-def _is_met(session: Session) -> bool:
+def search_marks(session: Session) -> dict[str, str]:
+    """What a search that runs says of groups: those of the best so far, and the one that is tried."""
+    progress = session.finding.progress
+    if progress is None:
+        return {}
+    best = progress.best.raised if progress.best is not None else ()
+    return {**({progress.about: TRIED} if progress.about else {}), **dict.fromkeys(best, FOUND)}
+
+
+def is_met(session: Session) -> bool:
     """Whether the config meets the target, in simulation and as built where it was built."""
     engine = engine_of(session, "config")
     return met(session, verdict_of(session, "config")) is True and (
@@ -583,8 +600,9 @@ def row_line(cells: Cells, depth: int, columns: Columns, cursor: bool) -> Line:
     """One line of the tree."""
     indent = "  " * min(depth, max(0, columns.name // 4))
     room = columns.name - len(indent) - 2
+    mark_style = "key" if cells.mark == FOUND else "dim"
     line: Line = [
-        (">" if cursor else " ", "strong"), (cells.glyph, cells.glyph_style), (f" {indent}{cells.mark} ", "dim"),
+        (">" if cursor else " ", "strong"), (cells.glyph, cells.glyph_style), (f" {indent}{cells.mark} ", mark_style),
         (shorten(cells.name, room).ljust(room) + " ", cells.name_style),
     ]
     if not cells.operator and not cells.asked and not cells.value:
@@ -615,6 +633,8 @@ def tree_title(model: TreeModel | None, view: View, session: Session, shown: int
     left = {View.TREE: "1 Tree", View.WORST: "1 Worst first", View.BLOCKS: "1 Blocks"}[view]
     if shown is not None:
         left += f" ─ {shown} of {len(model.group_rows)} match, esc clears"
+    elif session.searching and session.finding.progress is not None:
+        left += f" ─ {FOUND} raised in the best so far, {TRIED} being tried"
     elif measure is not Measure.OWNS or run != "config":
         left += f" ─ {measure.value}{' error' if measure is not Measure.OWNS else ''} in {RUN_TITLES[run]}"
     else:
@@ -754,6 +774,8 @@ def job_line(session: Session, last: str = "", elapsed: float = 0.0) -> Line:
     job = session.job
     if job is None:
         return [(" ⋯ ", "key"), ("starting", "")] if session.busy else [(f" {last}", "dim")]
+    if session.searching and job.phase == SEARCHING:
+        return _search_line(session.finding)
     line: Line = [(" ⋯ ", "key"), (job.phase, "")]
     if job.total:
         line.append((f" {job.done}/{job.total}", ""))
@@ -762,6 +784,14 @@ def job_line(session: Session, last: str = "", elapsed: float = 0.0) -> Line:
     if job.left_s is not None and job.left_s >= 1:
         line.append((f", {duration(job.left_s)} left", "dim"))
     return line
+
+
+def _search_line(finding: Finding) -> Line:
+    """What a search does, how far it is, and the best so far."""
+    progress = finding.progress
+    tried = shorten(progress.about, 24) if progress.about else f"{len(progress.trying)} raised"
+    return [(" ⋯ ", "key"), (f"{progress.step or 'search'}: {tried}, {progress.done} tried; best so far: ", ""),
+            (found_so_far(finding, SIMULATED), "strong" if progress.met else "")]
 
 
 def next_step(session: Session, found: Figures | None, cursor: str = "") -> str:
@@ -775,6 +805,8 @@ def next_step(session: Session, found: Figures | None, cursor: str = "") -> str:
         return "" if session.busy else "next: f5 compares"
     if session.building:
         return "x stops the build"
+    if session.searching:
+        return "a takes the best so far"
     if after := engines.next_step(session):
         return after
     reached = met(session, verdict)

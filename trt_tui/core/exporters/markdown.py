@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from trt_tui.core.network import Network
+    from trt_tui.core.network import Network, Outline
     from trt_tui.core.precision import PrecisionConfig
+    from trt_tui.core.search import Evaluation, Result
 
 WORST_ROWS = 15
 """How many layers of a run are listed."""
@@ -194,6 +195,36 @@ def _config(config: PrecisionConfig, network: Network) -> list[str]:
         lines += ["", *_table(("tensor", "range", "set by"), [
             (_code(tensor), _number(choice.amax), _text(choice.method)) for tensor, choice in config.ranges.items()])]
     return lines
+
+
+def search_markdown(network: Outline, result: Result, evaluations: Sequence[Evaluation], headline: str,
+                    notes: Sequence[str], metric: Sequence[Sequence[str]], engines: Sequence[Sequence[str]],
+                    plot: Sequence[str]) -> str:
+    """The report of a search: the config with the reasons, and every evaluation as evidence.
+
+    Args:
+        evaluations: All of the search, in its order.
+        headline: The outcome in one line.
+        notes: How it was found, where its figures are from, what else to know.
+        metric: Rows of the metric's parts, a header first.
+        engines: Rows of the configs that were built, a header first.
+        plot: Lines that draw these.
+    """
+    lines = [f"# The smallest fix of {_text(network.name)}", "", f"{_text(headline)}.", ""]
+    lines += [*(f"- {_text(note)}" for note in notes), "", "## Config", "", *_config(result.config, network), ""]
+    if result.why:
+        rows = [(_code(name), _text(why)) for name, why in result.why.items()]
+        lines += ["## Why", "", *_table(("layer", "why it is raised"), rows), ""]
+    for title, (header, *rows) in (("Metric", metric or [()]), ("Engines", engines or [()])):
+        if rows:
+            lines += [f"## {title}", "", *_table(header, [tuple(map(_text, row)) for row in rows]), ""]
+    if plot:
+        lines += ["```text", *plot, "```", ""]
+    rows = [(str(number), _text(one.step), str(len(one.raised)), _code(one.about), _text(one.judgement.figure),
+             "passes" if one.passed else "fails") for number, one in enumerate(evaluations, 1)]
+    lines += ["## Evaluations", "", "Each is simulated, on the same samples.", "",
+              *_table(("", "step", "raised", "about", "figure", "tolerance"), rows)]
+    return "\n".join(lines).rstrip() + "\n"
 
 
 # -- cells ----------------------------------------------------------------------------------------------------------

@@ -19,11 +19,13 @@ from trt_tui.core.network import Group
 from trt_tui.core.precision import OFFERED, Precision, PrecisionConfig
 from trt_tui.errors import TrtTuiError
 from trt_tui.jobs import messages
+from trt_tui.session import Finding, found_in_words, found_so_far
 from trt_tui.target import parse_target
 from trt_tui.tui import actions, detail, engines, known, spans, state, verdict
 from trt_tui.tui.screens.configs import ConfigList, ConfigsPage
 from trt_tui.tui.screens.dialogs import ErrorDialog, Item, Page, Picker, Prompt, Question
 from trt_tui.tui.screens.export import ExportDialog
+from trt_tui.tui.screens.find import FindDialog
 from trt_tui.tui.screens.help import HelpPage
 from trt_tui.tui.screens.log import LogPage
 from trt_tui.tui.state import Figures, Measure, TreeModel, View, VisibleRow
@@ -94,6 +96,8 @@ class MainScreen(Screen):
         self._made_of: tuple = ()
         self._followed = 0.0
         self._looked: tuple[str, PrecisionConfig] | None = None
+        self._marks: Mapping[str, str] = {}
+        self._told_of: Finding | None = None
         self._stale_figures = False
         self._update: Timer | None = None
         self._rest: Timer | None = None
@@ -181,6 +185,7 @@ class MainScreen(Screen):
             self._stale_figures |= self.following
         elif isinstance(event, messages.Cancelled):
             self.last_word = "stopped; the last results stay"
+            self._search_ended()
         elif isinstance(event, messages.Built):
             self._phase = f"built {known.config_name(self.session, event.config)}"
             self.last_word = f"✓ {self._phase}"
@@ -191,6 +196,13 @@ class MainScreen(Screen):
             code = "" if event.exit_code is None else f" with exit code {event.exit_code}"
             self._fail(event, "The worker process ended by itself", f"It ended{code}. {event.log}".strip(),
                        "Nothing is lost: press f5 to measure again; o shows the log.")
+        elif isinstance(event, messages.SearchProgress) and self.session.searching:
+            self._phase = "search"
+            if (marks := state.search_marks(self.session)) != self._marks:
+                self._marks, self._stale_figures = marks, True
+        elif isinstance(event, messages.SearchEnded):
+            self._stale_figures = True
+            self._search_ended()
         elif isinstance(event, messages.Progress):
             if event.phase != self._phase:
                 self._phase, self._phase_since = event.phase, time.monotonic()
@@ -236,7 +248,8 @@ class MainScreen(Screen):
             return
         session, width = self.session, self.size.width
         self._open_model()
-        if self.model is not None and (figures or self.figures is None):
+        figures = figures or self.figures is None  # of a network that was opened just now
+        if self.model is not None and figures:
             self._stale_figures = False
             self._measure()
         self.query_one("#header", Lines).lines = [verdict.header_line(session, width)]
@@ -752,13 +765,6 @@ class MainScreen(Screen):
         self.draw_status()
 
     def do_target(self) -> None:
-        def check(text: str) -> str:
-            try:
-                parse_target(text)
-            except TrtTuiError as error:
-                return f"{error.cause}. {error.next_step}"
-            return ""
-
         def typed(text: str | None) -> None:
             if text is not None:
                 self.session.set_target(text)
@@ -768,7 +774,85 @@ class MainScreen(Screen):
         note = "sqnr>=20 (dB, worst output), cosine>=0.999, agreement>=0.99"
         if self.session.reference_metric:
             note += ", metric>=base-0.01, metric>=base-1%"
-        self.app.push_screen(Prompt("Target", target.text if target is not None else "sqnr>=20", note, check), typed)
+        self.app.push_screen(Prompt("Target", target.text if target is not None else "sqnr>=20", note,
+                                    self._wrong_target), typed)
+
+    def _wrong_target(self, text: str) -> str:
+        """What is wrong with a target as it is typed, "" where nothing is."""
+        try:
+            parse_target(text)
+        except TrtTuiError as error:
+            return f"{error.cause}. {error.next_step}"
+        return ""
+
+    def do_find(self) -> None:
+        session = self.session
+        if session.searching:
+            self._ask_to_take(f"Take the best so far over, and end the search? {found_so_far(session.finding)}.")
+            return
+        if state.is_met(session):
+            self.say(f"{known.config_name(session)} meets the target already: nothing to find; g changes the target",
+                     "")
+            return
+
+        def chosen(answer: tuple[str, messages.Search] | None) -> None:
+            if answer is not None:
+                tolerance, request = answer
+                if session.target is None or tolerance != session.target.text:
+                    session.set_target(tolerance)
+                self._find(request)
+
+        self.app.push_screen(FindDialog(session, known.config_name(session), self._wrong_target), chosen)
+
+    def _find(self, request: messages.Search) -> None:
+        try:
+            self.session.search(request)
+        except TrtTuiError as error:
+            self.app.push_screen(ErrorDialog(error.title, error.cause, error.next_step))
+        self.last_word = ""
+        self.draw()
+
+    def _ask_to_take(self, question: str) -> None:
+        """Asks whether what a search found becomes the config; if so, a search that still runs ends."""
+        finding = self.session.finding
+        if finding.config is None:
+            self.say("nothing was found yet")
+            return
+
+        def answered(yes: bool | None) -> None:
+            if not yes:
+                return
+            self._told_of = finding
+            if self.session.searching and self.session.finding is finding:
+                self.session.stop_job()
+            if self.session.take_found():
+                self._changed()
+            self.say(f"{known.config_name(self.session)}: {found_so_far(finding)}; z takes it back", "")
+
+        self.app.push_screen(Question(question, "take it", "leave it"), answered)
+
+    def _search_ended(self) -> None:
+        """Says once what a search found; where it was stopped, asks whether to take that."""
+        session, finding = self.session, self.session.finding
+        if finding is None or finding is self._told_of or finding.ended is None and session.searching:
+            return
+        self._told_of = finding
+        if not finding.finished:
+            if finding.config not in (None, session.config):
+                self._ask_to_take(f"Take what the search found? {found_so_far(finding)}.")
+            return
+        result = finding.ended.result
+        self.last_word = f"✓ {result.said}"
+        if result.config == session.config:
+            if result.config == finding.request.config:
+                self.say(f"nothing to do: {result.said}", "")
+            else:
+                if self.following and result.why:
+                    self._go_to(next(iter(result.why)))
+                self.say(f"{known.config_name(session)}: {found_in_words(finding)}; z takes it back", "")
+        else:
+            why = "" if finding.met else "; its engine misses it" if finding.ended.confirmed is False else ""
+            self.say(f"{result.said}{why}; c lists it as {known.config_name(session, result.config)}")
 
     # -- configs and files --------------------------------------------------------------------------------------
 

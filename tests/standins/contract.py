@@ -1,0 +1,414 @@
+"""What every backend that builds engines does, and what it tells the builder.
+
+`tests.test_tensorrt_backend` runs this file with pytest in a process of each release, since a process serves one; the
+environment is that of `tests.standins.environment`, or a machine's own where STANDIN_RELEASE is not set. CONTRACT names
+the backend. What the builder was told is read out of the engines of stand-ins, so those tests are skipped elsewhere.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from tests import networks, standins
+from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
+from trt_tui.backends.tensorrt import TensorRTBackend, _errors
+from trt_tui.core.engine import COMPUTE, read_inspector
+from trt_tui.core.exporters.onnx import export_typed
+from trt_tui.core.network import Network, open_network
+from trt_tui.core.precision import Precision, PrecisionConfig
+from trt_tui.core.runner import BuildSettings, EngineBackend, EngineRunner
+from trt_tui.errors import CancelledError, InputError, TrtTuiError
+from trt_tui.jobs.engines import lower_for
+
+RELEASE = os.environ.get("STANDIN_RELEASE", "")
+FP32, FP16, BF16, INT8 = (PrecisionConfig.uniform(one) for one in
+                          (Precision.FP32, Precision.FP16, Precision.BF16, Precision.INT8))
+PROFILE = {"image": ((1, 3, 32, 32), (2, 3, 32, 32), (4, 3, 32, 32))}
+SETTINGS = BuildSettings(PROFILE)
+
+told_only = pytest.mark.skipif(not RELEASE, reason="only a stand-in tells what it was told")
+
+
+@pytest.fixture(scope="module")
+def backend() -> TensorRTBackend:
+    return TensorRTBackend(os.environ["CONTRACT"])
+
+
+@pytest.fixture(scope="module")
+def network(tmp_path_factory: pytest.TempPathFactory) -> Network:
+    path = tmp_path_factory.mktemp("network") / "small_resnet.onnx"
+    onnx.save(networks.small_resnet(), path)
+    return open_network(path)
+
+
+@pytest.fixture(scope="module")
+def lowered(backend: EngineBackend, network: Network, tmp_path_factory: pytest.TempPathFactory) -> Callable:
+    """Writes what a config becomes for the backend; returns the file and what is told beside it."""
+
+    def lower(config: PrecisionConfig, weak: bool = False) -> tuple:
+        made = lower_for(network, config, dict.fromkeys(network.activations, 4.0), backend.capabilities, "it", weak)
+        folder = tmp_path_factory.mktemp("lowered")
+        return export_typed(made.model, network, folder / "network.onnx").path, made.told
+
+    return lower
+
+
+@pytest.fixture(scope="module")
+def built(backend: EngineBackend, lowered: Callable) -> Callable[..., bytes]:
+    def build(config: PrecisionConfig, settings: BuildSettings = SETTINGS, weak: bool = False) -> bytes:
+        path, told = lowered(config, weak)
+        return backend.build(path, settings, told)
+
+    return build
+
+
+@pytest.fixture(scope="module")
+def fp32(built: Callable[..., bytes]) -> bytes:
+    return built(FP32)
+
+
+@pytest.fixture
+def runner(backend: EngineBackend, fp32: bytes) -> EngineRunner:
+    with backend.load_engine(fp32) as loaded:
+        yield loaded
+
+
+def images(count: int = 2) -> dict[str, np.ndarray]:
+    return {"image": networks.random_images(np.random.default_rng(count), (count, 3, 32, 32))}
+
+
+def saved(model: onnx.ModelProto, folder: Path) -> Path:
+    path = folder / "model.onnx"
+    onnx.save(model, path)
+    return path
+
+
+def told_of(backend: EngineBackend) -> object:
+    """What an FP32 network is built with where no precision is told."""
+    if backend.capabilities.strong:
+        return None
+    from trt_tui.core.lowering.explicit import Explicit
+
+    return Explicit({}, {}, {}, frozenset(), ())
+
+
+# -- the contract -----------------------------------------------------------------------------------------------------
+
+
+def test_an_fp32_engine_computes_what_onnx_runtime_does(runner: EngineRunner, network: Network) -> None:
+    with OnnxRuntimeBackend("cpu", threads=2).load(network.model) as reference:
+        for count in (1, 2, 4):
+            wanted, found = (one.run(images(count))["logits"] for one in (reference, runner))
+            assert found.shape == (count, 10) and found.dtype == np.float32
+            np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-4)
+
+
+def test_inputs_and_outputs_are_the_networks(runner: EngineRunner) -> None:
+    assert [(info.name, info.dtype, info.shape) for info in (*runner.inputs, *runner.outputs)] == [
+        ("image", np.float32, (-1, 3, 32, 32)), ("logits", np.float32, (-1, 10))]
+    assert runner.device_memory >= 0
+
+
+def test_latency_is_of_the_feeds_that_it_is_asked_for(runner: EngineRunner) -> None:
+    small, large = images(1), images(4)
+    assert runner.latency_ms(small) > 0
+    runner.run(large)
+    assert runner.latency_ms(small) > 0
+    assert tuple(runner._runner.context.get_tensor_shape("image")) == (1, 3, 32, 32)
+
+
+def test_the_profiler_and_the_inspector_name_the_same_layers(runner: EngineRunner, network: Network) -> None:
+    report = read_inspector(runner.inspect(), network)
+    times = runner.layer_times_ms(images(), 3)
+    assert set(times) == {layer.name for layer in report.layers} and min(times.values()) >= 0
+    assert sum(share for _, share in report.timed(times).shares().values()) == pytest.approx(1, abs=0.2)
+    made = report.made(network)
+    assert {group.name for group in network.groups if group.quantizable} <= set(made)
+    assert {one.precision for one in made.values()} == {Precision.FP32}
+
+
+def test_an_int8_engine_is_told_apart(backend: EngineBackend, built: Callable, network: Network) -> None:
+    config = INT8.with_groups([network.group("/layer1/conv2/Conv")], Precision.FP32)
+    with backend.load_engine(built(config)) as runner:
+        made = read_inspector(runner.inspect(), network).made(network)
+        assert np.isfinite(runner.run(images())["logits"]).all()
+    for name in ("/conv1/Conv", "/layer2/conv2/Conv", "/fc/Gemm"):
+        assert made[name].precision is Precision.INT8, name
+    assert made["/layer1/conv2/Conv"].precision is Precision.FP32
+
+
+def test_a_build_tells_how_far_it_is_and_heeds_a_stop(backend: EngineBackend, lowered: Callable) -> None:
+    path, told = lowered(FP32)
+    steps: list[tuple[str, int, int]] = []
+    data = backend.build(path, SETTINGS, told, step=lambda *step: bool(steps.append(step)) or True)
+    assert data
+    assert bool(steps) == backend.capabilities.reports_progress
+    if steps:
+        assert all(0 <= done <= total for _, done, total in steps)
+        with pytest.raises(CancelledError):
+            backend.build(path, SETTINGS, told, step=lambda phase, done, total: False)
+        assert backend.build(path, SETTINGS, told), "it builds again after a stop"
+
+
+def test_what_the_builder_prints_is_passed_on(backend: EngineBackend, lowered: Callable, capfd) -> None:
+    path, told = lowered(FP32)
+    said: list[tuple[str, str]] = []
+    backend.build(path, SETTINGS, told, message=lambda level, text: said.append((level, text)))
+    assert {level for level, _ in said} <= {"info", "warning", "error"} and "info" in {level for level, _ in said}
+    assert not any("\x1b" in text or text.startswith("[") for _, text in said)
+    shown = capfd.readouterr()
+    assert shown.out == "" and "[TRT]" not in shown.err
+
+
+def test_a_dynamic_input_without_a_profile_is_named(backend: EngineBackend, lowered: Callable) -> None:
+    path, told = lowered(FP32)
+    with pytest.raises(InputError, match="input image has dynamic dimensions") as raised:
+        backend.build(path, BuildSettings(), told)
+    assert "?x3x32x32" in raised.value.cause and "--shapes image:" in raised.value.next_step
+
+
+def test_feeds_outside_the_profile_are_an_error_that_says_so(runner: EngineRunner) -> None:
+    with pytest.raises(TrtTuiError, match="could not run") as raised:
+        runner.run(images(5))
+    assert "image" in raised.value.cause and "--shapes" in raised.value.next_step
+    assert runner.run(images())["logits"].shape == (2, 10)
+
+
+def test_an_operator_that_it_does_not_know_is_named_with_its_node(backend: EngineBackend, tmp_path: Path) -> None:
+    model = networks.with_custom_operator()
+    node = next(node for node in model.graph.node if node.domain)
+    with pytest.raises(InputError, match="does not take this network") as raised:
+        backend.build(saved(model, tmp_path), BuildSettings(), told_of(backend))
+    assert node.name in raised.value.title and node.op_type in str(raised.value)
+
+
+def test_a_file_that_is_no_network_is_refused(backend: EngineBackend, tmp_path: Path) -> None:
+    path = tmp_path / "broken.onnx"
+    path.write_bytes(b"nonsense")
+    with pytest.raises(InputError, match=r"broken\.onnx|this network"):
+        backend.build(path, BuildSettings(), told_of(backend))
+
+
+def test_a_foreign_engine_is_refused(backend: EngineBackend, fp32: bytes) -> None:
+    for data in (b"nonsense" * 40, fp32[5:]):
+        with pytest.raises(InputError, match="cannot load this engine") as raised:
+            backend.load_engine(data)
+        assert raised.value.cause and "See log" not in raised.value.cause
+
+
+def test_integer_inputs_are_given_in_the_engines_type(backend: EngineBackend, tmp_path: Path) -> None:
+    table = np.arange(12, dtype=np.float32).reshape(4, 3)
+    graph = helper.make_graph(
+        [helper.make_node("Gather", ["table", "index"], ["row"], "/gather"),
+         helper.make_node("Relu", ["row"], ["y"], "/relu")], "lookup",
+        [helper.make_tensor_value_info("index", TensorProto.INT64, [2])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2, 3])],
+        [onnx.numpy_helper.from_array(table, "table")])
+    path = saved(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path)
+    with backend.load_engine(backend.build(path, BuildSettings(), told_of(backend))) as runner:
+        found = runner.run({"index": np.array([3, 1])})["y"]
+        np.testing.assert_array_equal(found, table[[3, 1]])
+        if runner.inputs[0].dtype == np.int32:
+            with pytest.raises(InputError, match="input index does not fit"):
+                runner.run({"index": np.array([1 << 40, 1])})
+
+
+def test_a_release_without_typed_graphs_has_to_be_told(backend: EngineBackend, lowered: Callable) -> None:
+    if not backend.capabilities.strong:
+        with pytest.raises(ValueError, match="told"):
+            backend.build(lowered(FP32)[0], SETTINGS)
+
+
+# -- what goes wrong in a stand-in --------------------------------------------------------------------------------
+
+
+@told_only
+def test_a_layer_without_an_implementation_is_in_the_error(backend, lowered, monkeypatch) -> None:
+    monkeypatch.setenv("STANDIN_FAULT", "fail: /layer2/conv1/Conv")
+    path, told = lowered(FP32)
+    with pytest.raises(TrtTuiError, match="could not build") as raised:
+        backend.build(path, SETTINGS, told)
+    assert "/layer2/conv1/Conv" in raised.value.cause and "Invalid Engine" not in raised.value.cause
+    assert "/layer2/conv1/Conv" in raised.value.details[-1]
+    monkeypatch.delenv("STANDIN_FAULT")
+    assert backend.build(path, SETTINGS, told)
+
+
+@told_only
+@pytest.mark.parametrize("level", ["build", "run", "profile"])
+def test_too_little_memory_is_said(backend, lowered, fp32, monkeypatch, level) -> None:
+    path, told = lowered(FP32)
+    runner = backend.load_engine(fp32) if level == "profile" else None
+    monkeypatch.setenv("STANDIN_FAULT", "out of memory" if level == "build" else "out of memory at run")
+    with pytest.raises(TrtTuiError, match="device memory") as raised:
+        {"build": lambda: backend.build(path, SETTINGS, told), "run": lambda: backend.load_engine(fp32),
+         "profile": lambda: runner.layer_times_ms(images(), 3)}[level]()
+    assert "17179869184" in raised.value.cause and "Invalid" not in raised.value.cause
+
+
+@told_only
+def test_an_engine_of_another_gpu_is_refused(backend, fp32, monkeypatch) -> None:
+    if backend.capabilities.compute_capabilities:
+        pytest.skip("its GPU decides earlier whether it can run engines")
+    monkeypatch.setenv("STANDIN_DEVICE", "7.5")
+    with pytest.raises(InputError, match="cannot load this engine") as raised:
+        backend.load_engine(fp32)
+    assert "7.5" in raised.value.cause and raised.value.next_step == "Build it again here."
+
+
+@told_only
+def test_a_builder_that_does_not_start_says_why(backend, lowered, monkeypatch) -> None:
+    path, told = lowered(FP32)
+    if backend.capabilities.compute_capabilities:
+        pytest.skip("its builder needs no driver")
+    monkeypatch.setenv("STANDIN_FAULT", "wrong driver")
+    with pytest.raises(TrtTuiError, match="does not start") as raised:
+        backend.build(path, SETTINGS, told)
+    assert raised.value.exit_code == 3 and "error: 35" in raised.value.cause
+
+
+def test_polygraphys_conclusions_are_left_out_where_tensorrt_said_something() -> None:
+    said = [("error", "Invalid Engine. Please ensure"), ("info", "x"), ("error", "Error Code 10"), ("error", "x"),
+            ("error", "Error Code 10")]
+    assert _errors(said) == "Error Code 10\nx"
+    assert _errors(said[:2]) == "Invalid Engine. Please ensure"
+    assert _errors([("error", "Could not find any implementation for node a"), said[0]]).endswith("for node a")
+
+
+# -- what the builder is told -------------------------------------------------------------------------------------
+
+
+def told(engine: bytes) -> dict:
+    return standins.header(engine)["config"]
+
+
+def float_flags(engine: bytes) -> set[str]:
+    return set(told(engine)["flags"]) - {"TF32"}
+
+
+@told_only
+def test_fp32_is_told_nothing_but_tf32(built) -> None:
+    plain, with_tf32 = told(built(FP32)), told(built(FP32, replace(SETTINGS, tf32=True)))
+    assert plain["flags"] == [] and with_tf32["flags"] == ["TF32"]
+    for one in (plain, with_tf32):
+        assert one["layer_precisions"] == one["output_types"] == one["dynamic_ranges"] == {}
+        assert one["profiling_verbosity"] == "DETAILED" and not one["calibrator"]
+        assert one["network_flags"] == (["EXPLICIT_BATCH"] if RELEASE == "8.6.1" else ["STRONGLY_TYPED"])
+
+
+@told_only
+def test_typed_networks_take_no_flags_and_q_dq_without_types_take_fp16_and_int8(built) -> None:
+    for config, flags in ((FP16, {"FP16"}), (INT8, {"FP16", "INT8"}),
+                          (PrecisionConfig.uniform(Precision.INT8, Precision.FP32), {"INT8"})):
+        engine = built(config)
+        assert float_flags(engine) == ({*flags, "OBEY_PRECISION_CONSTRAINTS"} if RELEASE == "8.6.1" else set())
+        assert told(engine)["dynamic_ranges"] == {}
+
+
+@told_only
+def test_a_release_without_typed_graphs_is_told_float_precisions_by_layer(built, network) -> None:
+    raised = network.group("/layer1/conv1/Conv")
+    config = told(built(INT8.with_groups([raised], Precision.FP32)))
+    if RELEASE != "8.6.1":
+        assert config["layer_precisions"] == config["output_types"] == {}
+        return
+    assert {config["layer_precisions"][name] for name in raised.layers} == {"FLOAT"}
+    assert {config["output_types"][f"{name}:0"] for name in raised.layers} == {"FLOAT"}
+    assert config["layer_precisions"]["/avgpool/GlobalAveragePool"] == "HALF"
+    assert not {"/conv1/Conv", "/layer2/conv1/Conv", "/fc/Gemm"} & set(config["layer_precisions"])
+
+
+@told_only
+def test_weak_builds_are_told_ranges(backend, built, network, lowered) -> None:
+    if not backend.capabilities.weak:
+        with pytest.raises(InputError, match="--weak"):
+            lowered(INT8, weak=True)
+        return
+    engine = built(INT8.with_groups([network.group("/layer1/conv1/Conv")], Precision.FP32), weak=True)
+    config = told(engine)
+    assert float_flags(engine) == {"FP16", "INT8", "OBEY_PRECISION_CONSTRAINTS"}
+    assert config["network_flags"] == (["EXPLICIT_BATCH"] if RELEASE == "8.6.1" else [])
+    assert config["dynamic_ranges"]["image"] == [-4, 4] and not config["calibrator"]
+    assert config["layer_precisions"]["/layer1/conv1/Conv"] == "FLOAT"
+    with backend.load_engine(engine) as runner:
+        made = read_inspector(runner.inspect(), network).made(network)
+    assert made["/conv1/Conv"].precision is Precision.INT8
+    assert made["/layer1/conv1/Conv"].precision is Precision.FP32
+
+
+@told_only
+def test_bf16_is_refused_where_there_is_none(backend, built, lowered) -> None:
+    if RELEASE == "8.6.1":
+        with pytest.raises(InputError, match="asks for BF16"):
+            lowered(BF16)
+        with pytest.raises(InputError, match="asks for BF16"):
+            lowered(BF16, weak=True)
+    else:
+        assert float_flags(built(BF16)) == set()
+        if backend.capabilities.weak:
+            assert float_flags(built(BF16, weak=True)) == {"BF16", "OBEY_PRECISION_CONSTRAINTS"}
+
+
+@told_only
+def test_settings_reach_the_builder(built) -> None:
+    engine = built(FP32, replace(SETTINGS, optimization_level=1, tactic_sources=("jit_convolutions",)))
+    assert told(engine)["builder_optimization_level"] == 1
+    assert told(engine)["tactic_sources"] == ["JIT_CONVOLUTIONS"]
+    assert standins.header(engine)["profiles"] == [{"image": [list(shape) for shape in PROFILE["image"]]}]
+    assert told(built(FP32))["builder_optimization_level"] == 3
+    assert told(built(FP32, replace(SETTINGS, tactic_sources=())))["tactic_sources"] == []
+    with pytest.raises(InputError, match="unknown tactic source magic") as raised:
+        built(FP32, replace(SETTINGS, tactic_sources=("magic",)))
+    assert "JIT_CONVOLUTIONS" in raised.value.cause
+
+
+@told_only
+def test_the_timing_cache_is_read_and_written(built, tmp_path) -> None:
+    settings = replace(SETTINGS, timing_cache=tmp_path / "timing.cache")
+    first = told(built(FP32, settings))["timing_cache"]
+    assert settings.timing_cache.stat().st_size > 0 and first["found"] == 0
+    second = told(built(FP32, settings))["timing_cache"]
+    assert second["found"] == (0 if RELEASE.startswith("rtx") else first["missed"])
+    settings.timing_cache.write_bytes(b"nonsense")
+    assert told(built(FP32, settings))["timing_cache"]["found"] == 0
+
+
+@told_only
+def test_a_compute_capability_is_for_rtx(backend, built) -> None:
+    wanted = replace(SETTINGS, compute_capability=(8, 6))
+    if not backend.capabilities.compute_capabilities:
+        with pytest.raises(InputError, match="builds for the GPU it runs on"):
+            built(FP32, wanted)
+        return
+    assert told(built(FP32))["compute_capabilities"] == ["CURRENT"]
+    assert told(built(FP32, wanted))["compute_capabilities"] == ["SM86"]
+    with pytest.raises(InputError, match=r"capability 9\.0") as raised:
+        built(FP32, replace(SETTINGS, compute_capability=(9, 0)))
+    assert "8.9" in raised.value.cause
+
+
+@told_only
+def test_capabilities_are_those_of_the_release(backend) -> None:
+    has = backend.capabilities
+    assert (has.strong, has.weak, has.bf16, has.reports_progress) == {
+        "8.6.1": (False, True, False, False), "10.16.1": (True, True, True, True),
+        "11.4.0": (True, False, True, True), "rtx-1.7.1": (True, False, True, True)}[RELEASE]
+    assert has.runs and has.builds and not has.simulates
+    assert bool(has.compute_capabilities) == RELEASE.startswith("rtx")
+    assert backend.device == "Stand-in GPU" and backend.device in backend.stamp and backend.version in backend.stamp
+
+
+@told_only
+def test_layers_of_the_lowering_alone_do_not_count_as_computing(backend, built, network) -> None:
+    with backend.load_engine(built(INT8)) as runner:
+        report = read_inspector(runner.inspect(), network)
+    assert report.count("qdq") > 0
+    assert all(layer.nodes for layer in report.layers if layer.kind == COMPUTE)

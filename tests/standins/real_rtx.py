@@ -1,0 +1,114 @@
+"""What the backend does with the real TensorRT-RTX, which builds without a GPU.
+
+`tests.test_rtx_backend` runs this file with pytest in a process of its own: Polygraphy serves one TensorRT a process.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import onnx
+import pytest
+
+from tests import networks
+from trt_tui.backends import cuda
+from trt_tui.backends.tensorrt import TensorRTBackend
+from trt_tui.core.exporters.onnx import export_typed
+from trt_tui.core.precision import Precision, PrecisionConfig
+from trt_tui.core.runner import BuildSettings
+from trt_tui.errors import BackendUnavailableError, CancelledError, InputError
+from trt_tui.jobs.engines import build_engine, lower_for
+
+ADA = BuildSettings({"image": ((1, 3, 32, 32), (2, 3, 32, 32), (4, 3, 32, 32))}, compute_capability=(8, 9),
+                    optimization_level=0)
+
+
+@pytest.fixture(scope="module")
+def rtx():
+    return TensorRTBackend("tensorrt-rtx")
+
+
+@pytest.fixture(scope="module")
+def resnet(named_network):
+    return named_network("small_resnet")
+
+
+@pytest.fixture
+def lowered(rtx, resnet, tmp_path):
+    def lower(config: PrecisionConfig):
+        made = lower_for(resnet, config, dict.fromkeys(resnet.activations, 4.0), rtx.capabilities, "RTX")
+        return export_typed(made.model, resnet, tmp_path / "network.onnx").path
+
+    return lower
+
+
+def test_it_is_strongly_typed_and_builds_for_named_gpus(rtx) -> None:
+    has = rtx.capabilities
+    assert has.strong and not has.weak and has.builds and has.bf16
+    assert (8, 9) in has.compute_capabilities and all(len(one) == 2 for one in has.compute_capabilities)
+    assert rtx.version.startswith("1.")
+
+
+@pytest.mark.parametrize("precision", [Precision.FP32, Precision.FP16, Precision.BF16, Precision.INT8])
+def test_every_precision_builds(rtx, lowered, precision) -> None:
+    said: list[tuple[str, str]] = []
+    steps: list[tuple[str, int, int]] = []
+    data = rtx.build(lowered(PrecisionConfig.uniform(precision)), ADA,
+                     step=lambda *step: bool(steps.append(step)) or True, message=lambda *line: said.append(line))
+    assert len(data) > 10_000
+    assert steps and all(0 <= done <= total for _, done, total in steps)
+    assert said and not [text for level, text in said if level == "error"]
+
+
+def test_a_stop_ends_the_build(rtx, lowered) -> None:
+    path = lowered(PrecisionConfig.uniform(Precision.FP16))
+    seen: list[str] = []
+
+    def step(phase: str, done: int, total: int) -> bool:
+        seen.append(phase)
+        return len(seen) < 3
+
+    with pytest.raises(CancelledError):
+        rtx.build(path, ADA, step=step)
+    assert len(rtx.build(path, ADA)) > 10_000
+
+
+def test_which_gpu_to_build_for_has_to_be_said_and_served(rtx, lowered) -> None:
+    path = lowered(PrecisionConfig.uniform(Precision.FP32))
+    with pytest.raises(InputError, match=r"capability 3\.5") as raised:
+        rtx.build(path, replace(ADA, compute_capability=(3, 5)))
+    assert "8.9" in raised.value.cause
+    if not rtx.capabilities.runs:
+        with pytest.raises(InputError, match="no GPU to build for") as raised:
+            rtx.build(path, replace(ADA, compute_capability=None))
+        assert "--compute-capability" in raised.value.next_step
+
+
+def test_an_engine_is_not_loaded_without_a_gpu(rtx, lowered) -> None:
+    if rtx.capabilities.runs:
+        pytest.skip(f"it runs on {rtx.device}")
+    data = rtx.build(lowered(PrecisionConfig.uniform(Precision.FP32)), ADA)
+    with pytest.raises(BackendUnavailableError, match="cannot run on this machine") as raised:
+        rtx.load_engine(data)
+    try:
+        cuda.first_device()
+    except BackendUnavailableError:
+        assert "no GPU is visible" in raised.value.cause
+
+
+def test_what_it_refuses_is_named(rtx, lowered, tmp_path) -> None:
+    with pytest.raises(InputError, match="input image has dynamic dimensions"):
+        rtx.build(lowered(PrecisionConfig.uniform(Precision.FP32)), replace(ADA, profile={}))
+    model = networks.with_custom_operator()
+    node = next(node for node in model.graph.node if node.domain)
+    onnx.save(model, tmp_path / "custom.onnx")
+    with pytest.raises(InputError, match="does not take this network") as raised:
+        rtx.build(tmp_path / "custom.onnx", replace(ADA, profile={}))
+    assert node.name in raised.value.title and node.op_type in raised.value.title
+
+
+def test_a_weak_build_is_refused(rtx, resnet) -> None:
+    making = build_engine(rtx, resnet, PrecisionConfig.uniform(Precision.FP16), {}, ADA, cache=None,
+                          wake=lambda: None, weak=True)
+    with pytest.raises(InputError, match="--weak cannot be honoured"):
+        list(making)

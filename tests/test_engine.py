@@ -1,0 +1,293 @@
+"""trt_tui.core.engine: what the inspector of each release says, as layers, groups and shares."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from tests.networks import Builder, floats
+from trt_tui.core.engine import COMPUTE, IDLE, QDQ, REFORMAT, EngineLayer, EngineReport, read_inspector
+from trt_tui.core.precision import Precision
+from trt_tui.errors import InputError
+
+FP32, FP16, BF16, INT8 = Precision.FP32, Precision.FP16, Precision.BF16, Precision.INT8
+REAL = Path(__file__).parent / "inspector" / "8.6-h200-scenes-fp16.json"
+
+
+@pytest.fixture(scope="module")
+def resnet(named_network):
+    return named_network("small_resnet")
+
+
+@pytest.fixture(scope="module")
+def abc(opened):
+    """Nodes a to f: MatMul, Relu, MatMul, Add with a, Relu, Softmax."""
+    b = Builder()
+    weight = b.kernel("w", (8, 8), 8)
+    a = b.node("MatMul", ["x", weight], name="a")
+    c = b.node("MatMul", [b.node("Relu", [a], name="b"), b.kernel("v", (8, 8), 8)], name="c")
+    e = b.node("Relu", [b.node("Add", [c, a], name="d")], name="e")
+    b.node("Softmax", [e], name="f", output="y")
+    return opened(b.model([floats("x", 4, 8)], [floats("y", 4, 8)]))
+
+
+def tensors(*kinds: str, typed: bool = False) -> list[dict]:
+    """Tensors of a layer: up to TensorRT 10 with one word for type and format, from 11 on with two."""
+    if typed:
+        return [{"Name": "t", "Dimensions": [1], "Datatype": kind, "Format": "(Linear) Row major linear format"}
+                for kind in kinds]
+    return [{"Name": "t", "Location": "Device", "Dimensions": [1], "Format/Datatype": kind} for kind in kinds]
+
+
+def entry(name: str, kind: str, metadata: str = "", inputs: tuple = ("Float",), outputs: tuple = ("Float",),
+          typed: bool = False, **more: object) -> dict:
+    return {"Name": name, "LayerType": kind, "Inputs": tensors(*inputs, typed=typed),
+            "Outputs": tensors(*outputs, typed=typed), "TacticName": f"tactic of {name}", "Metadata": metadata, **more}
+
+
+def read(network, *entries: dict, **more: object) -> tuple[EngineLayer, ...]:
+    return report(network, *entries, **more).layers
+
+
+def report(network, *entries: dict, **more: object) -> EngineReport:
+    return read_inspector(json.dumps({"Layers": list(entries), **more}), network)
+
+
+def onnx_layers(*names: str, separator: str = "\x1e") -> str:
+    return separator.join(f"[ONNX Layer: {name}]" for name in names)
+
+
+# -- what TensorRT 8.6 said on an H200 --------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def scenes(named_network):
+    network = named_network("demo")
+    return network, read_inspector(REAL.read_text(), network)
+
+
+def test_the_layers_of_a_real_engine(scenes) -> None:
+    _, report = scenes
+    assert len(report.layers) == 45
+    assert Counter(layer.kind for layer in report.layers) == {COMPUTE: 34, REFORMAT: 6, IDLE: 5}
+    assert Counter(layer.type for layer in report.layers) == {
+        "CaskConvolution": 25, "CaskDeconvolutionV2": 3, "CaskPooling": 3, "PointWiseV2": 3, "Reformat": 6, "NoOp": 5}
+    assert {layer.precision for layer in report.layers if layer.kind == COMPUTE} == {FP16}
+    assert not any(layer.region for layer in report.layers)
+    by_name = {layer.name: layer for layer in report.layers}
+    assert by_name["PWN(PWN(/dec3/gate/Sigmoid), /dec3/gate/Mul)"].nodes == ("/dec3/gate/Sigmoid", "/dec3/gate/Mul")
+    block = by_name["/enc2/residual/pointwise/Conv + /enc2/residual/Add + /enc2/residual/act/Relu"]
+    assert block.nodes == ("/enc2/residual/pointwise/Conv", "/enc2/residual/Add", "/enc2/residual/act/Relu")
+    assert block.tactic.startswith("sm")
+
+
+def test_every_node_of_a_real_engine_is_found(scenes) -> None:
+    network, report = scenes
+    found = {node for layer in report.layers for node in layer.nodes}
+    computing = {name for group in network.groups for name in group.layers}
+    assert computing - found == set()
+
+
+def test_what_a_real_engine_made_of_the_groups(scenes) -> None:
+    network, report = scenes
+    made = report.made(network)
+    copied = {group.name for group in network.groups if group.operator == "Concat"}
+    assert set(made) == {group.name for group in network.groups} - copied
+    assert {one.precision for one in made.values()} == {FP16}
+    assert {name: one.reformats for name, one in made.items() if one.reformats} == {
+        "/enc1/widen/conv/Conv": 1, "/dec1/gate/Mul": 1, "/head/Conv": 1}
+    assert all(len(one.layers) == 1 and not one.region and one.ms is None for one in made.values())
+
+
+def test_the_shares_of_a_real_engine(scenes) -> None:
+    _, report = scenes
+    assert report.shares() == {"FP16": (34, None), "reformat": (6, None)}
+    timed = report.timed({layer.name: 0.5 if layer.kind == REFORMAT else 1.0 for layer in report.layers})
+    shares = timed.shares()
+    assert shares["FP16"] == (34, pytest.approx(34 / 42)) and shares["reformat"] == (6, pytest.approx(3 / 42))
+
+
+# -- words of each release ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("word", "precision"), [
+    ("Row major linear FP32", FP32), ("Channel major FP16 format where channel % 8 == 0", FP16),
+    ("Thirty-two wide channel vectorized row major Int8 format", INT8), ("Row major linear BF16", BF16),
+    ("Row major Int8 format", INT8), ("Row major linear INT32", None), ("FP8", None), ("", None)])
+def test_types_up_to_10_are_within_the_format(abc, word, precision) -> None:
+    (layer,) = read(abc, entry("a", "CaskGemmMatrixMultiply", onnx_layers("a"), (word,), (word,)), Bindings=["x", "y"])
+    assert layer.precision is precision and layer.nodes == ("a",)
+
+
+@pytest.mark.parametrize(("word", "precision"), [
+    ("Float", FP32), ("Half", FP16), ("BFloat16", BF16), ("Int8", INT8), ("Int64", None), ("Float8", None),
+    ("FP4", None)])
+def test_types_from_11_on_stand_alone(abc, word, precision) -> None:
+    made = entry("a_myl0_3", "gemm", onnx_layers("a", separator="\x1f"), (word,), (word,), typed=True)
+    (layer,) = read(abc, made, **{"I/O Tensors": [{"Name": "x"}]})
+    assert layer.precision is precision and layer.nodes == ("a",) and layer.tactic == "tactic of a_myl0_3"
+
+
+def test_weights_tell_int8_where_the_input_does_not(abc) -> None:
+    layers = read(abc, entry("a", "CaskConvolution", onnx_layers("a"), ("Float",), ("Half",), Weights={"Type": "Int8"}),
+                  entry("c", "CaskConvolution", onnx_layers("c"), ("Int8",), ("Half",), Weights={"Type": "Half"}),
+                  entry("e", "PointWiseV2", onnx_layers("e"), ("Half", "Int8"), ("Half",)))
+    assert [layer.precision for layer in layers] == [INT8, INT8, FP16]
+
+
+@pytest.mark.parametrize("separator", ["\x1e", "\x1f", "", " ", "; "])
+def test_metadata_names_the_nodes_whatever_stands_between(abc, separator) -> None:
+    (layer,) = read(abc, entry("anything", "kgen", onnx_layers("a", "b", "not one", separator=separator)))
+    assert layer.nodes == ("a", "b")
+
+
+def test_names_with_brackets_are_read_from_metadata(opened) -> None:
+    b = Builder()
+    b.node("Relu", [b.node("Exp", ["x"], name="m[0]/exp")], name="m[1] + x", output="y")
+    network = opened(b.model([floats("x", 4)], [floats("y", 4)]))
+    (layer,) = read(network, entry("k", "kgen", onnx_layers(*(layer.name for layer in network.layers))))
+    assert layer.nodes == tuple(layer.name for layer in network.layers)
+
+
+@pytest.mark.parametrize(("name", "nodes"), [
+    ("a + b", "ab"), ("PWN(e)", "e"), ("PWN(PWN(b), d)", "bd"), ("a || c", "ac"), ("PWN(d + e)", "de"),
+    ("w + w__q + a + b", "ab"), ("a_clone_1", "a"), ("a_myl0_3", "a"), ("f:0", "f"), ("nothing here", ""),
+    ("c + d + e", "cde"), ("a_copy_output", "a")])
+def test_fused_names_tell_the_nodes_where_metadata_does_not(abc, name, nodes) -> None:
+    (layer,) = read(abc, entry(name, "CaskConvolution"))
+    assert layer.nodes == tuple(nodes)
+
+
+def test_unescaped_separators_are_read(abc) -> None:
+    text = json.dumps({"Layers": [entry("k", "kgen", onnx_layers("a", "b"))]}).replace("\\u001e", "\x1e")
+    assert "\x1e" in text
+    assert read_inspector(text, abc).layers[0].nodes == ("a", "b")
+
+
+# -- kinds ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("made", "kind"), [
+    (entry("a", "CaskGemmMatrixMultiply"), COMPUTE),
+    (entry("Reformatting CopyNode for Input Tensor 0 to a", "Reformat", Origin="REFORMAT"), REFORMAT),
+    (entry("Reformatting CopyNode for Input Tensor 0 to a", "NoOp"), IDLE),
+    (entry("t copy", "Reformat", onnx_layers("d"), Origin="CONCAT"), REFORMAT),
+    (entry("x__q", "Reformat", onnx_layers("x__q"), ("Float",), ("Int8",), Origin="QDQ"), QDQ),
+    (entry("x__q", "Quantize", typed=True), QDQ), (entry("x__dq", "Dequantize", typed=True), QDQ),
+    (entry("x__q", "Scale", onnx_layers("x__q")), QDQ),
+    (entry("__myl_Quan_myl0_0", "kgen", onnx_layers("x__fp16", "x__fp16__q", separator="\x1f"), typed=True), QDQ),
+    (entry("__myl_Cast_myl0_0", "kgen", onnx_layers("x__fp16", separator="\x1f"), typed=True), REFORMAT),
+    (entry("y__output", "Cast", onnx_layers("y__output")), REFORMAT),
+    (entry("__myl_ReluQuan_myl0_1", "kgen", onnx_layers("b", "t__q", separator="\x1f"), typed=True), COMPUTE),
+    (entry("w + w__q + conv of another network", "CaskConvolution"), COMPUTE),
+    (entry("k", "Constant"), IDLE), (entry("shape", "ShapeHostToDevice", inputs=("Int32",), outputs=("Int32",)), IDLE),
+])
+def test_kinds(abc, made, kind) -> None:
+    (layer,) = read(abc, made)
+    assert layer.kind == kind
+    if made["Name"].startswith("Reformatting"):
+        assert layer.nodes == ()
+
+
+def test_shares_name_what_does_not_compute_apart(abc) -> None:
+    found = report(abc, entry("x__q", "Quantize"), entry("a", "gemm", onnx_layers("a"), ("Int8",)),
+                   entry("b", "kgen", onnx_layers("b"), ("Half",)), entry("c", "gemm", onnx_layers("c"), ("Half",)),
+                   entry("Reformatting CopyNode for Output Tensor 0 to c", "Reformat"), entry("f", "NoOp"),
+                   entry("{ForeignNode[d...e]}", "Myelin"))
+    assert found.shares() == {"INT8": (1, None), "FP16": (2, None), "?": (1, None), "reformat": (1, None),
+                              "qdq": (1, None)}
+    assert [found.count(kind) for kind in (COMPUTE, REFORMAT, QDQ, IDLE)] == [4, 1, 1, 1]
+    timed = found.timed({"a": 3.0, "b": 1.0, "x__q": 1.0})
+    assert timed.shares() == {"INT8": (1, 0.6), "FP16": (2, 0.2), "?": (1, 0.0), "reformat": (1, 0.0),
+                              "qdq": (1, 0.2)}
+    assert [layer.ms for layer in timed.layers[:4]] == [1.0, 3.0, 1.0, None]
+
+
+# -- regions --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "nodes"), [
+    ("{ForeignNode[b...e]}", "bcde"), ("{ForeignNode[e...b]}", "bcde"), ("{ForeignNode[d]}", "d"),
+    ("{ForeignNode[a_output_0__q...c_output_0__fp16__dq_1]}", "abc"), ("{ForeignNode[unknown...c]}", "abc"),
+    ("{ForeignNode[c...unknown]}", "cdef"), ("{ForeignNode[y__output]}", "f"), ("{ForeignNode[w...b]}", "ab")])
+def test_a_region_holds_what_lies_between_its_ends(abc, name, nodes) -> None:
+    (layer,) = read(abc, entry(name, "Myelin"))
+    assert layer.nodes == tuple(nodes) and layer.region and layer.precision is None and layer.kind == COMPUTE
+
+
+def test_a_region_leaves_out_what_other_layers_name(abc) -> None:
+    layers = read(abc, entry("{ForeignNode[a...f]}", "Myelin"), entry("c", "CaskGemmMatrixMultiply", onnx_layers("c")),
+                  entry("Reformatting CopyNode for Input Tensor 0 to {ForeignNode[a...f]}", "Reformat"))
+    assert layers[0].nodes == tuple("abdef")
+    assert [layer.region for layer in layers] == [True, False, False]
+    made = report(abc, entry("{ForeignNode[a...f]}", "Myelin"),
+                  entry("Reformatting CopyNode for Input Tensor 0 to {ForeignNode[a...f]}", "Reformat")).made(abc)
+    assert {one.region for one in made.values()} == {True} and {one.precision for one in made.values()} == {None}
+    assert {one.reformats for one in made.values()} == {1}
+
+
+# -- what became of a group -----------------------------------------------------------------------------------------
+
+
+def test_times_are_given_where_they_are_a_groups_own(abc) -> None:
+    groups = {group.name: group.layers for group in abc.groups}
+    assert {"a", "c", "f"} <= set(groups)
+    found = report(abc, entry("one", "gemm", onnx_layers("a")), entry("two", "gemm", onnx_layers("a")),
+                   entry("both", "gemm", onnx_layers("c", "f")))
+    made = found.timed({"one": 1.0, "two": 0.5, "both": 4.0}).made(abc)
+    assert made["a"].ms == 1.5 and made["a"].layers == ("one", "two")
+    assert made["c"].ms is None and made["f"].ms is None and made["c"].layers == made["f"].layers == ("both",)
+    assert found.timed({"one": 1.0}).made(abc)["a"].ms is None
+    assert found.made(abc)["a"].ms is None
+
+
+def test_a_group_of_several_precisions_has_none(abc) -> None:
+    made = report(abc, entry("one", "gemm", onnx_layers("a"), ("Int8",)),
+                  entry("two", "gemm", onnx_layers("a"), ("Half",)), entry("c", "gemm", onnx_layers("c"), ("Half",)),
+                  ).made(abc)
+    assert made["a"].precision is None and made["c"].precision is FP16
+    assert "f" not in made
+
+
+def test_a_kernel_that_adds_the_bias_does_not_hide_the_products_precision(abc) -> None:
+    made = report(abc, entry("a_myl0_1", "gemm", onnx_layers("x__q", "a", separator="\x1f"), ("Int8",), ("Half",)),
+                  entry("__myl_Add_myl0_2", "kgen", onnx_layers("a"), ("Half",), ("Half",))).made(abc)
+    assert made["a"].precision is INT8 and len(made["a"].layers) == 2
+
+
+def test_reformats_count_in_front_and_behind_but_not_of_other_layers(abc) -> None:
+    made = report(abc, entry("a + b", "gemm"), entry("Reformatting CopyNode for Input Tensor 0 to a + b", "Reformat"),
+                  entry("Reformatting CopyNode for Output Tensor 0 to a + b", "Reformat"), entry("b2", "gemm"),
+                  entry("Reformatting CopyNode for Input Tensor 1 to c + a + b2", "Reformat")).made(abc)
+    assert made["a"].reformats == 2
+
+
+def test_an_outline_serves_as_well_as_the_network(resnet) -> None:
+    text = json.dumps({"Layers": [entry("/conv1/Conv + /relu/Relu", "CaskConvolution")]})
+    whole, outline = (read_inspector(text, one).made(one) for one in (resnet, resnet.outline()))
+    assert whole == outline and set(whole) == {"/conv1/Conv"}
+
+
+# -- what is no layer information -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("text", ["", "nonsense", "[]", "{}", "null", "3", '{"Layers": 3}', '{"Layers": null}',
+                                  '{"Layers": [{"Name": 3}]}', '{"Layers": [{"Inputs": [3]}]}', '{"Bindings": []}',
+                                  '{"Layers": [{"Name": "a"}, "b"]}'])
+def test_other_text_is_refused(abc, text) -> None:
+    with pytest.raises(InputError, match="no layer information"):
+        read_inspector(text, abc)
+
+
+def test_names_alone_are_refused_with_the_way_out(abc) -> None:
+    with pytest.raises(InputError, match="names of its layers only") as raised:
+        read_inspector('{"Layers": ["a", "b"], "Bindings": []}', abc)
+    assert "--profilingVerbosity=detailed" in raised.value.next_step
+
+
+def test_an_engine_without_layers_is_empty(abc) -> None:
+    empty = report(abc)
+    assert empty.layers == () and empty.shares() == {} and empty.made(abc) == {}

@@ -1,0 +1,235 @@
+"""trt_tui.cli: engines built, compared and shown by commands; data on stdout, the rest on stderr, exit codes."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import standins
+from tests.driven import isolate, save_mlp
+from tests.structure import mismatches
+from trt_tui import demo
+from trt_tui.cli import main
+from trt_tui.core.config_file import schema, write_config
+from trt_tui.core.network import open_network
+from trt_tui.core.precision import Precision, PrecisionConfig, RangeChoice
+
+ROOT = Path(__file__).parent.parent
+REAL_JSON = Path(__file__).parent / "inspector" / "8.6-h200-scenes-fp16.json"
+
+
+@pytest.fixture(autouse=True)
+def _isolated(monkeypatch, tmp_path):
+    isolate(monkeypatch, tmp_path)
+
+
+@pytest.fixture
+def mlp(tmp_path):
+    return save_mlp(tmp_path)
+
+
+@pytest.fixture
+def config(tmp_path, mlp) -> Path:
+    """A config with one group in FP32 and with ranges."""
+    network = open_network(mlp.model)
+    made = PrecisionConfig.uniform(Precision.INT8).with_groups(network.groups[:1], Precision.FP32)
+    for tensor in network.activations:
+        made = made.with_range(tensor, RangeChoice(4.0))
+    write_config(tmp_path / "precision.json", network, made)
+    return tmp_path / "precision.json"
+
+
+def command(release: str, *arguments: object, **variables: str) -> subprocess.CompletedProcess:
+    """Runs a command where a release's stand-in is installed, or what the machine has for ""."""
+    environment = {**os.environ, **(standins.environment(release) if release else {}), **variables}
+    return subprocess.run([sys.executable, "-m", "trt_tui", *map(str, arguments)], cwd=ROOT, env=environment,
+                          capture_output=True, text=True, timeout=120)
+
+
+@pytest.fixture
+def run(capfd):
+    """Runs a command that starts no TensorRT in this process; returns exit code, stdout and stderr."""
+
+    def run_it(*arguments: object) -> tuple[int, str, str]:
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as stop:
+            main([str(argument) for argument in arguments])
+        return stop.value.code, *capfd.readouterr()
+
+    return run_it
+
+
+def installed(module: str) -> bool:
+    return importlib.util.find_spec(module) is not None
+
+
+# -- build ------------------------------------------------------------------------------------------------------------
+
+
+def test_build_writes_an_engine_and_prints_how_trtexec_would(mlp, config, tmp_path) -> None:
+    engine, cache = tmp_path / "model.engine", tmp_path / "team.cache"
+    done = command("10.16.1", "build", mlp.model, "--config", config, "-o", engine, "--shapes", "x:1x16:4x16:8x16",
+                   "--timing-cache", cache, "--optimization-level", 2)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{engine}\n"
+    header = standins.header(engine.read_bytes())
+    assert header["release"] == "10.16.1" and header["profiles"] == [{"x": [[1, 16], [4, 16], [8, 16]]}]
+    assert header["config"]["network_flags"] == ["STRONGLY_TYPED"] and header["config"]["flags"] == []
+    assert header["config"]["builder_optimization_level"] == 2 and cache.stat().st_size > 0
+    assert "tensorrt 10.16.1 on Stand-in GPU, built in" in done.stderr
+    lines = [line.strip() for line in done.stderr.splitlines() if line.strip().startswith("trtexec ")]
+    assert len(lines) == 3
+    for line in lines:
+        for part in ("--noTF32", "--saveEngine=model.engine", f"--timingCacheFile={cache}", "--optShapes=x:4x16",
+                     "--builderOptimizationLevel=2"):
+            assert part in line
+    assert ["--stronglyTyped" in line for line in lines] == [True, False, False]
+    assert ["--precisionConstraints=obey" in line for line in lines] == [False, True, False]
+
+    shown = command("10.16.1", "inspect", mlp.model, "--engine", engine)
+    assert shown.returncode == 0, shown.stderr
+    assert "fc1" in shown.stdout and "INT8" in shown.stdout and "FP32" in shown.stdout
+    assert not re.search("error|warning", shown.stderr, re.I)
+    other = command("11.4.0", "inspect", mlp.model, "--engine", engine, "--backend", "tensorrt")
+    assert other.returncode == 2 and other.stdout.count("\n") <= 1
+    assert "tensorrt 11.4.0 on Stand-in GPU cannot load this engine" in other.stderr
+    assert "Version tag" in other.stderr and "Build it again here" in other.stderr
+
+
+def test_quick_builds_a_preview_and_says_so(mlp, tmp_path) -> None:
+    engine = tmp_path / "model.plan"
+    done = command("11.4.0", "build", mlp.model, "--precision", "fp16", "-o", engine, "--quick", "--backend",
+                   "tensorrt", "--shapes", "x:4x16")
+    assert done.returncode == 0, done.stderr
+    assert standins.header(engine.read_bytes())["config"]["builder_optimization_level"] == 1
+    assert "--builderOptimizationLevel=1" in done.stderr and "preview" in done.stderr
+
+
+@pytest.mark.parametrize(("release", "variables", "arguments", "code", "said"), [
+    ("11.4.0", {}, ["--weak", "--shapes", "x:4x16"], 2, "--weak cannot be honoured"),
+    ("10.16.1", {"STANDIN_FAULT": "no gpu"}, [], 3, "no TensorRT works here"),
+    ("10.16.1", {"STANDIN_FAULT": "segfault"}, ["--shapes", "x:4x16"], 2, "exit code -11"),
+])
+def test_a_build_that_cannot_be_leaves_no_file(mlp, tmp_path, release, variables, arguments, code, said) -> None:
+    engine = tmp_path / "model.engine"
+    done = command(release, "build", mlp.model, "--precision", "fp16", "-o", engine, *arguments, **variables)
+    assert done.returncode == code and said in done.stderr, done.stderr
+    assert done.stdout == "" and "Traceback" not in done.stderr and "Next: " in done.stderr
+    assert not engine.exists()
+
+
+@pytest.mark.rtx
+def test_the_real_rtx_builds_for_a_gpu_that_is_not_here(mlp, config, tmp_path) -> None:
+    if not installed("tensorrt_rtx"):
+        pytest.skip("TensorRT-RTX is not installed")
+    engine = tmp_path / "model.engine"
+    done = command("", "build", mlp.model, "--config", config, "-o", engine, "--backend", "tensorrt-rtx",
+                   "--compute-capability", "8.9", "--shapes", "x:1x16:4x16:8x16")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == f"{engine}\n" and engine.stat().st_size > 10_000
+    assert "for compute capability 8.9, built in" in done.stderr
+    refused = command("", "build", mlp.model, "--precision", "fp16", "-o", tmp_path / "b.engine", "--backend",
+                      "tensorrt-rtx", "--compute-capability", "3.5", "--shapes", "x:4x16")
+    assert refused.returncode == 2 and "does not build for compute capability 3.5" in refused.stderr
+
+
+def test_without_tensorrt_the_way_out_is_said(run, mlp, tmp_path) -> None:
+    if installed("tensorrt"):
+        pytest.skip("TensorRT is installed")
+    code, out, err = run("build", mlp.model, "--precision", "fp16", "-o", tmp_path / "model.engine")
+    assert code == 3 and out == "" and "--backend tensorrt-rtx" in err
+    code, _, err = run("inspect", mlp.model, "--engine", mlp.data)
+    assert code == 3 and "--exportLayerInfo" in err
+
+
+# -- compare ----------------------------------------------------------------------------------------------------------
+
+
+def test_compare_builds_and_judges_the_engines(mlp, config, tmp_path) -> None:
+    done = command("10.16.1", "compare", mlp.model, "--data", mlp.data, "--batch", 4, "--config", config, "--engines",
+                   "--json", "-", "--markdown", tmp_path / "out.md", "--no-layers")
+    assert done.returncode == 0, done.stderr
+    record = json.loads(done.stdout)
+    assert mismatches(record, schema("comparison-v1")) == []
+    engines = {name: run for name, run in record["runs"].items() if run["source"] == "engine"}
+    assert set(engines) == {"fp32-engine", "fp16-engine", "int8-engine", "config-engine"}
+    assert set(record["runs"]) - set(engines) == {"fp16", "int8", "config"}
+    for run in engines.values():
+        assert run["backend"] == "TensorRT 10.16.1" and run["gpu"] == "Stand-in GPU" and run["samples"] == 12
+        assert run["latency_ms"]["min"] <= run["latency_ms"]["median"] <= run["latency_ms"]["max"]
+        assert run["engine_bytes"] > 0 and run["device_memory_bytes"] > 0 and run["outputs"]["y"]
+        assert run["computed_in"] and set(run["engine_layers"]) == set(engines["int8-engine"]["engine_layers"])
+    layers = engines["config-engine"]["engine_layers"]
+    assert [one["precision"] for one in layers.values()] == ["fp32", "int8", "int8"]
+    assert engines["config-engine"]["computed_in"]["INT8"]["layers"] == 2
+    assert 0 < engines["config-engine"]["computed_in"]["INT8"]["time"] < 1
+    markdown = (tmp_path / "out.md").read_text()
+    assert "engine" in markdown and "10.16.1" in markdown
+
+
+def test_compare_shows_a_table_of_engines(mlp) -> None:
+    done = command("8.6.1", "compare", mlp.model, "--data", mlp.data, "--batch", 4, "--engines", "--no-layers")
+    assert done.returncode == 0, done.stderr
+    rows = [line.split("  ")[0] for line in done.stdout.splitlines()]
+    assert [row for row in rows if row.startswith(("FP32", "FP16", "INT8"))][:5] == [
+        "FP32 engine", "FP16 all", "FP16 engine", "INT8 all", "INT8 engine"]
+    assert "engine layers, share of the time" in rows
+
+
+# -- inspect, doctor, export --------------------------------------------------------------------------------------
+
+
+def test_inspect_reads_trtexecs_json_without_tensorrt(run) -> None:
+    code, out, err = run("inspect", demo.network_path(), "--engine", REAL_JSON)
+    assert (code, err) == (0, "")
+    assert "45 engine layers: 34 FP16, 6 reformat, 5 idle" in out and "/enc1/widen" in out
+
+
+@pytest.mark.parametrize(("content", "said"), [
+    ('{"Layers": ["a"]}', "names of its layers only"), ('{"Bindings": []}', "no layer information"),
+    ('{"Layers": [3, {}]}', "no layer information")])
+def test_inspect_refuses_other_json(run, mlp, tmp_path, content, said) -> None:
+    path = tmp_path / "layers.json"
+    path.write_text(content)
+    code, _, err = run("inspect", mlp.model, "--engine", path)
+    assert code == 2 and said in err and "Traceback" not in err
+
+
+@pytest.mark.parametrize(("release", "fault", "lines"), [
+    ("11.4.0", "", [r"yes +tensorrt +11\.4\.0 +builds and runs engines on Stand-in GPU"]),
+    ("10.16.1", "no gpu", [r"no +tensorrt +10\.16\.1 +no GPU is visible"]),
+    ("rtx-1.7.1", "no gpu", [r"yes +tensorrt-rtx +1\.7\.1\.116 builds engines for a named compute capability, runs "
+                             r"none: no GPU is visible"])])
+def test_doctor_says_what_tensorrt_can_do_here(release, fault, lines) -> None:
+    done = command(release, "doctor", STANDIN_FAULT=fault)
+    assert done.returncode == 0 and done.stderr == ""
+    for line in lines:
+        assert re.search(line, done.stdout), done.stdout
+
+
+@pytest.mark.parametrize(("kind", "files"), [
+    ("trtexec", {"out.sh", "out.typed.onnx", "out.base.onnx", "out.cache"}),
+    ("polygraphy", {"out.sh", "out.base.onnx", "out.cache"}), ("modelopt", {"out.sh"})])
+def test_export_writes_what_the_tool_needs(run, mlp, config, tmp_path, kind, files) -> None:
+    folder = tmp_path / "exported"
+    folder.mkdir()
+    code, out, err = run("export", mlp.model, "--config", config, "--format", kind, "-o", folder / "out.sh", "--shapes",
+                         "x:1x16:4x16:8x16")
+    assert code == 0, err
+    assert {path.name for path in folder.iterdir()} == files
+    assert {Path(line).name for line in out.splitlines()} == files
+    text = (folder / "out.sh").read_text()
+    if kind == "trtexec":
+        assert "--noTF32" in text and "--optShapes=x:4x16" in text and "--onnx=out.typed.onnx" in text
+    elif kind == "modelopt":
+        exclusions = json.loads(text)
+        assert "/fc1/Gemm" in json.dumps(exclusions).replace("\\\\", "")
+    else:
+        compile(text, "out.sh", "exec")

@@ -1,0 +1,342 @@
+"""trt_tui.jobs.building and .engines: engines built and judged in a real child process, on stand-ins of TensorRT."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests import standins
+from tests.driven import DrivenSession, DrivenWorker, isolate, save_mlp
+from trt_tui.core.agreement import fp32_fault
+from trt_tui.core.precision import Precision, PrecisionConfig
+from trt_tui.errors import InputError, TrtTuiError
+from trt_tui.jobs import messages as m
+from trt_tui.jobs.engines import _with_node
+
+FP32, FP16, INT8 = (PrecisionConfig.uniform(one) for one in (Precision.FP32, Precision.FP16, Precision.INT8))
+TITLES = {"8.6.1": "TensorRT 8.6.1", "10.16.1": "TensorRT 10.16.1", "11.4.0": "TensorRT 11.4.0",
+          "rtx-1.7.1": "TensorRT-RTX 1.7.1.116"}
+
+
+@pytest.fixture(autouse=True)
+def _isolated(monkeypatch, tmp_path):
+    isolate(monkeypatch, tmp_path)
+
+
+@pytest.fixture
+def standin(monkeypatch) -> Callable[..., None]:
+    """Gives the next child process the stand-in of a release."""
+
+    def choose(release: str, **variables: str) -> None:
+        for name in ("STANDIN_FAULT", "STANDIN_STEP_SECONDS"):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in {**standins.environment(release), **variables}.items():
+            monkeypatch.setenv(name, value)
+
+    return choose
+
+
+@pytest.fixture
+def session(tmp_path):
+    """Opens a small network; nothing is measured by itself."""
+    sessions = []
+
+    def start(options: m.Options | None = None, **changes: object) -> DrivenSession:
+        made = DrivenSession(replace(options or save_mlp(tmp_path), **changes), tmp_path, automatic=False)
+        sessions.append(made)
+        made.start()
+        made.until_idle()
+        return made
+
+    yield start
+    for made in sessions:
+        made.close()
+
+
+def of(events: list[m.Event], *types: type) -> list[m.Event]:
+    return [event for event in events if isinstance(event, types)]
+
+
+def built(driven: DrivenSession, config: PrecisionConfig, quick: bool = False) -> m.Built:
+    """Builds a config; returns what came of it."""
+    before = len(driven.seen)
+    driven.build(quick=quick, config=config)
+    driven.until_idle()
+    assert driven.error is None, driven.error
+    return of(driven.seen[before:], m.Built)[-1]
+
+
+def failure(driven: DrivenSession, config: PrecisionConfig) -> m.Failed | m.Died:
+    """Builds a config that cannot be built; returns how it ended."""
+    driven.error = None
+    driven.build(config=config)
+    driven.until_idle()
+    assert driven.error is not None
+    return driven.error
+
+
+def headers(folder: Path) -> list[dict]:
+    """What the engines in the cache say of themselves."""
+    return [standins.header(path.read_bytes()) for path in (folder / "cache" / "trt-tui" / "engines").glob("*/*")]
+
+
+def phases(events: list[m.Event]) -> list[str]:
+    return list(dict.fromkeys(event.phase for event in of(events, m.Progress)))
+
+
+# -- what a build is answered with ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("release", standins.RELEASES)
+def test_fp32_is_checked_once_and_every_engine_is_judged_as_built(standin, session, tmp_path, release) -> None:
+    standin(release)
+    driven = session(backend="tensorrt-rtx" if release.startswith("rtx") else "auto")
+    builder = driven.builder
+    assert (builder.device, builder.runs, builder.heeds_stop) == ("Stand-in GPU", True, release != "8.6.1")
+    first = built(driven, INT8).result
+    checked = of(driven.seen, m.Checked)
+    order = [type(event) for event in of(driven.seen, m.Checked, m.Built)]
+    assert order == [m.Checked, m.Built] and of(driven.seen, m.Calibrated)
+    assert driven.check == checked[0].result and fp32_fault(driven.check) == "" and driven.check.verdict.samples == 12
+    assert any(phase.startswith("FP32 check: building") for phase in phases(driven.seen))
+    assert first.backend == TITLES[release] and first.device == "Stand-in GPU" and not first.quick
+    assert first.verdict.samples == first.verdict.total == 12 and set(first.verdict.outputs) == {"y"}
+    assert 5 < first.verdict.worst[1].errors.sqnr_db < 60
+    median, least, most = first.latency_ms
+    assert 0 < least <= median <= most and first.bytes > 1000 and first.build_s > 0 and first.device_memory > 0
+    groups = {group.name for group in driven.outline.groups}
+    assert set(first.made) == groups and {one.precision for one in first.made.values()} == {Precision.INT8}
+    assert all(layer.ms is not None for layer in first.report.layers) and "INT8" in first.report.shares()
+    assert driven.runs["int8"].engine == first and driven.built == INT8
+    assert any(line.startswith("info: ") for line in driven.log)
+    assert all(header["config"]["profiling_verbosity"] == "DETAILED" for header in headers(tmp_path))
+    assert all([one["name"] for one in header["outputs"]] == ["y"] for header in headers(tmp_path)), "nothing is marked"
+
+    before = len(driven.seen)
+    again = built(driven, INT8).result
+    assert again.origin == "engine cache" and again.build_s == 0 and again.verdict == first.verdict
+    assert not [phase for phase in phases(driven.seen[before:]) if "FP32" in phase or "building:" in phase]
+    changed = INT8.with_groups(driven.outline.groups[:1], Precision.FP32)
+    assert built(driven, changed).result.origin == "timing cache"
+    assert len(headers(tmp_path)) == 3
+
+
+def test_what_was_built_once_is_there_for_the_next_process(standin, session) -> None:
+    standin("10.16.1")
+    first = session()
+    result = built(first, FP16).result
+    check = first.check
+    first.close()
+    second = session()
+    again = built(second, FP16).result
+    assert again.origin == "engine cache" and again.verdict == result.verdict
+    assert second.check == check and not [phase for phase in phases(second.seen) if "FP32 check" in phase]
+
+
+def test_the_all_fp32_config_is_the_check(standin, session) -> None:
+    standin("11.4.0")
+    driven = session()
+    event = built(driven, FP32)
+    assert event.result == driven.check and len(of(driven.seen, m.Built)) == 1
+
+
+def test_going_back_to_a_config_shows_its_engine_at_once_and_no_preview_hides_it(standin, session, tmp_path) -> None:
+    standin("10.16.1")
+    driven = session()
+    driven.set_config(FP16)
+    assert built(driven, FP16, quick=True).result.quick and driven.runs["config"].engine.quick
+    full = built(driven, FP16).result
+    assert not full.quick and full.origin != "engine cache" and driven.runs["config"].engine == full
+    assert built(driven, FP16, quick=True).result.quick
+    assert driven.runs["config"].engine == full and "The preview is not shown" in driven.log[-1]
+    assert sorted(header["config"]["builder_optimization_level"] for header in headers(tmp_path)) == [1, 3, 3]
+    driven.set_config(INT8)
+    assert driven.runs["config"].engine is None and driven.runs["fp16"].engine == full
+    seen = len(driven.seen)
+    driven.undo()
+    assert driven.runs["config"].engine == full and len(driven.seen) == seen
+
+
+def test_a_what_if_is_answered_while_a_build_goes_on_and_another_build_is_not_begun(standin, session) -> None:
+    standin("8.6.1", STANDIN_STEP_SECONDS="0.3")
+    driven = session()
+    driven.build(config=FP32)
+    driven.until(lambda event: isinstance(event, m.Progress) and "building" in event.phase)
+    with pytest.raises(InputError, match="a build is going on"):
+        driven.build(config=INT8)
+    driven.measure_shares()
+    driven.until_idle()
+    kinds = [type(event) for event in of(driven.seen, m.VerdictMeasured, m.Checked, m.Built)]
+    assert kinds.index(m.VerdictMeasured) < kinds.index(m.Checked) < kinds.index(m.Built)
+
+
+# -- stops and failures -----------------------------------------------------------------------------------------------
+
+
+def test_a_builder_that_heeds_a_stop_leaves_the_child_alive(standin, session, tmp_path) -> None:
+    standin("10.16.1", STANDIN_STEP_SECONDS="0.3")
+    driven = session()
+    pid = driven.child_pid
+    driven.build(config=FP32)
+    driven.until(lambda event: isinstance(event, m.Progress) and "Timing graph nodes" in event.phase)
+    driven.stop_job()
+    driven.until_type(m.Cancelled)
+    assert driven.child_pid == pid and not driven.busy and driven.error is None
+    assert not of(driven.seen, m.Built, m.Checked) and headers(tmp_path) == []
+    assert built(driven, FP32).result.verdict is not None and driven.child_pid == pid
+
+
+def test_a_builder_that_does_not_heed_is_killed_and_the_session_builds_again(standin, session) -> None:
+    standin("8.6.1", STANDIN_STEP_SECONDS="60")
+    driven = session()
+    driven.compare(layers=False)
+    driven.until_idle()
+    known, calibration = driven.runs["int8"].verdict, driven.calibration
+    pid = driven.child_pid
+    driven.build(config=INT8)
+    driven.until(lambda event: isinstance(event, m.Progress) and event.phase == "FP32 check: building")
+    driven.stop_job()
+    driven.until_type(m.Cancelled)
+    assert driven.child_pid is None and not driven.busy and driven.error is None
+    assert driven.runs["int8"].verdict is known
+    standin("8.6.1")
+    assert built(driven, INT8).result.verdict is not None
+    assert driven.child_pid != pid and driven.calibration is calibration
+
+
+def test_a_crash_of_the_library_leaves_the_results_and_the_next_build_works(standin, session) -> None:
+    standin("10.16.1", STANDIN_FAULT="segfault")
+    driven = session()
+    driven.compare(layers=False)
+    driven.until_idle()
+    known = driven.runs["int8"].verdict
+    died = failure(driven, INT8)
+    assert isinstance(died, m.Died) and died.exit_code == -signal.SIGSEGV and not driven.busy
+    assert driven.runs["int8"].verdict is known and driven.runs["int8"].engine is None
+    standin("10.16.1")
+    driven.error = None
+    assert built(driven, INT8).result.verdict is not None
+
+
+@pytest.mark.parametrize(("release", "fault", "title", "cause"), [
+    ("8.6.1", "fail: /fc2/Add", r"could not build the engine: it failed at /fc2/MatMul \(MatMul\)",
+     "Could not find any implementation"),
+    ("11.4.0", "fail: /fc2/MatMul", r"could not build the engine: it failed at /fc2/MatMul \(MatMul\)",
+     "Could not find any implementation"),
+    ("10.16.1", "out of memory", r"ran out of device memory: it was at /fc1/Gemm \(Gemm\)", "17179869184"),
+    ("8.6.1", "wrong driver", "tensorrt 8.6.1 does not start", "error: 35")])
+def test_a_failed_build_says_what_and_where(standin, session, release, fault, title, cause) -> None:
+    standin(release, STANDIN_FAULT=fault)
+    driven = session()
+    failed = failure(driven, FP16)
+    assert isinstance(failed, m.Failed) and re.search(title, failed.title), failed
+    assert cause in failed.cause and "Invalid" not in failed.cause and failed.next_step and not failed.detail
+    assert failed.exit_code == (3 if fault == "wrong driver" else 2)
+    assert driven.child_pid is not None and not driven.busy
+
+
+def test_what_a_release_cannot_honour_is_said_before_a_build(standin, session) -> None:
+    standin("11.4.0")
+    failed = failure(session(weak=True), FP16)
+    assert "--weak cannot be honoured" in failed.title and "11.4.0" in failed.cause and failed.exit_code == 2
+
+
+def test_weak_builds_give_ranges(standin, session, tmp_path) -> None:
+    standin("10.16.1")
+    driven = session(weak=True)
+    assert built(driven, INT8).result.verdict.samples == 12
+    told = [header["config"] for header in headers(tmp_path)]
+    assert [bool(one["dynamic_ranges"]) for one in sorted(told, key=lambda one: one["flags"])] == [False, True]
+
+
+# -- where engines cannot run, and where none is built ----------------------------------------------------------------
+
+
+def test_without_a_gpu_rtx_builds_and_nothing_is_judged(standin, session, tmp_path) -> None:
+    standin("rtx-1.7.1", STANDIN_FAULT="no gpu")
+    driven = session(backend="tensorrt-rtx", compute_capability=(8, 9))
+    assert driven.builder.runs is False and driven.builder.device == ""
+    result = built(driven, INT8).result
+    assert result.verdict is result.latency_ms is result.report is None and result.bytes > 1000
+    assert "compute capability 8.9" in result.note and "cannot run on this machine" in result.note
+    assert not of(driven.seen, m.Checked)
+    assert [header["config"]["compute_capabilities"] for header in headers(tmp_path)] == [["SM89"]]
+    assert "int8-engine" in driven.record()["runs"]
+
+
+def test_auto_falls_back_to_onnx_runtime_and_says_why(standin, session) -> None:
+    standin("10.16.1", STANDIN_FAULT="no gpu")
+    driven = session()
+    assert driven.builder is None
+    assert [line for line in driven.log if "TensorRT is installed and not used: no GPU is visible" in line]
+    assert built(driven, FP16).result.backend.startswith("ONNX Runtime")
+
+
+def test_a_backend_that_was_named_and_does_not_work_is_an_error(standin, tmp_path) -> None:
+    standin("10.16.1", STANDIN_FAULT="no gpu")
+    driven = DrivenSession(save_mlp(tmp_path), tmp_path, automatic=False)
+    driven.options = replace(driven.options, backend="tensorrt")
+    try:
+        driven.start()
+        driven.until_idle()
+        assert driven.error.exit_code == 3 and "no GPU is visible" in driven.error.title
+    finally:
+        driven.close()
+
+
+# -- shapes -----------------------------------------------------------------------------------------------------------
+
+
+def test_the_profile_is_that_of_the_data_where_none_is_given(standin, session, tmp_path) -> None:
+    standin("10.16.1")
+    built(session(save_mlp(tmp_path, samples=14)), FP16)
+    assert [header["profiles"] for header in headers(tmp_path)] == [[{"x": [[2, 16], [4, 16], [4, 16]]}]] * 2
+
+
+def test_engines_are_judged_at_other_shapes_on_request(standin, session, tmp_path) -> None:
+    standin("11.4.0")
+    options = replace(save_mlp(tmp_path), data=None, batch=None, shapes=("x:1x16:4x16:8x16",), samples=8,
+                      judge_at=("min", "max"))
+    result = built(session(options), FP16).result
+    assert [header["profiles"] for header in headers(tmp_path)] == [[{"x": [[1, 16], [4, 16], [8, 16]]}]] * 2
+    assert set(result.shapes) == {"min", "max"}
+    for verdict in result.shapes.values():
+        assert verdict.samples > 0 and verdict.worst[1].errors.sqnr_db > 20
+
+
+def test_other_shapes_need_a_profile(tmp_path) -> None:
+    failed = DrivenWorker(tmp_path).answer(m.Open(replace(save_mlp(tmp_path), judge_at=("max",))))[-1]
+    assert "no max shape to judge at" in failed.title and "--shapes" in failed.next_step
+
+
+def test_settings_reach_the_builder(standin, session, tmp_path) -> None:
+    standin("10.16.1")
+    cache = tmp_path / "committed.cache"
+    driven = session(tactic_sources=("JIT_CONVOLUTIONS",), timing_cache=str(cache), optimization_level=2)
+    tf32 = replace(FP16, tf32=True)
+    assert built(driven, tf32).result.verdict is not None
+    configs = sorted((header["config"] for header in headers(tmp_path)), key=lambda one: one["flags"])
+    assert [one["flags"] for one in configs] == [[], ["TF32"]]
+    assert all(one["tactic_sources"] == ["JIT_CONVOLUTIONS"] and one["builder_optimization_level"] == 2
+               for one in configs)
+    assert cache.stat().st_size > 0
+
+
+# -- the node of a message --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("text", "node"), [
+    ("Could not find any implementation for node /conv1/Conv + /relu/Relu.", "/conv1/Conv"),
+    ("10: Could not find any implementation for node {ForeignNode[/layer1/Add.../fc/Gemm]}.", "/layer1/Add"),
+    ("Computing costs for /layer1/conv2/Conv_myl0_3", "/layer1/conv2/Conv"),
+    ("/fc/Gemm: bad, there is not enough memory for it", "/fc/Gemm"),
+    ("/layer2/conv1/Conv2 and a/conv1/Conv and /fc/Gemm/x", None), ("", None)])
+def test_the_node_that_a_message_names(named_network, text, node) -> None:
+    error = _with_node(TrtTuiError("it failed", text), named_network("small_resnet"))
+    assert error.title == (f"it failed: it failed at {node} ({node.rpartition('/')[2]})" if node else "it failed")
+    assert str(error).startswith(error.title) and error.args == (error.title,)

@@ -1,0 +1,118 @@
+"""trt_tui.core.lowering.explicit: what TensorRT 8.6 is told beside Q/DQ."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+import pytest
+
+from tests.networks import Builder, floats
+from tests.test_weak import ranges_of
+from trt_tui.core.lowering.explicit import lower_explicit
+from trt_tui.core.network import Kind
+from trt_tui.core.precision import Precision, PrecisionConfig
+from trt_tui.errors import InputError
+
+FP32, FP16, INT8 = Precision.FP32, Precision.FP16, Precision.INT8
+
+
+@pytest.fixture(scope="module", params=["small_resnet", "unet_small", "mlp", "demo"])
+def network(request, named_network):
+    return named_network(request.param)
+
+
+def computing(network, group) -> set[str]:
+    return {name for name in group.layers if network.layer(name).kind is Kind.COMPUTE}
+
+
+CONFIGS = {
+    "fp32": lambda network: PrecisionConfig.uniform(FP32), "fp16": lambda network: PrecisionConfig.uniform(FP16),
+    "int8": lambda network: PrecisionConfig.uniform(INT8, FP16),
+    "int8 and fp32": lambda network: PrecisionConfig.uniform(INT8, FP32),
+    "mixed": lambda network: PrecisionConfig().with_groups(network.groups[::3], FP32),
+}
+
+
+@pytest.fixture(params=CONFIGS)
+def config(request, network):
+    return CONFIGS[request.param](network)
+
+
+def test_the_graph_has_q_dq_and_no_type_but_fp32(network, config) -> None:
+    typed, _ = lower_explicit(network, config, ranges_of(network))
+    operators = {node.op_type for node in typed.model.graph}
+    assert operators - {layer.op_type for layer in network.layers} <= {"QuantizeLinear", "DequantizeLinear"}
+    used = {config.precision_of(group) for group in network.groups}
+    assert ("QuantizeLinear" in operators) == (INT8 in used)
+    types = {value.dtype for node in typed.model.graph for value in node.outputs}
+    assert not types & {ir.DataType.FLOAT16, ir.DataType.BFLOAT16}
+
+
+def test_groups_are_told_the_precision_that_they_have(network, config) -> None:
+    _, told = lower_explicit(network, config, ranges_of(network))
+    if not told.flags:
+        assert told.precisions == told.output_types == {}
+        return
+    for group in network.groups:
+        if (precision := config.precision_of(group)) is not INT8:
+            for name in computing(network, group):
+                assert told.precisions[name] is told.output_types[name] is precision
+        else:
+            assert not set(group.anchors) & set(told.precisions), "Q/DQ alone make a product INT8"
+    assert told.ranges == {}
+
+
+def test_flags_are_what_layers_may_use(network) -> None:
+    flags = {name: lower_explicit(network, make(network), ranges_of(network))[1].flags
+             for name, make in CONFIGS.items()}
+    assert flags == {"fp32": set(), "fp16": {FP16}, "int8": {INT8, FP16}, "int8 and fp32": {INT8},
+                     "mixed": {INT8, FP16}}
+
+
+def test_names_are_those_of_the_layers_and_of_the_graph(network, config) -> None:
+    typed, told = lower_explicit(network, config, ranges_of(network))
+    assert told.names == tuple(layer.name for layer in network.layers)
+    assert set(told.names) <= {node.name for node in typed.model.graph}
+    assert {*told.precisions, *told.output_types} <= set(told.names)
+
+
+def residual(opened, channels: int, after: str):
+    """A Conv, and a Conv with a residual Add and Relu whose sum is read by a Conv, by a Softmax, by both, or is the
+    network's output."""
+    b = Builder()
+    first = b.conv("x", (channels, channels), "/first")
+    second = b.conv(first, (channels, channels), "/second")
+    shape = (2, channels, 8, 8)
+    total = b.node("Add", [second, first], "/sum", output="y" if after == "output" else "")
+    outputs = ["y"] if after == "output" else []
+    if after in ("conv", "both"):
+        outputs.append(b.conv(total, (channels, channels), "/third"))
+    if after in ("float", "both"):
+        outputs.append(b.node("Softmax", [total], "/soft"))
+    return opened(b.model([floats("x", *shape)], [floats(name, *shape) for name in outputs]))
+
+
+@pytest.mark.parametrize(("channels", "after", "alone"), [
+    (32, "conv", False), (64, "conv", False), (32, "float", True), (32, "both", True), (32, "output", True),
+    (48, "conv", True), (16, "conv", True)])
+def test_a_residual_add_that_8_6_cannot_fuse_is_told_a_float(opened, channels, after, alone) -> None:
+    network = residual(opened, channels, after)
+    _, told = lower_explicit(network, PrecisionConfig.uniform(INT8, FP16), ranges_of(network))
+    assert network.group_of("/sum/Add").name == "/second/Conv"
+    assert ("/sum/Add" in told.precisions) == alone
+    assert "/second/Conv" not in told.precisions and "/first/Conv" not in told.precisions
+    if alone:
+        assert told.precisions["/sum/Add"] is FP16
+        assert told.output_types["/second/Conv"] is told.output_types["/sum/Add"] is FP16
+    raised = PrecisionConfig.uniform(INT8, FP16).with_groups([network.group("/second/Conv")], FP32)
+    _, told = lower_explicit(network, raised, ranges_of(network))
+    assert told.precisions["/sum/Add"] is told.precisions["/second/Conv"] is FP32
+
+
+def test_a_missing_range_is_named(named_network) -> None:
+    network = named_network("mlp")
+    ranges = ranges_of(network)
+    missing = network.activations[1]
+    del ranges[missing]
+    with pytest.raises(InputError, match="range") as raised:
+        lower_explicit(network, PrecisionConfig(), ranges)
+    assert missing in str(raised.value)

@@ -1,0 +1,17 @@
+"""trt_tui.backends.tensorrt on the real TensorRT-RTX: see `tests.standins.real_rtx`."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+
+@pytest.mark.rtx
+def test_the_backend_on_the_real_tensorrt_rtx() -> None:
+    pytest.importorskip("tensorrt_rtx", reason="TensorRT-RTX is not installed")
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "tests/standins/real_rtx.py"]
+    done = subprocess.run(command, cwd=Path(__file__).parent.parent, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stdout + done.stderr

@@ -1,0 +1,263 @@
+"""trt_tui.cli search: the table, the files, progress and the exit codes"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.driven import LIMIT_S, isolate, save_resnet
+from tests.structure import mismatches
+from tests.test_cli import run  # noqa: F401
+from tests.test_tui_search import VIT, SearchingSession
+from tests.tui_fake import H200
+from trt_tui import demo
+from trt_tui.core.comparison import EngineResult, Errors, OutputErrors, Verdict
+from trt_tui.core.config_file import read_config, schema
+from trt_tui.core.network import open_network
+from trt_tui.core.precision import Precision, PrecisionConfig
+from trt_tui.core.search import METHODS, PRESETS
+from trt_tui.jobs import messages as m
+from trt_tui.report import Point, front, front_rows, plot, search_report, search_table
+from trt_tui.session import Session
+from trt_tui.target import parse_target
+
+
+@pytest.fixture(autouse=True)
+def _isolated(monkeypatch, tmp_path, tmp_path_factory):
+    isolate(monkeypatch, tmp_path, cache=tmp_path_factory.getbasetemp() / "search-cache")
+
+
+@pytest.fixture
+def files(tmp_path):
+    """The options that open a small network with 12 samples."""
+    options = save_resnet(tmp_path, samples=12)
+    return [options.model, "--data", options.data, "--batch", "4"]
+
+
+@pytest.fixture
+def out(tmp_path):
+    return tmp_path / "precision.json"
+
+
+def test_the_fix_is_found_written_and_told(run, files, out, tmp_path):  # noqa: F811
+    report = tmp_path / "report.md"
+    code, shown, told = run("search", *files, "--tolerance", "sqnr>=40", "-o", out, "--markdown", report)
+    assert code == 0, told
+    network = open_network(files[0])
+    loaded = read_config(out, network)
+    raised = loaded.config.raised(network)
+    assert 1 <= len(raised) <= 4 and loaded.tolerance == "sqnr>=40"
+    lines = shown.splitlines()
+    assert lines[0].startswith(f"sqnr>=40: {len(raised)} of 8 groups in FP32 meet the tolerance: 4")
+    assert "simulated only" in shown
+    for name in raised:
+        row = next(line for line in lines if line.startswith(f"{name.rpartition('/')[0].lstrip('/')} "))
+        assert "search:auto" in row and "without it" in row
+    record = json.loads(out.read_text())
+    assert not mismatches(record, schema())
+    assert all(record["layers"][name] == {"precision": "fp32", "reason": "search:auto"} for name in raised)
+    evidence = record["evidence"]
+    assert evidence["simulated"]["outputs"]["logits"]["sqnr_db"] >= 40 and "engine" not in evidence
+    assert evidence["search"]["why"].keys() == set(raised) and evidence["search"]["met"] is True
+    text = report.read_text()
+    assert all(f"`{name}`" in text for name in raised) and "## Evaluations" in text and "all raised" in text
+    assert "tried; best so far: " in told and f"Wrote {out}" in told
+
+
+def test_what_was_found_is_what_compare_measures(run, files, out):  # noqa: F811
+    assert run("search", *files, "--tolerance", "sqnr>=40", "-o", out)[0] == 0
+    code, shown, _ = run("compare", *files, "--config", out, "--target", "sqnr>=40", "--no-layers")
+    assert code == 0 and "passes" in shown
+
+
+def test_stdout_takes_the_config(run, files):  # noqa: F811
+    code, shown, _ = run("search", *files, "--tolerance", "sqnr>=40", "-o", "-")
+    assert code == 0 and json.loads(shown)["format"] == "trt-tui/precision-config"
+    code, _, told = run("search", *files, "--tolerance", "sqnr>=40", "-o", "-", "--markdown", "-")
+    assert code == 2 and "stdout takes one thing" in told
+
+
+def test_int8_that_meets_it_has_nothing_to_do(run, files, out):  # noqa: F811
+    code, shown, _ = run("search", *files, "--tolerance", "sqnr>=10", "-o", out)
+    assert code == 0 and "INT8 meets it already: nothing to do" in shown
+    assert not read_config(out, open_network(files[0])).config.groups
+
+
+def test_what_fp32_misses_is_said_with_the_figure(run, files, out):  # noqa: F811
+    code, shown, told = run("search", *files, "--tolerance", "agreement>=1.5", "-o", out)
+    assert code == 1 and "cannot be met" in told and "100.0 %" in told and "2 evaluations" in shown
+    assert out.exists()
+
+
+def test_a_budget_gives_the_best_reachable_and_says_that_it_is_short(run, files, out):  # noqa: F811
+    code, shown, told = run("search", *files, "--tolerance", "sqnr>=40", "--max-fp32", "1", "-o", out)
+    assert code == 1 and "short of the tolerance: 1 of 8 groups" in shown and "Tolerance not met" in told
+    network = open_network(files[0])
+    assert len(read_config(out, network).config.raised(network)) == 1
+    assert json.loads(out.read_text())["evidence"]["search"]["met"] is False
+
+
+def test_scoped_prints_its_table(run, files, out):  # noqa: F811
+    code, shown, _ = run("search", *files, "--tolerance", "sqnr>=40", "--method", "scoped", "-o", out)
+    assert code == 0 and "similarity  sticks to" in shown and "search:scoped" in shown
+    rows = shown[shown.index("sticks to"):].splitlines()[1:]
+    assert sum(row.endswith("FP32") for row in rows if "dB" in row and "search" not in row) >= 1
+
+
+def test_options_reach_the_search(run, files, out):  # noqa: F811
+    code, shown, _ = run("search", *files, "--tolerance", "sqnr>=30", "--tolerance", "cosine>=0.9999", "--higher",
+                         "fp16", "--sticky", "/conv1/Conv", "--preset", "ends", "--no-ranges", "--method", "greedy",
+                         "-o", out)
+    loaded = read_config(out, open_network(files[0]))
+    assert code == 0, shown
+    assert loaded.config.groups["/conv1/Conv"].precision is Precision.FP16
+    assert loaded.config.groups["/conv1/Conv"].reason == "search:sticky" and not loaded.config.ranges
+    assert loaded.tolerance == "sqnr>=30; cosine>=0.9999"
+    assert "sqnr>=30 and cosine>=0.9999" in shown
+
+
+def test_fp16_can_be_begun_with(run, files, out):  # noqa: F811
+    code, shown, _ = run("search", *files, "--precision", "fp16", "--tolerance", "sqnr>=66", "-o", out)
+    loaded = read_config(out, open_network(files[0]))
+    assert code == 0 and loaded.config.quantized is Precision.FP16 and loaded.config.groups, shown
+
+
+def test_a_config_is_begun_with_and_kept(run, files, out, tmp_path):  # noqa: F811
+    assert run("search", *files, "--tolerance", "sqnr>=36", "-o", out)[0] == 0
+    network = open_network(files[0])
+    first = read_config(out, network).config
+    more = tmp_path / "more.json"
+    assert run("search", *files, "--config", out, "--tolerance", "sqnr>=42", "-o", more)[0] == 0
+    assert set(first.raised(network)) < set(read_config(more, network).config.raised(network))
+
+
+@pytest.mark.parametrize(("options", "title"), [
+    ([], "a search needs a tolerance"),
+    (["--tolerance", "snr>=2"], "'snr>=2' is no target"),
+    (["--tolerance", "sqnr>=40", "--method", "guess"], "no search method 'guess'"),
+    (["--tolerance", "sqnr>=40", "--sticky", "/conv1/Cnv"], "no layer /conv1/Cnv"),
+    (["--tolerance", "sqnr>=40", "--preset", "first"], "no preset 'first'"),
+    (["--tolerance", "metric>=0.9"], "needs a metric"),
+    (["--tolerance", "nowhere:sqnr>=9"], "nowhere is not a judged output"),
+    (["--tolerance", "sqnr>=40", "--precision", "fp16", "--higher", "fp16"], "no layer to raise to FP16"),
+    (["--tolerance", "sqnr>=40", "--max-latency", "2"], "needs a latency"),
+    (["--check", "no-such-program {model}"], "no-such-program does not start"),
+    (["--tolerance", "sqnr>=40", "--precision", "fp16", "--config", "x.json"], "begins with one thing"),
+])
+def test_bad_input(run, files, out, options, title):  # noqa: F811
+    code, shown, told = run("search", *files, *options, "-o", out)
+    assert code == 2 and title in told and not shown and not out.exists()
+    assert "Traceback" not in told
+
+
+def test_help_names_what_there_is(run):  # noqa: F811
+    code, shown, _ = run("search", "--help")
+    text = "".join(shown.split())  # lines are broken at hyphens
+    assert code == 0 and all(name in text for name in (*METHODS, *PRESETS))
+
+
+def test_a_check_command_passes_or_fails(run, files, out):  # noqa: F811
+    assert run("search", *files, "--check", "true", "-o", out)[0] == 0
+    code, shown, _ = run("search", *files, "--check", "false", "-o", out)
+    assert code == 1 and "the check fails (exit code 1)" in shown
+
+
+def test_interrupted_it_writes_its_best_and_goes_on_later(files, out, tmp_path):
+    command = [sys.executable, "-m", "trt_tui", "search", *files, "--tolerance", "sqnr>=40", "-o", str(out), "--check",
+               f"sh -c 'echo x >> {tmp_path}/checks; sleep 0.1'"]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+                               env=dict(os.environ))
+    checks, deadline = tmp_path / "checks", time.monotonic() + LIMIT_S
+
+    def count():
+        return len(checks.read_text().splitlines()) if checks.exists() else 0
+
+    while count() < 4 and process.poll() is None:
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    process.send_signal(signal.SIGINT)
+    shown, told = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 130, told
+    assert "Stopped; " in told and "goes on from here" in told and "Traceback" not in told and not shown
+    record = json.loads(out.read_text())
+    assert record["layers"] and record["evidence"]["search"]["said"].endswith("the search is not over")
+    before = count()
+    again = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
+    assert again.returncode == 0, again.stderr
+    evaluations = json.loads(out.read_text())["evidence"]["search"]["evaluations"]
+    assert evaluations <= count() <= evaluations + 1 and count() - before < evaluations
+
+
+def test_the_bundled_network_is_mended_by_at_most_three_layers(run, out):  # noqa: F811
+    code, shown, told = run("search", demo.network_path(), "--data", demo.samples_path(), "--calib-data",
+                            demo.calibration_path(), "--metric", demo.metric_spec(), "--samples", "16", "--batch", "16",
+                            "--tolerance", "metric>=base-0.01", "--no-ranges", "-o", out)
+    assert code == 0, told
+    network = open_network(demo.network_path())
+    assert 1 <= len(read_config(out, network).config.raised(network)) <= 3
+    assert "metric>=base-0.01: " in shown and "FP32  start  found" in shown
+    record = json.loads(out.read_text())["evidence"]["simulated"]
+    assert len(record["metric_parts"]) > 2 and all(name in shown for name in record["metric_parts"])
+
+
+# -- the front ------------------------------------------------------------------------------------------------------
+
+
+class Known:
+    def __init__(self, decibels: float, ms: float):
+        def verdict(value):
+            return Verdict({"y": OutputErrors(Errors(value, 1.0))}, samples=8, total=8)
+
+        self.verdict = verdict(decibels + 0.2)
+        self.engine = EngineResult(verdict(decibels), "TensorRT 11.4", (ms, ms, ms), 2_000_000)
+
+
+def test_the_front_keeps_what_nothing_beats(files):
+    session = Session.__new__(Session)
+    session.outline, session.target = open_network(files[0]).outline(), parse_target("sqnr>=20")
+    groups = session.outline.groups
+    configs = [PrecisionConfig.uniform(Precision.INT8).with_groups(groups[:count], Precision.FP32)
+               for count in range(4)]
+    session.results = dict(zip(configs, (Known(12, 1.0), Known(19, 1.2), Known(18, 1.4), Known(25, 1.6)), strict=True))
+    session.names = {config: f"c{number}" for number, config in enumerate(configs)}
+    points = front(session)
+    assert [point.name for point in points if point.best] == ["c0", "c1", "c3"]
+    rows = front_rows(points)
+    assert rows[2][:5] == ["B c1", "1", "~19.2 dB", "19.0 dB", "1.2"] and rows[3][-1] == ""
+    drawn = plot(points)
+    places = {letter: next((row, line.index(letter)) for row, line in enumerate(drawn[1:-2]) if letter in line)
+              for letter in "ABCD"}
+    assert places["D"][0] < places["B"][0] < places["A"][0] and places["A"][1] < places["B"][1] < places["D"][1]
+    assert "1 ms" in drawn[-1] and "1.6 ms" in drawn[-1]
+
+
+def test_engines_are_in_the_table_and_the_report(tmp_path):
+    events = []
+    session = SearchingSession(m.Options("vit.onnx", data="x.npz"), events.append, outline=VIT, store=tmp_path,
+                               builder=H200, worse_db=3.0, target="sqnr>=20", resume=False, automatic=False)
+
+    def apply():
+        while events:
+            session.apply(events.pop(0))
+
+    session.start()
+    apply()
+    session.search(m.Search(session.config, ("sqnr>=20",)))
+    apply()
+    session.history.apply(session.finding.config)
+    for text in (search_table(session), search_report(session)):
+        assert "its engine meets it too" in text and "went on with a margin of 3" in text
+        assert "└───" in text and "1 ms" in text and "engine" in text
+    record = json.loads(session.precision_json())["evidence"]
+    assert record["engine"]["latency_ms"]["median"] == 1.0 and record["search"]["confirmed_by_engine"] is True
+
+
+def test_a_plot_of_equal_points_is_drawn():
+    point = Point("c0", 0, "~1", "1", 1.0, 2.0, None)
+    assert any("B" in line for line in plot([point, point]))

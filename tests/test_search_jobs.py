@@ -1,0 +1,436 @@
+"""trt_tui.jobs.searching and the worker's search: order of work, what is kept, stops, engines, commands, latency"""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import onnx
+import pytest
+
+from tests.driven import LIMIT_S, DrivenSession, DrivenWorker, isolate, save_mlp, save_resnet
+from trt_tui.backends import onnxruntime as backend
+from trt_tui.core.comparison import EngineResult, Errors, OutputErrors, Verdict
+from trt_tui.core.engine import Made
+from trt_tui.core.network import open_network
+from trt_tui.core.precision import Precision, PrecisionConfig
+from trt_tui.core.runner import Capabilities
+from trt_tui.core.search import Outcome, Space
+from trt_tui.jobs import messages as m
+from trt_tui.jobs import worker as worker_module
+from trt_tui.jobs.searching import check_words, latency_between
+from trt_tui.target import parse_target
+
+INT8 = PrecisionConfig.uniform(Precision.INT8)
+FP32 = PrecisionConfig.uniform(Precision.FP32)
+GOAL = m.Search(INT8, ("sqnr>=40",))
+
+
+@pytest.fixture(autouse=True)
+def _isolated(monkeypatch, tmp_path):
+    isolate(monkeypatch, tmp_path)
+    monkeypatch.setattr(worker_module, "REPORT_S", 0.0)
+
+
+@pytest.fixture
+def options(tmp_path):
+    return save_resnet(tmp_path, samples=12)
+
+
+@pytest.fixture
+def opened(tmp_path, options):
+    def open_it():
+        worker = DrivenWorker(tmp_path)
+        assert isinstance(worker.answer(m.Open(options))[-1], m.Done)
+        return worker
+
+    return open_it
+
+
+@pytest.fixture
+def runs(monkeypatch):
+    """Counts how often ONNX Runtime runs."""
+    counted = []
+    run = backend.OnnxRuntimeRunner.run
+
+    def counting(self, *args, **kwargs):
+        counted.append(1)
+        return run(self, *args, **kwargs)
+
+    monkeypatch.setattr(backend.OnnxRuntimeRunner, "run", counting)
+    return counted
+
+
+def of_type(events, kind):
+    return [event for event in events if isinstance(event, kind)]
+
+
+def found(events) -> m.SearchEnded:
+    assert isinstance(events[-1], m.Done), events[-1]
+    return of_type(events, m.SearchEnded)[-1]
+
+
+# -- the work -------------------------------------------------------------------------------------------------------
+
+
+def test_a_search_streams_shares_then_evaluations_then_what_it_found(opened):
+    worker = opened()
+    events = worker.answer(replace(GOAL, shares=True))
+    ended = found(events)
+    assert ended.result.outcome is Outcome.MET and 1 <= len(ended.result.best.raised) < ended.candidates
+    shares = {}
+    for event in of_type(events, m.SharesMeasured):
+        assert event.config == INT8
+        shares.update(event.shares)
+    assert set(shares) == {group.name for group in worker.network.groups}
+    assert max(share.owns for share in shares.values()) > 0.1
+    progress = of_type(events, m.SearchProgress)
+    assert [one.done for one in progress] == sorted(one.done for one in progress)
+    assert progress[0].best is None and progress[-1].met and progress[-1].config.groups
+    first_share, last_try = events.index(of_type(events, m.SharesMeasured)[0]), events.index(progress[-1])
+    assert events.index(progress[1]) < first_share < last_try, "start and all raised need no ranking"
+    assert ended.confirmed is None and ended.ranked
+    keys = [one.key for one in ended.evaluations]
+    assert len(set(keys)) == len(keys)
+
+
+def test_the_figures_of_a_search_are_those_of_a_whatif(opened):
+    worker = opened()
+    ended = found(worker.answer(GOAL))
+    verdict = of_type(worker.answer(m.WhatIf(ended.result.config)), m.VerdictMeasured)[-1].verdict
+    assert verdict == ended.result.best.judgement.verdict
+    assert parse_target("sqnr>=40").reached(verdict)
+    for name in ended.result.best.raised:
+        assert "without it" in ended.result.why[name] and "(fails)" in ended.result.why[name]
+
+
+def test_what_is_met_already_and_what_cannot_be_met_are_said_at_once(opened):
+    worker = opened()
+    ended = found(worker.answer(replace(GOAL, tolerances=("sqnr>=10",))))
+    assert ended.result.outcome is Outcome.NOTHING_TO_DO and ended.result.config == INT8
+    assert len(ended.evaluations) == 1 and not ended.ranked
+    ended = found(worker.answer(replace(GOAL, tolerances=("sqnr>=90",), higher=Precision.FP16)))
+    assert ended.result.outcome is Outcome.UNREACHABLE and len(ended.evaluations) == 2
+    assert "dB" in ended.result.said
+
+
+def test_several_tolerances_must_all_be_met(opened):
+    worker = opened()
+    one = found(worker.answer(GOAL)).result
+    both = found(worker.answer(replace(GOAL, tolerances=("sqnr>=40", "cosine>=0.99999")))).result
+    assert both.met and len(both.best.raised) > len(one.best.raised)
+    assert parse_target("cosine>=0.99999").reached(both.best.judgement.verdict)
+
+
+def test_sticky_layers_presets_and_ranges_are_heeded(opened):
+    worker = opened()
+    ended = found(worker.answer(replace(GOAL, sticky=("/fc/Gemm",), presets=("ends",), ranges=False)))
+    config = ended.result.config
+    assert config.groups["/fc/Gemm"].reason == "search:sticky" and not config.ranges
+    assert ended.candidates == len(worker.network.groups) - 1
+    assert not [one for one in ended.evaluations if one.step == "ranges"]
+    tried = found(worker.answer(GOAL)).evaluations
+    assert {choice.method for one in tried for choice in one.ranges.values()} >= {"percentile", "entropy", "mse"}
+
+
+@pytest.mark.parametrize(("changed", "title"), [
+    ({"tolerances": ("metric>=0.5",)}, "needs a metric"),
+    ({"tolerances": ("nowhere:sqnr>=5",)}, "not a judged output"),
+    ({"tolerances": ()}, "needs a tolerance"),
+    ({"method": "guess"}, "no search method"),
+    ({"sticky": ("nowhere",)}, "no layer nowhere"),
+    ({"presets": ("nothing",)}, "no preset"),
+    ({"max_latency": 1.0}, "needs a latency"),
+    ({"config": FP32}, "no layer to raise"),
+    ({"higher": Precision.BF16}, "cannot be mixed"),
+    ({"check": ""}, "empty"),
+    ({"check": "'x"}, "cannot be read"),
+    ({"tolerances": (), "check": "no-such-program-here"}, "no-such-program-here does not start"),
+])
+def test_a_search_that_makes_no_sense_is_refused(opened, changed, title):
+    worker = opened()
+    events = worker.answer(replace(GOAL, **changed))
+    assert isinstance(events[-1], m.Failed) and title in events[-1].title, events[-1]
+    assert not of_type(events, m.SearchEnded)
+
+
+def test_a_whatif_goes_first_and_background_work_waits(opened):
+    worker = opened()
+    search = worker.ask(GOAL)
+    for _ in range(12):
+        assert worker.step()
+    whatif = worker.ask(m.WhatIf(INT8.with_groups(worker.network.groups[:1], Precision.FP32), shares=True))
+    events = worker.finish()
+    order = [event.job for event in events if isinstance(event, m.VerdictMeasured | m.SharesMeasured | m.SearchEnded)]
+    assert order[0] == whatif and order.index(search) < len(order) - 1
+    shares = [place for place, event in enumerate(events) if isinstance(event, m.SharesMeasured)]
+    assert min(shares) > events.index(of_type(events, m.SearchEnded)[0])
+
+
+# -- stops and what is kept -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("at", [1, 3, 8])
+def test_a_stopped_search_says_its_best_and_goes_on_later(opened, tmp_path, runs, at):
+    whole = found(opened().answer(GOAL))
+    cost = len(runs)
+    for path in (tmp_path / "results").rglob("*"):
+        path.unlink() if path.is_file() else None
+    runs.clear()
+    worker = opened()
+    worker.ask(GOAL)
+
+    def stop(event):
+        if isinstance(event, m.SearchProgress) and event.done == at:
+            worker.stop()
+
+    worker.wire.on_event = stop
+    events = worker.finish()
+    assert isinstance(events[-1], m.Cancelled) and isinstance(events[-2], m.SearchEnded)
+    assert events[-2].result.outcome is Outcome.SEARCHING and events[-2].result.best is not None
+    assert len(events[-2].evaluations) >= at
+    spent = len(runs)
+    assert 0 < spent < cost
+    again = found(opened().answer(GOAL))
+    assert again.result == whole.result and again.evaluations == whole.evaluations
+    assert len(runs) - cost <= 12, "what was measured is not measured again, but for a run or two of what was cut off"
+
+
+def test_a_second_search_by_another_method_measures_only_what_is_new(opened, runs):
+    worker = opened()
+    first = found(worker.answer(GOAL))
+    runs.clear()
+    again = found(worker.answer(GOAL))
+    assert again.result == first.result and not runs
+    other = found(worker.answer(replace(GOAL, method="scoped")))
+    new = {one.key for one in other.evaluations} - {one.key for one in first.evaluations}
+    assert new and len(runs) == len(new) * len(worker.feeds)
+
+
+def test_shares_that_are_known_are_not_measured_again(opened, runs):
+    worker = opened()
+    known = of_type(worker.answer(m.WhatIf(INT8, shares=True)), m.SharesMeasured)
+    shares = {name: share for event in known for name, share in event.shares.items()}
+    events = worker.answer(replace(GOAL, shares=True))
+    assert not of_type(events, m.SharesMeasured), "an impact without a share must not replace one"
+    for name, why in found(events).result.why.items():
+        assert f"owns {100 * shares[name].owns:.1f} %" in why
+
+
+# -- the user's command ---------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def script(tmp_path):
+    """A check that passes where the file's Gemm has no Q/DQ before it; it notes what it was given."""
+    path = tmp_path / "check.py"
+    path.write_text(textwrap.dedent(f"""
+        import sys
+        import numpy as np
+        import onnx
+        model, outputs = onnx.load(sys.argv[1]), np.load(sys.argv[2])
+        with open({str(tmp_path / 'seen')!r}, "a") as log:
+            log.write(f"{{len(model.graph.node)}} {{dict((k, outputs[k].shape) for k in outputs)}}\\n")
+        makes = {{name: node.op_type for node in model.graph.node for name in node.output}}
+        fc = next(node for node in model.graph.node if node.op_type == "Gemm")
+        sys.exit(4 if makes.get(fc.input[0]) == "DequantizeLinear" else 0)
+    """))
+    return f"{sys.executable} {path} {{model}} {{outputs}}"
+
+
+def finish(worker, job):
+    """Works until a job has ended, through what threads do meanwhile."""
+    while not any(isinstance(event, m.Done | m.Failed | m.Cancelled) and event.job == job
+                  for event in worker.wire.events):
+        worker.arrived.clear()
+        if not worker.step():
+            assert worker.arrived.wait(LIMIT_S)
+    return [event for event in worker.wire.events if event.job == job]
+
+
+def test_a_check_command_decides(opened, script, tmp_path):
+    worker = opened()
+    ended = found(finish(worker, worker.ask(replace(GOAL, tolerances=(), check=script, ranges=False))))
+    assert ended.result.met and ended.result.best.raised == ("/fc/Gemm",)
+    assert "exit code 4" in ended.evaluations[0].judgement.figure
+    seen = (tmp_path / "seen").read_text().splitlines()
+    assert len(seen) == len(ended.evaluations) and "(8, 10)" in seen[0]
+    again = found(finish(worker, worker.ask(replace(GOAL, tolerances=(), check=script, ranges=False))))
+    assert again.result == ended.result and (tmp_path / "seen").read_text().splitlines() == seen
+
+
+def test_a_check_beside_a_tolerance_needs_both(opened, script):
+    worker = opened()
+    ended = found(finish(worker, worker.ask(replace(GOAL, check=script))))
+    assert ended.result.met and "/fc/Gemm" in ended.result.best.raised
+    assert parse_target("sqnr>=40").reached(ended.result.best.judgement.verdict)
+    assert "the check passes" in ended.result.best.judgement.figure
+
+
+def test_a_running_check_is_killed_with_its_search(opened):
+    worker = opened()
+    job = worker.ask(replace(GOAL, tolerances=(), check="sleep 1000"))
+    while not any(task.waits is not None for task in worker.tasks):
+        assert worker.step()
+    worker.stop()
+    events = finish(worker, job)
+    assert isinstance(events[-1], m.Cancelled) and events[-2].result.best is None
+
+
+def test_words_of_a_command():
+    assert check_words("a 'b c' {model}") == ["a", "b c", "{model}"]
+
+
+# -- engines --------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def with_builder(opened, monkeypatch):
+    """A worker whose engines are the simulation, some decibels worse."""
+
+    def make(worse_db: float, latency=lambda config: 1.0, bad: bool = False):
+        worker = opened()
+        worker.builder = SimpleNamespace(name="tensorrt", version="11.4", device="H200",
+                                         capabilities=Capabilities(True, True, False, True))
+        worker.built = []
+
+        def building(config, quick):
+            worker.built.append(config)
+            verdict = None
+            for partial in worker._analysis(config).verdict(config, worker.ranges, worker.feeds):
+                verdict = partial.value
+            name, one = next(iter(verdict.outputs.items()))
+            decibels = one.errors.sqnr_db - worse_db if one.errors.sqnr_db is not None else 90.0
+            errors = Errors(nan=3) if bad else Errors(decibels, 1.0)
+            engine = Verdict({name: OutputErrors(errors)}, {}, None, verdict.samples, verdict.total)
+            yield EngineResult(engine, "TensorRT 11.4", (latency(config), 0.9, 1.2), 10**6, 4.0, origin="cold")
+
+        monkeypatch.setattr(worker, "_building", building)
+        return worker
+
+    return make
+
+
+def test_an_engine_confirms_what_was_found(with_builder):
+    worker = with_builder(0.05)
+    events = worker.answer(GOAL)
+    ended = found(events)
+    assert ended.confirmed is True and worker.built == [ended.result.config]
+    assert {one.latency for one in ended.evaluations} == {None}
+    assert of_type(events, m.Built)[-1].config == ended.result.config
+    again = worker.answer(GOAL)
+    assert found(again).confirmed and len(worker.built) == 1 and of_type(again, m.Built)
+
+
+def test_where_the_engine_fails_the_search_goes_on_with_the_difference(with_builder):
+    worker = with_builder(3.0)
+    ended = found(worker.answer(GOAL))
+    assert ended.confirmed is True and 2 <= len(worker.built) <= 3
+    assert ended.result.best.score >= 3.0 and "margin of 3" in ended.remarks[0]
+    assert len(worker.built[-1].groups) > len(worker.built[0].groups)
+
+
+def test_at_most_so_many_engines_are_built(with_builder):
+    worker = with_builder(3.0)
+    ended = found(worker.answer(replace(GOAL, max_builds=1)))
+    assert len(worker.built) == 1 and ended.confirmed is None and ended.result.best.score >= 3.0
+    assert "--max-builds" in ended.remarks[-1]
+    worker = with_builder(0.0)
+    assert found(worker.answer(replace(GOAL, tolerances=("sqnr>=38",), max_builds=0))).confirmed is None
+    assert not worker.built
+
+
+def test_a_margin_out_of_reach_is_said(with_builder):
+    worker = with_builder(45.0)
+    ended = found(worker.answer(replace(GOAL, higher=Precision.FP16)))
+    assert not ended.result.met and ended.confirmed is None and ended.result.outcome is Outcome.UNREACHABLE
+    assert "margin" in ended.result.said
+
+
+def test_an_engine_of_nan_ends_the_search(with_builder):
+    worker = with_builder(0.0, bad=True)
+    ended = found(worker.answer(GOAL))
+    assert ended.confirmed is False and len(worker.built) == 1 and "NaN" in ended.remarks[0]
+
+
+def test_int8_that_passes_simulated_and_fails_as_built_is_searched(with_builder):
+    worker = with_builder(3.0)
+    ended = found(worker.answer(replace(GOAL, tolerances=("sqnr>=33",))))
+    assert worker.built[0] == INT8 and ended.result.best.raised and ended.confirmed
+
+
+def test_a_latency_budget_is_estimated_from_two_engines_and_kept(with_builder, opened):
+    total = len(opened().network.groups)
+    worker = with_builder(0.0, latency=lambda config: 1.0 + len(config.groups) / total)
+    free = found(worker.answer(GOAL))
+    worker.built.clear()
+    ended = found(worker.answer(replace(GOAL, max_latency=1.05)))
+    assert ended.result.outcome in (Outcome.SHORT, Outcome.MET)
+    assert ended.result.best.latency <= 1.05 < 1.0 + len(free.result.best.raised) / total
+    assert {INT8, Space(worker.network, INT8).config([g.name for g in worker.network.groups])} <= set(worker.built)
+    assert len(worker.built) <= 3
+
+
+def test_latency_goes_from_one_end_to_the_other(options):
+    network = open_network(options.model)
+    space = Space(network, INT8)
+    names = space.candidates
+    low, high = (EngineResult(None, "", (ms, ms, ms)) for ms in (2.0, 5.0))
+    estimate = latency_between(space, low, high)
+    assert estimate(space.start) == 2.0 and estimate(space.config(names)) == pytest.approx(5.0)
+    steps = [estimate(space.config(names[:count])) for count in range(len(names) + 1)]
+    assert steps == sorted(steps)
+    timed = [replace(engine, made={names[0]: Made(None, False, (), ms)}) for engine, ms in ((low, 0.1), (high, 0.4))]
+    assert latency_between(space, *timed)(space.config(names[:1])) == pytest.approx(5.0)
+    assert latency_between(space, *timed)(space.config(names[1:])) == pytest.approx(2.0)
+
+
+# -- the session ----------------------------------------------------------------------------------------------------
+
+
+def test_a_session_takes_what_was_found_as_one_change(options, tmp_path):
+    session = DrivenSession(options, tmp_path, target="sqnr>=40", resume=False)
+    try:
+        session.start()
+        session.until_idle()
+        before = session.config
+        session.search(replace(GOAL, config=before, shares=True))
+        session.until_type(m.SearchEnded)
+        assert session.config != before and session.config == session.finding.config and session.finding.finished
+        raised = session.config.raised(session.outline)
+        assert raised and session.why.keys() == {*raised, *session.config.ranges}
+        assert set(session.changed_at) == set(raised)
+        assert session.runs["config"].verdict == session.finding.best.judgement.verdict
+        text = session.precision_json()
+        assert '"search:auto"' in text and '"why"' in text and '"tolerance": "sqnr>=40"' in text
+        session.undo()
+        assert session.config == before and not session.history.can_undo
+    finally:
+        session.close()
+
+
+def test_a_metric_is_searched_for_by_its_base(tmp_path):
+    options = save_mlp(tmp_path)
+    data = dict(np.load(options.data))
+    network = onnx.load(options.model)
+    labels = backend_outputs(network, data["x"]).argmax(1)
+    np.savez(options.data, **data, labels=labels)
+    script = tmp_path / "metric.py"
+    script.write_text("def score(outputs, labels):\n    y = next(iter(outputs.values()))\n"
+                      "    right = y.argmax(1) == labels['labels']\n"
+                      "    return {'accuracy': float(right.mean()), 'first': float(right[:4].mean())}\n")
+    worker = DrivenWorker(tmp_path)
+    worker.answer(m.Open(replace(options, metric=f"{script}:score")))
+    ended = found(worker.answer(m.Search(INT8, ("metric>=base-0.0",), ranges=False)))
+    assert ended.result.met and ended.result.best.judgement.verdict.metric["accuracy"] == 1.0
+    assert set(ended.result.best.judgement.verdict.metric) == {"accuracy", "first"}
+
+
+def backend_outputs(model, x):
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    return session.run(None, {session.get_inputs()[0].name: x})[0]

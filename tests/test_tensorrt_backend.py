@@ -1,0 +1,166 @@
+"""trt_tui.backends.tensorrt and .registry: the contract on each release, and what keeps a backend from working.
+
+What a backend that builds has to do is in `tests.standins.contract`, which runs in a process of each release.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+from tests import standins
+from trt_tui.backends import cuda, registry
+from trt_tui.backends.tensorrt import module_for
+from trt_tui.errors import BackendUnavailableError, InputError
+
+ROOT = Path(__file__).parent.parent
+CONTRACT = "tests/standins/contract.py"
+
+
+def run(command: list[str], release: str, **variables: str) -> subprocess.CompletedProcess:
+    environment = {**os.environ, **(standins.environment(release) if release else {}), **variables}
+    return subprocess.run([sys.executable, "-m", *command], cwd=ROOT, env=environment, capture_output=True, text=True,
+                          timeout=120)
+
+
+@pytest.mark.parametrize("release", standins.RELEASES)
+def test_every_release_keeps_the_contract(release: str) -> None:
+    name = "tensorrt-rtx" if release.startswith("rtx") else "tensorrt"
+    done = run(["pytest", "-q", "-p", "no:cacheprovider", CONTRACT], release, CONTRACT=name)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", registry.BUILDERS)
+def test_what_is_installed_keeps_the_contract(name: str) -> None:
+    detail = next(state.detail for state in registry.survey() if state.name == name)
+    if "runs engines on" not in detail:
+        pytest.skip(f"{name}: {detail}")
+    done = run(["pytest", "-q", "-p", "no:cacheprovider", CONTRACT], "", CONTRACT=name)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+# -- what keeps it from working ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def module(monkeypatch):
+    """Puts a package of a version in place, or none."""
+
+    def put(version: str | None, name: str = "tensorrt") -> None:
+        made = ModuleType(name) if version is not None else None
+        if version:
+            made.__version__ = version
+        monkeypatch.setitem(sys.modules, name, made)
+
+    return put
+
+
+@pytest.mark.parametrize(("name", "version"), [("tensorrt", "8.6.1"), ("tensorrt", "8.6.1.post1"), ("tensorrt", "10.0"),
+                                               ("tensorrt", "11.99.1.2"), ("tensorrt-rtx", "1.0.0.21")])
+def test_known_releases_are_served(module, name, version) -> None:
+    module(version, name.replace("-", "_"))
+    assert module_for(name).__version__ == version
+
+
+@pytest.mark.parametrize(("name", "version"), [("tensorrt", "12.0.0"), ("tensorrt", "8.5.3"), ("tensorrt", "7.2"),
+                                               ("tensorrt-rtx", "2.0")])
+def test_other_releases_are_refused_and_what_is_served_is_said(module, name, version) -> None:
+    module(version, name.replace("-", "_"))
+    with pytest.raises(BackendUnavailableError, match=f"{version} is not a release") as raised:
+        module_for(name)
+    assert raised.value.exit_code == 3 and "it serves" in raised.value.cause
+
+
+def test_a_package_that_is_missing_or_broken_is_told_apart(module) -> None:
+    module("")
+    with pytest.raises(BackendUnavailableError, match="tensorrt does not load"):
+        module_for("tensorrt")
+    module(None)
+    with pytest.raises(BackendUnavailableError, match="tensorrt (is not installed|does not load)") as raised:
+        module_for("tensorrt")
+    assert "trt-tui[tensorrt]" in raised.value.next_step
+
+
+class Driver:
+    """A driver library that answers cuInit and counts GPUs."""
+
+    def __init__(self, init: int = 0, count: int = 0) -> None:
+        self.init, self.count = init, count
+
+    def cuInit(self, flags: int) -> int:
+        return self.init
+
+    def cuDeviceGetCount(self, count) -> int:
+        count._obj.value = self.count
+        return 0
+
+    def cuGetErrorString(self, code: int, text) -> int:
+        text._obj.value = b"system has unsupported display driver / cuda driver combination"
+        return 0
+
+
+@pytest.mark.parametrize(("driver", "title", "cause"), [
+    (None, "no NVIDIA driver", "libcuda.so.1: cannot open"), (Driver(100), "no GPU is visible", ""),
+    (Driver(0, 0), "no GPU is visible", ""), (Driver(803), "driver does not work", r"unsupported display.*\(803\)"),
+])
+def test_without_a_gpu_the_reason_is_said(monkeypatch, driver, title, cause) -> None:
+    def load(name: str):
+        if driver is None:
+            raise OSError("libcuda.so.1: cannot open shared object file")
+        return driver
+
+    monkeypatch.setattr(ctypes, "CDLL", load)
+    with pytest.raises(BackendUnavailableError, match=title) as raised:
+        cuda.first_device()
+    assert re.search(cause, raised.value.cause) and raised.value.next_step
+
+
+def test_an_unknown_backend_is_refused() -> None:
+    with pytest.raises(InputError, match="unknown backend tpu") as raised:
+        registry.get_builder("tpu")
+    assert "tensorrt-rtx" in raised.value.cause
+
+
+PROBE = """
+import json, sys
+from trt_tui.backends.registry import get_builder, survey
+from trt_tui.errors import BackendUnavailableError
+notes = []
+found = get_builder("auto", notes.append)
+try:
+    named = get_builder("tensorrt").name
+except BackendUnavailableError as error:
+    named = str(error)
+print(json.dumps([found and found.name, notes, named,
+                  {one.name: [one.works, one.detail, one.remedy] for one in survey()}]))
+"""
+
+
+def probed(release: str, **variables: str) -> list:
+    environment = {**os.environ, **standins.environment(release), **variables}
+    done = subprocess.run([sys.executable, "-c", PROBE], cwd=ROOT, env=environment, capture_output=True, text=True,
+                          timeout=60)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def test_auto_takes_tensorrt_where_it_works() -> None:
+    found, notes, named, states = probed("11.4.0")
+    assert (found, notes, named) == ("tensorrt", [], "tensorrt")
+    assert states["tensorrt"] == [True, "builds and runs engines on Stand-in GPU", ""]
+
+
+def test_auto_leaves_tensorrt_without_a_gpu_and_says_so() -> None:
+    found, notes, named, states = probed("10.16.1", STANDIN_FAULT="no gpu")
+    assert found is None and len(notes) == 1 and "TensorRT is installed and not used: no GPU is visible" in notes[0]
+    assert named.startswith("no GPU is visible")
+    assert states["tensorrt"][0] is False and "no GPU is visible" in states["tensorrt"][1]

@@ -1,0 +1,292 @@
+"""The search as a job: what to evaluate next comes from the search, figures from the bench, engines confirm the end."""
+
+from __future__ import annotations
+
+import math
+import shlex
+import subprocess
+import tempfile
+import threading
+from collections.abc import Callable, Generator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import numpy as np
+
+from trt_tui.core.analysis import Impact
+from trt_tui.core.comparison import EngineResult, Verdict
+from trt_tui.core.network import Group, Network
+from trt_tui.core.precision import Precision, PrecisionConfig
+from trt_tui.core.search import Evaluation, Judgement, Search, Space, with_sticky
+from trt_tui.core.search.ranges import LEAST_GAIN
+from trt_tui.errors import InputError
+from trt_tui.jobs import messages as m
+from trt_tui.jobs.building import write_typed
+from trt_tui.jobs.engines import Wait
+from trt_tui.target import Target, judge
+
+T = TypeVar("T")
+Steps = Generator[object, None, T]
+"""Yields how urgent the next step is, or what it waits for; returns what it found."""
+
+NEED_NO_RANKING = ("start", "all raised")
+"""The steps of a search that tell whether there is anything to find."""
+
+
+@dataclass(frozen=True)
+class Bench:
+    """How a search measures.
+
+    Attributes:
+        verdict: A config at the judged outputs.
+        impacts: Of some groups in a config, by name.
+        ranges: Other ranges for the inputs of some groups: amax by tensor and method.
+        build: A config's engine, judged as built; None where no engine can run.
+        built: Whether that engine is known already.
+        check: Exit code of the user's command for a config; None without a command.
+        report: Called before each evaluation.
+    """
+
+    verdict: Callable[[PrecisionConfig], Steps[Verdict]]
+    impacts: Callable[[PrecisionConfig, Sequence[str]], Steps[Mapping[str, Impact]]]
+    ranges: Callable[[Sequence[Group]], Mapping[str, Mapping[str, float]]]
+    build: Callable[[PrecisionConfig], Steps[EngineResult]] | None = None
+    built: Callable[[PrecisionConfig], bool] = lambda config: False
+    check: Callable[[PrecisionConfig], Steps[int]] | None = None
+    report: Callable[[SearchJob], None] = lambda job: None
+
+
+class SearchJob:
+    """One search, from the first evaluation to the confirmation.
+
+    Args:
+        targets: The tolerances, with their bases.
+
+    Raises:
+        InputError: an option makes no sense for this network; see `trt_tui.core.search.Search` and `Space`.
+    """
+
+    def __init__(self, network: Network, request: m.Search, targets: Sequence[Target], bench: Bench) -> None:
+        if not targets and bench.check is None:
+            raise InputError("a search needs a tolerance", "", "Give --tolerance, or --check.")
+        self.network, self.request, self.targets, self.bench = network, request, tuple(targets), bench
+        start = with_sticky(network, request.config, request.sticky, request.higher)
+        self.space = Space(network, start, request.higher)
+        used = {request.higher, start.other, start.quantized}
+        if {Precision.BF16, Precision.FP16} <= used:
+            raise InputError("FP16 and BF16 cannot be mixed", "the simulation holds one 16-bit type at a time",
+                             f"Raise to FP32, or let the other layers run in {request.higher.label} (--other).")
+        self.impacts: Mapping[str, Impact] = {}
+        self.latency: Callable[[PrecisionConfig], float] | None = None
+        self.builds = 0
+        self.confirmed: bool | None = None
+        self.remarks: list[str] = []
+        # A search that cannot be is refused before anything is measured for it.
+        timed = request.max_latency is not None and bench.build is not None
+        self.search = self._make(latency=(lambda config: 0.0) if timed else None)
+
+    def _make(self, known: Sequence[Evaluation] = (), latency: Callable[[PrecisionConfig], float] | None = None,
+              ranges: Mapping[str, Mapping[str, float]] | None = None, margin: float = -math.inf) -> Search:
+        request = self.request
+        return Search(self.space, method=request.method, impacts=self.impacts, presets=request.presets, ranges=ranges,
+                      max_raised=request.max_raised, max_latency=request.max_latency, latency=latency, known=known,
+                      margin=margin)
+
+    def steps(self) -> Steps[None]:
+        """The work; `progress` and `ended` say at any time how far it is."""
+        if self.request.max_latency is not None:
+            yield from self._estimate_latency()
+        going_on = True
+        while going_on:
+            yield from self._evaluate(NEED_NO_RANKING)
+            if self.search.asked is not None and not self.impacts:
+                yield from self._rank()
+            yield from self._evaluate()
+            going_on = yield from self._refuted()
+
+    def _evaluate(self, only: Sequence[str] = ()) -> Steps[None]:
+        """Evaluates what the search asks for, as long as one of some steps asks; all of them where none is named."""
+        while (config := self.search.ask()) is not None and (not only or self.search.asked.step in only):
+            self.bench.report(self)
+            verdict = yield from self.bench.verdict(config)
+            judgement = self._judged(verdict)
+            if self.bench.check is not None:
+                judgement = _checked(judgement, (yield from self.bench.check(config)), bool(self.targets))
+            self.search.tell(judgement)
+
+    def _judged(self, verdict: Verdict) -> Judgement:
+        if self.targets:
+            return judge(self.targets, verdict)
+        energy = verdict.energy if verdict.energy is not None and not verdict.bad else math.inf
+        score = math.inf if energy == 0 else -10 * math.log10(energy) if math.isfinite(energy) else -math.inf
+        return Judgement(not verdict.bad, score, verdict, energy)
+
+    def _rank(self) -> Steps[None]:
+        """Measures what each group does to the judged outputs, then other ranges for those that do most."""
+        self.impacts = yield from self.bench.impacts(self.space.start, self.space.candidates)
+        known, margin = self.search.evaluations, self.search.margin
+        self.search = self._make(known, self.latency, None, margin)
+        if not self.request.ranges:
+            return
+        shares = self.search.ranking.shares
+        groups = [self.network.group(name) for name in self.search.ranking.order
+                  if not shares or shares.get(name, 0.0) >= LEAST_GAIN]
+        groups = [group for group in groups if self.space.start.precision_of(group) is Precision.INT8]
+        if groups:
+            self.search = self._make(known, self.latency, self.bench.ranges(groups), margin)
+
+    # -- engines ------------------------------------------------------------------------------------------------
+
+    def _engine(self, config: PrecisionConfig) -> Steps[EngineResult]:
+        if not self.bench.built(config):
+            self.builds += 1
+        return (yield from self.bench.build(config))
+
+    def _estimate_latency(self) -> Steps[None]:
+        """Builds both ends of the space; what lies between is estimated from their layers."""
+        every = self.space.config(self.space.candidates)
+        low = yield from self._engine(self.space.start)
+        high = yield from self._engine(every)
+        self.latency = latency_between(self.space, low, high)
+        self.search = self._make(self.search.evaluations, self.latency)
+
+    def _refuted(self) -> Steps[bool]:
+        """Builds what was found; True if the engine fails where the simulation passed, so that the search goes on."""
+        found = self.search.result
+        if self.bench.build is None or not self.targets or not found.met:
+            return False
+        if not self.bench.built(found.config) and self.builds >= self.request.max_builds:
+            if self.request.max_builds:
+                self.remarks.append(f"not confirmed by an engine: {self.builds} builds are used up (--max-builds)")
+            return False
+        engine = yield from self._engine(found.config)
+        if engine.verdict is None or any(target.reached(engine.verdict) is None for target in self.targets):
+            self.remarks.append("its engine was built, and cannot be judged by this tolerance")
+            return False
+        told = judge(self.targets, engine.verdict)
+        self.confirmed = told.passed
+        budget, latency = self.request.max_latency, engine.latency_ms
+        if budget is not None and latency is not None and latency[0] > budget:
+            self.remarks.append(f"its engine takes {latency[0]:.3g} ms, more than the {budget:g} ms it was estimated "
+                                "to stay within")
+        if told.passed:
+            return False
+        gap = found.best.score - told.score
+        if not math.isfinite(gap):
+            self.remarks.append(f"its engine yields {told.figure}, which the simulation does not: no margin helps")
+            return False
+        raised = len(found.best.raised)
+        self.remarks.append(f"the engine with {raised} raised: {told.figure} where {found.best.judgement.figure} was "
+                            f"simulated; went on with a margin of {gap:.2g}")
+        self.confirmed = None
+        self.search.tighten(gap)
+        return True
+
+    # -- how far it is ------------------------------------------------------------------------------------------
+
+    def progress(self, job: int) -> m.SearchProgress:
+        """The event that says how far it is."""
+        search, best = self.search, self.search.best
+        asked = search.asked
+        config = search.config_of(best.raised, best.ranges) if best is not None else self.space.start
+        return m.SearchProgress(
+            job, len(search.evaluations), tuple(asked.raised) if asked is not None else (),
+            asked.about if asked is not None else "", asked.step if asked is not None else "",
+            search.evaluations[-1] if search.evaluations else None, best, config,
+            best is not None and best.judged(search.margin).passed and search.state.fits(frozenset(best.raised)))
+
+    def ended(self, job: int) -> m.SearchEnded:
+        """The event that says what was found so far."""
+        return m.SearchEnded(job, self.search.result, self.search.how, tuple(self.search.evaluations),
+                             len(self.space.candidates), bool(self.impacts), self.confirmed, tuple(self.remarks))
+
+
+def _checked(judgement: Judgement, code: int, bounded: bool) -> Judgement:
+    """A judgement with the word of the user's command: exit code 0 passes."""
+    said = "the check passes" if code == 0 else f"the check fails (exit code {code})"
+    figure = f"{judgement.figure}, {said}" if bounded else said
+    return Judgement(judgement.passed and code == 0, judgement.score, judgement.verdict, judgement.loss, figure)
+
+
+def latency_between(space: Space, low: EngineResult, high: EngineResult) -> Callable[[PrecisionConfig], float]:
+    """An estimate of a config's latency in ms, from the engines of the start and of all raised.
+
+    What lies between the two medians is shared out among the raised groups: by how much their engine layers differ
+    where layers were timed, else by their multiply-accumulates.
+    """
+    def weight(name: str) -> float:
+        ends = [engine.made[name].ms if name in engine.made else None for engine in (low, high)]
+        return max(0.0, ends[1] - ends[0]) if None not in ends else 0.0
+
+    weights = {name: weight(name) for name in space.candidates}
+    if not any(weights.values()):
+        for name in space.candidates:
+            group = space.network.group(name)
+            weights[name] = float(sum(space.network.layer(layer).macs or 0 for layer in group.layers))
+    total = sum(weights.values()) or 1.0
+    least, most = low.latency_ms[0], high.latency_ms[0]
+
+    def estimate(config: PrecisionConfig) -> float:
+        raised = sum(value for name, value in weights.items()
+                     if config.precision_of(space.network.group(name)) is space.higher)
+        return least + (most - least) * raised / total
+
+    return estimate
+
+
+# -- the user's command ---------------------------------------------------------------------------------------------
+
+
+def check_words(command: str) -> list[str]:
+    """The words of a check command.
+
+    Raises:
+        InputError: it is empty, or its quotes do not match.
+    """
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise InputError(f"the check command {command!r} cannot be read", str(error), "Match its quotes.") from None
+    if not words:
+        raise InputError("the check command is empty", "", "Give a command, like 'python check.py {model} {outputs}'.")
+    return words
+
+
+def run_check(command: str, network: Network, config: PrecisionConfig, ranges: Mapping[str, float],
+              outputs: Mapping[str, np.ndarray], wake: Callable[[], None]) -> Steps[int]:
+    """Runs the user's command on a config, as Polygraphy's ``debug --check`` does; returns its exit code.
+
+    ``{model}`` in it stands for the lowered ONNX file, ``{outputs}`` for an .npz of ``outputs``; both lie in a folder
+    that is gone afterwards. What it prints goes to the log. When the generator is closed, the command is killed.
+
+    Args:
+        wake: Called from a thread when the command has ended.
+
+    Raises:
+        InputError: it does not start.
+    """
+    with tempfile.TemporaryDirectory(prefix="trt-tui-") as folder:
+        model, arrays = Path(folder) / "model.onnx", Path(folder) / "outputs.npz"
+        write_typed(network, config, ranges, model)
+        np.savez(arrays, **outputs)
+        words = [word.replace("{model}", str(model)).replace("{outputs}", str(arrays)) for word in check_words(command)]
+        try:
+            process = subprocess.Popen(words, stdin=subprocess.DEVNULL)
+        except OSError as error:
+            raise InputError(f"the check command {words[0]} does not start", error.strerror or str(error),
+                             "Name a program that can be run, with its path where it is not on PATH.") from None
+
+        def wait() -> None:
+            process.wait()
+            wake()
+
+        threading.Thread(target=wait, daemon=True).start()
+        try:
+            while process.poll() is None:
+                yield Wait(lambda: process.poll() is not None)
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+        return process.returncode

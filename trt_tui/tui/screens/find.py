@@ -1,0 +1,124 @@
+"""The dialog that starts a search: the tolerance, the strategy, what layers are raised to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.containers import Vertical
+from textual.content import Content
+from textual.message import Message
+from textual.widgets import Input, Static
+
+from trt_tui.core.precision import Precision, PrecisionConfig, rank
+from trt_tui.jobs import messages as m
+from trt_tui.tui.screens.dialogs import CLOSE, Dialog
+
+if TYPE_CHECKING:
+    from trt_tui.session import Session
+
+STRATEGIES = {
+    "auto": "chooses by what is known",
+    "greedy": "the largest gain first",
+    "bisect": "the first layers, by halving",
+    "bisect-reverse": "the last layers, by halving",
+    "linear": "the first layers, one by one",
+    "linear-reverse": "the last layers, one by one",
+    "worst-first": "the worst layers, one by one",
+    "scoped": "lowers layer by layer from FP32",
+}
+"""What each method of `trt_tui.core.search.METHODS` does, in a few words."""
+
+BUILDS = 3
+
+
+class Setting(Static, can_focus=True):
+    """One line with a choice that the left and right keys change."""
+
+    BINDINGS = [Binding("right,l,space", "change(1)", show=False), Binding("left,h", "change(-1)", show=False)]
+
+    class Changed(Message):
+        """Another value was chosen."""
+
+    def __init__(self, label: str, values: Sequence[tuple[object, str]], id: str) -> None:
+        super().__init__(id=id, classes="setting")
+        self.label, self.values, self.index = label, list(values), 0
+
+    @property
+    def value(self) -> object:
+        return self.values[self.index][0]
+
+    def render(self) -> Content:
+        arrows = ("◂ ", " ▸") if len(self.values) > 1 else ("  ", "")
+        return Content(f"{self.label:<10} {arrows[0]}{self.values[self.index][1]}{arrows[1]}")
+
+    def action_change(self, by: int) -> None:
+        self.index = (self.index + by) % len(self.values)
+        self.refresh()
+        self.post_message(self.Changed())
+
+
+class FindDialog(Dialog):
+    """Dismisses with a tolerance and the request of a search for it.
+
+    Args:
+        check: What is wrong with a tolerance, "" where nothing is.
+    """
+
+    BINDINGS = [CLOSE, Binding("enter", "start", show=False), Binding("down,j", "app.focus_next", show=False),
+                Binding("up,k", "app.focus_previous", show=False)]
+
+    def __init__(self, session: Session, name: str, check: Callable[[str], str]) -> None:
+        super().__init__()
+        self.config, self.config_name, self.check = session.config, name, check
+        self.tolerance = session.target.text if session.target is not None else "sqnr>=20"
+        self.confirms = session.builder is not None and session.builder.runs
+        self.quantizes = any(session.config.precision_of(group) is Precision.INT8 for group in session.outline.groups)
+
+    def compose(self) -> ComposeResult:
+        with Vertical(classes="box"):
+            yield Static(f"Find the fix: the fewest layers of {self.config_name} to raise", classes="heading",
+                         markup=False)
+            with Vertical(classes="field"):
+                yield Static("tolerance ")
+                yield Input(self.tolerance, compact=True, select_on_focus=False)
+            yield Setting("strategy", [(name, f"{name}: {what}") for name, what in STRATEGIES.items()], "strategy")
+            yield Setting("raise to", [(one, one.label) for one in higher_than(self.config)], "higher")
+            if self.quantizes:
+                yield Setting("ranges", [(True, "other ones are tried first"), (False, "stay as they are")], "ranges")
+            if self.confirms:
+                yield Setting("engines", [(BUILDS, f"at most {BUILDS} are built to confirm it"),
+                                          (0, "none: simulated only")], "builds")
+            else:
+                yield Static("engines      none run here: simulated only", classes="dim setting")
+            yield Static("", id="note", markup=False)
+            yield Static("enter starts  ↑↓ go  ←→ change  esc close", classes="hint")
+
+    def on_mount(self) -> None:
+        self.query_one(Input).focus()
+
+    def on_input_submitted(self) -> None:
+        self.action_start()
+
+    def _chosen(self, setting: str, otherwise: object) -> object:
+        found = self.query(f"#{setting}")
+        return found.first(Setting).value if found else otherwise
+
+    def action_start(self) -> None:
+        tolerance = self.query_one(Input).value.strip()
+        if wrong := self.check(tolerance):
+            note = self.query_one("#note", Static)
+            note.update(Content(wrong))
+            note.add_class("bad")
+            return
+        self.dismiss((tolerance, m.Search(
+            self.config, (tolerance,), self._chosen("strategy", "auto"), self._chosen("higher", Precision.FP32),
+            ranges=self._chosen("ranges", False), max_builds=self._chosen("builds", 0), shares=True)))
+
+
+def higher_than(config: PrecisionConfig) -> list[Precision]:
+    """What layers of a config can be raised to: FP32, and the 16-bit type around INT8 layers."""
+    around = [config.other] if rank(config.quantized) < rank(config.other) < rank(Precision.FP32) else []
+    return [Precision.FP32, *around]
