@@ -396,7 +396,11 @@ def _trtexec_lines(network, config, ranges, options, output: Path) -> list[str]:
     shapes = parse_shapes(options.shapes, network.inputs) if options.shapes else {}
     files = Files(engine=output.name, timing_cache=options.timing_cache or "")
     told = ["The same with trtexec (`trt-tui export --format trtexec` writes the files it names):"]
-    for line in trtexec_lines(network, config, ranges, files, shapes, options.optimization_level):
+    try:
+        lines = trtexec_lines(network, config, ranges, files, shapes, options.optimization_level)
+    except InputError as error:
+        return [f"trtexec cannot be told the same: {error.title}"]
+    for line in lines:
         told += [f"  # {line.release}", f"  {shlex.join(line.argv) if line.argv else '# ' + line.refused}"]
     return told
 

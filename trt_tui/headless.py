@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import signal
 import sys
 import time
 from collections.abc import Iterator, Mapping
@@ -177,8 +178,11 @@ def _drain(session: Session, events: queue.Queue[m.Event], bar: _Bar) -> None:
 
 def _raised(error: m.Failed | m.Died) -> TrtTuiError:
     if isinstance(error, m.Died):
+        next_step = "It may have run out of memory: use fewer samples or a smaller batch."
+        if error.exit_code in (-signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS, -signal.SIGFPE):
+            next_step = "A library crashed in it: what it printed stands above; try another config or backend."
         return TrtTuiError("the child process that measures ended", f"exit code {error.exit_code}\n{error.log}".strip(),
-                           "It may have run out of memory: use fewer samples or a smaller batch.")
+                           next_step)
     raised = TrtTuiError(error.title, error.cause, error.next_step)
     raised.exit_code = error.exit_code
     return raised

@@ -38,7 +38,7 @@ class Space:
                 f"{self.network.name} has no layer to raise to {self.higher.label}",
                 "every layer runs in it or in a higher precision already" if self.network.groups
                 else "it has no float layer",
-                "Start from a config with layers in INT8, or in FP16 with --precision fp32.")
+                "Start from a config with layers in INT8, or with --precision fp16 from everything in FP16.")
         object.__setattr__(self, "candidates", names)
 
     @cached_property
