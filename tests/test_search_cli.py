@@ -171,8 +171,10 @@ def test_a_check_command_passes_or_fails(run, files, out):  # noqa: F811
 def test_interrupted_it_writes_its_best_and_goes_on_later(files, out, tmp_path):
     command = [sys.executable, "-m", "trt_tui", "search", *files, "--tolerance", "sqnr>=40", "-o", str(out), "--check",
                f"sh -c 'echo x >> {tmp_path}/checks; sleep 0.1'"]
+    # A shell that runs this in the background hands SIGINT down as ignored.
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-                               env=dict(os.environ))
+                               env=dict(os.environ),
+                               preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler))
     checks, deadline = tmp_path / "checks", time.monotonic() + LIMIT_S
 
     def count():
