@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from textual.widgets import Input
 
 from tests.test_tui import VIT, make_app, press, settle
 from tests.tui_fake import H200, NO_GPU
@@ -31,6 +32,9 @@ def keys(*pressed: str):
         pilot.app.session.changed_at.clear()
         pilot.app.main.draw_detail()
         await pilot.pause(0.05)
+        for one in pilot.app.screen.query(Input):
+            one.cursor_blink = False  # a picture taken late would miss the cursor
+        await pilot.pause()
 
     return run
 
