@@ -9,7 +9,7 @@ import pytest
 from textual.widgets import Input, Static
 
 from tests.test_tui import RESNET, VIT, press, quick, settle, status  # noqa: F401
-from tests.test_tui_snapshots import LARGE, SMALL
+from tests.test_tui_snapshots import LARGE, SMALL, keys
 from tests.tui_fake import H200, FakeSession
 from trt_tui.core.analysis import Impact
 from trt_tui.core.comparison import EngineResult
@@ -284,19 +284,6 @@ async def test_a_bad_search_is_told_in_a_dialog(tmp_path):
 
 
 # -- pictures -------------------------------------------------------------------------------------------------------
-
-
-def keys(*pressed: str):
-    async def run(pilot) -> None:
-        await settle(pilot)
-        for key in pressed:
-            await press(pilot, key)
-            await settle(pilot)
-        pilot.app.session.changed_at.clear()
-        pilot.app.main.draw_detail()
-        await pilot.pause(0.05)
-
-    return run
 
 
 @pytest.fixture

@@ -6,10 +6,12 @@ import queue
 import signal
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 from trt_tui.backends.registry import get_backend
 from trt_tui.core import config_file
@@ -63,6 +65,25 @@ class _Bar:
 
 
 @contextmanager
+def _opened(options: m.Options, **arguments: Any) -> Iterator[tuple[Session, Callable[[], None]]]:
+    """A session with its network open, and what applies its events until no job runs."""
+    events: queue.Queue[m.Event] = queue.Queue()
+    session = Session(options, events.put, resume=False, automatic=False, **arguments)
+    drain = partial(_drain, session, events, _Bar())
+    try:
+        session.start()
+        drain()
+        yield session, drain
+    finally:
+        session.close()
+
+
+def _warn(session: Session) -> None:
+    for warning in session.warnings:
+        print(f"Warning: {warning}", file=sys.stderr)
+
+
+@contextmanager
 def compare_session(options: m.Options, config_path: str | None, target: str | None, force: bool,
                     layers: bool, engines: bool = False) -> Iterator[Session]:
     """A session in which everything a comparison shows has been measured.
@@ -74,26 +95,16 @@ def compare_session(options: m.Options, config_path: str | None, target: str | N
         TrtTuiError: the child process failed or died.
         KeyboardInterrupt: passed on after the child has been stopped.
     """
-    events: queue.Queue[m.Event] = queue.Queue()
-    session = Session(options, events.put, config_path=config_path, target=target, force=force, resume=False,
-                      automatic=False)
-    bar = _Bar()
-    try:
-        session.start()
-        _drain(session, events, bar)
-        for warning in session.warnings:
-            print(f"Warning: {warning}", file=sys.stderr)
+    with _opened(options, config_path=config_path, target=target, force=force) as (session, drain):
+        _warn(session)
         if session.target is not None and session.target.kind == "metric" and session.metric is None:
             raise InputError(f"the target {session.target.text} needs a metric", "", "Name one with --metric.")
         session.compare(layers=layers)
-        _drain(session, events, bar)
+        drain()
         for config in dict.fromkeys(session.run_configs().values()) if engines else ():
             session.build(config=config)
-            _drain(session, events, bar)
+            drain()
         yield session
-    finally:
-        bar.clear()
-        session.close()
 
 
 @contextmanager
@@ -109,30 +120,20 @@ def search_session(options: m.Options, config_path: str | None, force: bool, pre
         TrtTuiError: the child process failed or died, or the search makes no sense.
         KeyboardInterrupt: it was interrupted before anything was found.
     """
-    events: queue.Queue[m.Event] = queue.Queue()
-    session = Session(options, events.put, config_path=config_path, target=next(iter(request.tolerances), None),
-                      force=force, resume=False, automatic=False)
-    bar = _Bar()
-    try:
-        session.start()
-        _drain(session, events, bar)
-        for warning in session.warnings:
-            print(f"Warning: {warning}", file=sys.stderr)
+    target = next(iter(request.tolerances), None)
+    with _opened(options, config_path=config_path, target=target, force=force) as (session, drain):
+        _warn(session)
         start = session.config if precision is None else PrecisionConfig.uniform(precision, options.other)
         session.search(replace(request, config=start))
         try:
-            _drain(session, events, bar)
+            drain()
         except KeyboardInterrupt:
             session.stop_job()
             with suppress(CancelledError):
-                _drain(session, events, bar)
-        bar.clear()
+                drain()
         if session.finding.config is None:
             raise KeyboardInterrupt
         yield session
-    finally:
-        bar.clear()
-        session.close()
 
 
 def write_engine(options: m.Options, config: PrecisionConfig, ranges: Mapping[str, float], path: Path,
@@ -143,37 +144,31 @@ def write_engine(options: m.Options, config: PrecisionConfig, ranges: Mapping[st
         TrtTuiError: the backend is not available, refuses the network, or failed; or the child process died.
         KeyboardInterrupt: passed on after the child has been stopped.
     """
-    events: queue.Queue[m.Event] = queue.Queue()
-    session = Session(options, events.put, resume=False, automatic=False)
-    bar = _Bar()
-    try:
-        session.start()
-        _drain(session, events, bar)
+    with _opened(options) as (session, drain):
         if ranges:
             session.use_ranges(Calibration("config", 0, "", dict(ranges)))
         session.write_engine(config, path, quick)
         before = len(session.log)
-        _drain(session, events, bar)
+        drain()
         return [line for line in session.log[before:] if not line.startswith("info: ")]
-    finally:
-        bar.clear()
-        session.close()
 
 
 def _drain(session: Session, events: queue.Queue[m.Event], bar: _Bar) -> None:
-    """Applies events until no job runs."""
-    while session.busy:
-        event = events.get()
-        session.apply(event)
-        if isinstance(event, m.Progress):
-            bar.show(event)
-        elif isinstance(event, m.SearchProgress):
-            bar.searched(session.finding)
-        if isinstance(event, m.Cancelled):
-            raise CancelledError("stopped")
-        if session.error is not None:
-            raise _raised(session.error)
-    bar.clear()
+    """Applies events until no job runs; the bar is gone after it."""
+    try:
+        while session.busy:
+            event = events.get()
+            session.apply(event)
+            if isinstance(event, m.Progress):
+                bar.show(event)
+            elif isinstance(event, m.SearchProgress):
+                bar.searched(session.finding)
+            if isinstance(event, m.Cancelled):
+                raise CancelledError("stopped")
+            if session.error is not None:
+                raise _raised(session.error)
+    finally:
+        bar.clear()
 
 
 def _raised(error: m.Failed | m.Died) -> TrtTuiError:

@@ -120,8 +120,8 @@ def build_and_judge(
         feed = samples.feed(feeds[0])
         times = yield from _latency(lambda: runner.latency_ms(feed))
         yield Step("timing the layers")
-        report = _report(runner, network, feed)
-        note = "; ".join(filter(None, (f"batch {samples.rows(feeds[0])}", result.note)))
+        report, missing = _report(runner, network, feed)
+        note = "; ".join(filter(None, (f"batch {samples.rows(feeds[0])}", result.note, missing)))
         yield replace(result, verdict=verdict, latency_ms=times, device_memory=runner.device_memory, note=note,
                       report=report, made=report.made(network) if report is not None else {}, shapes=shapes)
 
@@ -178,15 +178,16 @@ def _run_ms(runner: Runner, feed: Mapping) -> float:
     return (time.perf_counter() - before) * 1e3
 
 
-def _report(runner: EngineRunner, network: Network, feed: Mapping) -> EngineReport | None:
+def _report(runner: EngineRunner, network: Network, feed: Mapping) -> tuple[EngineReport | None, str]:
+    """What the engine's layers are, with their times, and what of that could not be had: what was judged stands."""
     try:
         report = read_inspector(runner.inspect(), network)
-    except InputError:
-        return None
+    except InputError as error:
+        return None, f"its layers are not known: {error.title}"
     try:
-        return report.timed(runner.layer_times_ms(feed, PROFILED_RUNS))
-    except TrtTuiError:  # what was judged stands without the layers' times
-        return report
+        return report.timed(runner.layer_times_ms(feed, PROFILED_RUNS)), ""
+    except TrtTuiError as error:
+        return report, f"its layers could not be timed: {error.title}"
 
 
 def write_typed(network: Network, config: PrecisionConfig, ranges: Mapping[str, float],
