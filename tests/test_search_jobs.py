@@ -374,6 +374,26 @@ def test_a_latency_budget_is_estimated_from_two_engines_and_kept(with_builder, o
     assert len(worker.built) <= 3
 
 
+def test_an_engine_slower_than_estimated_sends_the_search_on(with_builder, opened):
+    total = len(opened().network.groups)
+
+    def latency(config):  # what lies between the ends is slower than their difference tells
+        return 1.0 + len(config.groups) / total + (0.02 if 0 < len(config.groups) < total else 0.0)
+
+    worker = with_builder(0.0, latency)
+    free = found(worker.answer(GOAL))
+    raised = len(free.result.best.raised)
+    worker.built.clear()
+    budget = 1.0 + raised / total + 0.01
+    ended = found(worker.answer(replace(GOAL, max_latency=budget, max_builds=9)))
+    assert "more than" in ended.remarks[0] and "ms were estimated" in ended.remarks[0]
+    assert not ended.result.met and ended.result.outcome is Outcome.SHORT
+    assert latency(ended.result.config) <= budget and ended.result.best.latency <= budget
+    assert len(ended.result.best.raised) < raised and ended.result.config in worker.built
+    ended = found(worker.answer(replace(GOAL, max_latency=1.9, max_builds=9)))
+    assert ended.confirmed and ended.result.met and not ended.remarks
+
+
 def test_latency_goes_from_one_end_to_the_other(options):
     network = open_network(options.model)
     space = Space(network, INT8)

@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -79,6 +79,10 @@ class SearchJob:
                              f"Raise to FP32, or let the other layers run in {request.higher.label} (--other).")
         self.impacts: Mapping[str, Impact] = {}
         self.latency: Callable[[PrecisionConfig], float] | None = None
+        self.measured: dict[PrecisionConfig, float] = {}
+        """Latencies of the engines that were built, in ms; ranges, which cost nothing, left out of the configs."""
+        self.slower = 0.0
+        """By how many ms engines took longer than estimated."""
         self.builds = 0
         self.confirmed: bool | None = None
         self.remarks: list[str] = []
@@ -141,42 +145,55 @@ class SearchJob:
     def _engine(self, config: PrecisionConfig) -> Steps[EngineResult]:
         if not self.bench.built(config):
             self.builds += 1
-        return (yield from self.bench.build(config))
+        engine = yield from self.bench.build(config)
+        if engine.latency_ms is not None:
+            self.measured[_without_ranges(config)] = engine.latency_ms[0]
+        return engine
 
     def _estimate_latency(self) -> Steps[None]:
         """Builds both ends of the space; what lies between is estimated from their layers."""
         every = self.space.config(self.space.candidates)
         low = yield from self._engine(self.space.start)
         high = yield from self._engine(every)
-        self.latency = latency_between(self.space, low, high)
+        between = latency_between(self.space, low, high)
+        self.latency = lambda config: self.measured.get(_without_ranges(config), between(config) + self.slower)
         self.search = self._make(self.search.evaluations, self.latency)
 
     def _refuted(self) -> Steps[bool]:
-        """Builds what was found; True if the engine fails where the simulation passed, so that the search goes on."""
-        found = self.search.result
-        if self.bench.build is None or not self.targets or not found.met:
+        """Builds what was found; True if the engine misses what was simulated or estimated, so that the search goes on.
+
+        What falls short of the tolerance is built where there is a latency to keep to.
+        """
+        found, budget = self.search.result, self.request.max_latency
+        fits = budget is not None and found.best is not None and found.best.latency <= budget
+        if self.bench.build is None or not self.targets or not (found.met or fits):
             return False
         if not self.bench.built(found.config) and self.builds >= self.request.max_builds:
             if self.request.max_builds:
                 self.remarks.append(f"not confirmed by an engine: {self.builds} builds are used up (--max-builds)")
             return False
         engine = yield from self._engine(found.config)
+        raised = len(found.best.raised)
+        if budget is not None and engine.latency_ms is not None and (latency := engine.latency_ms[0]) > budget:
+            self.slower += latency - found.best.latency
+            self.remarks.append(f"the engine with {raised} raised takes {latency:.3g} ms where "
+                                f"{found.best.latency:.3g} ms were estimated: more than {budget:g} ms; went on by that "
+                                "difference")
+            self.search.tighten(self.search.margin)
+            return True
+        if not found.met:
+            return False
         if engine.verdict is None or any(target.reached(engine.verdict) is None for target in self.targets):
             self.remarks.append("its engine was built, and cannot be judged by this tolerance")
             return False
         told = judge(self.targets, engine.verdict)
         self.confirmed = told.passed
-        budget, latency = self.request.max_latency, engine.latency_ms
-        if budget is not None and latency is not None and latency[0] > budget:
-            self.remarks.append(f"its engine takes {latency[0]:.3g} ms, more than the {budget:g} ms it was estimated "
-                                "to stay within")
         if told.passed:
             return False
         gap = found.best.score - told.score
         if not math.isfinite(gap):
             self.remarks.append(f"its engine yields {told.figure}, which the simulation does not: no margin helps")
             return False
-        raised = len(found.best.raised)
         self.remarks.append(f"the engine with {raised} raised: {told.figure} where {found.best.judgement.figure} was "
                             f"simulated; went on with a margin of {gap:.2g}")
         self.confirmed = None
@@ -207,6 +224,10 @@ def _checked(judgement: Judgement, code: int, bounded: bool) -> Judgement:
     said = "the check passes" if code == 0 else f"the check fails (exit code {code})"
     figure = f"{judgement.figure}, {said}" if bounded else said
     return Judgement(judgement.passed and code == 0, judgement.score, judgement.verdict, judgement.loss, figure)
+
+
+def _without_ranges(config: PrecisionConfig) -> PrecisionConfig:
+    return replace(config, ranges={})
 
 
 def latency_between(space: Space, low: EngineResult, high: EngineResult) -> Callable[[PrecisionConfig], float]:

@@ -159,8 +159,8 @@ class Search:
         if trial is None:
             raise ValueError("nothing was asked")
         evaluation = Evaluation(self.space.ordered(trial.raised), judgement, dict(trial.ranges or {}), trial.about,
-                                trial.step, self._latency(trial.raised))
-        self._remember(evaluation)
+                                trial.step)
+        evaluation = self._remember(evaluation)
         self._advance(evaluation)
         return evaluation
 
@@ -171,14 +171,22 @@ class Search:
             yield Progress(len(self.evaluations), latest, self.best)
 
     def tighten(self, margin: float) -> None:
-        """Goes on with a stricter criterion: a score of at least ``margin``. Nothing is evaluated again."""
+        """Goes on with a stricter criterion: a score of at least ``margin``. Nothing is evaluated again, but latencies
+        are estimated anew."""
         self.margin = margin
+        self._latencies.clear()
+        known, self.evaluations, self._memory = self.evaluations, [], {}
+        for one in known:
+            self._remember(one)
         self._restart()
 
-    def _remember(self, evaluation: Evaluation) -> None:
+    def _remember(self, evaluation: Evaluation) -> Evaluation:
         if evaluation.key not in self._memory:
+            if self.latency is not None:
+                evaluation = replace(evaluation, latency=self._latency(frozenset(evaluation.raised)))
             self._memory[evaluation.key] = evaluation
             self.evaluations.append(evaluation)
+        return self._memory[evaluation.key]
 
     def _restart(self) -> None:
         self.outcome = Outcome.SEARCHING
