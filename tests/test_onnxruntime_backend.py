@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import onnx
 import onnx_ir as ir
+import onnxruntime
 import pytest
 
 from tests import networks
+from trt_tui.backends import onnxruntime as module
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
 from trt_tui.errors import BackendUnavailableError, InputError, TrtTuiError
 
@@ -63,8 +65,33 @@ def test_what_the_library_refuses_is_said_in_its_words(named_network, backend):
         backend.load(ir.from_proto(networks.with_custom_operator()))
 
 
-def test_a_missing_provider_is_said(monkeypatch):
-    backend = OnnxRuntimeBackend("cpu")
-    monkeypatch.setattr(backend._ort, "get_available_providers", lambda: ["CPUExecutionProvider"])
-    with pytest.raises(BackendUnavailableError, match="no CUDA provider"):
+@pytest.fixture
+def asked_anew(monkeypatch):
+    """What was found out about the CUDA provider is forgotten before and after."""
+    module._cuda_fault.cache_clear()
+    yield
+    module._cuda_fault.cache_clear()
+
+
+def test_a_missing_provider_is_said(monkeypatch, asked_anew):
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: ["CPUExecutionProvider"])
+    with pytest.raises(BackendUnavailableError, match="no CUDA provider") as caught:
         OnnxRuntimeBackend("cuda")
+    assert caught.value.cause == "it offers CPUExecutionProvider"
+
+
+@pytest.mark.parametrize("gpu", [False, True])
+def test_a_provider_that_cannot_start_is_not_taken(monkeypatch, asked_anew, gpu):
+    """The package for GPUs on a machine without one, or without CUDA's libraries."""
+    monkeypatch.setattr(onnxruntime, "get_available_providers", lambda: [module._CUDA, "CPUExecutionProvider"])
+
+    def device():
+        if not gpu:
+            raise BackendUnavailableError("no GPU is visible", "the NVIDIA driver finds none", "")
+
+    monkeypatch.setattr(module, "first_device", device)
+    chosen = OnnxRuntimeBackend()
+    assert chosen.provider == "cpu" and not chosen.capabilities.real_fp16
+    with pytest.raises(BackendUnavailableError) as caught:
+        OnnxRuntimeBackend("cuda")
+    assert (".so" if gpu else "no GPU is visible") in caught.value.cause

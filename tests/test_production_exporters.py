@@ -13,9 +13,12 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
 from tests.networks import Builder, floats
 from tests.test_weak import Parsed, ranges_of
+from trt_tui import demo
+from trt_tui.cli import main
 from trt_tui.core.exporters.modelopt import exclusions, modelopt_record, patterns, write_modelopt
 from trt_tui.core.exporters.polygraphy import polygraphy_command, polygraphy_script, write_polygraphy_script
 from trt_tui.core.exporters.trtexec import Files, command_lines, script, write_script
@@ -308,3 +311,17 @@ def test_the_file_tells_how_to_use_it(tmp_path, resnet):
     write_modelopt(tmp_path / "lists.json", network, PrecisionConfig.uniform(Precision.FP32, Precision.FP32))
     record = json.loads((tmp_path / "lists.json").read_text())
     assert "quantize(" not in "\n".join(record["_usage"])
+
+
+def test_a_precision_stands_in_for_a_config(tmp_path):
+    ranges = ["--data", str(demo.samples_path()), "--calib-data", str(demo.calibration_path())]
+    runner, model = CliRunner(), str(demo.network_path())
+    cache = tmp_path / "scenes.cache"
+    done = runner.invoke(main, ["export", model, "--precision", "int8", *ranges, "--format", "calibration-cache", "-o",
+                                str(cache)])
+    assert done.exit_code == 0 and cache.read_text().startswith("TRT-")
+    table = tmp_path / "table.md"
+    done = runner.invoke(main, ["export", model, "--precision", "fp16", "--format", "markdown", "-o", str(table)])
+    assert done.exit_code == 0 and "FP16" in table.read_text()
+    done = runner.invoke(main, ["export", model, "--format", "onnx", "-o", str(tmp_path / "typed.onnx")])
+    assert done.exit_code == 2 and "needs a config or a precision" in done.output

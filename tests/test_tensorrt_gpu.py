@@ -8,7 +8,12 @@ OPTIMIZATION_LEVEL=0 makes the builds quick.
 
 from __future__ import annotations
 
+import ast
+import json
 import os
+import shlex
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -193,3 +198,125 @@ def test_the_batch_may_be_any_of_the_profile(open_session):
     assert set(result.shapes) == {"min", "max"}
     for verdict in result.shapes.values():
         assert verdict.worst[1].errors.sqnr_db == pytest.approx(result.verdict.worst[1].errors.sqnr_db, abs=3)
+
+
+# -- what production consumes ---------------------------------------------------------------------------------------
+
+
+def command(*words: str) -> str:
+    """What a command line of trt-tui prints; fails with its output."""
+    from click.testing import CliRunner
+
+    from trt_tui.cli import main
+
+    done = CliRunner().invoke(main, [str(word) for word in words])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+def polygraphy(folder: Path, *words: str) -> str:
+    """Runs Polygraphy's command-line tool in a folder; returns what it prints."""
+    program = "import sys; from polygraphy.tools import main; sys.exit(main())"
+    effort = ["--builder-optimization-level", str(LEVEL)] if LEVEL is not None else []
+    effort += ["--tactic-sources", *SOURCES] if SOURCES else []
+    done = subprocess.run([sys.executable, "-c", program, *words, *effort], cwd=folder, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
+    return done.stdout
+
+
+def decibels(engine: Path) -> float:
+    """SQNR of a serialized engine of the bundled network on 16 samples, by its one output."""
+    from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
+    from trt_tui.backends.tensorrt import TensorRTBackend
+    from trt_tui.core.metrics import Sums
+    from trt_tui.core.network import open_network
+
+    with np.load(demo.samples_path()) as data:
+        images = data["image"][:16]
+    network, sums = open_network(demo.network_path()), Sums()
+    with (OnnxRuntimeBackend("cpu").load(network.model) as reference,
+          TensorRTBackend("tensorrt").load_engine(engine.read_bytes()) as runner):
+        for start in range(0, 16, 4):
+            feed = {"image": images[start:start + 4]}
+            (expected,), (got,) = reference.run(feed).values(), runner.run(feed).values()
+            sums.add(expected, got)
+    return sums.errors().sqnr_db
+
+
+def _weak() -> bool:
+    """Whether the TensorRT that runs here builds weakly typed networks."""
+    from trt_tui.backends.tensorrt import TensorRTBackend
+
+    return not unavailable() and TensorRTBackend("tensorrt").capabilities.weak
+
+
+needs_weak = pytest.mark.skipif(not _weak(), reason="this TensorRT is strongly typed only")
+
+
+@needs_weak
+def test_polygraphy_builds_from_the_script_what_is_simulated(open_session, tmp_path, monkeypatch, folder):
+    """The exported command as it stands in the script; the two worst layers in FP32 come out as told."""
+    one = open_session(shapes=("image:1x1x96x96:4x1x96x96:8x1x96x96",))
+    worst = [one.outline.group(name) for name in ("/enc1/widen/conv/Conv", "/enc1/residual/depthwise/conv/Conv")]
+    figures = {}
+    for label, config in (("int8", INT8), ("mixed", INT8.with_groups(worst, Precision.FP32))):
+        one.history.apply(config)
+        path = tmp_path / label / "scenes.py"
+        path.parent.mkdir()
+        one.export("polygraphy", path)
+        text = ast.get_docstring(ast.parse(path.read_text()))
+        words = shlex.split(text[text.index("polygraphy convert"):].partition("\n\n")[0])
+        said = polygraphy(path.parent, *words[1:])
+        assert "Loading calibration cache" in said and "Saving calibration cache" not in said
+        figures[label] = decibels(path.parent / "scenes.engine")
+        one.compare(layers=False)
+        one.until_idle()
+        simulated = one.results[config].verdict.worst[1].errors.sqnr_db
+        assert figures[label] > simulated - 3, (figures, simulated)
+    assert figures["mixed"] > figures["int8"] + 3
+
+
+@needs_weak
+def test_polygraphy_takes_the_calibration_cache(tmp_path, monkeypatch, folder):
+    driven.isolate(monkeypatch, tmp_path, folder)
+    command("export", demo.network_path(), "--precision", "int8", "--data", demo.samples_path(), "--calib-data",
+            demo.calibration_path(), "--format", "calibration-cache", "-o", tmp_path / "scenes.cache")
+    before = (tmp_path / "scenes.cache").read_bytes()
+    shapes = [word for key, batch in (("min", 1), ("opt", 4), ("max", 8))
+              for word in (f"--trt-{key}-shapes", f"image:[{batch},1,96,96]")]
+    polygraphy(tmp_path, "convert", str(demo.network_path()), "-o", "scenes.engine", "--int8", "--fp16",
+               "--calibration-cache", "scenes.cache", *shapes)
+    assert (tmp_path / "scenes.cache").read_bytes() == before
+    assert 5 < decibels(tmp_path / "scenes.engine") < 60
+
+
+# -- search ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_search_is_confirmed_by_engines(tmp_path, monkeypatch, folder):
+    driven.isolate(monkeypatch, tmp_path, folder)
+    effort = ["--optimization-level", LEVEL] if LEVEL is not None else []
+    effort += ["--tactic-sources", ",".join(SOURCES)] if SOURCES else []
+    words = ["search", demo.network_path(), "--data", demo.samples_path(), "--calib-data", demo.calibration_path(),
+             "--metric", demo.metric_spec(), "--precision", "int8", "--no-ranges", "--backend", "tensorrt", *effort]
+    told = command(*words, "--tolerance", "metric>=base-0.01", "-o", tmp_path / "found.json",
+                   "--markdown", tmp_path / "found.md")
+    assert "its engine meets it too" in told
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert 1 <= len(found["groups"]) <= 3
+    assert "ms" in (tmp_path / "found.md").read_text()
+
+
+def test_a_latency_that_no_engine_keeps_is_said(tmp_path, monkeypatch, folder):
+    from click.testing import CliRunner
+
+    from trt_tui.cli import main
+
+    driven.isolate(monkeypatch, tmp_path, folder)
+    effort = ["--optimization-level", str(LEVEL)] if LEVEL is not None else []
+    effort += ["--tactic-sources", ",".join(SOURCES)] if SOURCES else []
+    words = ["search", str(demo.network_path()), "--data", str(demo.samples_path()), "--calib-data",
+             str(demo.calibration_path()), "--precision", "int8", "--no-ranges", "--backend", "tensorrt", *effort,
+             "--tolerance", "sqnr>=25", "--max-latency", "0.001", "-o", str(tmp_path / "found.json")]
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code == 1 and "short of the tolerance" in done.output, done.output

@@ -347,9 +347,7 @@ def build(model: str, config_path: str | None, force: bool, precision: str | Non
     from trt_tui.jobs.building import write_typed
     from trt_tui.jobs.engines import QUICK_LEVEL
 
-    if (config_path is None) == (precision is None):
-        raise InputError("build needs a config or a precision", "exactly one of --config and --precision is taken",
-                         "Give --config precision.json, or --precision fp16.")
+    _check_one("build", config_path, precision)
     suffix = Path(output).suffix.lower()
     if suffix not in (".onnx", *_ENGINES):
         raise InputError(f"{output} is neither an engine nor a network", f"its suffix is {suffix or 'missing'}",
@@ -382,6 +380,12 @@ def build(model: str, config_path: str | None, force: bool, precision: str | Non
     click.echo(str(written))
 
 
+def _check_one(what: str, config_path: str | None, precision: str | None) -> None:
+    if (config_path is None) == (precision is None):
+        raise InputError(f"{what} needs a config or a precision", "exactly one of --config and --precision is taken",
+                         "Give --config precision.json, or --precision fp16.")
+
+
 _ENGINES = (".engine", ".plan", ".trt")
 
 
@@ -409,9 +413,11 @@ def _trtexec_lines(network, config, ranges, options, output: Path) -> list[str]:
 @_data_options
 @click.option("--format", "kind", required=True, type=click.Choice(
     ["onnx", "trtexec", "polygraphy", "modelopt", "calibration-cache", "markdown"]))
+@click.option("--precision", type=click.Choice(["fp32", "bf16", "fp16", "int8"]), help="In place of a config.")
 @click.option("-o", "--output", required=True, metavar="OUT", help="The file; trtexec and polygraphy write the "
               "networks and the cache that they need beside it.")
-def export(model: str, config_path: str | None, force: bool, kind: str, output: str, **arguments: Any) -> None:
+def export(model: str, config_path: str | None, force: bool, precision: str | None, kind: str, output: str,
+           **arguments: Any) -> None:
     """Write a config in another tool's format."""
     from trt_tui.core.exporters import production
     from trt_tui.core.files import write_atomic
@@ -419,15 +425,14 @@ def export(model: str, config_path: str | None, force: bool, kind: str, output: 
     from trt_tui.headless import load_config, ranges_for
     from trt_tui.report import config_markdown
 
-    if config_path is None:
-        raise InputError("export needs a config", "", "Give --config precision.json.")
+    _check_one("export", config_path, precision)
     _check_place(output)
     options = _options(model, 0, arguments)
-    network, config, ranges, warnings = load_config(options, config_path, None, force)
+    network, config, ranges, warnings = load_config(options, config_path, precision, force)
     for warning in warnings:
         click.echo(f"Warning: {warning}", err=True)
     if kind == "markdown":
-        write_atomic(Path(output), config_markdown(network, config, config_path))
+        write_atomic(Path(output), config_markdown(network, config, config_path or ""))
         click.echo(output)
         return
     if kind != "modelopt":

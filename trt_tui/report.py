@@ -340,7 +340,7 @@ def search_report(session: Session) -> str:
 
 def config_markdown(network: Network, config: PrecisionConfig, path: str) -> str:
     """A config as a table in Markdown."""
-    lines = [f"# Precision config {Path(path).name}", "",
+    lines = [f"# Precision config {Path(path).name}".rstrip(), "",
              f"For {network.name} ({len(network.layers)} nodes, structure {network.structure_sha256[:12]}). "
              f"Layers that can be quantized run in {config.quantized.label}, the others in {config.other.label}; "
              f"TF32 is {'on' if config.tf32 else 'off'}.", ""]

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
+import functools
+import io
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 
+from trt_tui.backends.cuda import first_device
 from trt_tui.core.runner import Capabilities, TensorInfo
 from trt_tui.errors import BackendUnavailableError, InputError, TrtTuiError
 
@@ -16,6 +22,8 @@ _HELD_OUTSIDE_BYTES = 1024
 
 _FED_BYTES = 1 << 16
 """In lean sessions, initializers from this size on are fed to each run, so that the session makes no copy of them."""
+
+_CUDA = "CUDAExecutionProvider"
 
 _TYPES = {"tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(float16)": np.float16,
           "tensor(int64)": np.int64, "tensor(int32)": np.int32, "tensor(int16)": np.int16, "tensor(int8)": np.int8,
@@ -45,12 +53,10 @@ class OnnxRuntimeBackend:
                 "pip install 'trt-tui[cpu]' (or 'trt-tui[gpu]' for an NVIDIA GPU)") from None
         self._ort = onnxruntime
         self.version = onnxruntime.__version__
-        available = onnxruntime.get_available_providers()
         if provider is None:
-            provider = "cuda" if "CUDAExecutionProvider" in available else "cpu"
-        if provider == "cuda" and "CUDAExecutionProvider" not in available:
-            raise BackendUnavailableError("ONNX Runtime has no CUDA provider here", f"it offers {', '.join(available)}",
-                                          "pip install 'trt-tui[gpu]'")
+            provider = "cpu" if _cuda_fault() else "cuda"
+        elif provider == "cuda" and (fault := _cuda_fault()):
+            raise BackendUnavailableError("ONNX Runtime has no CUDA provider here", fault, "pip install 'trt-tui[gpu]'")
         self.provider = provider
         self._threads = threads
         self.capabilities = Capabilities(runs=True, builds=False, simulates=True, real_fp16=provider == "cuda")
@@ -82,7 +88,7 @@ class OnnxRuntimeBackend:
             options.add_external_initializers(names, values)
         providers = ["CPUExecutionProvider"]
         if self.provider == "cuda":
-            providers.insert(0, ("CUDAExecutionProvider", {"use_tf32": "0"}))
+            providers.insert(0, (_CUDA, {"use_tf32": "0"}))
         try:
             session = self._ort.InferenceSession(proto, options, providers=providers, **arguments)
         except Exception as error:
@@ -135,6 +141,46 @@ class OnnxRuntimeRunner:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+@functools.cache
+def _cuda_fault() -> str:
+    """Why the CUDA provider does not work here, "" where it does.
+
+    ONNX Runtime offers the provider wherever it was built with it, and falls back to the CPU in silence where the
+    provider's libraries are missing; so one node is put on it.
+    """
+    import onnxruntime
+
+    available = onnxruntime.get_available_providers()
+    if _CUDA not in available:
+        return f"it offers {', '.join(available)}"
+    try:
+        first_device()
+    except BackendUnavailableError as error:
+        return f"{error.title}: {error.cause}"
+    if hasattr(onnxruntime, "preload_dlls"):
+        with contextlib.redirect_stdout(io.StringIO()):  # it prints what it does not find
+            onnxruntime.preload_dlls()
+    libraries = Path(onnxruntime.__file__).parent / "capi"
+    try:
+        for name in ("libonnxruntime_providers_shared.so", "libonnxruntime_providers_cuda.so"):
+            ctypes.CDLL(str(libraries / name), mode=ctypes.RTLD_GLOBAL)
+    except OSError as error:
+        return str(error)
+    node = onnx.helper.make_node("Relu", ["x"], ["y"])
+    x, y = (onnx.helper.make_tensor_value_info(name, onnx.TensorProto.FLOAT, [1]) for name in "xy")
+    model = onnx.helper.make_model(onnx.helper.make_graph([node], "one", [x], [y]), ir_version=8,
+                                   opset_imports=[onnx.helper.make_opsetid("", 17)])
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    try:
+        session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=[_CUDA],
+                                               enable_fallback=0)
+        session.run(None, {"x": np.zeros(1, np.float32)})
+    except Exception as error:
+        return _first_line(error)
+    return "" if _CUDA in session.get_providers() else "it does not start"
 
 
 def _info(value) -> TensorInfo:

@@ -1,0 +1,95 @@
+"""ONNX Runtime's CUDA provider for real: the reference and the simulation are those of the CPU.
+
+    python -m pytest -m gpu tests/test_cuda_gpu.py
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+
+from tests import networks
+from trt_tui import demo
+from trt_tui.backends.onnxruntime import OnnxRuntimeBackend, _cuda_fault
+from trt_tui.core.analysis import Analysis
+from trt_tui.core.calibration import calibrate
+from trt_tui.core.judge import judged_outputs
+from trt_tui.core.metrics import Sums
+from trt_tui.core.precision import Precision, PrecisionConfig
+from trt_tui.core.samples import load_samples
+
+pytestmark = [pytest.mark.gpu, pytest.mark.skipif(bool(_cuda_fault()), reason=f"no CUDA provider: {_cuda_fault()}")]
+
+NAMES = ["demo", "small_resnet", "light_resnet50", "bert", "vit"]
+FP16 = PrecisionConfig.uniform(Precision.FP16)
+INT8 = PrecisionConfig.uniform(Precision.INT8, Precision.FP16)
+
+
+@pytest.fixture(scope="module")
+def cuda() -> OnnxRuntimeBackend:
+    return OnnxRuntimeBackend("cuda")
+
+
+@pytest.fixture
+def sampled(named_network, tmp_path):
+    """A network of `NAMES` with a few samples."""
+
+    def samples_of(name: str):
+        network = named_network(name)
+        if name == "demo":
+            with np.load(demo.samples_path()) as data:
+                arrays = {"image": data["image"][:16]}
+        else:
+            arrays = networks.feeds(onnx.load(network.path), n=8, **({"sequence": 8} if name == "bert" else {}))
+        np.savez(tmp_path / "samples.npz", **arrays)
+        return network, load_samples(str(tmp_path / "samples.npz"), network.inputs, batch=8)
+
+    return samples_of
+
+
+def ended(partials):
+    *_, partial = partials
+    return partial.value
+
+
+def decibels(expected, got) -> float:
+    """SQNR of the worst output."""
+    worst = np.inf
+    for name, array in expected.items():
+        if array.dtype.kind == "f":
+            sums = Sums()
+            sums.add(array, got[name])
+            worst = min(worst, sums.errors().sqnr_db or np.inf)
+    return worst
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_fp32_is_that_of_the_cpu(name, sampled, backend, cuda):
+    """With TF32 it would be some 60 dB."""
+    network, samples = sampled(name)
+    feed = samples.feed(0)
+    with backend.load(network.model) as cpu, cuda.load(network.model) as gpu:
+        assert decibels(cpu.run(feed), gpu.run(feed)) > 90
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_is_simulated_is_what_the_cpu_simulates(name, sampled, backend, cuda):
+    network, samples = sampled(name)
+    ranges = calibrate(network.model, network.activations, samples, backend).ranges
+    figures = {}
+    for one in (backend, cuda):
+        own = calibrate(network.model, network.activations, samples, one).ranges
+        assert own == pytest.approx(ranges, rel=1e-3, abs=1e-6)
+        analysis = Analysis(network, one, samples, judged_outputs(network, ()), other=Precision.FP16)
+        verdicts = [ended(analysis.verdict(config, ranges)) for config in (FP16, INT8)]
+        layers = ended(analysis.layers({"int8": INT8}, ranges))["int8"]
+        analysis.close()
+        figures[one.provider] = ([verdict.worst[1].errors.sqnr_db for verdict in verdicts],
+                                 {group: error.accumulated.sqnr_db for group, error in layers.items()})
+    on_cpu, on_gpu = figures["cpu"], figures["cuda"]
+    assert on_gpu[0] == pytest.approx(on_cpu[0], abs=1.0)
+    assert on_gpu[1].keys() == on_cpu[1].keys()
+    apart = [abs(on_gpu[1][group] - value) for group, value in on_cpu[1].items()
+             if value is not None and on_gpu[1][group] is not None and value < 90]
+    assert len(apart) > 3 and np.median(apart) < 0.5
