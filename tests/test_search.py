@@ -233,6 +233,21 @@ def test_auto_against_brute_force_on_noise(together):
         assert len(finish(noise.search(), noise).best.raised) <= noise.smallest() + 1
 
 
+@pytest.mark.parametrize("end", ["bisect", "bisect-reverse"])
+def test_auto_finds_no_more_than_a_run_of_first_or_last_layers(end):
+    """Three neighbours at one end pass together and gain nothing alone, so that greedy does not see them."""
+    noise = additive([1.0] * 12, 0)
+    names = noise.names if end == "bisect" else noise.names[::-1]
+    others = names[3:]
+
+    def judged(config):
+        left = 0 if set(names[:3]) <= set(config.groups) else len(set(others) - set(config.groups))
+        return Judgement(left <= 2, 2.0 - left, loss=float(left), figure=f"{left} left")
+
+    run = finish(noise.search(end, take_back=False), judged).best.raised
+    assert len(finish(noise.search(), judged).best.raised) <= len(run) == 3
+
+
 @pytest.mark.parametrize("score", [1.0, 30.0])
 def test_a_criterion_that_says_no_more_than_yes_or_no(score):
     noise = additive(WEIGHTS, 2)

@@ -321,6 +321,8 @@ def test_an_engine_confirms_what_was_found(with_builder):
     assert ended.confirmed is True and worker.built == [ended.result.config]
     assert {one.latency for one in ended.evaluations} == {None}
     assert of_type(events, m.Built)[-1].config == ended.result.config
+    simulated = of_type(events, m.VerdictMeasured)[-1]
+    assert simulated.config == ended.result.config and simulated.verdict == ended.result.best.judgement.verdict
     again = worker.answer(GOAL)
     assert found(again).confirmed and len(worker.built) == 1 and of_type(again, m.Built)
 

@@ -152,7 +152,7 @@ def test_weak_and_explicit_builds_of_one_config(open_session):
     weak, _ = build(open_session(weak=True), INT8)
     assert not weak.verdict.bad
     assert abs(gap_db(simulated, explicit.verdict)) < 1
-    assert weak.verdict.headline == pytest.approx(explicit.verdict.headline, abs=15)
+    assert weak.verdict.headline > explicit.verdict.headline - 5  # INT8 is allowed there, and demanded nowhere
 
 
 def test_a_foreign_engine_and_a_feed_beyond_the_profile_are_refused(open_session, tmp_path):
@@ -261,6 +261,9 @@ def test_polygraphy_builds_from_the_script_what_is_simulated(open_session, tmp_p
     figures = {}
     for label, config in (("int8", INT8), ("mixed", INT8.with_groups(worst, Precision.FP32))):
         one.history.apply(config)
+        one.compare(layers=False)
+        one.until_idle()
+        simulated = one.results[config].verdict.worst[1].errors.sqnr_db
         path = tmp_path / label / "scenes.py"
         path.parent.mkdir()
         one.export("polygraphy", path)
@@ -269,9 +272,6 @@ def test_polygraphy_builds_from_the_script_what_is_simulated(open_session, tmp_p
         said = polygraphy(path.parent, *words[1:])
         assert "Loading calibration cache" in said and "Saving calibration cache" not in said
         figures[label] = decibels(path.parent / "scenes.engine")
-        one.compare(layers=False)
-        one.until_idle()
-        simulated = one.results[config].verdict.worst[1].errors.sqnr_db
         assert figures[label] > simulated - 3, (figures, simulated)
     assert figures["mixed"] > figures["int8"] + 3
 
@@ -284,10 +284,10 @@ def test_polygraphy_takes_the_calibration_cache(tmp_path, monkeypatch, folder):
     before = (tmp_path / "scenes.cache").read_bytes()
     shapes = [word for key, batch in (("min", 1), ("opt", 4), ("max", 8))
               for word in (f"--trt-{key}-shapes", f"image:[{batch},1,96,96]")]
-    polygraphy(tmp_path, "convert", str(demo.network_path()), "-o", "scenes.engine", "--int8", "--fp16",
+    polygraphy(tmp_path, "convert", str(demo.network_path()), "-o", "scenes.engine", "--int8",
                "--calibration-cache", "scenes.cache", *shapes)
-    assert (tmp_path / "scenes.cache").read_bytes() == before
-    assert 5 < decibels(tmp_path / "scenes.engine") < 60
+    assert (tmp_path / "scenes.cache").read_bytes() == before  # nothing was calibrated
+    assert 5 < decibels(tmp_path / "scenes.engine") < 80
 
 
 # -- search ---------------------------------------------------------------------------------------------------------
@@ -303,7 +303,7 @@ def test_a_search_is_confirmed_by_engines(tmp_path, monkeypatch, folder):
                    "--markdown", tmp_path / "found.md")
     assert "its engine meets it too" in told
     found = json.loads((tmp_path / "found.json").read_text())
-    assert 1 <= len(found["groups"]) <= 3
+    assert 1 <= len(found["layers"]) <= 3
     assert "ms" in (tmp_path / "found.md").read_text()
 
 

@@ -108,7 +108,7 @@ def marked_groups(network: Network, count: int, direction: str) -> set[str]:
     """Fusion groups that can be INT8 with a layer among the first or last ones of TensorRT's network."""
     from polygraphy.backend.trt import NetworkFromOnnxPath
 
-    _, definition, _parser = NetworkFromOnnxPath(network.path)()
+    _, definition, _parser = NetworkFromOnnxPath(str(network.path))()
     names = {layer.name for layer in network.layers}
     layers = [definition.get_layer(index) for index in range(definition.num_layers)]
     chosen = layers[:count] if direction == "forward" else layers[-count:]

@@ -749,7 +749,9 @@ class Worker:
         return whole
 
     def _search_engine(self, job: int, config: PrecisionConfig) -> Iterator[Urgency | Wait]:
-        """Returns the engine of a config, built where none is known."""
+        """Returns the engine of a config, built where none is known; its simulated verdict is sent too."""
+        verdict = yield from self._search_verdict(job, config)
+        self._send(m.VerdictMeasured(job, "config", config, verdict, True))
         known = self._known_engine(config)
         if known is None:
             return (yield from self._made(job, config, self._building(config, False), False))

@@ -35,5 +35,15 @@ def reverse(state: State) -> Steps:
     return bisect(state, _outside(state)[::-1])
 
 
+def shorter(state: State, found: frozenset[str]) -> Steps:
+    """``found``, or a shorter run of first or last layers where one passes: 2 evaluations where none does."""
+    outside = _outside(state)
+    for order in (outside, outside[::-1]):
+        fewer = order[:len(found - state.base) - 1]
+        if fewer and (yield Trial(state.base.union(fewer))).passed:
+            found = yield from bisect(state, fewer)
+    return found
+
+
 def _outside(state: State) -> list[str]:
     return [name for name in state.candidates if name not in state.base]
