@@ -392,6 +392,7 @@ def test_an_engine_slower_than_estimated_sends_the_search_on(with_builder, opene
     assert not ended.result.met and ended.result.outcome is Outcome.SHORT
     assert latency(ended.result.config) <= budget and ended.result.best.latency <= budget
     assert len(ended.result.best.raised) < raised and ended.result.config in worker.built
+    assert ended.confirmed is False  # it was built and judged, and falls short
     ended = found(worker.answer(replace(GOAL, max_latency=1.9, max_builds=9)))
     assert ended.confirmed and ended.result.met and not ended.remarks
 
@@ -401,13 +402,19 @@ def test_latency_goes_from_one_end_to_the_other(options):
     space = Space(network, INT8)
     names = space.candidates
     low, high = (EngineResult(None, "", (ms, ms, ms)) for ms in (2.0, 5.0))
-    estimate = latency_between(space, low, high)
+    measured = {}
+    estimate = latency_between(space, low, high, measured)
     assert estimate(space.start) == 2.0 and estimate(space.config(names)) == pytest.approx(5.0)
     steps = [estimate(space.config(names[:count])) for count in range(len(names) + 1)]
     assert steps == sorted(steps)
+    middle = space.config(names[:len(names) // 2])
+    before, between = estimate(middle), space.config(names[:len(names) // 2 - 1])
+    measured[middle] = before + 0.5  # it was built, and is slower than it was thought to be
+    assert estimate(middle) == before + 0.5 and before < estimate(space.config(names[:-1])) < 5.0
+    assert steps[len(names) // 2 - 1] < estimate(between) < before + 0.5
     timed = [replace(engine, made={names[0]: Made(None, False, (), ms)}) for engine, ms in ((low, 0.1), (high, 0.4))]
-    assert latency_between(space, *timed)(space.config(names[:1])) == pytest.approx(5.0)
-    assert latency_between(space, *timed)(space.config(names[1:])) == pytest.approx(2.0)
+    assert latency_between(space, *timed, {})(space.config(names[:1])) == pytest.approx(5.0)
+    assert latency_between(space, *timed, {})(space.config(names[1:])) == pytest.approx(2.0)
 
 
 # -- the session ----------------------------------------------------------------------------------------------------

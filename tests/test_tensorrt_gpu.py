@@ -268,7 +268,7 @@ def test_polygraphy_builds_from_the_script_what_is_simulated(open_session, tmp_p
         path.parent.mkdir()
         one.export("polygraphy", path)
         text = ast.get_docstring(ast.parse(path.read_text()))
-        words = shlex.split(text[text.index("polygraphy convert"):].partition("\n\n")[0])
+        words = shlex.split(text[text.index("polygraphy convert"):].partition("\n\n")[0].replace("\\\n", " "))
         said = polygraphy(path.parent, *words[1:])
         assert "Loading calibration cache" in said and "Saving calibration cache" not in said
         figures[label] = decibels(path.parent / "scenes.engine")
@@ -303,7 +303,7 @@ def test_a_search_is_confirmed_by_engines(tmp_path, monkeypatch, folder):
                    "--markdown", tmp_path / "found.md")
     assert "its engine meets it too" in told
     found = json.loads((tmp_path / "found.json").read_text())
-    assert 1 <= len(found["layers"]) <= 3
+    assert 1 <= sum(name.endswith("/Conv") for name in found["layers"]) <= 3
     assert "ms" in (tmp_path / "found.md").read_text()
 
 

@@ -14,14 +14,15 @@ from tests.tui_fake import H200, FakeSession
 from trt_tui.core.analysis import Impact
 from trt_tui.core.comparison import EngineResult
 from trt_tui.core.precision import Precision
-from trt_tui.core.search import METHODS
+from trt_tui.core.search import METHODS, PRESETS, Outcome
 from trt_tui.jobs import messages as m
 from trt_tui.jobs.searching import Bench, SearchJob
 from trt_tui.target import parse_target
 from trt_tui.tui import state
 from trt_tui.tui.app import TrtTuiApp
+from trt_tui.tui.screens import find as dialog
 from trt_tui.tui.screens.dialogs import ErrorDialog, Question
-from trt_tui.tui.screens.find import STRATEGIES, FindDialog, Setting
+from trt_tui.tui.screens.find import STRATEGIES, FindDialog, Setting, parse_budget
 from trt_tui.tui.widgets.lines import Lines, Rule
 
 
@@ -107,6 +108,10 @@ def raised(main) -> tuple[str, ...]:
     return main.session.config.raised(main.session.outline)
 
 
+def test_every_preset_can_be_chosen():
+    assert dialog.PRESETS.keys() == PRESETS.keys()
+
+
 def test_every_method_can_be_chosen():
     assert set(STRATEGIES) == set(METHODS) and next(iter(STRATEGIES)) == "auto"
 
@@ -143,21 +148,48 @@ async def test_nothing_to_find_where_the_target_is_met(tmp_path):
 async def test_the_dialog_is_what_is_searched(tmp_path):
     async with opened(tmp_path) as (app, main, pilot):
         await press(pilot, "a")
-        assert isinstance(app.screen, FindDialog) and app.screen.query_one(Input).value == "sqnr>=20"
-        app.screen.query_one(Input).value = "sqnr>=2x"
+        assert isinstance(app.screen, FindDialog) and app.screen.query_one("#tolerance", Input).value == "sqnr>=20"
+        app.screen.query_one("#tolerance", Input).value = "sqnr>=2x"
         await press(pilot, "enter")
         note = app.screen.query_one("#note", Static)
         assert note.has_class("bad") and not main.session.searching
-        app.screen.query_one(Input).value = "sqnr>=25"
-        await press(pilot, "down", "right", "down", "right", "down", "space")
-        assert [one.value for one in app.screen.query(Setting)] == ["greedy", Precision.FP16, False]
+        app.screen.query_one("#tolerance", Input).value = "sqnr>=25"
+        await press(pilot, "down", "down", "right", "down", "right", "down", "right", "down", "space")
+        assert [one.value for one in app.screen.query(Setting)] == ["greedy", Precision.FP16, ("layernorm",), False]
         await press(pilot, "enter")
         await settle(pilot)
         request = next(one for one in main.session._client.sent if isinstance(one, m.Search))
         assert (request.tolerances, request.method, request.higher, request.ranges) == (
             ("sqnr>=25",), "greedy", Precision.FP16, False)
         assert request.max_builds == 0 and main.session.target.text == "sqnr>=25"
+        assert request.presets == ("layernorm",) and request.max_raised is request.max_latency is None
         assert {choice.reason for choice in main.session.config.groups.values()} == {"search:greedy"}
+
+
+async def test_a_budget_is_kept_and_its_best_offered(tmp_path):
+    async with opened(tmp_path) as (app, main, pilot):
+        before = main.session.config
+        await press(pilot, "a", "down", *"2 ms", "enter")
+        assert "none runs here" in str(app.screen.query_one("#note", Static).render())
+        app.screen.query_one("#budget", Input).value = "two"
+        await press(pilot, "enter")
+        assert "a budget is like 8 layers" in str(app.screen.query_one("#note", Static).render())
+        app.screen.query_one("#budget", Input).value = "2 layers"
+        await press(pilot, "enter")
+        await settle(pilot)
+        assert isinstance(app.screen, Question) and main.session.config == before
+        assert main.session.finding.ended.result.outcome is Outcome.SHORT
+        await press(pilot, "y")
+        await settle(pilot)
+        assert len(raised(main)) == 2 and "not met" in status(main)
+
+
+@pytest.mark.parametrize(("text", "budget"), [
+    ("8", (8, None)), ("8 layers", (8, None)), ("1 layer", (1, None)), ("1.5 ms", (None, 1.5)), ("2ms", (None, 2.0)),
+    ("", (None, None)), ("1.5", (None, None)), ("1.5 layers", (None, None)), ("-1 ms", (None, None)),
+])
+def test_budgets_are_read(text, budget):
+    assert parse_budget(text) == budget
 
 
 async def test_escape_starts_nothing(tmp_path):
@@ -243,7 +275,7 @@ async def test_a_tolerance_out_of_reach_changes_nothing(tmp_path):
     async with opened(tmp_path, target="max_abs<=0") as (app, main, pilot):
         before = main.session.config
         await press(pilot, "a")
-        app.screen.query_one(Input).value = "cosine>=1.5"
+        app.screen.query_one("#tolerance", Input).value = "cosine>=1.5"
         await press(pilot, "enter")
         await settle(pilot)
         assert main.session.config == before and "cannot be met" in status(main)
@@ -294,7 +326,7 @@ def coloured(monkeypatch):
 @pytest.mark.parametrize("size", [SMALL, LARGE])
 def test_dialog_picture(snap_compare, tmp_path, coloured, size):
     builder = H200 if size is LARGE else None
-    assert snap_compare(make_app(tmp_path, builder=builder), terminal_size=size, run_before=keys("a", "down"))
+    assert snap_compare(make_app(tmp_path, builder=builder), terminal_size=size, run_before=keys("a", "down", "down"))
 
 
 @pytest.mark.parametrize("size", [SMALL, LARGE])

@@ -81,8 +81,6 @@ class SearchJob:
         self.latency: Callable[[PrecisionConfig], float] | None = None
         self.measured: dict[PrecisionConfig, float] = {}
         """Latencies of the engines that were built, in ms; ranges, which cost nothing, left out of the configs."""
-        self.slower = 0.0
-        """By how many ms engines took longer than estimated."""
         self.builds = 0
         self.confirmed: bool | None = None
         self.remarks: list[str] = []
@@ -151,44 +149,45 @@ class SearchJob:
         return engine
 
     def _estimate_latency(self) -> Steps[None]:
-        """Builds both ends of the space; what lies between is estimated from their layers."""
+        """Builds both ends of the space; see `latency_between` for what lies between."""
         every = self.space.config(self.space.candidates)
         low = yield from self._engine(self.space.start)
         high = yield from self._engine(every)
-        between = latency_between(self.space, low, high)
-        self.latency = lambda config: self.measured.get(_without_ranges(config), between(config) + self.slower)
+        self.latency = latency_between(self.space, low, high, self.measured)
         self.search = self._make(self.search.evaluations, self.latency)
 
     def _refuted(self) -> Steps[bool]:
         """Builds what was found; True if the engine misses what was simulated or estimated, so that the search goes on.
 
-        What falls short of the tolerance is built where there is a latency to keep to.
+        What falls short of the tolerance is built where there is a latency to keep to, and the search goes on from
+        there with better estimates until it comes to the same again.
         """
         found, budget = self.search.result, self.request.max_latency
-        fits = budget is not None and found.best is not None and found.best.latency <= budget
-        if self.bench.build is None or not self.targets or not (found.met or fits):
+        timed = budget is not None and found.best is not None and found.best.latency <= budget
+        if self.bench.build is None or not self.targets or not (found.met or timed):
             return False
+        known = timed and _without_ranges(found.config) in self.measured
         if not self.bench.built(found.config) and self.builds >= self.request.max_builds:
             if self.request.max_builds:
                 self.remarks.append(f"not confirmed by an engine: {self.builds} builds are used up (--max-builds)")
             return False
         engine = yield from self._engine(found.config)
         raised = len(found.best.raised)
-        if budget is not None and engine.latency_ms is not None and (latency := engine.latency_ms[0]) > budget:
-            self.slower += latency - found.best.latency
-            self.remarks.append(f"the engine with {raised} raised takes {latency:.3g} ms where "
-                                f"{found.best.latency:.3g} ms were estimated: more than {budget:g} ms; went on by that "
-                                "difference")
-            self.search.tighten(self.search.margin)
-            return True
-        if not found.met:
-            return False
+        if timed and engine.latency_ms is not None:
+            latency = engine.latency_ms[0]
+            if latency > budget:
+                self.remarks.append(f"the engine with {raised} raised takes {latency:.3g} ms where "
+                                    f"{found.best.latency:.3g} ms were estimated: more than {budget:g} ms; went on "
+                                    "with what that tells of the others")
+            if latency > budget or not found.met and not known:
+                self.search.tighten(self.search.margin)
+                return True
         if engine.verdict is None or any(target.reached(engine.verdict) is None for target in self.targets):
             self.remarks.append("its engine was built, and cannot be judged by this tolerance")
             return False
         told = judge(self.targets, engine.verdict)
         self.confirmed = told.passed
-        if told.passed:
+        if told.passed or not found.met:
             return False
         gap = found.best.score - told.score
         if not math.isfinite(gap):
@@ -230,11 +229,14 @@ def _without_ranges(config: PrecisionConfig) -> PrecisionConfig:
     return replace(config, ranges={})
 
 
-def latency_between(space: Space, low: EngineResult, high: EngineResult) -> Callable[[PrecisionConfig], float]:
-    """An estimate of a config's latency in ms, from the engines of the start and of all raised.
+def latency_between(space: Space, low: EngineResult, high: EngineResult, measured: Mapping[PrecisionConfig, float]
+                    ) -> Callable[[PrecisionConfig], float]:
+    """An estimate of a config's latency in ms, from the engines of the start and of all raised, and from what others
+    took.
 
     What lies between the two medians is shared out among the raised groups: by how much their engine layers differ
-    where layers were timed, else by their multiply-accumulates.
+    where layers were timed, else by their multiply-accumulates. That scale is bent so that it goes through every
+    config of ``measured``, whose ranges are left out; it is read at each call.
     """
     def weight(name: str) -> float:
         ends = [engine.made[name].ms if name in engine.made else None for engine in (low, high)]
@@ -246,12 +248,18 @@ def latency_between(space: Space, low: EngineResult, high: EngineResult) -> Call
             group = space.network.group(name)
             weights[name] = float(sum(space.network.layer(layer).macs or 0 for layer in group.layers))
     total = sum(weights.values()) or 1.0
-    least, most = low.latency_ms[0], high.latency_ms[0]
+
+    def part(config: PrecisionConfig) -> float:
+        return sum(value for name, value in weights.items()
+                   if config.precision_of(space.network.group(name)) is space.higher) / total
 
     def estimate(config: PrecisionConfig) -> float:
-        raised = sum(value for name, value in weights.items()
-                     if config.precision_of(space.network.group(name)) is space.higher)
-        return least + (most - least) * raised / total
+        if (known := measured.get(_without_ranges(config))) is not None:
+            return known
+        points = {0.0: low.latency_ms[0], 1.0: high.latency_ms[0]}
+        points |= {part(one): latency for one, latency in measured.items() if 0.0 < part(one) < 1.0}
+        places = sorted(points)
+        return float(np.interp(part(config), places, [points[place] for place in places]))
 
     return estimate
 

@@ -1,7 +1,8 @@
-"""The dialog that starts a search: the tolerance, the strategy, what layers are raised to."""
+"""The dialog that starts a search: the tolerance, a budget, the strategy, what layers are raised to begin with."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,7 @@ from textual.message import Message
 from textual.widgets import Input, Static
 
 from trt_tui.core.precision import Precision, PrecisionConfig, rank
+from trt_tui.core.search.presets import preset_groups
 from trt_tui.jobs import messages as m
 from trt_tui.tui.screens.dialogs import CLOSE, Dialog
 
@@ -30,6 +32,14 @@ STRATEGIES = {
     "scoped": "lowers layer by layer from FP32",
 }
 """What each method of `trt_tui.core.search.METHODS` does, in a few words."""
+
+PRESETS = {
+    "layernorm": "normalisations",
+    "softmax": "softmax",
+    "ends": "the first and last layer",
+    "embeddings": "embeddings",
+}
+"""The groups of each preset of `trt_tui.core.search.presets.PRESETS`, in a few words."""
 
 BUILDS = 3
 
@@ -67,6 +77,8 @@ class FindDialog(Dialog):
         check: What is wrong with a tolerance, "" where nothing is.
     """
 
+    AUTO_FOCUS = "#tolerance"
+
     BINDINGS = [CLOSE, Binding("enter", "start", show=False), Binding("down,j", "app.focus_next", show=False),
                 Binding("up,k", "app.focus_previous", show=False)]
 
@@ -76,6 +88,7 @@ class FindDialog(Dialog):
         self.tolerance = session.target.text if session.target is not None else "sqnr>=20"
         self.confirms = session.builder is not None and session.builder.runs
         self.quantizes = any(session.config.precision_of(group) is Precision.INT8 for group in session.outline.groups)
+        self.presets = [name for name in PRESETS if preset_groups(session.outline, [name])]
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="box"):
@@ -83,9 +96,14 @@ class FindDialog(Dialog):
                          markup=False)
             with Vertical(classes="field"):
                 yield Static("tolerance ")
-                yield Input(self.tolerance, compact=True, select_on_focus=False)
+                yield Input(self.tolerance, compact=True, select_on_focus=False, id="tolerance")
+            with Vertical(classes="field"):
+                yield Static("budget ")
+                yield Input("", placeholder=f"none; or like {self.budgets}", compact=True, id="budget")
             yield Setting("strategy", [(name, f"{name}: {what}") for name, what in STRATEGIES.items()], "strategy")
             yield Setting("raise to", [(one, one.label) for one in higher_than(self.config)], "higher")
+            if self.presets:
+                yield Setting("begin with", begin_with(self.presets), "presets")
             if self.quantizes:
                 yield Setting("ranges", [(True, "other ones are tried first"), (False, "stay as they are")], "ranges")
             if self.confirms:
@@ -96,8 +114,9 @@ class FindDialog(Dialog):
             yield Static("", id="note", markup=False)
             yield Static("enter starts  ↑↓ go  ←→ change  esc close", classes="hint")
 
-    def on_mount(self) -> None:
-        self.query_one(Input).focus()
+    @property
+    def budgets(self) -> str:
+        return "8 layers or 1.5 ms" if self.confirms else "8 layers"
 
     def on_input_submitted(self) -> None:
         self.action_start()
@@ -107,15 +126,38 @@ class FindDialog(Dialog):
         return found.first(Setting).value if found else otherwise
 
     def action_start(self) -> None:
-        tolerance = self.query_one(Input).value.strip()
-        if wrong := self.check(tolerance):
+        tolerance, text = (self.query_one(name, Input).value.strip() for name in ("#tolerance", "#budget"))
+        raised, latency = parse_budget(text)
+        wrong = self.check(tolerance)
+        if not wrong and text and raised is latency is None:
+            wrong = f"a budget is like {self.budgets}"
+        if not wrong and latency is not None and not self.confirms:
+            wrong = "a budget in ms needs engines, and none runs here"
+        if wrong:
             note = self.query_one("#note", Static)
             note.update(Content(wrong))
             note.add_class("bad")
             return
         self.dismiss((tolerance, m.Search(
             self.config, (tolerance,), self._chosen("strategy", "auto"), self._chosen("higher", Precision.FP32),
-            ranges=self._chosen("ranges", False), max_builds=self._chosen("builds", 0), shares=True)))
+            self._chosen("presets", ()), ranges=self._chosen("ranges", False), max_raised=raised, max_latency=latency,
+            max_builds=self._chosen("builds", 0), shares=True)))
+
+
+def begin_with(presets: Sequence[str]) -> list[tuple[tuple[str, ...], str]]:
+    """Choices of presets with their words: none, each alone, all of them."""
+    choices = [((), "nothing raised"), *(((name,), f"{PRESETS[name]} raised") for name in presets)]
+    return choices + ([(tuple(presets), "all of these raised")] if len(presets) > 1 else [])
+
+
+def parse_budget(text: str) -> tuple[int | None, float | None]:
+    """How many layers, or how many milliseconds; neither where the text is no budget."""
+    if not (match := re.fullmatch(r"(\d+(?:\.\d+)?) *(layers?|ms|)", text)):
+        return None, None
+    number, unit = match.groups()
+    if unit == "ms":
+        return None, float(number)
+    return (int(number), None) if number.isdecimal() else (None, None)
 
 
 def higher_than(config: PrecisionConfig) -> list[Precision]:

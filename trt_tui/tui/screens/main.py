@@ -17,6 +17,7 @@ from textual.widgets import Input
 from trt_tui.core.comparison import EngineResult
 from trt_tui.core.network import Group
 from trt_tui.core.precision import OFFERED, Precision, PrecisionConfig
+from trt_tui.core.search import Outcome
 from trt_tui.errors import TrtTuiError
 from trt_tui.jobs import messages
 from trt_tui.session import Finding, found_in_words, found_so_far
@@ -850,6 +851,8 @@ class MainScreen(Screen):
                 if self.following and result.why:
                     self._go_to(next(iter(result.why)))
                 self.say(f"{known.config_name(session)}: {found_in_words(finding)}; z takes it back", "")
+        elif result.outcome is Outcome.SHORT and result.best.raised:
+            self._ask_to_take(f"Take the best within the budget? {result.said}.")
         else:
             why = "" if finding.met else "; its engine misses it" if finding.ended.confirmed is False else ""
             self.say(f"{result.said}{why}; c lists it as {known.config_name(session, result.config)}")
