@@ -217,13 +217,27 @@ def test_scoped_lets_layers_stick_in_network_order_and_tells_in_a_table():
     noise = additive([1, 0, 8, 1, 0, 4, 1, 2], 3)
     search = noise.search("scoped")
     assert finish(search, noise).best.raised == ("g2", "g5", "g7")
-    rows = scoped_module.table(search.evaluations)
+    rows = search.result.rows
     assert [row.layer for row in rows] == noise.names
     assert [row.layer for row in rows if row.sticks] == ["g2", "g5", "g7"]
     header, *lines = scoped_module.table_text(rows).splitlines()
     assert lines[2].split() == ["g2", "3.00", "of", "what", "is", "allowed", "FP32"] and lines[0].endswith("  -")
     assert len({line.index("of what") for line in lines}) == 1 and header.endswith("sticks to")
     assert scoped_module.table_text(()) == ""
+
+
+def test_the_table_of_scoped_is_whole_whatever_is_remembered():
+    """The last try is the start, known from before; with a margin layers are tried anew."""
+    noise = additive([0, 0, 0, 9], 3)
+    search = noise.search("scoped")
+    assert finish(search, noise).best.raised == ("g3",)
+    assert [row.sticks for row in search.result.rows] == [False, False, False, True]
+    noise = additive([1, 1, 1, 9], 3)
+    search = noise.search("scoped")
+    finish(search, noise)
+    search.tighten((1.7,))  # two of the small ones are too much now
+    rows = finish(search, noise).rows
+    assert [row.layer for row in rows] == noise.names and [row.sticks for row in rows] == [False, False, True, True]
 
 
 @pytest.mark.parametrize("together", [0.1, 0.4])
@@ -441,6 +455,31 @@ def test_a_budget_of_layers_gives_the_best_reachable_and_says_that_it_falls_shor
     assert result.outcome is Outcome.SHORT and set(result.config.groups) == {"g2"}
 
 
+def test_what_a_budget_hides_is_said():
+    noise = additive([1, 2, 8], -1)
+    result = finish(noise.search(max_raised=1), noise)
+    assert "and all 3 reach" in result.said and "only" in result.said
+    noise = additive([1, 2, 8], 20)
+    result = finish(noise.search(latency=lambda config: 5.0, max_latency=4.0), noise)
+    assert result.outcome is Outcome.SHORT and not result.met
+    assert result.said.startswith("nothing keeps within the budget") and "5 ms" in result.said
+    noise = additive([1, 2, 8], 2)
+    result = finish(noise.search(latency=lambda config: 5.0, max_latency=4.0), noise)
+    assert result.said.startswith("nothing keeps within the budget")
+
+
+def test_a_group_that_the_start_raises_in_part_counts_once():
+    noise = additive([1, 8, 1], 2)
+    start = PrecisionConfig(other=Precision.FP16).with_groups([noise.network.group("g1")], Precision.FP16)
+
+    def judged(config):
+        left = noise.energy([name for name, choice in config.groups.items() if choice.precision is FP32])
+        return Judgement(left <= 2, 2 - left, loss=left)
+
+    result = finish(noise.search(start=start, max_raised=1), judged)
+    assert result.met and result.best.raised == ("g1",)
+
+
 def test_a_budget_of_latency():
     noise = additive([1, 2, 8, 0, 3, 4, 0, 2], 6)
 
@@ -475,12 +514,12 @@ def test_a_margin_goes_on_from_what_is_known(method):
     search = noise.search(method)
     before = finish(search, noise)
     margin = before.best.score + 2
-    search.tighten(margin)
+    search.tighten((margin,))
     after = finish(search, noise)
     assert after.met and after.best.score >= margin and set(noise.counts.values()) == {1}
     fresh = Noise(8, 4)
-    assert finish(fresh.search(method, margin=margin), fresh).config == after.config
-    search.tighten(1e9)
+    assert finish(fresh.search(method, margins=(margin,)), fresh).config == after.config
+    search.tighten((1e9,))
     assert finish(search, noise).outcome in (Outcome.UNREACHABLE, Outcome.MET)
 
 
@@ -490,7 +529,7 @@ def test_a_margin_beyond_reach_says_so():
     noise.energy = lambda raised: noise_energy(raised) + 0.5
     search = noise.search()
     assert finish(search, noise).met
-    search.tighten(50.0)
+    search.tighten((50.0,))
     result = finish(search, noise)
     assert result.outcome is Outcome.UNREACHABLE and "margin of 50" in result.said and not result.met
 
@@ -522,10 +561,10 @@ def test_nothing_is_evaluated_twice_with_everything_at_once(method, seed):
         if search.ask() is not None:
             search.tell(noise(search.ask()))
         if told == 3:
-            search.tighten(0.5)
-    resumed = noise.search(method, known=search.evaluations, margin=0.5, **options)
+            search.tighten((0.5,))
+    resumed = noise.search(method, known=search.evaluations, margins=(0.5,), **options)
     result = finish(resumed, noise)
-    resumed.tighten(1.0)
+    resumed.tighten((1.0,))
     result = finish(resumed, noise)
     assert set(noise.counts.values()) == {1} and len(result.config.groups) <= 3
     assert result.evaluations == len(noise.counts) and result.outcome is not Outcome.SEARCHING

@@ -13,6 +13,7 @@ import pytest
 
 from tests.driven import LIMIT_S, DrivenSession, DrivenWorker, isolate, save_mlp, save_resnet
 from trt_tui.backends import onnxruntime as backend
+from trt_tui.backends.tensorrt import BuildFailed
 from trt_tui.core.comparison import EngineResult, Errors, OutputErrors, Verdict
 from trt_tui.core.engine import Made
 from trt_tui.core.network import open_network
@@ -21,7 +22,9 @@ from trt_tui.core.runner import Capabilities
 from trt_tui.core.search import Outcome, Space
 from trt_tui.jobs import messages as m
 from trt_tui.jobs import worker as worker_module
+from trt_tui.jobs.engines import Wait
 from trt_tui.jobs.searching import check_words, latency_between
+from trt_tui.session import Finding
 from trt_tui.target import parse_target
 
 INT8 = PrecisionConfig.uniform(Precision.INT8)
@@ -343,6 +346,55 @@ def test_at_most_so_many_engines_are_built(with_builder):
     worker = with_builder(0.0)
     assert found(worker.answer(replace(GOAL, tolerances=("sqnr>=38",), max_builds=0))).confirmed is None
     assert not worker.built
+
+
+def test_what_was_found_stands_where_its_engine_cannot_be_built(with_builder, monkeypatch):
+    worker = with_builder(0.0)
+
+    def failing(config, quick):
+        raise BuildFailed("TensorRT could not build the engine", "no tactic for conv1", "")
+        yield
+
+    monkeypatch.setattr(worker, "_building", failing)
+    events = worker.answer(GOAL)
+    ended = found(events)
+    assert ended.result.met and ended.confirmed is None and not of_type(events, m.Failed)
+    assert "could not be had" in ended.remarks[-1] and "no tactic for conv1" in ended.remarks[-1]
+
+
+def test_stopped_while_an_engine_is_built_it_is_not_the_last_word(with_builder, monkeypatch):
+    worker = with_builder(0.0)
+
+    def endless(config, quick):
+        worker.stop()
+        while True:
+            yield Wait(lambda: True)
+
+    monkeypatch.setattr(worker, "_building", endless)
+    events = worker.answer(GOAL)
+    assert isinstance(events[-1], m.Cancelled)
+    ended = of_type(events, m.SearchEnded)[-1]
+    assert ended.stopped and ended.result.met
+    assert not Finding(GOAL, ended=ended).finished
+    heard = of_type(events, m.SearchProgress)[-1]
+    assert heard.best == ended.result.best and heard.met, "what was found is told before the build"
+
+
+def test_the_margin_is_that_of_the_tolerance_that_the_engine_misses(with_builder):
+    worker = with_builder(3.0)
+    both = ("cosine>=0.9", *GOAL.tolerances)
+    ended = found(worker.answer(replace(GOAL, tolerances=both)))
+    assert ended.confirmed is True
+    _, scores = zip(*((one.raised, one.judgement.scores) for one in ended.evaluations), strict=True)
+    assert all(len(one) == 2 for one in scores) and ended.result.best.judgement.scores[1] >= 3.0
+    assert "margin of 3" in ended.remarks[0] and "cosine" not in ended.remarks[0]
+    alone = found(with_builder(3.0).answer(GOAL))
+    assert ended.result.best.raised == alone.result.best.raised
+
+
+def test_a_latency_budget_needs_two_engines(with_builder):
+    failed = of_type(with_builder(0.0).answer(replace(GOAL, max_latency=1.5, max_builds=1)), m.Failed)
+    assert "needs engines" in failed[0].title
 
 
 def test_a_margin_out_of_reach_is_said(with_builder):

@@ -47,6 +47,33 @@ def test_margins_scores_and_noise(text, figure, margin, score, noise):
     assert told.error == pytest.approx(noise if noise is not None else -score)
 
 
+def test_the_worst_cosine_need_not_be_at_the_worst_sqnr():
+    """A wrong scale costs decibels and no cosine."""
+    verdict = Verdict({"scaled": errors(10.5, 0.9999), "turned": errors(15.0, 0.984)}, {}, None, 8, 8)
+    target = parse_target("cosine>=0.999")
+    assert target.figure(verdict) == 0.984 and not target.reached(verdict)
+    assert parse_target("scaled:cosine>=0.999").reached(verdict)
+
+
+@pytest.mark.parametrize(("text", "bound"), [
+    ("agreement>=99%", 0.99), ("mismatch<=1 %", 0.01), ("cosine>=99.9%", 0.999)])
+def test_shares_may_be_written_in_percent(text, bound):
+    assert parse_target(text).bound == pytest.approx(bound)
+
+
+@pytest.mark.parametrize("text", ["sqnr>=20%", "metric>=90%", "max_abs<=1%"])
+def test_percent_of_nothing_is_refused(text):
+    with pytest.raises(InputError, match="is no target") as caught:
+        parse_target(text)
+    assert "no share" in caught.value.cause
+
+
+def test_a_share_of_a_negative_base_lies_below_it():
+    target = parse_target("metric>=base-1%").with_base(-0.5)
+    assert target.bound == pytest.approx(-0.505)
+    assert parse_target("metric>=base-1%").with_base(0.5).bound == pytest.approx(0.495)
+
+
 @pytest.mark.parametrize("text", ["sqnr>=20", "y:sqnr>=20", "cosine>=0.999", "max_abs<=0.1", "y:mse<=0", "cosine>=1"])
 def test_an_exact_copy_meets_every_bound(text):
     target = parse_target(text)

@@ -63,7 +63,7 @@ class SearchingSession(FakeSession):
 
         return Bench(verdict, impacts, lambda groups: {},
                      build if self.known_builder is not None and self.known_builder.runs else None,
-                     report=lambda work: events.append(work.progress(job)))
+                     report=lambda work, heard: events.append(work.progress(job)))
 
     def search_events(self, job: int, request: m.Search) -> list[m.Event]:
         events: list[m.Event] = []

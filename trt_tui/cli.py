@@ -259,7 +259,7 @@ def compare(model: str, config_path: str | None, force: bool, target: str | None
 @click.option("--max-latency", type=click.FloatRange(min=0), metavar="MS", help="Stay within this latency, as "
               "estimated from two engines.")
 @click.option("--max-builds", default=3, show_default=True, type=click.IntRange(min=0), help="Build at most so many "
-              "engines to confirm the result, where engines can run.")
+              "engines in all, where engines can run: to confirm the result, and two for --max-latency.")
 @click.option("--check", metavar="CMD", help="A command that passes a config by exit code 0; {model} in it is the "
               "lowered ONNX, {outputs} an .npz of the simulated outputs.")
 @click.option("--markdown", "markdown_path", metavar="OUT", help="Write a report with the evidence; - for stdout.")
@@ -307,13 +307,17 @@ def search(model: str, config_path: str | None, force: bool, target: str | None,
             else:
                 write_atomic(Path(path), text())
                 click.echo(f"Wrote {path}", err=True)
+        if session.error is not None:
+            click.echo(f"Ended early; {found_so_far(finding)}. The same command goes on from here.", err=True)
+            return
         if not finding.finished:
             click.echo(f"Stopped; {found_so_far(finding)}. The same command goes on from here.", err=True)
             sys.exit(int(ExitCode.CANCELLED))
         if "-" not in (output, markdown_path):
             click.echo(search_table(session))
         if not finding.met:
-            click.echo(f"Tolerance not met: {finding.ended.result.said}", err=True)
+            what = "Tolerance not met by the engine" if finding.ended.result.met else "Tolerance not met"
+            click.echo(f"{what}: {finding.ended.result.said}", err=True)
             sys.exit(int(ExitCode.TOLERANCE_NOT_MET))
 
 

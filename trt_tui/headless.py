@@ -125,15 +125,22 @@ def search_session(options: m.Options, config_path: str | None, force: bool, pre
         _warn(session)
         start = session.config if precision is None else PrecisionConfig.uniform(precision, options.other)
         session.search(replace(request, config=start))
+        failure: TrtTuiError | None = None
         try:
             drain()
         except KeyboardInterrupt:
             session.stop_job()
             with suppress(CancelledError):
                 drain()
+        except TrtTuiError as error:
+            if session.finding.config is None:
+                raise
+            failure = error
         if session.finding.config is None:
             raise KeyboardInterrupt
         yield session
+        if failure is not None:
+            raise failure
 
 
 def write_engine(options: m.Options, config: PrecisionConfig, ranges: Mapping[str, float], path: Path,

@@ -203,7 +203,7 @@ def search_table(session: Session) -> str:
     how = f"{ended.how}; " if ended.ranked else ""
     lines = [search_headline(session), f"  {how}{result.evaluations} evaluation{'s' * (result.evaluations != 1)}"]
     lines += [f"  {line}" for line in (*search_source(session), *ended.remarks)]
-    if finding.request.method == "scoped" and (rows := scoped.table(ended.evaluations)):
+    if finding.request.method == "scoped" and (rows := result.rows):
         lines += ["", scoped.table_text(rows, finding.request.higher.label)]
     if result.config.groups:
         rows = [["layer", "operator", "precision", "set by", "why"]]
@@ -228,7 +228,7 @@ def search_headline(session: Session) -> str:
     finding, result = session.finding, session.finding.ended.result
     said = found_in_words(finding)
     if result.outcome is Outcome.NOTHING_TO_DO:
-        start = finding.request.config
+        start = result.config
         name = "the config" if start.groups or start.ranges else start.quantized.label
         said = f"{name} meets it already: nothing to do ({result.best.judgement.figure})"
     tolerances = " and ".join((*finding.request.tolerances,
@@ -238,9 +238,13 @@ def search_headline(session: Session) -> str:
 
 def search_source(session: Session) -> list[str]:
     """Where the figures are from: the simulation alone, or confirmed by an engine or not."""
-    confirmed = session.finding.ended.confirmed
+    finding, confirmed = session.finding, session.finding.ended.confirmed
     if confirmed is not None:
-        return [f"its engine {'meets it too' if confirmed else 'does NOT meet it'}"]
+        checked = finding.request.check is not None
+        met = "meets the tolerance too; the check saw the simulation only" if checked else "meets it too"
+        if not finding.ended.result.met:
+            met = "meets it all the same"
+        return [f"its engine {met if confirmed else 'does NOT meet it'}"]
     if session.builder is None or not session.builder.runs:
         return ["simulated only: no TensorRT runs here to confirm it"]
     return ["simulated only: no engine of it was judged"]

@@ -68,6 +68,7 @@ class Finding:
     request: m.Search
     progress: m.SearchProgress | None = None
     ended: m.SearchEnded | None = None
+    taken: PrecisionConfig | None = None
 
     @property
     def best(self) -> Evaluation | None:
@@ -87,7 +88,8 @@ class Finding:
     def met(self) -> bool:
         """Whether the best config meets the tolerance, as built too where its engine was judged."""
         if self.ended is not None:
-            return self.ended.result.met and self.ended.confirmed is not False
+            confirmed = self.ended.confirmed
+            return self.ended.result.met if confirmed is None else confirmed
         return self.progress is not None and self.progress.met
 
     @property
@@ -100,7 +102,8 @@ class Finding:
     @property
     def finished(self) -> bool:
         """Whether it came to its end by itself."""
-        return self.ended is not None and self.ended.result.outcome is not Outcome.SEARCHING
+        return (self.ended is not None and not self.ended.stopped
+                and self.ended.result.outcome is not Outcome.SEARCHING)
 
 
 class Session:
@@ -390,8 +393,9 @@ class Session:
         self._name(result.config)
         if self.automatic and finding.finished and finding.met and self.config == finding.request.config:
             self.take_found()
-        if self.config == result.config:
-            self.why = finding.why
+        if self.config == result.config or self.config == finding.taken:
+            chosen = self.config.groups.keys() | self.config.ranges.keys()
+            self.why |= {name: why for name, why in finding.why.items() if name in chosen}
 
     def _on_wrote(self, event: m.Wrote) -> None:
         self.notice = f"Wrote {event.path}, {event.bytes / 1e6:.1f} MB."
@@ -604,7 +608,8 @@ class Session:
         before = self.config.groups
         changed = [group for group in self.outline.groups
                    if finding.config.groups.get(group.name) != before.get(group.name)]
-        self.why = finding.why
+        finding.taken = finding.config
+        self.why |= finding.why
         self.results.setdefault(finding.config, ConfigResults()).verdict = finding.best.judgement.verdict
         self._change(finding.config, changed)
         return True

@@ -28,6 +28,9 @@ UPPER = ("max_abs", "mean_abs", "mse", "mismatch")
 PER_OUTPUT = ("sqnr", "cosine", *UPPER)
 """Kinds that can be asked of one judged output."""
 
+SHARES = ("cosine", "agreement", "mismatch")
+"""Kinds from 0 to 1, which may be written in percent."""
+
 _TEXT = re.compile(
     r"\s*(?:(?P<output>\S.*):)?\s*(?P<kind>metric|sqnr|cosine|agreement|max_abs|mean_abs|mse|mismatch)\s*(?P<sign>[<>]=)"
     r"\s*(?P<base>base\s*(?P<step>[-+])\s*)?(?P<number>[0-9.eE+-]+)(?P<percent>\s*%)?\s*$")
@@ -42,7 +45,7 @@ class Target:
             (the share of an integer output that differs), each of the worst judged output or of ``output``; "metric" or
             "agreement" (0 to 1).
         value: The bound; for "metric" with ``relative`` the distance from the FP32 network's own metric.
-        relative: ``value`` is added to the base; with ``percent`` as a share of it.
+        relative: ``value`` is added to the base; with ``percent`` as a share of its size.
         base: The FP32 network's metric, None until measured.
         output: The judged output that it is asked of, None for the worst.
     """
@@ -62,7 +65,7 @@ class Target:
             return self.value
         if self.base is None:
             return None
-        return self.base * (1 + self.value / 100) if self.percent else self.base + self.value
+        return self.base + (abs(self.base) * self.value / 100 if self.percent else self.value)
 
     @property
     def text(self) -> str:
@@ -105,6 +108,9 @@ class Target:
             figures = [self._of(one.errors) for one in verdict.outputs.values()
                        if (one.errors.mismatch is None) is (self.kind != "mismatch")]
             return None if not figures or None in figures else max(figures)
+        if self.kind == "cosine":  # the output with the worst SQNR need not have the worst cosine
+            figures = [self._of(one.errors) for one in verdict.outputs.values() if one.errors.mismatch is None]
+            return None if not figures or None in figures else min(figures)
         worst = verdict.worst
         return None if worst is None else self._of(worst[1].errors)
 
@@ -208,10 +214,11 @@ def judge(targets: Sequence[Target], verdict: Verdict) -> Judgement:
             raise InputError(f"whether {target.text} is met is not known", f"no {target.kind} was measured",
                              "Give labels and --metric, judge that output, or bound another figure.")
     noises = [noise for target in targets if (noise := target.noise(verdict)) is not None]
-    worst = min(targets, key=lambda target: target.score(verdict))
+    scores = tuple(target.score(verdict) for target in targets)
+    worst = targets[scores.index(min(scores))]
     where = f" at {worst.output}" if worst.output is not None else ""
-    return Judgement(all(target.reached(verdict) for target in targets), worst.score(verdict), verdict,
-                     max(noises) if noises else None, worst.measured(verdict) + where)
+    return Judgement(all(target.reached(verdict) for target in targets), min(scores), verdict,
+                     max(noises) if noises else None, worst.measured(verdict) + where, scores)
 
 
 def parse_target(text: str) -> Target:
@@ -236,6 +243,11 @@ def parse_target(text: str) -> Target:
     if relative and kind != "metric":
         raise InputError(f"{text!r} is no target", f"{kind} has no base: it is measured against FP32 already",
                          f"Write {kind}>=NUMBER.")
+    if percent and not relative:
+        if kind not in SHARES:
+            raise InputError(f"{text!r} is no target", f"{kind} is no share of something",
+                             "Write metric>=base-1%." if kind == "metric" else f"Write {kind} without %.")
+        value, percent = value / 100, False
     if output is not None and kind not in PER_OUTPUT:
         raise InputError(f"{text!r} is no target", f"{kind} is one figure of all outputs", f"Write {kind}>=NUMBER.")
     return Target(kind, value, relative, percent, source=text.strip(), output=output)

@@ -116,6 +116,8 @@ def measure(nodes: int, moves: int) -> None:
         for name, key, count in (("cursor down within the page", b"j", 12), ("cursor down, page scrolls", b"j", moves),
                                  ("cursor up within the page", b"k", 12)):
             results = [screen.press(key) for _ in range(count)]
+            while results[-1][2] == 0:  # the cursor is at the last row
+                results.pop()
             first = [1e3 * one[0] for one in results]
             last = [1e3 * one[1] for one in results]
             size = [float(one[2]) for one in results]

@@ -144,7 +144,7 @@ class Search:
         ranges: Try other ranges before groups are raised.
         max_raised: At most so many groups above their defaults.
         max_latency: At most so many milliseconds, as estimated from engines.
-        max_builds: At most so many engines are built, where engines can run.
+        max_builds: At most so many engines are built in all, where engines can run; a latency budget takes two.
         check: A command whose exit code 0 passes a config; see `trt_tui.jobs.searching.run_check`.
         shares: Measure what each group owns, too.
     """
@@ -381,6 +381,7 @@ class SearchEnded(Event):
         ranked: Whether it came so far that the method was asked.
         confirmed: Whether the engine of the result meets the tolerance too; None where none was built and judged.
         remarks: What else to know, in words.
+        stopped: It was stopped, so that even a result that meets the tolerance may not be the last word.
     """
 
     result: Result
@@ -390,6 +391,7 @@ class SearchEnded(Event):
     ranked: bool = True
     confirmed: bool | None = None
     remarks: tuple[str, ...] = ()
+    stopped: bool = False
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from trt_tui.core.network import Group, Network
 from trt_tui.core.precision import Precision, PrecisionConfig
 from trt_tui.core.search import Evaluation, Judgement, Search, Space, with_sticky
 from trt_tui.core.search.ranges import LEAST_GAIN
-from trt_tui.errors import InputError
+from trt_tui.errors import CancelledError, InputError, TrtTuiError
 from trt_tui.jobs import messages as m
 from trt_tui.jobs.building import write_typed
 from trt_tui.jobs.engines import Wait
@@ -45,7 +45,7 @@ class Bench:
         build: A config's engine, judged as built; None where no engine can run.
         built: Whether that engine is known already.
         check: Exit code of the user's command for a config; None without a command.
-        report: Called before each evaluation.
+        report: Called before each evaluation, and with True where it must be heard: before each build.
     """
 
     verdict: Callable[[PrecisionConfig], Steps[Verdict]]
@@ -54,7 +54,7 @@ class Bench:
     build: Callable[[PrecisionConfig], Steps[EngineResult]] | None = None
     built: Callable[[PrecisionConfig], bool] = lambda config: False
     check: Callable[[PrecisionConfig], Steps[int]] | None = None
-    report: Callable[[SearchJob], None] = lambda job: None
+    report: Callable[[SearchJob, bool], None] = lambda job, heard: None
 
 
 class SearchJob:
@@ -86,14 +86,17 @@ class SearchJob:
         self.remarks: list[str] = []
         # A search that cannot be is refused before anything is measured for it.
         timed = request.max_latency is not None and bench.build is not None
+        if timed and request.max_builds < 2:
+            raise InputError("a latency budget needs engines", "latencies are estimated from two of them, at least",
+                             "Raise --max-builds, or use --max-fp32.")
         self.search = self._make(latency=(lambda config: 0.0) if timed else None)
 
     def _make(self, known: Sequence[Evaluation] = (), latency: Callable[[PrecisionConfig], float] | None = None,
-              ranges: Mapping[str, Mapping[str, float]] | None = None, margin: float = -math.inf) -> Search:
+              ranges: Mapping[str, Mapping[str, float]] | None = None, margins: Sequence[float] = ()) -> Search:
         request = self.request
         return Search(self.space, method=request.method, impacts=self.impacts, presets=request.presets, ranges=ranges,
                       max_raised=request.max_raised, max_latency=request.max_latency, latency=latency, known=known,
-                      margin=margin)
+                      margins=margins)
 
     def steps(self) -> Steps[None]:
         """The work; `progress` and `ended` say at any time how far it is."""
@@ -110,7 +113,7 @@ class SearchJob:
     def _evaluate(self, only: Sequence[str] = ()) -> Steps[None]:
         """Evaluates what the search asks for, as long as one of some steps asks; all of them where none is named."""
         while (config := self.search.ask()) is not None and (not only or self.search.asked.step in only):
-            self.bench.report(self)
+            self.bench.report(self, False)
             verdict = yield from self.bench.verdict(config)
             judgement = self._judged(verdict)
             if self.bench.check is not None:
@@ -127,8 +130,8 @@ class SearchJob:
     def _rank(self) -> Steps[None]:
         """Measures what each group does to the judged outputs, then other ranges for those that do most."""
         self.impacts = yield from self.bench.impacts(self.space.start, self.space.candidates)
-        known, margin = self.search.evaluations, self.search.margin
-        self.search = self._make(known, self.latency, None, margin)
+        known, margins = self.search.evaluations, self.search.margins
+        self.search = self._make(known, self.latency, None, margins)
         if not self.request.ranges:
             return
         shares = self.search.ranking.shares
@@ -136,13 +139,14 @@ class SearchJob:
                   if not shares or shares.get(name, 0.0) >= LEAST_GAIN]
         groups = [group for group in groups if self.space.start.precision_of(group) is Precision.INT8]
         if groups:
-            self.search = self._make(known, self.latency, self.bench.ranges(groups), margin)
+            self.search = self._make(known, self.latency, self.bench.ranges(groups), margins)
 
     # -- engines ------------------------------------------------------------------------------------------------
 
     def _engine(self, config: PrecisionConfig) -> Steps[EngineResult]:
         if not self.bench.built(config):
             self.builds += 1
+        self.bench.report(self, True)  # what is known so far, should the build end the child process
         engine = yield from self.bench.build(config)
         if engine.latency_ms is not None:
             self.measured[_without_ranges(config)] = engine.latency_ms[0]
@@ -160,18 +164,24 @@ class SearchJob:
         """Builds what was found; True if the engine misses what was simulated or estimated, so that the search goes on.
 
         What falls short of the tolerance is built where there is a latency to keep to, and the search goes on from
-        there with better estimates until it comes to the same again.
+        there with better estimates until it comes to the same again. What was found stands where its engine fails.
         """
         found, budget = self.search.result, self.request.max_latency
         timed = budget is not None and found.best is not None and found.best.latency <= budget
-        if self.bench.build is None or not self.targets or not (found.met or timed):
+        if self.bench.build is None or not (self.targets and found.met or timed):
             return False
         known = timed and _without_ranges(found.config) in self.measured
         if not self.bench.built(found.config) and self.builds >= self.request.max_builds:
             if self.request.max_builds:
                 self.remarks.append(f"not confirmed by an engine: {self.builds} builds are used up (--max-builds)")
             return False
-        engine = yield from self._engine(found.config)
+        try:
+            engine = yield from self._engine(found.config)
+        except CancelledError:
+            raise
+        except TrtTuiError as error:
+            self.remarks.append(f"its engine could not be had: {error.title}" + f" ({error.cause})" * bool(error.cause))
+            return False
         raised = len(found.best.raised)
         if timed and engine.latency_ms is not None:
             latency = engine.latency_ms[0]
@@ -180,8 +190,10 @@ class SearchJob:
                                     f"{found.best.latency:.3g} ms were estimated: more than {budget:g} ms; went on "
                                     "with what that tells of the others")
             if latency > budget or not found.met and not known:
-                self.search.tighten(self.search.margin)
+                self.search.tighten(self.search.margins)
                 return True
+        if not self.targets:
+            return False
         if engine.verdict is None or any(target.reached(engine.verdict) is None for target in self.targets):
             self.remarks.append("its engine was built, and cannot be judged by this tolerance")
             return False
@@ -189,14 +201,21 @@ class SearchJob:
         self.confirmed = told.passed
         if told.passed or not found.met:
             return False
-        gap = found.best.score - told.score
-        if not math.isfinite(gap):
-            self.remarks.append(f"its engine yields {told.figure}, which the simulation does not: no margin helps")
-            return False
-        self.remarks.append(f"the engine with {raised} raised: {told.figure} where {found.best.judgement.figure} was "
-                            f"simulated; went on with a margin of {gap:.2g}")
+        simulated = found.best.judgement.verdict
+        margins, gaps = list(self.search.margins or [-math.inf] * len(self.targets)), []
+        for place, target in enumerate(self.targets):
+            if not target.reached(engine.verdict):
+                gap = _score(target, simulated, engine.verdict) - target.score(engine.verdict)
+                if not math.isfinite(gap):
+                    self.remarks.append(f"its engine yields {target.measured(engine.verdict)}, which the simulation "
+                                        "does not: no margin helps")
+                    return False
+                margins[place] = gap
+                gaps.append(f"{target.measured(engine.verdict)} where {target.measured(simulated)} was simulated; went "
+                            f"on with a margin of {gap:.2g}")
+        self.remarks.append(f"the engine with {raised} raised: {'; '.join(gaps)}")
         self.confirmed = None
-        self.search.tighten(gap)
+        self.search.tighten(margins)
         return True
 
     # -- how far it is ------------------------------------------------------------------------------------------
@@ -210,12 +229,13 @@ class SearchJob:
             job, len(search.evaluations), tuple(asked.raised) if asked is not None else (),
             asked.about if asked is not None else "", asked.step if asked is not None else "",
             search.evaluations[-1] if search.evaluations else None, best, config,
-            best is not None and best.judged(search.margin).passed and search.state.fits(frozenset(best.raised)))
+            best is not None and best.judged(search.margins).passed and search.state.fits(frozenset(best.raised)))
 
-    def ended(self, job: int) -> m.SearchEnded:
+    def ended(self, job: int, stopped: bool = False) -> m.SearchEnded:
         """The event that says what was found so far."""
         return m.SearchEnded(job, self.search.result, self.search.how, tuple(self.search.evaluations),
-                             len(self.space.candidates), bool(self.impacts), self.confirmed, tuple(self.remarks))
+                             len(self.space.candidates), bool(self.impacts), self.confirmed, tuple(self.remarks),
+                             stopped)
 
 
 def _checked(judgement: Judgement, code: int, bounded: bool) -> Judgement:
@@ -223,6 +243,12 @@ def _checked(judgement: Judgement, code: int, bounded: bool) -> Judgement:
     said = "the check passes" if code == 0 else f"the check fails (exit code {code})"
     figure = f"{judgement.figure}, {said}" if bounded else said
     return Judgement(judgement.passed and code == 0, judgement.score, judgement.verdict, judgement.loss, figure)
+
+
+def _score(target: Target, simulated: Verdict, engine: Verdict) -> float:
+    """A target's score of what was simulated, of the outputs that the engine has; others may be judged inside."""
+    return target.score(replace(simulated, outputs={name: one for name, one in simulated.outputs.items()
+                                                    if name in engine.outputs}))
 
 
 def _without_ranges(config: PrecisionConfig) -> PrecisionConfig:

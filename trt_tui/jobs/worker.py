@@ -718,7 +718,7 @@ class Worker:
             build=(lambda config: self._search_engine(job, config)) if runs else None,
             built=lambda config: self._known_engine(config) is not None,
             check=(lambda config: self._checked(request.check, config)) if request.check is not None else None,
-            report=lambda work: self._send(work.progress(job)) if self._due("search") else None)
+            report=lambda work, heard: self._send(work.progress(job)) if heard or self._due("search") else None)
         work = SearchJob(self.network, request, targets, bench)
         self._ranges(job, [request.config])
         if any(target.kind == "metric" for target in targets):
@@ -728,7 +728,7 @@ class Worker:
         try:
             yield from work.steps()
         except (GeneratorExit, CancelledError):
-            self._send(work.ended(job))
+            self._send(work.ended(job, stopped=True))
             raise
         self._send(work.ended(job))
 
@@ -767,7 +767,7 @@ class Worker:
         owns = shares and not owned.keys() >= set(names)
         both = self._known("impacts", config, dict[str, Impact]) or {}
         kind = "impacts" if owns else "impacts alone"
-        found = both if owns else both or self._known(kind, config, dict[str, Impact]) or {}
+        found = both if owns else {**(self._known(kind, config, dict[str, Impact]) or {}), **both}
         order, few, rows = [name for name in self._suspects(config) if name in names], 0, 0
         while few < len(self.feeds) and rows < RANKED_ROWS:
             rows += self.data.judged.rows(self.feeds[few])

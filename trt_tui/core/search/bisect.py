@@ -39,7 +39,7 @@ def shorter(state: State, found: frozenset[str]) -> Steps:
     """``found``, or a shorter run of first or last layers where one passes: 2 evaluations where none does."""
     outside = _outside(state)
     for order in (outside, outside[::-1]):
-        fewer = order[:len(found - state.base) - 1]
+        fewer = order[:max(0, len(found) - len(state.base) - 1)]
         if fewer and (yield Trial(state.base.union(fewer))).passed:
             found = yield from bisect(state, fewer)
     return found

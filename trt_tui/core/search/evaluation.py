@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from trt_tui.core.comparison import Verdict
@@ -21,6 +21,7 @@ class Judgement:
         loss: What raising groups lowers, as nearly additive over groups as there is, lower is better; by default the
             verdict's energy, else the negative score.
         figure: What was measured, in words with its unit ("18.3 dB at logits").
+        scores: Of each tolerance, where there are several; the least is ``score``.
     """
 
     passed: bool
@@ -28,6 +29,7 @@ class Judgement:
     verdict: Verdict | None = None
     loss: float | None = None
     figure: str = ""
+    scores: tuple[float, ...] = ()
 
     @property
     def error(self) -> float:
@@ -94,9 +96,10 @@ class Evaluation:
     def key(self) -> tuple:
         return Trial(frozenset(self.raised), self.ranges).key
 
-    def judged(self, margin: float) -> Evaluation:
-        """The same with a stricter criterion: passed only with a score of at least ``margin``."""
-        passed = self.passed and self.score >= margin
+    def judged(self, margins: Sequence[float]) -> Evaluation:
+        """The same with a stricter criterion: passed only where each score is at least its margin."""
+        scores = self.judgement.scores or (self.score,)
+        passed = self.passed and all(score >= margin for score, margin in zip(scores, margins, strict=False))
         return self if passed is self.passed else replace(self, judgement=replace(self.judgement, passed=passed))
 
 

@@ -25,6 +25,6 @@ def revert(state: State, found: frozenset[str]) -> Steps:
             fails = middle
     raised = found.difference(order[:passes])
     for name in order[passes:]:
-        if len(raised) > 1 and (yield Trial(raised - {name}, about=name)).passed:
+        if (len(raised) > 1 or state.ranges) and (yield Trial(raised - {name}, about=name)).passed:
             raised = raised - {name}
     return raised

@@ -8,36 +8,21 @@ stays low. Errors of early layers use up what the tolerance allows, so that late
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
-from trt_tui.core.search.evaluation import Evaluation, Steps, Trial
-from trt_tui.core.search.state import State
-
-STEP = "scoped"
+from trt_tui.core.search.evaluation import Steps, Trial
+from trt_tui.core.search.state import Row, State
 
 
 def scoped(state: State) -> Steps:
     """As many evaluations as there are candidates outside the base, which sticks without a try."""
     raised = frozenset(state.candidates)
     for name in state.candidates:
-        if name not in state.base and (yield Trial(raised - {name}, about=name)).passed:
-            raised = raised - {name}
+        if name not in state.base:
+            lowered = yield Trial(raised - {name}, about=name)
+            state.rows.append(Row(name, lowered.judgement.figure or f"{lowered.score:+.3g}", not lowered.passed))
+            if lowered.passed:
+                raised = raised - {name}
     return raised
-
-
-@dataclass(frozen=True)
-class Row:
-    """One line of the table: a layer that was lowered, the judged similarity then, and whether it sticks."""
-
-    layer: str
-    similarity: str
-    sticks: bool
-
-
-def table(evaluations: Sequence[Evaluation]) -> tuple[Row, ...]:
-    """What a scoped search saw, in its order."""
-    return tuple(Row(one.about, one.judgement.figure or f"{one.score:+.3g}", not one.passed)
-                 for one in evaluations if one.step == STEP and one.about)
 
 
 def table_text(rows: Sequence[Row], higher: str = "FP32") -> str:

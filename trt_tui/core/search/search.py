@@ -22,7 +22,7 @@ from trt_tui.core.search.ranges import improve_ranges
 from trt_tui.core.search.ranking import Ranking, best_ranking
 from trt_tui.core.search.revert import revert
 from trt_tui.core.search.space import Space
-from trt_tui.core.search.state import State
+from trt_tui.core.search.state import Row, State
 from trt_tui.errors import InputError
 
 METHODS: dict[str, Callable[[State], Steps]] = {
@@ -58,6 +58,7 @@ class Result:
         met: Whether it meets the tolerance, with the margin, within the budgets.
         why: Why each raised group is raised, by name, in network order.
         said: The outcome in one line.
+        rows: What `trt_tui.core.search.scoped` saw, in its order.
     """
 
     config: PrecisionConfig
@@ -67,6 +68,7 @@ class Result:
     why: Mapping[str, str]
     evaluations: int
     said: str
+    rows: tuple[Row, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -91,7 +93,7 @@ class Search:
         max_raised: Budget: at most this many groups above their defaults, those of the start counted.
         max_latency: Budget, in the units of ``latency``.
         latency: An estimate of a config's latency.
-        margin: Least score to pass, beside the criterion's own word.
+        margins: Least scores to pass, of each tolerance, beside the criterion's own word.
         known: Evaluations of the same space and criterion.
         take_back: Run the `revert` pass.
 
@@ -112,7 +114,7 @@ class Search:
         max_raised: int | None = None,
         max_latency: float | None = None,
         latency: Callable[[PrecisionConfig], float] | None = None,
-        margin: float = -math.inf,
+        margins: Sequence[float] = (),
         known: Sequence[Evaluation] = (),
         take_back: bool = True,
     ) -> None:
@@ -121,12 +123,12 @@ class Search:
         if max_latency is not None and latency is None:
             raise InputError("a latency budget needs a latency", "none was measured or can be estimated here",
                              "Use --max-fp32, or a backend that times what it builds.")
-        if max_raised is not None and max_raised < space.already:
+        if max_raised is not None and max_raised < len(space.already):
             raise InputError(f"a budget of {max_raised} layers is used up before the search",
-                             f"the start raises {space.already} already", "Raise --max-fp32, or take layers back.")
+                             f"the start raises {len(space.already)} already", "Raise --max-fp32, or take layers back.")
         self.space = space
         self.method = method
-        self.margin = margin
+        self.margins = tuple(margins)
         self.latency = latency
         self.max_raised = max_raised
         self.max_latency = max_latency
@@ -170,10 +172,10 @@ class Search:
             latest = self.tell(evaluate(config))
             yield Progress(len(self.evaluations), latest, self.best)
 
-    def tighten(self, margin: float) -> None:
-        """Goes on with a stricter criterion: a score of at least ``margin``. Nothing is evaluated again, but latencies
+    def tighten(self, margins: Sequence[float]) -> None:
+        """Goes on with a stricter criterion: each score at least its margin. Nothing is evaluated again, but latencies
         are estimated anew."""
-        self.margin = margin
+        self.margins = tuple(margins)
         self._latencies.clear()
         known, self.evaluations, self._memory = self.evaluations, [], {}
         for one in known:
@@ -198,7 +200,7 @@ class Search:
         """Lets the strategy go on until it asks for a config that is not known."""
         while True:
             try:
-                trial = self._plan.send(answer.judged(self.margin) if answer is not None else None)
+                trial = self._plan.send(answer.judged(self.margins) if answer is not None else None)
             except StopIteration:
                 self._asked = None
                 return
@@ -213,8 +215,8 @@ class Search:
     def _steps(self) -> Generator[Trial, Evaluation, None]:
         state, everything = self.state, frozenset(self.space.candidates)
         state.start = yield Trial(frozenset(), step="start")
-        if state.start.passed:
-            self.outcome = Outcome.NOTHING_TO_DO
+        if state.start.passed:  # what is raised beside it only takes longer
+            self.outcome = Outcome.NOTHING_TO_DO if self._fits(frozenset()) else Outcome.SHORT
             return
         full = yield Trial(everything, step="all raised")
         if not full.passed and not self.has_budget:
@@ -244,7 +246,7 @@ class Search:
         return self.max_raised is not None or self.max_latency is not None
 
     def _fits(self, raised: frozenset[str]) -> bool:
-        if self.max_raised is not None and self.space.already + len(raised) > self.max_raised:
+        if self.max_raised is not None and len(self.space.already | raised) > self.max_raised:
             return False
         return self.max_latency is None or self._latency(raised) <= self.max_latency
 
@@ -256,7 +258,7 @@ class Search:
         return self._latencies[raised]
 
     def _meets(self, evaluation: Evaluation | None) -> bool:
-        return (evaluation is not None and evaluation.judged(self.margin).passed
+        return (evaluation is not None and evaluation.judged(self.margins).passed
                 and self._fits(frozenset(evaluation.raised)))
 
     def config_of(self, raised: Iterable[str], ranges: Mapping[str, RangeChoice] | None = None) -> PrecisionConfig:
@@ -272,7 +274,7 @@ class Search:
     def _badness(self, evaluation: Evaluation) -> tuple:
         fits = self._fits(frozenset(evaluation.raised))
         count, score = len(evaluation.raised), -evaluation.score
-        if fits and evaluation.judged(self.margin).passed:
+        if fits and evaluation.judged(self.margins).passed:
             return 0, count, evaluation.latency or 0.0, score
         return (1, score, count) if fits else (2, count, score)
 
@@ -282,14 +284,15 @@ class Search:
         best, met = self.best, self._meets(self.best)
         config = self.config_of(best.raised, best.ranges) if best is not None else self.space.start
         why = {name: self.why(name, best) for name in best.raised} if best is not None else {}
-        return Result(config, best, self.outcome, met, why, len(self.evaluations), self._said(best, met))
+        return Result(config, best, self.outcome, met, why, len(self.evaluations), self._said(best, met),
+                      tuple(self.state.rows))
 
     def why(self, name: str, best: Evaluation) -> str:
         """Why a group of the best set is raised: what happens without it, what it owns, and who put it there."""
         reasons = []
         if without := self._without(name, best):
             low, high = without
-            verb = "fails" if not low.judged(self.margin).passed else "passes"
+            verb = "fails" if not low.judged(self.margins).passed else "passes"
             reasons.append(f"without it {_figure(low)} ({verb}), with it {_figure(high)}")
         share = self.impacts.get(name)
         if share is not None and math.isfinite(share.owns):
@@ -315,17 +318,24 @@ class Search:
             return "nothing was evaluated"
         higher, total = self.space.higher.label, len(self.space.candidates)
         count, figure = len(best.raised), _figure(best)
-        beyond = f" (with a margin of {self.margin:g})" if math.isfinite(self.margin) else ""
+        margins = [f"{margin:.2g}" for margin in self.margins if math.isfinite(margin)]
+        beyond = f" (with a margin of {' and '.join(margins)})" if margins else ""
         if self.outcome is Outcome.NOTHING_TO_DO:
             return f"the start meets the tolerance already: {figure}"
+        full = next((one for one in self.evaluations if len(one.raised) == total), None)
         if self.outcome is Outcome.UNREACHABLE:
-            full = next(one for one in self.evaluations if len(one.raised) == total)
             return (f"the tolerance{beyond} cannot be met: even with all {total} groups in {higher} it is "
                     f"{_figure(full)}")
         if met:
             said = f"{count} of {total} groups in {higher} meet the tolerance{beyond}: {figure}"
+        elif not self._fits(frozenset(best.raised)):
+            said = f"nothing keeps within the budget: {count} of {total} groups in {higher} reach {figure}"
+            if best.latency is not None:
+                said += f" and take about {best.latency:.3g} ms"
         else:
             said = f"short of the tolerance{beyond}: {count} of {total} groups in {higher} reach {figure}"
+            if full is not None and not full.judged(self.margins).passed:
+                said += f", and all {total} reach {_figure(full)} only"
         if self.outcome is Outcome.SEARCHING:
             said += "; the search is not over"
         return said

@@ -42,9 +42,9 @@ class Space:
         object.__setattr__(self, "candidates", names)
 
     @cached_property
-    def already(self) -> int:
-        """How many groups the start raises over the defaults."""
-        return len(self.start.raised(self.network))
+    def already(self) -> frozenset[str]:
+        """The groups that the start raises over the defaults."""
+        return frozenset(self.start.raised(self.network))
 
     def config(self, raised: Iterable[str], ranges: Mapping[str, RangeChoice] | None = None,
                reason: str = "search") -> PrecisionConfig:

@@ -11,6 +11,15 @@ from trt_tui.core.search.evaluation import Evaluation
 from trt_tui.core.search.ranking import Ranking
 
 
+@dataclass(frozen=True)
+class Row:
+    """A layer that was lowered, the judged similarity then, and whether it sticks to the higher precision."""
+
+    layer: str
+    similarity: str
+    sticks: bool
+
+
 @dataclass
 class State:
     """The board that the strategies of one search share.
@@ -21,6 +30,7 @@ class State:
         fits: Whether raising some groups stays within the budgets.
         start: The evaluation of the start.
         ranges: Replaced ranges that the search has settled on, by tensor.
+        rows: What `scoped` saw, in its order.
     """
 
     candidates: tuple[str, ...]
@@ -29,6 +39,7 @@ class State:
     fits: Callable[[frozenset[str]], bool]
     start: Evaluation | None = None
     ranges: Mapping[str, RangeChoice] = field(default_factory=dict)
+    rows: list[Row] = field(default_factory=list)
 
     def suspects(self, without: Iterable[str] = ()) -> list[str]:
         """Candidates but for some, most suspicious first."""

@@ -133,6 +133,8 @@ class FindDialog(Dialog):
             wrong = f"a budget is like {self.budgets}"
         if not wrong and latency is not None and not self.confirms:
             wrong = "a budget in ms needs engines, and none runs here"
+        if not wrong and latency is not None and not self._chosen("builds", 0):
+            wrong = "a budget in ms needs engines: let some be built"
         if wrong:
             note = self.query_one("#note", Static)
             note.update(Content(wrong))
