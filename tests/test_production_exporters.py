@@ -21,7 +21,7 @@ from trt_tui import demo
 from trt_tui.cli import main
 from trt_tui.core.exporters.modelopt import exclusions, modelopt_record, patterns, write_modelopt
 from trt_tui.core.exporters.polygraphy import polygraphy_command, polygraphy_script, write_polygraphy_script
-from trt_tui.core.exporters.trtexec import Files, command_lines, script, write_script
+from trt_tui.core.exporters.trtexec import Effort, Files, command_lines, script, write_script
 from trt_tui.core.lowering.weak import lower_weak
 from trt_tui.core.precision import Precision, PrecisionConfig
 from trt_tui.core.samples import ShapeRange
@@ -95,12 +95,14 @@ def test_trtexec_is_told_what_was_lowered(resnet):
 
 def test_tf32_files_and_the_level_stand_in_every_line(resnet):
     network, config, weak = resnet
-    files = Files("t.onnx", "b.onnx", "c.cache", "e.plan", "timing.cache")
-    for line in command_lines(network, replace(config, tf32=True), weak, files, optimization_level=5):
+    files = Files("t.onnx", "b.onnx", "c.cache", "e.plan")
+    for line in command_lines(network, replace(config, tf32=True), weak, files,
+                              effort=Effort(5, "timing.cache", ("JIT_CONVOLUTIONS",))):
         told = options(line.argv)
         assert "--noTF32" not in told and "TF32" in " ".join(line.comments)
         assert told["--saveEngine"] == "e.plan" and told["--timingCacheFile"] == "timing.cache"
         assert told["--builderOptimizationLevel"] == "5"
+        assert told["--tacticSources"] == "-CUBLAS,-CUBLAS_LT,-CUDNN,-EDGE_MASK_CONVOLUTIONS,+JIT_CONVOLUTIONS"
         assert not any("Shapes" in option for option in told)
     assert [line.name for line in command_lines(network, config)] == ["10", "11"]
 
@@ -243,14 +245,15 @@ def test_polygraphy_takes_the_command(resnet):
     network, config, weak = resnet
     parser = argparse.ArgumentParser()
     convert.Convert().setup_parser(parser.add_subparsers())
-    files = Files(timing_cache="timing.cache")
-    command = polygraphy_command(weak, "script.py", files, shapes=IMAGE, optimization_level=2)
+    effort = Effort(2, "timing.cache", ("JIT_CONVOLUTIONS",))
+    command = polygraphy_command(weak, "script.py", Files(), shapes=IMAGE, effort=effort)
     parsed = parser.parse_args(command[1:])
-    assert (parsed.model_file, parsed.output) == (files.base, files.engine)
+    assert (parsed.model_file, parsed.output) == (Files.base, Files.engine)
     assert parsed.fp16 and parsed.int8 and not parsed.tf32 and not parsed.bf16
     assert parsed.precision_constraints == "obey" and parsed.trt_network_postprocess_script == ["script.py"]
-    assert parsed.calibration_cache == files.cache and parsed.builder_optimization_level == 2
-    assert parsed.trt_opt_shapes == [["image:[2,3,32,32]"]] and parsed.load_timing_cache == files.timing_cache
+    assert parsed.calibration_cache == Files.cache and parsed.builder_optimization_level == 2
+    assert parsed.trt_opt_shapes == [["image:[2,3,32,32]"]] and parsed.load_timing_cache == "timing.cache"
+    assert parsed.tactic_sources == ["JIT_CONVOLUTIONS"]
     tf32 = lower_weak(network, replace(config, tf32=True), ranges_of(network))
     assert parser.parse_args(polygraphy_command(tf32)[1:]).tf32
     assert shlex.join(polygraphy_command(tf32)).endswith("--tf32 --calibration-cache calibration.cache")

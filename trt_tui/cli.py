@@ -362,7 +362,7 @@ def build(model: str, config_path: str | None, force: bool, precision: str | Non
         from trt_tui.backends.registry import get_builder
 
         # Whether it works is found out before the network is read and calibrated; the child process does it again.
-        if options.backend in ("auto", "onnxruntime") and get_builder(options.backend) is None:
+        if get_builder(options.backend) is None:
             raise BackendUnavailableError(
                 "no TensorRT works here to build an engine", "trt-tui doctor says why",
                 "Write -o typed.onnx instead, or build with --backend tensorrt-rtx, which needs no GPU.")
@@ -397,20 +397,30 @@ def _trtexec_lines(network, config, ranges, options, output: Path) -> list[str]:
     """The trtexec command lines that build the same."""
     import shlex
 
-    from trt_tui.core.exporters.production import trtexec_lines
-    from trt_tui.core.exporters.trtexec import Files
-    from trt_tui.core.samples import parse_shapes
+    from trt_tui.core.exporters.production import files_beside, trtexec_lines
 
-    shapes = parse_shapes(options.shapes, network.inputs) if options.shapes else {}
-    files = Files(engine=output.name, timing_cache=options.timing_cache or "")
-    told = ["The same with trtexec (`trt-tui export --format trtexec` writes the files it names):"]
+    script = f"{output.name.partition('.')[0]}.sh"
+    told = [f"The same config with trtexec (`trt-tui export --format trtexec -o {script}` writes the files it names):"]
     try:
-        lines = trtexec_lines(network, config, ranges, files, shapes, options.optimization_level)
+        files = replace(files_beside("trtexec", output.with_name(script)), engine=output.name)
+        lines = trtexec_lines(network, config, ranges, files, _shapes(network, options), _effort(options))
     except InputError as error:
         return [f"trtexec cannot be told the same: {error.title}"]
     for line in lines:
         told += [f"  # {line.release}", f"  {shlex.join(line.argv) if line.argv else '# ' + line.refused}"]
     return told
+
+
+def _shapes(network, options) -> dict:
+    from trt_tui.core.samples import parse_shapes
+
+    return parse_shapes(options.shapes, network.inputs) if options.shapes else {}
+
+
+def _effort(options):
+    from trt_tui.core.exporters.trtexec import Effort
+
+    return Effort(options.optimization_level, options.timing_cache or "", options.tactic_sources or ())
 
 
 @main.command(context_settings=_CONTEXT)
@@ -425,7 +435,6 @@ def export(model: str, config_path: str | None, force: bool, precision: str | No
     """Write a config in another tool's format."""
     from trt_tui.core.exporters import production
     from trt_tui.core.files import write_atomic
-    from trt_tui.core.samples import parse_shapes
     from trt_tui.headless import load_config, ranges_for
     from trt_tui.report import config_markdown
 
@@ -441,8 +450,8 @@ def export(model: str, config_path: str | None, force: bool, precision: str | No
         return
     if kind != "modelopt":
         ranges = ranges_for(options, network, config, ranges, always=kind == "calibration-cache")
-    shapes = parse_shapes(options.shapes, network.inputs) if options.shapes else {}
-    for written in production.write(kind, Path(output), network, config, ranges, shapes=shapes):
+    for written in production.write(kind, Path(output), network, config, ranges, shapes=_shapes(network, options),
+                                    effort=_effort(options)):
         click.echo(str(written))
 
 

@@ -15,7 +15,7 @@ from trt_tui.core.hierarchy import build_tree, titles
 from trt_tui.core.network import Network
 from trt_tui.core.precision import PrecisionConfig
 from trt_tui.core.search import Outcome, scoped
-from trt_tui.session import Session, found_in_words
+from trt_tui.session import Session
 from trt_tui.target import UPPER
 
 LAYER_ROWS = 20
@@ -226,7 +226,7 @@ def search_table(session: Session) -> str:
 def search_headline(session: Session) -> str:
     """The outcome in one line."""
     finding, result = session.finding, session.finding.ended.result
-    said = found_in_words(finding)
+    said = result.said
     if result.outcome is Outcome.NOTHING_TO_DO:
         start = result.config
         name = "the config" if start.groups or start.ranges else start.quantized.label

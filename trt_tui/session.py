@@ -586,13 +586,13 @@ class Session:
     # -- searching ----------------------------------------------------------------------------------------------
 
     def search(self, request: m.Search) -> None:
-        """Starts a search; one that runs is replaced. In the app what it finds becomes the config, as one change.
+        """Starts a search. In the app what it finds becomes the config, as one change.
 
         Raises:
-            InputError: a build is going on.
+            InputError: a build or a search is going on.
         """
-        if self.building:
-            raise InputError("a build is going on", "", "x stops it.")
+        if self.building or self.searching:
+            raise InputError(f"a {'build' if self.building else 'search'} is going on", "", "x stops it.")
         self.finding = Finding(request)
         self._ask(request)
 
@@ -731,15 +731,6 @@ def found_so_far(finding: Finding, mark: str = "~") -> str:
     figure = best.judgement.figure
     return (f"{', '.join(changed)}: {'met' if finding.met else 'not met'}, "
             f"{mark if figure[:1].isdigit() else ''}{figure}")
-
-
-def found_in_words(finding: Finding) -> str:
-    """How a search ended, in one line."""
-    result = finding.ended.result
-    if not result.best.ranges or result.outcome is Outcome.NOTHING_TO_DO:
-        return result.said
-    count = len(result.best.ranges)
-    return f"{result.said}, with {count} other range{'s' * (count != 1)}"
 
 
 def search_record(finding: Finding) -> dict:

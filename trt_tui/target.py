@@ -188,7 +188,7 @@ class Target:
             return "exact" if math.isinf(figure) else f"{figure:.1f} dB"
         if self.kind == "agreement":
             return f"same top class in {100 * figure:.1f} %"
-        return f"{self.kind} {figure:.6g}"
+        return f"{self.kind} {figure:.{4 if self.kind == 'metric' else 6}g}"
 
     def check(self, outputs: Iterable[str]) -> None:
         """Checks that the output it names is judged.

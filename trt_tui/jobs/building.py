@@ -10,6 +10,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
+from trt_tui.backends.cuda import first_device
 from trt_tui.core.analysis import Analysis
 from trt_tui.core.comparison import EngineResult, Verdict
 from trt_tui.core.engine import EngineReport, read_inspector
@@ -19,6 +20,7 @@ from trt_tui.core.lowering.typed import lower_typed
 from trt_tui.core.network import Network
 from trt_tui.core.precision import Precision, PrecisionConfig
 from trt_tui.core.runner import BuildSettings, EngineBackend, EngineRunner, Runner
+from trt_tui.core.samples import Samples
 from trt_tui.errors import InputError, TrtTuiError
 from trt_tui.jobs.cache import EngineCache
 from trt_tui.jobs.engines import QUICK_LEVEL, Engine, Said, Step, Wait, build_engine
@@ -96,7 +98,7 @@ def build_and_judge(
     settings = replace(plan.settings, tf32=config.tf32)
     if quick:
         settings = replace(settings, optimization_level=QUICK_LEVEL)
-    settings = replace(settings, profile={**_profile(analysis, feeds), **settings.profile})
+    settings = replace(settings, profile={**profile_of(network, samples, feeds), **settings.profile})
     engine = None
     for made in build_engine(backend, network, config, ranges, settings, cache=cache, wake=wake, weak=plan.weak):
         if isinstance(made, Engine):
@@ -105,7 +107,7 @@ def build_and_judge(
             yield made
     result = EngineResult(None, f"{_TITLES[backend.name]} {backend.version}", None, len(engine.data), engine.seconds,
                           "; ".join(engine.notes), backend.device, origin=engine.origin, quick=quick)
-    if not backend.capabilities.runs:
+    if not runs_here(backend, settings):
         target = settings.compute_capability
         where = f" for compute capability {target[0]}.{target[1]}" if target else ""
         note = "; ".join(filter(None, (f"built{where}; it cannot run on this machine", result.note)))
@@ -129,13 +131,19 @@ def build_and_judge(
 _TITLES = {"tensorrt": "TensorRT", "tensorrt-rtx": "TensorRT-RTX"}
 
 
-def _profile(analysis: Analysis, feeds: Sequence[int]) -> dict[str, tuple]:
+def runs_here(backend: EngineBackend, settings: BuildSettings) -> bool:
+    """Whether the engines that a backend builds can run on this machine: it has a GPU, and they are for that one."""
+    target = settings.compute_capability
+    return backend.capabilities.runs and (target is None or target == first_device().compute_capability)
+
+
+def profile_of(network: Network, samples: Samples, feeds: Sequence[int]) -> dict[str, tuple]:
     """Profiles of the dynamic inputs by the shapes of the samples."""
-    dynamic = [info.name for info in analysis.network.inputs
+    dynamic = [info.name for info in network.inputs
                if info.shape is not None and not all(isinstance(size, int) for size in info.shape)]
     if not dynamic:
         return {}
-    shapes = {name: [analysis.samples.feed(index)[name].shape for index in feeds] for name in dynamic}
+    shapes = {name: [samples.feed(index)[name].shape for index in feeds] for name in dynamic}
     return {name: (tuple(map(min, zip(*found, strict=True))), found[0], tuple(map(max, zip(*found, strict=True))))
             for name, found in shapes.items()}
 

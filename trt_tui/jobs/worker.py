@@ -44,7 +44,7 @@ from trt_tui.core.runner import Backend, BuildSettings, EngineBackend
 from trt_tui.core.samples import DataSets, ShapeRange, load_samples, parse_shapes, split
 from trt_tui.errors import BackendUnavailableError, CancelledError, InputError, TrtTuiError
 from trt_tui.jobs import messages as m
-from trt_tui.jobs.building import Plan, build_and_judge, run_typed
+from trt_tui.jobs.building import Plan, build_and_judge, profile_of, run_typed, runs_here
 from trt_tui.jobs.cache import EngineCache, ResultCache
 from trt_tui.jobs.engines import QUICK_LEVEL, Engine, Said, Step, Wait, build_engine
 from trt_tui.jobs.searching import Bench, SearchJob, check_words, run_check
@@ -332,10 +332,9 @@ class Worker:
         yield Urgency.OPENING
         self.builder = get_builder(options.backend, lambda text: self._send(m.Note(job, text)))
         if self.builder is not None:
-            capabilities = self.builder.capabilities
             self._send(m.BuilderReady(job, m.BuilderSummary(
-                self.builder.name, self.builder.version, self.builder.device, capabilities.runs,
-                capabilities.reports_progress)))
+                self.builder.name, self.builder.version, self.builder.device,
+                runs_here(self.builder, self.plan.settings), self.builder.capabilities.reports_progress)))
         yield from self._identify(job)
 
     def _plan(self, shapes: Mapping[str, ShapeRange]) -> Plan:
@@ -345,8 +344,16 @@ class Worker:
             if not shapes:
                 raise InputError(f"there is no {where} shape to judge at", "no profile was given",
                                  "Give --shapes NAME:MIN:OPT:MAX.")
-            samples = load_samples(options.data, self.network.inputs, limit=options.samples, seed=options.seed,
-                                   shapes={name: getattr(one, where) for name, one in shapes.items()})
+            wanted = {name: getattr(one, where) for name, one in shapes.items()}
+            rows = max(shape[0] for shape in wanted.values() if shape) if any(wanted.values()) else 1
+            limit = max(options.whatif_samples, rows) if options.whatif_samples else None
+            samples = load_samples(options.data, self.network.inputs, seed=options.seed, shapes=wanted,
+                                   limit=min(filter(None, (options.samples, limit)), default=None))
+            for name, shape in wanted.items():
+                if (there := samples.feed(0)[name].shape) != shape:
+                    raise InputError(f"the data has no {where} shape of input {name}",
+                                     f"it gives {'x'.join(map(str, there))}, the profile {'x'.join(map(str, shape))}",
+                                     "Give data of that shape, or leave --judge-at out.")
             others[where] = Analysis(self.network, self.backend, samples, self.judged, metric=self.metric)
         settings = BuildSettings(
             {name: (one.min, one.opt, one.max) for name, one in shapes.items()},
@@ -710,7 +717,7 @@ class Worker:
         self._check_targets(targets)
         if request.check is not None:
             check_words(request.check)
-        runs = self.builder is not None and self.builder.capabilities.runs
+        runs = self.builder is not None and runs_here(self.builder, self.plan.settings)
         bench = Bench(
             verdict=lambda config: self._search_verdict(job, config),
             impacts=lambda config, names: self._impacts(job, config, names, request.shares),
@@ -825,7 +832,7 @@ class Worker:
                 self._analysis(request.config), request.config, self.ranges, self.feeds), request.quick)
             return
         fp32 = PrecisionConfig.uniform(Precision.FP32)
-        if self.builder.capabilities.runs:
+        if runs_here(self.builder, self.plan.settings):
             known = self._known_engine(fp32)
             if known is None:
                 known = yield from self._made(job, fp32, self._building(fp32, False), False, "FP32 check: ")
@@ -841,7 +848,10 @@ class Worker:
                 "no TensorRT works here to build an engine", "trt-tui doctor says why",
                 "Write -o typed.onnx instead, or name a backend: --backend tensorrt-rtx builds without a GPU.")
         self._ranges(job, [request.config])
-        settings = replace(self.plan.settings, tf32=request.config.tf32)
+        taken = profile_of(self.network, self.data.judged, self.feeds) if self.options.data is not None else {}
+        taken = {name: shapes for name, shapes in taken.items() if name not in self.plan.settings.profile}
+        settings = replace(self.plan.settings, tf32=request.config.tf32,
+                           profile={**taken, **self.plan.settings.profile})
         if request.quick:
             settings = replace(settings, optimization_level=QUICK_LEVEL)
         cache = None if settings.timing_cache is not None else self.engines
@@ -852,7 +862,10 @@ class Worker:
                 match made:
                     case Engine():
                         write_atomic(Path(request.path), made.data)
-                        self._send(m.Wrote(job, request.path, len(made.data), self._about(made)))
+                        about = (*self._about(made), *(
+                            f"{name}: {' to '.join('x'.join(map(str, one)) for one in (shapes[0], shapes[2]))}, as the "
+                            "data has it (--shapes sets another profile)" for name, shapes in taken.items()))
+                        self._send(m.Wrote(job, request.path, len(made.data), about))
                     case Said():
                         self._send(m.Note(job, f"{made.level}: {made.text}"))
                     case Step():
@@ -867,11 +880,12 @@ class Worker:
         made += f" for compute capability {target[0]}.{target[1]}" if target is not None else f" on {builder.device}"
         took = "taken from the engine cache" if engine.origin == "engine cache" else (
             f"built in {engine.seconds:.1f} s" + (" with a timing cache" if engine.origin == "timing cache" else ""))
-        cannot = () if builder.capabilities.runs else ("It cannot run on this machine.",)
+        cannot = () if runs_here(builder, self.plan.settings) else ("It cannot run on this machine.",)
         return (f"{made}, {took}", *cannot, *engine.notes)
 
     def _building(self, config: PrecisionConfig, quick: bool) -> Iterator[Step | Said | Wait | EngineResult]:
-        plan = self.plan if config.quantized is not Precision.FP32 else replace(self.plan, weak=False)
+        told = any(config.precision_of(group) is not Precision.FP32 for group in self.network.groups)
+        plan = self.plan if told else replace(self.plan, weak=False)
         return build_and_judge(self._analysis(config), self.builder, config, self.ranges, self.feeds, plan,
                                quick=quick, cache=self.engines, wake=self.arrived.set)
 

@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
-from trt_tui.core.exporters.trtexec import Files, Shapes
+from trt_tui.core.exporters.trtexec import Effort, Files, Shapes
 from trt_tui.core.files import write_atomic
 from trt_tui.core.lowering.weak import Weak, layer_of, tell
 from trt_tui.core.precision import Precision
@@ -61,7 +61,7 @@ def polygraphy_command(
     files: Files | None = None,
     *,
     shapes: Mapping[str, Shapes] | None = None,
-    optimization_level: int | None = None,
+    effort: Effort | None = None,
 ) -> tuple[str, ...]:
     """The ``polygraphy convert`` command that builds an engine with the script.
 
@@ -71,9 +71,9 @@ def polygraphy_command(
         script: The script's file name.
         files: Names of the files; ``typed`` is not used.
         shapes: The optimization profile by input name; needed for inputs with dynamic dimensions.
-        optimization_level: The builder's level, 0 to 5; its own default when None.
+        effort: How the builder is to work; by its own defaults when None.
     """
-    files = files or Files()
+    files, effort = files or Files(), effort or Effort()
     command = ["polygraphy", "convert", files.base, "-o", files.engine, "--trt-network-postprocess-script", script]
     if weak.obey:
         command += ["--precision-constraints", "obey"]
@@ -86,10 +86,12 @@ def polygraphy_command(
     for key in ("min", "opt", "max"):
         entries = [f"{name}:[{','.join(map(str, getattr(one, key)))}]" for name, one in (shapes or {}).items()]
         command += [f"--trt-{key}-shapes", *entries] if entries else []
-    if files.timing_cache:
-        command += ["--load-timing-cache", files.timing_cache, "--save-timing-cache", files.timing_cache]
-    if optimization_level is not None:
-        command += ["--builder-optimization-level", str(optimization_level)]
+    if effort.timing_cache:
+        command += ["--load-timing-cache", effort.timing_cache, "--save-timing-cache", effort.timing_cache]
+    if effort.optimization_level is not None:
+        command += ["--builder-optimization-level", str(effort.optimization_level)]
+    if effort.tactic_sources:
+        command += ["--tactic-sources", *effort.tactic_sources]
     return tuple(command)
 
 

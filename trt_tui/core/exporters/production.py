@@ -27,13 +27,20 @@ def companions(kind: str, path: Path) -> dict[str, Path]:
     return {role: path.with_name(stem + endings[role]) for role in roles}
 
 
+def files_beside(kind: str, path: Path) -> trtexec.Files:
+    """The names that a format's commands use for the files beside ``path``."""
+    names = {role: one.name for role, one in companions(kind, path).items()}
+    return trtexec.Files(engine=f"{path.name.partition('.')[0]}.engine", **names)
+
+
 def write(kind: str, path: Path, network: Network, config: PrecisionConfig, ranges: Mapping[str, float], *,
-          shapes: Mapping[str, trtexec.Shapes] | None = None) -> list[Path]:
+          shapes: Mapping[str, trtexec.Shapes] | None = None, effort: trtexec.Effort | None = None) -> list[Path]:
     """Writes a config in a format of `KINDS`; returns every file that was written, ``path`` first.
 
     Args:
         ranges: Calibrated amax by tensor name, in the tensors' own units.
         shapes: The optimization profile by input name.
+        effort: How the builder is to work, where a format tells it.
 
     Raises:
         InputError: the config cannot be told in this format, a range is missing, or a file cannot be written.
@@ -42,39 +49,36 @@ def write(kind: str, path: Path, network: Network, config: PrecisionConfig, rang
                                     "modelopt": _modelopt, "calibration-cache": _cache}
     if kind not in writers:
         raise InputError(f"unknown format {kind}", f"there are {', '.join(writers)}", "")
-    return writers[kind](path, network, config, ranges, shapes)
+    return writers[kind](path, network, config, ranges, shapes, effort)
 
 
 def trtexec_lines(network: Network, config: PrecisionConfig, ranges: Mapping[str, float], files: trtexec.Files,
                   shapes: Mapping[str, trtexec.Shapes] | None = None,
-                  optimization_level: int | None = None) -> tuple[trtexec.Line, ...]:
+                  effort: trtexec.Effort | None = None) -> tuple[trtexec.Line, ...]:
     """The command lines that build a config with trtexec."""
     weak = lower_weak(network, config, ranges)
-    return trtexec.command_lines(network, config, weak, files, shapes=shapes, optimization_level=optimization_level)
+    return trtexec.command_lines(network, config, weak, files, shapes=shapes, effort=effort)
 
 
-def _onnx(path: Path, network: Network, config: PrecisionConfig, ranges, shapes) -> list[Path]:
+def _onnx(path: Path, network: Network, config: PrecisionConfig, ranges, shapes, effort) -> list[Path]:
     written = export_typed(lower_typed(network, config, ranges).model, network, path)
     return [written.path, *written.data]
 
 
-def _trtexec(path: Path, network: Network, config: PrecisionConfig, ranges, shapes) -> list[Path]:
+def _trtexec(path: Path, network: Network, config: PrecisionConfig, ranges, shapes, effort) -> list[Path]:
     beside = companions("trtexec", path)
     weak = lower_weak(network, config, ranges)
-    files = trtexec.Files(beside["typed"].name, beside["base"].name, beside["cache"].name,
-                          f"{path.name.partition('.')[0]}.engine")
-    lines = trtexec.command_lines(network, config, weak, files, shapes=shapes)
-    written = _onnx(beside["typed"], network, config, ranges, shapes) + _base(beside, network, weak)
+    lines = trtexec.command_lines(network, config, weak, files_beside("trtexec", path), shapes=shapes, effort=effort)
+    written = _onnx(beside["typed"], network, config, ranges, shapes, effort) + _base(beside, network, weak)
     trtexec.write_script(path, lines, f"Builds {network.name} in the precisions of its config.")
     return [path, *written]
 
 
-def _polygraphy(path: Path, network: Network, config: PrecisionConfig, ranges, shapes) -> list[Path]:
+def _polygraphy(path: Path, network: Network, config: PrecisionConfig, ranges, shapes, effort) -> list[Path]:
     beside = companions("polygraphy", path)
     weak = lower_weak(network, config, ranges)
-    files = trtexec.Files(base=beside["base"].name, cache=beside["cache"].name,
-                          engine=f"{path.name.partition('.')[0]}.engine")
-    command = polygraphy.polygraphy_command(weak, path.name, files, shapes=shapes)
+    files = files_beside("polygraphy", path)
+    command = polygraphy.polygraphy_command(weak, path.name, files, shapes=shapes, effort=effort)
     polygraphy.write_polygraphy_script(path, weak, f"Precisions of {network.name}", command)
     return [path, *_base(beside, network, weak)]
 
@@ -88,11 +92,11 @@ def _base(beside: Mapping[str, Path], network: Network, weak) -> list[Path]:
     return [exported.path, *exported.data, beside["cache"]]
 
 
-def _modelopt(path: Path, network: Network, config: PrecisionConfig, ranges, shapes) -> list[Path]:
+def _modelopt(path: Path, network: Network, config: PrecisionConfig, ranges, shapes, effort) -> list[Path]:
     write_modelopt(path, network, config, Path(network.path).name)
     return [path]
 
 
-def _cache(path: Path, network: Network, config: PrecisionConfig, ranges, shapes) -> list[Path]:
+def _cache(path: Path, network: Network, config: PrecisionConfig, ranges, shapes, effort) -> list[Path]:
     write_cache(path, {**ranges, **activation_ranges(network, ranges, config)})
     return [path]

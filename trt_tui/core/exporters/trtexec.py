@@ -42,6 +42,24 @@ class Shapes(Protocol):
     max: tuple[int, ...]
 
 
+TACTIC_SOURCES = ("CUBLAS", "CUBLAS_LT", "CUDNN", "EDGE_MASK_CONVOLUTIONS", "JIT_CONVOLUTIONS")
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How the builder is to work.
+
+    Attributes:
+        optimization_level: 0 to 5; the builder's own default when None.
+        timing_cache: File of measured tactics, read if it is there and written after the build; "" for none.
+        tactic_sources: Those that may be used; the builder's own default when empty.
+    """
+
+    optimization_level: int | None = None
+    timing_cache: str = ""
+    tactic_sources: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True)
 class Files:
     """Names of the files that the lines read and write, as trtexec is to be given them.
@@ -51,14 +69,12 @@ class Files:
         base: The FP32 network with the config's node names; see `Weak.model`.
         cache: The calibration cache of `Weak.cache_ranges`.
         engine: Where the engine goes.
-        timing_cache: File of measured tactics, read if it is there and written after the build; "" for none.
     """
 
     typed: str = "typed.onnx"
     base: str = "base.onnx"
     cache: str = "calibration.cache"
     engine: str = "model.engine"
-    timing_cache: str = ""
 
 
 @dataclass(frozen=True)
@@ -87,7 +103,7 @@ def command_lines(
     files: Files | None = None,
     *,
     shapes: Mapping[str, Shapes] | None = None,
-    optimization_level: int | None = None,
+    effort: Effort | None = None,
 ) -> tuple[Line, ...]:
     """The lines for TensorRT 10 strongly typed, 10 weakly typed (where ``weak`` is given), and 11.
 
@@ -96,19 +112,23 @@ def command_lines(
         files: Names of the files; those of `Files` by default.
         shapes: The optimization profile by input name; needed for inputs with dynamic dimensions. Inputs that have no
             entry stay at trtexec's default, which takes 1 for every open dimension.
-        optimization_level: The builder's level, 0 to 5; its own default when None.
+        effort: How the builder is to work; by its own defaults when None.
 
     Raises:
         InputError: an input's name or the shapes cannot be told.
     """
-    files = files or Files()
+    files, effort = files or Files(), effort or Effort()
     common = ["--noTF32"] if not config.tf32 else []
     profile = _shape_options(network, shapes or {}, every=False)
     rest = [f"--saveEngine={files.engine}", "--skipInference"]
-    if files.timing_cache:
-        rest.append(f"--timingCacheFile={files.timing_cache}")
-    if optimization_level is not None:
-        rest.append(f"--builderOptimizationLevel={optimization_level}")
+    if effort.timing_cache:
+        rest.append(f"--timingCacheFile={effort.timing_cache}")
+    if effort.optimization_level is not None:
+        rest.append(f"--builderOptimizationLevel={effort.optimization_level}")
+    if effort.tactic_sources:  # trtexec adds to and removes from the default
+        sources = dict.fromkeys((*TACTIC_SOURCES, *effort.tactic_sources))
+        rest.append("--tacticSources=" + ",".join(f"{'+' if one in effort.tactic_sources else '-'}{one}"
+                                                  for one in sources))
     tf32 = ("TF32 is left on, as the config has it.",) if config.tf32 else ("TF32 is cleared: --noTF32.",)
     lines = [Line("10", "TensorRT 10, strongly typed",
                   ("trtexec", f"--onnx={files.typed}", "--stronglyTyped", *common, *profile, *rest), tf32)]

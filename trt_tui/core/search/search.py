@@ -317,7 +317,10 @@ class Search:
         if best is None:
             return "nothing was evaluated"
         higher, total = self.space.higher.label, len(self.space.candidates)
-        count, figure = len(best.raised), _figure(best)
+        count, ranges, figure = len(best.raised), len(best.ranges), _figure(best)
+        changed = [f"{count} of {total} groups in {higher}"] if count or not ranges else []
+        changed += [f"{ranges} other range{'s' * (ranges != 1)}"] if ranges else []
+        set_so, verb = " and ".join(changed), "" if count + ranges != 1 or not ranges else "s"
         margins = [f"{margin:.2g}" for margin in self.margins if math.isfinite(margin)]
         beyond = f" (with a margin of {' and '.join(margins)})" if margins else ""
         if self.outcome is Outcome.NOTHING_TO_DO:
@@ -327,13 +330,13 @@ class Search:
             return (f"the tolerance{beyond} cannot be met: even with all {total} groups in {higher} it is "
                     f"{_figure(full)}")
         if met:
-            said = f"{count} of {total} groups in {higher} meet the tolerance{beyond}: {figure}"
+            said = f"{set_so} meet{verb} the tolerance{beyond}: {figure}"
         elif not self._fits(frozenset(best.raised)):
-            said = f"nothing keeps within the budget: {count} of {total} groups in {higher} reach {figure}"
+            said = f"nothing keeps within the budget: {set_so} reach{verb} {figure}"
             if best.latency is not None:
                 said += f" and take about {best.latency:.3g} ms"
         else:
-            said = f"short of the tolerance{beyond}: {count} of {total} groups in {higher} reach {figure}"
+            said = f"short of the tolerance{beyond}: {set_so} reach{verb} {figure}"
             if full is not None and not full.judged(self.margins).passed:
                 said += f", and all {total} reach {_figure(full)} only"
         if self.outcome is Outcome.SEARCHING:

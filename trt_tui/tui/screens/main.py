@@ -20,7 +20,7 @@ from trt_tui.core.precision import OFFERED, Precision, PrecisionConfig
 from trt_tui.core.search import Outcome
 from trt_tui.errors import TrtTuiError
 from trt_tui.jobs import messages
-from trt_tui.session import Finding, found_in_words, found_so_far
+from trt_tui.session import Finding, found_so_far
 from trt_tui.target import parse_target
 from trt_tui.tui import actions, detail, engines, known, spans, state, verdict
 from trt_tui.tui.screens.configs import ConfigList, ConfigsPage
@@ -850,7 +850,7 @@ class MainScreen(Screen):
             else:
                 if self.following and result.why:
                     self._go_to(next(iter(result.why)))
-                self.say(f"{known.config_name(session)}: {found_in_words(finding)}; z takes it back", "")
+                self.say(f"{known.config_name(session)}: {result.said}; z takes it back", "")
         elif result.outcome is Outcome.SHORT and result.best.raised:
             self._ask_to_take(f"Take the best within the budget? {result.said}.")
         else:
