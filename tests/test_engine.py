@@ -116,7 +116,8 @@ def test_the_shares_of_a_real_engine(scenes) -> None:
 @pytest.mark.parametrize(("word", "precision"), [
     ("Row major linear FP32", FP32), ("Channel major FP16 format where channel % 8 == 0", FP16),
     ("Thirty-two wide channel vectorized row major Int8 format", INT8), ("Row major linear BF16", BF16),
-    ("Row major Int8 format", INT8), ("Row major linear INT32", None), ("FP8", None), ("", None)])
+    ("Row major Int8 format", INT8), ("Row major linear INT32", None), ("FP8", None), ("", None),
+    ("Row major linear UINT8 format", None), ("Row major UInt8 format", None), ("kINT8", INT8)])
 def test_types_up_to_10_are_within_the_format(abc, word, precision) -> None:
     (layer,) = read(abc, entry("a", "CaskGemmMatrixMultiply", onnx_layers("a"), (word,), (word,)), Bindings=["x", "y"])
     assert layer.precision is precision and layer.nodes == ("a",)
@@ -124,7 +125,7 @@ def test_types_up_to_10_are_within_the_format(abc, word, precision) -> None:
 
 @pytest.mark.parametrize(("word", "precision"), [
     ("Float", FP32), ("Half", FP16), ("BFloat16", BF16), ("Int8", INT8), ("Int64", None), ("Float8", None),
-    ("FP4", None)])
+    ("FP4", None), ("UInt8", None), ("UINT8", None)])
 def test_types_from_11_on_stand_alone(abc, word, precision) -> None:
     made = entry("a_myl0_3", "gemm", onnx_layers("a", separator="\x1f"), (word,), (word,), typed=True)
     (layer,) = read(abc, made, **{"I/O Tensors": [{"Name": "x"}]})
@@ -136,6 +137,11 @@ def test_weights_tell_int8_where_the_input_does_not(abc) -> None:
                   entry("c", "CaskConvolution", onnx_layers("c"), ("Int8",), ("Half",), Weights={"Type": "Half"}),
                   entry("e", "PointWiseV2", onnx_layers("e"), ("Half", "Int8"), ("Half",)))
     assert [layer.precision for layer in layers] == [INT8, INT8, FP16]
+
+
+def test_a_layer_that_reads_an_image_of_uint8_is_none_of_int8(abc) -> None:
+    (layer,) = read(abc, entry("a", "kgen", onnx_layers("a"), ("UInt8",), ("Half",), typed=True))
+    assert layer.precision is FP16
 
 
 @pytest.mark.parametrize("separator", ["\x1e", "\x1f", "", " ", "; "])

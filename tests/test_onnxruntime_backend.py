@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from unittest.mock import Mock
+
 import numpy as np
 import onnx
 import onnx_ir as ir
 import onnxruntime
 import pytest
+from onnxruntime.capi import onnxruntime_pybind11_state
 
 from tests import networks
 from trt_tui.backends import onnxruntime as module
@@ -95,3 +98,48 @@ def test_a_provider_that_cannot_start_is_not_taken(monkeypatch, asked_anew, gpu)
     with pytest.raises(BackendUnavailableError) as caught:
         OnnxRuntimeBackend("cuda")
     assert (".so" if gpu else "no GPU is visible") in caught.value.cause
+
+
+@pytest.fixture
+def on_cuda(monkeypatch):
+    """A backend that takes its CUDA provider to work, where no session gets one."""
+    monkeypatch.setattr(module, "_cuda_fault", lambda: "")
+    return OnnxRuntimeBackend("cuda", threads=2)
+
+
+def test_a_session_that_loses_its_provider_is_an_error_and_nothing_is_printed(on_cuda, named_network, monkeypatch,
+                                                                             capfd):
+    monkeypatch.setattr(onnxruntime.InferenceSession, "_create_inference_session", refused)
+    with pytest.raises(InputError, match="does not take this network") as caught:
+        on_cuda.load(named_network("mlp").model)
+    assert caught.value.cause == "CUDA failure 100" and capfd.readouterr().out == ""
+
+
+def test_a_session_that_goes_on_with_the_cpu_is_an_error(on_cuda, named_network, monkeypatch):
+    """As releases do that heed no ``enable_fallback``."""
+    make = onnxruntime.InferenceSession
+    monkeypatch.setattr(onnxruntime, "InferenceSession",
+                        lambda proto, options, **named: make(proto, options, providers=["CPUExecutionProvider"]))
+    with pytest.raises(InputError, match="does not take this network") as caught:
+        on_cuda.load(named_network("mlp").model)
+    assert "CUDA provider" in caught.value.cause
+
+
+def test_a_run_that_fails_is_not_tried_again_elsewhere(backend, named_network, monkeypatch, capfd):
+    network = named_network("mlp")
+    with backend.load(network.model) as runner:
+        failing = Mock()
+        failing.run.side_effect = onnxruntime_pybind11_state.EPFail("CUDA failure 700")
+        failing.is_webgpu_graph_capture_enabled.return_value = False
+        monkeypatch.setattr(runner._session, "_sess", failing)
+        monkeypatch.setattr(runner._session, "set_providers", lambda *given: pytest.fail("another provider is taken"))
+        with pytest.raises(TrtTuiError, match="could not run") as caught:
+            runner.run(networks.feeds(onnx.load(network.path)))
+    assert caught.value.cause == "CUDA failure 700" and capfd.readouterr().out == ""
+
+
+def refused(session, providers, *rest, **named):
+    if "CPUExecutionProvider" == providers[0]:
+        pytest.fail("it goes on with the CPU")
+    session._fallback_providers = ["CPUExecutionProvider"]
+    raise RuntimeError("CUDA failure 100")

@@ -12,14 +12,14 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
 from tests import standins
 from trt_tui.backends import cuda, registry
-from trt_tui.backends.tensorrt import module_for
-from trt_tui.errors import BackendUnavailableError, InputError
+from trt_tui.backends.tensorrt import _build_error, _load_error, module_for
+from trt_tui.errors import BackendUnavailableError, ExitCode, InputError
 
 ROOT = Path(__file__).parent.parent
 CONTRACT = "tests/standins/contract.py"
@@ -122,6 +122,33 @@ def test_without_a_gpu_the_reason_is_said(monkeypatch, driver, title, cause) -> 
     with pytest.raises(BackendUnavailableError, match=title) as raised:
         cuda.first_device()
     assert re.search(cause, raised.value.cause) and raised.value.next_step
+
+
+# -- what its messages mean -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("text", "memory"), [
+    ("Could not find any implementation for node /bloom/0/MatMul.", False),
+    ("Could not find any implementation for node room.conv + oomph.", False),
+    ("TensorRT encountered OOM while building", True), ("Error Code 2: OutOfMemory (Requested amount)", True),
+    ("Cuda error 2", True), ("Cuda error 209", False), ("CUDA out of memory", True)])
+def test_a_lack_of_memory_is_told_from_names_that_look_like_it(text, memory) -> None:
+    error = _build_error([("error", text)], (), RuntimeError("Invalid Engine"))
+    assert ("out of device memory" in error.title) == memory and error.cause == text
+
+
+@pytest.mark.parametrize(("text", "code", "title"), [
+    ("Error Code 1: Cuda Runtime (CUDA driver version is insufficient for CUDA runtime version)",
+     ExitCode.BACKEND_UNAVAILABLE, "does not start"),
+    ("CUDA initialization failure with error: 35. Please check your CUDA installation", ExitCode.BACKEND_UNAVAILABLE,
+     "does not start"),
+    ("CUDA initialization failure with error: 2. Please check your CUDA installation", ExitCode.BAD_INPUT,
+     "device memory"),
+    ("Error Code 1: Serialization (magicTag)", ExitCode.BAD_INPUT, "cannot load this engine")])
+def test_a_driver_that_fails_is_not_the_files_fault(text, code, title) -> None:
+    backend = SimpleNamespace(name="tensorrt", version="10.16.1", device="it")
+    error = _load_error(backend, [("error", text)], None)
+    assert error.exit_code == code and title in error.title and error.cause == text
 
 
 def test_an_unknown_backend_is_refused() -> None:

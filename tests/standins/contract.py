@@ -7,7 +7,10 @@ the backend. What the builder was told is read out of the engines of stand-ins, 
 
 from __future__ import annotations
 
+import errno
 import os
+import sys
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -221,6 +224,48 @@ def test_integer_inputs_are_given_in_the_engines_type(backend: EngineBackend, tm
                 runner.run({"index": np.array([1 << 40, 1])})
 
 
+def test_scalar_inputs_stay_scalars(backend: EngineBackend, tmp_path: Path) -> None:
+    path = saved(of_two([4, 8], TensorProto.FLOAT, [], "Mul"), tmp_path)
+    feeds = {"x": np.ones((4, 8), np.float32), "other": np.array(3, np.float32)}
+    with backend.load_engine(backend.build(path, BuildSettings(), told_of(backend))) as runner:
+        assert [info.shape for info in runner.inputs] == [(4, 8), ()]
+        np.testing.assert_array_equal(runner.run(feeds)["y"], np.full((4, 8), 3, np.float32))
+        assert runner.latency_ms(feeds) > 0
+
+
+@pytest.mark.parametrize(("operator", "shape"), [("Expand", [2]), ("Reshape", [2]), ("Tile", [2])])
+def test_an_input_whose_values_are_shapes_is_named(backend: EngineBackend, tmp_path: Path, operator, shape) -> None:
+    path = saved(of_two([1, 8], TensorProto.INT64, shape, operator), tmp_path)
+    with pytest.raises(InputError, match="values of input other are shapes") as raised:
+        backend.build(path, BuildSettings(), told_of(backend))
+    assert "profile" in raised.value.cause and "constant" in raised.value.next_step
+
+
+def of_two(x: list[int], kind: int, other: list[int], operator: str) -> onnx.ModelProto:
+    """An operator of two inputs: ``x`` and ``other``."""
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [helper.make_node(operator, ["x", "other"], ["y"], f"/{operator}")], "g",
+        [value("x", TensorProto.FLOAT, x), value("other", kind, other)], [value("y", TensorProto.FLOAT, [None] * 2)])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_what_a_run_was_given_is_kept_while_it_is_timed(backend: EngineBackend, tmp_path: Path, monkeypatch) -> None:
+    """An input that is read on the host is read where it lies, in the engine's type."""
+    path = saved(of_two([4, 3], TensorProto.INT64, [2], "Gather"), tmp_path)
+    feeds = {"x": np.ones((4, 3), np.float32), "other": np.array([3, 1])}
+    with backend.load_engine(backend.build(path, BuildSettings(), told_of(backend))) as runner:
+        infer, given = runner._runner.infer, []
+
+        def followed(fitted: dict, **options: object) -> dict:
+            given.extend(weakref.ref(array) for array in fitted.values())
+            return infer(fitted, **options)
+
+        monkeypatch.setattr(runner._runner, "infer", followed)
+        runner.latency_ms(feeds)
+        assert len(given) == 2 and all(array() is not None for array in given)
+
+
 def test_a_release_without_typed_graphs_has_to_be_told(backend: EngineBackend, lowered: Callable) -> None:
     if not backend.capabilities.strong:
         with pytest.raises(ValueError, match="told"):
@@ -273,6 +318,51 @@ def test_a_builder_that_does_not_start_says_why(backend, lowered, monkeypatch) -
     with pytest.raises(TrtTuiError, match="does not start") as raised:
         backend.build(path, SETTINGS, told)
     assert raised.value.exit_code == 3 and "error: 35" in raised.value.cause
+
+
+@told_only
+def test_a_runtime_that_does_not_start_says_why(backend, fp32, monkeypatch) -> None:
+    monkeypatch.setenv("STANDIN_FAULT", "wrong driver")
+    with pytest.raises(TrtTuiError, match="does not start") as raised:
+        backend.load_engine(fp32)
+    assert raised.value.exit_code == 3 and "error: 35" in raised.value.cause and "driver" in raised.value.next_step
+
+
+@told_only
+def test_nothing_stays_allocated_on_the_device(backend, fp32) -> None:
+    allocations = sys.modules["polygraphy.cuda.cuda"].G_CUDA.allocations
+    before = set(allocations)
+    with backend.load_engine(fp32) as runner:
+        runner.run(images())
+        runner.layer_times_ms(images(), 2)
+        assert set(allocations) == before
+        runner.latency_ms(images())
+        assert set(allocations) != before
+    assert set(allocations) == before
+
+
+@told_only
+@pytest.mark.parametrize("fails", [False, True])
+def test_there_is_one_execution_context_at_a_time(backend, fp32, monkeypatch, fails) -> None:
+    """Each holds the memory of the activations."""
+    alive, others = weakref.WeakSet(), []
+    create = backend._trt.ICudaEngine.create_execution_context
+
+    def counted(engine: object, *strategy: object) -> object:
+        others.append(len(alive))
+        made = create(engine, *strategy)
+        alive.add(made)
+        return made
+
+    monkeypatch.setattr(backend._trt.ICudaEngine, "create_execution_context", counted)
+    with backend.load_engine(fp32) as runner:
+        if fails:
+            with pytest.raises(TrtTuiError, match="could not run"):
+                runner.layer_times_ms(images(5), 2)
+        else:
+            runner.layer_times_ms(images(), 2)
+        assert runner.run(images())["logits"].shape == (2, 10)
+    assert others == [0, 0, 0]
 
 
 def test_polygraphys_conclusions_are_left_out_where_tensorrt_said_something() -> None:
@@ -374,11 +464,62 @@ def test_settings_reach_the_builder(built) -> None:
 def test_the_timing_cache_is_read_and_written(built, tmp_path) -> None:
     settings = replace(SETTINGS, timing_cache=tmp_path / "timing.cache")
     first = told(built(FP32, settings))["timing_cache"]
+    assert first["missed"] > 0
     assert settings.timing_cache.stat().st_size > 0 and first["found"] == 0
     second = told(built(FP32, settings))["timing_cache"]
     assert second["found"] == (0 if RELEASE.startswith("rtx") else first["missed"])
     settings.timing_cache.write_bytes(b"nonsense")
     assert told(built(FP32, settings))["timing_cache"]["found"] == 0
+    assert [path.name for path in tmp_path.iterdir()] == ["timing.cache"]
+
+
+@told_only
+@pytest.mark.parametrize("place", ["missing/timing.cache", "file/timing.cache", "folder", "unreadable", "full"])
+def test_a_timing_cache_that_cannot_be_used_costs_no_build(backend, lowered, tmp_path, monkeypatch, place) -> None:
+    cache = tmp_path / place
+    (tmp_path / "folder").mkdir()
+    for name in ("file", "unreadable", "full"):
+        (tmp_path / name).write_bytes(b"as it was")
+    read = Path.read_bytes
+
+    def refused(path: Path) -> bytes:
+        if path.name == "unreadable":
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return read(path)
+
+    def full(*paths: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    path, beside = lowered(FP32)
+    said: list[tuple[str, str]] = []
+    monkeypatch.setattr(Path, "read_bytes", refused)
+    if place == "full":
+        monkeypatch.setattr(os, "replace", full)
+    data = backend.build(path, replace(SETTINGS, timing_cache=cache), beside, message=lambda *line: said.append(line))
+    assert told(data)["timing_cache"]["found"] == 0
+    warnings = "\n".join(text for level, text in said if level == "warning")
+    assert f"the timing cache {cache} cannot be written: " in warnings
+    assert (f"the timing cache {cache} cannot be read: Permission denied" in warnings) == (place == "unreadable")
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["file", "folder", "full", "unreadable"]
+    assert {read(tmp_path / name) for name in ("file", "unreadable", "full")} == {b"as it was"}
+
+
+@told_only
+def test_what_another_build_wrote_meanwhile_stays_in_the_timing_cache(backend, lowered, tmp_path) -> None:
+    if RELEASE.startswith("rtx"):
+        pytest.skip("it measures no tactics")
+    ours, theirs = (replace(SETTINGS, timing_cache=tmp_path / name) for name in ("ours", "theirs"))
+    path, beside = lowered(FP32)
+    first = told(backend.build(path, theirs, beside))["timing_cache"]
+
+    def meanwhile(level: str, text: str) -> None:
+        if "timing cache in use" in text:
+            ours.timing_cache.write_bytes(theirs.timing_cache.read_bytes())
+
+    other, beside_other = lowered(FP16)
+    backend.build(other, ours, beside_other, message=meanwhile)
+    assert told(backend.build(path, ours, beside))["timing_cache"]["found"] == first["missed"]
+    assert told(backend.build(other, ours, beside_other))["timing_cache"]["missed"] == 0
 
 
 @told_only

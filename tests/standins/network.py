@@ -24,6 +24,10 @@ _TYPES = {TensorProto.FLOAT: "FLOAT", TensorProto.DOUBLE: "FLOAT", TensorProto.F
 _ONE_TYPE = {"Conv": 2, "ConvTranspose": 2, "Gemm": 2, "MatMul": 2, "Add": 2, "Sub": 2, "Mul": 2, "Div": 2}
 """Operators whose first inputs a strongly typed network wants of one type, and how many of them."""
 
+_SHAPES = {"ConstantOfShape": (0,), "Expand": (1,), "Pad": (1,), "Reshape": (1,), "Resize": (2, 3),
+           "Slice": (1, 2, 3, 4), "Tile": (1,), "TopK": (1,)}
+"""Inputs whose values decide sizes, by operator."""
+
 WEIGHTED = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 _LAYERS = {
     "Conv": "CONVOLUTION", "ConvTranspose": "DECONVOLUTION", "Gemm": "MATRIX_MULTIPLY", "MatMul": "MATRIX_MULTIPLY",
@@ -336,9 +340,11 @@ class OnnxParser:
                 self._trt, "ILayer", name=unique, type=getattr(self._trt.LayerType, kind), _node=node,
                 metadata=f"[ONNX Layer: {node}]" if node else "", _inputs=inputs, _outputs=outputs))
 
+        sizes = {node.input[index] for node in model.graph.node for index in _SHAPES.get(node.op_type, ())
+                 if index < len(node.input)}
         for value in model.graph.input:
             if value.name not in weights:
-                network._inputs.append(tensor(value.name, is_network_input=True))
+                network._inputs.append(tensor(value.name, is_network_input=True, is_shape_tensor=value.name in sizes))
         for node in model.graph.node:
             held = [name for name in node.input if name in weights]
             if node.op_type not in ("Conv", "ConvTranspose", "BatchNormalization", "Reshape"):

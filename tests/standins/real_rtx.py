@@ -9,6 +9,7 @@ from dataclasses import replace
 
 import onnx
 import pytest
+from onnx import TensorProto, helper
 
 from tests import networks
 from trt_tui.backends import cuda
@@ -105,6 +106,39 @@ def test_what_it_refuses_is_named(rtx, lowered, tmp_path) -> None:
     with pytest.raises(InputError, match="does not take this network") as raised:
         rtx.build(tmp_path / "custom.onnx", replace(ADA, profile={}))
     assert node.name in raised.value.title and node.op_type in raised.value.title
+
+
+@pytest.mark.parametrize("place", ["timing.cache", "missing/timing.cache"])
+def test_a_timing_cache_is_kept_where_it_can_be(rtx, lowered, tmp_path, place) -> None:
+    path, cache = lowered(PrecisionConfig.uniform(Precision.FP32)), tmp_path / place
+    said: list[str] = []
+    for _ in range(2):
+        data = rtx.build(path, replace(ADA, timing_cache=cache), message=lambda *line: said.append(line[1]))
+        assert len(data) > 10_000
+    assert cache.is_file() == (place == "timing.cache")
+    assert any("cannot be written" in text for text in said) == (place != "timing.cache")
+
+
+@pytest.mark.parametrize(("operator", "shape"), [("Expand", [2]), ("Reshape", [2]), ("TopK", [1])])
+def test_an_input_whose_values_are_shapes_is_named(rtx, tmp_path, operator, shape) -> None:
+    value, results = helper.make_tensor_value_info, ["y", "index"][:1 + (operator == "TopK")]
+    graph = helper.make_graph(
+        [helper.make_node(operator, ["x", "other"], results, f"/{operator}")], "g",
+        [value("x", TensorProto.FLOAT, [1, 8]), value("other", TensorProto.INT64, shape)],
+        [value("y", TensorProto.FLOAT, [None, None])])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "x.onnx")
+    with pytest.raises(InputError, match="values of input other are shapes"):
+        rtx.build(tmp_path / "x.onnx", replace(ADA, profile={}))
+
+
+def test_a_scalar_input_builds(rtx, tmp_path) -> None:
+    value = helper.make_tensor_value_info
+    graph = helper.make_graph(
+        [helper.make_node("Mul", ["x", "scale"], ["y"], "/Mul")], "g",
+        [value("x", TensorProto.FLOAT, [4, 8]), value("scale", TensorProto.FLOAT, [])],
+        [value("y", TensorProto.FLOAT, [4, 8])])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "x.onnx")
+    assert len(rtx.build(tmp_path / "x.onnx", replace(ADA, profile={}))) > 1000
 
 
 def test_a_weak_build_is_refused(rtx, resnet) -> None:

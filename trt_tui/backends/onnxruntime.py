@@ -74,7 +74,7 @@ class OnnxRuntimeBackend:
         options = self._options()
         levels = self._ort.GraphOptimizationLevel
         options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimize else levels.ORT_DISABLE_ALL
-        arguments = {}
+        arguments = {"enable_fallback": 0}
         weights: dict[str, np.ndarray] = {}
         inputs = [value.name for value in model.graph.inputs]
         if lean:
@@ -91,6 +91,9 @@ class OnnxRuntimeBackend:
             providers.insert(0, (_CUDA, {"use_tf32": "0"}))
         try:
             session = self._ort.InferenceSession(proto, options, providers=providers, **arguments)
+            if self.provider == "cuda" and _CUDA not in session.get_providers():  # releases that heed no argument
+                raise RuntimeError("the CUDA provider did not start")
+            session.disable_fallback()
         except Exception as error:
             raise InputError("ONNX Runtime does not take this network", _first_line(error),
                              "Check it with onnx.checker; operators of other domains need their library.") from None

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import io
 import logging
 import re
 import sys
@@ -19,6 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from trt_tui.backends.cuda import Device, first_device
+from trt_tui.core.files import write_atomic
 from trt_tui.core.lowering.weak import tell
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import BuildSettings, BuildStep, Capabilities, TensorInfo, Told
@@ -42,9 +44,15 @@ _LEVELS = {"INTERNAL_ERROR": "error", "ERROR": "error", "WARNING": "warning", "I
 _CONCLUSIONS = ("Invalid Engine", "Invalid Context", "Invalid network", "Could not deserialize engine")
 """How Polygraphy's own messages begin after TensorRT has said what is wrong."""
 
-_MEMORY = re.compile(r"out ?of ?memory|insufficient memory|Cuda error 2\b|OOM", re.I)
+_MEMORY = re.compile(r"out ?of ?memory|insufficient memory|Cuda (?:error|initialization failure with error:) 2\b|"
+                     r"\bOOM\b", re.I)
+_DRIVER = re.compile(r"CUDA initialization failure|CUDA driver version is insufficient|no CUDA-capable device", re.I)
 _VERSION = re.compile(r"version tag|serialization|different TensorRT version|incompatible|compute capability|"
                       r"built on|platform|magic", re.I)
+
+_FREE = "Free the GPU, or use another one."
+_COMPARE = "Its CUDA release may need a newer driver: compare it with nvidia-smi."
+
 
 def module_for(name: str):
     """The TensorRT package of a backend, checked.
@@ -148,15 +156,16 @@ class TensorRTBackend:
                 tell(trt, network, told.precisions, told.output_types, told.ranges, getattr(told, "inner", None),
                      getattr(told, "constants", None), getattr(told, "names", ()))
             monitor = _monitor(trt, step) if step is not None and self.capabilities.reports_progress else None
+            timings = self._read_timings(settings.timing_cache) if settings.timing_cache is not None else None
             try:
-                config = self._config(settings, told, monitor)
-                data = self._loaders.engine_bytes_from_network(
-                    (builder, network, parser), config=config,
-                    save_timing_cache=str(settings.timing_cache) if settings.timing_cache else None)
+                config = self._config(settings, told, monitor, timings)(builder, network)
+                data = self._loaders.engine_bytes_from_network((builder, network, parser), config=config)
             except Exception as error:
                 if monitor is not None and monitor.stopped:
                     raise CancelledError("the build was stopped") from None
                 raise _build_error(log, self._log.details, error) from None
+            if settings.timing_cache is not None:
+                self._write_timings(config, settings.timing_cache)
         return bytes(data)
 
     def _parsed(self, model: Path, network):
@@ -176,20 +185,49 @@ class TensorRTBackend:
         for index in range(network.num_inputs):
             tensor = network.get_input(index)
             shape = tuple(tensor.shape)
+            if len(shape) < 2 and tensor.is_shape_tensor:
+                raise InputError(f"the values of input {tensor.name} are shapes",
+                                 f"{self.name} wants them in the profile, and --shapes gives shapes of inputs alone",
+                                 "Make it a constant of the network, in its exporter or with onnx-graphsurgeon; the "
+                                 "simulation works without that.")
             if -1 in shape and tensor.name not in settings.profile:
                 sizes = "x".join("?" if size == -1 else str(size) for size in shape)
                 raise InputError(f"input {tensor.name} has dynamic dimensions and no profile", f"its shape is {sizes}",
                                  f"Give --shapes {tensor.name}:MIN:OPT:MAX with a size for every dimension.")
 
-    def _config(self, settings: BuildSettings, told: Told | None, monitor):
+    # Given a path, Polygraphy loses the engine where it cannot lock or write the file.
+    def _read_timings(self, path: Path) -> _Timings | None:
+        """The timing cache in a file; one that cannot be read costs time and no build."""
+        try:
+            return _Timings(path, path.read_bytes())
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        except OSError as error:
+            self._log.take("warning", f"the timing cache {path} cannot be read: {error.strerror or error}")
+            return None
+
+    def _write_timings(self, config, path: Path) -> None:
+        """Writes what a build measured, and what the file holds by now; the engine is made, whether or not it can."""
+        try:
+            cache = config.get_timing_cache()
+            if cache is None:
+                return
+            there = config.create_timing_cache(path.read_bytes()) if path.exists() else None
+            if there is not None:
+                cache.combine(there, ignore_mismatch=True)
+            write_atomic(path, bytes(cache.serialize()))
+        except Exception as error:
+            cause = error.cause if isinstance(error, TrtTuiError) else getattr(error, "strerror", None) or error
+            self._log.take("warning", f"the timing cache {path} cannot be written: {cause}")
+
+    def _config(self, settings: BuildSettings, told: Told | None, monitor, timings: _Timings | None):
         trt, loaders = self._trt, self._loaders
         profile = loaders.Profile()
         for name, (least, usual, most) in settings.profile.items():
             profile.add(name, least, usual, most)
-        cache = settings.timing_cache
         common = {
             "profiles": [profile], "profiling_verbosity": trt.ProfilingVerbosity.DETAILED,
-            "load_timing_cache": str(cache) if cache is not None and cache.is_file() else None,
+            "load_timing_cache": timings,
             "builder_optimization_level": settings.optimization_level, "progress_monitor": monitor,
         }
         if settings.tactic_sources is not None:
@@ -223,8 +261,9 @@ class TensorRTBackend:
 
     def _not_starting(self, log: Sequence[tuple[str, str]], error: Exception) -> TrtTuiError:
         cause = _errors(log) or str(error)
-        return BackendUnavailableError(f"{self.name} {self.version} does not start", cause,
-                                       "Its CUDA release may need a newer driver: compare it with nvidia-smi.")
+        if _MEMORY.search(cause):
+            return TrtTuiError(f"there is no device memory for {self.name} to start", cause, _FREE)
+        return BackendUnavailableError(f"{self.name} {self.version} does not start", cause, _COMPARE)
 
     # -- running ------------------------------------------------------------------------------------------------
 
@@ -237,14 +276,31 @@ class TensorRTBackend:
             raise BackendUnavailableError(f"{self.name} engines cannot run on this machine", why,
                                           "The engine is written; run it on a GPU that it was built for.")
         with self._log.collecting(None) as log:
+            try:
+                runtime = self._trt.Runtime(self._logger())
+            except Exception as error:
+                raise self._not_starting(log, error) from None
             engine = None
             try:
-                engine = self._loaders.engine_from_bytes(data)
+                engine = self._loaders.engine_from_bytes(data, runtime=runtime)
             except Exception as error:
                 raise _load_error(self, log, error) from None
             if engine is None:
                 raise _load_error(self, log, None)
             return TensorRTRunner(self._trt, engine, self._log)
+
+
+class _Timings(io.BytesIO):
+    """What a timing cache's file held, in the place of the open file: Polygraphy asks its mode, and prints it."""
+
+    mode = "rb"
+
+    def __init__(self, path: Path, data: bytes) -> None:
+        super().__init__(data)
+        self._path = path
+
+    def __str__(self) -> str:
+        return str(self._path)
 
 
 class TensorRTRunner:
@@ -261,7 +317,7 @@ class TensorRTRunner:
         self.outputs = tuple(i for i, mode in zip(infos, modes, strict=True) if mode == trt.TensorIOMode.OUTPUT)
         memory = "device_memory_size_v2" if hasattr(engine, "device_memory_size_v2") else "device_memory_size"
         self.device_memory: int | None = int(getattr(engine, memory))
-        self._placed: tuple[tuple[int, ...], list] | None = None
+        self._placed: tuple[tuple[int, ...], list, dict] | None = None
 
     def _activate(self) -> None:
         """Makes the execution context of runs."""
@@ -302,24 +358,31 @@ class TensorRTRunner:
         profiler = _profiler(self._trt)
         fitted = self._fitted(feeds)
         self._placed = None
-        # A context holds its optimization profile: the profiled one takes the place of the other.
-        self._runner.deactivate()
+
+        def profiled():
+            context = self._engine.create_execution_context()
+            if context is None:
+                raise RuntimeError("there is no execution context")
+            context.profiler = profiler
+            return context
+
+        # A context holds its optimization profile and the memory of activations: the profiled one takes the place of
+        # the other, and is its runner's alone, so that it is gone when that ends.
+        _end(self._runner)
+        runner = TrtRunner(profiled)
         try:
             with self._log.collecting(None) as said:
                 try:
-                    context = self._engine.create_execution_context()
-                    if context is None:
-                        raise RuntimeError("there is no execution context")
-                    context.profiler = profiler
-                    with TrtRunner(context) as runner:
+                    runner.activate()
+                    try:
                         runner.infer(fitted, check_inputs=False)
                         profiler.times.clear()
                         for _ in range(runs):
                             runner.infer(fitted, check_inputs=False)
+                    finally:
+                        _end(runner)
                 except Exception as error:
                     raise _run_error(said, error) from None
-                finally:
-                    context = None
         finally:
             self._activate()
         return {name: total / runs for name, total in profiler.times.items()}
@@ -345,7 +408,7 @@ class TensorRTRunner:
                     raise InputError(f"input {info.name} does not fit the engine",
                                      f"the engine takes {info.dtype}, and a value is beyond it", "Check the data.")
                 array = cast
-            fitted[info.name] = np.ascontiguousarray(array)
+            fitted[info.name] = np.asarray(array, order="C")
         return fitted
 
     def _place(self, feeds: Mapping[str, np.ndarray]) -> None:
@@ -353,12 +416,13 @@ class TensorRTRunner:
         key = tuple(id(array) for array in feeds.values())
         if self._placed is not None and self._placed[0] == key:
             return
-        self._runner.infer(self._fitted(feeds), check_inputs=False, copy_outputs_to_host=False)
-        self._placed = (key, list(feeds.values()))
+        fitted = self._fitted(feeds)
+        self._runner.infer(fitted, check_inputs=False, copy_outputs_to_host=False)
+        self._placed = (key, list(feeds.values()), fitted)  # the context may read an input where it lies on the host
 
     def close(self) -> None:
         if self._runner is not None:
-            self._runner.deactivate()
+            _end(self._runner)
         self._runner = self._engine = self._placed = None
 
     def __enter__(self) -> TensorRTRunner:
@@ -366,6 +430,16 @@ class TensorRTRunner:
 
     def __exit__(self, *exc: object) -> None:
         self.close()
+
+
+def _end(runner) -> None:
+    """Ends a runner of Polygraphy, which itself frees the buffers of inputs and leaves those of outputs."""
+    if not runner.is_active:
+        return
+    for buffer in getattr(getattr(runner, "output_allocator", None), "buffers", {}).values():
+        if hasattr(buffer, "free"):
+            buffer.free()
+    runner.deactivate()
 
 
 # -- what the library says --------------------------------------------------------------------------------------------
@@ -514,7 +588,9 @@ def _called(error, member: str) -> str:
 def _load_error(backend: TensorRTBackend, log: Sequence[tuple[str, str]], error: Exception | None) -> TrtTuiError:
     cause = _errors(log) or str(error or "")
     if _MEMORY.search(cause):
-        return TrtTuiError("the engine does not fit into device memory", cause, "Free the GPU, or use another one.")
+        return TrtTuiError("the engine does not fit into device memory", cause, _FREE)
+    if _DRIVER.search(cause):
+        return BackendUnavailableError(f"{backend.name} {backend.version} does not start", cause, _COMPARE)
     next_step = "Build it again here." if _VERSION.search(cause) else "Check the file, or build it again here."
     return InputError(f"{backend.name} {backend.version} on {backend.device} cannot load this engine", cause, next_step)
 

@@ -33,7 +33,7 @@ _LIGHT = ("scale", "pointwise", "pointwisev2", "cast", "kgen")
 _GENERATED = "kgen"
 """Type of the kernels that TensorRT writes for elementwise work; one behind a product adds its bias, and names it."""
 
-_TYPES = ((re.compile(r"int8\b", re.I), Precision.INT8), (re.compile(r"bf16|bfloat", re.I), Precision.BF16),
+_TYPES = ((re.compile(r"(?<!u)int8\b", re.I), Precision.INT8), (re.compile(r"bf16|bfloat", re.I), Precision.BF16),
           (re.compile(r"half|fp16|float16", re.I), Precision.FP16),
           (re.compile(r"fp32|float(?!8|4)", re.I), Precision.FP32))
 

@@ -5,10 +5,15 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import re
 import secrets
+import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
+
+import psutil
 
 from trt_tui.errors import InputError
 
@@ -54,6 +59,22 @@ def atomic(path: Path | str) -> Iterator[BinaryIO]:
             with contextlib.suppress(OSError):
                 temporary.unlink()
             raise
+
+
+@contextlib.contextmanager
+def scratch_folder() -> Iterator[Path]:
+    """A temporary folder that is gone after the block, and after the next `clear_scratch` if the process was killed."""
+    with tempfile.TemporaryDirectory(prefix=f"trt-tui-{os.getpid()}-") as folder:
+        yield Path(folder)
+
+
+def clear_scratch() -> None:
+    """Removes the scratch folders of this user's processes that were killed."""
+    for path in Path(tempfile.gettempdir()).glob("trt-tui-*-*"):
+        match = re.fullmatch(r"trt-tui-(\d+)-\w+", path.name)
+        with contextlib.suppress(OSError):
+            if match and not psutil.pid_exists(int(match[1])) and path.stat().st_uid == os.getuid():
+                shutil.rmtree(path)
 
 
 @contextlib.contextmanager

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from trt_tui import __version__
 from trt_tui.core.exporters.onnx import export_typed
+from trt_tui.core.files import scratch_folder
 from trt_tui.core.lowering.explicit import lower_explicit
 from trt_tui.core.lowering.typed import lower_typed
 from trt_tui.core.lowering.weak import lower_weak
@@ -121,8 +123,8 @@ def build_engine(
     """
     yield Step("lowering")
     lowered = lower_for(network, config, ranges, backend.capabilities, f"{backend.name} {backend.version}", weak)
-    with tempfile.TemporaryDirectory(prefix="trt-tui-") as folder:
-        written = export_typed(lowered.model, network, Path(folder) / "network.onnx")
+    with scratch_folder() as folder:
+        written = export_typed(lowered.model, network, folder / "network.onnx")
         key = _engine_key(backend, (written.path, *written.data), lowered.told, settings)
         known = cache.read(key) if cache is not None else None
         if known is not None:
@@ -130,11 +132,11 @@ def build_engine(
             return
         if cache is not None and settings.timing_cache is None:
             settings = _with_timing_cache(settings, backend, network, lowered.told, cache)
-        warm = settings.timing_cache is not None and settings.timing_cache.is_file()
+        warm = settings.timing_cache is not None and os.path.isfile(settings.timing_cache)
         build = _Build(backend, written.path, settings, lowered.told, wake)
         build.start()
         try:
-            while build.is_alive():
+            while not build.ended:
                 yield Wait(build.news)
                 yield from build.taken()
         finally:
@@ -159,6 +161,8 @@ class _Build(threading.Thread):
         self.data = b""
         self.error: Exception | None = None
         self.seconds = 0.0
+        self.ended = False
+        """Set before the last wake: the thread itself may be alive for a moment after that."""
         self._wake = wake
         self._lock = threading.Lock()
         self._said: list[Said] = []
@@ -174,13 +178,14 @@ class _Build(threading.Thread):
                                            message=self._on_message)
         except Exception as error:
             self.error = error
-        self.seconds = time.perf_counter() - start
-        with self._lock:
-            self._changed = True
-        self._wake()
+        finally:
+            self.seconds = time.perf_counter() - start
+            with self._lock:
+                self.ended = True
+            self._wake()
 
     def news(self) -> bool:
-        return self._changed or not self.is_alive()
+        return self._changed or self.ended
 
     def taken(self) -> list[Step | Said]:
         """What came since the last call."""
@@ -218,9 +223,9 @@ def _engine_key(backend: EngineBackend, files: tuple[Path, ...], told: Told | No
         with open(path, "rb") as stream:
             for block in iter(lambda: stream.read(1 << 24), b""):
                 digest.update(block)
-    return EngineCache.key(digest.hexdigest(), _stamp(backend), _told_key(told), sorted(settings.profile.items()),
-                           settings.tf32, settings.optimization_level, settings.tactic_sources,
-                           settings.compute_capability)
+    return EngineCache.key(__version__, digest.hexdigest(), _stamp(backend), _told_key(told),
+                           sorted(settings.profile.items()), settings.tf32, settings.optimization_level,
+                           settings.tactic_sources, settings.compute_capability)
 
 
 def _told_key(told: Told | None) -> tuple | None:

@@ -5,17 +5,16 @@ from __future__ import annotations
 import math
 import shlex
 import subprocess
-import tempfile
 import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 
 from trt_tui.core.analysis import Impact
 from trt_tui.core.comparison import EngineResult, Verdict
+from trt_tui.core.files import scratch_folder
 from trt_tui.core.network import Group, Network
 from trt_tui.core.precision import Precision, PrecisionConfig
 from trt_tui.core.search import Evaluation, Judgement, Search, Space, with_sticky
@@ -321,8 +320,8 @@ def run_check(command: str, network: Network, config: PrecisionConfig, ranges: M
     Raises:
         InputError: it does not start.
     """
-    with tempfile.TemporaryDirectory(prefix="trt-tui-") as folder:
-        model, arrays = Path(folder) / "model.onnx", Path(folder) / "outputs.npz"
+    with scratch_folder() as folder:
+        model, arrays = folder / "model.onnx", folder / "outputs.npz"
         write_typed(network, config, ranges, model)
         np.savez(arrays, **outputs)
         words = [word.replace("{model}", str(model)).replace("{outputs}", str(arrays)) for word in check_words(command)]

@@ -34,7 +34,7 @@ from trt_tui.backends.registry import get_backend, get_builder
 from trt_tui.core.analysis import Analysis, Impact, Partial
 from trt_tui.core.calibration import METHODS, Calibration, calibrate, collect_stats, match_cache, read_cache
 from trt_tui.core.comparison import EngineResult, GroupErrors, Share, Verdict
-from trt_tui.core.files import write_atomic
+from trt_tui.core.files import clear_scratch, write_atomic
 from trt_tui.core.judge import Judged, judged_outputs
 from trt_tui.core.metric import Metric, load_metric
 from trt_tui.core.network import Group, Network, open_network
@@ -941,6 +941,7 @@ def main(argv: Sequence[str]) -> None:
     sys.stderr = open(2, "w", buffering=1, closefd=False)
     with Connection(requests) as pipe:
         worker = Worker(pipe)
+        clear_scratch()
         worker.cache.trim()
         worker.engines.trim()
         threading.Thread(target=worker.listen, daemon=True).start()
