@@ -323,6 +323,10 @@ def test_a_precision_stands_in_for_a_config(tmp_path):
     done = runner.invoke(main, ["export", model, "--precision", "int8", *ranges, "--format", "calibration-cache", "-o",
                                 str(cache)])
     assert done.exit_code == 0 and cache.read_text().startswith("TRT-")
+    script = tmp_path / "scenes.sh"
+    done = runner.invoke(main, ["export", model, "--precision", "int8", *ranges, "--format", "trtexec", "-o",
+                                str(script)])
+    assert done.exit_code == 0 and script.read_text().count("--optShapes=image:8x1x96x96") == 3, "as the data has it"
     table = tmp_path / "table.md"
     done = runner.invoke(main, ["export", model, "--precision", "fp16", "--format", "markdown", "-o", str(table)])
     assert done.exit_code == 0 and "FP16" in table.read_text()

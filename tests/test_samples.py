@@ -432,3 +432,13 @@ def test_bfloat16_inputs(tmp_path):
     samples = load_samples(path, [TensorInfo("x", bfloat16, (2,))])
     assert samples.feed(0)["x"].dtype == bfloat16 and samples.feed(0)["x"].tolist() == [1.5, -2]
     assert load_samples(None, [TensorInfo("x", bfloat16, (2,))]).feed(0)["x"].dtype == bfloat16
+
+
+def test_shapes_of_other_inputs_follow_from_dimensions_of_the_same_name():
+    tokens = TensorInfo("tokens", np.dtype(np.int64), ("batch", "sequence"))
+    mask = TensorInfo("mask", np.dtype(np.int64), ("batch", 1, "sequence"))
+    other = TensorInfo("other", np.dtype(np.float32), ("batch", "width"))
+    shapes = parse_shapes(["tokens:1x4:2x7:4x16"], [tokens, mask, other])
+    assert shapes["mask"] == ShapeRange((1, 1, 4), (2, 1, 7), (4, 1, 16)) and "other" not in shapes
+    given = parse_shapes(["tokens:1x4:2x7:4x16", "mask:1x1x4:2x1x8:4x1x16"], [tokens, mask])
+    assert given["mask"].opt == (2, 1, 8)

@@ -68,6 +68,19 @@ def test_percent_of_nothing_is_refused(text):
     assert "no share" in caught.value.cause
 
 
+@pytest.mark.parametrize("text", ["cosine>=1.5", "agreement>=150%", "mismatch<=-0.1"])
+def test_bounds_that_nothing_can_meet_are_refused(text):
+    with pytest.raises(InputError, match="is no target"):
+        parse_target(text)
+
+
+@pytest.mark.parametrize("text", ["class:sqnr>=20", "class:cosine>=0.5", "class:max_abs<=1", "scores:mismatch<=0.1"])
+def test_what_an_output_has_no_figure_for_is_not_known(text):
+    assert parse_target(text).reached(BOTH) is None
+    with pytest.raises(InputError, match="is not known"):
+        judge([parse_target(text)], BOTH)
+
+
 def test_a_share_of_a_negative_base_lies_below_it():
     target = parse_target("metric>=base-1%").with_base(-0.5)
     assert target.bound == pytest.approx(-0.505)
@@ -93,10 +106,12 @@ def test_nan_falls_short_of_every_bound_by_infinity(text):
 def test_several_targets_must_all_be_met_and_the_tightest_gives_the_score():
     targets = [parse_target(text) for text in ("boxes:0[:, 0:4]:sqnr>=40", "scores:sqnr>=5", "max_abs<=0.3")]
     told = judge(targets, BOTH)
-    assert told.passed and told.score == pytest.approx(3.0) and told.figure == "8.0 dB at scores"
+    assert told.passed and told.score == pytest.approx(3.0)
+    assert told.figure == "46.0 dB at boxes:0[:, 0:4], 8.0 dB at scores, max_abs 0.2"
     assert told.error == pytest.approx(10**-0.3) and told.verdict is BOTH
     failing = judge([*targets, parse_target("agreement>=0.99")], BOTH)
-    assert not failing.passed and failing.score == pytest.approx(-4.0) and failing.figure == "same top class in 95.0 %"
+    assert not failing.passed and failing.score == pytest.approx(-4.0)
+    assert failing.figure.endswith("max_abs 0.2, same top class in 95.0 %")
 
 
 def test_a_metric_against_its_base():

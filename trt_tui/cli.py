@@ -11,6 +11,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -213,8 +214,7 @@ def compare(model: str, config_path: str | None, force: bool, target: str | None
 
     if target is not None:
         parse_target(target)
-    for path in (json_path, markdown_path):
-        _check_place(path)
+    _check_places(model, arguments, config_path, json_path, markdown_path)
     with compare_session(_options(model, 0, arguments), config_path, target, force, layers=not no_layers,
                          engines=engines) as session:
         record = session.record()
@@ -291,8 +291,7 @@ def search(model: str, config_path: str | None, force: bool, target: str | None,
         raise InputError("stdout takes one thing", "both -o and --markdown are -", "Write one of them to a file.")
     for text in tolerances:
         parse_target(text)
-    for path in (output, markdown_path):
-        _check_place(path)
+    _check_places(model, arguments, config_path, output, markdown_path)
     request = Search(PrecisionConfig(), tolerances, method, Precision(higher), presets, sticky, not no_ranges,
                      max_raised, max_latency, max_builds, check)
     with search_session(_options(model, 0, arguments), config_path, force,
@@ -319,6 +318,29 @@ def search(model: str, config_path: str | None, force: bool, target: str | None,
             what = "Tolerance not met by the engine" if finding.ended.result.met else "Tolerance not met"
             click.echo(f"{what}: {finding.ended.result.said}", err=True)
             sys.exit(int(ExitCode.TOLERANCE_NOT_MET))
+
+
+def _check_places(model: str, arguments: dict[str, Any], config_path: str | None, *paths: str | None) -> None:
+    """Refuses places that cannot be written, or hold what is read, before anything is measured for them.
+
+    A config that is read may be written again.
+    """
+    metric = (arguments.get("metric") or "").rpartition(":")[0]
+    read = [one for one in (model, arguments.get("data"), arguments.get("calib_data"), arguments.get("calib_cache"),
+                            metric) if one and Path(one).is_file()]
+    written = [path for path in paths if path not in (None, "-")]
+    timings = [arguments["timing_cache"]] if arguments.get("timing_cache") else []
+    for place, path in enumerate((*written, *timings)):
+        others = read + ([config_path] if config_path and place >= len(written) else [])
+        for other in others:
+            if os.path.exists(path) and os.path.samefile(path, other):
+                raise InputError(f"{path} is read from", f"writing it would lose {other}", "Choose another name.")
+    places = [os.path.realpath(path) for path in (*written, *timings)]
+    if len(set(places)) < len(places):
+        raise InputError("one file cannot hold two things", f"{', '.join((*written, *timings))} are asked for",
+                         "Give each a name of its own.")
+    for path in written:
+        _check_place(path)
 
 
 def _check_place(path: str | None) -> None:
@@ -356,7 +378,7 @@ def build(model: str, config_path: str | None, force: bool, precision: str | Non
     if suffix not in (".onnx", *_ENGINES):
         raise InputError(f"{output} is neither an engine nor a network", f"its suffix is {suffix or 'missing'}",
                          f"Name it typed.onnx, or with one of {', '.join(_ENGINES)}.")
-    _check_place(output)
+    _check_places(model, arguments, config_path, output)
     options = _options(model, 0, arguments)
     if suffix in _ENGINES:
         from trt_tui.backends.registry import get_builder
@@ -364,7 +386,8 @@ def build(model: str, config_path: str | None, force: bool, precision: str | Non
         # Whether it works is found out before the network is read and calibrated; the child process does it again.
         if get_builder(options.backend) is None:
             raise BackendUnavailableError(
-                "no TensorRT works here to build an engine", "trt-tui doctor says why",
+                "no TensorRT works here to build an engine",
+                "ONNX Runtime builds none" if options.backend == "onnxruntime" else "trt-tui doctor says why",
                 "Write -o typed.onnx instead, or build with --backend tensorrt-rtx, which needs no GPU.")
     network, config, ranges, warnings = load_config(options, config_path, precision, force)
     for warning in warnings:
@@ -412,9 +435,19 @@ def _trtexec_lines(network, config, ranges, options, output: Path) -> list[str]:
 
 
 def _shapes(network, options) -> dict:
-    from trt_tui.core.samples import parse_shapes
+    """The optimization profile: the one asked for, and the data's for what that leaves open."""
+    from trt_tui.core.samples import ShapeRange, load_samples, parse_shapes, split
+    from trt_tui.jobs.building import profile_of
 
-    return parse_shapes(options.shapes, network.inputs) if options.shapes else {}
+    asked = parse_shapes(options.shapes, network.inputs) if options.shapes else {}
+    if options.data is None:
+        return asked
+    usual = {name: one.opt for name, one in asked.items()} or None
+    load = partial(load_samples, inputs=network.inputs, batch=options.batch, seed=options.seed, shapes=usual)
+    calibration = load(options.calib_data) if options.calib_data is not None else None
+    judged = split(load(options.data, limit=options.samples), calibration).judged
+    found = profile_of(network, judged, range(len(judged)))
+    return {**{name: ShapeRange(*one) for name, one in found.items()}, **asked}
 
 
 def _effort(options):
@@ -439,7 +472,7 @@ def export(model: str, config_path: str | None, force: bool, precision: str | No
     from trt_tui.report import config_markdown
 
     _check_one("export", config_path, precision)
-    _check_place(output)
+    _check_places(model, arguments, config_path, output)
     options = _options(model, 0, arguments)
     network, config, ranges, warnings = load_config(options, config_path, precision, force)
     for warning in warnings:

@@ -132,7 +132,8 @@ class Target:
 
     def _unmeasured(self, verdict: Verdict) -> bool:
         if self.output is not None:
-            return self.output not in verdict.outputs or self.kind in ("mismatch", *UPPER)
+            one = verdict.outputs.get(self.output)
+            return one is None or self.kind in UPPER or one.errors.mismatch is not None  # an integer output
         return self.kind in ("metric", "agreement", "mismatch") or verdict.worst is None
 
     def margin(self, verdict: Verdict) -> float | None:
@@ -215,10 +216,10 @@ def judge(targets: Sequence[Target], verdict: Verdict) -> Judgement:
                              "Give labels and --metric, judge that output, or bound another figure.")
     noises = [noise for target in targets if (noise := target.noise(verdict)) is not None]
     scores = tuple(target.score(verdict) for target in targets)
-    worst = targets[scores.index(min(scores))]
-    where = f" at {worst.output}" if worst.output is not None else ""
     return Judgement(all(target.reached(verdict) for target in targets), min(scores), verdict,
-                     max(noises) if noises else None, worst.measured(verdict) + where, scores)
+                     max(noises) if noises else None, ", ".join(
+                         target.measured(verdict) + (f" at {target.output}" if target.output is not None else "")
+                         for target in targets), scores)
 
 
 def parse_target(text: str) -> Target:
@@ -248,6 +249,8 @@ def parse_target(text: str) -> Target:
             raise InputError(f"{text!r} is no target", f"{kind} is no share of something",
                              "Write metric>=base-1%." if kind == "metric" else f"Write {kind} without %.")
         value, percent = value / 100, False
+    if kind in SHARES and not 0 <= value <= 1:
+        raise InputError(f"{text!r} is no target", f"{kind} lies between 0 and 1", f"Write {kind}>=0.99.")
     if output is not None and kind not in PER_OUTPUT:
         raise InputError(f"{text!r} is no target", f"{kind} is one figure of all outputs", f"Write {kind}>=NUMBER.")
     return Target(kind, value, relative, percent, source=text.strip(), output=output)

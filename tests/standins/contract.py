@@ -474,12 +474,14 @@ def test_the_timing_cache_is_read_and_written(built, tmp_path) -> None:
 
 
 @told_only
-@pytest.mark.parametrize("place", ["missing/timing.cache", "file/timing.cache", "folder", "unreadable", "full"])
+@pytest.mark.parametrize("place", ["missing/timing.cache", "file/timing.cache", "folder", "unreadable", "full",
+                                   "data.npz"])
 def test_a_timing_cache_that_cannot_be_used_costs_no_build(backend, lowered, tmp_path, monkeypatch, place) -> None:
     cache = tmp_path / place
     (tmp_path / "folder").mkdir()
-    for name in ("file", "unreadable", "full"):
-        (tmp_path / name).write_bytes(b"as it was")
+    held = {"file": b"as it was", "unreadable": b"as it was", "full": b"", "data.npz": b"PK something else"}
+    for name, content in held.items():
+        (tmp_path / name).write_bytes(content)
     read = Path.read_bytes
 
     def refused(path: Path) -> bytes:
@@ -498,10 +500,11 @@ def test_a_timing_cache_that_cannot_be_used_costs_no_build(backend, lowered, tmp
     data = backend.build(path, replace(SETTINGS, timing_cache=cache), beside, message=lambda *line: said.append(line))
     assert told(data)["timing_cache"]["found"] == 0
     warnings = "\n".join(text for level, text in said if level == "warning")
-    assert f"the timing cache {cache} cannot be written: " in warnings
+    said = "is no timing cache: it is left as it is" if place == "data.npz" else "cannot be written: "
+    assert f"{cache} {said}" in warnings
     assert (f"the timing cache {cache} cannot be read: Permission denied" in warnings) == (place == "unreadable")
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["file", "folder", "full", "unreadable"]
-    assert {read(tmp_path / name) for name in ("file", "unreadable", "full")} == {b"as it was"}
+    assert sorted(one.name for one in tmp_path.iterdir()) == sorted([*held, "folder"])
+    assert {name: read(tmp_path / name) for name in held} == held
 
 
 @told_only

@@ -44,6 +44,9 @@ _LEVELS = {"INTERNAL_ERROR": "error", "ERROR": "error", "WARNING": "warning", "I
 _CONCLUSIONS = ("Invalid Engine", "Invalid Context", "Invalid network", "Could not deserialize engine")
 """How Polygraphy's own messages begin after TensorRT has said what is wrong."""
 
+_MAGIC = 4
+"""The first bytes that all timing caches of a release share."""
+
 _MEMORY = re.compile(r"out ?of ?memory|insufficient memory|Cuda (?:error|initialization failure with error:) 2\b|"
                      r"\bOOM\b", re.I)
 _DRIVER = re.compile(r"CUDA initialization failure|CUDA driver version is insufficient|no CUDA-capable device", re.I)
@@ -190,6 +193,10 @@ class TensorRTBackend:
                                  f"{self.name} wants them in the profile, and --shapes gives shapes of inputs alone",
                                  "Make it a constant of the network, in its exporter or with onnx-graphsurgeon; the "
                                  "simulation works without that.")
+            if tensor.name.startswith("__") and tensor.name[2:] in settings.profile:
+                raise InputError(f"input {tensor.name[2:]} is an output of the network too",
+                                 f"the parser of {self.name} gives such an input another name, {tensor.name}",
+                                 "Drop that output: it is the input, unchanged.")
             if -1 in shape and tensor.name not in settings.profile:
                 sizes = "x".join("?" if size == -1 else str(size) for size in shape)
                 raise InputError(f"input {tensor.name} has dynamic dimensions and no profile", f"its shape is {sizes}",
@@ -212,7 +219,11 @@ class TensorRTBackend:
             cache = config.get_timing_cache()
             if cache is None:
                 return
-            there = config.create_timing_cache(path.read_bytes()) if path.exists() else None
+            held, made = path.read_bytes() if path.exists() else b"", bytes(cache.serialize())
+            if held and held[:_MAGIC] != made[:_MAGIC]:
+                self._log.take("warning", f"{path} is no timing cache: it is left as it is")
+                return
+            there = config.create_timing_cache(held) if held else None
             if there is not None:
                 cache.combine(there, ignore_mismatch=True)
             write_atomic(path, bytes(cache.serialize()))
@@ -274,7 +285,8 @@ class TensorRTBackend:
                 f"{self.device} has compute capability {_dotted(self._device.compute_capability)}, and it runs on "
                 f"{_listed(self.capabilities.compute_capabilities)}")
             raise BackendUnavailableError(f"{self.name} engines cannot run on this machine", why,
-                                          "The engine is written; run it on a GPU that it was built for.")
+                                          "Run it on a GPU that it was built for; trt-tui inspect also takes the JSON "
+                                          "of trtexec --exportLayerInfo.")
         with self._log.collecting(None) as log:
             try:
                 runtime = self._trt.Runtime(self._logger())
@@ -566,7 +578,8 @@ def _parse_error(name: str, version: str, errors: Sequence, model: Path) -> Inpu
                           "Check the file with onnx.checker, or export it with another opset.")
     where = f" at node {node_name}" + (f" ({operator})" if operator else "")
     return InputError(f"{name} {version} does not take this network{where}", description,
-                      "Give the node's layer FP32, export the network with another opset, or replace the node.")
+                      "Replace the node, export the network with another opset, or give its layer FP32 if it has "
+                      "another precision; an operator that TensorRT does not know needs a plugin.")
 
 
 def _node_at(model: Path, index: int) -> tuple[str, str] | None:

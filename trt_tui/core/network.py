@@ -351,7 +351,8 @@ class Network:
 
     def is_float(self, tensor: str) -> bool:
         value = self._values.get(tensor)
-        return value is not None and value.dtype == ir.DataType.FLOAT
+        return (value is not None and value.dtype == ir.DataType.FLOAT
+                and not isinstance(value.type, ir.SequenceType | ir.OptionalType))
 
     def shape(self, tensor: str) -> tuple[int | str | None, ...] | None:
         value = self._values.get(tensor)

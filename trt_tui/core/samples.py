@@ -958,7 +958,25 @@ def parse_shapes(texts: Sequence[str], inputs: Sequence[TensorInfo]) -> dict[str
                     f"Correct {text}.",
                 )
         ranges[info.name] = ShapeRange(least, usual, most)
-    return ranges
+    return {**ranges, **_implied(ranges, inputs)}
+
+
+def _implied(ranges: Mapping[str, ShapeRange], inputs: Sequence[TensorInfo]) -> dict[str, ShapeRange]:
+    """Shapes of the other inputs whose open dimensions all have names that inputs with a shape have too."""
+    sizes: dict[str, tuple[int, int, int]] = {}
+    for info in inputs:
+        if info.name in ranges and info.shape is not None:
+            one = ranges[info.name]
+            sizes |= {size: found for size, *found in zip(info.shape, one.min, one.opt, one.max, strict=True)
+                      if isinstance(size, str)}
+    implied = {}
+    for info in inputs:
+        open_sizes = [size for size in info.shape or () if not isinstance(size, int)]
+        if info.name not in ranges and open_sizes and all(size in sizes for size in open_sizes):
+            implied[info.name] = ShapeRange(*(
+                tuple(size if isinstance(size, int) else sizes[size][place] for size in info.shape)
+                for place in range(3)))
+    return implied
 
 
 def _parse_shape(text: str) -> tuple[int, ...]:

@@ -148,7 +148,11 @@ def build_engine(
         if cache is not None:
             cache.write(key, build.data)
             cache.trim()
-        yield Engine(build.data, build.seconds, "timing cache" if warm else "cold", lowered.notes)
+        origin = "timing cache" if warm and not build.refused else "cold"
+        yield Engine(build.data, build.seconds, origin, lowered.notes)
+
+
+_REFUSED = re.compile(r"timing cache will not be used|(fail\w*|unable) to deserialize timing cache", re.I)
 
 
 class _Build(threading.Thread):
@@ -161,6 +165,8 @@ class _Build(threading.Thread):
         self.data = b""
         self.error: Exception | None = None
         self.seconds = 0.0
+        self.refused = False
+        """TensorRT did not take the timing cache."""
         self.ended = False
         """Set before the last wake: the thread itself may be alive for a moment after that."""
         self._wake = wake
@@ -207,6 +213,7 @@ class _Build(threading.Thread):
     def _on_message(self, level: str, text: str) -> None:
         with self._lock:
             self._said.append(Said(level, text))
+            self.refused = self.refused or bool(_REFUSED.search(text))
             self._changed = True
         self._report()
 

@@ -134,6 +134,7 @@ class Worker:
         self.data_sha256 = ""
         self.calibration: Calibration | None = None
         self.other_ranges: dict[str, dict[str, float]] = {}
+        self.checked: dict[str, int] = {}
         self.analyses: dict[tuple[Precision, Precision], Analysis] = {}
         self._reported: dict[str, float] = {}
 
@@ -807,10 +808,13 @@ class Worker:
                 for tensor, by_method in known.items()}
 
     def _checked(self, command: str, config: PrecisionConfig) -> Iterator[Urgency | Wait]:
-        """Returns the exit code of the user's command for a config, kept as long as the files it names are the same."""
+        """Returns the exit code of the user's command for a config.
+
+        It is asked once in this process, and not kept for longer: what else it reads may have changed.
+        """
         files = [Path(word).read_bytes() for word in check_words(command) if Path(word).is_file()]
         key = self._key("check", config, command, files)
-        code = self.cache.get(key, int)
+        code = self.checked.get(key)
         if code is None:
             fetched: dict[str, list[np.ndarray]] = {}
             for outputs in self._analysis(config).outputs(config, self.ranges, self.feeds):
@@ -819,7 +823,7 @@ class Worker:
                 yield Urgency.SEARCH
             joined = {tensor: np.concatenate(arrays) for tensor, arrays in fetched.items()}
             code = yield from run_check(command, self.network, config, self.ranges, joined, self.arrived.set)
-            self.cache.put(key, code)
+            self.checked[key] = code
         yield Urgency.SEARCH
         return code
 

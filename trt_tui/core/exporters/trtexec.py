@@ -150,8 +150,8 @@ def _weak_line(network: Network, weak: Weak, files: Files, rest: list[str], comm
         comments += ("Should TensorRT not take the cache, its first line names the release: "
                      "TRT-8601-EntropyCalibration2 for 8.6.1, TRT-101601-... for 10.16.1.",)
     if weak.obey:
-        told = {*weak.precisions, *weak.output_types}
-        bad = [layer for layer in told if _why_not(layer)]
+        bad = sorted(layer for layer in {*weak.precisions, *weak.output_types} if _why_not(layer))
+        bad = [layer for layer in bad if _why_not(layer) == _why_not(bad[0])]
         if bad:
             return Line(name, release, (), comments, f"trtexec cannot be told of {_shown(bad)}: {_why_not(bad[0])}")
         types, mixed = {}, []

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 
 from trt_tui.core.comparison import GroupErrors, Share
-from trt_tui.core.precision import PrecisionConfig, RangeChoice
+from trt_tui.core.precision import Precision, PrecisionConfig, RangeChoice
 from trt_tui.core.search import auto, bisect, greedy, linear, scoped, worst_first
 from trt_tui.core.search.evaluation import Evaluation, Judgement, Steps, Trial
 from trt_tui.core.search.presets import preset_groups
@@ -282,10 +282,19 @@ class Search:
     def result(self) -> Result:
         """The best so far, at any moment."""
         best, met = self.best, self._meets(self.best)
+        if best is not None and best.ranges:
+            best = replace(best, ranges=self._in_use(best))
         config = self.config_of(best.raised, best.ranges) if best is not None else self.space.start
         why = {name: self.why(name, best) for name in best.raised} if best is not None else {}
         return Result(config, best, self.outcome, met, why, len(self.evaluations), self._said(best, met),
                       tuple(self.state.rows))
+
+    def _in_use(self, best: Evaluation) -> dict[str, RangeChoice]:
+        """The ranges that an INT8 layer reads: where its readers are raised, a range does nothing."""
+        config = self.config_of(best.raised, best.ranges)
+        read = {site.tensor for group in self.space.network.groups for site in group.activations()
+                if config.precision_of(group) is Precision.INT8}
+        return {tensor: choice for tensor, choice in best.ranges.items() if tensor in read}
 
     def why(self, name: str, best: Evaluation) -> str:
         """Why a group of the best set is raised: what happens without it, what it owns, and who put it there."""
@@ -320,25 +329,24 @@ class Search:
         count, ranges, figure = len(best.raised), len(best.ranges), _figure(best)
         changed = [f"{count} of {total} groups in {higher}"] if count or not ranges else []
         changed += [f"{ranges} other range{'s' * (ranges != 1)}"] if ranges else []
-        set_so, verb = " and ".join(changed), "" if count + ranges != 1 or not ranges else "s"
+        set_so, verb = " and ".join(changed), "s" if ranges == 1 and not count else ""
         margins = [f"{margin:.2g}" for margin in self.margins if math.isfinite(margin)]
         beyond = f" (with a margin of {' and '.join(margins)})" if margins else ""
         if self.outcome is Outcome.NOTHING_TO_DO:
             return f"the start meets the tolerance already: {figure}"
         full = next((one for one in self.evaluations if len(one.raised) == total), None)
         if self.outcome is Outcome.UNREACHABLE:
-            return (f"the tolerance{beyond} cannot be met: even with all {total} groups in {higher} it is "
-                    f"{_figure(full)}")
+            return f"the tolerance{beyond} cannot be met, even with all {total} groups in {higher}: {_figure(full)}"
         if met:
             said = f"{set_so} meet{verb} the tolerance{beyond}: {figure}"
         elif not self._fits(frozenset(best.raised)):
-            said = f"nothing keeps within the budget: {set_so} reach{verb} {figure}"
+            said = f"nothing keeps within the budget: {set_so}: {figure}"
             if best.latency is not None:
-                said += f" and take about {best.latency:.3g} ms"
+                said += f", about {best.latency:.3g} ms"
         else:
-            said = f"short of the tolerance{beyond}: {set_so} reach{verb} {figure}"
+            said = f"short of the tolerance{beyond} with {set_so}: {figure}"
             if full is not None and not full.judged(self.margins).passed:
-                said += f", and all {total} reach {_figure(full)} only"
+                said += f"; even with all {total}: {_figure(full)}"
         if self.outcome is Outcome.SEARCHING:
             said += "; the search is not over"
         return said

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from trt_tui.core.hierarchy import build_tree, titles
 from trt_tui.core.network import Network, Outline
 from trt_tui.core.precision import Precision, PrecisionConfig, RangeChoice, rank
 from trt_tui.errors import InputError
@@ -36,9 +37,8 @@ class Space:
         if not names:
             raise InputError(
                 f"{self.network.name} has no layer to raise to {self.higher.label}",
-                "every layer runs in it or in a higher precision already" if self.network.groups
-                else "it has no float layer",
-                "Start from a config with layers in INT8, or with --precision fp16 from everything in FP16.")
+                "no layer runs in a lower precision than that" if self.network.groups else "it has no float layer",
+                "Start from a config with layers in INT8 (--precision int8), or raise to FP32.")
         object.__setattr__(self, "candidates", names)
 
     @cached_property
@@ -61,14 +61,15 @@ class Space:
 
 
 def groups_named(network: Network | Outline, names: Iterable[str]) -> tuple[str, ...]:
-    """The groups of layers (or groups) that a user names, each once.
+    """The groups of layers (or groups) that a user names, by node or as tables and the tree show them, each once.
 
     Raises:
         InputError: the network has no such layer, or it has no float precision of its own.
     """
     found: dict[str, None] = {}
+    shown = {title: name for name, title in titles(build_tree(network.layers, network.groups)).items()}
     for name in names:
-        group = network.group_of(name)
+        group = network.group_of(name) or network.group_of(shown.get(name, name))
         if group is None and network.has_layer(name):
             raise InputError(f"layer {name} takes no precision", network.layer(name).note or "it is folded away",
                              "Name a layer that computes floats; trt-tui inspect lists them.")
