@@ -23,7 +23,7 @@ from trt_tui.backends.cuda import Device, first_device
 from trt_tui.core.files import write_atomic
 from trt_tui.core.lowering.weak import tell
 from trt_tui.core.precision import Precision
-from trt_tui.core.runner import BuildSettings, BuildStep, Capabilities, TensorInfo, Told
+from trt_tui.core.runner import TIMINGS_REFUSED, BuildSettings, BuildStep, Capabilities, TensorInfo, Told
 from trt_tui.errors import BackendUnavailableError, CancelledError, InputError, TrtTuiError
 
 MODULES = {"tensorrt": "tensorrt", "tensorrt-rtx": "tensorrt_rtx"}
@@ -45,7 +45,7 @@ _CONCLUSIONS = ("Invalid Engine", "Invalid Context", "Invalid network", "Could n
 """How Polygraphy's own messages begin after TensorRT has said what is wrong."""
 
 _MAGIC = 4
-"""The first bytes that all timing caches of a release share."""
+"""The first bytes by which a timing cache of another release or GPU is told from any other file."""
 
 _MEMORY = re.compile(r"out ?of ?memory|insufficient memory|Cuda (?:error|initialization failure with error:) 2\b|"
                      r"\bOOM\b", re.I)
@@ -168,7 +168,8 @@ class TensorRTBackend:
                     raise CancelledError("the build was stopped") from None
                 raise _build_error(log, self._log.details, error) from None
             if settings.timing_cache is not None:
-                self._write_timings(config, settings.timing_cache)
+                refused = any(TIMINGS_REFUSED.search(text) for _, text in log)
+                self._write_timings(config, settings.timing_cache, refused)
         return bytes(data)
 
     def _parsed(self, model: Path, network):
@@ -213,14 +214,14 @@ class TensorRTBackend:
             self._log.take("warning", f"the timing cache {path} cannot be read: {error.strerror or error}")
             return None
 
-    def _write_timings(self, config, path: Path) -> None:
+    def _write_timings(self, config, path: Path, refused: bool) -> None:
         """Writes what a build measured, and what the file holds by now; the engine is made, whether or not it can."""
         try:
             cache = config.get_timing_cache()
             if cache is None:
                 return
             held, made = path.read_bytes() if path.exists() else b"", bytes(cache.serialize())
-            if held and held[:_MAGIC] != made[:_MAGIC]:
+            if refused and held[:_MAGIC] != made[:_MAGIC]:
                 self._log.take("warning", f"{path} is no timing cache: it is left as it is")
                 return
             there = config.create_timing_cache(held) if held else None

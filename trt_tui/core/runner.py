@@ -6,6 +6,7 @@ imports a backend.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -134,6 +135,9 @@ class Told:
     ranges: Mapping[str, float]
     flags: frozenset[Precision]
 
+
+TIMINGS_REFUSED = re.compile(r"timing cache will not be used|(fail\w*|unable) to deserialize timing cache", re.I)
+"""What a builder says where it does not take a timing cache."""
 
 BuildStep = Callable[[str, int, int], bool]
 """Called with phase, steps done and steps in all (0 where nobody knows); returns False to stop the build."""

@@ -19,7 +19,7 @@ from trt_tui.core.lowering.typed import lower_typed
 from trt_tui.core.lowering.weak import lower_weak
 from trt_tui.core.network import Layer, Network
 from trt_tui.core.precision import Precision, PrecisionConfig
-from trt_tui.core.runner import BuildSettings, Capabilities, EngineBackend, Told
+from trt_tui.core.runner import TIMINGS_REFUSED, BuildSettings, Capabilities, EngineBackend, Told
 from trt_tui.errors import InputError, TrtTuiError
 from trt_tui.jobs.cache import EngineCache
 
@@ -152,9 +152,6 @@ def build_engine(
         yield Engine(build.data, build.seconds, origin, lowered.notes)
 
 
-_REFUSED = re.compile(r"timing cache will not be used|(fail\w*|unable) to deserialize timing cache", re.I)
-
-
 class _Build(threading.Thread):
     """One build at work: what it says can be taken at any time."""
 
@@ -213,7 +210,7 @@ class _Build(threading.Thread):
     def _on_message(self, level: str, text: str) -> None:
         with self._lock:
             self._said.append(Said(level, text))
-            self.refused = self.refused or bool(_REFUSED.search(text))
+            self.refused = self.refused or bool(TIMINGS_REFUSED.search(text))
             self._changed = True
         self._report()
 
