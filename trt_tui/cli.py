@@ -343,12 +343,10 @@ def _check_places(model: str, arguments: dict[str, Any], config_path: str | None
         _check_place(path)
 
 
-def _check_place(path: str | None) -> None:
+def _check_place(path: str) -> None:
     """Refuses a place that cannot be written before anything is measured for it."""
     from trt_tui.core.files import cannot_write
 
-    if path in (None, "-"):
-        return
     place = Path(path)
     with cannot_write(place):
         folder = place.resolve().parent

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import onnx_ir as ir
 
-from tests.benchmarks import networks
+from tests.benchmarks import measure, networks
+from tests.benchmarks.measure import Contestant
 from trt_tui.core.network import Network, open_network
 from trt_tui.core.precision import Precision, PrecisionConfig
 
@@ -62,3 +65,24 @@ def plain(name: str, folder: str, file: str):
             session.run(None, feed)
 
     return run
+
+
+def beside_plain(name: str, directory: Path, rounds: int, module: str, function: str, runs: Mapping[str, int]) -> str:
+    """A table of contestants beside a plain FP32 run: seconds and peak memory, and what the last pass said.
+
+    Args:
+        module: Where ``function`` is; it is given the network's name, the prepared folder and a label.
+        runs: How many runs a pass of each stands for, by label; times are of one.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        prepare(name, str(directory), folder)
+        results = measure.compete([
+            Contestant("plain FP32", "tests.benchmarks.prepared", "plain", (name, folder, "fp32.onnx")),
+            *(Contestant(label, module, function, (name, folder, label)) for label in runs),
+        ], rounds)
+    plain, rows = results["plain FP32"], []
+    for label, one in results.items():
+        seconds = one.median_s / runs.get(label, 1)
+        rows.append((label, seconds, seconds / plain.median_s, round(one.peak_mb), one.peak_mb / plain.peak_mb,
+                     one.said or ""))
+    return measure.table(["", "s", "/ plain", "peak MB", "/ plain", "what"], rows)

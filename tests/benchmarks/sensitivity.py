@@ -9,11 +9,9 @@ or both ways (only-this and all-but-this), which is two runs and is given for ea
 from __future__ import annotations
 
 import itertools
-import tempfile
 from pathlib import Path
 
 from tests.benchmarks import measure, prepared
-from tests.benchmarks.measure import Contestant
 
 MODULE = "tests.benchmarks.sensitivity"
 WAYS = {"only this, others FP32": (prepared.INT8, False), "both ways, others FP32": (prepared.INT8, True),
@@ -49,28 +47,13 @@ def impact(name: str, folder: str, label: str):
     return run
 
 
-def report(name: str, directory: Path, rounds: int) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        prepared.prepare(name, str(directory), folder)
-        results = measure.compete([
-            Contestant("plain FP32", "tests.benchmarks.prepared", "plain", (name, folder, "fp32.onnx")),
-            *(Contestant(label, MODULE, "impact", (name, folder, label)) for label in WAYS),
-        ], rounds)
-    plain = results["plain FP32"]
-    rows = []
-    for label, one in results.items():
-        runs = 2 if label in WAYS and WAYS[label][1] else 1
-        rows.append((label, one.median_s / runs, one.median_s / runs / plain.median_s, round(one.peak_mb),
-                     one.peak_mb / plain.peak_mb))
-    print(f"\n### {name}, each run of a group\n")
-    print(measure.table(["", "s", "/ plain", "peak MB", "/ plain"], rows))
-
-
 def main() -> None:
     arguments = measure.parser(__doc__.partition("\n")[0], rounds=9).parse_args()
     print(measure.machine())
     for name in arguments.networks or prepared.NAMES:
-        report(name, arguments.directory, arguments.rounds)
+        print(f"\n### {name}, each run of a group\n")
+        print(prepared.beside_plain(name, arguments.directory, arguments.rounds, MODULE, "impact",
+                                    {label: 2 if owns else 1 for label, (_, owns) in WAYS.items()}))
 
 
 if __name__ == "__main__":

@@ -9,11 +9,8 @@ against the FP32 outputs. Gates are all FP32 or all INT8 but for that group.
 from __future__ import annotations
 
 import itertools
-import tempfile
-from pathlib import Path
 
 from tests.benchmarks import measure, prepared
-from tests.benchmarks.measure import Contestant
 
 MODULE = "tests.benchmarks.whatif"
 CONFIGS = {"FP32": prepared.FP32, "INT8, others FP32": prepared.INT8, "FP16": prepared.FP16,
@@ -56,25 +53,13 @@ def toggle(name: str, folder: str, label: str):
     return run
 
 
-def report(name: str, directory: Path, rounds: int) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        prepared.prepare(name, str(directory), folder)
-        results = measure.compete([
-            Contestant("plain FP32", "tests.benchmarks.prepared", "plain", (name, folder, "fp32.onnx")),
-            *(Contestant(label, MODULE, "toggle", (name, folder, label)) for label in CONFIGS),
-        ], rounds)
-    plain = results["plain FP32"]
-    rows = [(label, one.median_s, one.median_s / plain.median_s, round(one.peak_mb), one.peak_mb / plain.peak_mb,
-             one.said or "") for label, one in results.items()]
-    print(f"\n### {name}\n")
-    print(measure.table(["", "s", "/ plain", "peak MB", "/ plain", "what"], rows))
-
-
 def main() -> None:
     arguments = measure.parser(__doc__.partition("\n")[0], rounds=7).parse_args()
     print(measure.machine())
     for name in arguments.networks or prepared.NAMES:
-        report(name, arguments.directory, arguments.rounds)
+        print(f"\n### {name}\n")
+        print(prepared.beside_plain(name, arguments.directory, arguments.rounds, MODULE, "toggle",
+                                    dict.fromkeys(CONFIGS, 1)))
 
 
 if __name__ == "__main__":
