@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -15,6 +14,7 @@ from pathlib import Path
 import platformdirs
 
 from trt_tui.jobs import messages as m
+from trt_tui.jobs.lifeline import bury, kill_group
 
 GRACE_S = 2.0
 """How long a job has to stop by itself before its process is killed."""
@@ -35,13 +35,16 @@ class _Child:
 
     def __init__(self) -> None:
         self.pipe, theirs = Pipe()
-        with _log() as log:
-            descriptors = (theirs.fileno(), log.fileno())
+        tied, held = os.pipe()
+        self.lifeline = open(held, "wb")  # the process ends when this is closed, see `trt_tui.jobs.lifeline`
+        with _log() as log, open(tied, "rb"):
+            descriptors = (theirs.fileno(), log.fileno(), tied)
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "trt_tui.jobs.worker", *map(str, descriptors)],
                 pass_fds=descriptors, stdin=subprocess.DEVNULL, stdout=log, stderr=log,
                 env={**os.environ, **_ENVIRONMENT}, start_new_session=True)
         theirs.close()
+        threading.Thread(target=bury, args=(self.process.pid,), daemon=True).start()
         self.running: dict[int, m.Request] = {}
         self.preparing: set[int] = set()
         self.last = 0
@@ -68,8 +71,7 @@ class _Child:
     def kill(self) -> None:
         """Ends the process and what it started, at once."""
         self.gone = True
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
+        kill_group(self.process.pid)
 
 
 class Client:

@@ -14,7 +14,6 @@ import gc
 import hashlib
 import math
 import os
-import signal
 import sys
 import threading
 import time
@@ -47,6 +46,7 @@ from trt_tui.jobs import messages as m
 from trt_tui.jobs.building import Plan, build_and_judge, profile_of, run_typed, runs_here
 from trt_tui.jobs.cache import EngineCache, ResultCache
 from trt_tui.jobs.engines import QUICK_LEVEL, Engine, Said, Step, Wait, build_engine
+from trt_tui.jobs.lifeline import end_process, tie
 from trt_tui.jobs.searching import Bench, SearchJob, check_words, run_check
 from trt_tui.target import Target, parse_target
 
@@ -149,7 +149,7 @@ class Worker:
                 else:
                     self.inbox.append(received)
                 self.arrived.set()
-        _end_process()
+        end_process()
 
     def serve(self) -> None:
         """Works on what `listen` takes in, for ever."""
@@ -928,16 +928,11 @@ class Worker:
                          sorted(self.plan.others))
 
 
-def _end_process() -> None:
-    """Ends this process and, as the leader of its group, what a user's script has started."""
-    if os.getpgrp() == os.getpid():
-        os.killpg(os.getpid(), signal.SIGKILL)
-    os._exit(0)
-
-
 def main(argv: Sequence[str]) -> None:
-    """Entry of the child process: file descriptors of the pipe and of the log."""
-    requests, log = (int(text) for text in argv)
+    """Entry of the child process: file descriptors of the pipe, the log and the lifeline."""
+    requests, log, lifeline = (int(text) for text in argv)
+    tie(lifeline)
+    os.set_inheritable(requests, False)
     gc.set_threshold(100_000, 20, 50)  # a big network is many small objects that all stay
     os.dup2(log, 1)
     os.dup2(log, 2)
