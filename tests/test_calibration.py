@@ -382,7 +382,7 @@ def test_bad_cache(tmp_path, content, expected):
 
 
 def test_cache_that_cannot_be_read_or_written(tmp_path):
-    with pytest.raises(InputError, match="cannot be read"):
+    with pytest.raises(InputError, match="absent does not exist"):
         read_cache(tmp_path / "absent")
     with pytest.raises(InputError, match="cannot be written"):
         write_cache(tmp_path / "absent" / "c", {"a": 1.0})

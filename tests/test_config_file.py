@@ -159,7 +159,7 @@ def test_a_config_of_another_network_is_not_written(network, file):
 @pytest.mark.parametrize(("content", "title", "cause"), [
     (b'{"format": "trt-tui/precision-config",\n "version": 1,,}', "not valid JSON", "line 2, column 15"),
     (b"", "not valid JSON", "line 1"),
-    (b"\xff\xfe\x00", "not a precision config", "UTF-8"),
+    (b"\xff\xfe\x00", "cannot be read", "UTF-8"),
     (b"[]", "not a precision config", "format"),
     (b'{"format": "other"}', "not a precision config", "'other'"),
     (b'{"format": "trt-tui/precision-config", "version": 2}', "version 2", "reads version 1"),
@@ -167,6 +167,7 @@ def test_a_config_of_another_network_is_not_written(network, file):
     (b'{"format": "trt-tui/precision-config", "version": 1}', "model is missing", "object"),
     (b'{"format": 1, "version": 1, "version": 1}', "'version' twice", "one of them"),
     (b'{"format": "trt-tui/precision-config", "version": NaN}', "holds NaN", "finite"),
+    (b'{"format": 1, "version": ' + b"9" * 5000 + b"}", "thousands of digits", "no entry"),
     (b"[" * 100_000, "not a precision config", "nested"),
 ])
 def test_what_is_no_config(network, file, content, title, cause):

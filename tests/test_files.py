@@ -1,15 +1,19 @@
-"""trt_tui.core.files: scratch folders"""
+"""trt_tui.files and trt_tui.core.files: what is read, what is written over, scratch folders."""
 
 from __future__ import annotations
 
+import json
 import os
+import stat
 import subprocess
 import sys
 import tempfile
 
 import pytest
 
-from trt_tui.core.files import clear_scratch, scratch_folder
+from trt_tui import files
+from trt_tui.core.files import atomic, clear_scratch, scratch_folder, write_atomic
+from trt_tui.errors import InputError
 
 
 @pytest.fixture
@@ -38,3 +42,78 @@ def test_what_killed_processes_left_is_cleared(scratch):
         other.mkdir()
     clear_scratch()
     assert sorted(scratch.iterdir()) == sorted(others)
+
+
+# -- writing ------------------------------------------------------------------------------------------------------
+
+
+def test_a_pipe_stays_a_pipe_and_is_written_to(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_atomic(pipe, "whole")
+        assert os.read(reader, 100) == b"whole"
+        with pytest.raises(RuntimeError), atomic(pipe) as stream:
+            stream.write(b"half")
+            raise RuntimeError
+        assert os.read(reader, 100) == b"", "what raises leaves nothing"
+    finally:
+        os.close(reader)
+    assert stat.S_ISFIFO(pipe.stat().st_mode) and list(tmp_path.iterdir()) == [pipe]
+
+
+def test_a_pipe_that_nothing_reads_from_is_refused(tmp_path):
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match="nothing reads from it"):
+        write_atomic(tmp_path / "pipe", b"")
+
+
+def test_a_device_stays_a_device(tmp_path):
+    link = tmp_path / "link.json"
+    link.symlink_to("/dev/null")
+    write_atomic(link, b"x" * 3_000_000)
+    assert link.is_symlink() and stat.S_ISCHR(os.stat("/dev/null").st_mode)
+    with pytest.raises(InputError, match="cannot be written"):
+        write_atomic("/dev/full", b"x")
+    assert stat.S_ISCHR(os.stat("/dev/full").st_mode)
+
+
+def test_what_utf8_cannot_hold_is_written_so_that_json_reads_it(tmp_path):
+    name = "broken\udcff"
+    write_atomic(tmp_path / "a.json", json.dumps({"name": name}, ensure_ascii=False))
+    assert json.loads((tmp_path / "a.json").read_text("utf-8")) == {"name": name}
+
+
+# -- reading ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("read", [files.read_bytes, files.read_text, files.open_regular, files.regular])
+def test_only_regular_files_are_read(tmp_path, read):
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "zero").symlink_to("/dev/zero")
+    for name, cause in (("pipe", "it is a pipe"), ("zero", "it is a device"), (".", "it is a folder")):
+        with pytest.raises(InputError, match=cause):
+            read(tmp_path / name)
+    for name in ("none", "zero\0", "x" * 300):
+        with pytest.raises(InputError, match="does not exist|cannot be read"):
+            read(tmp_path / name)
+
+
+def test_a_file_that_is_too_large_is_refused_before_it_is_read(tmp_path):
+    with open(tmp_path / "large", "wb") as stream:
+        stream.truncate(1 << 40)
+    with pytest.raises(InputError, match="at most 268,435,456 are read"):
+        files.read_text(tmp_path / "large")
+    with pytest.raises(InputError, match="too large"):
+        files.read_bytes("/proc/self/maps", 10)
+    (tmp_path / "small").write_bytes(b"1234")
+    assert files.read_bytes(tmp_path / "small", 4) == b"1234"
+
+
+def test_text_is_utf8(tmp_path):
+    (tmp_path / "a").write_bytes(b"\xef\xbb\xbfa\r\n")
+    assert files.read_text(tmp_path / "a") == "a\r\n"
+    (tmp_path / "b").write_bytes(b"ab\xff")
+    with pytest.raises(InputError, match="byte 2"):
+        files.read_text(tmp_path / "b")

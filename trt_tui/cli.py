@@ -345,10 +345,14 @@ def _check_places(model: str, arguments: dict[str, Any], config_path: str | None
 
 def _check_place(path: str) -> None:
     """Refuses a place that cannot be written before anything is measured for it."""
-    from trt_tui.core.files import cannot_write
+    from trt_tui.core.files import cannot_write, is_special
 
     place = Path(path)
     with cannot_write(place):
+        if is_special(place):
+            if not os.access(place, os.W_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            return
         folder = place.resolve().parent
         if not folder.is_dir():
             raise FileNotFoundError
@@ -514,12 +518,10 @@ def _layer_information(path: str, backend: str, network):
     """The layers of an engine file, or of a JSON file that tells them."""
     from trt_tui.backends.registry import get_builder
     from trt_tui.core.engine import read_inspector
+    from trt_tui.files import read_bytes
 
     file = Path(path)
-    try:
-        data = file.read_bytes()
-    except OSError as error:
-        raise InputError(f"{path} cannot be read", error.strerror or str(error), "Check the path.") from None
+    data = read_bytes(file)
     if file.suffix.lower() == ".json" or data[:1] == b"{" and b'"Layers"' in data[:4096]:
         return read_inspector(data.decode("utf-8", "replace"), network)
     builder = get_builder(backend)

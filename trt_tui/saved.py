@@ -18,6 +18,7 @@ from trt_tui.core.files import write_atomic
 from trt_tui.core.network import Outline
 from trt_tui.core.precision import Choice, History, Precision, PrecisionConfig, RangeChoice
 from trt_tui.errors import InputError
+from trt_tui.files import TEXT_BYTES, read_bytes
 
 FORMAT = "trt-tui/session"
 VERSION = 1
@@ -93,9 +94,9 @@ class Store:
         found: list[tuple[bool, int, Path, Saved]] = []
         for path in self.folder.glob(f"{_base(structure)}*.json"):
             try:
-                saved = msgspec.json.decode(path.read_bytes(), type=Saved)
+                saved = msgspec.json.decode(read_bytes(path, TEXT_BYTES), type=Saved)
                 changed = path.stat().st_mtime_ns
-            except (OSError, msgspec.DecodeError):
+            except (OSError, InputError, msgspec.DecodeError):
                 continue
             if saved.format == FORMAT and saved.version == VERSION:
                 found.append((saved.network == network, changed, path, saved))

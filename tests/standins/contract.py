@@ -482,19 +482,19 @@ def test_a_timing_cache_that_cannot_be_used_costs_no_build(backend, lowered, tmp
     held = {"file": b"as it was", "unreadable": b"as it was", "full": b"", "data.npz": b"PK something else"}
     for name, content in held.items():
         (tmp_path / name).write_bytes(content)
-    read = Path.read_bytes
+    read, open_ = Path.read_bytes, os.open
 
-    def refused(path: Path) -> bytes:
-        if path.name == "unreadable":
+    def refused(path: Path, *arguments: object) -> int:
+        if os.fspath(path).endswith("unreadable"):
             raise PermissionError(errno.EACCES, "Permission denied")
-        return read(path)
+        return open_(path, *arguments)
 
     def full(*paths: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
     path, beside = lowered(FP32)
     said: list[tuple[str, str]] = []
-    monkeypatch.setattr(Path, "read_bytes", refused)
+    monkeypatch.setattr(os, "open", refused)
     if place == "full":
         monkeypatch.setattr(os, "replace", full)
     data = backend.build(path, replace(SETTINGS, timing_cache=cache), beside, message=lambda *line: said.append(line))

@@ -10,6 +10,7 @@ import contextlib
 import importlib
 import io
 import logging
+import os
 import re
 import sys
 import time
@@ -25,6 +26,7 @@ from trt_tui.core.lowering.weak import tell
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import TIMINGS_REFUSED, BuildSettings, BuildStep, Capabilities, TensorInfo, Told
 from trt_tui.errors import BackendUnavailableError, CancelledError, InputError, TrtTuiError
+from trt_tui.files import read_bytes
 
 MODULES = {"tensorrt": "tensorrt", "tensorrt-rtx": "tensorrt_rtx"}
 """Packages by backend name."""
@@ -207,11 +209,9 @@ class TensorRTBackend:
     def _read_timings(self, path: Path) -> _Timings | None:
         """The timing cache in a file; one that cannot be read costs time and no build."""
         try:
-            return _Timings(path, path.read_bytes())
-        except (FileNotFoundError, NotADirectoryError):
-            return None
-        except OSError as error:
-            self._log.take("warning", f"the timing cache {path} cannot be read: {error.strerror or error}")
+            return _Timings(path, read_bytes(path)) if os.path.exists(path) else None
+        except InputError as error:
+            self._log.take("warning", f"the timing cache {path} cannot be read: {error.cause}")
             return None
 
     def _write_timings(self, config, path: Path, refused: bool) -> None:
@@ -220,7 +220,7 @@ class TensorRTBackend:
             cache = config.get_timing_cache()
             if cache is None:
                 return
-            held, made = path.read_bytes() if path.exists() else b"", bytes(cache.serialize())
+            held, made = read_bytes(path) if os.path.exists(path) else b"", bytes(cache.serialize())
             if refused and held[:_MAGIC] != made[:_MAGIC]:
                 self._log.take("warning", f"{path} is no timing cache: it is left as it is")
                 return

@@ -31,6 +31,7 @@ from trt_tui.core.files import write_atomic
 from trt_tui.core.runner import Backend
 from trt_tui.core.samples import Samples
 from trt_tui.errors import InputError
+from trt_tui.files import read_text
 
 METHODS = ("minmax", "percentile", "entropy", "mse")
 DEFAULT_PERCENTILE = 99.99
@@ -613,11 +614,7 @@ def read_cache(path: str | Path) -> dict[str, float]:
         InputError: the file cannot be read or has another form; names the line.
     """
     path = Path(path)
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        cause = getattr(error, "strerror", None) or "It is no text."
-        raise InputError(f"Calibration cache {path} cannot be read", cause, "Give another file.") from error
+    lines = read_text(path).splitlines()
     if not lines or not _CACHE_HEADER.fullmatch(lines[0].strip()):
         raise InputError(
             f"{path}, line 1: no TensorRT calibration cache",

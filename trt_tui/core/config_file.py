@@ -22,6 +22,7 @@ import numpy as np
 from trt_tui.core.files import write_atomic
 from trt_tui.core.precision import FLOATS, OFFERED, Choice, Precision, PrecisionConfig, RangeChoice
 from trt_tui.errors import InputError
+from trt_tui.files import read_text
 
 if TYPE_CHECKING:
     from trt_tui.core.network import Group, Network
@@ -204,15 +205,7 @@ def read_config(path: Path | str, network: Network, force: bool = False, *, sha2
 
 
 def _json(path: Path) -> dict[str, Any]:
-    try:
-        text = path.read_bytes().decode("utf-8-sig")
-    except FileNotFoundError:
-        raise InputError(f"{path} does not exist", "", "Check the path.") from None
-    except UnicodeDecodeError as error:
-        raise InputError(f"{path} is not a precision config", f"it is no text in UTF-8 (byte {error.start})",
-                         "Name a precision.json that trt-tui wrote.") from None
-    except OSError as error:
-        raise InputError(f"{path} cannot be read", error.strerror or str(error), "Check the path.") from None
+    text = read_text(path)
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         record = dict(pairs)
@@ -235,6 +228,9 @@ def _json(path: Path) -> dict[str, Any]:
     except RecursionError:
         raise InputError(f"{path.name} is not a precision config", "it is nested too deeply",
                          "Name a precision.json that trt-tui wrote.") from None
+    except ValueError:
+        raise InputError(f"{path.name} holds a number of thousands of digits", "no entry of a config needs one",
+                         "Correct the file, or export the config again.") from None
     if not isinstance(record, dict) or "format" not in record:
         raise InputError(f"{path.name} is not a precision config", "it has no \"format\" entry",
                          "Name a precision.json that trt-tui wrote.")

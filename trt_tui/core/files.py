@@ -8,6 +8,7 @@ import os
 import re
 import secrets
 import shutil
+import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,27 +20,35 @@ from trt_tui.errors import InputError
 
 
 def write_atomic(path: Path | str, data: bytes | str) -> None:
-    """Writes a file under a temporary name beside it and renames it; text is written as UTF-8.
+    """Writes a file as `atomic` does; text as UTF-8.
+
+    What UTF-8 cannot hold (a name of broken UTF-8) is written with a backslash, which JSON reads as what it was.
 
     Raises:
         InputError: see `atomic`.
     """
     with atomic(path) as stream:
-        stream.write(data.encode("utf-8") if isinstance(data, str) else data)
+        stream.write(data.encode("utf-8", "backslashreplace") if isinstance(data, str) else data)
 
 
 @contextlib.contextmanager
 def atomic(path: Path | str) -> Iterator[BinaryIO]:
     """A stream whose content takes the place of ``path`` when the block ends, and is dropped if it raises.
 
-    A symbolic link stays one: the file that it points to is replaced. A replaced file keeps its permissions.
+    A symbolic link stays one: the file that it points to is replaced. A replaced file keeps its permissions. Only a
+    regular file is replaced; a device or a pipe is written to.
 
     Raises:
-        InputError: the folder does not exist, the place is a folder or is read-only, or the disk is full.
+        InputError: the folder does not exist, the place is a folder or is read-only, nothing reads from the pipe, or
+            the disk is full.
     """
     path = Path(path)
     with cannot_write(path):
         target = Path(os.path.realpath(path))
+        if is_special(target):
+            with _whole(target) as stream:
+                yield stream
+            return
         if target.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
         mode = target.stat().st_mode if target.exists() else None
@@ -59,6 +68,29 @@ def atomic(path: Path | str) -> Iterator[BinaryIO]:
             with contextlib.suppress(OSError):
                 temporary.unlink()
             raise
+
+
+def is_special(path: Path | str) -> bool:
+    """Whether something stands there that is neither a regular file nor a folder: a device, a pipe or a socket."""
+    try:
+        mode = os.stat(path).st_mode
+    except (OSError, ValueError):
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+
+
+@contextlib.contextmanager
+def _whole(target: Path) -> Iterator[BinaryIO]:
+    """A stream whose content is written to a device or a pipe when the block ends."""
+    # Without O_NONBLOCK a pipe that nothing reads from would be waited for for ever.
+    descriptor = os.open(target, os.O_WRONLY | os.O_NONBLOCK | os.O_NOCTTY)
+    os.set_blocking(descriptor, True)
+    with os.fdopen(descriptor, "wb", buffering=0) as there, tempfile.TemporaryFile(prefix="trt-tui-") as stream:
+        yield stream
+        stream.seek(0)
+        while block := stream.read(1 << 20):
+            while block:
+                block = block[there.write(block):]
 
 
 @contextlib.contextmanager
@@ -90,6 +122,8 @@ def cannot_write(path: Path) -> Iterator[None]:
             cause, next_step = f"folder {path.parent} does not exist", "Make the folder or choose another place."
         elif isinstance(error, IsADirectoryError):
             cause, next_step = "it is a folder", "Name a file."
+        elif error.errno == errno.ENXIO:
+            cause, next_step = "nothing reads from it", "Start what reads from it first, or name a file."
         else:
             next_step = "Choose another place or change its permissions; nothing was written."
         raise InputError(f"{path} cannot be written", cause, next_step) from None

@@ -17,6 +17,7 @@ import onnx_ir as ir
 from onnx_ir.passes.common import InlinePass
 
 from trt_tui.errors import InputError
+from trt_tui.files import regular
 
 BASE_OPSET = 17
 """The lowest opset that the program works in; TensorRT 8.6 reads no higher one."""
@@ -96,11 +97,9 @@ def ir_version_for(opset: int) -> int:
 
 
 def _read(path: Path) -> ir.Model:
-    if not path.exists():
-        raise InputError(f"{path} does not exist", "", "Check the path.")
     if path.is_dir():
         raise InputError(f"{path} is a folder", "an ONNX file is needed", "Name the .onnx file in it.")
-    if path.stat().st_size == 0:
+    if regular(path).st_size == 0:
         raise InputError(f"{path} is empty", "the file has 0 bytes", "Copy or export the network again.")
     try:
         model = ir.load(path)

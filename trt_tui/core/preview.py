@@ -9,6 +9,7 @@ import onnx
 
 from trt_tui.core.hierarchy import stated_scope
 from trt_tui.core.network import Group, Kind, Layer, Outline
+from trt_tui.files import regular
 
 FEWEST_NODES = 1000
 """Smaller networks open at once and need no preview."""
@@ -26,8 +27,7 @@ def preview(path: Path | str) -> Outline | None:
     """
     path = Path(path)
     try:
-        if path.stat().st_size > LARGEST_FILE:
-            return None
+        regular(path, most=LARGEST_FILE)
         graph = onnx.load(path, load_external_data=False).graph
     except Exception:
         return None

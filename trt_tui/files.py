@@ -1,0 +1,110 @@
+"""Reading files that come from elsewhere: regular files only, and no more of one than was allowed.
+
+A pipe or a device in a file's place would be read for ever, and a file of another kind may be too large for memory:
+both are refused before anything is read.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import BinaryIO
+
+from trt_tui.errors import InputError
+
+TEXT_BYTES = 256 << 20
+"""Most bytes of a file that is read as text in one piece: configs, calibration caches, the JSON of engine layers."""
+SCRIPT_BYTES = 16 << 20
+"""Most bytes of a Python file."""
+BINARY_BYTES = 16 << 30
+"""Most bytes of an engine or a timing cache."""
+
+_NO_FILES = ((stat.S_ISDIR, "it is a folder"), (stat.S_ISFIFO, "it is a pipe"), (stat.S_ISSOCK, "it is a socket"),
+             (stat.S_ISCHR, "it is a device"), (stat.S_ISBLK, "it is a device"))
+
+
+def regular(path: Path | str, *, most: int | None = None) -> os.stat_result:
+    """Refuses what is no regular file, or is larger than ``most`` bytes; returns its status.
+
+    Raises:
+        InputError: there is no such file, it cannot be asked for, is a pipe, a device, a socket or a folder, or is too
+            large.
+    """
+    try:
+        status = os.stat(path)
+    except FileNotFoundError:
+        raise InputError(f"{path} does not exist", "", "Check the path.") from None
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, error) from None
+    return _checked(path, status, most)
+
+
+def open_regular(path: Path | str, *, most: int | None = None) -> BinaryIO:
+    """Opens a file for reading, checked as by `regular`; it never waits for a pipe's other end.
+
+    Raises:
+        InputError: as `regular`, or it may not be read.
+    """
+    regular(path, most=most)
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    except (OSError, ValueError) as error:
+        raise _unreadable(path, error) from None
+    stream = os.fdopen(descriptor, "rb")
+    try:
+        _checked(path, os.fstat(descriptor), most)
+    except BaseException:
+        stream.close()
+        raise
+    return stream
+
+
+def read_bytes(path: Path | str, most: int = BINARY_BYTES) -> bytes:
+    """The content of a regular file of at most ``most`` bytes.
+
+    Raises:
+        InputError: as `open_regular`, or reading fails.
+    """
+    with open_regular(path, most=most) as stream:
+        try:
+            data = stream.read(most + 1)
+        except (OSError, MemoryError) as error:
+            raise _unreadable(path, error) from None
+    if len(data) > most:  # files under /proc say that they are empty
+        raise _too_large(path, len(data), most)
+    return data
+
+
+def read_text(path: Path | str, most: int = TEXT_BYTES) -> str:
+    """The content of a regular file in UTF-8, with or without a byte order mark.
+
+    Raises:
+        InputError: as `read_bytes`, or it is no text in UTF-8.
+    """
+    data = read_bytes(path, most)
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path} cannot be read", f"it is no text in UTF-8 (byte {error.start})",
+                         "Name another file.") from None
+
+
+def _checked(path: Path | str, status: os.stat_result, most: int | None) -> os.stat_result:
+    if not stat.S_ISREG(status.st_mode):
+        what = next((what for is_it, what in _NO_FILES if is_it(status.st_mode)), "it is no file")
+        raise InputError(f"{path} cannot be read", f"{what}; a regular file is needed",
+                         "Name a file; what comes through a pipe is to be written to one first.")
+    if most is not None and status.st_size > most:
+        raise _too_large(path, status.st_size, most)
+    return status
+
+
+def _too_large(path: Path | str, size: int, most: int) -> InputError:
+    return InputError(f"{path} is too large", f"it has {size:,} bytes; at most {most:,} are read of a file of its kind",
+                      "Check that it is the file meant.")
+
+
+def _unreadable(path: Path | str, error: Exception) -> InputError:
+    cause = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return InputError(f"{path} cannot be read", cause, "Check the path and its permissions.")
