@@ -261,7 +261,7 @@ def test_names_cannot_break_the_tables():
     outputs = report[report.index("## Judged outputs"):]
     header, rule, row = (line for line in outputs.splitlines() if line.startswith("|"))
     assert header.count("|") == rule.count("|") == row.replace("\\|", "").count("|")
-    assert "`` a\\|b`c d ``" in report and "# Precision of a\\*b\\|c" in report and "1 sample," in report
+    assert "`` a\\|b`c\\nd ``" in report and "# Precision of a\\*b\\|c" in report and "1 sample," in report
 
 
 def test_the_sample_record_is_one_of_the_schema():

@@ -10,6 +10,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Any
 import click
 
 from trt_tui.errors import BackendUnavailableError, ExitCode, InputError, TrtTuiError
+from trt_tui.words import VisibleStream, visible
 
 
 class _Commands(click.Group):
@@ -38,6 +40,11 @@ class _Commands(click.Group):
         return super().parse_args(ctx, args)
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
+        """Runs a command and exits with its code. Whatever it prints passes through a `VisibleStream`."""
+        with redirect_stdout(VisibleStream(sys.stdout)), redirect_stderr(VisibleStream(sys.stderr)):
+            self._run(*args, **kwargs)
+
+    def _run(self, *args: Any, **kwargs: Any) -> None:
         kwargs["standalone_mode"] = False
         try:
             code = super().main(*args, **kwargs)
@@ -63,11 +70,12 @@ class _Commands(click.Group):
 
 
 def _print_error(error: TrtTuiError) -> None:
-    click.echo(f"Error: {error.title}", err=True)
-    if error.cause:
-        click.echo(f"  Why: {error.cause}", err=True)
-    if error.next_step:
-        click.echo(f"  Next: {error.next_step}", err=True)
+    click.echo(f"Error: {visible(error.title)}", err=True)
+    for label, text in (("Why", error.cause), ("Next", error.next_step)):
+        if text:
+            # No line of a library's message can pass for one of ours.
+            said = visible(text, lines=True).replace("\n", "\n       ")
+            click.echo(f"  {label}: {said}", err=True)
 
 
 _CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
@@ -185,7 +193,7 @@ def _run_app(options, config_path: str | None, target: str | None, force: bool, 
 
     if target:
         parse_target(target)
-    if not sys.stdout.isatty():
+    if not sys.__stdout__.isatty():
         raise InputError("the app needs a terminal", "stdout is no terminal",
                          "Use `trt-tui compare` for figures without the app.")
     from trt_tui.tui.app import TrtTuiApp
@@ -226,7 +234,7 @@ def compare(model: str, config_path: str | None, force: bool, target: str | None
                 quiet = True
             elif path is not None:
                 write_atomic(Path(path), text())
-                click.echo(f"Wrote {path}", err=True)
+                click.echo(f"Wrote {visible(path)}", err=True)
         if not quiet:
             click.echo(comparison_table(session))
         if target is not None:
@@ -305,7 +313,7 @@ def search(model: str, config_path: str | None, force: bool, target: str | None,
                 click.echo(text(), nl=False)
             else:
                 write_atomic(Path(path), text())
-                click.echo(f"Wrote {path}", err=True)
+                click.echo(f"Wrote {visible(path)}", err=True)
         if session.error is not None:
             click.echo(f"Ended early; {found_so_far(finding)}. The same command goes on from here.", err=True)
             return
@@ -393,7 +401,7 @@ def build(model: str, config_path: str | None, force: bool, precision: str | Non
                 "Write -o typed.onnx instead, or build with --backend tensorrt-rtx, which needs no GPU.")
     network, config, ranges, warnings = load_config(options, config_path, precision, force)
     for warning in warnings:
-        click.echo(f"Warning: {warning}", err=True)
+        click.echo(f"Warning: {visible(warning)}", err=True)
     ranges = ranges_for(options, network, config, ranges)
     if suffix in _ENGINES:
         lines = write_engine(options, config, ranges, Path(output), quick)
@@ -478,7 +486,7 @@ def export(model: str, config_path: str | None, force: bool, precision: str | No
     options = _options(model, 0, arguments)
     network, config, ranges, warnings = load_config(options, config_path, precision, force)
     for warning in warnings:
-        click.echo(f"Warning: {warning}", err=True)
+        click.echo(f"Warning: {visible(warning)}", err=True)
     if kind == "markdown":
         write_atomic(Path(output), config_markdown(network, config, config_path or ""))
         click.echo(output)
@@ -503,9 +511,10 @@ def inspect(model: str, nodes: bool, engine: str | None, backend: str) -> None:
     from trt_tui.core.network import open_network
 
     network = open_network(model)
-    click.echo(f"{network.name}: {len(network.layers)} nodes in {len(network.groups)} groups, opset {network.opset}")
+    click.echo(f"{visible(network.name)}: {len(network.layers)} nodes in {len(network.groups)} groups, "
+               f"opset {network.opset}")
     for note in network.notes:
-        click.echo(f"  {note}")
+        click.echo(f"  {visible(note)}")
     if engine is not None:
         from trt_tui.report import engine_table
 

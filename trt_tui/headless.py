@@ -22,6 +22,7 @@ from trt_tui.core.samples import Samples, load_samples, parse_shapes, split
 from trt_tui.errors import CancelledError, InputError, TrtTuiError
 from trt_tui.jobs import messages as m
 from trt_tui.session import Finding, Session, found_so_far
+from trt_tui.words import visible
 
 
 class _Bar:
@@ -30,7 +31,7 @@ class _Bar:
     def __init__(self) -> None:
         self.shown = 0.0
         self.wrote = False
-        self.live = sys.stderr.isatty()
+        self.live = sys.__stderr__.isatty()
         self.best = ""
 
     def show(self, event: m.Progress) -> None:
@@ -54,14 +55,17 @@ class _Bar:
 
     def _write(self, text: str) -> None:
         self.shown = time.monotonic()
-        sys.stderr.write(f"\r\x1b[K{text}")
-        sys.stderr.flush()
+        self._line(visible(text))
         self.wrote = True
 
     def clear(self) -> None:
         if self.wrote:
-            sys.stderr.write("\r\x1b[K")
-            sys.stderr.flush()
+            self._line("")
+
+    def _line(self, text: str) -> None:
+        """Puts a text in place of the line; `sys.stderr` itself lets no control sequence through."""
+        sys.__stderr__.write(f"\r\x1b[K{text}")
+        sys.__stderr__.flush()
 
 
 @contextmanager
@@ -80,7 +84,7 @@ def _opened(options: m.Options, **arguments: Any) -> Iterator[tuple[Session, Cal
 
 def _warn(session: Session) -> None:
     for warning in session.warnings:
-        print(f"Warning: {warning}", file=sys.stderr)
+        print(f"Warning: {visible(warning)}", file=sys.stderr)
 
 
 @contextmanager
@@ -212,7 +216,7 @@ def ranges_for(options: m.Options, network: Network, config: PrecisionConfig, kn
     if options.calib_cache is not None:
         fitting, warnings = match_cache(read_cache(options.calib_cache), network.activations)
         for warning in warnings:
-            print(f"Warning: {warning}", file=sys.stderr)
+            print(f"Warning: {visible(warning)}", file=sys.stderr)
         known = {**known, **fitting}
     known = {**{tensor: choice.amax for tensor, choice in config.ranges.items()}, **known}
     missing = sorted(needed - set(known))

@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
+from trt_tui import words
 from trt_tui.core.agreement import fp32_fault, gap_db
 from trt_tui.core.comparison import EngineResult, Verdict
 from trt_tui.core.engine import IDLE, EngineReport
-from trt_tui.core.exporters.markdown import search_markdown
+from trt_tui.core.exporters.markdown import code_cell, markdown_table, search_markdown, text_cell
 from trt_tui.core.hierarchy import build_tree, titles
 from trt_tui.core.network import Network
 from trt_tui.core.precision import PrecisionConfig
@@ -34,11 +36,12 @@ def decibels(value: float | None, exact: bool = False, mark: str = "~") -> str:
 
 def table(rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
     """Columns padded to their widest cell; the first ``left`` are flush left, the rest right."""
-    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    rows = [[words.visible(cell) for cell in row] for row in rows]
+    widths = [max(words.cells(row[i]) for row in rows) for i in range(len(rows[0]))]
 
     def line(row: Sequence[str]) -> str:
         cells = enumerate(zip(row, widths, strict=True))
-        return "  ".join(cell.ljust(w) if i < left else cell.rjust(w) for i, (cell, w) in cells).rstrip()
+        return "  ".join(words.left(cell, w) if i < left else words.right(cell, w) for i, (cell, w) in cells).rstrip()
 
     return [line(row) for row in rows]
 
@@ -69,7 +72,7 @@ def comparison_table(session: Session) -> str:
     lines += _checks(session, engines)
     for run in _explained(session):
         lines += ["", *_worst(session, run)]
-    return "\n".join(lines)
+    return "\n".join(map(words.visible, lines))
 
 
 def _explained(session: Session) -> list[str]:
@@ -146,12 +149,12 @@ def _engine_rows(session: Session, title: str, result: EngineResult, judged: boo
 def _computed_in(engines: Mapping[str, EngineResult]) -> list[str]:
     """How many layers of each engine compute in what, and their share of the time."""
     shares = {name: result.report.shares() for name, result in engines.items() if result.report is not None}
-    words = [word for word in COMPUTED_IN if any(word in one for one in shares.values())]
-    if not words:
+    kinds = [kind for kind in COMPUTED_IN if any(kind in one for one in shares.values())]
+    if not kinds:
         return []
-    rows = [["engine layers, share of the time", *(COMPUTED_IN[word] for word in words)]]
+    rows = [["engine layers, share of the time", *(COMPUTED_IN[kind] for kind in kinds)]]
     for name, one in shares.items():
-        rows.append([name, *(_share(*one[word]) if word in one else "–" for word in words)])
+        rows.append([name, *(_share(*one[kind]) if kind in one else "–" for kind in kinds)])
     return ["", *table(rows)]
 
 
@@ -220,7 +223,7 @@ def search_table(session: Session) -> str:
         lines += ["", *table(parts)]
     if points := front(session):
         lines += ["", *table(front_rows(points)), *([""] + plot(points) if len(points) > 1 else [])]
-    return "\n".join(lines)
+    return "\n".join(map(partial(words.visible, lines=True), lines))
 
 
 def search_headline(session: Session) -> str:
@@ -344,20 +347,20 @@ def search_report(session: Session) -> str:
 
 def config_markdown(network: Network, config: PrecisionConfig, path: str) -> str:
     """A config as a table in Markdown."""
-    lines = [f"# Precision config {Path(path).name}".rstrip(), "",
-             f"For {network.name} ({len(network.layers)} nodes, structure {network.structure_sha256[:12]}). "
+    lines = [f"# Precision config {text_cell(Path(path).name)}".rstrip(), "",
+             f"For {text_cell(network.name)} ({len(network.layers)} nodes, structure {network.structure_sha256[:12]}). "
              f"Layers that can be quantized run in {config.quantized.label}, the others in {config.other.label}; "
              f"TF32 is {'on' if config.tf32 else 'off'}.", ""]
-    rows = [(group.name, group.operator, config.precision_of(group).label, config.groups[group.name].reason)
-            for group in network.groups if group.name in config.groups]
+    rows = [(code_cell(group.name), text_cell(group.operator), config.precision_of(group).label,
+             text_cell(config.groups[group.name].reason)) for group in network.groups if group.name in config.groups]
     if rows:
-        lines += ["| layer | operator | precision | set by |", "| --- | --- | --- | --- |"]
-        lines += [f"| `{name}` | {operator} | {precision} | {reason} |" for name, operator, precision, reason in rows]
+        lines += markdown_table(("layer", "operator", "precision", "set by"), rows)
     else:
         lines.append("No layer differs from the defaults.")
     if config.ranges:
-        lines += ["", "| tensor | range (amax) | method |", "| --- | --- | --- |"]
-        lines += [f"| `{tensor}` | {choice.amax:.6g} | {choice.method} |" for tensor, choice in config.ranges.items()]
+        lines += ["", *markdown_table(("tensor", "range (amax)", "method"), [
+            (code_cell(tensor), f"{choice.amax:.6g}", text_cell(choice.method))
+            for tensor, choice in config.ranges.items()])]
     return "\n".join(lines) + "\n"
 
 

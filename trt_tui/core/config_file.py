@@ -23,6 +23,7 @@ from trt_tui.core.files import write_atomic
 from trt_tui.core.precision import FLOATS, OFFERED, Choice, Precision, PrecisionConfig, RangeChoice
 from trt_tui.errors import InputError
 from trt_tui.files import read_text
+from trt_tui.words import visible_json
 
 if TYPE_CHECKING:
     from trt_tui.core.network import Group, Network
@@ -166,7 +167,7 @@ def config_text(
         record["evidence"] = _sorted(evidence)
     if made_with:
         record["made_with"] = _sorted(made_with)
-    return json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    return visible_json(json.dumps(record, indent=2, ensure_ascii=False, allow_nan=False)) + "\n"
 
 
 def _sorted(value: Any) -> Any:

@@ -24,6 +24,7 @@ import onnx_ir as ir
 
 from trt_tui.core.opening import SCOPE_KEY
 from trt_tui.core.precision import Precision
+from trt_tui.words import cells, left, visible
 
 if TYPE_CHECKING:
     from trt_tui.core.network import Group, Layer
@@ -507,9 +508,10 @@ def render_tree(tree: Scope, shape_of: Callable[[str], Sequence[int | str | None
             lines.append((label, row.layer.op_type, shape_text(shape_of(output)), "1", "no", "no", row.refused))
         else:
             lines.append((label,))
-    widths = [max((len(line[i]) for line in lines if len(line) > max(i, 1)), default=0)
+    lines = [tuple(map(visible, line)) for line in lines]
+    widths = [max((cells(line[i]) for line in lines if len(line) > max(i, 1)), default=0)
               for i in range(len(_COLUMNS) + 1)]
-    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=False)).rstrip()
+    return "\n".join("  ".join(left(cell, width) for cell, width in zip(line, widths, strict=False)).rstrip()
                      for line in lines)
 
 

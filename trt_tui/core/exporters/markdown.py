@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+from trt_tui.words import visible
 
 if TYPE_CHECKING:
     from trt_tui.core.network import Network, Outline
@@ -33,7 +36,7 @@ def comparison_markdown(comparison: Mapping[str, Any], network: Network | None =
     runs: Mapping[str, Mapping[str, Any]] = comparison.get("runs", {})
     where = " ".join(str(reference[key]) for key in ("backend", "provider") if reference.get(key))
     samples = comparison.get("samples", 0)
-    lines = [f"# Precision of {_text(model.get('name', 'the network'))}", "",
+    lines = [f"# Precision of {text_cell(model.get('name', 'the network'))}", "",
              f"{samples} sample{'s' * (samples != 1)}, against FP32{f' on {where}' if where else ''}. "
              "`~` marks a simulated figure; engine figures are of the engine as built.", ""]
     if "metric" in reference:
@@ -46,7 +49,7 @@ def comparison_markdown(comparison: Mapping[str, Any], network: Network | None =
     for name, run in engines.items():
         if run.get("to_check"):
             lines += [f"## What to check in the {_run_name(name)}", ""]
-            lines += [*(f"- {_text(line)}" for line in run["to_check"]), ""]
+            lines += [*(f"- {text_cell(line)}" for line in run["to_check"]), ""]
     for name, run in runs.items():
         rows = _worst(run, network)
         if rows:
@@ -58,7 +61,7 @@ def comparison_markdown(comparison: Mapping[str, Any], network: Network | None =
 
 def _run_name(name: str) -> str:
     base = name.removesuffix(_ENGINE)
-    return _RUN_NAMES.get(base, _text(base)) + (" engine" if base != name else "")
+    return _RUN_NAMES.get(base, text_cell(base)) + (" engine" if base != name else "")
 
 
 def _engines(runs: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -67,17 +70,17 @@ def _engines(runs: Mapping[str, Mapping[str, Any]]) -> list[str]:
     words = [word for word in _COMPUTED_IN if any(word in run.get("computed_in", {}) for run in runs.values())]
     for name, run in runs.items():
         memory, seconds = run.get("device_memory_bytes"), run.get("build_s")
-        rows.append((_run_name(name), _text(run.get("backend", "")), _text(run.get("gpu", "")),
-                     "" if seconds is None else f"{seconds:.1f} s", _text(run.get("built_from", "")),
+        rows.append((_run_name(name), text_cell(run.get("backend", "")), text_cell(run.get("gpu", "")),
+                     "" if seconds is None else f"{seconds:.1f} s", text_cell(run.get("built_from", "")),
                      "" if memory is None else f"{_number(memory / 1e6)} MB",
-                     "preview" if run.get("quick") else "", _text(run.get("note", ""))))
+                     "preview" if run.get("quick") else "", text_cell(run.get("note", ""))))
         if run.get("computed_in"):
             shares.append((_run_name(name), *(_computed_in(run["computed_in"].get(word)) for word in words)))
     header = ("engine", "builder", "GPU", "built in", "from", "device memory", "effort", "note")
-    lines = _table(header, rows)
+    lines = markdown_table(header, rows)
     if shares:
         lines += ["", "Layers, and their share of the time:", "",
-                  *_table(("engine", *(_COMPUTED_IN[word] for word in words)), shares)]
+                  *markdown_table(("engine", *(_COMPUTED_IN[word] for word in words)), shares)]
     return lines
 
 
@@ -98,7 +101,7 @@ def _verdict(runs: Mapping[str, Mapping[str, Any]]) -> list[str]:
         latency = run.get("latency_ms", {})
         rows.append((
             _run_name(name), run.get("source", ""),
-            mark + _decibel(errors) if errors else "", _code(worst),
+            mark + _decibel(errors) if errors else "", code_cell(worst),
             _sample(min((e["worst_sample"] for e in outputs.values() if "worst_sample" in e),
                         key=_sample_order, default=None), mark),
             mark + _percent(max(mismatches.values())) if mismatches else "",
@@ -108,7 +111,7 @@ def _verdict(runs: Mapping[str, Mapping[str, Any]]) -> list[str]:
             _number(run["engine_bytes"] / 1e6) if "engine_bytes" in run else ""))
     header = ("run", "source", "worst output", "which", "worst sample", "integers that differ", "NaN/Inf", "metric",
               "ms", "MB")
-    return _table(header, rows)
+    return markdown_table(header, rows)
 
 
 def _worst_output(outputs: Mapping[str, Mapping[str, Any]]) -> str | None:
@@ -135,13 +138,13 @@ def _outputs(runs: Mapping[str, Mapping[str, Any]]) -> list[str]:
         mark = "~" if run.get("source") == "simulated" else ""
         for output, errors in run.get("outputs", {}).items():
             rows.append((
-                _run_name(name), _code(output), mark + _decibel(errors) if "sqnr_db" in errors else "",
+                _run_name(name), code_cell(output), mark + _decibel(errors) if "sqnr_db" in errors else "",
                 *(mark + _number(errors[key]) if errors.get(key) is not None else "" for key in
                   ("cosine", "max_abs", "mean_abs")),
                 mark + _percent(errors["mismatch"]) if errors.get("mismatch") is not None else "",
                 str(errors.get("nan", "")), str(errors.get("inf", "")), _sample(errors.get("worst_sample"), mark)))
     header = ("run", "output", "SQNR", "cosine", "max abs", "mean abs", "differ", "NaN", "Inf", "worst sample")
-    return _table(header, rows)
+    return markdown_table(header, rows)
 
 
 def _worst(run: Mapping[str, Any], network: Network | None) -> list[str]:
@@ -164,12 +167,12 @@ def _worst(run: Mapping[str, Any], network: Network | None) -> list[str]:
         bad = [f"{count} {kind}" for kind in ("nan", "inf") for count in (layer.get("accumulated", {}).get(kind, 0),)
                if count]
         rows.append((
-            _code(name), _operator(network, name), str(layer.get("precision", "")).upper(),
+            code_cell(name), _operator(network, name), str(layer.get("precision", "")).upper(),
             mark + _percent(shares[name]) if name in shares else "",
             *(mark + _decibel(layer[kind]) if kind in layer else "" for kind in ("isolated", "accumulated")),
             mark + _decibel(kept) if kept else "", ", ".join(bad)))
     header = ("layer", "operator", "precision", "owns", "isolated", "accumulated", "output if FP32", "NaN/Inf")
-    table = _table(header, rows)
+    table = markdown_table(header, rows)
     rest = names[WORST_ROWS:]
     if rest:
         table += ["", f"{len(rest)} more" + (f", together {mark}{_percent(sum(shares[n] for n in rest))}." if shares
@@ -187,13 +190,13 @@ def _operator(network: Network | None, name: str) -> str:
 def _config(config: PrecisionConfig, network: Network) -> list[str]:
     lines = [f"Layers that can be quantized run in {config.quantized.label}, all others in {config.other.label}"
              + ("; FP32 layers may use TF32." if config.tf32 else ".")]
-    chosen = [(_code(group.name), group.operator, config.groups[group.name].precision.label,
-               _text(config.groups[group.name].reason)) for group in network.groups if group.name in config.groups]
+    chosen = [(code_cell(group.name), group.operator, config.groups[group.name].precision.label,
+               text_cell(config.groups[group.name].reason)) for group in network.groups if group.name in config.groups]
     if chosen:
-        lines += ["", *_table(("layer", "operator", "precision", "set by"), chosen)]
+        lines += ["", *markdown_table(("layer", "operator", "precision", "set by"), chosen)]
     if config.ranges:
-        lines += ["", *_table(("tensor", "range", "set by"), [
-            (_code(tensor), _number(choice.amax), _text(choice.method)) for tensor, choice in config.ranges.items()])]
+        rows = [(code_cell(tensor), _number(one.amax), text_cell(one.method)) for tensor, one in config.ranges.items()]
+        lines += ["", *markdown_table(("tensor", "range", "set by"), rows)]
     return lines
 
 
@@ -210,27 +213,28 @@ def search_markdown(network: Outline, result: Result, evaluations: Sequence[Eval
         engines: Rows of the configs that were built, a header first.
         plot: Lines that draw these.
     """
-    lines = [f"# The smallest fix of {_text(network.name)}", "", f"{_text(headline)}.", ""]
-    lines += [*(f"- {_text(note)}" for note in notes), "", "## Config", "", *_config(result.config, network), ""]
+    lines = [f"# The smallest fix of {text_cell(network.name)}", "", f"{text_cell(headline)}.", ""]
+    lines += [*(f"- {text_cell(note)}" for note in notes), "", "## Config", "", *_config(result.config, network), ""]
     if result.why:
-        rows = [(_code(name), _text(why)) for name, why in result.why.items()]
-        lines += ["## Why", "", *_table(("layer", "why it is raised"), rows), ""]
+        rows = [(code_cell(name), text_cell(why)) for name, why in result.why.items()]
+        lines += ["## Why", "", *markdown_table(("layer", "why it is raised"), rows), ""]
     for title, (header, *rows) in (("Metric", metric or [()]), ("Engines", engines or [()])):
         if rows:
-            lines += [f"## {title}", "", *_table(header, [tuple(map(_text, row)) for row in rows]), ""]
+            lines += [f"## {title}", "", *markdown_table(header, [tuple(map(text_cell, row)) for row in rows]), ""]
     if plot:
-        lines += ["```text", *plot, "```", ""]
-    rows = [(str(number), _text(one.step), str(len(one.raised)), _code(one.about), _text(one.judgement.figure),
-             "passes" if one.passed else "fails") for number, one in enumerate(evaluations, 1)]
+        lines += ["```text", *map(visible, plot), "```", ""]
+    rows = [(str(number), text_cell(one.step), str(len(one.raised)), code_cell(one.about),
+             text_cell(one.judgement.figure), "passes" if one.passed else "fails")
+            for number, one in enumerate(evaluations, 1)]
     lines += ["## Evaluations", "", "Each is simulated, on the same samples.", "",
-              *_table(("", "step", "raised", "about", "figure", "tolerance"), rows)]
+              *markdown_table(("", "step", "raised", "about", "figure", "tolerance"), rows)]
     return "\n".join(lines).rstrip() + "\n"
 
 
 # -- cells ----------------------------------------------------------------------------------------------------------
 
 
-def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+def markdown_table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """A Markdown table without the columns that are empty throughout."""
     if not rows:
         return ["Nothing was measured."]
@@ -242,15 +246,20 @@ def _table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     return [line(header[i] for i in kept), line("---" for _ in kept), *(line(row[i] for i in kept) for row in rows)]
 
 
-def _text(text: Any) -> str:
-    return "".join(f"\\{c}" if c in "\\|`*_<>[]" else " " if c in "\r\n" else c for c in str(text))
+def text_cell(text: Any) -> str:
+    """A text of one line that Markdown shows as it is."""
+    return "".join(f"\\{c}" if c in "\\|`*_<>[]&" else c for c in visible(text))
 
 
-def _code(name: str | None) -> str:
+def code_cell(name: str | None) -> str:
+    """A name as code, fenced by more backticks than it holds in a row."""
     if not name:
         return ""
-    name = name.replace("|", "\\|").replace("\n", " ").replace("\r", " ")
-    return f"`` {name} ``" if "`" in name else f"`{name}`"
+    name = visible(name).replace("|", "\\|")
+    if "`" not in name:
+        return f"`{name}`"
+    fence = "`" * (1 + max(map(len, re.findall("`+", name))))
+    return f"{fence} {name} {fence}"
 
 
 def _decibel(errors: Mapping[str, Any]) -> str:

@@ -17,6 +17,7 @@ from trt_tui.core.files import write_atomic
 from trt_tui.core.lowering.weak import Weak, layer_of, tell
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
+from trt_tui.words import visible
 
 _SCRIPT = '''\
 """{title}
@@ -142,4 +143,4 @@ def _wrapped(command: tuple[str, ...]) -> str:
 
 
 def _in_docstring(text: str) -> str:
-    return text.replace("\\", "\\\\").replace('"""', '\\"\\"\\"')
+    return visible(text, lines=True).replace("\\", "\\\\").replace('"""', '\\"\\"\\"')

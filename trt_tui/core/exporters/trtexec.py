@@ -26,6 +26,7 @@ from trt_tui.core.lowering.weak import Weak
 from trt_tui.core.network import Network
 from trt_tui.core.precision import Precision, PrecisionConfig
 from trt_tui.errors import InputError
+from trt_tui.words import visible
 
 LONGEST_ARGUMENT = (1 << 17) - 1
 """Bytes of one argument that Linux takes (MAX_ARG_STRLEN, its ending zero left out)."""
@@ -242,7 +243,7 @@ def script(lines: Iterable[Line], title: str) -> str:
     """
     lines = tuple(lines)
     names = "|".join(line.name for line in lines)
-    text = ["#!/bin/sh", f"# {_one_line(title)}", "# Made by trt-tui. Usage:", "#"]
+    text = ["#!/bin/sh", f"# {visible(title)}", "# Made by trt-tui. Usage:", "#"]
     width = max(len(line.name) for line in lines)
     text += [f"#   sh build.sh {line.name:<{width}}   {line.release}" for line in lines]
     text += ["#", "# Further arguments are passed on to trtexec. TRTEXEC names another trtexec.", "set -eu",
@@ -250,12 +251,12 @@ def script(lines: Iterable[Line], title: str) -> str:
              'release=${1:-}', '[ "$#" -eq 0 ] || shift', "", 'case "$release" in']
     for line in lines:
         text.append(f"{line.name})")
-        text += [f"    # {_one_line(comment)}" for comment in (f"{line.release}.", *line.comments)]
+        text += [f"    # {visible(comment)}" for comment in (f"{line.release}.", *line.comments)]
         if line.argv:
             words = ['"$trtexec"', *(shlex.quote(word) for word in line.argv[1:]), '"$@"']
             text += ["    " + " \\\n        ".join(words), "    ;;"]
         else:
-            text += [f"    printf '%s\\n' {shlex.quote(_one_line(line.refused))} >&2", "    exit 2", "    ;;"]
+            text += [f"    printf '%s\\n' {shlex.quote(visible(line.refused))} >&2", "    exit 2", "    ;;"]
     text += ["*)", f"    echo \"usage: sh $0 {names} [more trtexec options]\" >&2", "    exit 2", "    ;;", "esac", ""]
     return "\n".join(text)
 
@@ -267,7 +268,3 @@ def write_script(path: Path | str, lines: Iterable[Line], title: str) -> None:
         InputError: the file cannot be written.
     """
     write_atomic(path, script(lines, title))
-
-
-def _one_line(text: str) -> str:
-    return "".join(character if character.isprintable() else " " for character in text)

@@ -1,0 +1,139 @@
+"""Names that steer terminals, read as commands or break tables: what the commands print and write of them."""
+
+from __future__ import annotations
+
+import ast
+import json
+import shutil
+import subprocess
+
+import numpy as np
+import onnx
+import pytest
+
+from tests import networks
+from tests.driven import isolate
+from trt_tui.cli import main
+from trt_tui.words import is_hidden
+
+TITLE = "\x1b]0;owned\x07"
+CLIPBOARD = "\x1b]52;c;b3duZWQ=\x07"
+NAMES = [f"/{TITLE}one", f"/two{CLIPBOARD}\x9b31m", "/\u202eeerht\u2066\u200b", "/[bold red]four[/]\r/\nError: five",
+         "/`$(touch owned)`;touch owned'\"\"\"|", "/漢字🙂\u2028\x85"]
+
+
+def hostile_mlp() -> onnx.ModelProto:
+    """The network `networks.mlp` with names of `NAMES` on its nodes and inner tensors."""
+    model = networks.mlp()
+    named = {}
+    for index, node in enumerate(model.graph.node):
+        node.name = NAMES[index % len(NAMES)] + ("" if index < len(NAMES) else f"/{index}")
+        named.update((output, f"{output}{node.name}") for output in node.output if output != "y")
+    for node in model.graph.node:
+        for tensors in (node.input, node.output):
+            tensors[:] = [named.get(tensor, tensor) for tensor in tensors]
+    return model
+
+
+def is_clean(text: str) -> bool:
+    return not any(is_hidden(one) for one in text.replace("\n", ""))
+
+
+@pytest.fixture(autouse=True)
+def _isolated(monkeypatch, tmp_path, tmp_path_factory):
+    isolate(monkeypatch, tmp_path, cache=tmp_path_factory.getbasetemp() / "cache")
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def files(tmp_path):
+    """A network with hostile names in a file of one, and samples."""
+    model, data = tmp_path / f"net{TITLE}.onnx", tmp_path / "data.npz"
+    onnx.save(hostile_mlp(), model)
+    np.savez(data, x=np.random.default_rng(0).standard_normal((8, 16), dtype=np.float32))
+    return str(model), str(data)
+
+
+@pytest.fixture
+def run(capfd):
+    """Runs a command in this process; returns exit code, stdout and stderr."""
+
+    def run_it(*arguments):
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as stop:
+            main([str(argument) for argument in arguments])
+        shown = capfd.readouterr()
+        return stop.value.code, shown.out, shown.err
+
+    return run_it
+
+
+def test_inspect_shows_names_in_their_columns(run, files):
+    code, out, err = run("inspect", files[0], "--nodes")
+    assert code == 0 and is_clean(out + err)
+    assert r"\x1b]0;owned\x07one" in out and "[bold red]four[/]" in out and "漢字🙂" in out
+    assert not any(line.startswith("Error") for line in out.splitlines())
+
+
+def test_compare_prints_and_writes_what_can_be_seen(run, files):
+    model, data = files
+    code, out, err = run("compare", model, "--data", data, "--json", "out.json")
+    assert code == 0 and is_clean(out + err) and r"\x1b]0;owned\x07.onnx:" in out
+    assert r"漢字🙂\u2028\x85 " in out
+    code, out, err = run("compare", model, "--data", data, "--judge", NAMES[3])
+    assert code == 2 and is_clean(out + err) and err.startswith("Error: ")
+    code, out, err = run("compare", model, "--data", data, "--json", "-")
+    assert code == 0 and is_clean(out + err)
+    assert any(TITLE in name for name in json.loads(out)["runs"]["int8"]["groups"])
+    code, out, err = run("compare", model, "--data", data, "--markdown", "report.md")
+    assert code == 0 and is_clean(open("report.md", encoding="utf-8").read())
+
+
+@pytest.mark.parametrize("what", [("compare", f"no{TITLE}\nError: forged.onnx", "--data", "x.npz"),
+                                  ("inspect", "\udcff.onnx"), ("inspect", "data.npz", "--backend", TITLE),
+                                  (f"{TITLE}x",), ("compare", "net.onnx", "--target", f"sqnr>={CLIPBOARD}")])
+def test_errors_repeat_nothing_that_steers(run, files, what):
+    code, out, err = run(*what)
+    assert code == 2 and out == "" and is_clean(err)
+    assert sum(line.startswith("Error") for line in err.splitlines()) == 1
+
+
+def test_a_library_message_cannot_pass_for_ours(capsys):
+    from trt_tui.cli import _print_error
+    from trt_tui.errors import InputError
+
+    _print_error(InputError("it\nNext: fell", "because\n  Next: rm -r /\x1b[2J", "look"))
+    lines = capsys.readouterr().err.splitlines()
+    assert lines == [r"Error: it\nNext: fell", "  Why: because", r"         Next: rm -r /\x1b[2J", "  Next: look"]
+
+
+def test_a_config_on_stdout_is_json_of_the_names_themselves(run, files):
+    model, data = files
+    code, out, err = run("search", model, "--data", data, "--tolerance", "sqnr>=60", "-o", "-")
+    assert code in (0, 1) and is_clean(out + err), err
+    layers = json.loads(out)["layers"]
+    assert set(layers) & set(NAMES)
+    with open("precision.json", "w", encoding="utf-8") as file:
+        file.write(out)
+    code, out, err = run("export", model, "--config", "precision.json", "--format", "markdown", "-o", "config.md")
+    assert code == 0, err
+    text = open("config.md", encoding="utf-8").read()
+    assert is_clean(text)
+    assert {line.replace("\\|", "").count("|") for line in text.splitlines() if line.startswith("|")} <= {4, 5}
+
+
+@pytest.mark.parametrize("kind", ["trtexec", "polygraphy", "modelopt"])
+def test_exports_quote_what_they_name(run, files, tmp_path, kind):
+    out = tmp_path / "made.sh"
+    code, _, err = run("export", files[0], "--precision", "fp16", "--format", kind, "-o", out)
+    assert code == 0 and is_clean(err), err
+    text = out.read_text(encoding="utf-8")
+    if kind == "polygraphy":
+        assert "\x1b" not in text
+        ast.parse(text)
+    elif kind == "modelopt":
+        assert is_clean(text) and json.loads(text)
+    else:
+        for release in ("10", "10-weak", "11"):
+            subprocess.run([shutil.which("sh"), out, release], env={"TRTEXEC": "true", "PATH": "/usr/bin:/bin"})
+        assert not (tmp_path / "owned").exists()
