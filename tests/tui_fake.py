@@ -16,6 +16,7 @@ import onnx
 from trt_tui.core.calibration import Calibration, TensorStats, TopChannels
 from trt_tui.core.comparison import EngineResult, Errors, GroupErrors, OutputErrors, Share, Verdict
 from trt_tui.core.engine import COMPUTE, QDQ, REFORMAT, EngineLayer, EngineReport
+from trt_tui.core.inputs import Inputs
 from trt_tui.core.judge import Judged
 from trt_tui.core.network import Group, Outline, open_network
 from trt_tui.core.precision import Precision, PrecisionConfig
@@ -168,7 +169,7 @@ class FakeSession(Session):
         yield m.Opened(job, self.known, judged, data, backend, "f1" if self.has_metric else None)
         if self.known_builder is not None:
             yield m.BuilderReady(job, self.known_builder)
-        yield m.Hashed(job, "a" * 64)
+        yield m.Hashed(job, m.Source("a" * 64, "b" * 64, Inputs()))
 
     def _answer_compare(self, job: int, request: m.Compare) -> Iterator[m.Event]:
         yield m.Calibrated(job, Calibration("minmax", 128, "d" * 64, {}))

@@ -47,7 +47,7 @@ class StoredConfig(msgspec.Struct, omit_defaults=True):
 
 
 class Saved(msgspec.Struct):
-    """A saved session."""
+    """A saved session; ``sha256`` is of the weights that its ranges were measured on, "" where that is not known."""
 
     format: str
     version: int
@@ -58,13 +58,16 @@ class Saved(msgspec.Struct):
     named_configs: list[StoredConfig]
     target: str = ""
     note: str = ""
+    sha256: str = ""
 
     @classmethod
-    def of(cls, outline: Outline, history: History, names: Mapping[PrecisionConfig, str], target: str) -> Saved:
+    def of(cls, outline: Outline, history: History, names: Mapping[PrecisionConfig, str], target: str,
+           sha256: str = "") -> Saved:
         past, current, future = history.snapshot()
         return cls(FORMAT, VERSION, outline.path, [StoredConfig.of(c) for c in past[-HISTORY_LIMIT:]],
                    StoredConfig.of(current), [StoredConfig.of(c) for c in future[-HISTORY_LIMIT:]],
-                   [StoredConfig.of(c, name) for c, name in list(names.items())[-HISTORY_LIMIT:]], target)
+                   [StoredConfig.of(c, name) for c, name in list(names.items())[-HISTORY_LIMIT:]], target,
+                   sha256=sha256)
 
     def history(self) -> History:
         return History.restored([c.config() for c in self.past], self.current.config(),

@@ -15,7 +15,7 @@ from pathlib import Path
 from trt_tui import __version__
 from trt_tui.core import config_file
 from trt_tui.core.agreement import what_to_check
-from trt_tui.core.calibration import Calibration, TensorStats
+from trt_tui.core.calibration import METHODS, Calibration, TensorStats
 from trt_tui.core.comparison import EngineResult, GroupErrors, RunRecord, Share, Verdict
 from trt_tui.core.exporters import production
 from trt_tui.core.exporters.markdown import comparison_markdown
@@ -149,7 +149,7 @@ class Session:
         self.builder: m.BuilderSummary | None = None
         self.check: EngineResult | None = None
         self.metric: str | None = None
-        self.sha256 = ""
+        self.source: m.Source | None = None
         self.calibration: Calibration | None = None
         self.reference_metric: dict[str, float] = {}
         self.history = History(PrecisionConfig.uniform(Precision.INT8, options.other))
@@ -172,6 +172,9 @@ class Session:
         self._target_text = target
         self._resume = resume
         self._store = store if store is not None else Store()
+        self._saved_sha256 = ""
+        self._given: Calibration | None = None  # the ranges of the config file
+        self._replaced: tuple[str, ...] = ()
         self._jobs: dict[int, m.Request] = {}
         self._stopped: set[int] = set()
         self._client = Client(deliver, self._reopening)
@@ -187,6 +190,11 @@ class Session:
         self.save()
         self._store.release()
         self._client.close()
+
+    @property
+    def sha256(self) -> str:
+        """The hash of the network and its weights; "" until it is known."""
+        return self.source.sha256 if self.source is not None else ""
 
     @property
     def busy(self) -> bool:
@@ -206,7 +214,8 @@ class Session:
         """What brings a new child process to where the last one was."""
         if self.outline is None:
             return []
-        return [m.Open(self.options), *([m.UseRanges(self.calibration)] if self.calibration is not None else [])]
+        opening = m.Open(self.options, self.source, self.outline.structure_sha256)
+        return [opening, *([m.UseRanges(self.calibration)] if self.calibration is not None else [])]
 
     def _ask(self, request: m.Request) -> None:
         job = self._client.send(request)
@@ -249,6 +258,7 @@ class Session:
         self.warnings = list(event.data.warnings)
         self.log.extend(event.data.warnings)
         if not first:
+            self._start_over()
             return
         if event.outline.quantized_groups:
             self.history = History(self._as_opened(event.outline))
@@ -280,6 +290,31 @@ class Session:
         self.notice = f"Resumed: {self._name(self.config)}, {count} {'change' if count == 1 else 'changes'}."
         if saved.note:
             self.warnings.append(saved.note)
+        self._saved_sha256 = saved.sha256
+
+    def _start_over(self) -> None:
+        """Drops all that was measured of files that have been replaced; what was chosen stays."""
+        self.warnings.append(f"{', '.join(self._replaced) or 'What was opened'}: replaced, so all is measured anew.")
+        self._replaced = ()
+        self.calibration, self.reference_metric, self.check, self.built = None, {}, None, None
+        self.runs = {name: RunRecord() for name in RUNS}
+        for known in (self.results, self.stats, self.tried, self.why):
+            known.clear()
+        if not self.searching:
+            self.finding = None
+        self._set_first_target()
+        if self.target.kind == "metric":
+            self.target = self.target.with_base(None)
+
+    def _drop_ranges(self, whose: str) -> None:
+        """Returns what was measured on something else to the calibrated ranges, in every config of the history."""
+        dropped = [one for one in self.config.ranges.values() if one.method in METHODS]
+        self.history.map(lambda config: config.without_ranges(METHODS))
+        self.names = {config.without_ranges(METHODS): name for config, name in self.names.items()}
+        self._name(self.config)
+        if dropped:
+            self.warnings.append(f"{len(dropped)} range{'s' * (len(dropped) != 1)} measured on {whose} "
+                                 "are taken back: r chooses anew.")
 
     def _read_config(self) -> None:
         """Starts from the config file that was named; what was resumed can be had back by undo."""
@@ -288,7 +323,8 @@ class Session:
         self._name(self.config)
         self.warnings.extend(loaded.warnings)
         if loaded.ranges and not loaded.stale_ranges:
-            self._ask(m.UseRanges(Calibration(loaded.method, loaded.samples, loaded.data_sha256, loaded.ranges)))
+            self._given = Calibration(loaded.method, loaded.samples, loaded.data_sha256, loaded.ranges)
+            self._ask(m.UseRanges(self._given))
         if not self._target_text and loaded.tolerance:
             self._target_text = loaded.tolerance.partition(TOLERANCES)[0]
             self._set_first_target()
@@ -307,9 +343,23 @@ class Session:
         self.builder = event.builder
 
     def _on_hashed(self, event: m.Hashed) -> None:
-        first, self.sha256 = not self.sha256, event.sha256
-        if first and self.config_path is not None:
+        before, self.source = self.source, event.source
+        if before is not None:
+            self._take_over(before)
+            return
+        if self._saved_sha256 not in ("", self.sha256):
+            self._drop_ranges("other weights, in the session resumed,")
+        if self.config_path is not None:
             self._read_config()
+
+    def _take_over(self, before: m.Source) -> None:
+        """Keeps of the ranges that were chosen what still holds after something was replaced."""
+        changed = self.source.files.differing(before.files)
+        same = (self.source.sha256, self.source.data_sha256) == (before.sha256, before.data_sha256)
+        if not same or any(not name.endswith(".py") for name in changed):
+            self._drop_ranges("what was replaced")
+        if self._given is not None and self.calibration is None and self.source.sha256 == before.sha256:
+            self._ask(m.UseRanges(self._given))
 
     def _on_calibrated(self, event: m.Calibrated) -> None:
         self.calibration = event.calibration
@@ -420,6 +470,15 @@ class Session:
     def _on_failed(self, event: m.Failed) -> None:
         self._end(event.job)
         self._show(event)
+
+    def _on_replaced(self, event: m.Replaced) -> None:
+        """Opens anew what has been replaced; a command ends there."""
+        self._end(event.job)
+        if not self.automatic:
+            self._show(event)
+        elif not any(isinstance(request, m.Open) for request in self._jobs.values()):
+            self._replaced = event.files
+            self._ask(m.Open(self.options, structure=self.outline.structure_sha256))
 
     def _show(self, failure: m.Failed) -> None:
         self.error = failure
@@ -671,6 +730,9 @@ class Session:
                     raise InputError(f"{other} exists", "it is written beside the other", "Choose another name, or "
                                      "overwrite it.")
         network = open_network(self.options.model)
+        if self.source is not None and (changed := self.source.files.replaced()):
+            raise InputError(f"{', '.join(changed)}: replaced after it was read",
+                             "the ranges and figures here are of what it was", "f5 measures it anew.")
         shapes = parse_shapes(self.options.shapes, network.inputs) if self.options.shapes else {}
         written = production.write(kind, path, network, self.config,
                                    self.calibration.ranges if self.calibration else {}, shapes=shapes)
@@ -711,7 +773,8 @@ class Session:
         if self.outline is None or not self.automatic:
             return
         self._store.save(self.outline.structure_sha256,
-                         Saved.of(self.outline, self.history, self.names, self._target_text or ""))
+                         Saved.of(self.outline, self.history, self.names, self._target_text or "",
+                                  self.sha256 or self._saved_sha256))
 
 
 def evidence_record(evidence: Mapping[str, Verdict | EngineResult]) -> dict:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from trt_tui.core.calibration import METHODS
 from trt_tui.core.files import write_atomic
 from trt_tui.core.precision import FLOATS, OFFERED, Choice, Precision, PrecisionConfig, RangeChoice
 from trt_tui.errors import InputError
@@ -271,7 +272,9 @@ class _Reader:
                 here = sha256()
                 stale = bool(here) and here != written
             if stale:
-                self.warnings.append(f"{self.file}: its ranges were measured on other weights; calibrate again.")
+                config = config.without_ranges(METHODS)
+                self.warnings.append(f"{self.file}: its ranges were measured on other weights; they are left out, "
+                                     "calibrate again.")
         samples = calibration.get("samples", 0)
         return LoadedConfig(
             config, ranges, self._text(calibration, "method", "calibration."),

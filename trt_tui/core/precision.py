@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from types import MappingProxyType
@@ -148,6 +148,11 @@ class PrecisionConfig:
             ranges[tensor] = choice
         return replace(self, ranges=ranges)
 
+    def without_ranges(self, methods: Iterable[str]) -> PrecisionConfig:
+        """Returns the tensors whose ranges some methods measured to the calibrated ones."""
+        methods = set(methods)
+        return replace(self, ranges={name: one for name, one in self.ranges.items() if one.method not in methods})
+
     def raised(self, network: Network) -> tuple[str, ...]:
         """Names of the groups that run in a higher precision than the defaults give them, in network order."""
         return tuple(
@@ -221,6 +226,11 @@ class History:
         self._past.append(self.current)
         self.current = self._future.pop()
         return True
+
+    def map(self, change: Callable[[PrecisionConfig], PrecisionConfig]) -> None:
+        """Changes every config in place, without a step that could be undone."""
+        self._past, self._future = [change(one) for one in self._past], [change(one) for one in self._future]
+        self.current = change(self.current)
 
     def snapshot(self) -> tuple[list[PrecisionConfig], PrecisionConfig, list[PrecisionConfig]]:
         """Past (oldest first), current, and future (the next redo last)."""

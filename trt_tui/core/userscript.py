@@ -14,6 +14,9 @@ from typing import Any
 
 from trt_tui.errors import InputError, TrtTuiError
 
+_imported: dict[Path, set[str]] = {}
+"""Modules of a folder that scripts in it have imported, by folder."""
+
 _SPEC = re.compile(r"(?P<path>.+\.py)(?::(?P<function>[^:/\\]+))?")
 
 
@@ -23,11 +26,27 @@ def split_spec(spec: str) -> tuple[Path, str | None] | None:
     return (Path(match["path"]), match["function"]) if match else None
 
 
+def script_files(path: str | Path) -> tuple[Path, ...]:
+    """A script and what has been imported from its folder so far, by it or by another script there."""
+    path = Path(path).resolve()
+    modules = (sys.modules.get(name) for name in sorted(_imported.get(path.parent, ())))
+    return (path, *(Path(module.__file__) for module in modules if getattr(module, "__file__", None)))
+
+
+def _is_own(name: str, folder: Path) -> bool:
+    """Whether a module lies in a script's folder, installed packages aside."""
+    file = getattr(sys.modules.get(name), "__file__", None)
+    if not file or name == "trt_tui" or name.startswith("trt_tui."):
+        return False
+    inside = Path(file).is_relative_to(folder)
+    return inside and not {"site-packages", "dist-packages"} & set(Path(file).relative_to(folder).parts)
+
+
 class UserFunction:
     """A function of the user's Python file.
 
-    The file is executed when this object is made, with its own folder first on ``sys.path``. What it prints goes to
-    stderr, since stdout carries data.
+    The file is executed when this object is made, with its own folder first on ``sys.path``, and what it imports from
+    there is imported anew. What it prints goes to stderr, since stdout carries data.
 
     Args:
         path: The Python file.
@@ -46,6 +65,8 @@ class UserFunction:
         module_spec = importlib.util.spec_from_file_location(f"trt_tui_user_{self.path.stem}_{digest}", self.path)
         module = importlib.util.module_from_spec(module_spec)
         sys.modules[module_spec.name] = module
+        for imported in _imported.pop(self.path.parent, ()):
+            sys.modules.pop(imported, None)
         with self._guard(f"{self.path.name} cannot be loaded"):
             module_spec.loader.exec_module(module)
         function = getattr(module, name, None)
@@ -100,7 +121,7 @@ class UserFunction:
 
     @contextlib.contextmanager
     def _guard(self, title: str) -> Iterator[None]:
-        folder = str(self.path.parent)
+        folder, before = str(self.path.parent), set(sys.modules)
         sys.path.insert(0, folder)
         try:
             with contextlib.redirect_stdout(sys.stderr):
@@ -112,6 +133,8 @@ class UserFunction:
         finally:
             if folder in sys.path:
                 sys.path.remove(folder)
+            _imported.setdefault(self.path.parent, set()).update(
+                name for name in set(sys.modules) - before if _is_own(name, self.path.parent))
 
     def _describe(self, error: BaseException) -> str:
         """The exception with the deepest line of the user's file that it went through."""

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from trt_tui.core.calibration import Calibration, TensorStats
 from trt_tui.core.comparison import EngineResult, GroupErrors, Share, Verdict
+from trt_tui.core.inputs import Inputs
 from trt_tui.core.judge import Judged
 from trt_tui.core.network import Outline
 from trt_tui.core.precision import Precision, PrecisionConfig
@@ -43,14 +44,30 @@ class Options:
     optimization_level: int | None = None
 
 
+@dataclass(frozen=True)
+class Source:
+    """What figures are of: the network, the data, and the files that were read for them."""
+
+    sha256: str
+    data_sha256: str
+    files: Inputs
+
+
 # -- requests ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Open:
-    """Open the network, the data and the backend; answered by `Opened`."""
+    """Open the network, the data and the backend; answered by `Opened`.
+
+    Attributes:
+        known: What an earlier process had opened: what is asked next is answered only where it is still the same.
+        structure: Refuse a network of another structure; "" takes any.
+    """
 
     options: Options
+    known: Source | None = None
+    structure: str = ""
 
 
 @dataclass(frozen=True)
@@ -238,9 +255,9 @@ class Opened(Event):
 
 @dataclass(frozen=True)
 class Hashed(Event):
-    """The SHA-256 of the file and its external data (slow for big files, so it comes later)."""
+    """What was opened, with the SHA-256 of the file and its external data (slow for big files, so it comes later)."""
 
-    sha256: str
+    source: Source
 
 
 @dataclass(frozen=True)
@@ -413,6 +430,13 @@ class Failed(Event):
     next_step: str = ""
     exit_code: int = 2
     detail: str = ""
+
+
+@dataclass(frozen=True)
+class Replaced(Failed):
+    """The job ended because what was opened has been replaced since; ``files`` have to be opened again."""
+
+    files: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

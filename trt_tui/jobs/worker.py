@@ -34,6 +34,7 @@ from trt_tui.core.analysis import Analysis, Impact, Partial
 from trt_tui.core.calibration import METHODS, Calibration, calibrate, collect_stats, match_cache, read_cache
 from trt_tui.core.comparison import EngineResult, GroupErrors, Share, Verdict
 from trt_tui.core.files import clear_scratch, write_atomic
+from trt_tui.core.inputs import Inputs, data_files, stamp
 from trt_tui.core.judge import Judged, judged_outputs
 from trt_tui.core.metric import Metric, load_metric
 from trt_tui.core.network import Group, Network, open_network
@@ -41,6 +42,7 @@ from trt_tui.core.precision import Precision, PrecisionConfig, RangeChoice, step
 from trt_tui.core.preview import preview
 from trt_tui.core.runner import Backend, BuildSettings, EngineBackend
 from trt_tui.core.samples import DataSets, ShapeRange, load_samples, parse_shapes, split
+from trt_tui.core.userscript import script_files, split_spec
 from trt_tui.errors import BackendUnavailableError, CancelledError, InputError, TrtTuiError
 from trt_tui.jobs import messages as m
 from trt_tui.jobs.building import Plan, build_and_judge, profile_of, run_typed, runs_here
@@ -51,6 +53,9 @@ from trt_tui.jobs.searching import Bench, SearchJob, check_words, run_check
 from trt_tui.target import Target, parse_target
 
 T = TypeVar("T")
+
+LOOKS_S = 1.0
+"""How often it is looked whether what was opened is still there, within a job."""
 
 REPORT_S = 0.1
 """Least time between two reports of one kind."""
@@ -105,6 +110,10 @@ def _first_urgency(request: m.Request) -> Urgency:
     return _FIRST_STEP.get(type(request), Urgency.OPENING)
 
 
+class _ReplacedError(InputError):
+    """What was opened has been replaced since."""
+
+
 class _GiveWay(Exception):
     """Something more urgent waits; the task starts again after it."""
 
@@ -130,6 +139,10 @@ class Worker:
         self.judged: tuple[Judged, ...] = ()
         self.feeds: list[int] = []
         self.failure: TrtTuiError | None = None
+        self.inputs = Inputs()
+        self.known: m.Source | None = None
+        self.replaced: tuple[str, ...] = ()
+        self.looked = 0.0
         self.sha256 = ""
         self.data_sha256 = ""
         self.calibration: Calibration | None = None
@@ -186,6 +199,8 @@ class Worker:
         try:
             if task.steps is None:
                 task.steps = self._steps(task.job, task.request)
+            elif not isinstance(task.request, m.Open):
+                self._check_inputs(LOOKS_S)
             following = next(task.steps)
             task.waits = following if isinstance(following, Wait) else None
             if task.waits is None:
@@ -198,6 +213,9 @@ class Worker:
             return
         except CancelledError:
             ending = m.Cancelled(task.job)
+        except _ReplacedError as error:
+            ending = m.Replaced(task.job, error.title, error.cause, error.next_step, int(error.exit_code),
+                                files=tuple(Path(name).name for name in self.replaced))
         except TrtTuiError as error:
             if isinstance(task.request, m.Open):
                 self.failure = error
@@ -217,6 +235,8 @@ class Worker:
         self.tasks.remove(task)
         if task.steps is not None:
             task.steps.close()
+        if self.network is not None:
+            self.inputs |= Inputs.of(self._metric_files())  # some of it may have been imported by this job
         self._send(ending)
 
     def _send(self, event: m.Event) -> None:
@@ -257,12 +277,13 @@ class Worker:
 
     def _steps(self, job: int, request: m.Request) -> Steps:
         if isinstance(request, m.Open):
-            yield from self._open(job, request.options)
+            yield from self._open(job, request)
             return
         if self.network is None:
             raise self.failure or InputError("no network is open", "opening it was stopped", "Open it again.")
         if not self.sha256:
             yield from self._identify(job)
+        self._check_inputs()
         match request:
             case m.Calibrate():
                 self._calibrate(job, request.method)
@@ -284,13 +305,35 @@ class Worker:
             case m.Search():
                 yield from self._search(job, request)
 
-    def _open(self, job: int, options: m.Options) -> Steps:
-        self.options = options
+    def _check_inputs(self, since: float = 0.0) -> None:
+        """Refuses to go on where a file that was read is another one now; not looked at twice within ``since`` seconds.
+
+        Raises:
+            InputError: it is, or was found so before.
+        """
+        now = time.monotonic()
+        if not self.replaced and now - self.looked >= since:
+            self.looked = now
+            self.replaced = self.inputs.replaced()
+        if self.replaced:
+            names = ", ".join(Path(name).name for name in self.replaced)
+            raise _ReplacedError(f"{names}: replaced after it was read", "figures of both would stand together",
+                                 "Run the command again.")
+
+    def _open(self, job: int, request: m.Open) -> Steps:
+        options = self.options = request.options
+        inputs = Inputs.of((options.model, *([options.calib_cache] if options.calib_cache is not None else ()),
+                            *data_files(options.data), *data_files(options.calib_data), *self._metric_files()))
         self._send(m.Progress(job, "reading the network", 0, 0))
         first_look = preview(options.model) if self.network is None else None
         if first_look is not None:
             self._send(m.Previewed(job, first_look))
         network = open_network(options.model)
+        inputs |= Inputs.of(network.external_files)
+        if request.structure and network.structure_sha256 != request.structure:
+            self.network = None
+            raise InputError(f"{options.model} is another network now", "its structure changed since it was opened",
+                             "Quit, and open it anew; the figures shown are those of the network as it was.")
         yield Urgency.OPENING
         backend = get_backend()
         shapes = parse_shapes(options.shapes, network.inputs) if options.shapes else {}
@@ -313,6 +356,8 @@ class Worker:
         self.judged = judged
         self.plan = self._plan(shapes)
         self.calibration = self.failure = None
+        self.inputs, self.replaced, self.known = inputs | Inputs.of(self._metric_files()), (), request.known
+        self.other_ranges.clear()
         self.sha256 = self.data_sha256 = ""
         self.feeds = self._chosen_feeds(options.whatif_samples)
         for analysis in self.analyses.values():
@@ -337,6 +382,20 @@ class Worker:
                 self.builder.name, self.builder.version, self.builder.device,
                 runs_here(self.builder, self.plan.settings), self.builder.capabilities.reports_progress)))
         yield from self._identify(job)
+
+    def _differing(self, known: m.Source) -> tuple[str, ...]:
+        """What is not as it was when an earlier process opened it."""
+        changed = self.inputs.differing(known.files)
+        if self.sha256 != known.sha256:
+            changed = (*changed, self.options.model)
+        if self.data_sha256 != known.data_sha256:
+            changed = (*changed, self.options.data or "the samples")
+        return tuple(dict.fromkeys(changed))
+
+    def _metric_files(self) -> tuple[str, ...]:
+        """The metric's file, and what it has imported from its folder."""
+        split = split_spec(self.options.metric) if self.options.metric else None
+        return tuple(map(str, script_files(split[0]))) if split is not None else ()
 
     def _plan(self, shapes: Mapping[str, ShapeRange]) -> Plan:
         """How engines are built here, and what other shapes they are judged at."""
@@ -376,7 +435,9 @@ class Worker:
                 labels.update(f"{name} {array.dtype} {array.shape}".encode() + array.tobytes())
         self.data_sha256 = judged.take(self.feeds).sha256() + labels.hexdigest()
         self.sha256 = sha256
-        self._send(m.Hashed(job, sha256))
+        if self.known is not None:
+            self.replaced = self._differing(self.known)
+        self._send(m.Hashed(job, m.Source(sha256, self.data_sha256, self.inputs)))
         yield Urgency.OPENING
 
     def _chosen_feeds(self, wanted: int) -> list[int]:
@@ -392,7 +453,7 @@ class Worker:
 
     def _network_sha256(self) -> str:
         files = (self.network.path, *self.network.external_files)
-        stamps = [(str(f.resolve()), f.stat().st_size, f.stat().st_mtime_ns) for f in files]
+        stamps = [(str(file.resolve()), stamp(file)) for file in files]
         key = self.cache.key("sha256", stamps)
         known = self.cache.get(key, str)
         if known is None:
@@ -413,8 +474,8 @@ class Worker:
     def _metric_stamp(self) -> tuple:
         if self.metric is None:
             return ()
-        path = Path(self.options.metric.rpartition(":")[0])
-        return (self.options.metric, path.read_bytes() if path.is_file() else b"")
+        files = (Path(file) for file in self._metric_files())
+        return (self.options.metric, *(file.read_bytes() if file.is_file() else b"" for file in files))
 
     def _analysis(self, config: PrecisionConfig) -> Analysis:
         """The loaded simulation that offers what a config asks for; one is kept at a time."""

@@ -191,6 +191,9 @@ class MainScreen(Screen):
             self._phase = f"built {known.config_name(self.session, event.config)}"
             self.last_word = f"✓ {self._phase}"
             self.say(self._told(event.result), "")
+        elif isinstance(event, messages.Replaced):
+            self.last_word = event.title
+            self._stale_figures = True
         elif isinstance(event, messages.Failed):
             self._fail(event, event.title, event.cause, event.next_step)
         elif isinstance(event, messages.Died):
@@ -267,7 +270,7 @@ class MainScreen(Screen):
         outline = self.session.outline or self.session.preview
         if outline is None or self.model is not None and self.model.outline is outline:
             return
-        self.model = TreeModel(outline)
+        self.model, self._looked = TreeModel(outline), None
         self.figures = self._rows = self.matches = None
         self.opened = self.model.first_open()
         self.set_class(self.model.blocks is not None, "-repeats")

@@ -1,0 +1,230 @@
+"""Files that are replaced while a network is open: figures of what was and of what is never stand together"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import pytest
+
+from tests import networks
+from tests.driven import DrivenSession, DrivenWorker, isolate, save_mlp
+from trt_tui.core.config_file import read_config
+from trt_tui.core.inputs import Inputs, data_files
+from trt_tui.core.metric import load_metric
+from trt_tui.core.network import open_network
+from trt_tui.core.precision import Precision, PrecisionConfig, RangeChoice
+from trt_tui.core.userscript import script_files
+from trt_tui.errors import InputError
+from trt_tui.jobs import messages as m
+
+INT8 = PrecisionConfig.uniform(Precision.INT8)
+
+
+@pytest.fixture(autouse=True)
+def _isolated(monkeypatch, tmp_path):
+    isolate(monkeypatch, tmp_path)
+
+
+@pytest.fixture
+def driven(tmp_path):
+    sessions = []
+
+    def make(options, **arguments):
+        made = DrivenSession(options, tmp_path, **arguments)
+        sessions.append(made)
+        made.start()
+        made.until_idle()
+        assert made.error is None, made.error
+        return made
+
+    yield make
+    for made in sessions:
+        made.close()
+
+
+def retrain(options, scale=3.0):
+    """The same structure with weights that need other ranges."""
+    network = networks.mlp(7)
+    for tensor in network.graph.initializer:
+        array = onnx.numpy_helper.to_array(tensor)
+        if array.dtype == np.float32:
+            tensor.CopyFrom(onnx.numpy_helper.from_array(array * scale, tensor.name))
+    onnx.save(network, options.model)
+
+
+def other_samples(options):
+    np.savez(options.data, x=5 * np.random.default_rng(5).standard_normal((16, 16), dtype=np.float32))
+
+
+@pytest.mark.parametrize(("change", "killed"), [(retrain, False), (retrain, True), (other_samples, False)])
+def test_all_is_measured_anew_where_network_or_data_were_replaced(driven, tmp_path, change, killed):
+    options = save_mlp(tmp_path)
+    session = driven(options)
+    before, ranges, old = session.runs["int8"].verdict, session.calibration.ranges, session.source
+    tensor = session.outline.groups[0].activations()[0].tensor
+    session.set_config(session.config.with_range(tensor, RangeChoice(0.5, "entropy")))
+    session.until_idle()
+    change(options)
+    if killed:
+        os.kill(session.child_pid, signal.SIGKILL)
+        session.until_type(m.Died)
+        session.error = None
+    session.toggle([session.outline.groups[1]])
+    session.until_idle()
+    assert session.error is None
+    assert session.source != old and session.calibration.ranges != ranges
+    assert not session.config.ranges and session.config.groups, "ranges are of what was; the raised layer stays"
+    name = os.path.basename(options.model if change is retrain else options.data)
+    assert any(name in text and "replaced" in text for text in session.warnings)
+    fresh = driven(options, resume=False)
+    for run in ("fp16", "int8"):
+        assert session.runs[run].verdict == fresh.runs[run].verdict
+    assert fresh.runs["int8"].verdict != before
+    assert session.results.keys() <= {session.config, *session.run_configs().values()}
+
+
+def test_a_command_ends_where_a_file_was_replaced(tmp_path):
+    options = save_mlp(tmp_path)
+    session = DrivenSession(options, tmp_path, automatic=False)
+    try:
+        session.start()
+        session.until_idle()
+        retrain(options)
+        session.compare()
+        session.until_idle()
+        assert isinstance(session.error, m.Replaced) and "mlp.onnx" in session.error.title
+        assert session.runs["int8"].verdict is None
+    finally:
+        session.close()
+
+
+def test_another_network_in_its_place_is_refused_and_the_figures_stay(driven, tmp_path):
+    options = save_mlp(tmp_path)
+    session = driven(options)
+    before = session.runs["int8"].verdict
+    onnx.save(networks.small_resnet(), options.model)
+    for _ in range(2):
+        session.compare()
+        session.until_idle()
+        assert "another network" in session.error.title
+        assert session.runs["int8"].verdict is before
+
+
+def test_a_file_that_was_only_touched_shows_the_same_figures(driven, tmp_path):
+    options = save_mlp(tmp_path)
+    session = driven(options)
+    before = session.runs["int8"].verdict
+    os.utime(options.model, ns=(1, 1))
+    session.compare()
+    session.until_idle()
+    assert session.error is None and session.runs["int8"].verdict == before
+
+
+def test_an_export_takes_no_ranges_of_other_weights(driven, tmp_path):
+    options = save_mlp(tmp_path)
+    session = driven(options)
+    retrain(options)
+    with pytest.raises(InputError, match="replaced"):
+        session.export("onnx", tmp_path / "out.onnx")
+    assert not (tmp_path / "out.onnx").exists()
+    session.compare()
+    session.until_idle()
+    session.export("onnx", tmp_path / "out.onnx")
+
+
+def test_a_session_resumed_on_other_weights_leaves_out_what_was_measured(driven, tmp_path):
+    options = save_mlp(tmp_path)
+    first = driven(options)
+    tensors = [site.tensor for group in first.outline.groups for site in group.activations()]
+    config = first.config.with_range(tensors[0], RangeChoice(0.5, "entropy"))
+    first.set_config(config.with_range(tensors[1], RangeChoice(0.5, "user")))
+    first.until_idle()
+    first.close()
+    retrain(options)
+    second = driven(options)
+    assert list(second.config.ranges) == [tensors[1]]
+    assert any("other weights" in text for text in second.warnings)
+
+
+def test_a_config_for_other_weights_leaves_out_the_ranges_measured_on_them(driven, tmp_path):
+    options = save_mlp(tmp_path)
+    first = driven(options)
+    tensors = [site.tensor for group in first.outline.groups for site in group.activations()]
+    config = first.config.with_range(tensors[0], RangeChoice(0.5, "entropy"))
+    first.set_config(config.with_range(tensors[1], RangeChoice(0.5, "user")))
+    first.export("precision.json", tmp_path / "precision.json")
+    retrain(options)
+    loaded = read_config(tmp_path / "precision.json", open_network(options.model))
+    assert loaded.stale_ranges and list(loaded.config.ranges) == [tensors[1]]
+    assert any("left out" in text for text in loaded.warnings)
+
+
+def test_weights_beside_the_network_are_watched_too(tmp_path):
+    options = save_mlp(tmp_path)
+    onnx.save(networks.mlp(), options.model, save_as_external_data=True, location="w.bin", size_threshold=0)
+    worker = DrivenWorker(tmp_path)
+    worker.answer(m.Open(options))
+    data = bytearray((tmp_path / "w.bin").read_bytes())
+    data[3] ^= 1
+    (tmp_path / "w.bin").write_bytes(data)
+    ended = worker.answer(m.Compare({"int8": INT8}, layers=False))[-1]
+    assert isinstance(ended, m.Replaced) and ended.files == ("w.bin",)
+
+
+def test_a_replacement_in_the_middle_of_a_job_ends_it(tmp_path, monkeypatch):
+    options = save_mlp(tmp_path)
+    monkeypatch.setattr("trt_tui.jobs.worker.LOOKS_S", 0.0)
+    worker = DrivenWorker(tmp_path)
+    worker.answer(m.Open(options))
+    worker.wire.on_event = lambda event: retrain(options) if isinstance(event, m.VerdictMeasured) else None
+    events = worker.answer(m.Compare({"int8": INT8}, layers=False))
+    assert isinstance(events[-1], m.Replaced)
+    assert sum(isinstance(event, m.VerdictMeasured) for event in events) == 1
+
+
+METRIC = "def score(outputs, labels):\n    import helper\n    return helper.VALUE\n"
+
+
+def test_what_a_metric_imports_belongs_to_it(tmp_path):
+    options = save_mlp(tmp_path)
+    np.savez(options.data, x=np.load(options.data)["x"], y=np.zeros(16))
+    (tmp_path / "metric.py").write_text("import other\n" + METRIC)
+    (tmp_path / "other.py").write_text("")
+    (tmp_path / "helper.py").write_text("VALUE = 0.25\n")
+    options = replace(options, metric=f"{tmp_path / 'metric.py'}:score")
+
+    def measured(worker):
+        worker.answer(m.Open(options))
+        events = worker.answer(m.Compare({"int8": INT8}, layers=False))
+        return [event.metric["metric.py:score"] for event in events if isinstance(event, m.ReferenceMeasured)][-1]
+
+    worker = DrivenWorker(tmp_path)
+    assert measured(worker) == 0.25
+    assert {file.name for file in script_files(tmp_path / "metric.py")} == {"metric.py", "other.py", "helper.py"}
+    shutil.rmtree(tmp_path / "__pycache__", ignore_errors=True)
+    (tmp_path / "helper.py").write_text("VALUE = 0.75 \n")
+    ended = worker.answer(m.Compare({"int8": INT8}, layers=False))[-1]
+    assert isinstance(ended, m.Replaced) and ended.files == ("helper.py",)
+    assert measured(worker) == 0.75, "imported anew, and not taken from what was kept"
+
+
+def test_installed_packages_and_this_program_are_no_part_of_a_script(tmp_path):
+    (tmp_path / "metric.py").write_text("import numpy, json, trt_tui.core.metrics\ndef score(a, b):\n    return 1.0\n")
+    load_metric(f"{tmp_path / 'metric.py'}:score")
+    assert script_files(tmp_path / "metric.py") == (tmp_path / "metric.py",)
+
+
+def test_only_what_of_a_folder_is_read_is_watched(tmp_path):
+    for name in ("a.npz", "b.json", "notes.txt"):
+        (tmp_path / name).write_bytes(b"1")
+    assert [os.path.basename(one) for one in data_files(str(tmp_path))] == ["a.npz", "b.json"]
+    inputs = Inputs.of([*data_files(str(tmp_path)), tmp_path / "absent"])
+    (tmp_path / "notes.txt").write_bytes(b"22")
+    assert inputs.replaced() == ()
+    (tmp_path / "a.npz").unlink()
+    assert [os.path.basename(one) for one in inputs.replaced()] == ["a.npz"]
