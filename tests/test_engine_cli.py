@@ -215,8 +215,8 @@ def test_doctor_says_what_tensorrt_can_do_here(release, fault, lines) -> None:
 
 
 @pytest.mark.parametrize(("kind", "files"), [
-    ("trtexec", {"out.sh", "out.typed.onnx", "out.base.onnx", "out.cache"}),
-    ("polygraphy", {"out.sh", "out.base.onnx", "out.cache"}), ("modelopt", {"out.sh"})])
+    ("trtexec", {"out.sh", "out.sh.typed.onnx", "out.sh.base.onnx", "out.sh.cache"}),
+    ("polygraphy", {"out.sh", "out.sh.base.onnx", "out.sh.cache"}), ("modelopt", {"out.sh"})])
 def test_export_writes_what_the_tool_needs(run, mlp, config, tmp_path, kind, files) -> None:
     folder = tmp_path / "exported"
     folder.mkdir()
@@ -227,7 +227,8 @@ def test_export_writes_what_the_tool_needs(run, mlp, config, tmp_path, kind, fil
     assert {Path(line).name for line in out.splitlines()} == files
     text = (folder / "out.sh").read_text()
     if kind == "trtexec":
-        assert "--noTF32" in text and "--optShapes=x:4x16" in text and "--onnx=out.typed.onnx" in text
+        assert "--noTF32" in text and "--optShapes=x:4x16" in text and "--onnx=out.sh.typed.onnx" in text
+        assert "#   sh out.sh 11" in text
     elif kind == "modelopt":
         exclusions = json.loads(text)
         assert "/fc1/Gemm" in json.dumps(exclusions).replace("\\\\", "")

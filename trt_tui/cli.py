@@ -299,7 +299,7 @@ def search(model: str, config_path: str | None, force: bool, target: str | None,
         raise InputError("stdout takes one thing", "both -o and --markdown are -", "Write one of them to a file.")
     for text in tolerances:
         parse_target(text)
-    _check_places(model, arguments, config_path, output, markdown_path)
+    _check_places(model, arguments, config_path, output, markdown_path, rewrites_config=True)
     request = Search(PrecisionConfig(), tolerances, method, Precision(higher), presets, sticky, not no_ranges,
                      max_raised, max_latency, max_builds, check)
     with search_session(_options(model, 0, arguments), config_path, force,
@@ -328,27 +328,39 @@ def search(model: str, config_path: str | None, force: bool, target: str | None,
             sys.exit(int(ExitCode.TOLERANCE_NOT_MET))
 
 
-def _check_places(model: str, arguments: dict[str, Any], config_path: str | None, *paths: str | None) -> None:
+def _check_places(model: str, arguments: dict[str, Any], config_path: str | None, *paths: str | None,
+                  kind: str = "", rewrites_config: bool = False) -> None:
     """Refuses places that cannot be written, or hold what is read, before anything is measured for them.
 
-    A config that is read may be written again.
+    Args:
+        paths: What is written; None and - are no files.
+        kind: The format that the first of them is written in: it may consist of files beside it too.
+        rewrites_config: Whether the config that is read may be written again.
     """
-    metric = (arguments.get("metric") or "").rpartition(":")[0]
-    read = [one for one in (model, arguments.get("data"), arguments.get("calib_data"), arguments.get("calib_cache"),
-                            metric) if one and Path(one).is_file()]
+    from trt_tui.core.files import is_special
+    from trt_tui.core.places import files_read, refuse_over
+
+    read = files_read(model, arguments.get("data"), arguments.get("calib_data"), arguments.get("calib_cache"),
+                      arguments.get("metric"))
+    config = files_read(model, config_path)
     written = [path for path in paths if path not in (None, "-")]
+    beside = _beside(kind, written[0]) if kind else []
     timings = [arguments["timing_cache"]] if arguments.get("timing_cache") else []
-    for place, path in enumerate((*written, *timings)):
-        others = read + ([config_path] if config_path and place >= len(written) else [])
-        for other in others:
-            if os.path.exists(path) and os.path.samefile(path, other):
-                raise InputError(f"{path} is read from", f"writing it would lose {other}", "Choose another name.")
-    places = [os.path.realpath(path) for path in (*written, *timings)]
+    refuse_over([*written, *beside], read if rewrites_config else read + config, model)
+    refuse_over(timings, read + config, model)
+    everything = (*written, *beside, *timings)
+    places = [os.path.realpath(path) for path in everything if not is_special(path)]
     if len(set(places)) < len(places):
-        raise InputError("one file cannot hold two things", f"{', '.join((*written, *timings))} are asked for",
+        raise InputError("one file cannot hold two things", f"{', '.join(everything)} are asked for",
                          "Give each a name of its own.")
-    for path in written:
+    for path in (*written, *beside):
         _check_place(path)
+
+
+def _beside(kind: str, path: str) -> list[str]:
+    from trt_tui.core.exporters import production
+
+    return [str(one) for one in production.companions(kind, Path(path)).values()]
 
 
 def _check_place(path: str) -> None:
@@ -432,7 +444,7 @@ def _trtexec_lines(network, config, ranges, options, output: Path) -> list[str]:
 
     from trt_tui.core.exporters.production import files_beside, trtexec_lines
 
-    script = f"{output.name.partition('.')[0]}.sh"
+    script = f"{output.name}.sh"
     told = [f"The same config with trtexec (`trt-tui export --format trtexec -o {script}` writes the files it names):"]
     try:
         files = replace(files_beside("trtexec", output.with_name(script)), engine=output.name)
@@ -482,7 +494,7 @@ def export(model: str, config_path: str | None, force: bool, precision: str | No
     from trt_tui.report import config_markdown
 
     _check_one("export", config_path, precision)
-    _check_places(model, arguments, config_path, output)
+    _check_places(model, arguments, config_path, output, kind=kind)
     options = _options(model, 0, arguments)
     network, config, ranges, warnings = load_config(options, config_path, precision, force)
     for warning in warnings:

@@ -22,6 +22,7 @@ from trt_tui.core.exporters.markdown import comparison_markdown
 from trt_tui.core.files import write_atomic
 from trt_tui.core.judge import Judged
 from trt_tui.core.network import Group, Outline, open_network
+from trt_tui.core.places import files_read, refuse_over
 from trt_tui.core.precision import History, Precision, PrecisionConfig, RangeChoice, step
 from trt_tui.core.record import comparison_record, engine_record, verdict_record
 from trt_tui.core.samples import parse_shapes
@@ -628,10 +629,11 @@ class Session:
         """Builds a config's engine and writes it to a file, without judging it.
 
         Raises:
-            InputError: a build is going on.
+            InputError: a build is going on, or something is read from that file.
         """
         if self.building:
             raise InputError("a build is going on", "", "x stops it.")
+        self._refuse_what_is_read([path], self.config_path)
         self._ask(m.WriteEngine(config, str(path), quick))
 
     def use_ranges(self, calibration: Calibration) -> None:
@@ -718,6 +720,8 @@ class Session:
         path = Path(path).expanduser()
         if path.exists() and not overwrite:
             raise InputError(f"{path} exists", "", "Choose another name, or overwrite it.")
+        self._refuse_what_is_read([path, *production.companions(kind, path).values()],
+                                  None if kind == "precision.json" else self.config_path)
         if kind == "precision.json":
             write_atomic(path, self.precision_json())
             return f"Wrote {path}"
@@ -738,6 +742,12 @@ class Session:
                                    self.calibration.ranges if self.calibration else {}, shapes=shapes)
         beside = f" and {len(written) - 1} files beside it" if len(written) > 1 else ""
         return f"Wrote {written[0]}{beside}"
+
+    def _refuse_what_is_read(self, written: Iterable[Path], config_path: str | None) -> None:
+        options = self.options
+        read = files_read(options.model, options.data, options.calib_data, options.calib_cache, options.metric,
+                          options.timing_cache, config_path)
+        refuse_over(written, read, options.model)
 
     def precision_json(self) -> str:
         """The text of precision.json: the config with ranges, tolerance and evidence."""

@@ -12,6 +12,7 @@ from trt_tui.core.exporters.onnx import export_typed
 from trt_tui.core.lowering.typed import lower_typed
 from trt_tui.core.lowering.weak import lower_weak
 from trt_tui.core.network import Network
+from trt_tui.core.places import refuse_over
 from trt_tui.core.precision import PrecisionConfig
 from trt_tui.core.scales import activation_ranges
 from trt_tui.errors import InputError
@@ -20,17 +21,19 @@ KINDS = ("onnx", "trtexec", "polygraphy", "modelopt", "calibration-cache")
 
 
 def companions(kind: str, path: Path) -> dict[str, Path]:
-    """The files beside ``path`` that a format consists of too, by role ("typed", "base", "cache")."""
+    """The files beside ``path`` that a format consists of too, by role ("typed", "base", "cache").
+
+    They are named after the whole name of ``path``, so that no two exports share one.
+    """
     roles = {"trtexec": ("typed", "base", "cache"), "polygraphy": ("base", "cache")}.get(kind, ())
     endings = {"typed": ".typed.onnx", "base": ".base.onnx", "cache": ".cache"}
-    stem = path.name.partition(".")[0]
-    return {role: path.with_name(stem + endings[role]) for role in roles}
+    return {role: path.with_name(path.name + endings[role]) for role in roles}
 
 
 def files_beside(kind: str, path: Path) -> trtexec.Files:
     """The names that a format's commands use for the files beside ``path``."""
     names = {role: one.name for role, one in companions(kind, path).items()}
-    return trtexec.Files(engine=f"{path.name.partition('.')[0]}.engine", **names)
+    return trtexec.Files(engine=f"{path.name}.engine", **names)
 
 
 def write(kind: str, path: Path, network: Network, config: PrecisionConfig, ranges: Mapping[str, float], *,
@@ -49,6 +52,7 @@ def write(kind: str, path: Path, network: Network, config: PrecisionConfig, rang
                                     "modelopt": _modelopt, "calibration-cache": _cache}
     if kind not in writers:
         raise InputError(f"unknown format {kind}", f"there are {', '.join(writers)}", "")
+    refuse_over([path, *companions(kind, path).values()], [network.path, *network.external_files])
     return writers[kind](path, network, config, ranges, shapes, effort)
 
 

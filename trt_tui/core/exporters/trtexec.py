@@ -232,20 +232,21 @@ def _ones(shape: tuple[int | str | None, ...] | None) -> tuple[int, ...]:
 # -- the script -------------------------------------------------------------------------------------------------------
 
 
-def script(lines: Iterable[Line], title: str) -> str:
-    """A POSIX shell script that runs the line it is asked for: ``sh build.sh 10|10-weak|11 [more trtexec options]``.
+def script(lines: Iterable[Line], title: str, name: str = "build.sh") -> str:
+    """A POSIX shell script that runs the line it is asked for: ``sh NAME 10|10-weak|11 [more trtexec options]``.
 
     It runs in its own folder, where the files that the lines name are expected, and takes ``$TRTEXEC`` for trtexec.
 
     Args:
         lines: See `command_lines`.
         title: What is built, for the heading.
+        name: The script's file name.
     """
     lines = tuple(lines)
     names = "|".join(line.name for line in lines)
     text = ["#!/bin/sh", f"# {visible(title)}", "# Made by trt-tui. Usage:", "#"]
     width = max(len(line.name) for line in lines)
-    text += [f"#   sh build.sh {line.name:<{width}}   {line.release}" for line in lines]
+    text += [f"#   sh {visible(shlex.quote(name))} {line.name:<{width}}   {line.release}" for line in lines]
     text += ["#", "# Further arguments are passed on to trtexec. TRTEXEC names another trtexec.", "set -eu",
              'cd -- "$(dirname -- "$0")"', "trtexec=${TRTEXEC:-trtexec}",
              'release=${1:-}', '[ "$#" -eq 0 ] || shift', "", 'case "$release" in']
@@ -267,4 +268,4 @@ def write_script(path: Path | str, lines: Iterable[Line], title: str) -> None:
     Raises:
         InputError: the file cannot be written.
     """
-    write_atomic(path, script(lines, title))
+    write_atomic(path, script(lines, title, Path(path).name))
