@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from trt_tui.core import samples as module
+from trt_tui.core import stored
 from trt_tui.core.runner import TensorInfo
 from trt_tui.core.samples import ShapeRange, load_samples, parse_shapes, split
 from trt_tui.errors import InputError
@@ -49,7 +50,7 @@ def message(error):
 @pytest.mark.parametrize("compress", [False, True])
 @pytest.mark.parametrize("in_memory", [1 << 20, 0])
 def test_static_batch_is_cut(tmp_path, monkeypatch, compress, in_memory):
-    monkeypatch.setattr(module, "_IN_MEMORY", in_memory)
+    monkeypatch.setattr(stored, "IN_MEMORY", in_memory)
     labels = np.arange(6) * 10
     fortran = np.asfortranarray(rows(6))
     samples = load_samples(save(tmp_path / "a.npz", compress, x=fortran, y=labels), STATIC)
@@ -62,7 +63,7 @@ def test_static_batch_is_cut(tmp_path, monkeypatch, compress, in_memory):
 
 
 def test_uncompressed_npz_is_memory_mapped(tmp_path):
-    part = module._npz_part(save(tmp_path / "a.npz", x=rows(4)), "a.npz")
+    part = stored.npz_part(save(tmp_path / "a.npz", x=rows(4)), "a.npz")
     assert isinstance(part.load()["x"], np.memmap)
 
 
@@ -406,7 +407,7 @@ def test_repeated_shape():
 
 @pytest.mark.parametrize("kind", ["compressed", "stored", "script", "json"])
 def test_memory_does_not_grow_with_the_samples(tmp_path, monkeypatch, kind):
-    monkeypatch.setattr(module, "_IN_MEMORY", 1 << 20)
+    monkeypatch.setattr(stored, "IN_MEMORY", 1 << 20)
     inputs = [TensorInfo("x", F32, (1, 100_000))]
     data = np.random.default_rng(0).standard_normal((40, 100_000)).astype(np.float32)  # 16 MB
     path = save(tmp_path / "a.npz", kind == "compressed", x=data)

@@ -59,3 +59,11 @@ class CancelledError(TrtTuiError):
     """The user stopped the job."""
 
     exit_code = ExitCode.CANCELLED
+
+
+def text_of(error: BaseException) -> str:
+    """What an exception says; "" where asking it raises, as an exception of a user's own may."""
+    try:
+        return str(error)
+    except Exception:
+        return ""

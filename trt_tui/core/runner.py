@@ -23,11 +23,16 @@ Dimension = int | str | None
 
 @dataclass(frozen=True)
 class TensorInfo:
-    """Name, element type and shape of one network input or output."""
+    """Name, element type and shape of one network input or output; a negative size is one that is not known."""
 
     name: str
     dtype: np.dtype
     shape: tuple[Dimension, ...] | None
+
+    def __post_init__(self) -> None:
+        if any(isinstance(size, int) and size < 0 for size in self.shape or ()):
+            known = tuple(None if isinstance(size, int) and size < 0 else size for size in self.shape)
+            object.__setattr__(self, "shape", known)
 
 
 @dataclass(frozen=True)

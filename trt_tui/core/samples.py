@@ -15,9 +15,8 @@ feeds of one batch by one rule:
   whole, unless the shared name says that it had to have the lead's rows (an error).
 - Arrays that are no input are labels: those with as many rows as the lead are cut with it, others are given whole.
 
-Nothing is held in memory but the feed asked for: uncompressed npz members are memory-mapped in place, compressed ones
-are decompressed when their file is visited (into an unnamed temporary file where they exceed 64 MiB), and the feeds of
-JSON files and scripts are kept in an unnamed temporary file.
+Nothing is held in memory but the feed asked for, see `trt_tui.core.stored`: the feeds of JSON files and scripts are
+kept in an unnamed temporary file.
 
 Element types: an array is cast to its input's type where numpy calls that safe (``uint8`` to ``float32``, ``int32`` to
 ``int64``), between floating-point types, and between integer types if the values fit. Other casts are errors.
@@ -25,28 +24,25 @@ Element types: an array is cast to its input's type where numpy calls that safe 
 
 from __future__ import annotations
 
-import base64
-import binascii
-import contextlib
 import difflib
 import hashlib
-import io
-import json
 import math
 import re
-import tempfile
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
+from trt_tui.core.inputs_json import polygraphy_feeds
 from trt_tui.core.runner import Dimension, TensorInfo
+from trt_tui.core.stored import KINDS, Member, Part, Spool, npz_part, reading, spooled_part
 from trt_tui.core.userscript import UserFunction, split_spec
 from trt_tui.errors import InputError
+from trt_tui.files import regular
 
 DEFAULT_BATCH = 8
 """Largest batch that a dynamic network is given when none is asked for."""
@@ -55,159 +51,16 @@ RANDOM_SAMPLES = 32
 MAX_SCRIPT_FEEDS = 1024
 """Most feeds taken from a script when no number of samples is asked for."""
 RANDOM_WARNING = "Random inputs: the figures say nothing about accuracy on real data"
-
-_IN_MEMORY = 64 << 20
-_KINDS = "an .npz, a folder of .npz, a Polygraphy inputs .json, or a script with load_data() (FILE.py or FILE.py:NAME)"
-
-
-# ---------------------------------------------------------------------------------------------- stored arrays, parts
+MOST_FEEDS = 1 << 22
+"""Most feeds that data may be cut into."""
+LARGEST_SIZE = (1 << 31) - 1
+"""Largest size of one dimension that ``--shapes`` takes."""
 
 
-class _Member(Protocol):
-    """One array on disk: its type and shape are known, its values are read by `load`."""
-
-    dtype: np.dtype
-    shape: tuple[int, ...]
-
-    def load(self) -> np.ndarray: ...
+# ------------------------------------------------------------------------------------------------------------- parts
 
 
-@dataclass(frozen=True)
-class _Mapped:
-    """Raw values in a file, memory-mapped on `load`."""
-
-    file: Path | IO[bytes]
-    offset: int
-    dtype: np.dtype
-    shape: tuple[int, ...]
-    fortran: bool = False
-
-    def load(self) -> np.ndarray:
-        if 0 in self.shape:
-            return np.empty(self.shape, self.dtype)
-        order = "F" if self.fortran else "C"
-        return np.memmap(self.file, self.dtype, "r", self.offset, self.shape or (1,), order).reshape(self.shape)
-
-
-@dataclass(frozen=True)
-class _Compressed:
-    """A compressed member of an npz file."""
-
-    path: Path
-    member: str
-    dtype: np.dtype
-    shape: tuple[int, ...]
-
-    def load(self) -> np.ndarray:
-        with zipfile.ZipFile(self.path) as archive, archive.open(self.member) as stream:
-            if self.dtype.itemsize * math.prod(self.shape) <= _IN_MEMORY:
-                return np.lib.format.read_array(stream, allow_pickle=False)
-            _, fortran, _ = _read_npy_header(stream)
-            return _Spool().copy(stream, self.dtype, self.shape, fortran).load()
-
-
-class _Spool:
-    """An unnamed temporary file that arrays are appended to; it goes when the last reference goes."""
-
-    def __init__(self) -> None:
-        self._file = tempfile.TemporaryFile(prefix="trt-tui-")
-
-    def put(self, array: np.ndarray) -> _Mapped:
-        raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-        return self.copy(io.BytesIO(raw.data), array.dtype, array.shape)
-
-    def copy(self, stream: IO[bytes], dtype: np.dtype, shape: tuple[int, ...], fortran: bool = False) -> _Mapped:
-        offset = self._file.seek(0, io.SEEK_END)
-        while block := stream.read(1 << 20):
-            self._file.write(block)
-        self._file.flush()
-        return _Mapped(self._file, offset, dtype, shape, fortran)
-
-
-@dataclass(frozen=True)
-class _Part:
-    """Arrays that belong together: one npz file, or one feed of a JSON file or a script."""
-
-    source: str
-    members: dict[str, _Member]
-
-    def load(self) -> dict[str, np.ndarray]:
-        with _reading(self.source):
-            return {name: member.load() for name, member in self.members.items()}
-
-
-@contextlib.contextmanager
-def _reading(source: str) -> Iterator[None]:
-    """Turns what reading a damaged or unreadable file raises into an `InputError` that names the file."""
-    try:
-        yield
-    except (
-        OSError, ValueError, EOFError, KeyError, RuntimeError, NotImplementedError, zipfile.BadZipFile, zlib.error,
-    ) as error:  # fmt: skip
-        cause = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise InputError(f"{source} cannot be read", cause, f"Give {_KINDS}.") from error
-
-
-def _read_npy_header(stream: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
-    version = np.lib.format.read_magic(stream)
-    read = np.lib.format.read_array_header_1_0 if version == (1, 0) else np.lib.format.read_array_header_2_0
-    return read(stream)
-
-
-def _npz_part(path: Path, source: str) -> _Part:
-    members: dict[str, _Member] = {}
-    with _reading(source), zipfile.ZipFile(path) as archive, path.open("rb") as file:
-        for info in archive.infolist():
-            if not info.filename.endswith(".npy"):
-                continue
-            name = info.filename[: -len(".npy")]
-            with archive.open(info) as stream:
-                shape, fortran, dtype = _read_npy_header(stream)
-            if dtype.hasobject:
-                raise InputError(
-                    f"{source}: array '{name}' holds pickled Python objects",
-                    "They are refused, since loading them can run any code.",
-                    "Save plain numeric arrays with numpy.savez.",
-                )
-            if info.compress_type != zipfile.ZIP_STORED:
-                members[name] = _Compressed(path, info.filename, dtype, shape)
-                continue
-            # A local file header is 30 bytes, then name and extra field, whose lengths stand at 26 and 28.
-            file.seek(info.header_offset + 26)
-            lengths = file.read(4)
-            file.seek(int.from_bytes(lengths[:2], "little") + int.from_bytes(lengths[2:], "little"), io.SEEK_CUR)
-            _read_npy_header(file)
-            members[name] = _Mapped(path, file.tell(), dtype, shape, fortran)
-    if not members:
-        raise InputError(f"{source} holds no arrays", next_step=f"Give {_KINDS}.")
-    return _Part(source, members)
-
-
-def _spooled_part(feed: Any, source: str, spool: _Spool) -> _Part:
-    if not isinstance(feed, Mapping) or not feed or not all(isinstance(name, str) for name in feed):
-        what = "an empty dictionary" if isinstance(feed, Mapping) and not feed else type(feed).__name__
-        raise InputError(
-            f"{source} is no feed: {what}",
-            "A feed is a dictionary of arrays by name.",
-            "Give one dictionary {input name: array} per feed.",
-        )
-    members: dict[str, _Member] = {}
-    for name, value in feed.items():
-        try:
-            array = np.asarray(value)
-        except Exception as error:  # what an object's __array__ raises is the object's own affair
-            raise InputError(f"{source}: '{name}' is no array", f"{type(error).__name__}: {error}") from error
-        if array.dtype.hasobject:
-            raise InputError(
-                f"{source}: '{name}' is no numeric array but {type(value).__name__}",
-                next_step="Give numpy arrays.",
-            )
-        with _reading(source):
-            members[name] = spool.put(array)
-    return _Part(source, members)
-
-
-def _parts(spec: str, limit: int | None, warnings: list[str]) -> Iterator[_Part]:
+def _parts(spec: str, limit: int | None, warnings: list[str]) -> Iterator[Part]:
     """The parts of a data spec, read as they are asked for; may be endless for a script with a limit."""
     script = split_spec(spec)
     if script is not None and not Path(spec).is_dir():
@@ -217,101 +70,40 @@ def _parts(spec: str, limit: int | None, warnings: list[str]) -> Iterator[_Part]
     if path.is_dir():
         files = sorted(file for file in path.iterdir() if file.suffix in (".npz", ".json"))
         if not files:
-            raise InputError(f"Folder {path} holds no .npz file", next_step=f"Give {_KINDS}.")
+            raise InputError(f"Folder {path} holds no .npz file", next_step=f"Give {KINDS}.")
         for file in files:
             yield from _file_parts(file, f"{path.name}/{file.name}")
     elif path.exists():
         yield from _file_parts(path, path.name)
     else:
-        raise InputError(f"Data not found: {spec}", next_step=f"Give {_KINDS}.")
+        raise InputError(f"Data not found: {spec}", next_step=f"Give {KINDS}.")
 
 
-def _file_parts(path: Path, source: str) -> Iterator[_Part]:
-    with _reading(source):
-        empty = path.stat().st_size == 0
+def _file_parts(path: Path, source: str) -> Iterator[Part]:
+    with reading(source):
+        empty = regular(path).st_size == 0
         archive = zipfile.is_zipfile(path)
     if empty:
-        raise InputError(f"{source} is empty", next_step=f"Give {_KINDS}.")
+        raise InputError(f"{source} is empty", next_step=f"Give {KINDS}.")
     if archive or path.suffix == ".npz":
-        yield _npz_part(path, source)
+        yield npz_part(path, source)
     elif path.suffix == ".json":
-        spool = _Spool()
-        for index, feed in enumerate(_polygraphy_feeds(path, source)):
-            yield _spooled_part(feed, f"{source}, feed {index}", spool)
+        spool = Spool()
+        for index, feed in enumerate(polygraphy_feeds(path, source)):
+            yield spooled_part(feed, f"{source}, feed {index}", spool)
     else:
         hint = "A single .npy has no input name: save it with numpy.savez. " if path.suffix == ".npy" else ""
-        raise InputError(f"{source} is no data file that can be read", next_step=f"{hint}Give {_KINDS}.")
+        raise InputError(f"{source} is no data file that can be read", next_step=f"{hint}Give {KINDS}.")
 
 
-def _script_parts(function: UserFunction, limit: int | None, warnings: list[str]) -> Iterator[_Part]:
-    spool = _Spool()
+def _script_parts(function: UserFunction, limit: int | None, warnings: list[str]) -> Iterator[Part]:
+    spool = Spool()
     feeds = function.iterate()
     for index, feed in enumerate(feeds):
         if limit is None and index == MAX_SCRIPT_FEEDS:
             warnings.append(f"{function} gave over {MAX_SCRIPT_FEEDS} feeds; the rest is not used")
             return
-        yield _spooled_part(feed, f"{function}, feed {index}", spool)
-
-
-# ----------------------------------------------------------------------------------------- Polygraphy's inputs JSON
-
-
-def _polygraphy_feeds(path: Path, source: str) -> Iterator[Any]:
-    """The feeds of a Polygraphy inputs JSON (a list of feeds, or one), one at a time.
-
-    Polygraphy writes an array as ``{"array": base64 of an .npy, "polygraphy_class": "ndarray"}``.
-    """
-    decoder = json.JSONDecoder(object_hook=lambda value: _decode_polygraphy(value, source))
-    with _reading(source), path.open(encoding="utf-8") as file:
-        text = file.read(1 << 20)
-        position = _skip(text, 0, " \t\r\n")
-        many = text[position : position + 1] == "["
-        position += many
-        while True:
-            position = _skip(text, position, " \t\r\n,")
-            try:
-                if many and text[position : position + 1] == "]":
-                    return
-                item, position = decoder.raw_decode(text, position)
-            except json.JSONDecodeError as error:
-                more = file.read(max(1 << 20, len(text) - position))
-                if not more:
-                    raise InputError(
-                        f"{source} is no valid JSON",
-                        f"{error.msg}; the file may have been cut off.",
-                        f"Give {_KINDS}.",
-                    ) from error
-                text, position = text[position:] + more, 0
-                continue
-            yield item
-            if not many:
-                return
-
-
-def _skip(text: str, position: int, characters: str) -> int:
-    while position < len(text) and text[position] in characters:
-        position += 1
-    return position
-
-
-def _decode_polygraphy(value: dict[str, Any], source: str) -> Any:
-    kind = value.get("polygraphy_class")
-    for key, item in value.items():  # how older releases mark the type
-        if isinstance(item, str) and item == "polygraphy_serialized_json_type":
-            kind = key.replace("__polygraphy_encoded_", "")
-    if kind is None:
-        return value
-    if kind != "ndarray" or not isinstance(value.get("array"), str):
-        raise InputError(
-            f"{source} holds Polygraphy's {kind}, not feeds of numpy arrays",
-            next_step="Save the inputs with polygraphy run --save-inputs, or as .npz.",
-        )
-    try:
-        data = base64.b64decode(value["array"], validate=True)
-    except (binascii.Error, ValueError):
-        data = value["array"].encode("latin-1")
-    array = np.load(io.BytesIO(data), allow_pickle=False)
-    return array if isinstance(array, np.ndarray) else next(iter(array.values()), None)
+        yield spooled_part(feed, f"{function}, feed {index}", spool)
 
 
 # -------------------------------------------------------------------------------------------------- cutting of parts
@@ -349,7 +141,7 @@ def _first_dimension(info: TensorInfo) -> Dimension:
     return info.shape[0] if info.shape else None
 
 
-def _static_batches(info: TensorInfo, member: _Member, source: str) -> int | None:
+def _static_batches(info: TensorInfo, member: Member, source: str) -> int | None:
     """How many batches the array of an input with a static first dimension holds; None for any other input."""
     size = _first_dimension(info)
     if not isinstance(size, int) or size == 0:
@@ -364,13 +156,14 @@ def _static_batches(info: TensorInfo, member: _Member, source: str) -> int | Non
     return rows // size
 
 
-def _layout(part: _Part, inputs: Sequence[TensorInfo]) -> _Layout:
+def _layout(part: Part, inputs: Sequence[TensorInfo]) -> _Layout:
     """Checks the inputs of a part and decides how it is cut, by the rule of this module's docstring."""
     _check_inputs(part, inputs)
     members = part.members
     batched = [info for info in inputs if members[info.name].shape]
     batches = {info.name: _static_batches(info, members[info.name], part.source) for info in batched}
-    lead = next((info for info in batched if (batches[info.name] or 0) > 1), batched[0] if batched else None)
+    filled = [info for info in batched if _first_dimension(info) != 0]
+    lead = next((info for info in filled if (batches[info.name] or 0) > 1), filled[0] if filled else None)
     if lead is None:
         return _Layout(1, 1, {}, frozenset())
     lead_size = _first_dimension(lead)
@@ -410,7 +203,7 @@ def _layout(part: _Part, inputs: Sequence[TensorInfo]) -> _Layout:
     return _Layout(rows, lead_size if isinstance(lead_size, int) else None, steps, frozenset(broadcast))
 
 
-def _check_inputs(part: _Part, inputs: Sequence[TensorInfo]) -> None:
+def _check_inputs(part: Part, inputs: Sequence[TensorInfo]) -> None:
     for info in inputs:
         member = part.members.get(info.name)
         if member is None:
@@ -439,7 +232,7 @@ def _check_inputs(part: _Part, inputs: Sequence[TensorInfo]) -> None:
                 else "Reshape the array.",
             )
         for axis, (size, wanted) in enumerate(zip(member.shape, info.shape, strict=True)):
-            if axis and isinstance(wanted, int) and size != wanted:
+            if (axis or wanted == 0) and isinstance(wanted, int) and size != wanted:
                 raise InputError(
                     f"{part.source}: input '{info.name}' has size {size} in dimension {axis}, the network takes "
                     f"{wanted}",
@@ -506,7 +299,7 @@ class _Reader(Protocol):
 @dataclass
 class _StoredReader:
     inputs: Sequence[TensorInfo]
-    parts: list[_Part]
+    parts: list[Part]
     layouts: list[_Layout]
     cuts: list[_Cut]
     _open: tuple[int, dict[str, np.ndarray]] | None = field(default=None, repr=False)
@@ -567,7 +360,11 @@ class _RandomReader:
             if info.name in self.cut:
                 shape = (self.sizes[index], *shape[1:])
             rng = np.random.default_rng([self.seed, index, zlib.crc32(info.name.encode())])
-            feed[info.name] = _random_array(rng, info.name.lower(), info.dtype, shape)
+            try:
+                feed[info.name] = _random_array(rng, info.name.lower(), info.dtype, shape)
+            except (MemoryError, ValueError, OverflowError) as error:
+                raise InputError(f"Random inputs of shape {_shape_text(shape)} do not fit in memory",
+                                 f"Input '{info.name}': {error}", "Use a smaller --batch or --shapes.") from None
         return feed
 
     def labels(self, index: int) -> dict[str, np.ndarray]:
@@ -752,7 +549,7 @@ def _stored_samples(
     limit: int | None,
     shapes: Mapping[str, tuple[int, ...]],
 ) -> Samples:
-    parts: list[_Part] = []
+    parts: list[Part] = []
     layouts: list[_Layout] = []
     warnings: list[str] = []
     total = 0
@@ -773,10 +570,14 @@ def _stored_samples(
             break
     source = Path(spec).name or spec
     if not parts:
-        raise InputError(f"{source} gave no samples", next_step=f"Give {_KINDS}.")
+        raise InputError(f"{source} gave no samples", next_step=f"Give {KINDS}.")
     if batch is None:
         batch = next((shapes[info.name][0] for info in inputs if shapes.get(info.name)), None)
     dynamic_batch = batch or _default_batch(min(total, limit or total))
+    feeds = sum(-(-layout.rows // (layout.step or dynamic_batch)) for layout in layouts)
+    if min(feeds, limit or feeds) > MOST_FEEDS:
+        raise InputError(f"{source} would be cut into {feeds:,} feeds", f"at most {MOST_FEEDS:,} are taken",
+                         "Use fewer with --samples, or a larger --batch.")
     cuts = list(_cuts(layouts, dynamic_batch, limit))
     label_names = sorted(set(parts[0].members) - input_names)
     for name in label_names:
@@ -821,7 +622,7 @@ def _random_samples(
         for dimension, size in zip(info.shape or (), shapes.get(info.name, ()), strict=False):
             if isinstance(dimension, str):
                 known.setdefault(dimension, size)
-    lead = next((info for info in inputs if info.shape is None or len(info.shape)), None)
+    lead = next((info for info in inputs if info.shape is None or info.shape and info.shape[0] != 0), None)
     first = _first_dimension(lead) if lead else 1
     static = isinstance(first, int)
     if static:
@@ -980,11 +781,11 @@ def _implied(ranges: Mapping[str, ShapeRange], inputs: Sequence[TensorInfo]) -> 
 
 
 def _parse_shape(text: str) -> tuple[int, ...]:
-    return tuple(int(size) for size in text.split("x"))
+    return tuple(LARGEST_SIZE + 1 if len(size) > 18 else int(size) for size in text.split("x"))
 
 
 def _check_shape(shape: tuple[int, ...], info: TensorInfo, text: str) -> None:
-    fits = all(size > 0 for size in shape) and (
+    fits = all(0 < size <= LARGEST_SIZE for size in shape) and (
         info.shape is None
         or len(shape) == len(info.shape)
         and all(not isinstance(wanted, int) or size == wanted for size, wanted in zip(shape, info.shape, strict=True))
@@ -992,7 +793,8 @@ def _check_shape(shape: tuple[int, ...], info: TensorInfo, text: str) -> None:
     if not fits:
         raise InputError(
             f"Shape {_shape_text(shape)} does not fit input '{info.name}'",
-            f"The network takes {_shape_text(info.shape)}." if info.shape is not None else "Sizes must be positive.",
+            (f"The network takes {_shape_text(info.shape)}; sizes" if info.shape is not None else "Sizes")
+            + f" are from 1 to {LARGEST_SIZE}.",
             f"Correct {text}.",
         )
 

@@ -1,0 +1,215 @@
+"""Arrays in files: what is damaged, promises too much or would fill the disk is refused before it is read."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import tracemalloc
+import zipfile
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from trt_tui.core import samples as samples_module
+from trt_tui.core import stored
+from trt_tui.core.runner import TensorInfo
+from trt_tui.core.samples import load_samples, parse_shapes
+from trt_tui.errors import InputError
+
+F32 = np.dtype("float32")
+DYNAMIC = [TensorInfo("x", F32, ("N", 3))]
+
+
+def npy(array: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    np.save(buffer, array)
+    return buffer.getvalue()
+
+
+def npy_that_says(shape: str, descr: str = "<f4", values: bytes = b"") -> bytes:
+    """An npy whose header is written as it is given."""
+    header = f"{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}".encode()
+    header += b" " * (-(10 + len(header) + 1) % 64) + b"\n"
+    return b"\x93NUMPY\x01\x00" + len(header).to_bytes(2, "little") + header + values
+
+
+def npz(path, method=zipfile.ZIP_STORED, **members: bytes):
+    with zipfile.ZipFile(path, "w", method) as archive:
+        for name, content in members.items():
+            archive.writestr(f"{name}.npy", content)
+    return path
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+@pytest.mark.parametrize(("shape", "descr", "cause"), [
+    ("(17000000000, 3)", "<f4", "promises 204,000,000,000 bytes, 12 are there"),
+    ("(2, 3)", "<f4", "promises 24 bytes, 12 are there"),
+    ("(-1, 3)", "<f4", "says shape"), ("(True, 3)", "<f4", "says shape"), ("(1.0, 3)", "<f4", "cannot be read"),
+    ("(9" + "9" * 5000 + ", 3)", "<f4", "cannot be read"), ("(1, 3", "<f4", "cannot be read"),
+    ("(17000000000, 3)", "<U0", "says shape"), ("(1, 3)", "|O", "pickled"), ("((((1, 3)", "<f4", "cannot be read"),
+    ("(" * 3000, "<f4", "cannot be read"), ("'\\xff', 3)", "<f4", "cannot be read")])
+def test_headers_are_held_against_the_file(tmp_path, method, shape, descr, cause):
+    path = npz(tmp_path / "a.npz", method, x=npy_that_says(shape, descr, b"\0" * 12))
+    tracemalloc.start()
+    with pytest.raises(InputError, match=cause) as error:
+        load_samples(path, DYNAMIC)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 20 << 20 and "a.npz" in error.value.title and error.value.next_step
+
+
+def test_a_stored_member_is_never_filled_up_with_its_neighbour(tmp_path):
+    path = npz(tmp_path / "a.npz", x=npy_that_says("(4, 3)", values=b"\0" * 24), y=npy(np.ones(100)))
+    with pytest.raises(InputError, match="promises 48 bytes, 24 are there"):
+        load_samples(path, DYNAMIC)
+    raw = bytearray(npz(tmp_path / "b.npz", x=npy(np.ones((4, 3), np.float32)), y=npy(np.ones(9))).read_bytes())
+    size, entry = len(npy(np.ones((4, 3), np.float32))), raw.index(b"PK\x01\x02")
+    raw[entry + 20:entry + 24] = (size - 48).to_bytes(4, "little")
+    (tmp_path / "c.npz").write_bytes(raw)
+    with pytest.raises(InputError, match="damaged|cannot be read"):
+        load_samples(tmp_path / "c.npz", DYNAMIC)
+
+
+def test_a_member_cut_off_or_changed_is_told(tmp_path):
+    array = npy(np.arange(300, dtype=np.float32).reshape(-1, 3))
+    raw = bytearray(npz(tmp_path / "a.npz", zipfile.ZIP_DEFLATED, x=array).read_bytes())
+    raw[300] ^= 0xff
+    (tmp_path / "b.npz").write_bytes(raw)
+    with pytest.raises(InputError, match="b.npz cannot be read"):
+        list(load_samples(tmp_path / "b.npz", DYNAMIC).feeds())
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2])
+def test_what_numpy_does_not_write_is_not_unpacked(tmp_path, method):
+    with pytest.raises(InputError, match="packed in a way"):
+        load_samples(npz(tmp_path / "a.npz", method, x=npy(np.ones((4, 3), np.float32))), DYNAMIC)
+
+
+def test_zip_bombs_are_refused_before_they_are_unpacked(tmp_path, monkeypatch):
+    monkeypatch.setattr(stored, "MOST_UNPACKED", 1 << 20)
+    zeros = npy(np.zeros((1 << 18, 3), np.float32))
+    path = npz(tmp_path / "a.npz", zipfile.ZIP_DEFLATED, x=zeros)
+    monkeypatch.setattr(stored.Spool, "copy", lambda *_: pytest.fail("unpacked"))
+    with pytest.raises(InputError, match="zip bomb") as error:
+        load_samples(path, DYNAMIC)
+    assert "numpy.savez" in error.value.next_step
+    many = npz(tmp_path / "b.npz", zipfile.ZIP_DEFLATED, **{f"y{i}": npy(np.zeros(1 << 17)) for i in range(9)})
+    with pytest.raises(InputError, match="zip bomb"):
+        load_samples(many, DYNAMIC)
+    assert len(load_samples(npz(tmp_path / "c.npz", x=zeros), DYNAMIC).feed(0)) == 1, "uncompressed it is taken"
+
+
+def test_many_small_members_are_not_all_unpacked_into_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(stored, "IN_MEMORY", 1 << 20)
+    rng = np.random.default_rng(0)
+    arrays = {f"y{i}": npy(rng.integers(0, 255, 1 << 19, np.uint8)) for i in range(16)}
+    path = npz(tmp_path / "a.npz", zipfile.ZIP_DEFLATED, x=npy(np.ones((4, 3), np.float32)), **arrays)
+    tracemalloc.start()
+    part = stored.npz_part(path, "a.npz").load()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(part) == 17 and peak < 5 << 20
+
+
+def test_arrays_that_would_fill_the_disk_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(stored, "IN_MEMORY", 0)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=stored.SPARE_DISK + 10))
+    path = npz(tmp_path / "a.npz", zipfile.ZIP_DEFLATED, x=npy(np.ones((4, 3), np.float32)))
+    with pytest.raises(InputError, match="does not fit in"):
+        load_samples(path, DYNAMIC)
+
+
+@pytest.mark.parametrize("name", ["data.npz", "data.json", "data", "data.py"])
+def test_a_pipe_or_a_device_is_no_data(tmp_path, name):
+    os.mkfifo(tmp_path / name)
+    with pytest.raises(InputError):
+        load_samples(tmp_path / name, DYNAMIC)
+    (tmp_path / name).unlink()
+    (tmp_path / name).symlink_to("/dev/zero")
+    with pytest.raises(InputError):
+        load_samples(tmp_path / name, DYNAMIC)
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    os.mkfifo(folder / "a.npz")
+    with pytest.raises(InputError, match="it is a pipe"):
+        load_samples(folder, DYNAMIC)
+
+
+def test_rows_without_values_are_counted_before_they_are_cut(tmp_path):
+    path = npz(tmp_path / "a.npz", x=npy_that_says("(17000000000, 0)"))
+    inputs = [TensorInfo("x", F32, ("N", "M"))]
+    with pytest.raises(InputError, match="would be cut into") as error:
+        load_samples(path, inputs)
+    assert "--samples" in error.value.next_step
+    assert load_samples(path, inputs, limit=20).count == 20
+
+
+@pytest.mark.parametrize("text", [
+    '[{"x": ' + "9" * 5000 + "}]", '[{"x": [1, [2]]}]', "[" * 100_000, '[{"x": "\\ud800"}]', '[{"x": 1e999}]',
+    '[{"x": {"polygraphy_class": "ndarray", "array": "k05VTVBZAQA="}}]',
+    '[{"x": {"polygraphy_class": "ndarray", "array": "UEsDBA=="}}]',
+    '[{"x": {"polygraphy_class": "ndarray", "array": "\\u4e00"}}]',
+    '[{"x": {"polygraphy_class": ["ndarray"]}}]', "[null]", "[{}]", "\ufeff[]"])
+def test_json_that_is_no_data(tmp_path, text):
+    (tmp_path / "a.json").write_text(text)
+    with pytest.raises(InputError):
+        load_samples(tmp_path / "a.json", DYNAMIC)
+
+
+def test_an_array_in_json_that_promises_more_than_it_has(tmp_path):
+    import base64
+
+    raw = base64.b64encode(npy_that_says("(17000000000, 3)", values=b"\0" * 12)).decode()
+    (tmp_path / "a.json").write_text(json.dumps([{"x": {"polygraphy_class": "ndarray", "array": raw}}]))
+    with pytest.raises(InputError, match="a.json: an array is damaged"):
+        load_samples(tmp_path / "a.json", DYNAMIC)
+
+
+def test_invalid_json_is_told_without_reading_on(tmp_path, monkeypatch):
+    with open(tmp_path / "a.json", "w") as file:
+        file.write('[{"x": nonsense ' + " " * (3 << 20))
+    reads = []
+    read = io.TextIOWrapper.read
+    monkeypatch.setattr("trt_tui.core.inputs_json.io.TextIOWrapper", type("Counted", (io.TextIOWrapper,), {
+        "read": lambda self, size: reads.append(size) or read(self, size)}))
+    with pytest.raises(InputError, match="no valid JSON"):
+        load_samples(tmp_path / "a.json", DYNAMIC)
+    assert len(reads) == 1
+
+
+# -- networks whose sizes say little ------------------------------------------------------------------------------
+
+
+def test_a_negative_size_is_one_that_is_not_known(tmp_path):
+    inputs = [TensorInfo("x", F32, (-1, 3)), TensorInfo("y", F32, (-2,))]
+    assert [info.shape for info in inputs] == [(None, 3), (None,)]
+    assert load_samples(None, inputs, limit=8).count == 8
+    path = tmp_path / "a.npz"
+    np.savez(path, x=np.ones((6, 3), np.float32), y=np.ones(6, np.float32))
+    assert load_samples(path, inputs, batch=2).count == 6
+
+
+def test_an_empty_first_dimension_leads_nothing(tmp_path):
+    inputs = [TensorInfo("roi", F32, (0,)), TensorInfo("x", F32, (2, 3))]
+    assert load_samples(None, inputs, limit=4).feed(0)["x"].shape == (2, 3)
+    path = tmp_path / "a.npz"
+    np.savez(path, roi=np.ones(0, np.float32), x=np.ones((4, 3), np.float32))
+    assert len(load_samples(path, inputs)) == 2
+    np.savez(path, roi=np.ones(3, np.float32), x=np.ones((4, 3), np.float32))
+    with pytest.raises(InputError, match="'roi' has size 3 in dimension 0"):
+        load_samples(path, inputs)
+    assert load_samples(None, inputs[:1]).feed(0)["roi"].shape == (0,)
+
+
+@pytest.mark.parametrize("size", ["9" * 5000, "99999999999999", "2147483648", "0"])
+def test_sizes_that_no_tensor_has(size):
+    with pytest.raises(InputError, match="does not fit input 'x'"):
+        parse_shapes([f"x:{size}x3"], DYNAMIC)
+
+
+def test_random_inputs_that_no_memory_holds():
+    with pytest.raises(InputError, match="do not fit in memory"):
+        load_samples(None, DYNAMIC, batch=samples_module.LARGEST_SIZE << 32)
