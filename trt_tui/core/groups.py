@@ -46,19 +46,31 @@ SELECTS_BY_ORDER = frozenset(("TopK",))
 
 
 class _Members:
-    """The layers of one group while it grows."""
+    """The layers of one group while it grows.
 
-    def __init__(self, first: Layer, tail: str) -> None:
+    Attributes:
+        position: Where the group stands in the order of execution: the index of its last layer before it takes copies.
+        takes_copies: Operators behind it that only move its values may join.
+    """
+
+    def __init__(self, first: Layer, tail: str, takes_copies: bool) -> None:
         self.layers = [first]
-        self.names = {first.name}
         self.tail = tail
         self.computed = tail
         self.residual: tuple[Layer, int] | None = None
         self.leader = first
+        self.position = first.index
+        self.takes_copies = takes_copies
 
 
 def find_groups(network: Network) -> tuple[Group, ...]:
-    """Partitions the float layers of a network into groups, in network order."""
+    """Partitions the float layers of a network into groups, in network order; takes time linear in the network.
+
+    No group waits for itself, through others neither. While a group grows, only its last tensor is read from outside,
+    and every member leads to it: so groups run in the order of those last layers (their positions). A copy behind it
+    joins only where whatever else it reads is there at that position, shape arithmetic on the group itself apart: that
+    is the group's own (`Group.inner`).
+    """
     return _Finder(network).find()
 
 
@@ -67,47 +79,67 @@ class _Finder:
         self.network = network
         self.owner: dict[str, _Members] = {}
         self.graph_outputs = {info.name for info in network.outputs}
+        self.ready: dict[str, int] = {}
+        """Position of the last group that a tensor waits for, by tensor; absent where it waits for none."""
+        self.loose: dict[str, int] = {}
+        """The same of layers in no group, by name."""
 
     def find(self) -> tuple[Group, ...]:
-        from trt_tui.core.network import Kind
-
-        layers = [layer for layer in self.network.layers if layer.kind in (Kind.COMPUTE, Kind.COPY, Kind.OPAQUE)
-                  and any(self.network.is_float(o) for o in layer.outputs)]
-        groups = []
+        anchors = [layer for layer in self.network.layers if layer.op_type in ANCHORS and self._is_compute(layer)]
         # Later anchors first, so that a residual Add goes to the Conv computed last.
-        anchors = [layer for layer in layers if layer.op_type in ANCHORS and layer.kind is Kind.COMPUTE]
-        for layer in reversed(anchors):
-            groups.append(self._start(layer))
-        for layer in layers:
-            if layer.name in self.owner:
-                continue
-            region = self._normalisation(layer)
-            members = self._start(layer, region)
-            groups.append(members)
-        groups = [g for g in groups if g.names]
+        groups = [self._start(layer) for layer in reversed(anchors)]
+        for layer in self.network.layers:
+            position = self._waits_for(layer)
+            if self._has_group(layer):
+                if layer.name not in self.owner and not self._joins_as_copy(layer):
+                    groups.append(self._start(layer, self._normalisation(layer)))
+                position = self.owner[layer.name].position
+            else:
+                self.loose[layer.name] = position
+            self.ready.update((name, position) for name in layer.outputs if name)
         groups.sort(key=lambda g: min(layer.index for layer in g.layers))
         return tuple(self._finish(members) for members in groups)
+
+    def _has_group(self, layer: Layer) -> bool:
+        from trt_tui.core.network import Kind
+
+        return (layer.kind in (Kind.COMPUTE, Kind.COPY, Kind.OPAQUE)
+                and any(self.network.is_float(name) for name in layer.outputs))
+
+    def _waits_for(self, layer: Layer) -> int:
+        return max((self.ready.get(name, -1) for name in self.network.reads(layer.name)), default=-1)
 
     def _start(self, layer: Layer, region: list[Layer] | None = None) -> _Members:
         from trt_tui.core.network import Kind
 
-        members = _Members(layer, next(name for name in layer.outputs if self.network.is_float(name)))
+        whole = layer.kind is Kind.OPAQUE or len(layer.outputs) != 1 and layer.op_type not in _FREE_COPIES
+        members = _Members(layer, next(name for name in layer.outputs if self.network.is_float(name)), not whole)
         self.owner[layer.name] = members
         for other in (region or [])[1:]:
             self._add(members, other)
         if region:
             members.tail = members.computed = self._escapes(members.tail, region)[0]
-        if layer.kind is Kind.OPAQUE or len(layer.outputs) != 1 and layer.op_type not in _FREE_COPIES:
-            return members
-        if region or layer.op_type in _GROWS:
+        if not whole and (region or layer.op_type in _GROWS):
             while self._grow(members):
                 pass
-        self._take_copies(members)
+        members.position = max(one.index for one in members.layers)
         return members
+
+    def _joins_as_copy(self, layer: Layer) -> bool:
+        """Puts an operator that only moves values into the group that computed them, where it can wait for it."""
+        moved = [name for name in self._dynamic_inputs(layer) if self.network.is_float(name)]
+        members = self.owner.get(self.network.producer.get(moved[0], "")) if len(moved) == 1 else None
+        if members is None or not members.takes_copies or not self._moves_only(layer):
+            return False
+        for name in self.network.reads(layer.name):
+            last = members.position if name in self.network.static else members.position - 1
+            if name != moved[0] and self.ready.get(name, -1) > last:
+                return False
+        self._add(members, layer)
+        return True
 
     def _add(self, members: _Members, layer: Layer) -> None:
         members.layers.append(layer)
-        members.names.add(layer.name)
         self.owner[layer.name] = members
 
     # -- growing ------------------------------------------------------------------------------------------------
@@ -125,7 +157,7 @@ class _Finder:
         users = self._users(tail)
         if len(users) == 1 and users[0].name not in self.owner:
             layer = users[0]
-            if layer.op_type == "BatchNormalization" or self._constant_pointwise(layer):
+            if layer.op_type == "BatchNormalization" and len(layer.outputs) == 1 or self._constant_pointwise(layer):
                 return self._commit(members, [layer], layer.outputs[0])
             if self._joins_as_residual(members, layer):
                 others = [i for i, name in enumerate(layer.inputs) if name != tail]
@@ -167,23 +199,12 @@ class _Finder:
         if members.leader.op_type not in ANCHORS or len(layer.inputs) != 2:
             return False
         others = [name for name in layer.inputs if name != members.tail]
-        return len(others) == 1 and not self._depends_on(others[0], members)
+        return len(others) == 1
 
-    def _depends_on(self, tensor: str, members: _Members) -> bool:
-        """Whether a tensor is computed from what the group computes (joining it would make a cycle)."""
-        first = min(layer.index for layer in members.layers)
-        stack, seen = [tensor], set()
-        while stack:
-            name = self.network.producer.get(stack.pop())
-            if name is None or name in seen:
-                continue
-            seen.add(name)
-            if name in members.names:
-                return True
-            layer = self.network.layer(name)
-            if layer.index > first:
-                stack.extend(n for n in layer.inputs if n)
-        return False
+    def _read_inside(self, tensor: str) -> list[Layer]:
+        """The users of a tensor, where they are few enough to lie in one region; [] where they are not."""
+        names = self.network.consumers.get(tensor, ())
+        return [self.network.layer(name) for name in names] if len(names) <= _REGION_LIMIT else []
 
     def _region(self, start: str, operators: frozenset[str]) -> list[Layer]:
         """Layers computed from ``start`` and constants alone that end in one tensor; [] where there are none."""
@@ -192,7 +213,7 @@ class _Finder:
         frontier = [start]
         while frontier and len(region) < _REGION_LIMIT:
             tensor = frontier.pop(0)
-            for layer in sorted(self._users(tensor), key=lambda one: one.index):
+            for layer in self._read_inside(tensor):
                 if (layer in region or layer.name in self.owner or layer.op_type not in operators
                         or not self._is_compute(layer) or len(layer.outputs) != 1
                         or any(name not in derived for name in self._dynamic_inputs(layer))):
@@ -211,9 +232,8 @@ class _Finder:
         inside = {layer.name for layer in region}
         escaped = []
         for tensor in (start, *(layer.outputs[0] for layer in region)):
-            if tensor in self.graph_outputs or any(user.name not in inside for user in self._users(tensor)):
-                escaped.append(tensor)
-            elif not self._users(tensor):
+            users = self.network.consumers.get(tensor, ())
+            if tensor in self.graph_outputs or not inside.issuperset(users) or not users:
                 escaped.append(tensor)
         return escaped
 
@@ -241,7 +261,7 @@ class _Finder:
         while len(region) < _REGION_LIMIT:
             inside = {one.name for one in region}
             candidates = [
-                user for tensor in derived for user in self._users(tensor)
+                user for tensor in derived for user in self._read_inside(tensor)
                 if user.name not in inside and user.name not in self.owner and user.op_type in operators
                 and self._is_compute(user) and len(user.outputs) == 1
                 and all(name in derived for name in self._dynamic_inputs(user))
@@ -267,18 +287,6 @@ class _Finder:
 
         return layer.kind is Kind.COPY and layer.op_type in _FREE_COPIES
 
-    def _take_copies(self, members: _Members) -> None:
-        """Takes the operators behind the group that only move its values."""
-        waiting = [output for layer in members.layers for output in layer.outputs]
-        while waiting:
-            tensor = waiting.pop()
-            for layer in self._users(tensor):
-                floats = [n for n in self._dynamic_inputs(layer) if self.network.is_float(n)]
-                if layer.name not in self.owner and self._moves_only(layer) and floats == [tensor] \
-                        and not any(self._depends_on(n, members) for n in self._dynamic_inputs(layer) if n != tensor):
-                    self._add(members, layer)
-                    waiting.extend(layer.outputs)
-
     # -- describing ---------------------------------------------------------------------------------------------
 
     def _finish(self, members: _Members) -> Group:
@@ -294,14 +302,27 @@ class _Finder:
         outputs = tuple(
             output for layer in layers for output in layer.outputs
             if output and (output in self.graph_outputs
-                           or any(user.name not in names for user in self._users(output))))
+                           or not names.issuperset(network.consumers.get(output, ()))))
         operator = self._operator(members, layers)
         sites, reason = self._sites(members, operator)
         refusals = self._refusals(layers, sites, reason)
         return Group(name=members.leader.name, operator=operator,
                      layers=tuple(layer.name for layer in layers), inputs=tuple(inputs),
                      outputs=outputs or (members.computed,), tail=members.computed,
-                     sites=sites if Precision.INT8 not in refusals else (), refusals=refusals)
+                     sites=sites if Precision.INT8 not in refusals else (), refusals=refusals,
+                     inner=self._inner(members))
+
+    def _inner(self, members: _Members) -> tuple[str, ...]:
+        """Layers in no group between what the group computes and the shapes that it reads, in network order."""
+        network = self.network
+        found: set[str] = set()
+        stack = [name for layer in members.layers for name in network.reads(layer.name) if name in network.static]
+        while stack:
+            layer = network.producer.get(stack.pop(), "")
+            if layer not in found and self.loose.get(layer) == members.position:
+                found.add(layer)
+                stack.extend(network.reads(layer))
+        return tuple(sorted(found, key=lambda name: network.layer(name).index))
 
     def _operator(self, members: _Members, layers: list[Layer]) -> str:
         kinds = {layer.op_type for layer in layers}

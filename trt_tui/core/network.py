@@ -103,6 +103,7 @@ class Group:
         tail: The last computed tensor, where the group's error is taken.
         sites: Where Q/DQ goes when the group runs in INT8; empty if it cannot.
         refusals: Why a precision is not possible, by precision.
+        inner: Layers in no group that compute, from the group's tensors, shapes that it reads; in network order.
     """
 
     name: str
@@ -113,6 +114,7 @@ class Group:
     tail: str
     sites: tuple[Site, ...] = ()
     refusals: Mapping[Precision, str] = field(default_factory=dict)
+    inner: tuple[str, ...] = ()
 
     @property
     def quantizable(self) -> bool:
@@ -540,7 +542,7 @@ def _sizes(value: ir.Value | None) -> list[int] | None:
 
 
 def _captured(node: ir.Node) -> Iterable[str]:
-    """Names of outer tensors that a node's subgraphs use."""
+    """Names of outer tensors that a node's subgraphs use, those nested in them too."""
     for attr in node.attributes.values():
         if attr.type == ir.AttributeType.GRAPH:
             subgraphs: Iterable[ir.Graph] = (attr.value,)
@@ -548,12 +550,13 @@ def _captured(node: ir.Node) -> Iterable[str]:
             subgraphs = attr.value
         else:
             continue
-        for graph in subgraphs:
-            inner = {v.name for v in graph.inputs} | set(graph.initializers)
-            inner.update(v.name for n in graph.all_nodes() for v in n.outputs)
-            used = [v.name for n in graph.all_nodes() for v in n.inputs if v is not None]
-            used += [v.name for v in graph.outputs]
-            yield from (name for name in dict.fromkeys(used) if name not in inner)
+        for subgraph in subgraphs:
+            graphs = [subgraph, *subgraph.subgraphs()]
+            inner = {id(v) for graph in graphs for v in (*graph.inputs, *graph.initializers.values())}
+            inner.update(id(v) for n in subgraph.all_nodes() for v in n.outputs)
+            used = [v for n in subgraph.all_nodes() for v in n.inputs if v is not None]
+            used += [v for graph in graphs for v in graph.outputs]
+            yield from dict.fromkeys(v.name for v in used if id(v) not in inner)
 
 
 def _structure(graph: ir.Graph) -> list[tuple]:

@@ -12,7 +12,7 @@ come from the reference ("isolated"), with reductions on each pair of tensors so
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import ml_dtypes
@@ -23,6 +23,7 @@ from trt_tui.core import scales
 from trt_tui.core.lowering.typed import TYPES, typed_ports
 from trt_tui.core.network import FP16_MASK, Group, Kind, Layer, Network, Site
 from trt_tui.core.precision import FP16_LEAST, FP16_MAX, Precision, PrecisionConfig
+from trt_tui.errors import TrtTuiError
 
 EXACT = frozenset(
     "Relu MaxPool GlobalMaxPool Max Min Abs Neg Clip Sign ReduceMax ReduceMin Where ThresholdedRelu Floor Ceil "
@@ -219,7 +220,6 @@ class _GatedLowering:
         self.weight_values: dict[tuple[str, str, int], ir.Value] = {}
         self.weight_inputs: dict[str, WeightInput] = {}
         self.reference_sums: dict[str, tuple[ir.Value, ir.Value, ir.Value, ir.Value]] = {}
-        self.inner_shapes: dict[str, frozenset[str]] = {}
         self.requested: frozenset[str] = frozenset()
         self.kept: dict[str, ir.Value] = {}
         self.counting: ir.Value | None = None
@@ -340,56 +340,42 @@ class _GatedLowering:
         return test
 
     def _order(self) -> list[Group | Layer]:
-        """Groups and loose layers, each after everything it reads."""
+        """Groups and loose layers, each after everything it reads.
+
+        Raises:
+            TrtTuiError: groups wait for each other.
+        """
         network = self.network
         units = {layer.name: network.group_of(layer.name) or layer for layer in network.layers}
         order: list[Group | Layer] = []
-        placed: set[int] = set()
+        begun: dict[str, Group | Layer] = {}
+        placed: set[str] = set()
         for layer in network.layers:
             stack = [(units[layer.name], False)]
             while stack:
                 unit, complete = stack.pop()
-                if id(unit) in placed:
+                if unit.name in placed:
                     continue
                 if complete:
-                    placed.add(id(unit))
-                    order.append(unit)
+                    placed.add(unit.name)
+                    order.append(begun.pop(unit.name))
                     continue
+                if unit.name in begun:
+                    raise _cycle(network, list(begun)[list(begun).index(unit.name):])
+                begun[unit.name] = unit
                 stack.append((unit, True))
-                inner = self._inner_shapes(unit) if isinstance(unit, Group) else frozenset()
-                members = (*unit.layers, *inner) if isinstance(unit, Group) else (unit.name,)
-                for name in members:
-                    for tensor in network.reads(name):
-                        producer = network.producer.get(tensor)
-                        if producer is not None and producer not in inner and units[producer] is not unit:
-                            stack.append((units[producer], False))
+                stack.extend((units[name], False) for name in self._waits_for(unit))
         return order
 
-    def _inner_shapes(self, group: Group) -> frozenset[str]:
-        """Shape arithmetic between layers of the group (Reshape to a shape taken from a tensor of the group)."""
-        if group.name not in self.inner_shapes:
-            network = self.network
-            inside = set(group.layers)
-            first = network.layer(group.layers[0]).index
-            depends: dict[str, bool] = {name: True for name in inside}
-            for name in group.layers:
-                stack = [network.producer.get(t) for t in network.reads(name) if t in network.static]
-                while stack:
-                    current = stack[-1]
-                    if current is None or current in depends:
-                        stack.pop()
-                        continue
-                    producers = [network.producer.get(t) for t in network.reads(current)]
-                    if network.layer(current).index < first:
-                        depends[current] = False
-                    elif missing := [p for p in producers if p is not None and p not in depends]:
-                        stack.extend(missing)
-                        continue
-                    else:
-                        depends[current] = any(depends[p] for p in producers if p is not None)
-                    stack.pop()
-            self.inner_shapes[group.name] = frozenset(n for n, yes in depends.items() if yes and n not in inside)
-        return self.inner_shapes[group.name]
+    def _waits_for(self, unit: Group | Layer) -> Iterable[str]:
+        """Layers outside a unit that compute what it reads."""
+        members = (*unit.layers, *unit.inner) if isinstance(unit, Group) else (unit.name,)
+        own = set(members)
+        for name in members:
+            for tensor in self.network.reads(name):
+                producer = self.network.producer.get(tensor)
+                if producer is not None and producer not in own:
+                    yield producer
 
     # -- one group ----------------------------------------------------------------------------------------------
 
@@ -398,7 +384,11 @@ class _GatedLowering:
         if gates is None:
             local = _Scope(scope)
             for name in group.layers:
-                self._copy_layer(self.network.layer(name), local, self.nodes, self._name(name))
+                layer = self.network.layer(name)
+                for tensor in layer.inputs:
+                    if tensor:
+                        self._local(group, local, tensor, self.nodes)
+                self._copy_layer(layer, local, self.nodes, self._name(name))
             return {tensor: local[tensor] for tensor in wanted}
         coarse = self._coarse(group, scope, wanted, direct="direct" in gates)
         node = self._if(gates["fp32"], self._branch(group, scope, wanted, Precision.FP32), coarse, wanted, group.name)
@@ -499,20 +489,19 @@ class _GatedLowering:
 
     def _local(self, group: Group, local: _Scope, tensor: str, nodes: list[ir.Node]) -> ir.Value:
         """A tensor as a branch sees it; shape arithmetic on the group's own tensors is copied into the branch."""
-        producer = self.network.producer.get(tensor)
-        if tensor in local or producer not in self._inner_shapes(group) or tensor in self.values:
+        network = self.network
+        wanted = network.producer.get(tensor)
+        if tensor in local or wanted not in group.inner or tensor in self.values:
             return local[tensor]
-        stack = [producer]
+        needed, stack = {wanted}, [wanted]
         while stack:
-            layer = self.network.layer(stack[-1])
-            missing = [self.network.producer[t] for t in layer.inputs
-                       if t and t not in local and self.network.producer.get(t) in self._inner_shapes(group)]
-            if missing:
-                stack.extend(missing)
-                continue
-            stack.pop()
-            if layer.outputs[0] not in local:
-                self._copy_layer(layer, local, nodes, self._name(layer.name))
+            producers = {network.producer.get(t) for t in network.reads(stack.pop()) if t not in local}
+            found = producers.intersection(group.inner) - needed
+            needed |= found
+            stack.extend(found)
+        for name in group.inner:
+            if name in needed:
+                self._copy_layer(network.layer(name), local, nodes, self._name(name))
         return local[tensor]
 
     def _rounds_after(self, layer: Layer, tensor: str) -> bool:
@@ -860,6 +849,12 @@ class _GatedLowering:
         return self._array(np.array(number, np.float32), f"scalar/{number!r}")
 
 
+def _cycle(network: Network, names: Sequence[str]) -> TrtTuiError:
+    return TrtTuiError(f"groups of {network.name} wait for each other",
+                       " → ".join((*names, names[0])),
+                       "This is a defect of trt-tui; please report it with the network's structure.")
+
+
 def _reads(node: ir.Node) -> list[ir.Value]:
     """Values that a node and its subgraphs read."""
     found = [value for value in node.inputs if value is not None]
@@ -883,9 +878,10 @@ class _Scope(dict):
 
 
 def _rescoped(graph: ir.Graph, scope: Mapping[str, ir.Value]) -> ir.Graph:
-    """A copy of a subgraph whose captured tensors are those of ``scope``."""
+    """A copy of a subgraph whose captured tensors, those of graphs nested in it too, are those of ``scope``."""
     copy = graph.clone(allow_outer_scope_values=True)
-    inner = {id(v) for v in copy.inputs} | {id(v) for v in copy.initializers.values()}
+    graphs = [copy, *copy.subgraphs()]
+    inner = {id(v) for one in graphs for v in (*one.inputs, *one.initializers.values())}
     inner.update(id(v) for node in copy.all_nodes() for v in node.outputs)
     for node in copy.all_nodes():
         for index, value in enumerate(node.inputs):
@@ -893,11 +889,11 @@ def _rescoped(graph: ir.Graph, scope: Mapping[str, ir.Value]) -> ir.Graph:
                 mapped = _find(scope, value.name)
                 if mapped is not None:
                     node.replace_input_with(index, mapped)
-    for index, value in enumerate(copy.outputs):
-        if id(value) not in inner:
-            mapped = _find(scope, value.name)
+    for one in graphs:
+        for index, value in enumerate(one.outputs):
+            mapped = _find(scope, value.name) if id(value) not in inner else None
             if mapped is not None:
-                copy.outputs[index] = mapped
+                one.outputs[index] = mapped
     return copy
 
 
