@@ -118,7 +118,7 @@ class _Finder:
         for other in (region or [])[1:]:
             self._add(members, other)
         if region:
-            members.tail = members.computed = self._escapes(members.tail, region)[0]
+            members.tail = members.computed = self._end(region)
         if not whole and (region or layer.op_type in _GROWS):
             while self._grow(members):
                 pass
@@ -169,7 +169,7 @@ class _Finder:
                 return True
         region = self._region(tail, POINTWISE)
         if region:
-            return self._commit(members, region, self._escapes(tail, region)[0])
+            return self._commit(members, region, self._end(region))
         return False
 
     def _commit(self, members: _Members, layers: Iterable[Layer], tail: str) -> bool:
@@ -224,22 +224,25 @@ class _Finder:
                 frontier.append(layer.outputs[0])
                 # A layer that waited for this result can follow now.
                 frontier.extend(t for t in derived if t not in frontier and t != tensor)
-            if region and self._closed(start, region):
+            if region and self._end(region) and not self._escapes((start,), region):
                 return region
         return []
 
-    def _escapes(self, start: str, region: list[Layer]) -> list[str]:
+    def _escapes(self, tensors: Iterable[str], region: list[Layer]) -> list[str]:
+        """Those of some tensors that something outside a region reads, or nothing at all."""
         inside = {layer.name for layer in region}
         escaped = []
-        for tensor in (start, *(layer.outputs[0] for layer in region)):
+        for tensor in tensors:
             users = self.network.consumers.get(tensor, ())
-            if tensor in self.graph_outputs or not inside.issuperset(users) or not users:
+            within = 0 < len(users) <= len(inside) and inside.issuperset(users)
+            if not within or tensor in self.graph_outputs:
                 escaped.append(tensor)
         return escaped
 
-    def _closed(self, start: str, region: list[Layer]) -> bool:
-        escaped = self._escapes(start, region)
-        return len(escaped) == 1 and escaped[0] != start
+    def _end(self, region: list[Layer]) -> str | None:
+        """The one tensor of a region that is read outside; None where there are several."""
+        escaped = self._escapes((layer.outputs[0] for layer in region), region)
+        return escaped[0] if len(escaped) == 1 else None
 
     def _normalisation(self, layer: Layer) -> list[Layer] | None:
         """A decomposed LayerNorm, RMSNorm, GroupNorm or Softmax that starts at ``layer``, or None.
@@ -274,8 +277,7 @@ class _Finder:
             region.sort(key=lambda one: one.index)
             derived.add(nearest.outputs[0])
             kinds = {one.op_type for one in region}
-            escaped = [t for t in self._escapes(start, region) if t != start]
-            if len(escaped) == 1 and kinds & _REDUCTIONS and kinds & {"Sqrt", "Exp", "Pow", "ReduceL2"} \
+            if self._end(region) and kinds & _REDUCTIONS and kinds & {"Sqrt", "Exp", "Pow", "ReduceL2"} \
                     and kinds & {"Div", "Mul"} and nearest.op_type in ("Div", "Mul"):
                 region.sort(key=lambda one: one.index)
                 region.remove(layer)
