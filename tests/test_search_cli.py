@@ -169,7 +169,8 @@ def test_a_check_command_passes_or_fails(run, files, out):  # noqa: F811
     assert code == 1 and "the check fails (exit code 1)" in shown
 
 
-def test_interrupted_it_writes_its_best_and_goes_on_later(files, out, tmp_path):
+@pytest.mark.parametrize("signals", [[signal.SIGINT], [signal.SIGTERM], [signal.SIGHUP, signal.SIGHUP, signal.SIGINT]])
+def test_interrupted_it_writes_its_best_and_goes_on_later(files, out, tmp_path, signals):
     command = [sys.executable, "-m", "trt_tui", "search", *files, "--tolerance", "sqnr>=40", "-o", str(out), "--check",
                f"sh -c 'echo x >> {tmp_path}/checks; sleep 0.1'"]
     # A shell that runs this in the background hands SIGINT down as ignored.
@@ -184,7 +185,9 @@ def test_interrupted_it_writes_its_best_and_goes_on_later(files, out, tmp_path):
     while count() < 4 and process.poll() is None:
         assert time.monotonic() < deadline
         time.sleep(0.02)
-    process.send_signal(signal.SIGINT)
+    for number in signals:
+        process.send_signal(number)
+        time.sleep(0.05)
     shown, told = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 130, told
     assert "Stopped; " in told and "goes on from here" in told and "Traceback" not in told and not shown

@@ -9,7 +9,7 @@ import json
 import os
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
 from functools import partial
@@ -18,7 +18,9 @@ from typing import Any
 
 import click
 
+from trt_tui import interrupts
 from trt_tui.errors import BackendUnavailableError, ExitCode, InputError, TrtTuiError
+from trt_tui.streams import guarded
 from trt_tui.words import VisibleStream, visible
 
 
@@ -41,32 +43,35 @@ class _Commands(click.Group):
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         """Runs a command and exits with its code. Whatever it prints passes through a `VisibleStream`."""
-        with redirect_stdout(VisibleStream(sys.stdout)), redirect_stderr(VisibleStream(sys.stderr)):
-            self._run(*args, **kwargs)
-
-    def _run(self, *args: Any, **kwargs: Any) -> None:
         kwargs["standalone_mode"] = False
+        with guarded(), redirect_stdout(VisibleStream(sys.stdout)), redirect_stderr(VisibleStream(sys.stderr)):
+            sys.exit(self._exit_code(*args, **kwargs))
+
+    def _exit_code(self, *args: Any, **kwargs: Any) -> int:
+        """Runs a command; whatever ends it is told on stderr."""
         try:
-            code = super().main(*args, **kwargs)
+            with interrupts.raising():
+                code = super().main(*args, **kwargs)
+                sys.stdout.flush()
         except TrtTuiError as error:
             _print_error(error)
-            sys.exit(int(error.exit_code))
+            return int(error.exit_code)
         except click.exceptions.Exit as stop:
-            sys.exit(stop.exit_code)
+            return stop.exit_code
         except (click.Abort, KeyboardInterrupt):
             click.echo("Stopped.", err=True)
-            sys.exit(int(ExitCode.CANCELLED))
+            return int(ExitCode.CANCELLED)
         except click.ClickException as error:
             error.show()
-            sys.exit(int(ExitCode.BAD_INPUT))
-        except BrokenPipeError:
-            sys.stderr.close()
-            sys.exit(0)
+            return int(ExitCode.BAD_INPUT)
+        except MemoryError as error:
+            click.echo(f"Error: out of memory\n  Why: {error}\n  Next: Use fewer samples or a smaller batch.", err=True)
+            return int(ExitCode.BAD_INPUT)
         except Exception:
             traceback.print_exc()
             click.echo("Error: this is a defect of trt-tui, please report it with the lines above.", err=True)
-            sys.exit(int(ExitCode.BAD_INPUT))
-        sys.exit(code if isinstance(code, int) else 0)
+            return int(ExitCode.BAD_INPUT)
+        return code if isinstance(code, int) else 0
 
 
 def _print_error(error: TrtTuiError) -> None:
@@ -199,6 +204,7 @@ def _run_app(options, config_path: str | None, target: str | None, force: bool, 
     from trt_tui.tui.app import TrtTuiApp
 
     gc.set_threshold(100_000, 20, 50)  # a big network is many small objects that all stay
+    interrupts.release()
     app = TrtTuiApp(options, config_path=config_path, target=target, force=force, resume=not new)
     app.run()
     if app.return_code:
@@ -215,7 +221,6 @@ def compare(model: str, config_path: str | None, force: bool, target: str | None
             markdown_path: str | None, no_layers: bool, engines: bool, **arguments: Any) -> None:
     """FP16, INT8 and the config against FP32, at the outputs and per layer."""
     from trt_tui.core.exporters.markdown import comparison_markdown
-    from trt_tui.core.files import write_atomic
     from trt_tui.headless import compare_session
     from trt_tui.report import comparison_table
     from trt_tui.target import parse_target
@@ -226,17 +231,16 @@ def compare(model: str, config_path: str | None, force: bool, target: str | None
     with compare_session(_options(model, 0, arguments), config_path, target, force, layers=not no_layers,
                          engines=engines) as session:
         record = session.record()
-        quiet = False
-        for path, text in ((json_path, lambda: json.dumps(record, indent=1) + "\n"),
-                           (markdown_path, lambda: comparison_markdown(record, session.outline, session.config))):
-            if path == "-":
-                click.echo(text(), nl=False)
-                quiet = True
-            elif path is not None:
-                write_atomic(Path(path), text())
-                click.echo(f"Wrote {visible(path)}", err=True)
+        quiet = "-" in (json_path, markdown_path)
+        stopped = session.stopped
+        _write([(json_path, lambda session: json.dumps(record, indent=1) + "\n"),
+                (markdown_path, lambda session: comparison_markdown(record, session.outline, session.config))],
+               session, over=not stopped)
         if not quiet:
             click.echo(comparison_table(session))
+        if stopped:
+            click.echo("Stopped; what was measured until then is shown. The same command goes on from here.", err=True)
+            sys.exit(int(ExitCode.CANCELLED))
         if target is not None:
             run = "config" if config_path else "int8"
             reached = session.target.reached(session.runs[run].verdict)
@@ -280,12 +284,11 @@ def search(model: str, config_path: str | None, force: bool, target: str | None,
 
     Exit code 0: it is met. 1: it is not; the best reachable is written.
     """
-    from trt_tui.core.files import write_atomic
     from trt_tui.core.precision import Precision, PrecisionConfig
     from trt_tui.headless import search_session
     from trt_tui.jobs.messages import Search
     from trt_tui.report import search_report, search_table
-    from trt_tui.session import found_so_far
+    from trt_tui.session import Session, found_so_far
     from trt_tui.target import parse_target
 
     tolerances = (*tolerances, *([target] if target is not None else []))
@@ -306,14 +309,8 @@ def search(model: str, config_path: str | None, force: bool, target: str | None,
                         Precision(precision) if precision else None, request) as session:
         finding = session.finding
         session.history.apply(finding.config)
-        for path, text in ((output, session.precision_json), (markdown_path, lambda: search_report(session))):
-            if path is None or path != output and finding.ended is None:
-                continue  # the report is one of a search that could say how it ended
-            if path == "-":
-                click.echo(text(), nl=False)
-            else:
-                write_atomic(Path(path), text())
-                click.echo(f"Wrote {visible(path)}", err=True)
+        reports = [(markdown_path, search_report)] if finding.ended is not None else []  # it says how the search ended
+        _write([(output, Session.precision_json), *reports], session)
         if session.error is not None:
             click.echo(f"Ended early; {found_so_far(finding)}. The same command goes on from here.", err=True)
             return
@@ -326,6 +323,25 @@ def search(model: str, config_path: str | None, force: bool, target: str | None,
             what = "Tolerance not met by the engine" if finding.ended.result.met else "Tolerance not met"
             click.echo(f"{what}: {finding.ended.result.said}", err=True)
             sys.exit(int(ExitCode.TOLERANCE_NOT_MET))
+
+
+def _write(texts: Sequence[tuple[str | None, Callable]], session, over: bool = True) -> None:
+    """Writes what was asked for to its places, - for stdout, which comes last: a fault of it loses no file.
+
+    Args:
+        texts: Paths, None where nothing is asked for, and what gives the text of a session.
+        over: Write over files that exist; a part does not take the place of a whole.
+    """
+    from trt_tui.core.files import write_atomic
+
+    for path, text in sorted(texts, key=lambda one: one[0] == "-"):
+        if path == "-":
+            click.echo(text(session), nl=False)
+        elif path is not None and not over and os.path.isfile(path):
+            click.echo(f"{visible(path)} stands as it was", err=True)
+        elif path is not None:
+            write_atomic(Path(path), text(session))
+            click.echo(f"Wrote {visible(path)}", err=True)
 
 
 def _check_places(model: str, arguments: dict[str, Any], config_path: str | None, *paths: str | None,

@@ -16,10 +16,12 @@ from typing import Any
 from trt_tui.backends.registry import get_backend
 from trt_tui.core import config_file
 from trt_tui.core.calibration import Calibration, calibrate, match_cache, read_cache
+from trt_tui.core.comparison import Verdict
 from trt_tui.core.network import Network, open_network
 from trt_tui.core.precision import Precision, PrecisionConfig
 from trt_tui.core.samples import Samples, load_samples, parse_shapes, split
 from trt_tui.errors import CancelledError, InputError, TrtTuiError
+from trt_tui.interrupts import held
 from trt_tui.jobs import messages as m
 from trt_tui.session import Finding, Session, found_so_far
 from trt_tui.words import visible
@@ -97,18 +99,36 @@ def compare_session(options: m.Options, config_path: str | None, target: str | N
 
     Raises:
         TrtTuiError: the child process failed or died.
-        KeyboardInterrupt: passed on after the child has been stopped.
+        KeyboardInterrupt: it was interrupted before the verdict of each run was known; later, ``stopped`` of the
+            session is set.
     """
     with _opened(options, config_path=config_path, target=target, force=force) as (session, drain):
         _warn(session)
         if session.target is not None and session.target.kind == "metric" and session.metric is None:
             raise InputError(f"the target {session.target.text} needs a metric", "", "Name one with --metric.")
-        session.compare(layers=layers)
-        drain()
-        for config in dict.fromkeys(session.run_configs().values()) if engines else ():
-            session.build(config=config)
+        try:
+            session.compare(layers=layers)
             drain()
-        yield session
+            for config in dict.fromkeys(session.run_configs().values()) if engines else ():
+                session.build(config=config)
+                drain()
+        except KeyboardInterrupt:
+            with held():
+                session.stop_job()
+                with suppress(TrtTuiError):
+                    drain()
+                runs = session.run_configs()
+                if not all(_whole(session.runs[run].verdict) for run in runs):
+                    raise
+                session.stopped = True
+                yield session
+            return
+        with held():
+            yield session
+
+
+def _whole(verdict: Verdict | None) -> bool:
+    return verdict is not None and verdict.samples >= verdict.total
 
 
 @contextmanager
@@ -133,16 +153,18 @@ def search_session(options: m.Options, config_path: str | None, force: bool, pre
         try:
             drain()
         except KeyboardInterrupt:
-            session.stop_job()
-            with suppress(CancelledError):
-                drain()
+            with held():
+                session.stop_job()
+                with suppress(TrtTuiError):
+                    drain()
         except TrtTuiError as error:
             if session.finding.config is None:
                 raise
             failure = error
         if session.finding.config is None:
             raise KeyboardInterrupt
-        yield session
+        with held():
+            yield session
         if failure is not None:
             raise failure
 

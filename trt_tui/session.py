@@ -170,6 +170,7 @@ class Session:
         self.warnings: list[str] = []
         self.log: list[str] = []
         self.notice = ""
+        self.stopped = False
         self._target_text = target
         self._resume = resume
         self._store = store if store is not None else Store()

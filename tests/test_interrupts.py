@@ -1,0 +1,143 @@
+"""trt_tui.interrupts: SIGTERM and SIGHUP stop every command as ctrl-C does, and what was measured is kept"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.driven import LIMIT_S, isolate, save_mlp
+from trt_tui import interrupts
+
+BOTH = [signal.SIGTERM, signal.SIGHUP]
+
+
+@pytest.fixture(autouse=True)
+def _isolated(monkeypatch, tmp_path):
+    isolate(monkeypatch, tmp_path)
+
+
+@pytest.fixture
+def program(tmp_path):
+    """Starts commands on a network whose data wait for ever where ``stuck``, in a program that a test can signal."""
+    started = []
+
+    def start(*words, stuck: bool = True, ignored: tuple[int, ...] = (), code: str = ""):
+        options = save_mlp(tmp_path)
+        data = options.data
+        if stuck:
+            data = tmp_path / "stuck.py"
+            data.write_text(textwrap.dedent("""
+                import pathlib, time
+                def load_data():
+                    pathlib.Path(__file__).with_suffix('.started').touch()
+                    time.sleep(3600)
+                    yield {}
+            """))
+        arguments = [str(word) for word in (words[0], options.model, *words[1:], "--data", data, "--batch", "4")]
+        code = f"{code}\nfrom trt_tui.cli import main\nmain({arguments!r})"
+
+        def set_signals() -> None:
+            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                signal.signal(number, signal.SIG_IGN if number in ignored else signal.SIG_DFL)
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+        process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                   text=True, preexec_fn=set_signals, cwd=Path(__file__).parent.parent)
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def wait_for(path: Path) -> None:
+    deadline = time.monotonic() + LIMIT_S
+    while not path.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+COMMANDS = {"compare": ["compare"], "search": ["search", "--tolerance", "sqnr>=10", "-o"],
+            "build": ["build", "--precision", "int8", "-o"],
+            "export": ["export", "--precision", "int8", "--format", "onnx", "-o"]}
+
+
+@pytest.mark.parametrize("number", BOTH)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_command_ends_with_130_and_leaves_nothing(program, tmp_path, command, number):
+    words = COMMANDS[command]
+    process = program(*words, *([tmp_path / "out.onnx"] if words[-1] == "-o" else []))
+    wait_for(tmp_path / "stuck.started")
+    process.send_signal(number)
+    shown, told = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 130 and told.strip().endswith("Stopped.") and not shown, told
+    assert not list(tmp_path.glob("*out*"))
+
+
+SLOW_SHARES = """
+import pathlib, time, trt_tui.headless as headless
+from trt_tui.jobs import messages as m
+drain, whole = headless.Session.apply, []
+def apply(self, event):
+    drain(self, event)
+    if isinstance(event, m.SharesMeasured) and not whole:
+        whole.append(event)
+        pathlib.Path({told!r}).touch()
+        time.sleep(60)
+headless.Session.apply = apply
+"""
+"""Waits in the middle of a comparison, after the verdicts are known."""
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, *BOTH])
+def test_what_a_comparison_has_measured_is_written(program, tmp_path, number):
+    out, there, told_at = tmp_path / "out.json", tmp_path / "there.md", tmp_path / "shares"
+    there.write_text("whole")
+    process = program("compare", "--json", out, "--markdown", there, stuck=False,
+                      code=SLOW_SHARES.format(told=str(told_at)))
+    wait_for(told_at)
+    process.send_signal(number)
+    shown, told = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 130 and "Stopped; " in told and "INT8 all" in shown, told
+    runs = json.loads(out.read_text())["runs"]
+    assert all(run["outputs"] for run in runs.values())
+    assert there.read_text() == "whole" and f"{there} stands as it was" in told
+
+
+def test_a_hangup_that_is_ignored_stays_ignored(program, tmp_path):
+    process = program("build", "--precision", "int8", "-o", tmp_path / "t.onnx", ignored=(signal.SIGHUP,))
+    wait_for(tmp_path / "stuck.started")
+    process.send_signal(signal.SIGHUP)
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(0.5)
+
+
+def test_interrupts_wait_for_what_is_being_finished_but_not_for_ever(monkeypatch):
+    with interrupts.raising():
+        with interrupts.held():
+            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGINT)
+        with interrupts.held():
+            monkeypatch.setattr(interrupts, "PATIENCE_S", 0.0)
+            with pytest.raises(KeyboardInterrupt):
+                os.kill(os.getpid(), signal.SIGHUP)
+                time.sleep(1)
+
+
+def test_the_signals_are_left_to_an_app():
+    before = {number: signal.getsignal(number) for number in BOTH}
+    with interrupts.raising():
+        assert signal.getsignal(signal.SIGTERM) is not before[signal.SIGTERM]
+        interrupts.release()
+        assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+    assert {number: signal.getsignal(number) for number in BOTH} == before

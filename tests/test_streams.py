@@ -1,0 +1,84 @@
+"""trt_tui.streams: full, closed and broken stdout and stderr, in the program as a shell runs it"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.driven import isolate, save_mlp
+
+FULL = Path("/dev/full")
+
+pytestmark = pytest.mark.skipif(not FULL.exists(), reason="there is no /dev/full here")
+
+
+@pytest.fixture(autouse=True)
+def _isolated(monkeypatch, tmp_path, tmp_path_factory):
+    isolate(monkeypatch, tmp_path, cache=tmp_path_factory.getbasetemp() / "cache")
+
+
+@pytest.fixture
+def shell(tmp_path):
+    """Runs a command as a shell does, with redirections after it; returns its exit code, stdout and stderr."""
+    options = save_mlp(tmp_path)
+    words = {"compare": f"compare {options.model} --data {options.data} --batch 4 --no-layers",
+             "inspect": f"inspect {options.model}", "--help": "--help", "doctor": "doctor",
+             "build": f"build {options.model} --precision fp16 -o {tmp_path}/typed.onnx",
+             "search": f"search {options.model} --data {options.data} --batch 4 --tolerance 'sqnr>=10' --max-builds 0"}
+
+    def run(command: str, rest: str) -> tuple[int, str, str]:
+        program = f"{sys.executable} -m trt_tui {words[command]}"
+        ran = subprocess.run(["bash", "-c", f"set -o pipefail; {program} {rest}"], capture_output=True, text=True,
+                             cwd=Path(__file__).parent.parent, env=dict(os.environ), timeout=120)
+        assert "Traceback" not in ran.stderr and "Exception ignored" not in ran.stderr, ran.stderr
+        return ran.returncode, ran.stdout, ran.stderr
+
+    return run
+
+
+@pytest.mark.parametrize("command", ["inspect", "--help", "doctor", "compare", "build"])
+def test_a_full_stdout_is_said(shell, command):
+    code, _, told = shell(command, ">/dev/full")
+    assert code == 2 and told.count("stdout cannot be written") == 1 and "No space left on device" in told
+
+
+def test_a_closed_stdout_is_said_and_nothing_gets_its_number(shell, tmp_path):
+    code, _, told = shell("build", ">&-")
+    assert code == 2 and "stdout cannot be written" in told
+    code, _, told = shell("compare", f"--json {tmp_path}/out.json >&-")
+    assert code == 2 and "stdout cannot be written" in told
+    assert (tmp_path / "out.json").read_text().startswith("{") and (tmp_path / "out.json").read_text().endswith("}\n")
+
+
+def test_files_are_written_before_a_stdout_that_is_full(shell, tmp_path):
+    code, _, told = shell("search", f"-o - --markdown {tmp_path}/report.md >/dev/full")
+    assert code == 2 and "stdout cannot be written" in told
+    assert (tmp_path / "report.md").read_text()
+
+
+@pytest.mark.parametrize("rest", ["2>/dev/full", "2>&-", "2>&- <&-"])
+def test_a_stderr_that_takes_nothing_costs_messages_and_nothing_more(shell, tmp_path, rest):
+    code, shown, _ = shell("build", rest)
+    assert code == 0 and shown == f"{tmp_path}/typed.onnx\n"
+    code, shown, _ = shell("compare", f"--target 'sqnr>=500' {rest}")
+    assert code == 1 and "INT8 all" in shown
+
+
+@pytest.mark.parametrize("command", ["inspect", "--help"])
+def test_a_reader_that_has_gone_away_is_no_error(shell, command):
+    code, _, told = shell(command, "| true")
+    assert code == 0 and not told
+
+
+def test_a_reader_that_has_gone_away_leaves_the_exit_code(shell, tmp_path):
+    code, _, told = shell("compare", f"--target 'sqnr>=500' --markdown - --json {tmp_path}/out.json | true")
+    assert code == 1 and "Target not met" in told and (tmp_path / "out.json").exists()
+
+
+def test_all_of_them_closed(shell, tmp_path):
+    assert shell("build", "<&- >&- 2>&-")[0] == 2
+    assert (tmp_path / "typed.onnx").exists()

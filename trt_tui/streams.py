@@ -1,0 +1,79 @@
+"""stdout and stderr of the commands: what cannot be written is said once, plainly, and ends nothing else.
+
+A reader of stdout that has gone away (``| head``) is no error. A stderr that takes nothing loses messages and nothing
+more. Closed descriptors are opened on the null device, so that no file and no pipe gets their numbers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import sys
+from collections.abc import Iterator
+
+from trt_tui.errors import InputError
+
+
+class _Stream(io.FileIO):
+    """A standard stream; after its first fault it takes everything and passes on nothing."""
+
+    def __init__(self, descriptor: int) -> None:
+        super().__init__(descriptor, "w", closefd=False)
+        self.broken = False
+
+    def write(self, data, /) -> int:
+        if self.broken:
+            return len(data)
+        try:
+            return super().write(data)
+        except OSError as error:
+            self.broken = True
+            self.fault(error)
+            return len(data)
+
+    def fault(self, error: OSError) -> None:
+        """Called with the first fault."""
+
+
+class _Stdout(_Stream):
+    def fault(self, error: OSError) -> None:
+        if not isinstance(error, BrokenPipeError):
+            raise InputError("stdout cannot be written", error.strerror or str(error),
+                             "Free some space, or send it elsewhere; files that were named are written.")
+
+
+@contextlib.contextmanager
+def guarded() -> Iterator[None]:
+    """Puts streams of this module in the place of the interpreter's for a block, where nobody else has."""
+    _open_closed()
+    before = sys.stdout, sys.stderr
+    if sys.stdout in (None, sys.__stdout__):
+        sys.stdout = _text(_Stdout(1), sys.stdout)
+    if sys.stderr in (None, sys.__stderr__):
+        sys.stderr = _text(_Stream(2), sys.stderr)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError, InputError, ValueError):
+            sys.stdout.flush()
+        sys.stdout, sys.stderr = before
+
+
+def _text(raw: _Stream, model: io.TextIOWrapper | None) -> io.TextIOWrapper:
+    return io.TextIOWrapper(io.BufferedWriter(raw), getattr(model, "encoding", "utf-8"), "backslashreplace",
+                            line_buffering=True)
+
+
+def _open_closed() -> None:
+    """Opens descriptors 0 to 2 that are closed; what is written to a stdout that was closed fails."""
+    for descriptor, mode in ((0, os.O_RDONLY), (1, os.O_RDONLY), (2, os.O_WRONLY)):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            opened = os.open(os.devnull, mode)
+            if opened != descriptor:
+                os.dup2(opened, descriptor)
+                os.close(opened)
+            else:
+                os.set_inheritable(descriptor, True)
