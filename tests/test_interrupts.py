@@ -122,16 +122,36 @@ def test_a_hangup_that_is_ignored_stays_ignored(program, tmp_path):
         process.wait(0.5)
 
 
-def test_interrupts_wait_for_what_is_being_finished_but_not_for_ever(monkeypatch):
+@pytest.fixture
+def restored():
+    """Handlers as they were: those of a program that was interrupted are left in place."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, *BOTH)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+    interrupts._ending.clear()
+
+
+def test_interrupts_wait_for_what_is_being_finished_but_not_for_ever(monkeypatch, restored):
     with interrupts.raising():
         with interrupts.held():
             os.kill(os.getpid(), signal.SIGTERM)
-            os.kill(os.getpid(), signal.SIGINT)
         with interrupts.held():
             monkeypatch.setattr(interrupts, "PATIENCE_S", 0.0)
             with pytest.raises(KeyboardInterrupt):
                 os.kill(os.getpid(), signal.SIGHUP)
                 time.sleep(1)
+
+
+def test_the_second_of_two_interrupts_does_not_tear_what_the_first_began(restored):
+    with interrupts.raising():
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(1)
+        os.kill(os.getpid(), signal.SIGHUP)
+        time.sleep(0.01)
+    os.kill(os.getpid(), signal.SIGTERM)
+    time.sleep(0.01)
 
 
 def test_the_signals_are_left_to_an_app():

@@ -198,7 +198,7 @@ def _run_app(options, config_path: str | None, target: str | None, force: bool, 
 
     if target:
         parse_target(target)
-    if not sys.__stdout__.isatty():
+    if not os.isatty(1):
         raise InputError("the app needs a terminal", "stdout is no terminal",
                          "Use `trt-tui compare` for figures without the app.")
     from trt_tui.tui.app import TrtTuiApp

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import queue
 import signal
 import sys
@@ -33,7 +34,7 @@ class _Bar:
     def __init__(self) -> None:
         self.shown = 0.0
         self.wrote = False
-        self.live = sys.__stderr__.isatty()
+        self.live = os.isatty(2)
         self.best = ""
 
     def show(self, event: m.Progress) -> None:
@@ -66,8 +67,8 @@ class _Bar:
 
     def _line(self, text: str) -> None:
         """Puts a text in place of the line; `sys.stderr` itself lets no control sequence through."""
-        sys.__stderr__.write(f"\r\x1b[K{text}")
-        sys.__stderr__.flush()
+        with suppress(OSError):  # a terminal that has gone away
+            os.write(2, f"\r\x1b[K{text}".encode())
 
 
 @contextmanager

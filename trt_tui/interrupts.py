@@ -9,26 +9,31 @@ import time
 from collections.abc import Iterator
 
 PATIENCE_S = 5.0
-"""How long `held` keeps interrupts away: stopping a child and writing files take less, unless something hangs."""
+"""How long interrupts are kept away from an end that is under way: stopping a child and writing files take less, unless
+something hangs. They come in twos: a terminal that closes sends SIGHUP after the shell did, an impatient user."""
 
-_held: list[float] = []
-"""When each block of `held` that is running began."""
+_ending: list[float] = []
+"""When each end that is under way began: blocks of `held`, and the first interrupt that was raised."""
 
 
 @contextlib.contextmanager
 def raising() -> Iterator[None]:
-    """SIGTERM and SIGHUP raise KeyboardInterrupt in this block, as SIGINT does; those that are ignored stay so."""
+    """SIGTERM and SIGHUP raise KeyboardInterrupt in this block, as SIGINT does; those that are ignored stay so.
+
+    One raises it; further ones find the program on its way out, and are left alone after the block too.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     taken = {}
+    _ending.clear()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
             taken[number] = signal.signal(number, _interrupt)
     try:
         yield
     finally:
-        for number, before in taken.items():
+        for number, before in taken.items() if not _ending else ():
             signal.signal(number, before)
 
 
@@ -41,17 +46,17 @@ def release() -> None:
 
 @contextlib.contextmanager
 def held() -> Iterator[None]:
-    """No interrupt in this block: it finishes what an interrupt began. One that comes after `PATIENCE_S` goes through.
-
-    Signals come in twos: a terminal that closes sends SIGHUP after the shell did, an impatient user ctrl-C.
-    """
-    _held.append(time.monotonic())
+    """No interrupt in this block, which finishes what was begun; one that comes after `PATIENCE_S` goes through."""
+    began = time.monotonic()
+    _ending.append(began)
     try:
         yield
     finally:
-        _held.pop()
+        _ending.remove(began)
 
 
 def _interrupt(number: int, frame: object) -> None:
-    if not _held or time.monotonic() - _held[0] >= PATIENCE_S:
+    now = time.monotonic()
+    if not _ending or now - _ending[0] >= PATIENCE_S:
+        _ending.append(now)
         raise KeyboardInterrupt
