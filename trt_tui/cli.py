@@ -12,7 +12,6 @@ import traceback
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -407,9 +406,10 @@ def _check_place(path: str) -> None:
 def build(model: str, config_path: str | None, force: bool, precision: str | None, quick: bool, output: str,
           **arguments: Any) -> None:
     """Build a production engine in a config's precisions, or write the network that one is built from."""
-    from trt_tui.headless import load_config, ranges_for, write_engine
+    from trt_tui.headless import load_config, prepared, write_engine
     from trt_tui.jobs.building import write_typed
     from trt_tui.jobs.engines import QUICK_LEVEL
+    from trt_tui.jobs.messages import Prepare
 
     _check_one("build", config_path, precision)
     suffix = Path(output).suffix.lower()
@@ -430,13 +430,14 @@ def build(model: str, config_path: str | None, force: bool, precision: str | Non
     network, config, ranges, warnings = load_config(options, config_path, precision, force)
     for warning in warnings:
         click.echo(f"Warning: {visible(warning)}", err=True)
-    ranges = ranges_for(options, network, config, ranges)
+    ready = prepared(network, Prepare(options, config, ranges, shapes=suffix in _ENGINES))
+    ranges = ready.ranges
     if suffix in _ENGINES:
         lines = write_engine(options, config, ranges, Path(output), quick)
         if quick:
             lines.append("A quick preview, built with the lowest effort: not for production.")
             options = replace(options, optimization_level=QUICK_LEVEL)
-        lines += _trtexec_lines(network, config, ranges, options, Path(output))
+        lines += _trtexec_lines(network, config, ready, options, Path(output))
         written = Path(output)
     else:
         written, lines = write_typed(network, config, ranges, Path(output))
@@ -454,7 +455,7 @@ def _check_one(what: str, config_path: str | None, precision: str | None) -> Non
 _ENGINES = (".engine", ".plan", ".trt")
 
 
-def _trtexec_lines(network, config, ranges, options, output: Path) -> list[str]:
+def _trtexec_lines(network, config, ready, options, output: Path) -> list[str]:
     """The trtexec command lines that build the same."""
     import shlex
 
@@ -464,28 +465,12 @@ def _trtexec_lines(network, config, ranges, options, output: Path) -> list[str]:
     told = [f"The same config with trtexec (`trt-tui export --format trtexec -o {script}` writes the files it names):"]
     try:
         files = replace(files_beside("trtexec", output.with_name(script)), engine=output.name)
-        lines = trtexec_lines(network, config, ranges, files, _shapes(network, options), _effort(options))
+        lines = trtexec_lines(network, config, ready.ranges, files, ready.shapes, _effort(options))
     except InputError as error:
         return [f"trtexec cannot be told the same: {error.title}"]
     for line in lines:
         told += [f"  # {line.release}", f"  {shlex.join(line.argv) if line.argv else '# ' + line.refused}"]
     return told
-
-
-def _shapes(network, options) -> dict:
-    """The optimization profile: the one asked for, and the data's for what that leaves open."""
-    from trt_tui.core.samples import ShapeRange, load_samples, parse_shapes, split
-    from trt_tui.jobs.building import profile_of
-
-    asked = parse_shapes(options.shapes, network.inputs) if options.shapes else {}
-    if options.data is None:
-        return asked
-    usual = {name: one.opt for name, one in asked.items()} or None
-    load = partial(load_samples, inputs=network.inputs, batch=options.batch, seed=options.seed, shapes=usual)
-    calibration = load(options.calib_data) if options.calib_data is not None else None
-    judged = split(load(options.data, limit=options.samples), calibration).judged
-    found = profile_of(network, judged, range(len(judged)))
-    return {**{name: ShapeRange(*one) for name, one in found.items()}, **asked}
 
 
 def _effort(options):
@@ -506,7 +491,8 @@ def export(model: str, config_path: str | None, force: bool, precision: str | No
     """Write a config in another tool's format."""
     from trt_tui.core.exporters import production
     from trt_tui.core.files import write_atomic
-    from trt_tui.headless import load_config, ranges_for
+    from trt_tui.headless import load_config, prepared
+    from trt_tui.jobs.messages import Prepare
     from trt_tui.report import config_markdown
 
     _check_one("export", config_path, precision)
@@ -519,9 +505,9 @@ def export(model: str, config_path: str | None, force: bool, precision: str | No
         write_atomic(Path(output), config_markdown(network, config, config_path or ""))
         click.echo(output)
         return
-    if kind != "modelopt":
-        ranges = ranges_for(options, network, config, ranges, always=kind == "calibration-cache")
-    for written in production.write(kind, Path(output), network, config, ranges, shapes=_shapes(network, options),
+    ready = prepared(network, Prepare(options, config, ranges, quantizes=kind != "modelopt",
+                                      every=kind == "calibration-cache", shapes=kind in ("trtexec", "polygraphy")))
+    for written in production.write(kind, Path(output), network, config, ready.ranges, shapes=ready.shapes,
                                     effort=_effort(options)):
         click.echo(str(written))
 

@@ -14,16 +14,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from trt_tui.backends.registry import get_backend
 from trt_tui.core import config_file
-from trt_tui.core.calibration import Calibration, calibrate, match_cache, read_cache
+from trt_tui.core.calibration import Calibration
 from trt_tui.core.comparison import Verdict
 from trt_tui.core.network import Network, open_network
 from trt_tui.core.precision import Precision, PrecisionConfig
-from trt_tui.core.samples import Samples, load_samples, parse_shapes, split
 from trt_tui.errors import CancelledError, InputError, TrtTuiError
 from trt_tui.interrupts import held
 from trt_tui.jobs import messages as m
+from trt_tui.jobs.client import Client
+from trt_tui.jobs.prepare import has_data, known_ranges, prepare
 from trt_tui.session import Finding, Session, found_so_far
 from trt_tui.words import visible
 
@@ -227,37 +227,34 @@ def load_config(options: m.Options, config_path: str | None, precision: str | No
     return network, loaded.config, {} if loaded.stale_ranges else loaded.ranges, tuple(loaded.warnings)
 
 
-def ranges_for(options: m.Options, network: Network, config: PrecisionConfig, known: Mapping[str, float],
-               always: bool = False) -> dict[str, float]:
-    """Ranges of every tensor that the config quantizes: the known ones, a cache's, or calibrated from the data.
+def prepared(network: Network, request: m.Prepare) -> m.Prepared:
+    """What it takes to write a config; see `trt_tui.jobs.prepare`. Data are read in a child process.
 
     Raises:
-        InputError: there are neither ranges nor data.
+        TrtTuiError: there are neither ranges nor data, or the child process failed or died.
+        KeyboardInterrupt: passed on after the child has been stopped.
     """
-    needed = {site.tensor for group in network.groups for site in group.activations()
-              if always or config.precision_of(group) is Precision.INT8}
-    if options.calib_cache is not None:
-        fitting, warnings = match_cache(read_cache(options.calib_cache), network.activations)
-        for warning in warnings:
-            print(f"Warning: {visible(warning)}", file=sys.stderr)
-        known = {**known, **fitting}
-    known = {**{tensor: choice.amax for tensor, choice in config.ranges.items()}, **known}
-    missing = sorted(needed - set(known))
-    if not missing:
-        return known
-    if options.data is None and options.calib_data is None:
-        raise InputError("INT8 needs ranges", f"{len(missing)} tensors have none, {missing[0]} among them",
-                         "Give --calib-data or --data to calibrate on, or --calib-cache.")
-    shapes = parse_shapes(options.shapes, network.inputs) if options.shapes else {}
+    _, missing = known_ranges(network, request, _print_warning)
+    if not has_data(request.options) or not (missing or request.shapes):
+        return prepare(network, request)
+    events: queue.Queue[m.Event] = queue.Queue()
+    client, bar = Client(events.put), _Bar()
+    answer: m.Prepared | None = None
+    try:
+        client.send(request)
+        while not isinstance(event := events.get(), m.Done):
+            match event:
+                case m.Progress():
+                    bar.show(event)
+                case m.Prepared():
+                    answer = event
+                case m.Failed() | m.Died():
+                    raise _raised(event)
+    finally:
+        bar.clear()
+        client.close()
+    return answer
 
-    def load(spec: str, limit: int | None) -> Samples:
-        return load_samples(spec, network.inputs, batch=options.batch, limit=limit, seed=options.seed,
-                            shapes={name: one.opt for name, one in shapes.items()} or None)
 
-    if options.calib_data is not None:
-        source = load(options.calib_data, None)
-    else:
-        source = split(load(options.data, options.samples)).calibration
-    calibration = calibrate(network.model, network.activations, source, get_backend(),
-                            method=options.calib_method)
-    return {**calibration.ranges, **known} if options.calib_cache is not None else dict(calibration.ranges)
+def _print_warning(text: str) -> None:
+    print(f"Warning: {visible(text)}", file=sys.stderr)

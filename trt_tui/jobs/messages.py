@@ -15,6 +15,7 @@ from trt_tui.core.inputs import Inputs
 from trt_tui.core.judge import Judged
 from trt_tui.core.network import Outline
 from trt_tui.core.precision import Precision, PrecisionConfig
+from trt_tui.core.samples import ShapeRange
 from trt_tui.core.search import Evaluation, Result
 
 
@@ -180,7 +181,26 @@ class Search:
     shares: bool = False
 
 
-Request = Open | Calibrate | UseRanges | Compare | WhatIf | TryOptions | Stats | Build | WriteEngine | Search
+@dataclass(frozen=True)
+class Prepare:
+    """What it takes to write a config, with nothing opened before; answered by `Prepared`.
+
+    Attributes:
+        ranges: The amax by tensor name that came with the config.
+        quantizes: Whether ranges are needed.
+        every: Ranges of every tensor that could be quantized, whether or not the config does.
+        shapes: Whether the shapes of the data are needed.
+    """
+
+    options: Options
+    config: PrecisionConfig
+    ranges: Mapping[str, float]
+    quantizes: bool = True
+    every: bool = False
+    shapes: bool = False
+
+
+Request = Prepare | Open | Calibrate | UseRanges | Compare | WhatIf | TryOptions | Stats | Build | WriteEngine | Search
 
 
 @dataclass(frozen=True)
@@ -448,6 +468,14 @@ class Died(Event):
 
     exit_code: int | None
     log: str = ""
+
+
+@dataclass(frozen=True)
+class Prepared(Event):
+    """The amax by tensor name, and the least, usual and largest shape by input name."""
+
+    ranges: Mapping[str, float]
+    shapes: Mapping[str, ShapeRange]
 
 
 @dataclass(frozen=True)

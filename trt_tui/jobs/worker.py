@@ -10,6 +10,7 @@ ends.
 from __future__ import annotations
 
 import contextlib
+import faulthandler
 import gc
 import hashlib
 import math
@@ -49,6 +50,7 @@ from trt_tui.jobs.building import Plan, build_and_judge, profile_of, run_typed, 
 from trt_tui.jobs.cache import EngineCache, ResultCache
 from trt_tui.jobs.engines import QUICK_LEVEL, Engine, Said, Step, Wait, build_engine
 from trt_tui.jobs.lifeline import end_process, tie
+from trt_tui.jobs.prepare import prepare
 from trt_tui.jobs.searching import Bench, SearchJob, check_words, run_check
 from trt_tui.target import Target, parse_target
 
@@ -279,6 +281,9 @@ class Worker:
         if isinstance(request, m.Open):
             yield from self._open(job, request)
             return
+        if isinstance(request, m.Prepare):
+            self._prepare(job, request)
+            return
         if self.network is None:
             raise self.failure or InputError("no network is open", "opening it was stopped", "Open it again.")
         if not self.sha256:
@@ -304,6 +309,12 @@ class Worker:
                 yield from self._write_engine(job, request)
             case m.Search():
                 yield from self._search(job, request)
+
+    def _prepare(self, job: int, request: m.Prepare) -> None:
+        self._send(m.Progress(job, "reading the network and the data", 0, 0))
+        prepared = prepare(open_network(request.options.model), request,
+                           self._sweeping(job, f"calibrating ({request.options.calib_method})"))
+        self._send(replace(prepared, job=job))
 
     def _check_inputs(self, since: float = 0.0) -> None:
         """Refuses to go on where a file that was read is another one now; not looked at twice within ``since`` seconds.
@@ -999,6 +1010,7 @@ def main(argv: Sequence[str]) -> None:
     os.dup2(log, 2)
     sys.stdout = open(1, "w", buffering=1, closefd=False)
     sys.stderr = open(2, "w", buffering=1, closefd=False)
+    faulthandler.enable(sys.stderr)  # where an abort or a crash came from stands in the log
     with Connection(requests) as pipe:
         worker = Worker(pipe)
         clear_scratch()

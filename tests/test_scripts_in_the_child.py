@@ -1,0 +1,91 @@
+"""Users' scripts run in the child process and nowhere else: what they print and how they end touches no command."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from tests.driven import isolate, save_mlp
+from trt_tui.jobs.client import log_path
+
+SCRIPT = """
+import os, sys
+import numpy as np
+
+open({place!r}, "a").write(f"{{os.getpid()}} {{os.getppid()}}\\n")
+print("printed")
+os.write(1, b"printed by a library\\n")
+
+def load_data():
+    print("printed")
+    {body}
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        yield {{"x": rng.standard_normal((4, 16), dtype=np.float32), "labels": np.arange(4)}}
+
+def metric(outputs, labels):
+    print("printed")
+    return 1.0
+"""
+
+
+@pytest.fixture
+def mlp(tmp_path, monkeypatch):
+    isolate(monkeypatch, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return save_mlp(tmp_path)
+
+
+def run(mlp, tmp_path, *arguments, body="pass"):
+    """A command of its own with a script as data and metric; the result, and the processes that ran the script."""
+    script, place = tmp_path / "script.py", tmp_path / "ran"
+    place.write_text("")
+    script.write_text(textwrap.dedent(SCRIPT).format(place=str(place), body=body))
+    arguments = [{"DATA": str(script), "METRIC": f"{script}:metric", "MODEL": mlp.model}.get(one, one)
+                 for one in arguments]
+    process = subprocess.Popen([sys.executable, "-m", "trt_tui", *arguments], stdout=subprocess.PIPE,
+                               stderr=subprocess.PIPE, text=True, env=os.environ | {"COLUMNS": "100"})
+    out, err = process.communicate(timeout=100)
+    return process, out, err, [tuple(map(int, line.split())) for line in place.read_text().splitlines()]
+
+
+COMMANDS = {
+    "compare": ["compare", "MODEL", "--data", "DATA", "--metric", "METRIC", "--no-layers"],
+    "build": ["build", "MODEL", "--data", "DATA", "--precision", "int8", "-o", "typed.onnx"],
+    "build with other data to calibrate on":
+        ["build", "MODEL", "--data", "mlp.npz", "--calib-data", "DATA", "--precision", "int8", "-o", "typed.onnx"],
+    "export": ["export", "MODEL", "--data", "DATA", "--precision", "int8", "--format", "trtexec", "-o", "out.sh"],
+    "export of shapes alone":
+        ["export", "MODEL", "--data", "DATA", "--precision", "fp16", "--format", "polygraphy", "-o", "out.py"],
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_script_runs_in_the_child_alone_and_its_words_go_to_the_log(mlp, tmp_path, command):
+    process, out, err, ran = run(mlp, tmp_path, *COMMANDS[command])
+    assert process.returncode == 0, err
+    assert ran and all(pid != process.pid and parent == process.pid for pid, parent in ran), (process.pid, ran)
+    assert "printed" not in out + err
+    log = log_path().with_name(f"worker-{process.pid}.log").read_text()
+    assert "printed\n" in log and "printed by a library\n" in log
+
+
+@pytest.mark.parametrize(("body", "told"), [
+    ("os.abort()", r"exit code -6(.|\n)*script\.py\", line \d+ in load_data"),
+    ("os._exit(7)", "exit code 7"), ("raise ValueError('no such sample')", "ValueError: no such sample")])
+def test_how_a_script_ends_is_told(mlp, tmp_path, body, told):
+    process, out, err, _ = run(mlp, tmp_path, *COMMANDS["build"], body=body)
+    assert process.returncode == 2 and out == "", err
+    assert err.startswith("Error: ") and re.search(told, err) and "  Next: " in err, err
+    assert not (tmp_path / "typed.onnx").exists()
+
+
+def test_without_need_of_data_no_script_is_run(mlp, tmp_path):
+    process, _, err, ran = run(mlp, tmp_path, "build", "MODEL", "--data", "DATA", "--precision", "fp16", "-o",
+                               "typed.onnx")
+    assert process.returncode == 0 and ran == [], err
