@@ -10,6 +10,7 @@ import pytest
 from tests import networks
 from trt_tui import demo
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
+from trt_tui.backends.registry import get_backend
 from trt_tui.core.network import Network, open_network
 
 
@@ -21,12 +22,12 @@ def backend() -> OnnxRuntimeBackend:
 
 @pytest.fixture(scope="session")
 def opened(tmp_path_factory: pytest.TempPathFactory) -> Callable[[onnx.ModelProto], Network]:
-    """Opens a model through a file of its own."""
+    """Opens a model through a file of its own; ONNX Runtime folds its constants."""
 
     def open_model(model: onnx.ModelProto) -> Network:
         path = tmp_path_factory.mktemp("opened") / "model.onnx"
         onnx.save(model, path)
-        return open_network(path)
+        return open_network(path, get_backend)
 
     return open_model
 

@@ -13,7 +13,7 @@ from tests import networks
 from tests.networks import Builder, floats
 from trt_tui.core.network import FOLDED_KINDS, Kind, open_network
 from trt_tui.core.precision import Precision
-from trt_tui.errors import InputError
+from trt_tui.errors import BackendUnavailableError, InputError
 
 
 @pytest.fixture
@@ -113,6 +113,62 @@ def test_a_constant_that_cannot_be_computed_is_named(opened):
     network = opened(b.model([floats("x", 4)], [floats("y", 4)]))
     with pytest.raises(InputError, match="could not be computed"):
         network.constant(bad)
+
+
+@pytest.fixture
+def expressions(tmp_path):
+    """The file of a network with two weights that it computes, one by GatherElements."""
+    b = Builder()
+    table = b.weight("table", np.arange(12, dtype=np.float32)[None])
+    picked = b.node("GatherElements", [table, b.weight("which", np.array([[3, 0, 7, 11]]))], name="pick", axis=1)
+    turned = b.node("Transpose", [b.weight("square", np.float32([[1, 2, 3, 4]] * 4))], name="turn", perm=[1, 0])
+    b.node("MatMul", [b.node("Add", ["x", picked], name="add"), turned], name="matmul", output="y")
+    path = tmp_path / "model.onnx"
+    onnx.save(b.model([floats("x", 4, 4)], [floats("y", 4, 4)]), path)
+    return path, picked, turned
+
+
+def test_constant_expressions_are_computed_by_what_runs_the_network_all_at_once(expressions, backend):
+    path, picked, turned = expressions
+    loads = []
+
+    class Counting:
+        def load(self, model, **options):
+            loads.append(model)
+            return backend.load(model, **options)
+
+    network = open_network(path, Counting)
+    assert not loads
+    np.testing.assert_array_equal(network.constant(picked), [[3, 0, 7, 11]])
+    np.testing.assert_array_equal(network.constant(turned)[2], [3, 3, 3, 3])
+    assert len(loads) == 1
+
+
+def test_one_expression_that_fails_leaves_the_others(opened):
+    b = Builder()
+    bad = b.node("Reshape", [b.weight("six", np.ones(6, np.float32)), b.weight("to", np.array([4], np.int64))],
+                 name="reshape")
+    good = b.node("Neg", [b.weight("four", np.ones(4, np.float32))], name="neg")
+    b.node("Add", [b.node("Add", ["x", bad], name="add"), good], name="more", output="y")
+    network = opened(b.model([floats("x", 4)], [floats("y", 4)]))
+    np.testing.assert_array_equal(network.constant(good), [-1] * 4)
+    with pytest.raises(InputError, match="could not be computed"):
+        network.constant(bad)
+
+
+def test_expressions_without_anything_to_run_them_are_refused_by_name(expressions):
+    path, picked, _ = expressions
+    with pytest.raises(InputError) as raised:
+        open_network(path).constant(picked)
+    assert picked in raised.value.title and "nothing to run it" in raised.value.cause
+
+    def missing():
+        raise BackendUnavailableError("ONNX Runtime is not installed", "no module", "pip install it")
+
+    with pytest.raises(BackendUnavailableError) as raised:
+        open_network(path, missing).constant(picked)
+    assert picked in raised.value.title and "not installed" in raised.value.cause
+    assert raised.value.next_step == "pip install it"
 
 
 # ------------------------------------------------------------------------------------------------- opsets, hashes

@@ -220,7 +220,7 @@ def _raised(error: m.Failed | m.Died) -> TrtTuiError:
 def load_config(options: m.Options, config_path: str | None, precision: str | None, force: bool
                 ) -> tuple[Network, PrecisionConfig, dict[str, float], tuple[str, ...]]:
     """The network, the config asked for, the ranges that came with it, and warnings."""
-    network = open_network(options.model)
+    network = open_network(options.model, get_backend)
     if config_path is None:
         return network, PrecisionConfig.uniform(Precision(precision), options.other), {}, ()
     loaded = config_file.read_config(config_path, network, force)

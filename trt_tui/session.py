@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from trt_tui import __version__
+from trt_tui.backends.registry import get_backend
 from trt_tui.core import config_file
 from trt_tui.core.agreement import what_to_check
 from trt_tui.core.calibration import METHODS, Calibration, TensorStats
@@ -734,7 +735,7 @@ class Session:
                 if other.exists():
                     raise InputError(f"{other} exists", "it is written beside the other", "Choose another name, or "
                                      "overwrite it.")
-        network = open_network(self.options.model)
+        network = open_network(self.options.model, get_backend)
         if self.source is not None and (changed := self.source.files.replaced()):
             raise InputError(f"{', '.join(changed)}: replaced after it was read",
                              "the ranges and figures here are of what it was", "f5 measures it anew.")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
@@ -12,15 +13,14 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnx.reference
 import onnx_ir as ir
 
 from trt_tui.core import groups as fusion
 from trt_tui.core.hierarchy import stated_scope
 from trt_tui.core.opening import Opened, constant_tensor, convert_opset, open_model
 from trt_tui.core.precision import FLOATS, FP16_MAX, Precision
-from trt_tui.core.runner import TensorInfo
-from trt_tui.errors import InputError
+from trt_tui.core.runner import Backend, TensorInfo
+from trt_tui.errors import BackendUnavailableError, InputError, TrtTuiError
 
 FP16_MASK = FP16_MAX / 2
 """What a constant beyond FP16 is clamped to: such constants are masks (-3.4e38 in front of a Softmax), and half of the
@@ -197,10 +197,12 @@ class Network:
     Args:
         opened: What `trt_tui.core.opening.open_model` returned.
         path: The file, for names and hashes.
+        backend: Gives what runs the network, and so its constant expressions; asked when the first one is met.
     """
 
-    def __init__(self, opened: Opened, path: Path) -> None:
+    def __init__(self, opened: Opened, path: Path, backend: Callable[[], Backend] | None = None) -> None:
         self.path = path
+        self._backend = backend
         self.name = path.name
         self.model = opened.model
         self.notes = list(opened.notes)
@@ -217,6 +219,7 @@ class Network:
             if name in self._group_of and self._group_of[name].quantizable)
         self._models: dict[int, ir.Model] = {self.opset: self.model}
         self._constants: dict[str, np.ndarray] = {}
+        self._folded = False
         self._amax: dict[tuple[str, int | None], np.ndarray] = {}
 
     # -- what is in it ------------------------------------------------------------------------------------------
@@ -385,7 +388,8 @@ class Network:
         """The value of a constant tensor, computed from other constants where the file holds it as an expression.
 
         Raises:
-            InputError: the expression could not be evaluated.
+            InputError: the expression could not be evaluated, or the network was opened with nothing to run it.
+            BackendUnavailableError: what would run it does not work here.
         """
         if tensor not in self._constants:
             stored = constant_tensor(self._values[tensor])
@@ -395,24 +399,70 @@ class Network:
         return self._constants[tensor]
 
     def _evaluate(self, tensor: str) -> np.ndarray:
-        needed, stack = set(), [tensor]
+        """A constant expression's value, from what runs the network; the first one asked for brings all others."""
+        title, next_step = (f"constant {tensor} could not be computed",
+                            "Fold the network's constants (for example with onnxsim) and open it again.")
+        if self._backend is None:
+            raise InputError(title, "the file holds it as an expression, and the network was opened with nothing to "
+                             "run it", next_step)
+        try:
+            backend = self._backend()
+        except BackendUnavailableError as error:
+            raise BackendUnavailableError(
+                title, f"the file holds it as an expression. {error.title}: {error.cause}", error.next_step) from None
+        if not self._folded:
+            self._folded = True
+            with contextlib.suppress(TrtTuiError):  # one of them, which is named when it is asked for
+                self._constants.update(self._run(backend, self._expressions()))
+        if tensor in self._constants:
+            return self._constants[tensor]
+        try:
+            return self._run(backend, [tensor])[tensor]
+        except TrtTuiError as error:
+            raise InputError(title, error.cause or error.title, next_step) from None
+
+    def _run(self, backend: Backend, tensors: Sequence[str]) -> dict[str, np.ndarray]:
+        if not tensors:
+            return {}
+        with backend.load(self._constant_model(tensors)) as runner:
+            return {name: np.asarray(array) for name, array in runner.run({}, tensors).items()}
+
+    def _expressions(self) -> list[str]:
+        """Float tensors that the file computes from constants and that something else reads."""
+        read = dict.fromkeys(name for layer in self.layers if layer.kind is not Kind.CONSTANT
+                             for name in self.reads(layer.name) if name in self.constants)
+        return [name for name in read if self.is_float(name) and constant_tensor(self._values[name]) is None]
+
+    def _constant_model(self, tensors: Sequence[str]) -> ir.Model:
+        """The network that computes constant tensors from those that the file stores."""
+        needed: set[str] = set()
+        stack = list(tensors)
         while stack:
             name = self.producer.get(stack.pop())
             if name is not None and name not in needed:
                 needed.add(name)
                 stack.extend(n for n in self.layer(name).inputs if n)
-        nodes = [ir.to_proto(self._nodes[layer.name]) for layer in self.layers if layer.name in needed]
-        outside = {n for node in nodes for n in node.input if n} - {n for node in nodes for n in node.output}
-        graph = onnx.helper.make_graph(
-            nodes, "constant", [], [onnx.helper.make_empty_tensor_value_info(tensor)],
-            [onnx.numpy_helper.from_array(np.ascontiguousarray(self.constant(n)), n) for n in outside])
-        opsets = [onnx.helper.make_opsetid(d, v) for d, v in self.model.graph.opset_imports.items()]
-        try:
-            model = onnx.helper.make_model(graph, opset_imports=opsets)
-            return np.asarray(onnx.reference.ReferenceEvaluator(model).run(None, {})[0])
-        except Exception as error:
-            raise InputError(f"constant {tensor} could not be computed", f"{type(error).__name__}: {error}",
-                             "Fold the network's constants (for example with onnxsim) and open it again.") from None
+        values: dict[str, ir.Value] = {}
+        stored = []
+        nodes = []
+        for layer in sorted(map(self.layer, needed), key=lambda one: one.index):
+            for name in layer.inputs:
+                if name and name not in values:
+                    held = self._values[name]
+                    values[name] = ir.Value(name=name, type=held.type, shape=held.shape, const_value=held.const_value)
+                    stored.append(values[name])
+            original = self._nodes[layer.name]
+            node = ir.Node(original.domain, original.op_type, [values[n] if n else None for n in layer.inputs],
+                           list(original.attributes.values()), num_outputs=len(layer.outputs), name=layer.name)
+            for name, output in zip(layer.outputs, node.outputs, strict=True):
+                output.name = name
+                if name:
+                    output.type = self._values[name].type
+                    values[name] = output
+            nodes.append(node)
+        graph = ir.Graph([], [values[name] for name in tensors], nodes=nodes, initializers=stored, name="constants",
+                         opset_imports=dict(self.model.graph.opset_imports))
+        return ir.Model(graph, ir_version=self.model.ir_version)
 
     def constant_amax(self, tensor: str, axis: int | None = None) -> np.ndarray:
         """Largest absolute value of a constant: a scalar, or one value for each index of ``axis`` (float32).
@@ -516,14 +566,19 @@ class Network:
         return digest.hexdigest()
 
 
-def open_network(path: Path | str) -> Network:
+def open_network(path: Path | str, backend: Callable[[], Backend] | None = None) -> Network:
     """Opens an ONNX file.
+
+    Args:
+        backend: Gives what runs the network's constant expressions (weights that the file computes from others), such
+            as `trt_tui.backends.registry.get_backend`. Without it the network opens as well, and `Network.constant`
+            raises for those.
 
     Raises:
         InputError: see `trt_tui.core.opening.open_model`.
     """
     path = Path(path)
-    return Network(open_model(path), path)
+    return Network(open_model(path), path, backend)
 
 
 def _shape(value: ir.Value | None) -> tuple[int | str | None, ...] | None:

@@ -339,7 +339,7 @@ class Worker:
         first_look = preview(options.model) if self.network is None else None
         if first_look is not None:
             self._send(m.Previewed(job, first_look))
-        network = open_network(options.model)
+        network = open_network(options.model, get_backend)
         inputs |= Inputs.of(network.external_files)
         if request.structure and network.structure_sha256 != request.structure:
             self.network = None
