@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from trt_tui.backends.registry import get_backend
 from trt_tui.core import config_file
 from trt_tui.core.calibration import Calibration
 from trt_tui.core.comparison import Verdict
