@@ -12,7 +12,8 @@ import tempfile
 import pytest
 
 from trt_tui import files
-from trt_tui.core.files import atomic, clear_scratch, scratch_folder, write_atomic
+from trt_tui.core.files import atomic, write_atomic
+from trt_tui.core.scratch import STALE_S, clear_scratch, scratch_folder
 from trt_tui.errors import InputError
 
 
@@ -31,17 +32,51 @@ def test_a_scratch_folder_is_gone_after_its_block(scratch):
     assert not list(scratch.iterdir())
 
 
+KILLED = """
+import os, signal
+from pathlib import Path
+from trt_tui.core.files import atomic
+from trt_tui.core.scratch import scratch_folder
+with scratch_folder() as folder, atomic(Path(folder.parent) / "out.json") as stream:
+    (folder / "network.onnx").write_bytes(b"x")
+    stream.write(b"x")
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
 def test_what_killed_processes_left_is_cleared(scratch):
-    process = subprocess.Popen([sys.executable, "-c", ""])
-    process.wait()
-    left = scratch / f"trt-tui-{process.pid}-abc_1"
-    left.mkdir()
-    (left / "network.onnx").write_bytes(b"")
-    others = [scratch / "trt-tui-benchmarks", scratch / "trt-tui-engines-1", scratch / f"trt-tui-{os.getpid()}-x"]
+    subprocess.run([sys.executable, "-c", KILLED], env={**os.environ, "TMPDIR": str(scratch)})
+    folder, temporary = sorted(scratch.iterdir(), key=lambda path: path.is_file())
+    assert (folder / "network.onnx").exists() and temporary.suffix == ".tmp"
+    others = [scratch / "trt-tui-benchmarks", scratch / "trt-tui-engines-1", scratch / "trt-tui-1-x"]
     for other in others:
         other.mkdir()
     clear_scratch()
-    assert sorted(scratch.iterdir()) == sorted(others)
+    assert sorted(scratch.iterdir()) == sorted([*others, temporary])
+    write_atomic(scratch / "out.json", "new")
+    assert temporary.exists(), "another program may be writing it"
+    for left in (temporary, others[2]):
+        os.utime(left, (0, 0))
+    write_atomic(scratch / "out.json", "newer")
+    clear_scratch()
+    assert sorted(scratch.iterdir()) == sorted([*others[:2], scratch / "out.json"])
+    assert STALE_S > 600
+
+
+def test_a_scratch_folder_of_another_container_is_left_alone(scratch):
+    """Its process has an id that is nobody's here."""
+    with scratch_folder() as folder:
+        renamed = folder.with_name("trt-tui-4194999-abc")
+        folder.rename(renamed)
+        clear_scratch()
+        assert renamed.is_dir()
+
+
+def test_no_place_for_a_scratch_folder_is_said(monkeypatch, tmp_path):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "gone"))
+    with pytest.raises(InputError, match="no temporary folder can be made"), scratch_folder():
+        pass
+    clear_scratch()
 
 
 # -- writing ------------------------------------------------------------------------------------------------------

@@ -5,17 +5,14 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import re
 import secrets
-import shutil
 import stat
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-import psutil
-
+from trt_tui.core.scratch import clear_beside, temporary_beside
 from trt_tui.errors import InputError
 
 
@@ -54,7 +51,8 @@ def atomic(path: Path | str) -> Iterator[BinaryIO]:
         mode = target.stat().st_mode if target.exists() else None
         if mode is not None and not (mode & 0o222 and os.access(target, os.W_OK)):
             raise PermissionError(errno.EACCES, "the file is read-only")
-        temporary = target.with_name(f".{target.name[:100]}.{os.getpid()}.{secrets.token_hex(4)}.tmp")
+        clear_beside(target)
+        temporary = temporary_beside(target, secrets.token_hex(4))
         descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, "O_BINARY", 0), 0o666)
         try:
             with os.fdopen(descriptor, "wb") as stream:
@@ -91,22 +89,6 @@ def _whole(target: Path) -> Iterator[BinaryIO]:
         while block := stream.read(1 << 20):
             while block:
                 block = block[there.write(block):]
-
-
-@contextlib.contextmanager
-def scratch_folder() -> Iterator[Path]:
-    """A temporary folder that is gone after the block, and after the next `clear_scratch` if the process was killed."""
-    with tempfile.TemporaryDirectory(prefix=f"trt-tui-{os.getpid()}-") as folder:
-        yield Path(folder)
-
-
-def clear_scratch() -> None:
-    """Removes the scratch folders of this user's processes that were killed."""
-    for path in Path(tempfile.gettempdir()).glob("trt-tui-*-*"):
-        match = re.fullmatch(r"trt-tui-(\d+)-\w+", path.name)
-        with contextlib.suppress(OSError):
-            if match and not psutil.pid_exists(int(match[1])) and path.stat().st_uid == os.getuid():
-                shutil.rmtree(path)
 
 
 @contextlib.contextmanager

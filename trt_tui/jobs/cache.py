@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import tempfile
 from pathlib import Path
 from typing import Any, TypeVar
 
 import msgspec
 import platformdirs
+
+from trt_tui.core.files import write_atomic
+from trt_tui.core.scratch import remove_stale
+from trt_tui.errors import InputError
 
 T = TypeVar("T")
 
@@ -50,25 +53,26 @@ class FileCache:
     def write(self, key: str, data: bytes) -> None:
         """Stores bytes under a key."""
         path = self._path(key)
-        try:
+        with contextlib.suppress(OSError, InputError):
             path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(dir=path.parent, delete=False) as stream:
-                stream.write(data)
-            os.replace(stream.name, path)
-        except OSError:
-            return
+            write_atomic(path, data)
 
     def trim(self) -> None:
-        """Drops the least recently used files beyond the size limit."""
-        try:
-            files = [(p.stat().st_atime_ns, p.stat().st_size, p) for p in self.folder.glob("*/*")]
-        except OSError:
-            return
+        """Drops the least recently used files beyond the size limit, and what writers that were killed have left."""
+        files, paths = [], []
+        with contextlib.suppress(OSError):
+            paths = list(self.folder.glob("*/*"))
+        for path in paths:
+            with contextlib.suppress(OSError):  # another program may drop it at the same time
+                if not remove_stale(path):
+                    found = path.stat()
+                    files.append((found.st_atime_ns, found.st_size, path))
         total = sum(size for _, size, _ in files)
         for _, size, path in sorted(files):
             if total <= self.limit_bytes:
                 return
-            path.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):
+                path.unlink()
             total -= size
 
     def _path(self, key: str) -> Path:

@@ -13,13 +13,13 @@ from pathlib import Path
 
 from trt_tui import __version__
 from trt_tui.core.exporters.onnx import export_typed
-from trt_tui.core.files import scratch_folder
 from trt_tui.core.lowering.explicit import lower_explicit
 from trt_tui.core.lowering.typed import lower_typed
 from trt_tui.core.lowering.weak import lower_weak
 from trt_tui.core.network import Layer, Network
 from trt_tui.core.precision import Precision, PrecisionConfig
 from trt_tui.core.runner import TIMINGS_REFUSED, BuildSettings, Capabilities, EngineBackend, Told
+from trt_tui.core.scratch import scratch_folder
 from trt_tui.errors import InputError, TrtTuiError
 from trt_tui.jobs.cache import EngineCache
 

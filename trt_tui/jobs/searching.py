@@ -14,9 +14,9 @@ import numpy as np
 
 from trt_tui.core.analysis import Impact
 from trt_tui.core.comparison import EngineResult, Verdict
-from trt_tui.core.files import scratch_folder
 from trt_tui.core.network import Group, Network
 from trt_tui.core.precision import Precision, PrecisionConfig
+from trt_tui.core.scratch import scratch_folder
 from trt_tui.core.search import Evaluation, Judgement, Search, Space, with_sticky
 from trt_tui.core.search.ranges import LEAST_GAIN
 from trt_tui.errors import CancelledError, InputError, TrtTuiError

@@ -34,7 +34,7 @@ from trt_tui.backends.registry import get_backend, get_builder
 from trt_tui.core.analysis import Analysis, Impact, Partial
 from trt_tui.core.calibration import METHODS, Calibration, calibrate, collect_stats, match_cache, read_cache
 from trt_tui.core.comparison import EngineResult, GroupErrors, Share, Verdict
-from trt_tui.core.files import clear_scratch, write_atomic
+from trt_tui.core.files import write_atomic
 from trt_tui.core.inputs import Inputs, data_files, stamp
 from trt_tui.core.judge import Judged, judged_outputs
 from trt_tui.core.metric import Metric, load_metric
@@ -43,6 +43,7 @@ from trt_tui.core.precision import Precision, PrecisionConfig, RangeChoice, step
 from trt_tui.core.preview import preview
 from trt_tui.core.runner import Backend, BuildSettings, EngineBackend
 from trt_tui.core.samples import DataSets, ShapeRange, load_samples, parse_shapes, split
+from trt_tui.core.scratch import clear_scratch
 from trt_tui.core.userscript import script_files, split_spec
 from trt_tui.errors import BackendUnavailableError, CancelledError, InputError, TrtTuiError
 from trt_tui.jobs import messages as m
