@@ -18,7 +18,7 @@ from typing import Any
 import click
 
 from trt_tui import interrupts
-from trt_tui.errors import BackendUnavailableError, ExitCode, InputError, TrtTuiError
+from trt_tui.errors import BackendUnavailableError, ExitCode, InputError, TrtTuiError, memory_error, system_error
 from trt_tui.streams import guarded
 from trt_tui.words import VisibleStream, visible
 
@@ -64,7 +64,10 @@ class _Commands(click.Group):
             error.show()
             return int(ExitCode.BAD_INPUT)
         except MemoryError as error:
-            click.echo(f"Error: out of memory\n  Why: {error}\n  Next: Use fewer samples or a smaller batch.", err=True)
+            _print_error(memory_error(error))
+            return int(ExitCode.BAD_INPUT)
+        except OSError as error:
+            _print_error(system_error(error))
             return int(ExitCode.BAD_INPUT)
         except Exception:
             traceback.print_exc()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import re
 from enum import IntEnum
 
 
@@ -67,3 +69,31 @@ def text_of(error: BaseException) -> str:
         return str(error)
     except Exception:
         return ""
+
+
+_REMEDIES = {
+    errno.ENOSPC: "Free some space there; temporary files go to TMPDIR.",
+    errno.EDQUOT: "Free some space there; temporary files go to TMPDIR.",
+    errno.EFBIG: "Files may not grow further here (ulimit -f); temporary files go to TMPDIR.",
+    errno.EMFILE: "Raise the limit of open files (ulimit -n).",
+    errno.ENOMEM: "Use fewer samples or a smaller batch (--batch).",
+    errno.EAGAIN: "Raise the limit of processes (ulimit -u).",
+}
+
+
+def system_error(error: OSError) -> InputError:
+    """The error for what the operating system refused and no nearer place explains."""
+    what = ", ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
+    cause = error.strerror or str(error)
+    return InputError(f"the system refused: {cause}", what and f"at {what}",
+                      _REMEDIES.get(error.errno, "Check that file or folder, and its permissions."))
+
+
+FAILED_ALLOCATION = re.compile(r"bad_alloc|bad allocation|failed to allocate (?:memory|\d)|cannot allocate memory|"
+                               r"out of memory|CUDA failure 2\b|cudaErrorMemoryAllocation|_ALLOC_FAILED", re.I)
+"""What libraries say where an allocation has failed."""
+
+
+def memory_error(error: object) -> InputError:
+    """The error for an allocation that failed."""
+    return InputError("out of memory", str(error), "Use fewer samples (--samples) or a smaller batch (--batch).")

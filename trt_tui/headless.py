@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import queue
-import signal
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -208,11 +207,8 @@ def _drain(session: Session, events: queue.Queue[m.Event], bar: _Bar) -> None:
 
 def _raised(error: m.Failed | m.Died) -> TrtTuiError:
     if isinstance(error, m.Died):
-        next_step = "It may have run out of memory: use fewer samples or a smaller batch."
-        if error.exit_code in (-signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS, -signal.SIGFPE):
-            next_step = "A library crashed in it: what it printed stands above; try another config or backend."
-        return TrtTuiError("the child process that measures ended", f"exit code {error.exit_code}\n{error.log}".strip(),
-                           next_step)
+        return TrtTuiError("the child process that measures ended", f"{error.why}\n{error.log}".strip(),
+                           error.next_step)
     raised = TrtTuiError(error.title, error.cause, error.next_step)
     raised.exit_code = error.exit_code
     return raised

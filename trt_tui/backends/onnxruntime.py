@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from trt_tui.backends.cuda import first_device
 from trt_tui.core.runner import Capabilities, TensorInfo
-from trt_tui.errors import BackendUnavailableError, InputError, TrtTuiError
+from trt_tui.errors import FAILED_ALLOCATION, BackendUnavailableError, InputError, TrtTuiError, memory_error
 
 _HELD_OUTSIDE_BYTES = 1024
 """Initializers from this size on are handed to the session as they lie in memory instead of being serialized."""
@@ -95,6 +95,8 @@ class OnnxRuntimeBackend:
                 raise RuntimeError("the CUDA provider did not start")
             session.disable_fallback()
         except Exception as error:
+            if FAILED_ALLOCATION.search(str(error)):
+                raise memory_error(_first_line(error)) from None
             raise InputError("ONNX Runtime does not take this network", _first_line(error),
                              "Check it with onnx.checker; operators of other domains need their library.") from None
         return OnnxRuntimeRunner(session, (values, arrays), inputs, weights)
@@ -131,6 +133,8 @@ class OnnxRuntimeRunner:
         try:
             return dict(zip(names, self._session.run(names, fed), strict=True))
         except Exception as error:
+            if FAILED_ALLOCATION.search(str(error)):
+                raise memory_error(_first_line(error)) from None
             raise TrtTuiError("ONNX Runtime could not run the network", _first_line(error),
                               "Check the data's shapes and types against the network's inputs.") from None
 

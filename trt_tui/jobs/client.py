@@ -14,12 +14,15 @@ from pathlib import Path
 import platformdirs
 
 from trt_tui.jobs import messages as m
+from trt_tui.jobs.death import oom_kills, why_it_ended
 from trt_tui.jobs.lifeline import bury, kill_group
 
 GRACE_S = 2.0
 """How long a job has to stop by itself before its process is killed."""
 
 KEPT_LOGS = 10
+
+_TAIL_BYTES = 1 << 16
 
 _ENVIRONMENT = {"MALLOC_ARENA_MAX": "1"}
 """Keeps the peak memory of the child down: one malloc arena instead of one a thread."""
@@ -37,7 +40,9 @@ class _Child:
         self.pipe, theirs = Pipe()
         tied, held = os.pipe()
         self.lifeline = open(held, "wb")  # the process ends when this is closed, see `trt_tui.jobs.lifeline`
+        self._oom_before = oom_kills()
         with _log() as log, open(tied, "rb"):
+            self._log_before = log.tell()
             descriptors = (theirs.fileno(), log.fileno(), tied)
             self.process = subprocess.Popen(
                 [sys.executable, "-m", "trt_tui.jobs.worker", *map(str, descriptors)],
@@ -50,6 +55,12 @@ class _Child:
         self.last = 0
         self.gone = False
         self.stopped_before = 0
+
+    def died(self, code: int) -> m.Died:
+        """The event that tells of its end."""
+        log = _tail(log_path(), self._log_before)
+        death = why_it_ended(code, log, self._oom_before, oom_kills())
+        return m.Died(self.last, code, log, death.why, death.next_step)
 
     @property
     def alive(self) -> bool:
@@ -170,7 +181,7 @@ class Client:
         if self._closing:
             return
         if not child.stopped_before:
-            self._deliver(m.Died(child.last, code, _tail(log_path())))
+            self._deliver(child.died(code))
             return
         with self._lock:
             stopped = sorted(job for job in child.running if job < child.stopped_before)
@@ -202,8 +213,11 @@ def _log():
         yield stream
 
 
-def _tail(path: Path, lines: int = 20) -> str:
+def _tail(path: Path, start: int, lines: int = 20) -> str:
+    """The last lines of a log, of what was written after its first ``start`` bytes."""
     try:
-        return "\n".join(path.read_text(errors="replace").splitlines()[-lines:])
+        with open(path, "rb") as stream:
+            stream.seek(max(start, stream.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            return "\n".join(stream.read().decode(errors="replace").splitlines()[-lines:])
     except OSError:
         return ""

@@ -463,11 +463,13 @@ class Replaced(Failed):
 class Died(Event):
     """The child process ended by itself or was killed; a new one starts with the next request.
 
-    Every job up to number ``job`` that was still running ended with it.
+    Every job up to number ``job`` that was still running ended with it. ``why`` and ``next_step`` are sentences.
     """
 
     exit_code: int | None
     log: str = ""
+    why: str = ""
+    next_step: str = ""
 
 
 @dataclass(frozen=True)

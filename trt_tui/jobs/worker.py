@@ -45,7 +45,14 @@ from trt_tui.core.runner import Backend, BuildSettings, EngineBackend
 from trt_tui.core.samples import DataSets, ShapeRange, load_samples, parse_shapes, split
 from trt_tui.core.scratch import clear_scratch
 from trt_tui.core.userscript import script_files, split_spec
-from trt_tui.errors import BackendUnavailableError, CancelledError, InputError, TrtTuiError
+from trt_tui.errors import (
+    BackendUnavailableError,
+    CancelledError,
+    InputError,
+    TrtTuiError,
+    memory_error,
+    system_error,
+)
 from trt_tui.jobs import messages as m
 from trt_tui.jobs.building import Plan, build_and_judge, profile_of, run_typed, runs_here
 from trt_tui.jobs.cache import EngineCache, ResultCache
@@ -223,10 +230,12 @@ class Worker:
             if isinstance(task.request, m.Open):
                 self.failure = error
             ending = m.Failed(task.job, error.title, error.cause, error.next_step, int(error.exit_code))
-        except MemoryError as error:
-            ending = m.Failed(task.job, "out of memory", str(error), "Use fewer samples or a smaller batch (--batch).")
         except BrokenPipeError:
             raise
+        except (MemoryError, OSError) as error:
+            traceback.print_exc()
+            told = memory_error(error) if isinstance(error, MemoryError) else system_error(error)
+            ending = m.Failed(task.job, told.title, told.cause, told.next_step, int(told.exit_code))
         except Exception as error:
             traceback.print_exc()
             ending = m.Failed(task.job, f"unexpected {type(error).__name__}", str(error),

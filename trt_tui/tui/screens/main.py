@@ -197,8 +197,7 @@ class MainScreen(Screen):
         elif isinstance(event, messages.Failed):
             self._fail(event, event.title, event.cause, event.next_step)
         elif isinstance(event, messages.Died):
-            code = "" if event.exit_code is None else f" with exit code {event.exit_code}"
-            self._fail(event, "The worker process ended by itself", f"It ended{code}. {event.log}".strip(),
+            self._fail(event, "The worker process ended", f"{event.why} {event.log}".strip(),
                        "Nothing is lost: press f5 to measure again; o shows the log.")
         elif isinstance(event, messages.SearchProgress) and self.session.searching:
             self._phase = "search"

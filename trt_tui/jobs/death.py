@@ -1,0 +1,79 @@
+"""Why a child process ended: the signal, what it printed, and what the kernel counts of memory that ran out."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+
+from trt_tui.errors import FAILED_ALLOCATION
+
+CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.SIGILL, signal.SIGTRAP, signal.SIGSYS)
+
+LESS_MEMORY = "Use fewer samples (--samples) or a smaller batch (--batch)."
+
+
+@dataclass(frozen=True)
+class Death:
+    """What to tell of it: why, in a sentence, and what to do."""
+
+    why: str
+    next_step: str
+
+
+def oom_kills() -> int | None:
+    """How many processes the kernel has killed for lack of memory where this one lives; None where it does not tell.
+
+    Of its control group: ``memory.events`` of version 2, ``memory.oom_control`` of version 1.
+    """
+    for path in _counters():
+        with contextlib.suppress(OSError):
+            found = re.search(r"^oom_kill (\d+)$", path.read_text(), re.M)
+            if found:
+                return int(found[1])
+    return None
+
+
+def _counters() -> list[Path]:
+    root, lines = Path("/sys/fs/cgroup"), []
+    with contextlib.suppress(OSError):
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+    found = []
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        inside = path.lstrip("/")
+        if not controllers:
+            found += [root / inside / "memory.events", root / "memory.events"]
+        elif "memory" in controllers.split(","):
+            found += [root / "memory" / inside / "memory.oom_control", root / "memory" / "memory.oom_control"]
+    return found
+
+
+def why_it_ended(exit_code: int | None, log: str, killed_before: int | None, killed_after: int | None) -> Death:
+    """What is known of an end.
+
+    Args:
+        exit_code: As `subprocess` gives it: negative for a signal.
+        log: The last that it printed.
+        killed_before: `oom_kills` when it started.
+        killed_after: The same when it had ended.
+    """
+    if exit_code == -signal.SIGKILL:
+        if None not in (killed_before, killed_after):
+            if killed_after > killed_before:
+                return Death("The kernel killed it: memory ran out.", LESS_MEMORY)
+            return Death("It was killed from outside (SIGKILL); the kernel counts no lack of memory.", "Run it again.")
+        return Death("It was killed from outside (SIGKILL).", f"Memory may have run out. {LESS_MEMORY}")
+    if exit_code is None or exit_code >= 0:
+        code = "" if exit_code is None else f" with exit code {exit_code}"
+        return Death(f"It ended by itself{code}.", "A script or library ended it: what it printed stands above.")
+    number = -exit_code
+    name = signal.Signals(number).name if number in list(signal.Signals) else f"signal {number}"
+    if number not in CRASHES:
+        return Death(f"It was ended from outside by {name}.", "Run it again.")
+    if FAILED_ALLOCATION.search(log):
+        return Death(f"Memory ran out in it, and a library crashed ({name}).", LESS_MEMORY)
+    return Death(f"A library crashed in it ({name}).",
+                 "What it printed stands above; try another config or backend.")
