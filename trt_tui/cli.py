@@ -10,7 +10,7 @@ import os
 import sys
 import traceback
 from collections.abc import Callable, Sequence
-from contextlib import redirect_stderr, redirect_stdout
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -50,6 +50,7 @@ class _Commands(click.Group):
         """Runs a command; whatever ends it is told on stderr."""
         try:
             with interrupts.raising():
+                _check_here()
                 code = super().main(*args, **kwargs)
                 sys.stdout.flush()
         except TrtTuiError as error:
@@ -74,6 +75,15 @@ class _Commands(click.Group):
             click.echo("Error: this is a defect of trt-tui, please report it with the lines above.", err=True)
             return int(ExitCode.BAD_INPUT)
         return code if isinstance(code, int) else 0
+
+
+def _check_here() -> None:
+    """Refuses to start in a folder that is gone: no relative path means anything there."""
+    try:
+        os.getcwd()
+    except OSError as error:
+        raise InputError("the current folder is gone", error.strerror or str(error),
+                         "Change to another folder (cd) and run it again.") from None
 
 
 def _print_error(error: TrtTuiError) -> None:
@@ -391,11 +401,13 @@ def _check_place(path: str) -> None:
             if not os.access(place, os.W_OK):
                 raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
             return
-        folder = place.resolve().parent
+        folder = Path(os.path.realpath(place)).parent
         if not folder.is_dir():
             raise FileNotFoundError
         if place.is_dir():
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        with suppress(FileNotFoundError):
+            os.stat(place)  # a circle of links leads nowhere
         if not os.access(folder, os.W_OK):
             raise PermissionError(errno.EACCES, f"folder {folder} is read-only")
 

@@ -46,9 +46,11 @@ def atomic(path: Path | str) -> Iterator[BinaryIO]:
             with _whole(target) as stream:
                 yield stream
             return
-        if target.is_dir():
+        mode = None
+        with contextlib.suppress(FileNotFoundError):
+            mode = os.stat(target).st_mode
+        if mode is not None and stat.S_ISDIR(mode):
             raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
-        mode = target.stat().st_mode if target.exists() else None
         if mode is not None and not (mode & 0o222 and os.access(target, os.W_OK)):
             raise PermissionError(errno.EACCES, "the file is read-only")
         clear_beside(target)
@@ -98,7 +100,7 @@ def cannot_write(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         cause = error.strerror or str(error)
-        if error.errno in (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC)):
+        if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
             next_step = "Free some space or choose another place; nothing was written."
         elif isinstance(error, FileNotFoundError):
             cause, next_step = f"folder {path.parent} does not exist", "Make the folder or choose another place."

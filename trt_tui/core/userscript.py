@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import importlib.util
+import os
 import re
 import sys
 import traceback
@@ -28,7 +29,7 @@ def split_spec(spec: str) -> tuple[Path, str | None] | None:
 
 def script_files(path: str | Path) -> tuple[Path, ...]:
     """A script and what has been imported from its folder so far, by it or by another script there."""
-    path = Path(path).resolve()
+    path = Path(os.path.realpath(path))
     modules = (sys.modules.get(name) for name in sorted(_imported.get(path.parent, ())))
     return (path, *(Path(module.__file__) for module in modules if getattr(module, "__file__", None)))
 
@@ -57,7 +58,7 @@ class UserFunction:
     """
 
     def __init__(self, path: str | Path, name: str) -> None:
-        self.path = Path(path).resolve()
+        self.path = Path(os.path.realpath(path))
         self.name = name
         if not self.path.is_file():
             raise InputError(f"Script not found: {path}", next_step="Check the path.")

@@ -1,0 +1,186 @@
+"""Disks that are full, folders that are gone, links that lead in circles: said plainly, and nothing is lost or left"""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.driven import DrivenWorker, isolate, save_mlp
+from tests.test_cli import run  # noqa: F401
+from trt_tui.core.files import write_atomic
+from trt_tui.core.precision import Precision, PrecisionConfig
+from trt_tui.core.scratch import STALE_S
+from trt_tui.errors import InputError
+from trt_tui.jobs import cache as cache_module
+from trt_tui.jobs import messages as m
+
+INT8 = PrecisionConfig.uniform(Precision.INT8)
+
+
+@pytest.fixture(autouse=True)
+def _isolated(monkeypatch, tmp_path):
+    isolate(monkeypatch, tmp_path)
+
+
+@contextmanager
+def files_up_to(size: int):
+    """No file of this process may grow beyond so many bytes: writes fail, as those to a full disk do."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@contextmanager
+def small_disk(folder: Path, size: str):
+    """A file system of so many bytes at a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(folder)],
+                      capture_output=True).returncode:
+        pytest.skip("a tmpfs cannot be mounted here")
+    try:
+        yield folder
+    finally:
+        subprocess.run(["umount", "-l", str(folder)], check=True)
+
+
+def test_a_cache_that_is_full_leaves_nothing_behind_and_loses_nothing(tmp_path):
+    cache = cache_module.ResultCache(tmp_path / "results")
+    key = cache.key("a")
+    cache.put(key, "small")
+    with files_up_to(1000):
+        cache.put(key, "x" * 5000)
+        cache.put(cache.key("b"), "x" * 5000)
+    assert cache.get(key, str) == "small" and cache.get(cache.key("b"), str) is None
+    assert [path.name for path in (tmp_path / "results").rglob("*") if path.is_file()] == [key]
+
+
+def test_what_a_killed_writer_left_in_the_cache_goes_and_what_another_program_drops_is_no_error(tmp_path, monkeypatch):
+    cache = cache_module.ResultCache(tmp_path, limit_bytes=0)
+    cache.put(cache.key("a"), "x")
+    kept = next(tmp_path.glob("*/*"))
+    old, new = (kept.with_name(f".{name}.0123abcd.tmp") for name in ("old", "new"))
+    for path in (old, new):
+        path.write_bytes(b"x")
+    os.utime(old, (0, 0))
+    unlink = Path.unlink
+    monkeypatch.setattr(Path, "unlink", lambda path, **more: (unlink(path), unlink(path)))  # gone meanwhile
+    cache.trim()
+    assert not old.exists() and not list(tmp_path.glob("*/*")) and STALE_S > 600
+
+
+def test_a_comparison_with_a_full_cache_disk(run, tmp_path):  # noqa: F811
+    options = save_mlp(tmp_path)
+    with small_disk(tmp_path / "cache", "16k") as disk:
+        (disk / "fill").write_bytes(b"x" * (12 << 10))
+        code, shown, told = run("compare", options.model, "--data", options.data, "--batch", "4")
+        assert code == 0 and "INT8 all" in shown, told
+        assert not list(disk.rglob("*tmp*"))
+
+
+def test_a_full_disk_loses_nothing_that_was_there(run, tmp_path):  # noqa: F811
+    options = save_mlp(tmp_path)
+    with small_disk(tmp_path / "out", "64k") as disk:
+        for name, words in {
+            "typed.onnx": ["build", options.model, "--precision", "fp16"],
+            "out.json": ["compare", options.model, "--data", options.data, "--batch", "4", "--no-layers"],
+        }.items():
+            out = disk / name
+            out.write_text("what was there")
+            fill = disk / "fill"
+            fill.write_bytes(b"x" * (60 << 10))
+            code, shown, told = run(*words, "--json" if name.endswith("json") else "-o", out)
+            assert code == 2 and "cannot be written" in told and "No space left on device" in told, told
+            assert "Traceback" not in told
+            fill.unlink()
+            assert {path.name: path.read_text() for path in disk.iterdir()} == {name: "what was there"}
+            out.unlink()
+
+
+def test_a_full_disk_for_temporary_files_fails_the_check_of_a_search_plainly(tmp_path, monkeypatch):
+    worker = DrivenWorker(tmp_path)
+    worker.answer(m.Open(save_mlp(tmp_path)))
+
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(np, "savez", full)
+    failed = worker.answer(m.Search(INT8, check="true"))[-1]
+    assert isinstance(failed, m.Failed) and "No space left on device" in failed.title
+    assert "TMPDIR" in failed.next_step and not failed.detail
+
+
+def test_a_child_starts_where_there_is_no_place_for_temporary_files(tmp_path, monkeypatch, run):  # noqa: F811
+    options = save_mlp(tmp_path)
+    code = """
+import tempfile
+def none():
+    raise FileNotFoundError(2, "No usable temporary directory found")
+tempfile.gettempdir = tempfile._get_default_tempdir = none
+tempfile.tempdir = None
+import trt_tui.core.scratch as scratch
+scratch.clear_scratch()
+try:
+    with scratch.scratch_folder():
+        pass
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert ran.returncode == 0 and "InputError no temporary folder can be made" in ran.stdout, ran.stderr
+    assert Path(options.model).exists()
+
+
+@pytest.mark.parametrize("command", ["compare --json out.json", "build --precision fp16 -o out.onnx", "inspect", ""])
+def test_a_current_folder_that_is_gone_is_said(tmp_path, command):
+    options = save_mlp(tmp_path)
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    words = command.split()
+    line = " ".join([sys.executable, "-m", "trt_tui", *words[:1], options.model, *words[1:]])
+    ran = subprocess.run(["bash", "-c", f"cd {gone} && rmdir {gone} && {line}"], capture_output=True, text=True)
+    assert ran.returncode == 2 and "the current folder is gone" in ran.stderr and "Traceback" not in ran.stderr
+
+
+@pytest.mark.parametrize("option", ["--json", "--data", "--config", "--calib-cache", "--metric", "--timing-cache"])
+def test_links_that_lead_in_circles_are_refused_before_anything_is_measured(run, tmp_path, option):  # noqa: F811
+    options = save_mlp(tmp_path)
+    one, other = tmp_path / "one.py", tmp_path / "other"
+    one.symlink_to(other)
+    other.symlink_to(one)
+    words = {"--metric": f"{one}:f"}.get(option, one)
+    data = [] if option == "--data" else ["--data", options.data]
+    code, shown, told = run("compare", options.model, *data, option, words, "--no-layers", "--batch", "4")
+    if option == "--timing-cache":  # no engine is built here
+        assert code in (0, 2)
+    else:
+        assert code == 2 and "Error: " in told and not shown
+    assert "Traceback" not in told and "defect" not in told
+    assert one.is_symlink() and other.is_symlink()
+
+
+def test_a_circle_of_links_is_not_replaced(tmp_path):
+    one, other = tmp_path / "one", tmp_path / "other"
+    one.symlink_to(other)
+    other.symlink_to(one)
+    with pytest.raises(InputError, match="cannot be written"):
+        write_atomic(one, "text")
+    assert one.is_symlink() and sorted(tmp_path.iterdir()) == [one, other]
+
+
+def test_a_file_that_may_not_grow_is_said(tmp_path):
+    out = tmp_path / "out"
+    out.write_text("there")
+    with files_up_to(100), pytest.raises(InputError, match="cannot be written") as raised:
+        write_atomic(out, "x" * 1000)
+    assert "nothing was written" in raised.value.next_step and out.read_text() == "there"
+    assert list(tmp_path.iterdir()) == [out]
