@@ -22,8 +22,8 @@ from trt_tui.core.hierarchy import (
     stated_scope,
     walk,
 )
+from trt_tui.core.inlining import SCOPE_KEY
 from trt_tui.core.network import Kind, Layer, open_network
-from trt_tui.core.opening import SCOPE_KEY
 
 
 def light(name: str) -> onnx.ModelProto:

@@ -219,24 +219,34 @@ def _fed_weights(model: ir.Model) -> dict[str, np.ndarray]:
 
 
 def _without_weights(model: ir.Model) -> tuple[bytes, list[str], list[np.ndarray]]:
-    """The serialized model with its big initializers declared as external, and their names and arrays."""
-    names, arrays, stored = [], [], {}
-    graph = model.graph
-    for value in list(graph.initializers.values()):
-        tensor = value.const_value
-        if tensor.nbytes < _HELD_OUTSIDE_BYTES or tensor.dtype == ir.DataType.STRING:
-            continue
-        array = tensor.numpy()
-        if array.dtype.kind not in "fiub":
-            continue
-        names.append(value.name)
-        arrays.append(np.ascontiguousarray(array))
-        stored[value.name] = tensor
-        value.const_value = ir.ExternalTensor("weights", 0, tensor.nbytes, tensor.dtype,
-                                              shape=ir.Shape(tensor.shape), name=value.name)
+    """The serialized model with its big initializers declared as external, and their names and arrays.
+
+    Initializers that nothing reads are left out: ONNX Runtime drops them first and then misses those given by name.
+    What lies in a file and cannot be given as an array is read here, so that ONNX Runtime opens no file.
+    """
+    names, arrays = [], []
+    initializers = model.graph.initializers
+    before = dict(initializers)
+    stored = {name: value.const_value for name, value in before.items()}
     try:
+        for name, value in before.items():
+            tensor = value.const_value
+            if not value.uses() and not value.is_graph_output() and not value.is_graph_input():
+                del initializers[name]
+                continue
+            held = tensor.dtype != ir.DataType.STRING and tensor.nbytes >= _HELD_OUTSIDE_BYTES
+            array = tensor.numpy() if held else None
+            if array is not None and array.dtype.kind in "fiub":
+                names.append(name)
+                arrays.append(np.ascontiguousarray(array))
+                value.const_value = ir.ExternalTensor("weights", 0, tensor.nbytes, tensor.dtype,
+                                                      shape=ir.Shape(tensor.shape), name=name)
+            elif isinstance(tensor, ir.ExternalTensor):
+                value.const_value = ir.Tensor(tensor.numpy().copy(), dtype=tensor.dtype, name=name)
         proto: onnx.ModelProto = ir.to_proto(model)
     finally:
-        for name, tensor in stored.items():
-            graph.initializers[name].const_value = tensor
+        initializers.clear()
+        for name, value in before.items():
+            value.const_value = stored[name]
+            initializers[name] = value
     return proto.SerializeToString(), names, arrays

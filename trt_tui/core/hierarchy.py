@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import onnx_ir as ir
 
-from trt_tui.core.opening import SCOPE_KEY
+from trt_tui.core.inlining import SCOPE_KEY
 from trt_tui.core.precision import Precision
 from trt_tui.words import cells, left, visible
 

@@ -207,6 +207,7 @@ class Network:
         self.model = opened.model
         self.notes = list(opened.notes)
         self.external_files = tuple(opened.external_files)
+        self._unused_weights = dict(opened.unused_weights)
         self.opset = self.model.graph.opset_imports.get("", 0)
         self._read_values()
         self._read_layers()
@@ -549,8 +550,9 @@ class Network:
         digest = hashlib.sha256()
         for info in (*self.inputs, *self.outputs):
             digest.update(repr((info.name, str(info.dtype), info.shape)).encode())
-        for name in sorted(self.model.graph.initializers):
-            tensor = self.model.graph.initializers[name].const_value
+        weights = {**self._unused_weights, **self.model.graph.initializers}
+        for name in sorted(weights):
+            tensor = weights[name].const_value
             digest.update(repr((name, int(tensor.dtype), tuple(tensor.shape))).encode())
         for layer in self.layers:
             digest.update(self._layer_hashes[layer.name])

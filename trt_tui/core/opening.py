@@ -7,29 +7,25 @@ Weights stay where they are: initializers in external files are memory-mapped wh
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 import onnx
 import onnx_ir as ir
-from onnx_ir.passes.common import InlinePass
 
+from trt_tui.core.inlining import inline_functions
+from trt_tui.core.naming import Names, name_nodes
+from trt_tui.core.reading import SMALL_TENSOR_BYTES, read_model
+from trt_tui.core.structure import OLDEST_OPSET
 from trt_tui.errors import InputError
-from trt_tui.files import regular
 
 BASE_OPSET = 17
 """The lowest opset that the program works in; TensorRT 8.6 reads no higher one."""
 
-OLDEST_OPSET = 7
-
-_SMALL_TENSOR_BYTES = 1024
 _LOW_FLOATS = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 _TYPE_ATTRIBUTES = ("dtype", "output_dtype", "output_datatype", "softmax_precision", "stash_type")
-
-SCOPE_KEY = "trt_tui.scope"
-"""Key in ``Node.meta`` of the call path of an inlined function, a tuple of names."""
 
 
 @dataclass
@@ -38,17 +34,19 @@ class Opened:
 
     Attributes:
         model: Float network, Q/DQ pairs taken out.
+        external_files: The data files that the weights lie in.
         notes: What was changed at opening, one sentence each.
         quantized_ranges: amax of activation tensors that carried Q/DQ pairs, by tensor name.
         quantized_layers: Names of nodes that the file runs in INT8.
-        external_files: The data files that the weights lie in.
+        unused_weights: Initializers that nothing reads, by name, taken out of the model.
     """
 
     model: ir.Model
+    external_files: list[Path] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     quantized_ranges: dict[str, float] = field(default_factory=dict)
     quantized_layers: set[str] = field(default_factory=set)
-    external_files: list[Path] = field(default_factory=list)
+    unused_weights: dict[str, ir.Value] = field(default_factory=dict)
 
 
 def open_model(path: Path) -> Opened:
@@ -58,9 +56,7 @@ def open_model(path: Path) -> Opened:
         InputError: the file is missing, empty, not ONNX, truncated, older than opset 7, or its external data is
             missing, too short or outside its folder.
     """
-    opened = Opened(_read(path))
-    _check_external_data(opened, path)
-    _read_small_tensors(opened.model.graph)
+    opened = Opened(*read_model(path))
     model = opened.model
     opset = model.graph.opset_imports.get("")
     if opset is None:
@@ -74,14 +70,16 @@ def open_model(path: Path) -> Opened:
     if len(model.graph) == 0:
         raise InputError(f"{path.name} has no nodes", "the file holds an empty graph", "Check the export.")
     _drop_initializer_inputs(model.graph)
-    _inline_functions(model)
+    inline_functions(model, path.name)
     name_nodes(model.graph)
     if opset < BASE_OPSET:
         opened.model = model = _converted(opened, path, opset, BASE_OPSET)
     model.ir_version = max(model.ir_version, ir_version_for(model.graph.opset_imports[""]))
-    _sort(model.graph, path)
+    model.graph.sort()
     _strip_quantization(opened)
+    _drop_unused_weights(opened)
     raised = _raise_low_floats(opened)
+    name_nodes(model.graph)  # what was put in may be called as something that was there
     _infer_shapes(model)
     if raised:
         _drop_idle_casts(model.graph)
@@ -96,105 +94,6 @@ def ir_version_for(opset: int) -> int:
         return 10
 
 
-def _read(path: Path) -> ir.Model:
-    if path.is_dir():
-        raise InputError(f"{path} is a folder", "an ONNX file is needed", "Name the .onnx file in it.")
-    if regular(path).st_size == 0:
-        raise InputError(f"{path} is empty", "the file has 0 bytes", "Copy or export the network again.")
-    try:
-        model = ir.load(path)
-        _let_go_of_the_file(model)
-    except PermissionError as error:
-        raise InputError(f"{path} cannot be read", str(error), "Check the file's permissions.") from None
-    except FileNotFoundError as error:
-        raise _external_error(path, str(error)) from None
-    except Exception as error:
-        while error.__cause__ is not None:  # the wrappers only say where it was met
-            error = error.__cause__
-        raise InputError(f"{path} is not a complete ONNX file", f"{type(error).__name__}: {error}",
-                         "It may be truncated or another format: copy or export the network again.") from None
-    if len(model.graph) == 0 and not model.graph.outputs:
-        raise InputError(f"{path} is not an ONNX network", "it holds no graph",
-                         "It may be truncated or another format: copy or export the network again.")
-    return model
-
-
-def _let_go_of_the_file(model: ir.Model) -> None:
-    """Takes tensors out of the parsed file: one that stays there copies itself at each reading and keeps all others."""
-    graphs = [model.graph, *model.graph.subgraphs()]
-    for function in model.functions.values():
-        graphs += [function.graph, *function.graph.subgraphs()]
-    for graph in graphs:
-        for value in graph.initializers.values():
-            value.const_value = _in_memory(value.const_value)
-        for node in graph:
-            for name, attr in list(node.attributes.items()):
-                if attr.type == ir.AttributeType.TENSOR:
-                    node.attributes[name] = ir.AttrTensor(name, _in_memory(attr.value), attr.doc_string)
-
-
-def _in_memory(tensor: ir.TensorProtocol | None) -> ir.TensorProtocol | None:
-    if not isinstance(tensor, ir.serde.TensorProtoTensor):
-        return tensor
-    if tensor.dtype == ir.DataType.STRING:
-        return ir.StringTensor(tensor.string_data(), shape=ir.Shape(tensor.shape), name=tensor.name)
-    return ir.Tensor(tensor.numpy(), dtype=tensor.dtype, shape=ir.Shape(tensor.shape), name=tensor.name)
-
-
-def _external_error(path: Path, cause: str) -> InputError:
-    return InputError(f"external data of {path.name} cannot be read", cause,
-                      "Put the data file beside the .onnx file, under the name it was exported with.")
-
-
-def _all_graph_tensors(graph: ir.Graph):
-    for node in graph.all_nodes():
-        for attr in node.attributes.values():
-            if attr.type == ir.AttributeType.TENSOR:
-                yield attr.value
-    yield from (v.const_value for v in graph.initializers.values() if v.const_value is not None)
-    for subgraph in graph.subgraphs():
-        yield from (v.const_value for v in subgraph.initializers.values() if v.const_value is not None)
-
-
-def _check_external_data(opened: Opened, path: Path) -> None:
-    folder = path.absolute().parent
-    sizes: dict[str, int] = {}
-    for tensor in _all_graph_tensors(opened.model.graph):
-        if not isinstance(tensor, ir.ExternalTensor):
-            continue
-        location = os.fspath(tensor.location)
-        if location not in sizes:
-            file = Path(os.path.normpath(folder / location))
-            if os.path.isabs(location) or folder not in file.parents:
-                raise InputError(f"external data of {path.name} lies outside its folder",
-                                 f"tensor {tensor.name} points to {location}",
-                                 "Save the network again with its data file beside it.")
-            if not file.is_file():
-                raise _external_error(path, f"{location} is missing; tensor {tensor.name} needs it")
-            if folder.resolve() not in file.resolve().parents:
-                raise InputError(f"external data of {path.name} lies outside its folder",
-                                 f"{location} is a link to {file.resolve()}, which ONNX libraries refuse to follow",
-                                 "Copy the network with its links followed (cp -L) and open the copy.")
-            if file.stat().st_nlink > 1:
-                raise InputError(f"external data of {path.name} cannot be read",
-                                 f"{location} has several hard links, which ONNX libraries refuse to read",
-                                 "Copy the network and its data file, and open the copy.")
-            opened.external_files.append(file)
-            sizes[location] = file.stat().st_size
-        end = (tensor.offset or 0) + (tensor.length if tensor.length is not None else tensor.nbytes)
-        if end > sizes[location]:
-            raise _external_error(
-                path, f"{location} has {sizes[location]} bytes; tensor {tensor.name} needs {end}: it is truncated")
-
-
-def _read_small_tensors(graph: ir.Graph) -> None:
-    """Brings small external tensors into memory: shapes and axes among them decide what is inferred."""
-    for value in graph.initializers.values():
-        tensor = value.const_value
-        if isinstance(tensor, ir.ExternalTensor) and tensor.nbytes <= _SMALL_TENSOR_BYTES:
-            value.const_value = ir.tensor(tensor.numpy().copy(), dtype=tensor.dtype, name=tensor.name)
-
-
 def _drop_initializer_inputs(graph: ir.Graph) -> None:
     """Old files list every weight among the inputs; only what has no value is an input."""
     kept = [value for value in graph.inputs if value.name not in graph.initializers]
@@ -203,52 +102,15 @@ def _drop_initializer_inputs(graph: ir.Graph) -> None:
         graph.inputs.extend(kept)
 
 
-def _inline_functions(model: ir.Model) -> None:
-    """Inlines local functions; each call's name becomes a scope of the nodes it expands to."""
-    marker = "trt_tui_call_"
-    count = 0
-    while model.functions:
-        calls = [node for node in model.graph.all_nodes() if node.op_identifier() in model.functions]
-        if not calls:
-            model.functions.clear()
-            return
-        for call in calls:
-            function = model.functions[call.op_identifier()].clone()
-            function.overload = f"{marker}{count}"
-            count += 1
-            scope = (*call.meta.get(SCOPE_KEY, ()), call.name or call.op_type)
-            for node in function:
-                node.meta[SCOPE_KEY] = scope
-                node.name = f"{scope[-1]}/{node.name or node.op_type}"
-                for key, value in call.metadata_props.items():
-                    node.metadata_props.setdefault(key, value)
-            model.functions[function.identifier()] = function
-            call.overload = function.overload
-        InlinePass(criteria=lambda function: function.overload.startswith(marker))(model)
+def _drop_unused_weights(opened: Opened) -> None:
+    """Takes out initializers that nothing reads: left by exporters, or by Q/DQ pairs that went.
 
-
-def name_nodes(graph: ir.Graph) -> None:
-    """Gives every node the unique name that TensorRT's parser would give its layer.
-
-    The rule: the node's own name, else ``node_of_<first output>``; a repeated name gets ``_<n>`` appended.
+    `onnx_ir.passes.common.RemoveUnusedNodesPass` would take nodes with them, which belong to what the file shows.
     """
-    taken: set[str] = set()
-    suffix = 0
-    for node in graph:
-        wanted = node.name or "node_of_" + next((o.name for o in node.outputs if o.name), node.op_type)
-        name = wanted
-        while name in taken:
-            name = f"{wanted}_{suffix}"
-            suffix += 1
-        taken.add(name)
-        node.name = name
-
-
-def _sort(graph: ir.Graph, path: Path) -> None:
-    try:
-        graph.sort()
-    except ValueError as error:
-        raise InputError(f"{path.name} has a cycle", str(error), "Check the export.") from None
+    initializers = opened.model.graph.initializers
+    for name, value in list(initializers.items()):
+        if not value.uses() and not value.is_graph_output():
+            opened.unused_weights[name] = initializers.pop(name)
 
 
 def _skeleton(model: ir.Model) -> tuple[onnx.ModelProto, dict[str, ir.Value]]:
@@ -262,7 +124,7 @@ def _skeleton(model: ir.Model) -> tuple[onnx.ModelProto, dict[str, ir.Value]]:
     initializers = list(graph.initializers.values())
     big = [v for v in initializers
            if v.const_value is not None
-           and (v.const_value.nbytes > _SMALL_TENSOR_BYTES or isinstance(v.const_value, ir.ExternalTensor))]
+           and (v.const_value.nbytes > SMALL_TENSOR_BYTES or isinstance(v.const_value, ir.ExternalTensor))]
     for value in big:
         value.shape = value.shape or ir.Shape(value.const_value.shape)
         value.dtype = value.dtype or value.const_value.dtype
@@ -387,9 +249,8 @@ def _strip_quantization(opened: Opened) -> None:
     graph = opened.model.graph
     pairs = asymmetric = 0
     sources: dict[ir.Node, ir.Value] = {}
-    for node in list(graph):
-        if node.op_type != "DequantizeLinear" or node.domain != "":
-            continue
+    activations = _Activations(graph)
+    for node in [one for one in graph if one.op_type == "DequantizeLinear" and one.domain == ""]:
         quantize = node.inputs[0].producer() if node.inputs[0] is not None else None
         if quantize is None or quantize.op_type != "QuantizeLinear":
             stored = constant_tensor(node.inputs[0])
@@ -405,7 +266,7 @@ def _strip_quantization(opened: Opened) -> None:
                 and (zero is None or zero.dtype in (ir.DataType.INT8, ir.DataType.UINT8)):
             low, high = _quantized_range(scale, zero)
             if low == 0 and quantize not in sources and _may_be_negative(source):
-                source = sources[quantize] = _with_relu(graph, source, high)
+                source = sources[quantize] = activations.behind(source, high)
             asymmetric += low != -high
             amax = max(high, -low)
             opened.quantized_ranges[source.name] = max(amax, opened.quantized_ranges.get(source.name, 0.0))
@@ -471,24 +332,41 @@ def _may_be_negative(value: ir.Value) -> bool:
         "Add", "BatchNormalization", "Conv", "ConvTranspose", "Gemm", "InstanceNormalization", "MatMul", "Sub")
 
 
-def _with_relu(graph: ir.Graph, value: ir.Value, high: float) -> ir.Value:
-    """The value behind a Relu or, where its range ends at 6, a Clip to 0 and 6 (ReLU6)."""
-    inputs, operator = [value], "Relu"
-    if abs(high - 6) < 0.01:
-        operator = "Clip"
-        for bound in (0, 6):
-            name = f"{value.name}__{bound}"
+class _Activations:
+    """The activations that a quantizer left to the ranges of its pairs, put back: one of a kind for each tensor."""
+
+    def __init__(self, graph: ir.Graph) -> None:
+        self._graph = graph
+        self._known: dict[tuple[ir.Value, str], ir.Value] = {}
+
+    @cached_property
+    def _names(self) -> Names:
+        return Names(self._graph)
+
+    def behind(self, value: ir.Value, high: float) -> ir.Value:
+        """The value behind a Relu or, where its range ends at 6, a Clip to 0 and 6 (ReLU6)."""
+        operator = "Clip" if abs(high - 6) < 0.01 else "Relu"
+        if (value, operator) not in self._known:
+            self._known[value, operator] = self._new(value, operator)
+        return self._known[value, operator]
+
+    def _new(self, value: ir.Value, operator: str) -> ir.Value:
+        inputs = [value]
+        for bound in (0, 6) if operator == "Clip" else ():
+            name = self._names.new(f"{value.name}__{bound}")
             limit = ir.Value(name=name, type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([]),
                              const_value=ir.tensor(np.float32(bound), name=name))
-            graph.register_initializer(limit)
+            self._graph.register_initializer(limit)
             inputs.append(limit)
-    producer = value.producer()
-    node = ir.Node("", operator, inputs, name=f"{producer.name}__relu", metadata_props=dict(producer.metadata_props))
-    node.outputs[0].name = f"{value.name}__relu"
-    node.outputs[0].type, node.outputs[0].shape = ir.TensorType(ir.DataType.FLOAT), value.shape
-    node.meta.update(producer.meta)
-    graph.insert_after(producer, node)
-    return node.outputs[0]
+        producer = value.producer()
+        node = ir.Node("", operator, inputs, name=f"{producer.name}__relu",
+                       metadata_props=dict(producer.metadata_props))
+        output = node.outputs[0]
+        output.name = self._names.new(f"{value.name}__relu")
+        output.type, output.shape = ir.TensorType(ir.DataType.FLOAT), value.shape
+        node.meta.update(producer.meta)
+        self._graph.insert_after(producer, node)
+        return output
 
 
 def _bypass(graph: ir.Graph, old: ir.Value, new: ir.Value) -> None:
@@ -521,6 +399,7 @@ def _raise_low_floats(opened: Opened) -> bool:
                  if a.type == ir.AttributeType.TENSOR and a.value.dtype in _LOW_FLOATS]
     if not (stored or inputs or casts or constants):
         return False
+    names = Names(graph)
     for value in stored:
         value.const_value = _as_float32(value.const_value)
         value.dtype = ir.DataType.FLOAT
@@ -544,7 +423,7 @@ def _raise_low_floats(opened: Opened) -> bool:
     for value in inputs:
         cast = ir.Node("", "Cast", [value], {"to": ir.AttrInt64("to", int(ir.DataType.FLOAT))},
                        name=f"{value.name}__to_fp32")
-        cast.outputs[0].name = f"{value.name}__fp32"
+        cast.outputs[0].name = names.new(f"{value.name}__fp32")
         cast.outputs[0].dtype, cast.outputs[0].shape = ir.DataType.FLOAT, value.shape
         for use in list(value.uses()):
             use.node.replace_input_with(use.idx, cast.outputs[0])
@@ -555,7 +434,7 @@ def _raise_low_floats(opened: Opened) -> bool:
         if dtype is None or value in inputs:
             continue
         name = value.name
-        value.name = f"{name}__fp32"
+        value.name = names.new(f"{name}__fp32")
         cast = ir.Node("", "Cast", [value], {"to": ir.AttrInt64("to", int(dtype))}, name=f"{name}__to_output_type")
         cast.outputs[0].name = name
         cast.outputs[0].dtype, cast.outputs[0].shape = dtype, value.shape

@@ -1,0 +1,192 @@
+"""Tests of trt_tui.core.structure: damage is told at opening, by the name of the node or tensor."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+from onnx import AttributeProto, TensorProto, helper, numpy_helper
+
+from tests import networks
+from tests.networks import Builder, floats
+from trt_tui.core.network import open_network
+from trt_tui.core.opening import open_model
+from trt_tui.errors import InputError
+
+
+def network() -> onnx.ModelProto:
+    """A Conv, a Relu, a Concat with a constant, and an If."""
+    b = Builder()
+    x = b.conv("x", (2, 2), "/conv", size=1)
+    x = b.node("Relu", [x], name="relu", output="r")
+    c = b.node("Constant", [], name="constant", output="c", value=numpy_helper.from_array(np.ones((1, 2, 4, 4), "f4")))
+    x = b.node("Concat", [x, c], name="concat", output="j", axis=1)
+    branches = [helper.make_graph([helper.make_node(operator, ["j"], [name], name=name)], f"{name}_graph", [],
+                                  [floats(name, 1, 4, 4, 4)]) for name, operator in (("p", "Relu"), ("q", "Tanh"))]
+    b.node("If", ["go"], name="choice", output="y", then_branch=branches[0], else_branch=branches[1])
+    return b.model([floats("x", 1, 2, 4, 4), helper.make_tensor_value_info("go", TensorProto.BOOL, [])],
+                   [floats("y", 1, 4, 4, 4)])
+
+
+def node(model, name):
+    return next(one for one in model.graph.node if one.name == name)
+
+
+def attribute(model, name, key):
+    return next(one for one in node(model, name).attribute if one.name == key)
+
+
+def branch(model):
+    return attribute(model, "choice", "then_branch").g
+
+
+def weight(model):
+    return model.graph.initializer[0]
+
+
+def _set(message, **fields):
+    for name, value in fields.items():
+        if isinstance(value, list):
+            del getattr(message, name)[:]
+            getattr(message, name).extend(value)
+        else:
+            setattr(message, name, value)
+
+
+DAMAGES = {
+    "an input nobody makes": (lambda m: _set(node(m, "relu"), input=["nowhere"]), "relu", "nowhere"),
+    "an inner input nobody makes": (lambda m: _set(branch(m).node[0], input=["nowhere"]), "p (Relu)", "nowhere"),
+    "an output nobody makes": (lambda m: _set(m.graph.output[0], name="nothing"), "nothing"),
+    "an inner output nobody makes": (lambda m: _set(branch(m).output[0], name="nothing"), "p_graph", "nothing"),
+    "an output made twice": (lambda m: _set(node(m, "concat"), output=["r"]), "concat", "tensor r"),
+    "an input made": (lambda m: _set(node(m, "relu"), output=["x"]), "relu", "tensor x"),
+    "a weight made": (lambda m: _set(node(m, "relu"), output=[weight(m).name]), "relu", "conv.weight"),
+    "a weight twice": (lambda m: m.graph.initializer.append(weight(m)), "conv.weight", "twice"),
+    "an input twice": (lambda m: m.graph.input.append(m.graph.input[0]), "input x", "twice"),
+    "an unnamed input": (lambda m: _set(m.graph.input[1], name=""), "no name"),
+    "an unnamed weight": (lambda m: m.graph.initializer.append(numpy_helper.from_array(np.ones(2))), "no name"),
+    "no output at all": (lambda m: _set(node(m, "relu"), output=[]), "relu", "no output"),
+    "no operator": (lambda m: _set(node(m, "relu"), op_type=""), "relu", "no operator"),
+    "too few inputs": (lambda m: _set(node(m, "/conv/Conv"), input=["x"]), "/conv/Conv (Conv)", "1 inputs"),
+    "too many inputs": (lambda m: _set(node(m, "relu"), input=["x", "x"]), "relu", "2 inputs"),
+    "too many outputs": (lambda m: node(m, "relu").output.append("more"), "relu", "2 outputs"),
+    "a needed input left out": (lambda m: _set(node(m, "/conv/Conv"), input=["x", ""]), "/conv/Conv", "its input W"),
+    "a needed attribute": (lambda m: _set(node(m, "concat"), attribute=[]), "concat", "axis"),
+    "a constant of nothing": (lambda m: _set(node(m, "constant"), attribute=[]), "constant", "no value"),
+    "an attribute of another type": (
+        lambda m: _set(node(m, "concat"), attribute=[helper.make_attribute("axis", 1.5)]), "concat", "axis"),
+    "an attribute of no type": (
+        lambda m: _set(attribute(m, "concat", "axis"), type=AttributeProto.UNDEFINED), "concat", "axis"),
+    "an attribute twice": (
+        lambda m: node(m, "concat").attribute.append(attribute(m, "concat", "axis")), "concat", "axis"),
+    "an empty tensor attribute": (lambda m: attribute(m, "constant", "value").ClearField("t"), "constant", "value"),
+    "an empty branch": (lambda m: attribute(m, "choice", "then_branch").ClearField("g"), "choice", "then_branch"),
+    "a parameter outside of functions": (
+        lambda m: _set(attribute(m, "concat", "axis"), ref_attr_name="axis"), "concat", "axis"),
+    "too few values": (lambda m: _set(weight(m), raw_data=weight(m).raw_data[:-1]), "conv.weight", "16 bytes"),
+    "too many values": (lambda m: _set(weight(m), raw_data=weight(m).raw_data * 2), "conv.weight", "32"),
+    "too few typed values": (lambda m: m.graph.initializer.append(
+        TensorProto(name="short", data_type=TensorProto.INT64, dims=[3], int64_data=[1])), "short", "3 values"),
+    "a negative size": (lambda m: _set(weight(m), dims=[-2, -2, 1, 1]), "conv.weight", "-2"),
+    "an unknown type": (lambda m: _set(weight(m), data_type=99), "conv.weight", "99"),
+    "no type": (lambda m: _set(weight(m), data_type=0), "conv.weight", "type"),
+    "an unknown input type": (lambda m: _set(m.graph.input[0].type.tensor_type, elem_type=77), "x", "77"),
+    "a sequence of nothing": (lambda m: m.graph.output[0].type.sequence_type.SetInParent(), "y", "sequence"),
+    "a damaged constant": (
+        lambda m: _set(attribute(m, "constant", "value").t, dims=[7]), "constant", "value", "28 bytes"),
+    "a damaged inner constant": (
+        lambda m: branch(m).initializer.append(TensorProto(name="w", data_type=1, dims=[2], float_data=[1])), "w"),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damage_is_told_at_opening_by_name(damage, tmp_path):
+    spoil, *says = DAMAGES[damage]
+    model = network()
+    spoil(model)
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    with pytest.raises(InputError, match="^model.onnx is damaged") as caught:
+        open_model(path)
+    assert all(word in caught.value.cause for word in says), caught.value.cause
+    assert caught.value.next_step
+
+
+def test_what_is_damaged_is_whole_before(tmp_path):
+    path = tmp_path / "model.onnx"
+    onnx.save(network(), path)
+    assert [layer.name for layer in open_network(path).layers] == [
+        "/conv/Conv", "relu", "constant", "concat", "choice"]
+
+
+@pytest.mark.parametrize("change", [
+    lambda m: m.graph.node.reverse(),
+    lambda m: m.graph.value_info.append(helper.make_value_info("r", helper.make_map_type_proto(
+        TensorProto.STRING, helper.make_tensor_type_proto(TensorProto.FLOAT, [1])))),
+    lambda m: m.graph.input.append(floats(m.graph.initializer[0].name, 2, 2, 1, 1)),
+    lambda m: m.graph.node.append(helper.make_node("Sparkle", ["r"], ["s"], domain="acme")),
+    lambda m: m.graph.node.append(helper.make_node("NoSuchOperator", ["r"], ["s"], many=1)),
+    lambda m: _set(m.graph.input[0].type.tensor_type.shape.dim[0], dim_value=-1),
+    lambda m: _set(m.opset_import[0], version=999),
+])
+def test_what_is_only_odd_still_opens(change, tmp_path):
+    model = network()
+    change(model)
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    assert open_network(path).has_layer("/conv/Conv")
+
+
+def test_a_negative_size_of_an_input_is_an_open_one(tmp_path):
+    model = networks.mlp()
+    model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = -1
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    assert open_network(path).inputs[0].shape == (None, 16)
+
+
+@pytest.mark.parametrize(("kind", "given"), [
+    ("maps", helper.make_map_type_proto(TensorProto.INT64, helper.make_tensor_type_proto(TensorProto.FLOAT, [1]))),
+    ("maps", helper.make_sequence_type_proto(helper.make_map_type_proto(
+        TensorProto.INT64, helper.make_tensor_type_proto(TensorProto.FLOAT, [1])))),
+    ("sparse tensors", helper.make_sparse_tensor_type_proto(TensorProto.FLOAT, [2])),
+])
+def test_types_that_are_not_read_are_named(kind, given, tmp_path):
+    b = Builder()
+    b.node("ZipMap", ["x"], name="zip", domain="ai.onnx.ml", classlabels_int64s=[0, 1], output="y")
+    model = b.model([floats("x", 1, 2)], [helper.make_value_info("y", given)], domains=["ai.onnx.ml"])
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    with pytest.raises(InputError) as caught:
+        open_model(path)
+    assert caught.value.title == f"model.onnx works on {kind}" and "y" in caught.value.cause and caught.value.next_step
+
+
+@pytest.mark.parametrize("spoil", [
+    lambda m: m.graph.sparse_initializer.add().values.CopyFrom(numpy_helper.from_array(np.ones(1, "f4"), "s")),
+    lambda m: node(m, "constant").attribute[0].CopyFrom(AttributeProto(
+        name="sparse_value", type=AttributeProto.SPARSE_TENSOR, sparse_tensor=onnx.SparseTensorProto())),
+])
+def test_sparse_tensors_are_refused_by_name(spoil, tmp_path):
+    model = network()
+    spoil(model)
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    with pytest.raises(InputError, match="holds sparse"):
+        open_model(path)
+
+
+@pytest.mark.parametrize("inner", [False, True])
+def test_a_cycle_names_a_node_of_it(inner, tmp_path):
+    model = network()
+    if inner:
+        branch(model).node[0].input[0] = "t"
+        branch(model).node.append(helper.make_node("Tanh", ["p"], ["t"], name="back"))
+    else:
+        node(model, "/conv/Conv").input[0] = "j"
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    with pytest.raises(InputError, match="has a cycle") as caught:
+        open_model(path)
+    members = {"p (Relu)", "back (Tanh)"} if inner else {"/conv/Conv (Conv)", "relu (Relu)", "concat (Concat)"}
+    assert any(caught.value.cause.startswith(one) for one in members), caught.value.cause
