@@ -216,8 +216,7 @@ def test_verdicts_are_pooled_over_uneven_batches_and_name_the_worst_sample(analy
     assert [p.value.samples for p in partials] == [4, 8, 11] and partials[-1].final and not partials[0].final
     verdict = partials[-1].value
     reference = np.concatenate([analysis.reference(i)["y"] for i in range(3)])
-    gates = analysis._gates(INT8, ranges)
-    test = np.concatenate([analysis._run(i, gates)["y"] for i in range(3)])
+    test = np.concatenate([one["y"] for one in analysis.outputs(INT8, ranges)])
     each = sample_sqnr_db(reference, test)
     assert verdict.outputs["y"].errors == errors(reference, test)
     assert verdict.outputs["y"].worst_index == int(each.argmin())
@@ -266,10 +265,9 @@ def test_integer_outputs_are_judged_by_what_differs_and_by_what_decided(analysed
     ranges = {"x": 0.5}
     verdict = last(analysis.verdict(INT8, ranges))
     assert set(verdict.outputs) == {"class", "scores"}
-    gates = analysis._gates(INT8, ranges)
     indices = range(len(analysis.samples))
     picked, expected = (np.concatenate([one["class"] for one in runs]) for runs in (
-        [analysis._run(i, gates) for i in indices], [analysis.reference(i) for i in indices]))
+        list(analysis.outputs(INT8, ranges)), [analysis.reference(i) for i in indices]))
     assert 0 < verdict.outputs["class"].errors.mismatch == (picked != expected).mean()
     assert verdict.worst[0] == "scores" and verdict.energy == pytest.approx(
         10 ** (-verdict.outputs["scores"].errors.sqnr_db / 10))
@@ -303,8 +301,7 @@ def test_a_dead_part_shows_beside_a_loud_one(analysed):
     assert (boxes, scores) == ("detections[:, 0:4]", "detections[:, 4:24]")
     verdict = last(analysis.verdict(INT8, {"x": 0.05}))
     reference = np.concatenate([analysis.reference(i)["detections"] for i in range(len(analysis.samples))])
-    gates = analysis._gates(INT8, {"x": 0.05})
-    test = np.concatenate([analysis._run(i, gates)["detections"] for i in range(len(analysis.samples))])
+    test = np.concatenate([one["detections"] for one in analysis.outputs(INT8, {"x": 0.05})])
     for name, part in ((boxes, np.s_[:, :4]), (scores, np.s_[:, 4:])):
         measured, expected = verdict.outputs[name].errors, errors(reference[part], test[part])
         for figure in ("sqnr_db", "cosine", "mse", "max_abs", "mean_abs"):

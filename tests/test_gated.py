@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
 
 from tests import networks
-from trt_tui.core import scales
 from trt_tui.core.calibration import calibrate
-from trt_tui.core.lowering.gated import SUMS, Gated, lower_gated, rounded_weight
+from trt_tui.core.lowering import rules
+from trt_tui.core.lowering.gated import SUMS, Gated, lower_gated
 from trt_tui.core.lowering.typed import lower_typed
 from trt_tui.core.metrics import Sums
 from trt_tui.core.network import Network
@@ -110,7 +110,7 @@ def test_each_group_in_int8_is_the_typed_one_on_identical_inputs(name, case, bac
     one = case(name)
     network = one.network
     tails = tuple(group.tail for group in network.groups if group.quantizable)
-    gated = lower_gated(network, other=FP32, outputs=tails)
+    gated = lower_gated(network, others=(FP32,), outputs=tails)
     base = PrecisionConfig.uniform(FP32)
     with backend.load(gated.model, lean=True) as runner:
         exact = runner.run({**one.feeds, **gated.feeds(base, one.ranges)})
@@ -130,7 +130,7 @@ def test_each_group_in_int8_is_the_typed_one_on_identical_inputs(name, case, bac
                     shape = [-1 if axis == site.axis else 1 for axis in range(fed[source].ndim)]
                     ours = np.rint(fed[source] / (scale.reshape(shape) if site.axis is not None else scale))
                 else:
-                    assert fed[gated.scale_inputs[site.tensor]] == scale
+                    assert fed[gated.scale_inputs[group.name, site.tensor]] == scale
                     ours = np.clip(np.rint(typed[site.tensor] / scale), -128, 127)
                 apart = np.abs(ours - typed[code_name].astype(np.float32))
                 assert apart.max() <= 1
@@ -142,7 +142,7 @@ def test_each_group_in_int8_is_the_typed_one_on_identical_inputs(name, case, bac
 @pytest.mark.parametrize("name", NAMES)
 def test_all_int8_loses_what_the_typed_network_loses(name, case, backend):
     one = case(name)
-    gated = run_gated(backend, one, lower_gated(one.network, other=FP32), ALL_INT8)
+    gated = run_gated(backend, one, lower_gated(one.network, others=(FP32,)), ALL_INT8)
     typed = run_typed(backend, one, ALL_INT8)
     for tensor in floats(one.plain):
         assert sqnr(one.plain[tensor], gated[tensor]) == pytest.approx(sqnr(one.plain[tensor], typed[tensor]), abs=1)
@@ -184,7 +184,7 @@ def test_lower_floats_lose_what_the_typed_network_loses_in_the_reference_evaluat
         name, precision, evaluated, backend):
     one = evaluated(name)
     config = PrecisionConfig.uniform(precision)
-    gated = run_gated(backend, one, lower_gated(one.network, lower=precision, other=precision), config)
+    gated = run_gated(backend, one, lower_gated(one.network, floats=[precision], others=[precision]), config)
     for tensor, expected in reference_evaluator(one, config).items():
         loss = sqnr(one.plain[tensor], expected)
         assert loss < 90
@@ -212,7 +212,7 @@ def test_any_assignment_of_int8_loses_what_the_typed_network_loses(name, case, b
     config = PrecisionConfig(FP32, FP32)
     for group, precision in zip(groups, chosen, strict=True):
         config = config.with_groups([group], precision)
-    gated = run_gated(backend, one, lower_gated(one.network, other=FP32), config)
+    gated = run_gated(backend, one, lower_gated(one.network, others=(FP32,)), config)
     typed = run_typed(backend, one, config)
     for tensor in floats(one.plain):
         if INT8 in chosen:
@@ -246,7 +246,7 @@ def test_inputs_that_are_rounded_already_need_no_rounding(name, config, case, ba
 def test_sums_are_those_of_numpy(name, config, case, backend):
     one = case(name)
     tails = tuple(group.tail for group in one.network.groups)
-    gated = lower_gated(one.network, other=config.other, outputs=tails, reference=True)
+    gated = lower_gated(one.network, others=(config.other,), outputs=tails, reference=True)
     with backend.load(gated.model, lean=True) as runner:
         result = runner.run({**one.feeds, **gated.feeds(config, one.ranges), gated.counting: np.array(True)})
     table = result[gated.accumulated]
@@ -283,11 +283,11 @@ def test_isolated_masks_do_not_overflow(case, backend):
 @pytest.mark.parametrize("name", ["small_resnet", "bert"])
 def test_isolated_sums_are_those_of_each_group_alone(name, case, backend):
     one = case(name)
-    gated = lower_gated(one.network, other=FP32, reference=True, isolated=True)
+    gated = lower_gated(one.network, others=(FP32,), reference=True, isolated=True)
     with backend.load(gated.model, lean=True) as runner:
         table = runner.run({**one.feeds, **gated.feeds(ALL_INT8, one.ranges)}, [gated.isolated])[gated.isolated]
     tails = tuple(group.tail for group in one.network.groups)
-    alone = lower_gated(one.network, other=FP32, outputs=tails)
+    alone = lower_gated(one.network, others=(FP32,), outputs=tails)
     with backend.load(alone.model, lean=True) as runner:
         exact = runner.run({**one.feeds, **alone.feeds(PrecisionConfig.uniform(FP32), {})})
         for group, row in list(zip(one.network.groups, table, strict=True))[:10]:
@@ -303,7 +303,7 @@ def test_isolated_sums_are_those_of_each_group_alone(name, case, backend):
 def test_squares_beyond_float32_are_finite_and_no_nan(case, backend):
     one = case("mlp")
     feeds = {name: (array * 1e25).astype(array.dtype) for name, array in one.feeds.items()}
-    gated = lower_gated(one.network, lower=Precision.BF16, other=Precision.BF16, reference=True)
+    gated = lower_gated(one.network, floats=[BF16], others=[BF16], reference=True)
     config = PrecisionConfig.uniform(Precision.BF16)
     with backend.load(gated.model, lean=True) as runner:
         table = runner.run({**feeds, **gated.feeds(config, one.ranges)})[gated.accumulated]
@@ -382,21 +382,17 @@ def test_the_graph_holds_no_weights_that_are_fed(case):
     assert fed and not fed & set(gated.model.graph.initializers)
 
 
-def test_rounded_weight_takes_the_scale_as_the_target_holds_it(case):
+def test_a_quantized_weight_has_the_scale_as_the_target_holds_it(case):
     network = case("mlp").network
     site = next(site for group in network.groups for site in group.weights())
-    scale = scales.held(scales.weight_scale(network, site), FP16)
+    scale = rules.rule(network, PrecisionConfig(), case("mlp").ranges)[site.layer].scales[site]
+    assert scale.held is FP16
     shape = [-1 if axis == site.axis else 1 for axis in range(2)]
-    codes = rounded_weight(network, site, INT8, FP16) / scale.reshape(shape)
+    codes = rules.quantized_weight(network, site, scale) / scale.values.reshape(shape)
     np.testing.assert_allclose(codes, np.rint(codes), atol=1e-4)
     assert -128 <= codes.min() and codes.max() <= 127.001
 
 
-def test_a_float_precision_that_the_graph_does_not_hold_is_refused(case):
-    gated = lower_gated(case("mlp").network, lower=FP16)
-    with pytest.raises(ValueError, match="holds FP16, the config asks for BF16"):
-        gated.feeds(PrecisionConfig.uniform(BF16), {})
-    with pytest.raises(ValueError, match="around INT8"):
-        lower_gated(case("mlp").network, lower=FP16, other=BF16)
+def test_the_isolated_branch_needs_the_reference(case):
     with pytest.raises(ValueError, match="reference"):
         lower_gated(case("mlp").network, isolated=True)

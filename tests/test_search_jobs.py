@@ -303,7 +303,7 @@ def with_builder(opened, monkeypatch):
         def building(config, quick):
             worker.built.append(config)
             verdict = None
-            for partial in worker._analysis(config).verdict(config, worker.ranges, worker.feeds):
+            for partial in worker.analysis.verdict(config, worker.ranges, worker.feeds):
                 verdict = partial.value
             name, one = next(iter(verdict.outputs.items()))
             decibels = one.errors.sqnr_db - worse_db if one.errors.sqnr_db is not None else 90.0

@@ -587,9 +587,20 @@ def test_a_mask_beyond_fp16_is_clamped_and_said(opened, backend):
     np.testing.assert_allclose(run(backend, typed.model, {"x": x})["y"], np.eye(2), atol=1e-6)
     reference = ReferenceEvaluator(ir.to_proto(typed.model)).run(None, {"x": x})[0]
     assert np.isfinite(reference).all()
-    for other in (FP32, BF16):
-        typed = lower(network, other, other)
-        assert not typed.notes and not any(node.op_type == "Clip" for node in typed.model.graph)
+    typed = lower(network, FP32, FP32)
+    assert not typed.notes and not any(node.op_type == "Clip" for node in typed.model.graph)
+    typed = lower(network, BF16, BF16)  # -3.4e38 is -Inf in BF16 too
+    assert len(typed.notes) == 1 and "BF16" in typed.notes[0]
+    assert np.isfinite(ReferenceEvaluator(ir.to_proto(typed.model)).run(None, {"x": x})[0].astype(np.float32)).all()
+
+
+@pytest.mark.parametrize("held", [-1e30, -3.3895314e38])
+def test_a_mask_that_bf16_holds_is_not_clamped(held, opened):
+    b = Builder()
+    mask = b.weight("mask", np.array([[0, held], [held, 0]], np.float32))
+    b.node("Add", ["x", mask], "/masked", output="y")
+    network = opened(b.model([floats("x", 2, 2)], [floats("y", 2, 2)]))
+    assert not lower(network, BF16, BF16).notes and lower(network, FP16, FP16).notes
 
 
 def test_the_map_says_what_became_of_each_layer(named_network):

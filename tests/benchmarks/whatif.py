@@ -29,7 +29,7 @@ def toggle(name: str, folder: str, label: str):
     config = CONFIGS[label]
     other = Precision.FP16 if "FP16" in label else Precision.FP32
     network, ranges = prepared.opened(folder)
-    gated = lower_gated(network, other=other)
+    gated = lower_gated(network, others=(other,))
     runner = OnnxRuntimeBackend("cpu").load(gated.model, lean=True)
     feeds = prepared.batches(name)
     fp32 = gated.feeds(prepared.FP32, ranges)

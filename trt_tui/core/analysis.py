@@ -9,17 +9,18 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
 from trt_tui.core import metrics
 from trt_tui.core.comparison import Errors, GroupErrors, OutputErrors, Share, Verdict
 from trt_tui.core.judge import INTEGER, Judged, class_scores, take
-from trt_tui.core.lowering.gated import EXACT, SUMS, Gated, lower_gated
+from trt_tui.core.lowering.gated import SUMS, Gated, lower_gated
+from trt_tui.core.lowering.rules import LOW_FLOATS, Offer, keeps_precision, surrounding
 from trt_tui.core.metric import Metric
 from trt_tui.core.metrics import Sums
-from trt_tui.core.network import Group, Kind, Network
+from trt_tui.core.network import Group, Network
 from trt_tui.core.precision import FP16_LEAST, FP16_MAX, Precision, PrecisionConfig
 from trt_tui.core.runner import Backend, Runner
 from trt_tui.core.samples import Samples
@@ -67,8 +68,8 @@ class Analysis:
         samples: The judged samples; every figure is taken on all of them unless a method is told otherwise.
         judged: What errors are taken at; see `trt_tui.core.judge.judged_outputs`.
         metric: The user's metric; used where the samples have labels.
-        lower: The float precision below FP32 that the session offers.
-        other: What surrounds INT8 layers.
+        other: What surrounds INT8 layers in the first configs to come. The session is loaded anew, with more on offer,
+            for a config that needs what it does not offer.
 
     Raises:
         InputError: a judged tensor lies inside a fused group.
@@ -82,7 +83,6 @@ class Analysis:
         judged: Sequence[Judged],
         *,
         metric: Metric | None = None,
-        lower: Precision = Precision.FP16,
         other: Precision = Precision.FP16,
     ) -> None:
         self.network = network
@@ -90,8 +90,7 @@ class Analysis:
         self.samples = samples
         self.judged = tuple(judged)
         self.metric = metric if samples.has_labels else None
-        self.lower = lower
-        self.other = other
+        self.offer = Offer.of({other} & set(LOW_FLOATS) or {Precision.FP16}, {other})
         self.classifier = class_scores(network, self.judged)
         self.sessions = 0
         self._gated: Gated | None = None
@@ -117,20 +116,30 @@ class Analysis:
 
     # -- the gated session --------------------------------------------------------------------------------------
 
-    def _session(self) -> tuple[Gated, Runner]:
+    def _session(self, config: PrecisionConfig) -> tuple[Gated, Runner]:
+        """A loaded graph that offers what a config needs, and all that was needed before."""
+        needed = Offer.needed(self.network, config)
+        if self._runner is not None and not self.offer.covers(needed):
+            self._runner.close()
+            self._runner = self._gated = None
         if self._runner is None:
-            self._gated = lower_gated(self.network, lower=self.lower, other=self.other, outputs=self._tensors)
+            self.offer |= needed
+            self._gated = lower_gated(self.network, floats=self.offer.floats, others=self.offer.others,
+                                      outputs=self._tensors)
             self._runner = self.backend.load(self._gated.model, lean=True)
             self.sessions += 1
         return self._gated, self._runner
 
-    def _run(self, index: int, gates: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        gated, runner = self._session()
-        fetched = runner.run({**self.samples.feed(index), **gates}, [gated.outputs[t] for t in self._tensors])
-        return {tensor: fetched[gated.outputs[tensor]] for tensor in self._tensors}
-
-    def _gates(self, config: PrecisionConfig, ranges: Mapping[str, float]) -> dict[str, np.ndarray]:
-        return self._session()[0].feeds(config, ranges)
+    def _runs(self, config: PrecisionConfig, ranges: Mapping[str, float],
+              indices: Sequence[int]) -> Iterator[dict[str, np.ndarray]]:
+        """Yields what a config yields at the judged tensors, feed by feed."""
+        fed_to, fed = None, {}
+        for index in indices:
+            gated, runner = self._session(config)
+            if gated is not fed_to:
+                fed_to, fed = gated, gated.feeds(config, ranges)
+            fetched = runner.run({**self.samples.feed(index), **fed}, [gated.outputs[t] for t in self._tensors])
+            yield {tensor: fetched[gated.outputs[tensor]] for tensor in self._tensors}
 
     def reference(self, index: int) -> dict[str, np.ndarray]:
         """The FP32 network's judged tensors for one feed, measured once.
@@ -139,8 +148,7 @@ class Analysis:
             InputError: they hold NaN, or the network cannot run these data.
         """
         if index not in self._reference:
-            fp32 = PrecisionConfig.uniform(Precision.FP32)
-            result = self._run(index, self._gates(fp32, {}))
+            result = next(self._runs(PrecisionConfig.uniform(Precision.FP32), {}, [index]))
             for tensor, array in result.items():
                 if array.dtype.kind == "f" and np.isnan(array).any():
                     raise InputError(f"the FP32 network yields NaN at {tensor}",
@@ -159,10 +167,9 @@ class Analysis:
             InputError: an INT8 layer's input has no range, or the metric fails.
         """
         indices = list(range(len(self.samples)) if feeds is None else feeds)
-        gates = self._gates(config, ranges)
         tally = self.tally(indices)
-        for done, index in enumerate(indices, 1):
-            tally.add(index, self._run(index, gates))
+        for done, (index, result) in enumerate(zip(indices, self._runs(config, ranges, indices), strict=True), 1):
+            tally.add(index, result)
             yield Partial(tally.verdict(with_metric=done in (1, len(indices))), done, len(indices))
 
     def outputs(self, config: PrecisionConfig, ranges: Mapping[str, float],
@@ -172,9 +179,7 @@ class Analysis:
         Raises:
             InputError: an INT8 layer's input has no range.
         """
-        gates = self._gates(config, ranges)
-        for index in range(len(self.samples)) if feeds is None else feeds:
-            yield self._run(index, gates)
+        yield from self._runs(config, ranges, range(len(self.samples)) if feeds is None else feeds)
 
     def reference_metric(self, feeds: Sequence[int] | None = None) -> dict[str, float]:
         """The metric of the FP32 network; {} without one."""
@@ -247,15 +252,15 @@ class Analysis:
         indices = list(range(len(self.samples)) if feeds is None else feeds)
         names = list(order) if order is not None else [group.name for group in self.network.groups]
         found = {name: known[name] for name in names if known and name in known}
-        rounded = self._gates(config, ranges)  # held, so that weights are rounded once
+        rounded = self._session(config)[0].feeds(config, ranges)  # held, so that weights are rounded once
         done = 0
 
         def measure(wanted: Sequence[str], on: Sequence[int]) -> Iterator[Partial]:
             nonlocal done
             samples = sum(self.samples.rows(index) for index in on)
             wanted = [name for name in wanted if name not in found or found[name].samples < samples]
-            total, base, fp32 = done + len(wanted), Verdict({}), PrecisionConfig.uniform(Precision.FP32)
-            fp32 = replace(fp32, tf32=config.tf32, ranges=config.ranges)
+            total, base = done + len(wanted), Verdict({})
+            fp32 = config.with_groups(self.network.groups, Precision.FP32)
             for partial in self.verdict(config, ranges, on) if wanted and owns else ():
                 base = partial.value
                 yield Partial({}, done, total + 1)
@@ -293,16 +298,14 @@ class Analysis:
         if precision is Precision.INT8:
             return True
         for name in group.layers:
-            layer = self.network.layer(name)
-            if layer.kind is not Kind.COPY and layer.op_type not in EXACT:
+            if not keeps_precision(self.network, self.network.layer(name), precision):
                 return True
         for tensor in group.inputs:
             producer = self.network.producer.get(tensor)
             source = self.network.group_of(producer) if producer is not None else None
             if source is None:
                 return True
-            before = config.precision_of(source)
-            if (self.other if before is Precision.INT8 else before) is not precision:
+            if surrounding(source, config.precision_of(source), config.other) is not precision:
                 return True
         return False
 
@@ -328,8 +331,12 @@ class Analysis:
         sums leave it.
         """
         indices = list(range(len(self.samples)) if feeds is None else feeds)
-        gated = lower_gated(self.network, lower=self.lower, other=self.other, outputs=self._tensors[:1],
+        offer = Offer.of((), ())
+        for config in configs.values():
+            offer |= Offer.needed(self.network, config)
+        gated = lower_gated(self.network, floats=offer.floats, others=offer.others, outputs=self._tensors[:1],
                             reference=True, isolated=isolated)
+        fp16 = any(self._concerns_fp16(config) for config in configs.values())
         sums = {run: {kind: [Sums() for _ in gated.measured] for kind in ("accumulated", "isolated")}
                 for run in configs}
         errors: dict[str, dict[str, GroupErrors]] = {}
@@ -342,7 +349,7 @@ class Analysis:
                 feed = self.samples.feed(index)
                 counts = None  # of the reference, which all runs share
                 for run, config in configs.items():
-                    counting = {gated.counting: np.array(counts is None and self.lower is Precision.FP16)}
+                    counting = {gated.counting: np.array(counts is None and fp16)}
                     result = runner.run({**feed, **fed[run], **counting}, fetch)
                     for kind, name in (("accumulated", gated.accumulated), ("isolated", gated.isolated)):
                         if name is not None:
@@ -358,26 +365,29 @@ class Analysis:
 
     def _group_errors(self, config: PrecisionConfig, names: Sequence[str],
                       sums: Mapping[str, Sequence[Sums]]) -> dict[str, GroupErrors]:
-        result = {}
+        result, fp16 = {}, self._concerns_fp16(config)
         for position, name in enumerate(names):
             group = self.network.group(name)
             precision = config.precision_of(group)
             accumulated, alone = sums["accumulated"][position], sums["isolated"][position]
             isolated = alone.errors() if alone.count else None
-            fp16 = self.lower is Precision.FP16
             result[name] = GroupErrors(
                 precision, accumulated.errors(), isolated, accumulated.ref_max or None,
-                _warning(precision, self.other, accumulated, isolated),
+                _warning(surrounding(group, precision, config.other), accumulated, isolated),
                 int(accumulated.fp16_over) if fp16 else None, int(accumulated.fp16_under) if fp16 else None)
         return result
+
+    def _concerns_fp16(self, config: PrecisionConfig) -> bool:
+        """Whether what FP16 cannot hold is worth a look: not where a config takes BF16 in its place."""
+        asked = {*config.assignment(self.network).values(), config.other}
+        return Precision.FP16 in asked or Precision.BF16 not in asked
 
 
 UNDERFLOW_SHARE = 0.05
 """Underflow is worth a word where more than this share of a tensor's values is lost."""
 
 
-def _warning(precision: Precision, other: Precision, sums: Sums, isolated: Errors | None) -> str:
-    around = other if precision is Precision.INT8 else precision
+def _warning(around: Precision, sums: Sums, isolated: Errors | None) -> str:
     if around is Precision.FP16 and sums.ref_max > FP16_MAX:
         lost = f": {isolated.inf + isolated.nan} Inf or NaN arise here" if isolated is not None and isolated.bad else ""
         times = f" ({sums.fp16_over:,.0f} values)" if sums.fp16_over else ""

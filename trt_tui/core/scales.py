@@ -1,4 +1,4 @@
-"""Ranges to INT8 scales, as the target holds them. Both lowerings take their scales from here.
+"""Ranges to INT8 scales, and the type that the target holds them in. `lowering.rules` decides by it.
 
 TensorRT quantizes symmetrically: ``code = clip(round_half_even(x / scale), -128, 127)`` with ``scale = amax / 127`` and
 zero point 0 (TensorRT developer guide, "Working with quantized types").
@@ -6,12 +6,12 @@ zero point 0 (TensorRT developer guide, "Working with quantized types").
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
 from trt_tui.core.network import Network, Site
-from trt_tui.core.precision import Precision, PrecisionConfig
+from trt_tui.core.precision import FP16_MAX, Precision, PrecisionConfig
 from trt_tui.errors import InputError
 
 INT8_MAX = 127.0
@@ -20,18 +20,13 @@ FP16_SCALE_MIN = 2.0**-17
 """Below this an FP16 scale is so coarse (subnormal, steps of 2**-24) that FP32 scales are used instead."""
 
 
-def held_type(scale: np.ndarray, other: Precision) -> Precision:
-    """The type a scale is stored in: FP16 where the surrounding type is FP16 and can hold it, else FP32."""
-    if other is Precision.FP16 and scale.min() >= FP16_SCALE_MIN and scale.max() <= 65504:
-        return Precision.FP16
-    return Precision.FP32
-
-
-def held(scale: np.ndarray, other: Precision) -> np.ndarray:
-    """The scale's value as the target holds it, float32."""
-    if held_type(scale, other) is Precision.FP16:
-        return scale.astype(np.float16).astype(np.float32)
-    return scale
+def held_type(scales: Iterable[np.ndarray], around: Precision) -> Precision:
+    """The type that the scales of one layer's operands are stored in, given the float type around the layer: FP16 where
+    that is FP16 and can hold all of them, else FP32."""
+    if around is not Precision.FP16:
+        return Precision.FP32
+    fits = all(scale.min() >= FP16_SCALE_MIN and scale.max() <= FP16_MAX for scale in scales)
+    return Precision.FP16 if fits else Precision.FP32
 
 
 def from_amax(amax: np.ndarray | float) -> np.ndarray:

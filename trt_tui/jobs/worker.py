@@ -37,6 +37,7 @@ from trt_tui.core.comparison import EngineResult, GroupErrors, Share, Verdict
 from trt_tui.core.files import write_atomic
 from trt_tui.core.inputs import Inputs, data_files, stamp
 from trt_tui.core.judge import Judged, judged_outputs
+from trt_tui.core.lowering.rules import ARITHMETIC
 from trt_tui.core.metric import Metric, load_metric
 from trt_tui.core.network import Group, Network, open_network
 from trt_tui.core.precision import Precision, PrecisionConfig, RangeChoice, step
@@ -158,7 +159,7 @@ class Worker:
         self.calibration: Calibration | None = None
         self.other_ranges: dict[str, dict[str, float]] = {}
         self.checked: dict[str, int] = {}
-        self.analyses: dict[tuple[Precision, Precision], Analysis] = {}
+        self.analysis: Analysis | None = None
         self._reported: dict[str, float] = {}
 
     # -- the loop -----------------------------------------------------------------------------------------------
@@ -381,9 +382,9 @@ class Worker:
         self.other_ranges.clear()
         self.sha256 = self.data_sha256 = ""
         self.feeds = self._chosen_feeds(options.whatif_samples)
-        for analysis in self.analyses.values():
-            analysis.close()
-        self.analyses.clear()
+        if self.analysis is not None:
+            self.analysis.close()
+        self.analysis = Analysis(network, backend, data.judged, judged, metric=metric, other=options.other)
         warnings = [*network.notes, *data.warnings, *samples.warnings]
         if samples.has_labels and metric is None:
             warnings.append(f"The data hold labels ({', '.join(samples.label_names)}) and no --metric uses them.")
@@ -485,7 +486,7 @@ class Worker:
     def _key(self, kind: str, config: PrecisionConfig, *more: object) -> str:
         """The name under which a result is kept: all that it depends on."""
         ranges = tuple(sorted(self.ranges.items())) if self._quantizes(config) else ()
-        return self.cache.key(trt_tui.__version__, kind, self.sha256, self.data_sha256,
+        return self.cache.key(trt_tui.__version__, ARITHMETIC, kind, self.sha256, self.data_sha256,
                               [one.name for one in self.judged], self._metric_stamp(), self.backend.name,
                               self.backend.version, getattr(self.backend, "provider", ""), ranges, config.key(), more)
 
@@ -497,26 +498,6 @@ class Worker:
             return ()
         files = (Path(file) for file in self._metric_files())
         return (self.options.metric, *(file.read_bytes() if file.is_file() else b"" for file in files))
-
-    def _analysis(self, config: PrecisionConfig) -> Analysis:
-        """The loaded simulation that offers what a config asks for; one is kept at a time."""
-        used = {config.quantized, config.other, *(c.precision for c in config.groups.values())}
-        lower = Precision.BF16 if Precision.BF16 in used else Precision.FP16
-        if {Precision.BF16, Precision.FP16} <= used:
-            raise InputError("one config asks for FP16 and BF16", "the simulation holds one 16-bit type at a time",
-                             "Use one of the two.")
-        if used == {Precision.FP32} and self.analyses:
-            return next(iter(self.analyses.values()))
-        other = config.other if self._quantizes(config) else self.options.other
-        if other not in (Precision.FP32, lower):
-            other = lower
-        if (lower, other) not in self.analyses:
-            for analysis in self.analyses.values():
-                analysis.close()
-            self.analyses.clear()
-            self.analyses[lower, other] = Analysis(
-                self.network, self.backend, self.data.judged, self.judged, metric=self.metric, lower=lower, other=other)
-        return self.analyses[lower, other]
 
     def _ranges(self, job: int, configs: Sequence[PrecisionConfig]) -> None:
         """Sees to it that ranges are there if any config needs them."""
@@ -596,11 +577,11 @@ class Worker:
             if known is not None:
                 self._send(m.VerdictMeasured(job, run, config, known, True))
                 continue
-            measuring[run] = self._analysis(config).verdict(config, self.ranges, self.feeds)
+            measuring[run] = self.analysis.verdict(config, self.ranges, self.feeds)
             go_on(run)
             yield Urgency.FIRST_VERDICT
         if measuring and self.metric is not None and len(self.feeds) > 1:
-            score = self._analysis(next(iter(runs.values()))).reference_metric(self.feeds[:1])
+            score = self.analysis.reference_metric(self.feeds[:1])
             self._send(m.ReferenceMeasured(job, score, self.data.judged.rows(self.feeds[0])))
         yield Urgency.VERDICT
         for _ in self.feeds[1:]:
@@ -612,7 +593,7 @@ class Worker:
         fp32 = PrecisionConfig.uniform(Precision.FP32)
         score = self._known("metric", fp32, dict[str, float])
         if score is None:
-            analysis = self._analysis(fp32)
+            analysis = self.analysis
             for index in self.feeds if self.metric is not None else ():
                 analysis.reference(index)
                 yield Urgency.VERDICT
@@ -627,26 +608,26 @@ class Worker:
     def _layers(self, job: int, runs: Mapping[str, PrecisionConfig], urgency: Urgency) -> Steps:
         """Errors at the groups."""
         since = time.monotonic()
-        by_analysis: dict[int, dict[str, PrecisionConfig]] = {}
+        configs: dict[str, PrecisionConfig] = {}
         for run, config in runs.items():
             known = self._known("layers", config, dict[str, GroupErrors])
             if known is not None:
                 self._send(m.LayersMeasured(job, run, config, known, self._judged_count(), True))
             else:
-                by_analysis.setdefault(id(self._analysis(config)), {})[run] = config
-        for configs in by_analysis.values():
-            names = list(configs)
-            analysis = self._analysis(configs[names[0]])
-            for partial in analysis.layers(configs, self.ranges, feeds=self.feeds):
-                feed, position = divmod(partial.done - 1, len(names))
-                run, final = names[position], feed + 1 == len(self.feeds)
-                if final:
-                    self._keep("layers", configs[run], partial.value[run])
-                if final or feed == 0 or self._due(f"layers {run}"):
-                    samples = sum(self.data.judged.rows(i) for i in self.feeds[:feed + 1])
-                    self._send(m.LayersMeasured(job, run, configs[run], partial.value[run], samples, final))
-                self._progress(job, "errors at the groups", partial.done, partial.total, since)
-                yield urgency
+                configs[run] = config
+        if not configs:
+            return
+        names = list(configs)
+        for partial in self.analysis.layers(configs, self.ranges, feeds=self.feeds):
+            feed, position = divmod(partial.done - 1, len(names))
+            run, final = names[position], feed + 1 == len(self.feeds)
+            if final:
+                self._keep("layers", configs[run], partial.value[run])
+            if final or feed == 0 or self._due(f"layers {run}"):
+                samples = sum(self.data.judged.rows(i) for i in self.feeds[:feed + 1])
+                self._send(m.LayersMeasured(job, run, configs[run], partial.value[run], samples, final))
+            self._progress(job, "errors at the groups", partial.done, partial.total, since)
+            yield urgency
 
     def _suspects(self, config: PrecisionConfig) -> list[str]:
         """All groups, those first that are bad alone, as far as that is known."""
@@ -676,7 +657,7 @@ class Worker:
                 self._send(m.SharesMeasured(job, run, config, unsent, before, total))
                 unsent = {}
             try:
-                for partial in self._analysis(config).shares(config, self.ranges, order=remaining, feeds=self.feeds):
+                for partial in self.analysis.shares(config, self.ranges, order=remaining, feeds=self.feeds):
                     shares.update(partial.value)
                     unsent.update(partial.value)
                     if unsent and self._due("shares"):
@@ -701,7 +682,7 @@ class Worker:
         verdicts = self._known("raised", config, tuple[Verdict, ...])
         if verdicts is None:
             since = time.monotonic()
-            for partial in self._analysis(config).raised(config, self.ranges, order, self.feeds):
+            for partial in self.analysis.raised(config, self.ranges, order, self.feeds):
                 verdicts = partial.value
                 self._progress(job, "raising the worst groups together", partial.done, partial.total, since)
                 yield Urgency.BACKGROUND
@@ -718,7 +699,7 @@ class Worker:
             yield known
             return
         since = time.monotonic()
-        for partial in self._analysis(config).verdict(config, self.ranges, self.feeds):
+        for partial in self.analysis.verdict(config, self.ranges, self.feeds):
             if partial.final:
                 self._keep("verdict", config, partial.value)
             if phase:
@@ -864,7 +845,7 @@ class Worker:
             few += 1
         since, unsent = time.monotonic(), dict(found) if owns else {}
         try:
-            for partial in self._analysis(config).impacts(config, self.ranges, known=found, order=order,
+            for partial in self.analysis.impacts(config, self.ranges, known=found, order=order,
                                                           feeds=self.feeds, few=few, owns=owns):
                 found = {**found, **partial.value} if partial.value else found
                 if owns:
@@ -899,7 +880,7 @@ class Worker:
         code = self.checked.get(key)
         if code is None:
             fetched: dict[str, list[np.ndarray]] = {}
-            for outputs in self._analysis(config).outputs(config, self.ranges, self.feeds):
+            for outputs in self.analysis.outputs(config, self.ranges, self.feeds):
                 for tensor, array in outputs.items():
                     fetched.setdefault(tensor, []).append(np.atleast_1d(array))
                 yield Urgency.SEARCH
@@ -915,7 +896,7 @@ class Worker:
         self._ranges(job, [request.config])
         if self.builder is None:
             yield from self._made(job, request.config, run_typed(
-                self._analysis(request.config), request.config, self.ranges, self.feeds), request.quick)
+                self.analysis, request.config, self.ranges, self.feeds), request.quick)
             return
         fp32 = PrecisionConfig.uniform(Precision.FP32)
         if runs_here(self.builder, self.plan.settings):
@@ -972,7 +953,7 @@ class Worker:
     def _building(self, config: PrecisionConfig, quick: bool) -> Iterator[Step | Said | Wait | EngineResult]:
         told = any(config.precision_of(group) is not Precision.FP32 for group in self.network.groups)
         plan = self.plan if told else replace(self.plan, weak=False)
-        return build_and_judge(self._analysis(config), self.builder, config, self.ranges, self.feeds, plan,
+        return build_and_judge(self.analysis, self.builder, config, self.ranges, self.feeds, plan,
                                quick=quick, cache=self.engines, wake=self.arrived.set)
 
     def _made(self, job: int, config: PrecisionConfig, making: Iterator[Step | Said | Wait | EngineResult], quick: bool,

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from trt_tui.core.files import write_atomic
-from trt_tui.core.lowering.typed import surrounding
+from trt_tui.core.lowering.rules import surrounding
 from trt_tui.core.network import Network
 from trt_tui.core.precision import FLOATS, Precision, PrecisionConfig
 

@@ -16,7 +16,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
-from trt_tui.core.lowering.typed import Typed, lower_typed, surrounding
+from trt_tui.core.lowering.rules import surrounding
+from trt_tui.core.lowering.typed import Typed, lower_typed
 from trt_tui.core.network import Group, Kind, Network
 from trt_tui.core.precision import Precision, PrecisionConfig
 from trt_tui.core.runner import Told

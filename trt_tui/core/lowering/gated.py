@@ -1,7 +1,7 @@
 """The gated graph: one network in which precision is a runtime input.
 
-Every group stands in an ``If`` whose branches compute it in FP32 and in what is coarser: a lower float precision
-(inputs, weights and results rounded by Cast pairs) or INT8 (Q and DQ in FP32 arithmetic, with the scales the target
+Every group stands in an ``If`` whose branches compute it in FP32 and in what is coarser: lower float precisions
+(inputs, weights and results rounded by Cast pairs) and INT8 (Q and DQ in FP32 arithmetic, with the scales the target
 holds). Gates, scales and weights are fed, so that any config is one run of one loaded session. A weight is rounded once
 for a config, outside the graph, by the same arithmetic.
 
@@ -12,23 +12,17 @@ come from the reference ("isolated"), with reductions on each pair of tensors so
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-import ml_dtypes
 import numpy as np
 import onnx_ir as ir
 
-from trt_tui.core import scales
-from trt_tui.core.lowering.typed import TYPES, typed_ports
-from trt_tui.core.network import FP16_MASK, Group, Kind, Layer, Network, Site
+from trt_tui.core.lowering import rules
+from trt_tui.core.lowering.rules import MASKS, TYPES, Offer, Ruling
+from trt_tui.core.network import Group, Kind, Layer, Network, Site
 from trt_tui.core.precision import FP16_LEAST, FP16_MAX, Precision, PrecisionConfig
 from trt_tui.errors import TrtTuiError
-
-EXACT = frozenset(
-    "Relu MaxPool GlobalMaxPool Max Min Abs Neg Clip Sign ReduceMax ReduceMin Where ThresholdedRelu Floor Ceil "
-    "Round".split())
-"""Operators whose result on values of a precision is a value of that precision."""
 
 ROUNDS_LATER = frozenset(("Relu",))
 """Operators that rounding commutes with: the rounding before them can stand behind them."""
@@ -44,10 +38,7 @@ _MEASURED = SUMS.index("count")
 """How many columns of a row depend on the test."""
 
 _STATIC_BYTES = 1 << 20
-"""Constants up to this size are held a second time, rounded to the lower precision."""
-
-_GATES = ("fp32", "int8", "clean", "direct")
-"""Run in FP32; run in INT8; every float input already has the lower precision's values; that, and not in INT8."""
+"""Constants up to this size are held a second time, rounded to each lower precision."""
 
 
 @dataclass(frozen=True)
@@ -63,10 +54,12 @@ class Gated:
     """A gated graph and the names of what it is fed and what it yields.
 
     Attributes:
-        lower: The float precision below FP32 that the graph holds.
-        other: What surrounds INT8 layers.
-        gates: Input names (bool scalars) by kind ("fp32", "int8", "clean", "direct"), by group.
-        scale_inputs: Input names (float32 scalars) of activation scales, by tensor.
+        offer: What it can be asked for.
+        gates: Input names (bool scalars) by kind, by group: "fp32" (run in FP32), "fp16", "bf16" (results have that
+            type), "int8" (run in INT8), "clean" (every float input already has values of the results' type), "direct"
+            (that, and not in INT8); those that the group needs.
+        scale_inputs: Input names (float32 scalars) of activation scales, by group and tensor.
+        results: Tensors that have the type of a group's results, by group.
         weight_inputs: What weight each further input is, by its name.
         outputs: Output names of the test branch by tensor of the network.
         reference: The same of the reference branch, where there is one.
@@ -78,11 +71,11 @@ class Gated:
 
     model: ir.Model
     network: Network
-    lower: Precision
-    other: Precision
+    offer: Offer
     gates: Mapping[str, Mapping[str, str]]
-    scale_inputs: Mapping[str, str]
+    scale_inputs: Mapping[tuple[str, str], str]
     weight_inputs: Mapping[str, WeightInput]
+    results: Mapping[str, frozenset[str]]
     outputs: Mapping[str, str]
     reference: Mapping[str, str]
     accumulated: str | None
@@ -97,92 +90,57 @@ class Gated:
 
         Weights are the same arrays as in earlier feeds that are still in use, or in the last ones.
 
+        The graph must offer what the config needs (`Offer.needed`).
+
         Raises:
             InputError: an INT8 layer's input has no range.
-            ValueError: the config asks for a float precision this graph does not hold.
         """
         network = self.network
         fed: dict[str, np.ndarray] = {}
-        needed: set[str] = set()
-        coarse: set[str] = set()  # tensors that have the lower precision's values
-        precisions = config.assignment(network)
+        has: dict[str, Precision] = {}  # of tensors that have a lower precision's values
+        rulings = rules.rule(network, config, ranges)
+        fed.update((name, np.asarray(np.float32(1))) for name in self.scale_inputs.values())
         for group in network.groups:
             gates = self.gates.get(group.name)
             if gates is None:
                 continue
-            precision = precisions[group.name]
-            if precision not in (Precision.FP32, Precision.INT8, self.lower):
-                raise ValueError(f"the graph holds {self.lower.label}, the config asks for {precision.label}")
-            int8 = precision is Precision.INT8
-            clean = coarse.issuperset(group.inputs)
-            values = {"fp32": precision is Precision.FP32, "int8": int8, "clean": clean, "direct": clean and not int8}
-            fed.update((name, np.array(values[kind])) for kind, name in gates.items())
-            if int8:
-                needed.update(site.tensor for site in group.activations())
-            if (self.other if int8 else precision) is not Precision.FP32:
-                coarse.update(group.outputs)
-        amax = scales.activation_ranges(network, ranges, config)
-        for tensor, name in self.scale_inputs.items():
-            scale = np.float32(1)
-            if tensor in needed:
-                scale = scales.held(scales.require(network, amax, tensor), self.other)
-            fed[name] = np.asarray(scale)
-        weights = {name: self._weight(weight.site, precisions[weight.group])
-                   for name, weight in self.weight_inputs.items()}
+            ruling = rulings[group.name]
+            fp32, int8 = ruling.precision is Precision.FP32, ruling.precision is Precision.INT8
+            clean = all(has.get(tensor) is ruling.around for tensor in group.inputs)
+            values = {"fp32": fp32, "int8": int8, "clean": clean, "direct": clean and not int8}
+            fed.update((name, np.array(values[kind] if kind in values else kind == ruling.around.value))
+                       for kind, name in gates.items())
+            fed.update((self.scale_inputs[group.name, site.tensor], np.asarray(scale.values))
+                       for site, scale in ruling.scales.items() if site.role != "weight")
+            if ruling.around is not Precision.FP32:
+                has.update(dict.fromkeys(self.results[group.name], ruling.around))
+        weights = {name: self._weight(weight.site, rulings[weight.group]) for name, weight in
+                   self.weight_inputs.items()}
         self._last[:] = weights.values()
         if self.counting is not None:
             fed[self.counting] = np.array(False)
         return fed | weights
 
-    def _weight(self, site: Site, precision: Precision) -> np.ndarray:
-        key = (site.tensor, site.axis if precision is Precision.INT8 else None, precision)
+    def _weight(self, site: Site, ruling: Ruling) -> np.ndarray:
+        scale = ruling.scales.get(site)
+        key = (site.tensor, ruling.precision, *((site.axis, scale.held) if scale is not None else ()))
         array = self._alive.get(key)
         if array is None:
-            if precision is Precision.FP32:
+            if scale is not None:
+                array = rules.quantized_weight(self.network, site, scale)
+            elif ruling.precision is Precision.FP32:
                 array = self.network.constant(site.tensor)
             else:
-                array = rounded_weight(self.network, site, precision, self.other)
+                array = rules.rounded_constant(self.network, site.tensor, ruling.precision)
             self._alive[key] = array
         return array
-
-
-def rounded_weight(network: Network, site: Site, precision: Precision, other: Precision) -> np.ndarray:
-    """A weight as a layer in a precision below FP32 sees it, float32, by the arithmetic of the typed network.
-
-    Args:
-        other: What surrounds INT8 layers: a weight is rounded to it before it is quantized, if it holds the scale.
-    """
-    if precision is not Precision.INT8:
-        return rounded_constant(network, site.tensor, precision)
-    scale = scales.weight_scale(network, site)
-    weight = network.constant(site.tensor)
-    if scales.held_type(scale, other) is Precision.FP16:
-        weight = rounded_constant(network, site.tensor, Precision.FP16)
-    scale = scales.held(scale, other)
-    if site.axis is not None:
-        scale = scale.reshape([-1 if axis == site.axis else 1 for axis in range(weight.ndim)])
-    result = weight / scale
-    np.rint(result, out=result)
-    np.clip(result, -128, 127, out=result)
-    result *= scale
-    return result
-
-
-def rounded_constant(network: Network, tensor: str, precision: Precision) -> np.ndarray:
-    """A constant rounded to FP16 or BF16, float32; a mask beyond FP16 is clamped."""
-    array = network.constant(tensor)
-    if precision is Precision.FP16:
-        if network.is_mask(tensor):
-            array = np.clip(array, np.float32(-FP16_MASK), np.float32(FP16_MASK))
-        return array.astype(np.float16).astype(np.float32)
-    return array.astype(ml_dtypes.bfloat16).astype(np.float32)
 
 
 def lower_gated(
     network: Network,
     *,
-    lower: Precision = Precision.FP16,
-    other: Precision = Precision.FP16,
+    floats: Collection[Precision] = (Precision.FP16,),
+    others: Collection[Precision] = (Precision.FP16,),
     outputs: Sequence[str] = (),
     reference: bool = False,
     isolated: bool = False,
@@ -191,8 +149,8 @@ def lower_gated(
     """Builds a gated graph.
 
     Args:
-        lower: The float precision below FP32 that every group offers (FP16 or BF16).
-        other: What surrounds INT8 layers: FP32, or ``lower``.
+        floats: The float precisions below FP32 that groups can be given.
+        others: What may surround INT8 layers.
         outputs: Tensors to yield from each branch; the network's outputs by default.
         reference: Add the FP32 branch and the sums of the accumulated error at each measured group.
         isolated: Add each measured group with its inputs taken from the reference, and its sums; needs ``reference``.
@@ -200,23 +158,21 @@ def lower_gated(
     """
     if isolated and not reference:
         raise ValueError("the isolated branch reads the reference")
-    return _GatedLowering(network, lower, other).build(tuple(outputs), reference, isolated, measured)
+    return _GatedLowering(network, Offer.of(floats, others)).build(tuple(outputs), reference, isolated, measured)
 
 
 class _GatedLowering:
-    def __init__(self, network: Network, lower: Precision, other: Precision) -> None:
-        if other not in (Precision.FP32, lower):
-            raise ValueError(f"{other.label} around INT8 layers needs a graph that holds it")
+    def __init__(self, network: Network, offer: Offer) -> None:
         self.network = network
-        self.lower = lower
-        self.other = other
+        self.offer = offer
+        self.forms = {group.name: forms for group in network.groups if (forms := offer.forms(group))}
         self.counter = 0
         self.nodes: list[ir.Node] = []
         self.inputs: list[ir.Value] = []
         self.values: dict[str, ir.Value] = {}  # reference branch and what all branches share, by tensor name
         self.initializers: dict[str, ir.Value] = {}
         self.gate_values: dict[str, dict[str, ir.Value]] = {}
-        self.scale_values: dict[str, ir.Value] = {}
+        self.scale_values: dict[tuple[str, str], ir.Value] = {}
         self.weight_values: dict[tuple[str, str, int], ir.Value] = {}
         self.weight_inputs: dict[str, WeightInput] = {}
         self.reference_sums: dict[str, tuple[ir.Value, ir.Value, ir.Value, ir.Value]] = {}
@@ -266,9 +222,9 @@ class _GatedLowering:
         graph.sort()
         model = ir.Model(graph, ir_version=max(network.model.ir_version, 8))
         gates = {group: {kind: v.name for kind, v in values.items()} for group, values in self.gate_values.items()}
-        return Gated(model, network, self.lower, self.other, gates,
-                     {t: v.name for t, v in self.scale_values.items()}, self.weight_inputs, output_names,
-                     reference_names, accumulated_name, isolated_name, names,
+        return Gated(model, network, self.offer, gates, {key: v.name for key, v in self.scale_values.items()},
+                     self.weight_inputs, {name: self._results(network.group(name)) for name in self.forms},
+                     output_names, reference_names, accumulated_name, isolated_name, names,
                      self.counting.name if self.counting is not None else None)
 
     def _used(self, outputs: Sequence[ir.Value]) -> tuple[list[ir.Node], list[ir.Value]]:
@@ -291,30 +247,38 @@ class _GatedLowering:
 
     def _declare_inputs(self) -> None:
         for index, group in enumerate(self.network.groups):
-            if self.lower not in group.allowed and not group.quantizable:
+            forms = self.forms.get(group.name)
+            if forms is None:
                 continue
-            kinds = ["fp32"]
-            if group.quantizable:
-                kinds.append("int8")
-                if self.other is self.lower and self.lower in group.allowed:
-                    kinds.append("clean")
+            quantizes = any(Precision.INT8 in precisions for precisions in forms.values())
+            if quantizes:
                 for site in group.activations():
-                    if site.tensor not in self.scale_values:
+                    if (group.name, site.tensor) not in self.scale_values:
                         name = f"scale/{len(self.scale_values)}"
-                        self.scale_values[site.tensor] = self._input(name, ir.DataType.FLOAT)
-                for number, site in enumerate(group.weights()):
-                    name = f"weight/{index}/{number}"
-                    value = self._input(name, ir.DataType.FLOAT, self.network.value(site.tensor).shape)
-                    self.weight_values[group.name, site.layer, site.index] = value
-                    self.weight_inputs[name] = WeightInput(group.name, site)
-            if self._may_be_direct(group):
+                        self.scale_values[group.name, site.tensor] = self._input(name, ir.DataType.FLOAT)
+            for number, site in enumerate(group.weights()):
+                name = f"weight/{index}/{number}"
+                value = self._input(name, ir.DataType.FLOAT, self.network.value(site.tensor).shape)
+                self.weight_values[group.name, site.layer, site.index] = value
+                self.weight_inputs[name] = WeightInput(group.name, site)
+            kinds = ["fp32", *(around.value for around in list(forms)[:-1])]
+            if any(len(precisions) > 1 for precisions in forms.values()):
+                kinds += ["int8", "clean"]
+            if any(around in precisions for around, precisions in forms.items()):
                 kinds.append("direct")
             self.gate_values[group.name] = {
                 kind: self._input(f"gate/{index}/{kind}", ir.DataType.BOOL) for kind in kinds}
 
-    def _may_be_direct(self, group: Group) -> bool:
-        """Whether the graph holds a branch for inputs that already have the lower precision's values."""
-        return self.lower in group.allowed and (self.other is self.lower or not group.quantizable)
+    def _results(self, group: Group) -> frozenset[str]:
+        return frozenset(tensor for name in group.layers for tensor in self._own(self.network.layer(name)))
+
+    def _own(self, layer: Layer) -> list[str]:
+        """The float results of a layer that have the type it computes in."""
+        if layer.kind is Kind.OPAQUE:
+            return []
+        own = rules.typed_ports(self.network.node(layer.name), max(self.network.opset, 17))[1]
+        return [tensor for tensor, typed in zip(layer.outputs, own, strict=True)
+                if typed and tensor and self.network.is_float(tensor)]
 
     def _emit_reference(self) -> None:
         for layer in self.network.layers:
@@ -390,29 +354,38 @@ class _GatedLowering:
                         self._local(group, local, tensor, self.nodes)
                 self._copy_layer(layer, local, self.nodes, self._name(name))
             return {tensor: local[tensor] for tensor in wanted}
-        coarse = self._coarse(group, scope, wanted, direct="direct" in gates)
+        coarse = self._coarse(group, dict.fromkeys(self.forms[group.name], scope), wanted)
         node = self._if(gates["fp32"], self._branch(group, scope, wanted, Precision.FP32), coarse, wanted, group.name)
         self.nodes.append(node)
         return dict(zip(wanted, node.outputs, strict=True))
 
-    def _coarse(self, group: Group, scope: Mapping[str, ir.Value], wanted: Sequence[str], direct: bool) -> ir.Graph:
-        """The group in whatever is asked below FP32."""
+    def _coarse(self, group: Group, scopes: Mapping[Precision, Mapping[str, ir.Value]], wanted: Sequence[str],
+                rounded: bool = True) -> ir.Graph:
+        """The group in whatever is asked below FP32.
+
+        Args:
+            scopes: The tensors it reads, by the float type of its results.
+            rounded: What it reads may have values of that type already, as the gates say.
+        """
         gates = self.gate_values[group.name]
-        if self.lower not in group.allowed:
-            return self._branch(group, scope, wanted, self.other, quantized=True)
-        if "int8" not in gates:
-            result = self._branch(group, scope, wanted, self.lower)
-        elif self.other is self.lower:
-            result = self._branch(group, scope, wanted, self.lower, gate=gates["int8"])
-        else:
-            int8 = self._branch(group, scope, wanted, self.other, quantized=True)
-            node = self._if(gates["int8"], int8, self._branch(group, scope, wanted, self.lower), wanted, group.name)
-            result = ir.Graph([], list(node.outputs), nodes=[node], name=self._name("coarse"))
-        if direct:
-            as_is = self._branch(group, scope, wanted, self.lower, clean=True)
-            node = self._if(gates["direct"], as_is, result, wanted, group.name)
-            result = ir.Graph([], list(node.outputs), nodes=[node], name=self._name("coarse"))
+        result = None
+        for around, precisions in reversed(self.forms[group.name].items()):
+            scope = scopes[around]
+            if len(precisions) > 1:
+                branch = self._branch(group, scope, wanted, around, gate=gates["int8"],
+                                      clean_gate=gates["clean"] if rounded else None)
+            else:
+                branch = self._branch(group, scope, wanted, around, quantized=Precision.INT8 in precisions)
+            if rounded and around in precisions:
+                as_is = self._branch(group, scope, wanted, around, clean=True)
+                branch = self._either(gates["direct"], as_is, branch, wanted, group.name)
+            result = branch if result is None else self._either(gates[around.value], branch, result, wanted, group.name)
         return result
+
+    def _either(self, gate: ir.Value, then: ir.Graph, otherwise: ir.Graph, wanted: Sequence[str],
+                name: str) -> ir.Graph:
+        node = self._if(gate, then, otherwise, wanted, name)
+        return ir.Graph([], list(node.outputs), nodes=[node], name=self._name("coarse"))
 
     def _if(self, gate: ir.Value, then: ir.Graph, otherwise: ir.Graph, wanted: Sequence[str], name: str) -> ir.Node:
         node = ir.node("If", [gate], {"then_branch": then, "else_branch": otherwise}, num_outputs=len(wanted),
@@ -422,12 +395,14 @@ class _GatedLowering:
         return node
 
     def _branch(self, group: Group, scope: Mapping[str, ir.Value], wanted: Sequence[str], around: Precision, *,
-                quantized: bool = False, gate: ir.Value | None = None, clean: bool = False) -> ir.Graph:
+                quantized: bool = False, gate: ir.Value | None = None, clean_gate: ir.Value | None = None,
+                clean: bool = False) -> ir.Graph:
         """The group with results in one float precision, as the body of an If that reads outer tensors.
 
         Args:
             quantized: The sites' activations pass through Q and DQ.
             gate: They do so where this is true.
+            clean_gate: Where this is true they have the precision's values already.
             clean: What comes from outside has the precision's values already.
         """
         network = self.network
@@ -440,7 +415,7 @@ class _GatedLowering:
         coarse: set[str] = set(group.inputs) if clean else set()  # tensors that have the precision's values
         for name in group.layers:
             layer = network.layer(name)
-            ports = _typed_inputs(network, layer)
+            ports = rules.typed_ports(network.node(name), max(network.opset, 17))[0]
             inputs: list[ir.Value | None] = []
             typed: list[str] = []
             for index, tensor in enumerate(layer.inputs):
@@ -460,10 +435,10 @@ class _GatedLowering:
                     key = (tensor, True)
                     if key not in prepared:
                         prepared[key] = self._quantized(group, value, tensor, around if outside else Precision.FP32,
-                                                        gate, nodes)
+                                                        gate, clean_gate, nodes)
                     value = prepared[key]
-                elif (outside and lowers and ports[index] and network.is_float(tensor) and tensor not in coarse
-                      and not self._rounds_after(layer, tensor)):
+                elif (outside and lowers and ports[index] and network.is_float(tensor)
+                      and not (clean and tensor in group.inputs) and not self._rounds_after(layer, tensor)):
                     key = (tensor, False)
                     if key not in prepared:
                         prepared[key] = self._rounded(value, tensor, around, nodes)
@@ -514,11 +489,12 @@ class _GatedLowering:
                        local: _Scope, coarse: set[str], wanted: Sequence[str], nodes: list[ir.Node]) -> None:
         """Rounds a layer's results where its operator can yield values that the precision does not have."""
         network = self.network
-        if (layer.kind is Kind.COPY or layer.op_type in EXACT) and coarse.issuperset(typed):
-            coarse.update(layer.outputs)
+        own = self._own(layer)
+        if rules.keeps_precision(network, layer, precision) and coarse.issuperset(typed):
+            coarse.update(own)
             return
         for tensor, output in zip(layer.outputs, node.outputs, strict=True):
-            if not tensor or not network.is_float(tensor):
+            if tensor not in own:
                 continue
             users = network.consumers.get(tensor, [])
             if (len(users) == 1 and users[0] in group.layers and tensor not in wanted
@@ -535,10 +511,11 @@ class _GatedLowering:
             if sizes is not None and 4 * int(np.prod(sizes)) <= _STATIC_BYTES:
                 name = f"{precision.value}/{tensor}"
                 if name not in self.initializers:
-                    self._held(rounded_constant(network, tensor, precision), name)
+                    self._held(rules.rounded_constant(network, tensor, precision), name)
                 return self.initializers[name]
-            if precision is Precision.FP16 and network.is_mask(tensor):
-                low, high = self._scalar(-FP16_MASK), self._scalar(FP16_MASK)
+            limit = rules.clamped_at(network, tensor, precision)
+            if limit is not None:
+                low, high = self._scalar(-limit), self._scalar(limit)
                 value = self._add(nodes, "Clip", [value, low, high], {}, "clamped")
         return self._round(value, precision, nodes)
 
@@ -547,12 +524,12 @@ class _GatedLowering:
         return self._add(nodes, "Cast", [low], {"to": int(ir.DataType.FLOAT)}, "rounded")
 
     def _quantized(self, group: Group, value: ir.Value, tensor: str, around: Precision, gate: ir.Value | None,
-                   nodes: list[ir.Node]) -> ir.Value:
+                   clean: ir.Value | None, nodes: list[ir.Node]) -> ir.Value:
         """An activation rounded to the surrounding type and to INT8, where the gate says so or there is none."""
 
         def codes(rounds: bool, nodes: list[ir.Node]) -> ir.Value:
             source = self._round(value, around, nodes) if rounds else value
-            pair = [self.scale_values[tensor], self._array(np.zeros((), np.int8), "zero")]
+            pair = [self.scale_values[group.name, tensor], self._array(np.zeros((), np.int8), "zero")]
             integers = self._add(nodes, "QuantizeLinear", [source, *pair], {}, "codes")
             return self._add(nodes, "DequantizeLinear", [integers, *pair], {}, "dequantized")
 
@@ -577,9 +554,8 @@ class _GatedLowering:
             return codes(rounds, nodes)
 
         def int8(nodes: list[ir.Node]) -> ir.Value:
-            if not rounds:
-                return codes(False, nodes)
-            clean = self.gate_values[group.name]["clean"]
+            if not rounds or clean is None:
+                return codes(rounds, nodes)
             return choice(clean, lambda inner: codes(False, inner), lambda inner: codes(True, inner), nodes)
 
         return choice(gate, int8, rounded, nodes)
@@ -597,7 +573,8 @@ class _GatedLowering:
         if gates is None:
             self.nodes.extend(exact)
             return row
-        coarse = self._coarse(group, self._with_masks_clamped(group), (tail,), direct=False)
+        scopes = {around: self._with_masks_clamped(group, around) for around in self.forms[group.name]}
+        coarse = self._coarse(group, scopes, (tail,), rounded=False)
         alone = coarse.outputs[0]
         nodes = list(coarse)
         coarse.outputs.clear()
@@ -606,14 +583,15 @@ class _GatedLowering:
         return self._choose_row(gates["fp32"], ir.Graph([], [row], nodes=exact, name=self._name("exact")),
                                 ir.Graph([], [measured], nodes=nodes, name=self._name("alone")), self.nodes)
 
-    def _with_masks_clamped(self, group: Group) -> Mapping[str, ir.Value]:
+    def _with_masks_clamped(self, group: Group, around: Precision) -> Mapping[str, ir.Value]:
         """The reference's tensors, those of the group's inputs that hold a mask clamped as the target holds it."""
         masked = [tensor for tensor in group.inputs if tensor in self.network.masked]
-        if not masked or self.lower is not Precision.FP16:
+        limit = MASKS.get(around)
+        if not masked or limit is None:
             return self.values
         scope = _Scope(self.values)
         for tensor in masked:
-            low, high = self._scalar(-FP16_MASK), self._scalar(FP16_MASK)
+            low, high = self._scalar(-limit), self._scalar(limit)
             scope[tensor] = self._add(self.nodes, "Clip", [self.values[tensor], low, high], {}, "clamped")
         return scope
 
@@ -902,7 +880,3 @@ def _find(scope: Mapping[str, ir.Value], name: str) -> ir.Value | None:
         return scope[name]
     except KeyError:
         return None
-
-
-def _typed_inputs(network: Network, layer: Layer) -> list[bool]:
-    return typed_ports(network.node(layer.name), max(network.opset, 17))[0]

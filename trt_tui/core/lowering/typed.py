@@ -9,21 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import ml_dtypes
 import numpy as np
-import onnx
 import onnx_ir as ir
 
-from trt_tui.core import scales
-from trt_tui.core.network import FP16_MASK, Group, Kind, Layer, Network, Site
+from trt_tui.core.lowering import rules
+from trt_tui.core.lowering.rules import NUMPY, TYPES, Scale
+from trt_tui.core.network import Kind, Layer, Network, Site
 from trt_tui.core.opening import ir_version_for
 from trt_tui.core.precision import Precision, PrecisionConfig
 
-TYPES = {Precision.FP32: ir.DataType.FLOAT, Precision.FP16: ir.DataType.FLOAT16, Precision.BF16: ir.DataType.BFLOAT16}
-_NUMPY = {ir.DataType.FLOAT: np.float32, ir.DataType.FLOAT16: np.float16, ir.DataType.BFLOAT16: ml_dtypes.bfloat16}
-
-ALL_SAME_TYPE = frozenset("Attention GridSample LinearAttention Pow RMSNormalization".split())
-"""Operators whose floats ONNX lets differ in type, and TensorRT does not."""
+PRECISIONS = {dtype: precision for precision, dtype in TYPES.items()}
+"""The precision that a float type of ONNX stands for."""
 
 
 @dataclass(frozen=True)
@@ -41,23 +37,6 @@ class Typed:
     became: Mapping[str, str]
     left_alone: Mapping[str, str]
     notes: tuple[str, ...] = ()
-
-
-def opset_for(precisions: set[Precision], other: Precision) -> int:
-    """17 where all is FP32 or INT8, 21 with FP16 (FP16 Q/DQ needs 19), 22 with BF16 (BF16 Conv)."""
-    used = set(precisions)
-    if Precision.INT8 in used:
-        used.add(other)
-    if Precision.BF16 in used:
-        return 22
-    return 21 if Precision.FP16 in used else 17
-
-
-def surrounding(group: Group, precision: Precision, other: Precision) -> Precision:
-    """The float type around a group: its own, or for INT8 that of the other layers if the group can have it."""
-    if precision is not Precision.INT8:
-        return precision
-    return other if other in group.allowed else Precision.FP32
 
 
 def lower_typed(
@@ -81,10 +60,9 @@ class _TypedLowering:
         self.network = network
         self.config = config
         self.casts = casts
-        self.assignment = config.assignment(network)
-        needed = opset_for(set(self.assignment.values()), config.other) if casts else opset_for(set(), Precision.FP32)
-        self.opset = max(needed, network.opset)
-        self.amax = scales.activation_ranges(network, ranges, config)
+        self.rulings = rules.rule(network, config, ranges, casts=casts)
+        floats = {ruling.around for ruling in self.rulings.values()} if casts else ()
+        self.opset = max(rules.opset_for(floats), network.opset)
         self.model = network.model_at(self.opset).clone()
         self.graph = self.model.graph
         self.names = {node.name for node in self.graph} | {
@@ -128,17 +106,15 @@ class _TypedLowering:
             self._restore_types(node)
             self.became[layer.name] = "as it was" if group is None else Precision.FP32.label
             return
-        precision = self.assignment[group.name]
-        around = TYPES[surrounding(group, precision, self.config.other)]
-        sites = {}
-        if precision is Precision.INT8:
-            sites = {site.index: site for site in group.sites if site.layer == layer.name}
-        follows, own = typed_ports(node, self.opset)
+        ruling = self.rulings[group.name]
+        around = TYPES[ruling.around]
+        sites = {site.index: (site, scale) for site, scale in ruling.scales.items() if site.layer == layer.name}
+        follows, own = rules.typed_ports(node, self.opset)
         for index, value in enumerate(node.inputs):
             if value is None or not self.network.is_float(value.name):
                 continue
             if index in sites:
-                node.replace_input_with(index, self._quantized(sites[index], value, around))
+                node.replace_input_with(index, self._quantized(*sites[index], value, around))
             else:
                 node.replace_input_with(index, self._cast(value, around if follows[index] else ir.DataType.FLOAT))
         if around is not ir.DataType.FLOAT and self.casts:
@@ -146,12 +122,13 @@ class _TypedLowering:
                 if typed and output.name and self.network.is_float(output.name):
                     output.type = ir.TensorType(around)  # a clone shares its types with the base network
                     self.types[output.name] = around
-        self.became[layer.name] = self._describe(precision, around, sites)
+        self.became[layer.name] = self._describe(ruling.precision, around, sites)
 
-    def _describe(self, precision: Precision, around: ir.DataType, sites: Mapping[int, Site]) -> str:
+    def _describe(self, precision: Precision, around: ir.DataType,
+                  sites: Mapping[int, tuple[Site, Scale]]) -> str:
         if precision is Precision.INT8:
             if sites:
-                return "INT8: Q/DQ on " + ", ".join(f"input {i} ({s.role})" for i, s in sorted(sites.items()))
+                return "INT8: Q/DQ on " + ", ".join(f"input {i} ({sites[i][0].role})" for i in sorted(sites))
             return f"{_short(around).upper()}, fused behind an INT8 layer"
         return precision.label
 
@@ -191,41 +168,36 @@ class _TypedLowering:
             return value
         key = (value.name, dtype)
         if key not in self.cast_cache:
-            source = value
-            if dtype is ir.DataType.FLOAT16 and self._exceeds_fp16(value):
-                source = self._clamped(value)
+            source = self._clamped(value, dtype)
             self.cast_cache[key] = source if not self.casts else self._emit(
                 "Cast", [source], {"to": int(dtype)}, f"{value.name}__{_short(dtype)}", dtype, value.shape)
         return self.cast_cache[key]
 
-    def _exceeds_fp16(self, value: ir.Value) -> bool:
-        return value.name in self.network.constants and self.network.is_mask(value.name)
-
-    def _clamped(self, value: ir.Value) -> ir.Value:
-        self.notes.append(f"Constant {value.name} exceeds FP16 and is clamped to ±{FP16_MASK:.0f}.")
-        low = self._initializer(np.float32(-FP16_MASK), "fp16_lowest")
-        high = self._initializer(np.float32(FP16_MASK), "fp16_highest")
+    def _clamped(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
+        """The value, or where it is a mask that the type cannot hold, clamped."""
+        limit = rules.clamped_at(self.network, value.name, PRECISIONS[dtype])
+        if limit is None:
+            return value
+        label = PRECISIONS[dtype].label
+        self.notes.append(f"Constant {value.name} exceeds {label} and is clamped to ±{limit:.6g}.")
+        low = self._initializer(np.float32(-limit), f"{_short(dtype)}_lowest")
+        high = self._initializer(np.float32(limit), f"{_short(dtype)}_highest")
         return self._emit("Clip", [value, low, high], {}, f"{value.name}__clamped", ir.DataType.FLOAT, value.shape)
 
-    def _quantized(self, site: Site, value: ir.Value, around: ir.DataType) -> ir.Value:
-        """Q and DQ on one input, in the surrounding type where that can hold the scale, else in FP32 with Casts."""
-        if site.role == "weight":
-            scale = scales.weight_scale(self.network, site)
-        else:
-            scale = scales.require(self.network, self.amax, site.tensor)
-        key = (value.name, site.axis, around if self.casts else ir.DataType.FLOAT)
+    def _quantized(self, site: Site, scale: Scale, value: ir.Value, around: ir.DataType) -> ir.Value:
+        """Q and DQ on one input, in the type of its scale, with Casts where that is not the surrounding one."""
+        key = (value.name, site.axis, around if self.casts else ir.DataType.FLOAT, scale.held)
         if key in self.qdq_cache:
             return self.qdq_cache[key]
-        other = self.config.other if self.casts else Precision.FP32
-        held_in = TYPES[scales.held_type(scale, other)]
+        held_in = TYPES[scale.held]
         base = value.name
-        if site.role != "weight" or held_in is ir.DataType.FLOAT16:
+        if site.role != "weight":
             value = self._cast(value, around)
         value = self._cast(value, held_in)
         attributes = {} if site.axis is None else {"axis": site.axis}
         suffix = f"{base}__{_short(around)}" if around is not ir.DataType.FLOAT and self.casts else base
-        step = self._initializer(scales.held(scale, other).astype(_NUMPY[held_in]), f"{suffix}__scale")
-        zero = self._initializer(np.zeros(scale.shape, np.int8), f"{suffix}__zero_point")
+        step = self._initializer(scale.values.astype(NUMPY[scale.held]), f"{suffix}__scale")
+        zero = self._initializer(np.zeros(scale.values.shape, np.int8), f"{suffix}__zero_point")
         shape = value.shape
         codes = self._emit("QuantizeLinear", [value, step, zero], attributes, f"{suffix}__q", ir.DataType.INT8, shape)
         result = self._emit("DequantizeLinear", [codes, step, zero], attributes, f"{suffix}__dq", held_in, shape)
@@ -252,7 +224,8 @@ class _TypedLowering:
     def _initializer(self, array: np.ndarray, name: str) -> ir.Value:
         array = np.asarray(array)
         shared = self.graph.initializers.get(name)
-        if shared is not None and np.array_equal(shared.const_value.numpy(), array):
+        if shared is not None and shared.const_value.dtype == ir.DataType.from_numpy(array.dtype) \
+                and np.array_equal(shared.const_value.numpy(), array):
             return shared
         value = ir.Value(name=self._unique(name), type=ir.TensorType(ir.DataType.from_numpy(array.dtype)),
                          shape=ir.Shape(array.shape))
@@ -270,18 +243,5 @@ class _TypedLowering:
 
 
 def _short(dtype: ir.DataType) -> str:
-    return {ir.DataType.FLOAT: "fp32", ir.DataType.FLOAT16: "fp16", ir.DataType.BFLOAT16: "bf16"}[dtype]
+    return PRECISIONS[dtype].value
 
-
-def typed_ports(node: ir.Node, opset: int) -> tuple[list[bool], list[bool]]:
-    """Which inputs must have the type of the first output, and which outputs have it, by the operator's schema."""
-    schema = onnx.defs.get_schema(node.op_type, opset)
-    main = schema.outputs[0].type_str
-    everything = node.op_type in ALL_SAME_TYPE
-
-    def formal(parameters, index: int):
-        return parameters[min(index, len(parameters) - 1)]
-
-    inputs = [everything or formal(schema.inputs, i).type_str == main for i in range(len(node.inputs))]
-    outputs = [everything or formal(schema.outputs, i).type_str == main for i in range(len(node.outputs))]
-    return inputs, outputs

@@ -29,7 +29,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from trt_tui.core import scales
-from trt_tui.core.lowering.typed import surrounding
+from trt_tui.core.lowering.rules import surrounding
 from trt_tui.core.network import Group, Kind, Layer, Network
 from trt_tui.core.precision import Precision, PrecisionConfig
 from trt_tui.core.runner import Told

@@ -1,0 +1,200 @@
+"""Whether the typed and the gated network of a config do the same arithmetic, and what an engine of it runs in."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import math
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+from onnx.reference import ReferenceEvaluator
+from onnx.reference.ops._op_list import load_op
+
+from trt_tui.core.lowering import rules
+from trt_tui.core.lowering.gated import lower_gated
+from trt_tui.core.lowering.rules import LOW_FLOATS, NUMPY, Offer
+from trt_tui.core.lowering.typed import lower_typed
+from trt_tui.core.network import Network
+from trt_tui.core.precision import Precision, PrecisionConfig
+
+CLOSE_DB = 1.0
+"""How far the losses of the two may lie apart."""
+
+FAITHFUL_DB = 6.0
+"""Or by how much the two must be closer to each other than to FP32."""
+
+EXACT_DB = 100.0
+"""Where the loss is smaller than that, it is the order of additions."""
+
+FIRST_LOW = rules.opset_for([Precision.FP16])
+_LOW = [NUMPY[precision] for precision in LOW_FLOATS]
+FLIPPED = 0.02
+"""The share of values that may be apart by more: where a code or a bound flips, since sums differ by an ulp."""
+
+_BETWEEN = ("Cast", "QuantizeLinear", "DequantizeLinear")
+
+
+@dataclass(frozen=True)
+class Difference:
+    """A group whose result differs: its loss (dB against FP32) typed and gated, or what else is apart."""
+
+    group: str
+    said: str
+
+
+def inner_values(backend, network: Network, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """All float tensors of the FP32 network."""
+    probe = network.model.clone()
+    present = {value.name for value in probe.graph.outputs}
+    probe.graph.outputs.extend(value for node in probe.graph for value in node.outputs
+                               if network.is_float(value.name) and value.name not in present)
+    with backend.load(probe) as runner:
+        return {**feeds, **runner.run(feeds)}
+
+
+def typed_values(backend, network: Network, config: PrecisionConfig, ranges: Mapping[str, float],
+                 feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Results of the groups, and the outputs, of the typed network, float32.
+
+    It runs in onnx's reference evaluator, in ONNX Runtime where all is FP32 or INT8 (onnx has no DQ of that opset).
+    """
+    model = lower_typed(network, config, ranges).model
+    values = {value.name: value for node in model.graph for value in node.outputs}
+    tails = dict.fromkeys(group.tail for group in network.groups)
+    present = {value.name for value in model.graph.outputs}
+    model.graph.outputs.extend(values[tail] for tail in tails if tail in values and tail not in present)
+    names = [value.name for value in model.graph.outputs]
+    if model.graph.opset_imports[""] < FIRST_LOW:
+        with backend.load(model, optimize=False) as runner:
+            return runner.run(feeds)
+    _as_kernels(model)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        results = ReferenceEvaluator(ir.to_proto(model), new_ops=_kernels(model)).run(None, dict(feeds))
+    return {name: np.asarray(array).astype(np.float32) for name, array in zip(names, results, strict=True)}
+
+
+def _as_kernels(model: ir.Model) -> None:
+    """Lets layers behind DQ read its FP32 values and round their results once, as TensorRT's INT8 kernels do.
+
+    It lists them so: ``gemm: Int8 > Int8 > Float > Float`` of DQ, Cast, MatMul.
+    """
+    graph = model.graph
+    for node in list(graph):
+        sources = [_dequantized(value) for value in node.inputs]
+        low = node.outputs[0].dtype
+        if node.op_type in _BETWEEN or not any(sources) or low == ir.DataType.FLOAT:
+            continue
+        for index, (value, source) in enumerate(zip(node.inputs, sources, strict=True)):
+            if source is not None:
+                scale = ir.node("Cast", [source.inputs[1]], {"to": int(ir.DataType.FLOAT)})
+                wide = ir.node("DequantizeLinear", [source.inputs[0], scale.outputs[0], source.inputs[2]],
+                               {key: one.value for key, one in source.attributes.items()})
+                graph.insert_before(node, [scale, wide])
+            elif value is not None and value.dtype == low:
+                wide = ir.node("Cast", [value], {"to": int(ir.DataType.FLOAT)})
+                graph.insert_before(node, wide)
+            else:
+                continue
+            node.replace_input_with(index, wide.outputs[0])
+        result = node.outputs[0]
+        rounded = ir.node("Cast", [result], {"to": int(low)})
+        rounded.outputs[0].type, rounded.outputs[0].shape = result.type, result.shape
+        ir.convenience.replace_all_uses_with(result, rounded.outputs[0], replace_graph_outputs=True)
+        rounded.replace_input_with(0, result)
+        name, result.name, result.type = result.name, f"{result.name}__sum", ir.TensorType(ir.DataType.FLOAT)
+        rounded.outputs[0].name = name
+        graph.insert_after(node, rounded)
+
+
+def _dequantized(value: ir.Value | None) -> ir.Node | None:
+    """The DQ that a value comes from, maybe through a Cast."""
+    source = value.producer() if value is not None else None
+    if source is not None and source.op_type == "Cast":
+        source = source.inputs[0].producer()
+    return source if source is not None and source.op_type == "DequantizeLinear" else None
+
+
+def _kernels(model: ir.Model) -> list[type]:
+    """Operators as a kernel computes them, in FP32 and rounded once: onnx's evaluator rounds many times inside."""
+    opset, names = model.graph.opset_imports[""], {node.op_type for node in model.graph}
+    return [_kernel(name, opset) for name in sorted(names - {"Cast", "DequantizeLinear"})]
+
+
+@functools.cache
+def _kernel(name: str, opset: int) -> type:
+    base = load_op("", name, opset)
+    known = inspect.signature(base._run).parameters
+
+    def run(self, *inputs, **attributes):
+        low = next((one.dtype for one in inputs if one is not None and one.dtype in _LOW), None)
+        wide = [one if one is None or one.dtype not in _LOW else one.astype(np.float32) for one in inputs]
+        results = base._run(self, *wide, **{key: value for key, value in attributes.items() if key in known})
+        return tuple(one if low is None or one.dtype != np.float32 else one.astype(low) for one in results)
+
+    return type(name, (base,), {"_run": run, "op_domain": ""})
+
+
+def gated_values(backend, network: Network, config: PrecisionConfig, ranges: Mapping[str, float],
+                 feeds: Mapping[str, np.ndarray], offer: Offer | None = None) -> dict[str, np.ndarray]:
+    """The same of the gated network, which offers what the config needs and maybe more."""
+    offer = Offer.needed(network, config) | (offer or Offer.of((), ()))
+    gated = lower_gated(network, floats=offer.floats, others=offer.others,
+                        outputs=list(dict.fromkeys(group.tail for group in network.groups)))
+    with backend.load(gated.model, lean=True) as runner:
+        result = runner.run({**feeds, **gated.feeds(config, ranges)})
+    return {tensor: result[name] for tensor, name in gated.outputs.items()}
+
+
+def sqnr(reference: np.ndarray, test: np.ndarray) -> float:
+    reference, test = reference.astype(np.float64), test.astype(np.float64)
+    noise, signal = np.sum((reference - test) ** 2), np.sum(reference**2)
+    return math.inf if noise == 0 else 10 * math.log10(signal / noise) if signal else -math.inf
+
+
+def difference(network: Network, plain: Mapping[str, np.ndarray], typed: Mapping[str, np.ndarray],
+               gated: Mapping[str, np.ndarray]) -> Difference | None:
+    """The first group at which the two differ; what follows NaN is not looked at, since no code stands for it."""
+    for group in network.groups:
+        expected, one, two = (values.get(group.tail) for values in (plain, typed, gated))
+        if expected is None or one is None or two is None:
+            continue
+        finite = np.isfinite(one) & np.isfinite(two) & np.isfinite(expected)
+        apart = np.mean(np.isfinite(one) != np.isfinite(two))
+        if apart > FLIPPED:
+            return Difference(group.name, f"{apart:.0%} are finite in one alone")
+        if np.isnan(one).any() or np.isnan(two).any():
+            return None
+        size = np.abs(np.where(finite, one, 0) - np.where(finite, two, 0))
+        finite &= size <= np.quantile(size, 1 - FLIPPED)
+        losses = [sqnr(expected[finite], values[finite]) for values in (one, two)]
+        if abs(losses[0] - losses[1]) <= CLOSE_DB or min(losses) > EXACT_DB:
+            continue
+        if sqnr(one[finite], two[finite]) >= min(losses) + FAITHFUL_DB:
+            continue
+        return Difference(group.name, f"typed {losses[0]:.1f} dB, gated {losses[1]:.1f} dB")
+    return None
+
+
+def scale_types(model: ir.Model) -> dict[str, set[ir.DataType]]:
+    """The types of the scales of each layer's operands, by layer."""
+    found: dict[str, set[ir.DataType]] = {}
+    for node in model.graph:
+        if node.op_type in _BETWEEN:
+            continue
+        for value in node.inputs:
+            while value is not None and (source := value.producer()) is not None and source.op_type in _BETWEEN:
+                if source.op_type == "DequantizeLinear":
+                    found.setdefault(node.name, set()).add(source.inputs[1].dtype)
+                    break
+                value = source.inputs[0]
+    return found
+
+
+def int8_layers(network: Network, config: PrecisionConfig) -> set[str]:
+    """The layers that multiply in INT8."""
+    return {name for group in network.groups if config.precision_of(group) is Precision.INT8 for name in group.anchors}
