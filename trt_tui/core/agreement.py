@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from trt_tui.core.comparison import EngineResult, Verdict
 from trt_tui.core.engine import QDQ, Made
-from trt_tui.core.lowering.gated import EXACT
+from trt_tui.core.lowering.rules import EXACT
 from trt_tui.core.network import Group, Network, Outline
 from trt_tui.core.precision import PrecisionConfig
 
