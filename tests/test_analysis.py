@@ -231,6 +231,24 @@ def test_fp32_is_exact(analysed):
     assert verdict.energy == 0 and verdict.agreement == 1.0
 
 
+def test_an_exact_run_has_no_worst_sample(analysed):
+    verdict = last(analysed(networks.mlp(), vectors()).verdict(FP32, {}))
+    assert verdict.outputs["y"].worst_index is None
+
+
+def test_a_sample_that_is_not_finite_is_the_worst_and_one_without_signal_is_not(analysed):
+    analysis = analysed(networks.mlp(), vectors())
+    tally, outputs = analysis.tally([0]), dict(analysis.reference(0))
+    analysis._reference.put(0, {"y": outputs["y"] * np.array([[0], [1], [1], [1]], np.float32)})
+    tally.add(0, {"y": outputs["y"] + np.float32(1e-3)})
+    assert tally.verdict().outputs["y"].worst_index in (1, 2, 3)
+    broken = outputs["y"].copy()
+    broken[2, 0] = np.nan
+    tally.add(0, {"y": broken})
+    one = tally.verdict().outputs["y"]
+    assert one.worst_index == 6 and one.worst_sqnr_db is None and one.errors.nan == 1
+
+
 def test_agreement_is_for_class_scores_alone(analysed):
     assert analysed(networks.mlp(), vectors()).classifier.name == "y"
     assert analysed(networks.unet_small(), {"image": np.zeros((4, 1, 32, 32), np.float32)}).classifier is None

@@ -100,3 +100,23 @@ def test_each_sample_has_its_own_sqnr():
     assert found[1] == np.inf and found[2] == -np.inf
     for index in (0, 3):
         assert found[index] == pytest.approx(errors(reference[index], test[index]).sqnr_db)
+
+
+def test_the_infinities_of_a_mask_hide_no_error():
+    """A reference that is -inf where something is masked has finite figures at the rest of it."""
+    reference, test = pair(shape=(3, 40))
+    masked, found = (np.where(np.arange(40) < 4, -np.inf, array) for array in (reference, test))
+    rest = errors(reference[:, 4:], test[:, 4:])
+    assert errors(masked, found).sqnr_db == pytest.approx(rest.sqnr_db)
+    assert errors(masked, found).cosine == pytest.approx(rest.cosine)
+    assert sample_sqnr_db(masked, found) == pytest.approx(sample_sqnr_db(reference[:, 4:], test[:, 4:]))
+    sums = Sums()
+    sums.add(masked, found)
+    assert 0 < sums.noise < 1 and errors(masked, reference).inf == 0 and errors(reference, masked).inf == 12
+
+
+def test_a_sample_without_signal_has_no_sqnr_unless_it_is_exact_or_broken():
+    reference = np.zeros((4, 3))
+    test = np.array([[0, 0, 0], [1, 0, 0], [np.nan, 0, 0], [0, np.inf, 0]])
+    found = sample_sqnr_db(reference, test)
+    assert found[0] == np.inf and np.isnan(found[1]) and list(found[2:]) == [-np.inf, -np.inf]

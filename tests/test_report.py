@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import pytest
 
 from tests import networks
 from tests.tui_fake import H200, NO_GPU, FakeSession, outline_of
+from trt_tui.core.comparison import Share
 from trt_tui.core.exporters.markdown import comparison_markdown
 from trt_tui.core.precision import Precision
 from trt_tui.jobs import messages
 from trt_tui.report import comparison_table
+from trt_tui.target import parse_target
+from trt_tui.tui.spans import percent
+from trt_tui.tui.verdict import header_line
 
 VIT = outline_of(networks.vit(), "vit.onnx")
 FIRST = VIT.groups[0].name
@@ -105,3 +112,33 @@ def test_the_markdown_report_tells_of_engines(built):
     record["runs"]["int8-engine"]["to_check"] = ["the *ranges*"]
     report = comparison_markdown(record, VIT, session.config)
     assert "## What to check in the INT8 engine\n\n- the \\*ranges\\*\n" in report
+
+
+def test_engines_without_a_config_of_its_own_are_told(tmp_path):
+    """The config is the INT8 run then, and stands in no row of its own."""
+    session = FakeSession(messages.Options("vit.onnx", data="samples.npz"), lambda event: session.apply(event),
+                          outline=VIT, store=tmp_path, resume=False, target="sqnr>=10", builder=H200, worse_db=5.2)
+    session.start()
+    session.build()
+    assert set(session.to_check()) == {"int8", "config"}
+    table = comparison_table(session)
+    assert "config" not in rows_of(table) and table.count("what to check") == 1
+
+
+def test_a_share_that_is_not_finite_is_said_in_words(built):
+    session = built()
+    session.runs["int8"].shares = {FIRST: Share(-math.inf)}
+    session.target = parse_target("sqnr>=50")
+    table = comparison_table(session)
+    assert "brings NaN/Inf in FP32" in table and "inf %" not in table
+    assert percent(-math.inf) == percent(math.nan) == "–"
+    report = comparison_markdown(session.record(), VIT, session.config)
+    assert "inf %" not in report and "nan" not in report.lower().replace("nan/inf", "").replace("| nan |", "")
+
+
+def test_where_the_ranges_are_from_is_told(built):
+    session = built()
+    assert ", calibrated on 128" in comparison_table(session)
+    session.options = replace(session.options, calib_cache="/folder/net.cache")
+    assert ", ranges of net.cache" in comparison_table(session) and "calibrated" not in comparison_table(session)
+    assert "ranges of net.cache" in "".join(text for text, _ in header_line(session, 160))

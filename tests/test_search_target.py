@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import pytest
 
 from trt_tui.core.comparison import Errors, OutputErrors, Verdict
+from trt_tui.core.judge import INTEGER, Judged
 from trt_tui.errors import InputError
 from trt_tui.target import judge, parse_target
 
@@ -18,6 +20,8 @@ def errors(sqnr=25.0, cosine=0.999, mse=1e-4, max_abs=0.05, mean_abs=0.01, **mor
 EXACT = OutputErrors(Errors(None, 1.0, 0.0, 0.0, 0.0, exact=True))
 BOTH = Verdict({"boxes:0[:, 0:4]": errors(46.0, 0.99999, max_abs=0.2), "scores": errors(8.0, 0.9, mse=1e-2),
                 "class": OutputErrors(Errors(mismatch=0.25))}, {"f1": 0.8}, 0.95, 8, 8)
+JUDGED = (Judged("boxes:0[:, 0:4]", "boxes:0"), Judged("scores", "scores"), Judged("class", "class", kind=INTEGER))
+NETWORK = SimpleNamespace(shape=lambda tensor: None, layers=())
 ALL_EXACT = Verdict({"y": EXACT}, {}, 1.0, 8, 8)
 BROKEN = Verdict({"y": OutputErrors(Errors(nan=3))}, {"f1": 0.8}, 0.95, 8, 8)
 
@@ -38,7 +42,6 @@ BROKEN = Verdict({"y": OutputErrors(Errors(nan=3))}, {"f1": 0.8}, 0.95, 8, 8)
 ])
 def test_margins_scores_and_noise(text, figure, margin, score, noise):
     target = parse_target(text)
-    target.check(BOTH.outputs)
     assert target.figure(BOTH) == pytest.approx(figure) and target.margin(BOTH) == pytest.approx(margin)
     assert target.score(BOTH) == pytest.approx(score) and target.noise(BOTH) == pytest.approx(noise)
     assert target.reached(BOTH) is (margin >= 0) and target.shown and target.measured(BOTH)
@@ -134,9 +137,32 @@ def test_what_is_no_target_is_refused(text, why):
 
 def test_an_output_that_is_not_judged_is_refused_with_those_that_are():
     with pytest.raises(InputError) as refused:
-        parse_target("score:sqnr>=20").check(BOTH.outputs)
+        parse_target("score:sqnr>=20").check(JUDGED, NETWORK, None)
     assert "score is not a judged output" in refused.value.title and "scores" in refused.value.cause
     assert parse_target("score:sqnr>=20").reached(BOTH) is None
+
+
+@pytest.mark.parametrize(("text", "metric", "title"), [
+    ("metric>=0.5", None, "needs a metric"), ("agreement>=0.9", None, "needs a classifier"),
+    ("class:sqnr>=20", None, "bounds nothing"), ("scores:mismatch<=0.1", None, "bounds nothing"),
+    ("nothing:mismatch<=0.1", None, "is not a judged output"), ("metric>=0.5", "f1", ""), ("mismatch<=0.1", None, ""),
+    ("class:mismatch<=0.1", None, ""), ("scores:max_abs<=0.1", None, ""), ("sqnr>=20", None, "")])
+def test_a_target_of_what_is_not_measured_is_refused(text, metric, title):
+    if not title:
+        return parse_target(text).check(JUDGED, NETWORK, metric)
+    with pytest.raises(InputError, match=title):
+        parse_target(text).check(JUDGED, NETWORK, metric)
+
+
+def test_floats_are_not_bounded_where_integers_alone_are_judged():
+    with pytest.raises(InputError, match="bounds nothing"):
+        parse_target("max_abs<=0.1").check(JUDGED[2:], NETWORK, None)
+
+
+@pytest.mark.parametrize("text", ["sqnr>=1e999", "mse<=1e400", "metric>=1e999"])
+def test_infinite_bounds_are_refused(text):
+    with pytest.raises(InputError, match="is no target"):
+        parse_target(text)
 
 
 @pytest.mark.parametrize("text", ["max_abs<=0.01", "y:sqnr>=20", "class:mismatch<=0.1"])

@@ -312,3 +312,13 @@ def test_the_next_range_goes_round_the_methods(session):
     seen = [driven.next_range(group) for _ in range(4)]
     assert seen == ["percentile", "entropy", "mse", "minmax"] and driven.config == INT8
     driven.until_idle()
+
+
+@pytest.mark.parametrize("text", ["nothing:sqnr>=20", "metric>=0.5", "mismatch<=0.1"])
+def test_a_target_of_what_is_not_measured_is_not_taken(session, tmp_path, text):
+    driven = started(session(automatic=False, target=text))
+    assert driven.target.kind == "sqnr" and any("target is not taken" in one for one in driven.warnings)
+    before = driven.target
+    with pytest.raises(InputError):
+        driven.set_target(text)
+    assert driven.target is before

@@ -13,10 +13,12 @@ from rich.color import Color, ColorSystem
 from tests import networks
 from tests.tui_fake import FakeSession, outline_of
 from trt_tui.core.calibration import TensorStats, TopChannels
-from trt_tui.core.comparison import Errors
+from trt_tui.core.comparison import Errors, OutputErrors, Verdict
 from trt_tui.core.hierarchy import GroupRow, Scope
 from trt_tui.core.precision import Precision, PrecisionConfig
 from trt_tui.jobs import messages
+from trt_tui.session import ConfigResults
+from trt_tui.target import parse_target
 from trt_tui.tui import detail, known, spans, state, themes, verdict
 from trt_tui.tui.state import Columns, Measure, TreeModel, VisibleRow
 
@@ -292,3 +294,48 @@ def test_in_16_colours_only_errors_are_red(theme):
 def test_the_state_needs_no_textual():
     code = "import sys, trt_tui.tui.detail, trt_tui.tui.verdict; sys.exit('textual' in sys.modules)"
     assert subprocess.run((sys.executable, "-c", code), cwd=Path(__file__).parents[1]).returncode == 0
+
+
+# -- figures of every kind of target --------------------------------------------------------------------------------
+
+
+def judged_by() -> Verdict:
+    """A verdict of two outputs; that of the worse SQNR is the better one by its largest error."""
+    return Verdict({"boxes": OutputErrors(Errors(30.0, 0.9, 1e-3, 0.5, 0.01)),
+                    "scores": OutputErrors(Errors(8.0, 0.99, 1e-4, 0.02, 0.001))}, energy=0.2)
+
+
+@pytest.mark.parametrize(("target", "shown"), [
+    ("sqnr>=20", "~8.0 dB"), ("boxes:sqnr>=20", "~30.0 dB"), ("max_abs<=0.01", "~.500"), ("scores:max_abs<=1", "~.020"),
+    ("mean_abs<=0.1", "~.010"), ("mse<=0.1", "~.001"), ("cosine>=0.9", "~0.9000"), ("metric>=0.5", "–"),
+    ("agreement>=0.5", "–")])
+def test_the_figure_shown_is_the_one_that_the_target_bounds(session, target, shown):
+    session.target = parse_target(target)
+    assert known.headline(session, judged_by())[0] == shown
+
+
+def test_no_figure_is_shown_for_what_is_not_finite(session):
+    session.target = parse_target("max_abs<=0.01")
+    assert known.headline(session, Verdict({"y": OutputErrors(Errors(inf=3))}))[0] == "Inf"
+
+
+@pytest.mark.parametrize(("target", "kept"), [("max_abs<=0.01", "low"), ("sqnr>=20", "high")])
+def test_the_detail_keeps_the_range_that_is_better_by_the_target(session, target, kept):
+    def option(label, sqnr, largest):
+        one = Errors(sqnr, 0.99, 1e-3, largest, largest)
+        return messages.Option("r", label, session.config, Verdict({"y": OutputErrors(one)}))
+
+    session.target = parse_target(target)
+    options = [option("low", 10.0, 0.02), option("high", 30.0, 0.5)]
+    for order in (options, options[::-1]):
+        assert [one.label for one in detail._best_ranges(session, order)] == [kept]
+
+
+def test_raising_to_nan_meets_no_target(session):
+    session.target = parse_target("sqnr>=20")
+    broken, fine = Verdict({"y": OutputErrors(Errors(nan=1))}), Verdict({"y": OutputErrors(Errors(25.0))})
+    exact = Verdict({"y": OutputErrors(Errors(cosine=1.0, exact=True))})
+    for raised, rows in (((broken, broken), None), ((broken, fine), 2), ((broken, exact), 2)):
+        assert state._reaching(session, ConfigResults(raised_order=("a", "b"), raised=raised)) == rows
+    texts = state._raised(ConfigResults(raised_order=("a", "b", "c"), raised=(broken, fine, exact)))
+    assert [text for _, text in texts.values()] == ["NaN", "~25.0 dB", "exact"]

@@ -203,12 +203,11 @@ class FakeSession(Session):
         shares = self.shares(config)
         yield m.SharesMeasured(job, run, config, shares, len(shares), len(shares))
         order = sorted((n for n, s in shares.items() if s.owns > 0.001), key=lambda n: -shares[n].owns)
-        decibels, raised = [], config
+        verdicts, raised = [], config
         for name in order:
             raised = raised.with_groups([self.known.group_by_name[name]], Precision.FP32)
-            energy = self.energy(raised)
-            decibels.append(-10 * math.log10(energy) if energy else None)
-        yield m.RaisedMeasured(job, config, tuple(order), tuple(decibels))
+            verdicts.append(self.verdict(raised))
+        yield m.RaisedMeasured(job, config, tuple(order), tuple(verdicts))
 
     def _answer_whatif(self, job: int, request: m.WhatIf) -> Iterator[m.Event]:
         yield m.Progress(job, "what-if", SAMPLES, SAMPLES)

@@ -19,7 +19,7 @@ from trt_tui.core.calibration import Calibration
 from trt_tui.core.comparison import Verdict
 from trt_tui.core.network import Network, open_network
 from trt_tui.core.precision import Precision, PrecisionConfig
-from trt_tui.errors import CancelledError, InputError, TrtTuiError
+from trt_tui.errors import CancelledError, TrtTuiError
 from trt_tui.interrupts import held
 from trt_tui.jobs import messages as m
 from trt_tui.jobs.client import Client
@@ -105,8 +105,8 @@ def compare_session(options: m.Options, config_path: str | None, target: str | N
     """
     with _opened(options, config_path=config_path, target=target, force=force) as (session, drain):
         _warn(session)
-        if session.target is not None and session.target.kind == "metric" and session.metric is None:
-            raise InputError(f"the target {session.target.text} needs a metric", "", "Name one with --metric.")
+        if target is not None:
+            session.set_target(target)
         try:
             session.compare(layers=layers)
             drain()

@@ -50,7 +50,7 @@ def comparison_table(session: Session) -> str:
     """The verdict of each run, its judged outputs where there are several, and the worst groups."""
     outline, data, backend = session.outline, session.data, session.backend
     lines = [f"{outline.name}: {len(outline.groups)} groups ({len(outline.layers)} nodes), {data.whatif} samples of "
-             f"{data.source}, calibrated on {data.calibrating}",
+             f"{data.source}{', ' if session.ranges_from else ''}{session.ranges_from}",
              f"against FP32 on {backend.name} {backend.version} {backend.device}; ~ marks simulated figures"]
     if session.reference_metric:
         name, value = next(iter(session.reference_metric.items()))
@@ -124,8 +124,9 @@ def _verdict_rows(session: Session, title: str, verdict: Verdict, sign: str = "~
             figures = [f"{sign}{100 * errors.mismatch:.2g} % differ", "", "", "0"]
         else:
             worst = "–"
-            if one.worst_sqnr_db is not None:
-                worst = f"{decibels(one.worst_sqnr_db, mark=sign)} #{one.worst_index}"
+            if one.worst_index is not None:
+                lowest = "NaN/Inf" if one.worst_sqnr_db is None else decibels(one.worst_sqnr_db, mark=sign)
+                worst = f"{lowest} #{one.worst_index}"
             cosine = "–" if errors.cosine is None else f"{errors.cosine:.5f}"
             figures = [decibels(errors.sqnr_db, errors.exact, sign), cosine, worst, str(errors.bad)]
         first = position == 0
@@ -166,6 +167,8 @@ def _checks(session: Session, engines: Mapping[str, EngineResult]) -> list[str]:
     """Whether the FP32 engine computes something else, and what to look at where an engine is worse than simulated."""
     lines = ["", f"no precision problem: {fault}"] if (fault := fp32_fault(session.check)) else []
     for run, found in session.to_check().items():
+        if run not in engines:
+            continue  # the config is another run's, which says it
         gap = gap_db(session.runs[run].verdict, engines[run].verdict)
         worse = f"{gap:.1f} dB worse than simulated" if gap is not None else "not finite where the simulation is"
         lines += ["", f"{engine_name(run)}: {worse}; what to check:", *(f"  {line}" for line in found)]
@@ -185,7 +188,7 @@ def _worst(session: Session, run: str) -> list[str]:
         isolated = errors.isolated if errors else None
         accumulated = errors.accumulated if errors else None
         rows.append([places.get(name, name), group.operator, config.precision_of(group).label,
-                     f"~{100 * share.owns:.1f} %",
+                     f"~{100 * share.owns:.1f} %" if math.isfinite(share.owns) else "brings NaN/Inf in FP32",
                      decibels(isolated.sqnr_db, isolated.exact) if isolated else "–",
                      decibels(accumulated.sqnr_db, accumulated.exact) if accumulated else "–", decibels(share.kept_db)])
     for name, errors in record.groups.items():

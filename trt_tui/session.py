@@ -58,8 +58,7 @@ class ConfigResults:
     shares_done: int = 0
     shares_total: int = 0
     raised_order: tuple[str, ...] = ()
-    raised_db: tuple[float | None, ...] = ()
-    raised_metric: tuple[float | None, ...] = ()
+    raised: tuple[Verdict, ...] = ()
     engine: EngineResult | None = None
 
 
@@ -200,6 +199,18 @@ class Session:
         return self.source.sha256 if self.source is not None else ""
 
     @property
+    def ranges_from(self) -> str:
+        """Where the ranges in use are from, in words; "" while none are needed."""
+        if self.calibration is None or self.data is None:
+            return ""
+        if self.options.calib_cache is not None:
+            rest = " and others" if self.calibration.samples else ""
+            return f"ranges of {Path(self.options.calib_cache).name}{rest}"
+        if self._given is not None and self.calibration == self._given:
+            return f"ranges of {Path(self.config_path).name}"
+        return f"calibrated on {self.data.calibrating}"
+
+    @property
     def busy(self) -> bool:
         return bool(self._jobs)
 
@@ -338,7 +349,7 @@ class Session:
             self.target = self._make_target()
         except InputError as error:
             # The text comes from a file: the command line's is checked before a session is made.
-            self.warnings.append(error.title)
+            self.warnings.append(f"The target is not taken. {error.title}: {error.cause}")
             self._target_text = None
             self.target = self._make_target()
 
@@ -401,7 +412,7 @@ class Session:
 
     def _on_raisedmeasured(self, event: m.RaisedMeasured) -> None:
         result = self.results.setdefault(event.config, ConfigResults())
-        result.raised_order, result.raised_db, result.raised_metric = event.order, event.sqnr_db, event.metric
+        result.raised_order, result.raised = event.order, event.verdicts
 
     def _on_optionsmeasured(self, event: m.OptionsMeasured) -> None:
         self.tried[event.group, event.config] = event.options
@@ -681,16 +692,27 @@ class Session:
 
     def _make_target(self) -> Target:
         if self._target_text:
-            return parse_target(self._target_text)
+            return self.check_target(self._target_text)
         return default_target(self.metric, self.judged, self.outline, bool(self.data and self.data.labels))
+
+    def check_target(self, text: str) -> Target:
+        """Reads a target of this network.
+
+        Raises:
+            InputError: the text is no target, or bounds what is not measured here.
+        """
+        target = parse_target(text)
+        if self.outline is not None:
+            target.check(self.judged, self.outline, self.metric)
+        return target
 
     def set_target(self, text: str) -> None:
         """Changes the target.
 
         Raises:
-            InputError: the text is no target.
+            InputError: the text is no target, or bounds what is not measured here.
         """
-        self.target = parse_target(text)
+        self.target = self.check_target(text)
         if self.target.kind == "metric":
             self.target = self.target.with_base(next(iter(self.reference_metric.values()), None))
         self._target_text = text

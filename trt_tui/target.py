@@ -5,12 +5,12 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from trt_tui.core.comparison import Errors, Verdict
-from trt_tui.core.judge import Judged, class_scores
-from trt_tui.core.network import Outline
+from trt_tui.core.judge import FLOAT, INTEGER, Judged, class_scores
+from trt_tui.core.network import Network, Outline
 from trt_tui.core.search import Judgement
 from trt_tui.errors import InputError
 
@@ -191,17 +191,32 @@ class Target:
             return f"same top class in {100 * figure:.1f} %"
         return f"{self.kind} {figure:.{4 if self.kind == 'metric' else 6}g}"
 
-    def check(self, outputs: Iterable[str]) -> None:
-        """Checks that the output it names is judged.
+    def check(self, judged: Sequence[Judged], network: Network | Outline, metric: str | None) -> None:
+        """Checks that what it bounds is measured here.
 
         Raises:
-            InputError: it is not among ``outputs``.
+            InputError: the output that it names is not among ``judged``, or is none that has this figure; there is no
+                metric, or nothing that agrees or differs.
         """
-        names = list(outputs)
-        if self.output is not None and self.output not in names:
-            near = difflib.get_close_matches(self.output, names, 3, 0.3)
+        named = {one.name: one for one in judged}
+        if self.output is not None and self.output not in named:
+            near = difflib.get_close_matches(self.output, named, 3, 0.3)
             raise InputError(f"{self.text}: {self.output} is not a judged output",
-                             f"Judged: {', '.join(near or names[:3])}.", "Name one of them, or add it with --judge.")
+                             f"Judged: {', '.join(near or list(named)[:3])}.",
+                             "Name one of them, or add it with --judge.")
+        kinds = {named[self.output].kind} if self.output is not None else {one.kind for one in judged}
+        if self.kind == "metric" and metric is None:
+            raise InputError(f"{self.text} needs a metric", "there is none",
+                             "Name one with --metric, with labels in the data, or bound another figure.")
+        if self.kind == "agreement" and class_scores(network, judged) is None:
+            raise InputError(f"{self.text} needs a classifier", "no judged output holds the scores of classes",
+                             "Bound another figure, such as sqnr>=20, or a metric of yours with --metric.")
+        if self.kind in PER_OUTPUT and (INTEGER if self.kind == "mismatch" else FLOAT) not in kinds:
+            has = "whole numbers" if FLOAT not in kinds else "floats"
+            other = "mismatch<=0.01" if FLOAT not in kinds else "sqnr>=20"
+            raise InputError(f"{self.text} bounds nothing that is judged",
+                             f"{self.output or 'what is judged'} holds {has}",
+                             f"Bound another figure, such as {other}.")
 
 
 def judge(targets: Sequence[Target], verdict: Verdict) -> Judgement:
@@ -249,6 +264,9 @@ def parse_target(text: str) -> Target:
             raise InputError(f"{text!r} is no target", f"{kind} is no share of something",
                              "Write metric>=base-1%." if kind == "metric" else f"Write {kind} without %.")
         value, percent = value / 100, False
+    if not math.isfinite(value):
+        raise InputError(f"{text!r} is no target", "its bound is infinite",
+                         f"Write {kind}{'<=' if kind in UPPER else '>='}NUMBER.")
     if kind in SHARES and not 0 <= value <= 1:
         raise InputError(f"{text!r} is no target", f"{kind} lies between 0 and 1", f"Write {kind}>=0.99.")
     if output is not None and kind not in PER_OUTPUT:

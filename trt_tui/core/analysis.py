@@ -452,8 +452,8 @@ class Tally:
             self.sums[one.name].add(expected, got)
             if expected.ndim and len(expected) == rows:
                 each = metrics.sample_sqnr_db(expected, got)
-                lowest = int(np.argmin(each))
-                if one.name not in self.worst or each[lowest] < self.worst[one.name][1]:
+                lowest = int(np.argmin(np.where(np.isnan(each), np.inf, each)))
+                if each[lowest] < self.worst.get(one.name, (None, math.inf))[1]:
                     self.worst[one.name] = (self.samples + lowest, float(each[lowest]))
             if one is self.analysis.classifier:
                 top, now = expected.reshape(rows, -1).argmax(1), got.reshape(rows, -1).argmax(1)

@@ -45,8 +45,12 @@ class Sums:
                 difference[found == expected] = 0.0
                 diff2 = _squares(difference)
             self.diff2 += diff2
-            self.ref2 += _squares(expected)
-            self.test2 += _squares(found)
+            ref2, test2 = _squares(expected), _squares(found)
+            if not math.isfinite(ref2):  # infinities that both have, as a mask does, are neither signal nor noise
+                same = np.isinf(expected) & (found == expected)
+                ref2, test2 = _squares(np.where(same, 0.0, expected)), _squares(np.where(same, 0.0, found))
+            self.ref2 += ref2
+            self.test2 += test2
         size = np.abs(difference, out=difference)
         self.diff1 += float(size.sum())
         if size.size:
@@ -113,13 +117,19 @@ def errors(reference: np.ndarray, test: np.ndarray) -> Errors:
 
 
 def sample_sqnr_db(reference: np.ndarray, test: np.ndarray) -> np.ndarray:
-    """SQNR in dB of each sample (first axis), float64: inf for an exact copy, -inf where the test is not finite."""
+    """SQNR in dB of each sample (first axis), float64.
+
+    inf for an exact copy, -inf where the test is not finite, NaN where the reference is zero throughout and the test
+    is not: no ratio says how bad that is.
+    """
     flat_reference = np.asarray(reference, np.float64).reshape(len(reference), -1)
     flat_test = np.asarray(test, np.float64).reshape(len(test), -1)
     with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
-        noise = np.sum(np.where(flat_reference == flat_test, 0.0, flat_test - flat_reference) ** 2, axis=1)
-        signal = np.sum(flat_reference**2, axis=1)
+        same = flat_reference == flat_test
+        noise = np.sum(np.where(same, 0.0, flat_test - flat_reference) ** 2, axis=1)
+        signal = np.sum(np.where(same & np.isinf(flat_reference), 0.0, flat_reference) ** 2, axis=1)
         result = 10 * np.log10(signal / noise)
+    result[signal == 0] = np.nan
     result[noise == 0] = np.inf
     result[~np.isfinite(noise)] = -np.inf
     return result

@@ -340,12 +340,11 @@ class SharesMeasured(Event):
 
 @dataclass(frozen=True)
 class RaisedMeasured(Event):
-    """Worst judged SQNR in dB (None: exact) when the first 1, 2, ... groups of ``order`` are raised to FP32."""
+    """The verdicts when the first 1, 2, ... groups of ``order`` are raised to FP32."""
 
     config: PrecisionConfig
     order: tuple[str, ...]
-    sqnr_db: tuple[float | None, ...]
-    metric: tuple[float | None, ...] = ()
+    verdicts: tuple[Verdict, ...]
 
 
 @dataclass(frozen=True)

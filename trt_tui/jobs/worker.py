@@ -687,8 +687,7 @@ class Worker:
                 self._progress(job, "raising the worst groups together", partial.done, partial.total, since)
                 yield Urgency.BACKGROUND
             self._keep("raised", config, verdicts)
-        decibels = tuple(v.worst[1].errors.sqnr_db if v.worst is not None else None for v in verdicts)
-        self._send(m.RaisedMeasured(job, config, order, decibels, tuple(v.headline for v in verdicts)))
+        self._send(m.RaisedMeasured(job, config, order, verdicts))
 
     # -- what if ------------------------------------------------------------------------------------------------
 
@@ -806,10 +805,7 @@ class Worker:
     def _check_targets(self, targets: Sequence[Target]) -> None:
         """Refuses a tolerance that nothing measured here can meet or miss."""
         for target in targets:
-            target.check([one.name for one in self.judged])
-            if target.kind == "metric" and self.metric is None:
-                raise InputError(f"the tolerance {target.text} needs a metric", "",
-                                 "Name one with --metric, with labels in the data, or bound another figure.")
+            target.check(self.judged, self.network, self.metric.name if self.metric is not None else None)
 
     def _search_verdict(self, job: int, config: PrecisionConfig) -> Iterator[Urgency]:
         """Returns the whole verdict of a config."""

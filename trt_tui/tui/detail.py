@@ -179,12 +179,13 @@ def _range_note(session: Session, config: PrecisionConfig, group: Group) -> str:
 
 def _best_ranges(session: Session, options: Sequence[Option]) -> list[Option]:
     """The options with only the best of the other ranges."""
-    def figure(option: Option) -> float:
-        value = session.target.figure(option.verdict) if session.target is not None else None
-        return -math.inf if value is None else value
+    def margin(option: Option) -> float:
+        value = session.target.margin(option.verdict) if session.target is not None else None
+        energy = option.verdict.energy
+        return value if value is not None else -math.inf if energy is None else -energy
 
     ranges = [option for option in options if option.key == "r"]
-    best = max(ranges, key=figure, default=None)
+    best = max(ranges, key=margin, default=None)
     return [option for option in options if option.key != "r" or option is best]
 
 

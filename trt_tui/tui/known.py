@@ -8,6 +8,7 @@ from trt_tui.core.comparison import EngineResult, GroupErrors, Share, Verdict
 from trt_tui.core.network import Outline
 from trt_tui.core.precision import PrecisionConfig, rank
 from trt_tui.session import ConfigResults, Session
+from trt_tui.target import PER_OUTPUT
 from trt_tui.tui.spans import NOTHING, SIMULATED, Span, decibel, number
 
 RUN_TITLES = {"fp16": "FP16 all", "int8": "INT8 all", "config": "config"}
@@ -99,17 +100,18 @@ def met(session: Session, verdict: Verdict | None) -> bool | None:
 
 
 def headline(session: Session, verdict: Verdict | None, simulated: bool = True) -> Span:
-    """The figure of a verdict that the target is about."""
+    """The figure of a verdict that the target is about; a dash where that was not measured."""
     if verdict is None:
         return (NOTHING, "dim")
-    mark = SIMULATED if simulated else ""
-    kind = session.target.kind if session.target is not None else "sqnr"
-    if kind == "metric" and verdict.headline is not None:
-        return (f"{mark}{number(verdict.headline)}", "")
-    if kind == "agreement" and verdict.agreement is not None:
-        return (f"{mark}{100 * verdict.agreement:.1f}%", "")
-    worst = verdict.worst
-    if kind == "cosine" and worst is not None and worst[1].errors.cosine is not None and not verdict.bad:
-        return (f"{mark}{worst[1].errors.cosine:.4f}", "")
-    text, style = decibel(worst[1].errors if worst else None, simulated)
-    return (f"{text} dB" if text[-1:].isdigit() else text, style)
+    mark, target = SIMULATED if simulated else "", session.target
+    if target is None or target.kind == "sqnr":
+        output = None if target is None else target.output
+        worst = verdict.worst if output is None else (output, verdict.outputs.get(output))
+        text, style = decibel(worst[1].errors if worst is not None and worst[1] is not None else None, simulated)
+        return (f"{text} dB" if text[-1:].isdigit() else text, style)
+    figure = target.figure(verdict)
+    if figure is None or verdict.bad and target.kind in PER_OUTPUT:
+        return decibel(verdict.worst[1].errors) if verdict.bad else (NOTHING, "dim")
+    text = {"agreement": f"{100 * figure:.1f}%", "mismatch": f"{100 * figure:.2g}%",
+            "cosine": f"{figure:.4f}"}.get(target.kind, number(figure))
+    return (f"{mark}{text}", "")

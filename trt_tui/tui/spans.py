@@ -84,8 +84,10 @@ def number(value: float | None, digits: int = 3) -> str:
 
 
 def percent(share: float, simulated: bool = True) -> str:
-    """A share such as ``~52%``, ``~ 5%``, ``~.4%``, or ``·`` for one that is next to nothing."""
+    """A share such as ``~52%``, ``~ 5%``, ``~.4%``, ``·`` for one that is next to nothing, or a dash for none."""
     mark = SIMULATED if simulated else ""
+    if not math.isfinite(share):
+        return NOTHING
     if abs(share) < 0.002:
         return "·"
     if abs(share) < 0.0095:

@@ -449,10 +449,11 @@ def figures(session: Session, model: TreeModel, measure: Measure, run: str,
         if at is not None and at.bad:
             bad.add(name)
     if measure is Measure.OWNS:
-        values = {name: share.owns for name, share in shares_of(session, run).items() if math.isfinite(share.owns)}
+        measured = shares_of(session, run)
+        values = {name: share.owns for name, share in measured.items() if math.isfinite(share.owns)}
         if run == "config":
             for name, value in (last or {}).items():
-                if name not in values:
+                if name not in measured:
                     values[name] = value
                     stale.add(name)
     else:
@@ -509,8 +510,9 @@ def _add_engine(session: Session, result: Figures) -> None:
 def _raised(results: ConfigResults) -> dict[str, tuple[int, str]]:
     """Position in the worst-first order and the output error when everything down to it is raised, by group."""
     texts = {}
-    for position, (name, value) in enumerate(zip(results.raised_order, results.raised_db, strict=False), 1):
-        texts[name] = (position, "exact" if value is None else f"{SIMULATED}{value:.1f} dB")
+    for position, (name, verdict) in enumerate(zip(results.raised_order, results.raised, strict=False), 1):
+        text = decibel(verdict.worst[1].errors if verdict.worst is not None else None)[0]
+        texts[name] = (position, f"{text} dB" if text[-1:].isdigit() else text)
     return texts
 
 
@@ -837,13 +839,7 @@ def _next_raise(session: Session, found: Figures, cursor: str) -> str:
 
 
 def _reaching(session: Session, results: ConfigResults) -> int | None:
-    """How many rows of the worst-first order have to be raised to reach a target on SQNR or the metric."""
-    target = session.target
-    if target is None or target.bound is None:
+    """How many rows of the worst-first order have to be raised to reach the target; None where that is not known."""
+    if session.target is None:
         return None
-    if target.kind == "metric":
-        measured = results.raised_metric
-        return next((n for n, value in enumerate(measured, 1) if value is not None and value >= target.bound), None)
-    if target.kind != "sqnr":
-        return None
-    return next((n for n, value in enumerate(results.raised_db, 1) if value is None or value >= target.bound), None)
+    return next((n for n, verdict in enumerate(results.raised, 1) if session.target.reached(verdict)), None)

@@ -47,7 +47,8 @@ def _samples(session: Session, width: int) -> Line:
     some = f"{used} of {data.judged} samples" if used < data.judged else plural(data.judged, "sample")
     if width < 120:
         return [(f"  {some}", "")]
-    return [(f"  {some}", ""), (f"{', labels' if data.labels else ''}; calibration {data.calibrating}", "dim")]
+    ranges = f"; {session.ranges_from}" if session.ranges_from else ""
+    return [(f"  {some}", ""), (f"{', labels' if data.labels else ''}{ranges}", "dim")]
 
 
 def _devices(session: Session, width: int) -> list[str]:

@@ -21,7 +21,6 @@ from trt_tui.core.search import Outcome
 from trt_tui.errors import TrtTuiError
 from trt_tui.jobs import messages
 from trt_tui.session import Finding, found_so_far
-from trt_tui.target import parse_target
 from trt_tui.tui import actions, detail, engines, known, spans, state, verdict
 from trt_tui.tui.screens.configs import ConfigList, ConfigsPage
 from trt_tui.tui.screens.dialogs import ErrorDialog, Item, Page, Picker, Prompt, Question
@@ -783,9 +782,9 @@ class MainScreen(Screen):
     def _wrong_target(self, text: str) -> str:
         """What is wrong with a target as it is typed, "" where nothing is."""
         try:
-            parse_target(text)
+            self.session.check_target(text)
         except TrtTuiError as error:
-            return f"{error.cause}. {error.next_step}"
+            return f"{error.cause.rstrip('.')}. {error.next_step}"
         return ""
 
     def do_find(self) -> None:
