@@ -38,7 +38,7 @@ def test_mapping_begins_with_the_headline(tmp_path):
         ("return float('nan')", "returned nan"),
         ("return {'a': float('inf')}", "returned inf for 'a'"),
         ("return {}", "an empty mapping"),
-        ("return {3: 1.0}", "the key 3"),
+        ("return {3: 1.0}", "the key int 3"),
         ("return outputs['y']", "an array of shape (2,)"),
         ("return 1j", "returned complex"),
         ("return [[1], [2, 3]]", "returned list"),

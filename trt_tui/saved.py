@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
+import math
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -16,7 +18,7 @@ import platformdirs
 
 from trt_tui.core.files import write_atomic
 from trt_tui.core.network import Outline
-from trt_tui.core.precision import Choice, History, Precision, PrecisionConfig, RangeChoice
+from trt_tui.core.precision import FLOATS, OFFERED, Choice, History, Precision, PrecisionConfig, RangeChoice
 from trt_tui.errors import InputError
 from trt_tui.files import TEXT_BYTES, read_bytes
 
@@ -77,32 +79,65 @@ class Saved(msgspec.Struct):
         return [(one.config(), one.name) for one in self.named_configs]
 
 
+    def misfit(self, network: Outline) -> str:
+        """Why its configs cannot be ones of a network, "" if they can."""
+        for config in (*self.past, self.current, *self.future, *self.named_configs):
+            if config.quantized not in OFFERED or config.other not in FLOATS:
+                return f"a config's default is {config.quantized.label} and {config.other.label}"
+            for name, choice in config.groups.items():
+                group = network.group_by_name.get(name)
+                if group is None:
+                    return f"the network has no {name}"
+                if choice.precision not in group.allowed:
+                    return f"{name} cannot run in {choice.precision.label}"
+            for tensor, choice in config.ranges.items():
+                if not network.has_tensor(tensor):
+                    return f"the network has no tensor {tensor}"
+                if not (math.isfinite(choice.amax) and choice.amax >= 0):
+                    return f"{choice.amax} is no range of {tensor}"
+        return ""
+
+
 class Store:
     """The folder of saved sessions.
 
     Args:
         folder: Where; the user's state folder by default.
+
+    Attributes:
+        lost: What could not be taken up when a session was loaded, one sentence each.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
         self.folder = folder or Path(platformdirs.user_state_dir("trt-tui")) / "sessions"
+        self.lost: list[str] = []
         self._path: Path | None = None
         self._lock = None
 
-    def load(self, structure: str, network: str) -> Saved | None:
+    def load(self, structure: str, network: str, outline: Outline | None = None) -> Saved | None:
         """The newest saved session of a structure, of the network file itself where there is one.
 
-        Its file is then this program's to write, unless another program or another network file has it.
+        Its file is then this program's to write, unless another program or another network file has it. A file that
+        is damaged, or does not fit ``outline``, stays as it is, and `lost` says so.
         """
+        self.lost = []
         found: list[tuple[bool, int, Path, Saved]] = []
         for path in self.folder.glob(f"{_base(structure)}*.json"):
             try:
                 saved = msgspec.json.decode(read_bytes(path, TEXT_BYTES), type=Saved)
                 changed = path.stat().st_mtime_ns
-            except (OSError, InputError, msgspec.DecodeError):
+            except InputError as error:
+                self._lose(path, error.cause)
                 continue
-            if saved.format == FORMAT and saved.version == VERSION:
-                found.append((saved.network == network, changed, path, saved))
+            except (OSError, ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
+                self._lose(path, str(error))
+                continue
+            if saved.format != FORMAT or saved.version != VERSION:
+                self._lose(path, f"it is version {saved.version} of {saved.format}")
+            elif outline is not None and (misfit := saved.misfit(outline)):
+                self._lose(path, misfit)
+            else:
+                found.append((saved.network == _encodable(network), changed, path, saved))
         if not found:
             return None
         same, _, path, saved = max(found, key=lambda one: one[:2])
@@ -118,8 +153,15 @@ class Store:
         if self._path is None and not any(
                 self._take(path) for path in self._places(structure) if not path.exists()):
             return
+        try:
+            data = msgspec.json.encode(saved)
+        except UnicodeEncodeError:  # a path of broken UTF-8 is in it
+            data = _encodable(json.dumps(msgspec.to_builtins(saved), ensure_ascii=False)).encode()
         with contextlib.suppress(InputError):
-            write_atomic(self._path, msgspec.json.encode(saved))
+            write_atomic(self._path, data)
+
+    def _lose(self, path: Path, cause: str) -> None:
+        self.lost.append(f"The session saved in {path} cannot be taken up and is left as it is: {cause}.")
 
     def release(self) -> None:
         """Lets other programs write the session."""
@@ -147,6 +189,11 @@ class Store:
         self.release()
         self._lock, self._path = lock, path
         return True
+
+
+def _encodable(text: str) -> str:
+    """The text with ? for what UTF-8 cannot hold."""
+    return text.encode("utf-8", "replace").decode("utf-8")
 
 
 def _base(structure: str) -> str:

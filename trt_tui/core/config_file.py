@@ -233,6 +233,14 @@ def _json(path: Path) -> dict[str, Any]:
     except ValueError:
         raise InputError(f"{path.name} holds a number of thousands of digits", "no entry of a config needs one",
                          "Correct the file, or export the config again.") from None
+    try:
+        json.dumps(record, ensure_ascii=False).encode("utf-8")
+    except RecursionError:
+        raise InputError(f"{path.name} is not a precision config", "it is nested too deeply",
+                         "Name a precision.json that trt-tui wrote.") from None
+    except UnicodeEncodeError:
+        raise InputError(f"{path.name} holds half a character", "a lone surrogate, as in \"\\ud800\", is no text",
+                         "Correct the file, or export the config again.") from None
     if not isinstance(record, dict) or "format" not in record:
         raise InputError(f"{path.name} is not a precision config", "it has no \"format\" entry",
                          "Name a precision.json that trt-tui wrote.")

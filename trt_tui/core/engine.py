@@ -164,7 +164,7 @@ def read_inspector(text: str, network: Network | Outline) -> EngineReport:
             raise InputError("the engine tells the names of its layers only", "it was built without detailed verbosity",
                              "Build it with trt-tui, or with trtexec --profilingVerbosity=detailed.")
         read = [_layer(entry, names) for entry in layers]
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError("this is no layer information of an engine", f"{type(error).__name__}: {error}",
                          "It comes from the engine inspector, or trtexec --exportLayerInfo.") from None
     named = {node for layer in read if not layer.region for node in layer.nodes}

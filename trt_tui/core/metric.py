@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from trt_tui.core.userscript import UserFunction, split_spec
-from trt_tui.errors import InputError
+from trt_tui.errors import InputError, text_of
 
 
 @dataclass(frozen=True)
@@ -49,19 +49,23 @@ class Metric:
         returned = self._function(dict(outputs), dict(labels))
         if not isinstance(returned, Mapping):
             return MetricResult(self._number(returned, ""), {})
-        if not returned:
+        try:
+            items = list(returned.items())
+        except Exception as error:
+            raise self._nonsense(f"a {type(returned).__name__} that cannot be read: {text_of(error)}") from error
+        if not items:
             raise self._nonsense("an empty mapping")
         parts = {}
-        for key, value in returned.items():
+        for key, value in items:
             if not isinstance(key, str):
-                raise self._nonsense(f"a mapping with the key {key!r}")
+                raise self._nonsense(f"a mapping with the key {_describe(key)}")
             parts[key] = self._number(value, f" for {key!r}")
         return MetricResult(next(iter(parts.values())), parts)
 
     def _number(self, value: object, where: str) -> float:
         try:
             array = np.asarray(value)
-        except (ValueError, TypeError):
+        except Exception:  # what an object's __array__ raises is the object's own affair
             raise self._nonsense(f"{_describe(value)}{where}") from None
         if array.size != 1 or array.dtype.kind not in "biuf":
             raise self._nonsense(f"{_describe(value)}{where}")
@@ -81,7 +85,10 @@ class Metric:
 def _describe(value: object) -> str:
     if isinstance(value, np.ndarray):
         return f"an array of shape {value.shape} and type {value.dtype}"
-    text = repr(value)
+    try:
+        text = repr(value)
+    except Exception:
+        return type(value).__name__
     return f"{type(value).__name__} {text}" if value is not None and len(text) <= 40 else type(value).__name__
 
 

@@ -13,7 +13,8 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from trt_tui.errors import InputError, TrtTuiError
+from trt_tui.errors import InputError, TrtTuiError, text_of
+from trt_tui.files import SCRIPT_BYTES, regular
 
 _imported: dict[Path, set[str]] = {}
 """Modules of a folder that scripts in it have imported, by folder."""
@@ -62,6 +63,7 @@ class UserFunction:
         self.name = name
         if not self.path.is_file():
             raise InputError(f"Script not found: {path}", next_step="Check the path.")
+        regular(self.path, most=SCRIPT_BYTES)
         digest = hashlib.sha256(str(self.path).encode()).hexdigest()[:12]
         module_spec = importlib.util.spec_from_file_location(f"trt_tui_user_{self.path.stem}_{digest}", self.path)
         module = importlib.util.module_from_spec(module_spec)
@@ -129,7 +131,9 @@ class UserFunction:
                 yield
         except TrtTuiError:
             raise
-        except (Exception, SystemExit) as error:
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:  # a script may end the program, or raise exceptions of its own
             raise InputError(title, self._describe(error), f"Correct {self.path}.") from error
         finally:
             if folder in sys.path:
@@ -149,5 +153,5 @@ class UserFunction:
             ]
             line = lines[-1] if lines else None
         where = f" (line {line} of {self.path.name})" if line else ""
-        message = error.msg if isinstance(error, SyntaxError) else str(error)
+        message = error.msg if isinstance(error, SyntaxError) else text_of(error)
         return f"{type(error).__name__}: {message}{where}" if message else f"{type(error).__name__}{where}"
