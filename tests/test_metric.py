@@ -42,6 +42,10 @@ def test_mapping_begins_with_the_headline(tmp_path):
         ("return outputs['y']", "an array of shape (2,)"),
         ("return 1j", "returned complex"),
         ("return [[1], [2, 3]]", "returned list"),
+        ("return type('A', (), {'__array__': lambda *a: 1 / 0})()", "returned A"),
+        ("return type('A', (), {'__repr__': lambda *a: 1 / 0})()", "returned A"),
+        ("return type('M', (dict,), {'items': lambda *a: 1 / 0})(a=1)", "M that cannot be read"),
+        ("raise type('E', (Exception,), {'__str__': lambda *a: 1 / 0})()", "E (line 3 of metric.py)"),
     ],
 )
 def test_nonsense_names_file_and_function(tmp_path, body, expected):

@@ -220,6 +220,16 @@ def test_endless_script_is_bounded(tmp_path, monkeypatch):
         ("def load_data(): return [{}]", "an empty dictionary"),
         ("def load_data(): return [{'x': object()}]", "'x' is no numeric array but object"),
         ("def load_data(): return [{'x': [[1], [1, 2]]}]", "'x' is no"),
+        ("class E(Exception):\n    def __str__(self): raise ValueError\ndef load_data(): raise E()",
+         "E (line 4 of load.py)"),
+        ("class E(BaseException): pass\ndef load_data():\n    yield {'x': np.ones((2, 3), 'f4')}\n    raise E('end')",
+         "E: end (line 5 of load.py)"),
+        ("class A:\n    def __array__(self, *a, **k): raise E\nclass E(Exception):\n    def __str__(self): return 3\n"
+         "def load_data(): return [{'x': A()}]", "'x' is no array"),
+        ("from collections.abc import Mapping\nclass M(Mapping):\n    def __iter__(self): raise OSError('gone')\n"
+         "    def __len__(self): return 1\n    def __getitem__(self, key): pass\ndef load_data(): return M()", "gone"),
+        ("x = '\\x00", "SyntaxError"),
+        ("def load_data(): return load_data()", "RecursionError"),
     ],
 )
 def test_bad_script(tmp_path, body, expected):

@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 from types import SimpleNamespace
 
+import onnx
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tests import networks
+from trt_tui.core.network import open_network
 from trt_tui.core.precision import Choice, History, Precision, PrecisionConfig, RangeChoice
 from trt_tui.saved import HISTORY_LIMIT, Saved, Store
 
@@ -67,6 +70,39 @@ def test_any_history_survives_its_file(past, current, future):
     saved = Saved.of(outline(), History.restored(past, current, future), {current: "now"}, "")
     back = msgspec.json.decode(msgspec.json.encode(saved), type=Saved)
     assert back.history().snapshot() == (past, current, future) and dict(back.named()) == {current: "now"}
+
+
+@pytest.mark.parametrize(("damage", "cause"), [
+    (lambda text: text[:-20], "truncated"), (lambda text: "[" * 5000, ""),
+    (lambda text: text.replace("sqnr", "\ud800"), "utf-8"),
+    (lambda text: text.replace('"version":1', '"version":7'), "it is version 7"),
+    (lambda text: text.replace('"int8"', '"tf32"', 1), "default is TF32"),
+    (lambda text: text.replace('"other":"fp16"', '"other":"int8"', 1), "default is INT8 and INT8"),
+    (lambda text: text.replace('"precision":"fp32"', '"precision":"tf32"'), "/fc1/Gemm cannot run in TF32"),
+    (lambda text: text.replace('"/fc1/Gemm"', '"/fc9/Gemm"'), "the network has no /fc9/Gemm"),
+    (lambda text: text.replace('"x":{', '"z":{'), "the network has no tensor z"),
+    (lambda text: text.replace("2.5", "-2.5"), "-2.5 is no range of x")])
+def test_a_session_that_cannot_be_one_of_the_network_is_lost_with_a_word(store, tmp_path, damage, cause):
+    onnx.save(networks.mlp(), tmp_path / "net.onnx")
+    here = open_network(tmp_path / "net.onnx").outline()
+    kept = PrecisionConfig(groups={"/fc1/Gemm": Choice(Precision.FP32)}, ranges={"x": RangeChoice(2.5)})
+    first = store()
+    first.save(STRUCTURE, Saved.of(here, history(kept), {}, "sqnr>=20"))
+    first.release()
+    (path,) = first.folder.glob("*.json")
+    assert store().load(STRUCTURE, here.path, here).history().current == kept
+    path.write_text(damage(path.read_text()), errors="surrogatepass")
+    second = store()
+    assert second.load(STRUCTURE, here.path, here) is None
+    assert len(second.lost) == 1 and str(path) in second.lost[0] and cause in second.lost[0], second.lost
+
+
+def test_a_path_of_broken_utf8_is_saved_and_found_again(store):
+    first, path = store(), "/models/\udcff.onnx"
+    first.save(STRUCTURE, Saved.of(outline(path), history(config("a")), {}, "sqnr>=20"))
+    first.release()
+    saved = store().load(STRUCTURE, path)
+    assert saved.history().current == config("a") and saved.note == ""
 
 
 def test_a_long_history_keeps_its_newest_steps():

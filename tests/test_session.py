@@ -130,6 +130,23 @@ def test_history_names_and_target_are_resumed(session):
     second.until_idle()
 
 
+def test_a_damaged_session_is_announced_and_left_as_it_is(session):
+    first = started(session())
+    first.toggle(first.outline.groups[:1])
+    first.close()
+    (path,) = first._store.folder.glob("*.json")
+    content = path.read_text().replace('"quantized":"int8"', '"quantized":"tf32"', 1)
+    path.write_text(content)
+    second = session()
+    second.start()
+    second.until(lambda _: second.outline is not None)
+    second.toggle(second.outline.groups[:1])
+    assert any(str(path) in warning and "left as it is: a config's default is TF32" in warning
+               for warning in second.warnings), second.warnings
+    second.close()
+    assert path.read_text() == content and len(list(path.parent.glob("*.json"))) == 2
+
+
 def test_what_was_measured_is_shown_again_on_resuming(session):
     first = started(session())
     first.toggle([first.outline.groups[0]])
