@@ -168,6 +168,31 @@ def test_data_that_cannot_be_read(refused, mlp, tmp_path, name, content):
     assert name in refused("compare", mlp.model, "--data", tmp_path / name)
 
 
+@pytest.mark.parametrize("what", ["a pipe", "a device"])
+@pytest.mark.parametrize("option", ["MODEL", "--data", "--calib-data", "--config", "--calib-cache", "--metric",
+                                    "--engine"])
+def test_what_never_ends_is_not_read(refused, mlp, tmp_path_factory, option, what):
+    place = tmp_path_factory.mktemp("special") / ("special.py" if option == "--metric" else "special")
+    os.mkfifo(place) if what == "a pipe" else place.symlink_to("/dev/zero")
+    int8 = ["--precision", "int8", "-o", "typed.onnx"]
+    arguments = {"MODEL": ["inspect", place], "--engine": ["inspect", mlp.model, "--engine", place],
+                 "--config": ["build", mlp.model, "--config", place, "-o", "typed.onnx"],
+                 "--metric": ["compare", mlp.model, "--data", mlp.data, "--metric", f"{place}:f"],
+                 "--calib-cache": ["build", mlp.model, "--calib-cache", place, *int8]}
+    error = refused(*arguments.get(option, ["build", mlp.model, option, place, *int8]))
+    assert (f"it is {what}; a regular file is needed" in error or option == "--metric") and place.name in error
+
+
+def test_reports_go_into_pipes(mlp, config, tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    with pytest.raises(SystemExit) as stop:
+        main(["export", mlp.model, "--config", str(config), "--format", "markdown", "-o", str(pipe)])
+    assert stop.value.code == 0 and b"/fc1/Gemm" in os.read(reader, 1 << 16) and pipe.is_fifo()
+    os.close(reader)
+
+
 def test_data_that_are_not_there(refused, mlp):
     assert "none.npz" in refused("compare", mlp.model, "--data", "none.npz")
     assert "none.npz" in refused("compare", mlp.model, "--data", mlp.data, "--calib-data", "none.npz")

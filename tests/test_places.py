@@ -96,6 +96,7 @@ def test_weights_beside_the_network_are_read_too(network, tmp_path):
 @pytest.mark.parametrize(("output", "options"), [
     ("net.sh", ["--calib-cache", "net.sh.cache", "--precision", "int8", "--format", "trtexec"]),
     ("net.py", ["--calib-cache", "net.py.cache", "--precision", "int8", "--format", "polygraphy"]),
+    ("typed.onnx", ["--data", "typed.onnx.data", "--precision", "fp16", "--format", "onnx"]),
     ("typed", ["--data", "typed.base.onnx", "--precision", "fp16", "--format", "polygraphy"]),
     ("a.npz", ["--data", ".", "--precision", "fp16", "--format", "onnx"]),
     ("precision.json", ["--config", "precision.json", "--format", "trtexec"])])
@@ -105,7 +106,7 @@ def test_the_command_refuses_before_it_reads(output, options, tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)
     save(tmp_path / "net.onnx")
     np.savez("a.npz", x=np.zeros((1, 1), np.float32))
-    for name in ("net.sh.cache", "net.py.cache", "typed.base.onnx", "precision.json"):
+    for name in ("net.sh.cache", "net.py.cache", "typed.base.onnx", "precision.json", "typed.onnx.data"):
         Path(name).write_bytes(b"read")
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
     with pytest.raises(SystemExit) as stop:

@@ -540,14 +540,15 @@ def inspect(model: str, nodes: bool, engine: str | None, backend: str) -> None:
     from trt_tui.core.network import open_network
 
     network = open_network(model)
+    layers = _layer_information(engine, backend, network) if engine is not None else None
     click.echo(f"{visible(network.name)}: {len(network.layers)} nodes in {len(network.groups)} groups, "
                f"opset {network.opset}")
     for note in network.notes:
         click.echo(f"  {visible(note)}")
-    if engine is not None:
+    if layers is not None:
         from trt_tui.report import engine_table
 
-        click.echo(engine_table(network, _layer_information(engine, backend, network)))
+        click.echo(engine_table(network, layers))
         return
     click.echo(render_tree(build_tree(network.layers, network.groups), network.shape, nodes=nodes))
 

@@ -6,6 +6,7 @@ both are refused before anything is read.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import stat
 from pathlib import Path
@@ -88,6 +89,18 @@ def read_text(path: Path | str, most: int = TEXT_BYTES) -> str:
     except UnicodeDecodeError as error:
         raise InputError(f"{path} cannot be read", f"it is no text in UTF-8 (byte {error.start})",
                          "Name another file.") from None
+
+
+def digest(path: Path | str) -> str:
+    """SHA-256 of a regular file, read in pieces; "" where there is none, or it cannot be read."""
+    total = hashlib.sha256()
+    try:
+        with open_regular(path) as stream:
+            while piece := stream.read(1 << 22):
+                total.update(piece)
+    except (OSError, InputError):
+        return ""
+    return total.hexdigest()
 
 
 def _checked(path: Path | str, status: os.stat_result, most: int | None) -> os.stat_result:

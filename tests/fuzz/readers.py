@@ -30,7 +30,7 @@ import numpy as np
 import onnx
 
 from tests import networks
-from trt_tui.core.calibration import match_cache, read_cache, write_cache
+from trt_tui.core.calibration import Calibration, match_cache, read_cache, write_cache
 from trt_tui.core.config_file import config_text, read_config
 from trt_tui.core.engine import read_inspector
 from trt_tui.core.network import Network, open_network
@@ -38,6 +38,7 @@ from trt_tui.core.precision import History, Precision, PrecisionConfig, RangeCho
 from trt_tui.core.runner import TensorInfo
 from trt_tui.core.samples import load_samples, parse_shapes
 from trt_tui.errors import InputError
+from trt_tui.jobs.cache import ResultCache
 from trt_tui.saved import Saved, Store
 
 SLOW_S = 20.0
@@ -91,6 +92,16 @@ def readers(network: Network) -> tuple[Reader, ...]:
         else:
             raise AssertionError("a session was lost without a word")
 
+    def results(path: Path) -> None:
+        cache = ResultCache(path.parent)
+        (path.parent / "00").mkdir(exist_ok=True)
+        path.replace(path.parent / "00" / path.name)
+        found = cache.get(path.name, Calibration)
+        (path.parent / "00" / path.name).rename(path)
+        if found is None:
+            raise InputError("no result")
+        dict(found.ranges)
+
     return (
         Reader("npz", "data.npz", (_npz(zipfile.ZIP_STORED), _npz(zipfile.ZIP_DEFLATED)), _read_samples),
         Reader("inputs JSON", "data.json", (_inputs_json(),), _read_samples, True),
@@ -100,6 +111,7 @@ def readers(network: Network) -> tuple[Reader, ...]:
         Reader("session", "abc.json", (_session(outline, config),), sessions, True),
         Reader("layers of an engine", "layers.json", (_layers(network),),
                lambda path: read_inspector(path.read_bytes().decode("utf-8", "replace"), network), True),
+        Reader("results", "00ff", (_results(ranges),), results),
         Reader("shapes", "shapes.txt", (b"x:1x3:4x3:8x3", b"mask:16"),
                lambda path: parse_shapes([path.read_bytes().decode("utf-8", "replace")], INPUTS)),
     )
@@ -147,6 +159,12 @@ def _cache(ranges: dict[str, float]) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         write_cache(Path(folder) / "c", ranges)
         return (Path(folder) / "c").read_bytes()
+
+
+def _results(ranges: dict[str, float]) -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        ResultCache(Path(folder)).put("00ff", Calibration("minmax", 4, "ab", ranges))
+        return (Path(folder) / "00" / "00ff").read_bytes()
 
 
 def _session(outline: Any, config: PrecisionConfig) -> bytes:

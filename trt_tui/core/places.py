@@ -34,14 +34,16 @@ def refuse_over(written: Iterable[Path | str], read: Iterable[Path], model: str 
     """Refuses to write over what is read.
 
     Args:
-        written: Places that are to be written.
+        written: Places that are to be written; a network may be written with its weights beside it.
         read: Files that are read, under whatever names.
         model: An ONNX file whose external data are read too.
 
     Raises:
         InputError: one of the places is one of the files.
     """
-    there = [Path(path) for path in written if os.path.isfile(path)]
+    places = [Path(path) for path in written]
+    places += [path.with_name(f"{path.name}.data") for path in places if path.suffix.lower() == ".onnx"]
+    there = [path for path in places if os.path.isfile(path)]
     for path, other in ((path, other) for path in there for other in read):
         if _same(path, other):
             raise _is_read(path, other)

@@ -14,6 +14,7 @@ import platformdirs
 from trt_tui.core.files import write_atomic
 from trt_tui.core.scratch import remove_stale
 from trt_tui.errors import InputError
+from trt_tui.files import read_bytes
 
 T = TypeVar("T")
 
@@ -44,10 +45,10 @@ class FileCache:
         """What is stored under a key, or None."""
         path = self._path(key)
         try:
-            data = path.read_bytes()
+            data = read_bytes(path)
             os.utime(path)
             return data
-        except OSError:
+        except (OSError, InputError):
             return None
 
     def write(self, key: str, data: bytes) -> None:
@@ -90,7 +91,7 @@ class ResultCache(FileCache):
         data = self.read(key)
         try:
             return msgspec.msgpack.decode(data, type=kind) if data is not None else None
-        except msgspec.DecodeError:
+        except (ValueError, RecursionError):  # msgspec's errors are ValueErrors
             return None
 
     def put(self, key: str, value: Any) -> None:

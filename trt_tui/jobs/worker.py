@@ -54,6 +54,7 @@ from trt_tui.errors import (
     memory_error,
     system_error,
 )
+from trt_tui.files import digest
 from trt_tui.jobs import messages as m
 from trt_tui.jobs.building import Plan, build_and_judge, profile_of, run_typed, runs_here
 from trt_tui.jobs.cache import EngineCache, ResultCache
@@ -496,8 +497,7 @@ class Worker:
     def _metric_stamp(self) -> tuple:
         if self.metric is None:
             return ()
-        files = (Path(file) for file in self._metric_files())
-        return (self.options.metric, *(file.read_bytes() if file.is_file() else b"" for file in files))
+        return (self.options.metric, *map(digest, self._metric_files()))
 
     def _ranges(self, job: int, configs: Sequence[PrecisionConfig]) -> None:
         """Sees to it that ranges are there if any config needs them."""
@@ -871,7 +871,7 @@ class Worker:
 
         It is asked once in this process, and not kept for longer: what else it reads may have changed.
         """
-        files = [Path(word).read_bytes() for word in check_words(command) if Path(word).is_file()]
+        files = [digest(word) for word in check_words(command)]
         key = self._key("check", config, command, files)
         code = self.checked.get(key)
         if code is None:
