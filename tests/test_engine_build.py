@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from trt_tui.core.precision import Precision, PrecisionConfig
-from trt_tui.core.runner import BuildSettings, Capabilities
-from trt_tui.errors import TrtTuiError
+from trt_tui.core.runner import BuildFailed, BuildSettings, Capabilities, ParseFailed
+from trt_tui.errors import InputError, TrtTuiError
 from trt_tui.jobs import engines
 from trt_tui.jobs.cache import EngineCache
 from trt_tui.jobs.engines import Engine, Said, Step, Wait, build_engine
@@ -110,6 +110,82 @@ def test_a_build_of_another_version_of_this_program_is_not_taken(resnet, tmp_pat
     assert [origin(), origin()] == ["cold", "engine cache"] and backend.built == 1
     monkeypatch.setattr(engines, "__version__", "99.0")
     assert [origin(), origin()] == ["cold", "engine cache"] and backend.built == 2
+
+
+# -- the rungs --------------------------------------------------------------------------------------------------------
+
+
+class Refusing(Backend):
+    """Is told precisions, and refuses them in the words of ``says`` while they are of a kind."""
+
+    capabilities = Capabilities(runs=False, builds=True, simulates=False, real_fp16=True, strong=False)
+
+    def __init__(self, says: str, obeys: tuple[str, ...] = ()) -> None:
+        super().__init__()
+        self.says, self.obeys, self.told = says, obeys, []
+
+    def build(self, model: Path, settings: BuildSettings, told=None, *, step, message) -> bytes:
+        self.told.append(told)
+        if told.constraints not in self.obeys:
+            raise BuildFailed("it failed", self.says)
+        return super().build(model, settings, told, step=step, message=message)
+
+
+FP16 = PrecisionConfig.uniform(Precision.FP16)
+
+
+def built(backend: Backend, network, **more) -> Engine:
+    making = build_engine(backend, network, FP16, {}, BuildSettings(), cache=None, wake=lambda: None, **more)
+    return list(making)[-1]
+
+
+def test_a_build_goes_down_the_rungs_and_says_which(resnet) -> None:
+    backend = Refusing("no implementation for node /fc/Gemm.", ("",))
+    made = built(backend, resnet)
+    assert [rung.name for rung in made.rungs] == ["asked", "named", "prefer", "free"]
+    assert [bool(rung.failed) for rung in made.rungs] == [True, True, True, False]
+    assert [told.constraints for told in backend.told] == ["obey", "obey", "prefer", ""]
+    layers = resnet.group_of("/fc/Gemm").layers
+    asked, named, preferred, free = (told.precisions for told in backend.told)
+    assert asked == preferred and asked.keys() - named.keys() == set(layers) and free == {}
+    assert not backend.told[-1].output_types and backend.told[-1].flags == {Precision.FP16}
+
+
+def test_what_fails_on_every_rung_is_told_with_each_and_strict_tries_one(resnet) -> None:
+    with pytest.raises(BuildFailed, match=r"it failed at /fc/Gemm \(Gemm\)") as raised:
+        built(Refusing("no implementation for node /fc/Gemm."), resnet)
+    assert [rung.name for rung in raised.value.rungs] == ["asked", "named", "prefer", "free"]
+    assert raised.value.cause.count("also failed, with") == 3
+    backend = Refusing("no implementation for node /fc/Gemm.", ("",))
+    with pytest.raises(BuildFailed) as raised:
+        built(backend, resnet, strict=True)
+    assert len(backend.told) == len(raised.value.rungs) == 1 and "also" not in raised.value.cause
+
+
+@pytest.mark.parametrize("fails", [BuildFailed("no memory", "for node /fc/Gemm", refused=False),
+                                   ParseFailed("not taken", "unknown operator", node="/fc/Gemm"),
+                                   InputError("no profile")])
+def test_what_other_precisions_cannot_help_is_tried_once(resnet, fails) -> None:
+    backend = Refusing("")
+    backend.build = lambda *given, **more: backend.told.append(1) or (_ for _ in ()).throw(fails)
+    with pytest.raises(type(fails)):
+        built(backend, resnet)
+    assert len(backend.told) == 1
+
+
+def test_a_strongly_typed_release_raises_the_node_at_which_its_parser_stops(resnet) -> None:
+    backend = Backend()
+    seen = []
+
+    def build(model, settings, told=None, *, step, message) -> bytes:
+        seen.append(told)
+        if len(seen) == 1:
+            raise ParseFailed("not taken", "mixed types", node="/fc/Gemm")
+        return b"engine"
+
+    backend.build = build
+    made = built(backend, resnet)
+    assert made.rungs[-1].raised == {"/fc/Gemm": Precision.FP32} and seen == [None, None]
 
 
 def test_a_timing_cache_in_a_folder_that_cannot_be_searched_is_none(resnet, monkeypatch) -> None:

@@ -186,6 +186,14 @@ def test_auto_takes_tensorrt_where_it_works() -> None:
     assert states["tensorrt"] == [True, "builds and runs engines on Stand-in GPU", ""]
 
 
+def test_auto_and_doctor_say_that_a_builder_does_not_start() -> None:
+    found, notes, named, states = probed("8.6.1", STANDIN_FAULT="wrong driver")
+    assert found is None and len(notes) == 1 and "tensorrt 8.6.1 does not start: " in notes[0]
+    assert "error: 35" in notes[0] and named.startswith("tensorrt 8.6.1 does not start")
+    assert states["tensorrt"][0] is False
+    assert "does not start on Stand-in GPU" in states["tensorrt"][1] and "error: 35" in states["tensorrt"][1]
+
+
 def test_auto_leaves_tensorrt_without_a_gpu_and_says_so() -> None:
     found, notes, named, states = probed("10.16.1", STANDIN_FAULT="no gpu")
     assert found is None and len(notes) == 1 and "TensorRT is installed and not used: no GPU is visible" in notes[0]

@@ -135,6 +135,10 @@ def _data_options(command: Callable) -> Callable:
         click.option("--seed", default=0, show_default=True, type=int),
         click.option("--weak", is_flag=True, help="TensorRT up to 10: precisions layer by layer and implicit "
                      "quantization, for a production that builds so."),
+        click.option("--strict", is_flag=True, help="Build engines as asked or not at all. Without: where TensorRT "
+                     "refuses, layers that it names are let go or raised one step, then precisions are preferred and "
+                     "not obeyed, then none is told (8.6 and --weak; a strongly typed release has the first of these); "
+                     "what was asked and what was made is said."),
         click.option("--judge-at", multiple=True, type=click.Choice(["min", "max"]),
                      help="Judge engines at this shape of the profile too; may be repeated."),
         click.option("--timing-cache", metavar="FILE", help="Read and extend this timing cache. Without: one in the "
@@ -159,7 +163,7 @@ def _options(model: str, whatif_samples: int, arguments: dict[str, Any]):
         whatif_samples, arguments["batch"], arguments["seed"], Precision(arguments["other"]), arguments["calib_cache"],
         arguments["weak"], _names(arguments["tactic_sources"]), arguments["timing_cache"],
         _compute_capability(arguments["compute_capability"]), tuple(arguments["judge_at"]),
-        arguments["optimization_level"])
+        arguments["optimization_level"], arguments["strict"])
 
 
 def _names(text: str | None) -> tuple[str, ...] | None:
@@ -231,7 +235,10 @@ def _run_app(options, config_path: str | None, target: str | None, force: bool, 
 @click.option("--engines", is_flag=True, help="Build each run's engine too, and judge it as built.")
 def compare(model: str, config_path: str | None, force: bool, target: str | None, json_path: str | None,
             markdown_path: str | None, no_layers: bool, engines: bool, **arguments: Any) -> None:
-    """FP16, INT8 and the config against FP32, at the outputs and per layer."""
+    """FP16, INT8 and the config against FP32, at the outputs and per layer.
+
+    An engine that cannot be built is a row with its reason; exit code 1 where some were built, 2 where none was.
+    """
     from trt_tui.core.exporters.markdown import comparison_markdown
     from trt_tui.headless import compare_session
     from trt_tui.report import comparison_table
@@ -253,6 +260,9 @@ def compare(model: str, config_path: str | None, force: bool, target: str | None
         if stopped:
             click.echo("Stopped; what was measured until then is shown. The same command goes on from here.", err=True)
             sys.exit(int(ExitCode.CANCELLED))
+        missing = session.unbuilt()
+        for run, engine in missing.items():
+            click.echo(f"Engine of {run} not built: {engine.failed}", err=True)
         if target is not None:
             run = "config" if config_path else "int8"
             reached = session.target.reached(session.runs[run].verdict)
@@ -262,6 +272,9 @@ def compare(model: str, config_path: str | None, force: bool, target: str | None
             if not reached:
                 click.echo(f"Target not met by {run}: {session.target.shown}", err=True)
                 sys.exit(int(ExitCode.TOLERANCE_NOT_MET))
+        if missing:
+            had = any(record.engine is not None and not record.engine.failed for record in session.runs.values())
+            sys.exit(int(ExitCode.TOLERANCE_NOT_MET if had else ExitCode.BAD_INPUT))
 
 
 @main.command(context_settings=_CONTEXT)
@@ -420,7 +433,10 @@ def _check_place(path: str) -> None:
               help="model.engine: built with TensorRT. typed.onnx: the strongly typed network.")
 def build(model: str, config_path: str | None, force: bool, precision: str | None, quick: bool, output: str,
           **arguments: Any) -> None:
-    """Build a production engine in a config's precisions, or write the network that one is built from."""
+    """Build a production engine in a config's precisions, or write the network that one is built from.
+
+    Exit code 1: the engine could not be built as asked, and what was written is another one (see --strict).
+    """
     from trt_tui.headless import load_config, prepared, write_engine
     from trt_tui.jobs.building import write_typed
     from trt_tui.jobs.engines import QUICK_LEVEL
@@ -448,7 +464,7 @@ def build(model: str, config_path: str | None, force: bool, precision: str | Non
     ready = prepared(network, Prepare(options, config, ranges, shapes=suffix in _ENGINES))
     ranges = ready.ranges
     if suffix in _ENGINES:
-        lines = write_engine(options, config, ranges, Path(output), quick)
+        lines, otherwise = write_engine(options, config, ranges, Path(output), quick)
         if quick:
             lines.append("A quick preview, built with the lowest effort: not for production.")
             options = replace(options, optimization_level=QUICK_LEVEL)
@@ -459,6 +475,10 @@ def build(model: str, config_path: str | None, force: bool, precision: str | Non
     for line in lines:
         click.echo(line, err=True)
     click.echo(str(written))
+    if suffix in _ENGINES and otherwise:
+        click.echo(f"Not the engine of this config: TensorRT refuses it as asked, and built it with {otherwise}",
+                   err=True)
+        sys.exit(int(ExitCode.TOLERANCE_NOT_MET))
 
 
 def _check_one(what: str, config_path: str | None, precision: str | None) -> None:

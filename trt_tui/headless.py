@@ -96,7 +96,7 @@ def compare_session(options: m.Options, config_path: str | None, target: str | N
     """A session in which everything a comparison shows has been measured.
 
     Args:
-        engines: Build each run's engine too, and judge it.
+        engines: Build each run's engine too, and judge it. One that cannot be had is there with its reason.
 
     Raises:
         TrtTuiError: the child process failed or died.
@@ -112,7 +112,12 @@ def compare_session(options: m.Options, config_path: str | None, target: str | N
             drain()
             for config in dict.fromkeys(session.run_configs().values()) if engines else ():
                 session.build(config=config)
-                drain()
+                try:
+                    drain()
+                except TrtTuiError as error:
+                    if isinstance(error, CancelledError) or isinstance(session.error, m.Replaced):
+                        raise
+                    session.without_engine(config, error)
         except KeyboardInterrupt:
             with held():
                 session.stop_job()
@@ -171,8 +176,9 @@ def search_session(options: m.Options, config_path: str | None, force: bool, pre
 
 
 def write_engine(options: m.Options, config: PrecisionConfig, ranges: Mapping[str, float], path: Path,
-                 quick: bool) -> list[str]:
-    """Builds a config's engine in a child process and writes it; returns what to tell the user.
+                 quick: bool) -> tuple[list[str], str]:
+    """Builds a config's engine in a child process and writes it; returns what to tell the user, and how it was built
+    where it could not be as asked.
 
     Raises:
         TrtTuiError: the backend is not available, refuses the network, or failed; or the child process died.
@@ -184,7 +190,7 @@ def write_engine(options: m.Options, config: PrecisionConfig, ranges: Mapping[st
         session.write_engine(config, path, quick)
         before = len(session.log)
         drain()
-        return [line for line in session.log[before:] if not line.startswith("info: ")]
+        return [line for line in session.log[before:] if not line.startswith("info: ")], session.built_otherwise
 
 
 def _drain(session: Session, events: queue.Queue[m.Event], bar: _Bar) -> None:
@@ -211,6 +217,7 @@ def _raised(error: m.Failed | m.Died) -> TrtTuiError:
                            error.next_step)
     raised = TrtTuiError(error.title, error.cause, error.next_step)
     raised.exit_code = error.exit_code
+    raised.rungs = error.rungs
     return raised
 
 

@@ -16,6 +16,7 @@ from trt_tui.core.exporters.markdown import code_cell, markdown_table, search_ma
 from trt_tui.core.hierarchy import build_tree, titles
 from trt_tui.core.network import Network
 from trt_tui.core.precision import PrecisionConfig
+from trt_tui.core.rungs import rung_lines
 from trt_tui.core.search import Outcome, scoped
 from trt_tui.session import Session
 from trt_tui.target import UPPER
@@ -68,7 +69,9 @@ def comparison_table(session: Session) -> str:
             rows.extend(_engine_rows(session, engine_name(run), engines[run]))
     kept = [i for i in range(len(rows[0])) if i == len(rows[0]) - 1 or any(row[i] for row in rows[1:])]
     lines += ["", *table([[row[i] for i in kept] for row in rows], left=2)]
-    lines += _computed_in({engine_name(run): result for run, result in engines.items()})
+    checked = {"FP32 engine": session.check} if session.check is not None else {}
+    lines += _rungs({**checked, **{engine_name(run): result for run, result in engines.items()}})
+    lines += _computed_in({_titled(engine_name(run), result): result for run, result in engines.items()})
     lines += _checks(session, engines)
     for run in _explained(session):
         lines += ["", *_worst(session, run)]
@@ -135,7 +138,16 @@ def _verdict_rows(session: Session, title: str, verdict: Verdict, sign: str = "~
 
 
 def _engine_rows(session: Session, title: str, result: EngineResult, judged: bool = True) -> list[list[str]]:
-    """The rows of an engine, with its latency and size; one that cannot run here has the size alone."""
+    """The rows of an engine, with its latency and size; one that cannot run here has the size alone.
+
+    One that was not built as asked says so, and has the simulation of what was made above it.
+    """
+    if result.failed:
+        return [[title, "not built", *[""] * 8]]
+    title = _titled(title, result)
+    simulated = []
+    if result.simulated is not None:
+        simulated = _verdict_rows(session, f"{title}, simulated", result.simulated)
     if result.verdict is None:
         rows = [[title, "built, cannot run here", *[""] * 8]]
     else:
@@ -144,7 +156,24 @@ def _engine_rows(session: Session, title: str, result: EngineResult, judged: boo
         rows[0][7] = f"{result.latency_ms[0]:.3g}" + (" preview" if result.quick else "")
     if result.bytes is not None:
         rows[0][8] = f"{result.bytes / 1e6:.1f}"
-    return rows
+    return simulated + rows
+
+
+def _titled(title: str, result: EngineResult) -> str:
+    return title if result.as_asked else f"{title}, otherwise"
+
+
+def _rungs(engines: Mapping[str, EngineResult]) -> list[str]:
+    """What was tried for the engines that were not built as asked, or not at all."""
+    lines = []
+    for name, result in engines.items():
+        if result.failed and len(result.rungs) < 2:
+            lines += ["", f"{name}: not built: {result.failed}"]
+        elif not result.as_asked:
+            about = "not built" if result.failed else "NOT of the config asked for"
+            lines += ["", f"{name}: {about}; what was tried:"]
+            lines += [f"  {line}" for line in rung_lines(result.rungs, result.otherwise)]
+    return lines
 
 
 def _computed_in(engines: Mapping[str, EngineResult]) -> list[str]:
@@ -169,7 +198,7 @@ def _checks(session: Session, engines: Mapping[str, EngineResult]) -> list[str]:
     for run, found in session.to_check().items():
         if run not in engines:
             continue  # the config is another run's, which says it
-        gap = gap_db(session.runs[run].verdict, engines[run].verdict)
+        gap = gap_db(engines[run].beside(session.runs[run].verdict), engines[run].verdict)
         worse = f"{gap:.1f} dB worse than simulated" if gap is not None else "not finite where the simulation is"
         lines += ["", f"{engine_name(run)}: {worse}; what to check:", *(f"  {line}" for line in found)]
     return lines
@@ -253,7 +282,7 @@ def search_source(session: Session) -> list[str]:
         return [f"its engine {met if confirmed else 'does NOT meet it'}"]
     if session.builder is None or not session.builder.runs:
         return ["simulated only: no TensorRT runs here to confirm it"]
-    return ["simulated only: no engine of it was judged"]
+    return ["simulated only: no engine of it, built as asked, was judged"]
 
 
 def metric_parts(session: Session) -> list[list[str]]:
@@ -291,7 +320,7 @@ def front(session: Session) -> list[Point]:
     target, points = session.target, []
     for config, known in session.results.items():
         engine = known.engine
-        if engine is None or engine.verdict is None or engine.latency_ms is None or target is None:
+        if engine is None or not engine.as_asked or engine.verdict is None or engine.latency_ms is None or not target:
             continue
         figure = target.figure(engine.verdict)
         if figure is None or engine.quick:

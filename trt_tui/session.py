@@ -17,7 +17,7 @@ from trt_tui.backends.registry import get_backend
 from trt_tui.core import config_file
 from trt_tui.core.agreement import what_to_check
 from trt_tui.core.calibration import METHODS, Calibration, TensorStats
-from trt_tui.core.comparison import EngineResult, GroupErrors, RunRecord, Share, Verdict
+from trt_tui.core.comparison import EngineResult, GroupErrors, RunRecord, Share, Verdict, builder_title, unbuilt
 from trt_tui.core.exporters import production
 from trt_tui.core.exporters.markdown import comparison_markdown
 from trt_tui.core.files import write_atomic
@@ -161,6 +161,7 @@ class Session:
         self.stats: dict[str, dict[str, TensorStats]] = {}
         self.tried: dict[tuple[str, PrecisionConfig], tuple[m.Option, ...]] = {}
         self.built: PrecisionConfig | None = None
+        self.built_otherwise = ""  # how the engine that was written last was built, where not as asked
         self.finding: Finding | None = None
         self.why: dict[str, str] = {}  # of what the search last taken has set, see Finding.why
         self.target: Target | None = None
@@ -465,6 +466,7 @@ class Session:
     def _on_wrote(self, event: m.Wrote) -> None:
         self.notice = f"Wrote {event.path}, {event.bytes / 1e6:.1f} MB."
         self.log.extend(event.lines)
+        self.built_otherwise = event.otherwise
 
     def _on_note(self, event: m.Note) -> None:
         self.log.append(event.text)
@@ -638,6 +640,18 @@ class Session:
         if self.searching and self.builder is not None:
             raise InputError("a search is going on, which builds engines too", "", "x stops it.")
         self._ask(m.Build(config if config is not None else self.config, quick))
+
+    def without_engine(self, config: PrecisionConfig, error: TrtTuiError) -> None:
+        """Puts the reason in the place of an engine that could not be had, for a comparison that goes on without it."""
+        self.error = None
+        builder = self.builder if self.builder is not None else self.backend
+        for run in self._runs_of(config):
+            run.engine = unbuilt(builder_title(builder.name, builder.version), error)
+
+    def unbuilt(self) -> dict[str, EngineResult]:
+        """The engines of a comparison that could not be had, by run; the FP32 check is "fp32"."""
+        engines = {"fp32": self.check, **{run: record.engine for run, record in self.runs.items()}}
+        return {run: engine for run, engine in engines.items() if engine is not None and engine.failed}
 
     def write_engine(self, config: PrecisionConfig, path: Path, quick: bool = False) -> None:
         """Builds a config's engine and writes it to a file, without judging it.

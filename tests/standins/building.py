@@ -29,7 +29,10 @@ def fault(model: onnx.ModelProto | None = None) -> str:
     """What shall go wrong: STANDIN_FAULT, else the network's metadata property ``standin``.
 
     ``no gpu``, ``wrong driver`` (a GPU, and TensorRT does not start), ``segfault``, ``out of memory`` (of the build),
-    ``out of memory at run``, and ``fail: NODE`` (no implementation for the engine layer of that node).
+    ``out of memory at run``, and ``fail: NODE`` (no implementation for the engine layer of that node). Several with
+    ``;`` between: ``no int8: NODE`` (the same where that computes in INT8), ``no order: NODE`` (the same where the node
+    is told a precision that must be obeyed), ``no obeying`` and ``no constraints`` (no engine that names no layer,
+    where precisions must be obeyed, or preferred too).
     """
     properties = {entry.key: entry.value for entry in model.metadata_props} if model is not None else {}
     return os.environ.get("STANDIN_FAULT") or properties.get("standin", "")
@@ -233,9 +236,11 @@ class Builder:
             if wanted == "out of memory":
                 raise _Stopped("Error Code 2: OutOfMemory (Requested amount of GPU memory (17179869184 bytes) could "
                                "not be allocated. There may not be enough free memory for allocation to succeed.)")
-            if wanted.startswith("fail:") and wanted[5:].strip() in layer["nodes"]:
+            if any(told.refuses(kind, layer) for kind in wanted.split(";")):
                 raise _Stopped("Error Code 10: Internal Error (Could not find any implementation for node "
                                f"{layer['name']}.)")
+            if wanted in told.unnamed:
+                raise _Stopped("Error Code 2: Internal Error (Assertion engine failed. )")
 
         def from_another_thread() -> None:
             failed: list[Exception] = []
@@ -317,6 +322,21 @@ class _Told:
         self.dequantized = {name for node in network._model.graph.node if node.op_type == "DequantizeLinear"
                             for name in node.output}
         self.profiles = config._profiles
+
+    @property
+    def unnamed(self) -> tuple[str, ...]:
+        """The faults that these flags bring about without a layer's name."""
+        if "OBEY_PRECISION_CONSTRAINTS" in self.flags:
+            return ("no obeying", "no constraints")
+        return ("no constraints",) if "PREFER_PRECISION_CONSTRAINTS" in self.flags else ()
+
+    def refuses(self, fault: str, layer: dict) -> bool:
+        """Whether a fault is of one engine layer."""
+        kind, _, node = fault.strip().partition(": ")
+        if node not in layer["nodes"]:
+            return False
+        ordered = "OBEY_PRECISION_CONSTRAINTS" in self.flags and node in self.set
+        return kind == "fail" or kind == "no int8" and layer["precision"] == "Int8" or kind == "no order" and ordered
 
     def check(self) -> None:
         network, release = self.network, self.network._release

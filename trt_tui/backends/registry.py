@@ -103,7 +103,7 @@ def _onnxruntime(provider: str) -> State:
 
 
 def _engines(name: str) -> State:
-    """What building with TensorRT comes to here, without starting it."""
+    """What building with TensorRT comes to here: its builder is started, and nothing built."""
     from trt_tui.backends import tensorrt
     from trt_tui.backends.cuda import first_device
 
@@ -119,6 +119,8 @@ def _engines(name: str) -> State:
         return State(name, False, trt.__version__, "Polygraphy is not installed", remedy)
     try:
         device = first_device()
+        if why := tensorrt.not_starting(trt):
+            return State(name, False, trt.__version__, f"does not start on {device.name}: {' '.join(why.split())}")
         return State(name, True, trt.__version__, f"builds and runs engines on {device.name}")
     except BackendUnavailableError as error:
         why = f"{error.title} ({error.cause})"

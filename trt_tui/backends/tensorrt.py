@@ -24,7 +24,16 @@ from trt_tui.backends.cuda import Device, first_device
 from trt_tui.core.files import write_atomic
 from trt_tui.core.lowering.weak import tell
 from trt_tui.core.precision import Precision
-from trt_tui.core.runner import TIMINGS_REFUSED, BuildSettings, BuildStep, Capabilities, TensorInfo, Told
+from trt_tui.core.runner import (
+    TIMINGS_REFUSED,
+    BuildFailed,
+    BuildSettings,
+    BuildStep,
+    Capabilities,
+    ParseFailed,
+    TensorInfo,
+    Told,
+)
 from trt_tui.errors import BackendUnavailableError, CancelledError, InputError, TrtTuiError
 from trt_tui.files import read_bytes
 
@@ -57,6 +66,17 @@ _VERSION = re.compile(r"version tag|serialization|different TensorRT version|inc
 
 _FREE = "Free the GPU, or use another one."
 _COMPARE = "Its CUDA release may need a newer driver: compare it with nvidia-smi."
+
+
+def not_starting(trt) -> str:
+    """Why the builder of a TensorRT package does not start on this machine, "" where it does."""
+    log = _Log.installed()
+    with log.collecting(None) as said:
+        try:
+            trt.Builder(log.for_tensorrt(trt))
+        except Exception as error:  # bindings raise a TypeError where the library returns nothing
+            return _errors(said) or str(error)
+    return ""
 
 
 def module_for(name: str):
@@ -105,6 +125,9 @@ class TensorRTBackend:
         except BackendUnavailableError:
             if not for_others:
                 raise
+        if why := not_starting(trt):
+            raise BackendUnavailableError(f"{name} {self.version} does not start", why,
+                                          _FREE if _MEMORY.search(why) else _COMPARE)
         offered = _offered(trt) if for_others else ()
         runs = self._device is not None and (not offered or self._device.compute_capability in offered)
         strong = hasattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED")
@@ -263,7 +286,8 @@ class TensorRTBackend:
             flags = told.flags if told is not None else frozenset()
             create = loaders.CreateConfig(
                 tf32=settings.tf32, fp16=Precision.FP16 in flags, int8=Precision.INT8 in flags,
-                bf16=Precision.BF16 in flags, precision_constraints="obey" if flags else None, **common)
+                bf16=Precision.BF16 in flags, precision_constraints=told.constraints or None if flags else None,
+                **common)
 
         def set_tf32(builder, network, config) -> None:
             change = config.set_flag if settings.tf32 else config.clear_flag
@@ -484,8 +508,8 @@ class _Log(logging.Handler):
         return cls._one
 
     def for_tensorrt(self, trt):
-        """The logger that TensorRT is given; always the same one."""
-        if self._native is None:
+        """The logger that a TensorRT package is given; always the same one, since the library may hold on to it."""
+        if trt.__name__ not in self._native:
             log = self
 
             class Logger(trt.ILogger):
@@ -498,13 +522,13 @@ class _Log(logging.Handler):
                     else:
                         log.take(_LEVELS.get(severity.name, "info"), message)
 
-            self._native = Logger()
-        return self._native
+            self._native[trt.__name__] = Logger()
+        return self._native[trt.__name__]
 
     def __init__(self) -> None:
         super().__init__(1)
         self.details: deque[str] = deque(maxlen=_DETAILS)
-        self._native = None
+        self._native: dict[str, object] = {}
         self._collectors: list[tuple[list[tuple[str, str]], Message | None]] = []
 
     @contextlib.contextmanager
@@ -545,42 +569,30 @@ def _build_error(log: Sequence[tuple[str, str]], details: Sequence[str], error: 
     if _MEMORY.search(cause):
         return BuildFailed("the build ran out of device memory", cause,
                            "Free the GPU, use a smaller batch (--shapes), or build with a lower optimization level.",
-                           tuple(details))
+                           tuple(details), refused=False)
     return BuildFailed("TensorRT could not build the engine", cause,
                        "Give the layer another precision, or build with --optimization-level 0; the log has every "
                        "message.",
                        tuple(details))
 
 
-class BuildFailed(TrtTuiError):
-    """A build failed.
-
-    Attributes:
-        details: The last of the builder's most detailed messages.
-    """
-
-    def __init__(self, title: str, cause: str = "", next_step: str = "", details: tuple[str, ...] = ()) -> None:
-        super().__init__(title, cause, next_step)
-        self.details = details
-
-
-def _parse_error(name: str, version: str, errors: Sequence, model: Path) -> InputError:
+def _parse_error(name: str, version: str, errors: Sequence, model: Path) -> ParseFailed:
     """The parser's first error: what it says, and the node."""
     if not errors:
-        return InputError(f"{name} {version} cannot read {model.name}", "its parser gives no reason",
-                          "Check the file with onnx.checker.")
+        return ParseFailed(f"{name} {version} cannot read {model.name}", "its parser gives no reason",
+                           "Check the file with onnx.checker.")
     error = errors[0]
     node_name, operator = _called(error, "node_name"), _called(error, "node_operator")
     if not node_name:
         node_name, operator = _node_at(model, error.node()) or ("", "")
     description = " ".join((_called(error, "desc") or str(error)).split())
     if not node_name:
-        return InputError(f"{name} {version} does not take this network", description,
-                          "Check the file with onnx.checker, or export it with another opset.")
+        return ParseFailed(f"{name} {version} does not take this network", description,
+                           "Check the file with onnx.checker, or export it with another opset.")
     where = f" at node {node_name}" + (f" ({operator})" if operator else "")
-    return InputError(f"{name} {version} does not take this network{where}", description,
-                      "Replace the node, export the network with another opset, or give its layer FP32 if it has "
-                      "another precision; an operator that TensorRT does not know needs a plugin.")
+    return ParseFailed(f"{name} {version} does not take this network{where}", description,
+                       "Replace the node, export the network with another opset, or give its layer FP32 if it has "
+                       "another precision; an operator that TensorRT does not know needs a plugin.", node_name)
 
 
 def _node_at(model: Path, index: int) -> tuple[str, str] | None:

@@ -8,7 +8,8 @@ from trt_tui.core.comparison import EngineResult, Verdict
 from trt_tui.core.engine import QDQ, Made
 from trt_tui.core.lowering.rules import EXACT
 from trt_tui.core.network import Group, Network, Outline
-from trt_tui.core.precision import PrecisionConfig
+from trt_tui.core.precision import Precision, PrecisionConfig
+from trt_tui.core.rungs import ASKED, Rung
 
 GAP_DB = 3.0
 """An engine whose output error is this much worse than the simulated one does something that is not simulated."""
@@ -62,9 +63,31 @@ def differs(group: Group, config: PrecisionConfig, made: Mapping[str, Made]) -> 
     return found is not None and found.precision is not None and found.precision is not config.precision_of(group)
 
 
+def made_otherwise(network: Network, config: PrecisionConfig, rung: Rung, made: Mapping[str, Made]
+                   ) -> dict[str, Precision]:
+    """The groups that an engine which was not built as asked runs in another precision, with that one.
+
+    Args:
+        config: What was asked for.
+        made: What the engine tells; where it tells nothing a group counts as what the rung asked of it.
+    """
+    if rung.name == ASKED:
+        return {}
+    built = rung.config(network, config)
+    found = {}
+    for group in network.groups:
+        precision = built.precision_of(group)
+        if differs(group, built, made) and made[group.name].precision in group.allowed:
+            precision = made[group.name].precision
+        if precision is not config.precision_of(group):
+            found[group.name] = precision
+    return found
+
+
 def what_to_check(network: Network | Outline, config: PrecisionConfig, simulated: Verdict | None, result: EngineResult,
                   check: EngineResult | None = None) -> list[str]:
     """What to look at where an engine is worse than simulated by more than `GAP_DB`; empty where it is not."""
+    simulated = result.beside(simulated)
     gap = gap_db(simulated, result.verdict)
     broken = result.verdict is not None and result.verdict.bad > 0 and simulated is not None and not simulated.bad
     if not broken and (gap is None or gap <= GAP_DB):

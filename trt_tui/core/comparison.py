@@ -10,6 +10,8 @@ from dataclasses import dataclass, field
 
 from trt_tui.core.engine import EngineReport, Made
 from trt_tui.core.precision import Precision
+from trt_tui.core.rungs import ASKED, Rung
+from trt_tui.errors import TrtTuiError
 
 
 @dataclass(frozen=True)
@@ -152,6 +154,11 @@ class EngineResult:
         origin: "cold", "timing cache" or "engine cache": what the build could start from.
         quick: Built with the lowest effort, as a preview: neither its latency nor its size is that of production.
         shapes: Verdicts at other shapes of the profile ("min", "max"), where they were asked for.
+        rungs: What was tried, the last one being that on which it was built; see `trt_tui.core.rungs`.
+        otherwise: Where it was not built as asked: the groups that it runs in another precision than asked, with that
+            one, as far as the backend tells.
+        simulated: Where it was not built as asked: the simulation of what was made.
+        failed: Why it could not be built, "" where it was.
     """
 
     verdict: Verdict | None
@@ -167,6 +174,38 @@ class EngineResult:
     origin: str = ""
     quick: bool = False
     shapes: Mapping[str, Verdict] = field(default_factory=dict)
+    rungs: tuple[Rung, ...] = ()
+    otherwise: Mapping[str, Precision] = field(default_factory=dict)
+    simulated: Verdict | None = None
+    failed: str = ""
+
+    @property
+    def as_asked(self) -> bool:
+        """Whether it is an engine of the config that was asked for: what follows from its figures holds for that."""
+        return not self.failed and (not self.rungs or self.rungs[-1].name == ASKED)
+
+    def beside(self, asked: Verdict | None) -> Verdict | None:
+        """The simulation to hold its figures against: of what was made, which is what was asked unless it says so."""
+        return asked if self.as_asked else self.simulated
+
+
+_TITLES = {"tensorrt": "TensorRT", "tensorrt-rtx": "TensorRT-RTX", "onnxruntime": "ONNX Runtime"}
+
+
+def builder_title(name: str, version: str) -> str:
+    """What a backend that builds is called in reports: ``TensorRT 8.6.1``."""
+    return f"{_TITLES.get(name, name)} {version}"
+
+
+def unbuilt(builder: str, error: TrtTuiError) -> EngineResult:
+    """What stands in the place of an engine that could not be had: the reason.
+
+    Args:
+        builder: Its title.
+    """
+    rungs = getattr(error, "rungs", ())
+    cause = rungs[0].failed if rungs else error.cause
+    return EngineResult(None, builder, failed=": ".join(filter(None, (error.title, cause))), rungs=rungs)
 
 
 @dataclass

@@ -22,10 +22,10 @@ COMPUTE, REFORMAT, QDQ, IDLE = "compute", "reformat", "qdq", "idle"
 """Kinds of engine layers: those that compute, that change a layout or type, that are Q/DQ on its own, and idle ones."""
 
 _METADATA = re.compile(r"\[ONNX Layer: (.*?)\](?=[\x1e\x1f]|$|\s*\[|;)")
-_REGION = re.compile(r"\{ForeignNode\[(.*?)\]\}")
+REGION = re.compile(r"\{ForeignNode\[(.*?)\]\}")
 _SEPARATORS = re.compile(r" \+ | \|\| |, ")
 _COPIES = re.compile(r"(_clone_\d+|_myl\d+_\d+|_copy_output|_copy_input|:\d+)+$")
-_ADDED = re.compile(r"__(?:(?:fp16|bf16|fp32)__)?(?:q|dq|fp16|bf16|fp32|clamped|output)(?:_\d+)?$")
+ADDED = re.compile(r"__(?:(?:fp16|bf16|fp32)__)?(?:q|dq|fp16|bf16|fp32|clamped|output)(?:_\d+)?$")
 _QUANTIZING = re.compile(r"__d?q(?:_\d+)?$")
 _LIGHT = ("scale", "pointwise", "pointwisev2", "cast", "kgen")
 """Types of engine layers that Q, DQ and Casts become where they are on their own."""
@@ -157,7 +157,7 @@ def read_inspector(text: str, network: Network | Outline) -> EngineReport:
     Raises:
         InputError: it is no such JSON, or the engine was built without detailed profiling verbosity.
     """
-    names = _Names(network)
+    names = Names(network)
     try:
         layers = json.loads(text, strict=False)["Layers"]  # 8.6 leaves the separators of its metadata unescaped
         if layers and not any(isinstance(layer, dict) for layer in layers):
@@ -173,7 +173,7 @@ def read_inspector(text: str, network: Network | Outline) -> EngineReport:
         for layer in read))
 
 
-def _layer(entry: Mapping[str, Any], names: _Names) -> EngineLayer:
+def _layer(entry: Mapping[str, Any], names: Names) -> EngineLayer:
     name, kind = entry.get("Name", ""), entry.get("LayerType", "")
     inputs = [_type(tensor) for tensor in entry.get("Inputs", ())]
     outputs = [_type(tensor) for tensor in entry.get("Outputs", ())]
@@ -226,7 +226,7 @@ def _word(text: str) -> Precision | None:
     return next((precision for pattern, precision in _TYPES if pattern.search(text)), None)
 
 
-class _Names:
+class Names:
     """Finds a network's layers in the names and metadata of engine layers."""
 
     def __init__(self, network: Network | Outline) -> None:
@@ -243,31 +243,31 @@ class _Names:
     def read(self, name: str, metadata: str) -> tuple[tuple[str, ...], bool, bool]:
         """The layers named, whether a Q or DQ of the lowering is named, and whether any node of the lowering is."""
         tokens = _METADATA.findall(metadata) or [
-            token for part in _SEPARATORS.split(_REGION.sub("", name)) for token in self._unwrapped(part)]
+            token for part in _SEPARATORS.split(REGION.sub("", name)) for token in self._unwrapped(part)]
         known = [self._known(token) for token in tokens]
         others = [token for token, layer in zip(tokens, known, strict=True) if layer is None]
         return (tuple(dict.fromkeys(layer for layer in known if layer is not None)),
-                any(_QUANTIZING.search(token) for token in others), any(_ADDED.search(token) for token in others))
+                any(_QUANTIZING.search(token) for token in others), any(ADDED.search(token) for token in others))
 
     def region(self, name: str, named: set[str]) -> tuple[str, ...]:
         """The layers from the first to the last one of a region's name that no other engine layer names.
 
         An end that is no layer (a constant that TensorRT made, say) leaves that side open.
         """
-        match = _REGION.search(name)
+        match = REGION.search(name)
         if match is None:
             return ()
         first, _, last = match[1].partition("...")
-        start, end = self._place(first), self._place(last or first)
+        start, end = self.place(first), self.place(last or first)
         start, end = 0 if start is None else start, len(self.order) - 1 if end is None else end
         return tuple(layer for layer in self.order[min(start, end):max(start, end) + 1] if layer not in named)
 
-    def _place(self, name: str) -> int | None:
+    def place(self, name: str) -> int | None:
         known = self._known(name)
         if known is not None:
             return self.index[known]
         tensor = name
-        while (shorter := _ADDED.sub("", tensor)) != tensor:
+        while (shorter := ADDED.sub("", tensor)) != tensor:
             tensor = shorter
         return self.producer.get(tensor, self.first_use.get(tensor))
 

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from trt_tui.core.comparison import EngineResult, Errors, OutputErrors, RunRecord, Verdict
 from trt_tui.core.network import Network, Outline
+from trt_tui.core.rungs import Rung
 
 FORMAT = "trt-tui/comparison"
 VERSION = 1
@@ -76,6 +77,16 @@ def engine_record(engine: EngineResult) -> dict[str, Any]:
         record["build_s"] = engine.build_s
     if engine.origin:
         record["built_from"] = engine.origin
+    if engine.rungs:
+        record["rungs"] = [rung_record(rung) for rung in engine.rungs]
+    if not engine.as_asked:
+        record["as_asked"] = False
+    if not engine.as_asked and not engine.failed:
+        record["made_otherwise"] = {name: precision.value for name, precision in engine.otherwise.items()}
+    if engine.simulated is not None:
+        record["made_simulated"] = verdict_record(engine.simulated)
+    if engine.failed:
+        record["failed"] = engine.failed
     if engine.quick:
         record["quick"] = True
     if engine.report is not None:
@@ -90,6 +101,18 @@ def engine_record(engine: EngineResult) -> dict[str, Any]:
         record.setdefault("at_shapes", {})[name] = verdict_record(verdict)
     if engine.note:
         record["note"] = engine.note
+    return record
+
+
+def rung_record(rung: Rung) -> dict[str, Any]:
+    """One try at a build: what was told otherwise than asked, and why it failed."""
+    record: dict[str, Any] = {"rung": rung.name, "said": rung.said}
+    if rung.raised:
+        record["raised"] = {name: precision.value for name, precision in rung.raised.items()}
+    if rung.let_go:
+        record["let_go"] = list(rung.let_go)
+    if rung.failed:
+        record["failed"] = rung.failed
     return record
 
 

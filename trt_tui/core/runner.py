@@ -7,8 +7,8 @@ imports a backend.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -16,6 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from trt_tui.core.precision import Precision
+from trt_tui.errors import InputError, TrtTuiError
 
 Dimension = int | str | None
 """One dimension of a shape: a size, a symbolic name, or unknown."""
@@ -133,12 +134,48 @@ class Told:
         output_types: Precision to store outputs in, by layer name.
         ranges: Dynamic range (amax, in the tensor's own units) by tensor name; none for explicit quantization.
         flags: Precisions that any layer may use.
+        constraints: "obey" fails a build that cannot honour what is told, "prefer" lets it go on, "" binds it to
+            nothing.
     """
 
     precisions: Mapping[str, Precision]
     output_types: Mapping[str, Precision]
     ranges: Mapping[str, float]
     flags: frozenset[Precision]
+    constraints: str = field(default="obey", kw_only=True)
+
+    def without(self, layers: Iterable[str]) -> Told:
+        """The same with some layers told no precision."""
+        gone = frozenset(layers)
+        return replace(self, precisions={name: one for name, one in self.precisions.items() if name not in gone},
+                       output_types={name: one for name, one in self.output_types.items() if name not in gone})
+
+
+class BuildFailed(TrtTuiError):
+    """A build failed.
+
+    Attributes:
+        details: The last of the builder's most detailed messages.
+        refused: The builder found nothing that honours the precisions; else it lacked memory, say.
+    """
+
+    def __init__(self, title: str, cause: str = "", next_step: str = "", details: tuple[str, ...] = (),
+                 refused: bool = True) -> None:
+        super().__init__(title, cause, next_step)
+        self.details = details
+        self.refused = refused
+
+
+class ParseFailed(InputError):
+    """The builder's parser refused the network.
+
+    Attributes:
+        node: The node that it stopped at, "" where it names none.
+    """
+
+    def __init__(self, title: str, cause: str = "", next_step: str = "", node: str = "") -> None:
+        super().__init__(title, cause, next_step)
+        self.node = node
 
 
 TIMINGS_REFUSED = re.compile(r"timing cache will not be used|(fail\w*|unable) to deserialize timing cache", re.I)
@@ -184,9 +221,10 @@ class EngineBackend(Protocol):
             message: Called with level and text of what the builder prints.
 
         Raises:
-            InputError: the file is refused; names the node.
+            ParseFailed: the file is refused; names the node.
+            InputError: the settings cannot be used.
             CancelledError: ``step`` returned False.
-            TrtTuiError: the build failed.
+            BuildFailed: the build failed.
         """
 
     def load_engine(self, data: bytes) -> EngineRunner:

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import onnx_ir as ir
 
 from trt_tui.backends.cuda import first_device
+from trt_tui.core.agreement import made_otherwise
 from trt_tui.core.analysis import Analysis
-from trt_tui.core.comparison import EngineResult, Verdict
+from trt_tui.core.comparison import EngineResult, Verdict, builder_title
 from trt_tui.core.engine import EngineReport, read_inspector
 from trt_tui.core.exporters.onnx import export_typed
 from trt_tui.core.judge import Judged
 from trt_tui.core.lowering.typed import lower_typed
 from trt_tui.core.network import Network
 from trt_tui.core.precision import Precision, PrecisionConfig
+from trt_tui.core.rungs import REASON
 from trt_tui.core.runner import BuildSettings, EngineBackend, EngineRunner, Runner
 from trt_tui.core.samples import Samples
 from trt_tui.errors import InputError, TrtTuiError
@@ -40,11 +42,13 @@ class Plan:
     Attributes:
         settings: All of a build but its precisions.
         weak: Precisions layer by layer and implicit quantization.
+        strict: Build as asked or not at all, in place of going down the rungs of `trt_tui.core.rungs`.
         others: Samples of other shapes to judge at too, by what they are called ("min", "max").
     """
 
     settings: BuildSettings = field(default_factory=BuildSettings)
     weak: bool = False
+    strict: bool = False
     others: Mapping[str, Analysis] = field(default_factory=dict)
 
 
@@ -100,13 +104,15 @@ def build_and_judge(
         settings = replace(settings, optimization_level=QUICK_LEVEL)
     settings = replace(settings, profile={**profile_of(network, samples, feeds), **settings.profile})
     engine = None
-    for made in build_engine(backend, network, config, ranges, settings, cache=cache, wake=wake, weak=plan.weak):
+    for made in build_engine(backend, network, config, ranges, settings, cache=cache, wake=wake, weak=plan.weak,
+                             strict=plan.strict):
         if isinstance(made, Engine):
             engine = made
         else:
             yield made
-    result = EngineResult(None, f"{_TITLES[backend.name]} {backend.version}", None, len(engine.data), engine.seconds,
-                          "; ".join(engine.notes), backend.device, origin=engine.origin, quick=quick)
+    result = EngineResult(None, builder_title(backend.name, backend.version), None, len(engine.data), engine.seconds,
+                          "; ".join(engine.notes), backend.device, origin=engine.origin, quick=quick,
+                          rungs=engine.rungs, otherwise=made_otherwise(network, config, engine.rungs[-1], {}))
     if not runs_here(backend, settings):
         target = settings.compute_capability
         where = f" for compute capability {target[0]}.{target[1]}" if target else ""
@@ -124,11 +130,29 @@ def build_and_judge(
         yield Step("timing the layers")
         report, missing = _report(runner, network, feed)
         note = "; ".join(filter(None, (f"batch {samples.rows(feeds[0])}", result.note, missing)))
-        yield replace(result, verdict=verdict, latency_ms=times, device_memory=runner.device_memory, note=note,
-                      report=report, made=report.made(network) if report is not None else {}, shapes=shapes)
+        made = report.made(network) if report is not None else {}
+        result = replace(result, verdict=verdict, latency_ms=times, device_memory=runner.device_memory, note=note,
+                         report=report, made=made, shapes=shapes,
+                         otherwise=made_otherwise(network, config, engine.rungs[-1], made))
+    if not result.as_asked:
+        simulated = yield from _simulated(analysis, config, result.otherwise, ranges, feeds)
+        result = replace(result, simulated=simulated)
+    yield result
 
 
-_TITLES = {"tensorrt": "TensorRT", "tensorrt-rtx": "TensorRT-RTX"}
+def _simulated(analysis: Analysis, config: PrecisionConfig, otherwise: Mapping[str, Precision],
+               ranges: Mapping[str, float], feeds: Sequence[int]) -> Generator[Step, None, Verdict | None]:
+    """Returns the verdict of what was made in place of a config; None where the simulation does not offer it."""
+    for name, precision in otherwise.items():
+        config = config.with_groups([analysis.network.group(name)], precision, REASON)
+    verdict: Verdict | None = None
+    try:
+        for partial in analysis.verdict(config, ranges, feeds):
+            verdict = partial.value
+            yield Step("simulating what was made", partial.done, len(feeds))
+    except InputError:
+        return None
+    return verdict
 
 
 def runs_here(backend: EngineBackend, settings: BuildSettings) -> bool:

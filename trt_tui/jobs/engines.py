@@ -7,7 +7,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,7 +18,16 @@ from trt_tui.core.lowering.typed import lower_typed
 from trt_tui.core.lowering.weak import lower_weak
 from trt_tui.core.network import Layer, Network
 from trt_tui.core.precision import Precision, PrecisionConfig
-from trt_tui.core.runner import TIMINGS_REFUSED, BuildSettings, Capabilities, EngineBackend, Told
+from trt_tui.core.rungs import FREE, PREFER, Ladder, Rung
+from trt_tui.core.runner import (
+    TIMINGS_REFUSED,
+    BuildFailed,
+    BuildSettings,
+    Capabilities,
+    EngineBackend,
+    ParseFailed,
+    Told,
+)
 from trt_tui.core.scratch import scratch_folder
 from trt_tui.errors import InputError, TrtTuiError
 from trt_tui.jobs.cache import EngineCache
@@ -62,12 +71,14 @@ class Engine:
         seconds: Of the build; 0 where it came from the cache.
         origin: "cold", "timing cache" or "engine cache".
         notes: What the lowering says.
+        rungs: What was tried, the last of which it was built on; one where it was built as asked.
     """
 
     data: bytes
     seconds: float
     origin: str
     notes: tuple[str, ...] = ()
+    rungs: tuple[Rung, ...] = (Rung(),)
 
 
 @dataclass(frozen=True)
@@ -108,28 +119,54 @@ def lower_for(network: Network, config: PrecisionConfig, ranges: Mapping[str, fl
 def build_engine(
     backend: EngineBackend, network: Network, config: PrecisionConfig, ranges: Mapping[str, float],
     settings: BuildSettings, *, cache: EngineCache | None, wake: Callable[[], None], weak: bool = False,
+    strict: bool = False,
 ) -> Iterator[Step | Said | Wait | Engine]:
     """Builds a config's engine, or takes it from the cache; yields the `Engine` last.
 
-    The build runs in a thread. When the generator is closed, the builder is asked to stop and waited for.
+    Where the builder refuses what is asked, it goes down the rungs of `trt_tui.core.rungs`. The build runs in a thread.
+    When the generator is closed, the builder is asked to stop and waited for.
 
     Args:
         cache: Where engines and timing caches lie; None builds anew and keeps nothing.
         wake: Called from the thread when there is something to yield.
+        strict: Build as asked or not at all.
 
     Raises:
         InputError: the release cannot honour the config, or refuses the network.
-        TrtTuiError: the build failed.
+        TrtTuiError: the build failed on every rung; its cause tells of each, its ``rungs`` hold them.
     """
-    yield Step("lowering")
-    lowered = lower_for(network, config, ranges, backend.capabilities, f"{backend.name} {backend.version}", weak)
+    rung, tried, ladder = Rung(), [], None
+    first: TrtTuiError | None = None
+    while True:
+        yield Step("lowering")
+        lowered = lower_for(network, rung.config(network, config), ranges, backend.capabilities,
+                            f"{backend.name} {backend.version}", weak)
+        ladder = ladder or _ladder(network, config, lowered.told)
+        lowered = replace(lowered, told=_loosened(lowered.told, rung, network))
+        try:
+            engine = yield from _built(backend, network, lowered, settings, cache, wake)
+        except (BuildFailed, ParseFailed) as error:
+            tried.append(replace(rung, failed=error.cause or error.title))
+            first = first or error
+            following = None if strict or not _refused(error, lowered.told) else ladder.below(rung, _names(error))
+            if following is None:
+                raise _failed(first, tried, network) from None
+            rung = following
+            yield Said("warning", f"the build failed ({error.cause or error.title}); now with {rung.said}")
+        else:
+            yield replace(engine, rungs=(*tried, rung))
+            return
+
+
+def _built(backend: EngineBackend, network: Network, lowered: Lowered, settings: BuildSettings,
+           cache: EngineCache | None, wake: Callable[[], None]) -> Generator[Step | Said | Wait, None, Engine]:
+    """Builds once, or takes the engine from the cache; returns it."""
     with scratch_folder() as folder:
         written = export_typed(lowered.model, network, folder / "network.onnx")
         key = _engine_key(backend, (written.path, *written.data), lowered.told, settings)
         known = cache.read(key) if cache is not None else None
         if known is not None:
-            yield Engine(known, 0.0, "engine cache", lowered.notes)
-            return
+            return Engine(known, 0.0, "engine cache", lowered.notes)
         if cache is not None and settings.timing_cache is None:
             settings = _with_timing_cache(settings, backend, network, lowered.told, cache)
         warm = settings.timing_cache is not None and os.path.isfile(settings.timing_cache)
@@ -144,12 +181,47 @@ def build_engine(
             build.join()
         yield from build.taken()
         if build.error is not None:
-            raise _with_node(build.error, network)
+            raise build.error
         if cache is not None:
             cache.write(key, build.data)
             cache.trim()
         origin = "timing cache" if warm and not build.refused else "cold"
-        yield Engine(build.data, build.seconds, origin, lowered.notes)
+        return Engine(build.data, build.seconds, origin, lowered.notes)
+
+
+def _refused(error: TrtTuiError, told: Told | None) -> bool:
+    """Whether other precisions may help. What the parser of a release that is told them refuses is the network."""
+    return error.refused if isinstance(error, BuildFailed) else told is None and bool(error.node)
+
+
+def _names(error: TrtTuiError) -> str:
+    """The part of an error that names layers."""
+    return error.node if isinstance(error, ParseFailed) else error.cause
+
+
+def _ladder(network: Network, config: PrecisionConfig, told: Told | None) -> Ladder:
+    """The rungs of a config, by what is told of it as asked."""
+    some = told is not None and bool(told.flags)
+    return Ladder(network, config, some, some and bool(told.precisions or told.output_types))
+
+
+def _loosened(told: Told | None, rung: Rung, network: Network) -> Told | None:
+    """What a rung tells of what would be told as asked."""
+    if told is None:
+        return None
+    told = told.without(layer for name in rung.let_go for layer in network.group(name).layers)
+    if rung.name == FREE:
+        return replace(told, precisions={}, output_types={}, constraints="")
+    return replace(told, constraints="prefer") if rung.name == PREFER else told
+
+
+def _failed(error: TrtTuiError, tried: Sequence[Rung], network: Network) -> Exception:
+    """The first error with the node that it names, and with what else was tried."""
+    named = _with_node(error, network)
+    lines = [error.cause, *(f"also failed, with {rung.said}: {rung.failed}" for rung in tried[1:])]
+    error.cause = "\n".join(filter(None, lines))
+    error.rungs = tuple(tried)
+    return named
 
 
 class _Build(threading.Thread):
@@ -237,7 +309,7 @@ def _told_key(told: Told | None) -> tuple | None:
         return None
     more = [sorted(getattr(told, name, {}).items()) for name in ("inner", "constants")]
     return (sorted(told.precisions.items()), sorted(told.output_types.items()), sorted(told.ranges.items()),
-            sorted(told.flags), *more)
+            sorted(told.flags), told.constraints, *more)
 
 
 def _stamp(backend: EngineBackend) -> tuple:

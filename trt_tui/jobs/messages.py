@@ -15,6 +15,7 @@ from trt_tui.core.inputs import Inputs
 from trt_tui.core.judge import Judged
 from trt_tui.core.network import Outline
 from trt_tui.core.precision import Precision, PrecisionConfig
+from trt_tui.core.rungs import Rung
 from trt_tui.core.samples import ShapeRange
 from trt_tui.core.search import Evaluation, Result
 
@@ -43,6 +44,7 @@ class Options:
     compute_capability: tuple[int, int] | None = None
     judge_at: tuple[str, ...] = ()
     optimization_level: int | None = None
+    strict: bool = False
 
 
 @dataclass(frozen=True)
@@ -442,13 +444,19 @@ class Cancelled(Event):
 
 @dataclass(frozen=True)
 class Failed(Event):
-    """The job ended with an error the user can act on; ``detail`` is a traceback for the log where it was a bug."""
+    """The job ended with an error the user can act on.
+
+    Attributes:
+        detail: A traceback for the log where it was a bug.
+        rungs: What was tried, where it was a build that the builder refused.
+    """
 
     title: str
     cause: str = ""
     next_step: str = ""
     exit_code: int = 2
     detail: str = ""
+    rungs: tuple[Rung, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -481,11 +489,16 @@ class Prepared(Event):
 
 @dataclass(frozen=True)
 class Wrote(Event):
-    """An engine file was written, in so many bytes; ``lines`` say what to know about it."""
+    """An engine file was written, in so many bytes; ``lines`` say what to know about it.
+
+    Attributes:
+        otherwise: How it was built where it could not be as asked, "" where it was.
+    """
 
     path: str
     bytes: int
     lines: tuple[str, ...] = ()
+    otherwise: str = ""
 
 
 @dataclass(frozen=True)

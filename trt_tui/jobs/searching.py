@@ -16,6 +16,7 @@ from trt_tui.core.analysis import Impact
 from trt_tui.core.comparison import EngineResult, Verdict
 from trt_tui.core.network import Group, Network
 from trt_tui.core.precision import Precision, PrecisionConfig
+from trt_tui.core.rungs import made_words
 from trt_tui.core.scratch import scratch_folder
 from trt_tui.core.search import Evaluation, Judgement, Search, Space, with_sticky
 from trt_tui.core.search.ranges import LEAST_GAIN
@@ -147,7 +148,7 @@ class SearchJob:
             self.builds += 1
         self.bench.report(self, True)  # what is known so far, should the build end the child process
         engine = yield from self.bench.build(config)
-        if engine.latency_ms is not None:
+        if engine.latency_ms is not None and engine.as_asked:
             self.measured[_without_ranges(config)] = engine.latency_ms[0]
         return engine
 
@@ -156,6 +157,10 @@ class SearchJob:
         every = self.space.config(self.space.candidates)
         low = yield from self._engine(self.space.start)
         high = yield from self._engine(every)
+        for name, end in (("the start", low), ("all raised", high)):
+            if not end.as_asked:
+                self.remarks.append(f"latencies are estimated from an engine of {name} that is not as asked: "
+                                    f"{_otherwise(end)}")
         self.latency = latency_between(self.space, low, high, self.measured)
         self.search = self._make(self.search.evaluations, self.latency)
 
@@ -180,6 +185,9 @@ class SearchJob:
             raise
         except TrtTuiError as error:
             self.remarks.append(f"its engine could not be had: {error.title}" + f" ({error.cause})" * bool(error.cause))
+            return False
+        if not engine.as_asked:
+            self.remarks.append(self._built_otherwise(engine))
             return False
         raised = len(found.best.raised)
         if timed and engine.latency_ms is not None:
@@ -217,6 +225,15 @@ class SearchJob:
         self.search.tighten(margins)
         return True
 
+    def _built_otherwise(self, engine: EngineResult) -> str:
+        """What to say of an engine that is not of the config found: it confirms nothing."""
+        said = f"TensorRT refuses the config as asked ({engine.rungs[0].failed}) and built it with {_otherwise(engine)}"
+        if engine.verdict is None or any(target.reached(engine.verdict) is None for target in self.targets):
+            return f"{said}: that engine confirms nothing"
+        figures = ", ".join(target.measured(engine.verdict) for target in self.targets)
+        met = "meets" if judge(self.targets, engine.verdict).passed else "does not meet"
+        return f"{said}: that engine, which is not of the config found, {met} it" + (f" ({figures})" if figures else "")
+
     # -- how far it is ------------------------------------------------------------------------------------------
 
     def progress(self, job: int) -> m.SearchProgress:
@@ -248,6 +265,10 @@ def _score(target: Target, simulated: Verdict, engine: Verdict) -> float:
     """A target's score of what was simulated, of the outputs that the engine has; others may be judged inside."""
     return target.score(replace(simulated, outputs={name: one for name, one in simulated.outputs.items()
                                                     if name in engine.outputs}))
+
+
+def _otherwise(engine: EngineResult) -> str:
+    return f"{engine.rungs[-1].said}; made otherwise: {made_words(engine.otherwise)}"
 
 
 def _without_ranges(config: PrecisionConfig) -> PrecisionConfig:

@@ -33,7 +33,7 @@ import trt_tui
 from trt_tui.backends.registry import get_backend, get_builder
 from trt_tui.core.analysis import Analysis, Impact, Partial
 from trt_tui.core.calibration import METHODS, Calibration, calibrate, collect_stats, match_cache, read_cache
-from trt_tui.core.comparison import EngineResult, GroupErrors, Share, Verdict
+from trt_tui.core.comparison import EngineResult, GroupErrors, Share, Verdict, builder_title, unbuilt
 from trt_tui.core.files import write_atomic
 from trt_tui.core.inputs import Inputs, data_files, stamp
 from trt_tui.core.judge import Judged, judged_outputs
@@ -146,6 +146,7 @@ class Worker:
         self.backend: Backend | None = None
         self.builder: EngineBackend | None = None
         self.plan = Plan()
+        self.unchecked: EngineResult | None = None
         self.data: DataSets | None = None
         self.metric: Metric | None = None
         self.judged: tuple[Judged, ...] = ()
@@ -231,7 +232,8 @@ class Worker:
         except TrtTuiError as error:
             if isinstance(task.request, m.Open):
                 self.failure = error
-            ending = m.Failed(task.job, error.title, error.cause, error.next_step, int(error.exit_code))
+            ending = m.Failed(task.job, error.title, error.cause, error.next_step, int(error.exit_code),
+                              rungs=getattr(error, "rungs", ()))
         except BrokenPipeError:
             raise
         except (MemoryError, OSError) as error:
@@ -378,6 +380,7 @@ class Worker:
         self.metric = metric
         self.judged = judged
         self.plan = self._plan(shapes)
+        self.unchecked = None
         self.calibration = self.failure = None
         self.inputs, self.replaced, self.known = inputs | Inputs.of(self._metric_files()), (), request.known
         self.other_ranges.clear()
@@ -443,7 +446,7 @@ class Worker:
             timing_cache=Path(options.timing_cache) if options.timing_cache else None,
             tactic_sources=options.tactic_sources, compute_capability=options.compute_capability,
             optimization_level=options.optimization_level)
-        return Plan(settings, options.weak, others)
+        return Plan(settings, options.weak, options.strict, others)
 
     def _identify(self, job: int) -> Steps:
         """Hashes the network, and the samples and labels in use."""
@@ -896,14 +899,24 @@ class Worker:
             return
         fp32 = PrecisionConfig.uniform(Precision.FP32)
         if runs_here(self.builder, self.plan.settings):
-            known = self._known_engine(fp32)
-            if known is None:
-                known = yield from self._made(job, fp32, self._building(fp32, False), False, "FP32 check: ")
-            self._send(m.Checked(job, known))
-            if request.config == fp32:
+            known = yield from self._check(job, fp32)
+            if request.config == fp32 and not known.failed:
                 self._send(m.Built(job, fp32, known))
                 return
         yield from self._made(job, request.config, self._building(request.config, request.quick), request.quick)
+
+    def _check(self, job: int, fp32: PrecisionConfig) -> Steps:
+        """Returns the FP32 engine. One that cannot be built is no reason to build no other, and is not tried again."""
+        known = self._known_engine(fp32) or self.unchecked
+        if known is None:
+            try:
+                known = yield from self._made(job, fp32, self._building(fp32, False), False, "FP32 check: ")
+            except (CancelledError, BackendUnavailableError):
+                raise
+            except TrtTuiError as error:
+                self.unchecked = known = unbuilt(builder_title(self.builder.name, self.builder.version), error)
+        self._send(m.Checked(job, known))
+        return known
 
     def _write_engine(self, job: int, request: m.WriteEngine) -> Steps:
         if self.builder is None:
@@ -920,7 +933,8 @@ class Worker:
         cache = None if settings.timing_cache is not None else self.engines
         since = time.monotonic()
         with contextlib.closing(build_engine(self.builder, self.network, request.config, self.ranges, settings,
-                                             cache=cache, wake=self.arrived.set, weak=self.plan.weak)) as making:
+                                             cache=cache, wake=self.arrived.set, weak=self.plan.weak,
+                                             strict=self.plan.strict)) as making:
             for made in making:
                 match made:
                     case Engine():
@@ -928,7 +942,8 @@ class Worker:
                         about = (*self._about(made), *(
                             f"{name}: {' to '.join('x'.join(map(str, one)) for one in (shapes[0], shapes[2]))}, as the "
                             "data has it (--shapes sets another profile)" for name, shapes in taken.items()))
-                        self._send(m.Wrote(job, request.path, len(made.data), about))
+                        otherwise = made.rungs[-1].said if len(made.rungs) > 1 else ""
+                        self._send(m.Wrote(job, request.path, len(made.data), about, otherwise))
                     case Said():
                         self._send(m.Note(job, f"{made.level}: {made.text}"))
                     case Step():
@@ -944,7 +959,8 @@ class Worker:
         took = "taken from the engine cache" if engine.origin == "engine cache" else (
             f"built in {engine.seconds:.1f} s" + (" with a timing cache" if engine.origin == "timing cache" else ""))
         cannot = () if runs_here(builder, self.plan.settings) else ("It cannot run on this machine.",)
-        return (f"{made}, {took}", *cannot, *engine.notes)
+        tried = [f"failed {rung.said}: {rung.failed}" for rung in engine.rungs[:-1]]
+        return (f"{made}, {took}", *tried, *cannot, *engine.notes)
 
     def _building(self, config: PrecisionConfig, quick: bool) -> Iterator[Step | Said | Wait | EngineResult]:
         told = any(config.precision_of(group) is not Precision.FP32 for group in self.network.groups)
@@ -983,7 +999,7 @@ class Worker:
         settings = self.plan.settings
         stamp = getattr(self.builder, "stamp", ())
         return self._key("engine", config, stamp, sorted(settings.profile.items()), settings.tactic_sources,
-                         settings.compute_capability, settings.optimization_level, self.plan.weak,
+                         settings.compute_capability, settings.optimization_level, self.plan.weak, self.plan.strict,
                          sorted(self.plan.others))
 
 

@@ -10,6 +10,7 @@ from trt_tui.core.comparison import EngineResult, Verdict
 from trt_tui.core.engine import COMPUTE, QDQ, REFORMAT, Made
 from trt_tui.core.network import Group
 from trt_tui.core.precision import Precision, PrecisionConfig
+from trt_tui.core.rungs import rung_lines
 from trt_tui.jobs.messages import BuilderSummary
 from trt_tui.session import Session
 from trt_tui.tui.known import config_name, config_of, distance, engine_of, headline, met, results_of, verdict_of
@@ -90,7 +91,7 @@ def int8_time(result: EngineResult) -> str:
 
 def gap_span(simulated: Verdict | None, result: EngineResult) -> Span | None:
     """How many dB worse the engine is than simulated, marked where that is much; None where nobody can say."""
-    gap = gap_db(simulated, result.verdict)
+    gap = gap_db(result.beside(simulated), result.verdict)
     if gap is None:
         return None
     return (f"{gap:.1f}!", "warn") if gap > GAP_DB else (f"{gap:.1f}", "dim")
@@ -98,6 +99,8 @@ def gap_span(simulated: Verdict | None, result: EngineResult) -> Span | None:
 
 def check_texts(check: EngineResult) -> list[str]:
     """What the FP32 engine says of the graph, the longest text first."""
+    if check.failed:
+        return [f"not built: {check.failed}", "not built"]
     if not fp32_fault(check):
         return ["graph is sound"]
     if check.verdict.bad:
@@ -273,6 +276,9 @@ def _summary(session: Session, shown: Shown, width: int) -> list[Line]:
     lines = _labelled("builder", result.backend + on, width)
     size = f", {result.bytes / 1e6:.1f} MB" if result.bytes is not None else ""
     lines += _labelled("build", built_text(result) + size, width)
+    if not result.as_asked:
+        for index, text in enumerate(rung_lines(result.rungs, result.otherwise)):
+            lines += _labelled("" if index else "tried", text, width, "warn")
     if result.quick:
         lines += _labelled("", "a preview: neither latency nor size is that of production; b builds in full", width)
     if result.verdict is None:
@@ -299,8 +305,9 @@ def _summary(session: Session, shown: Shown, width: int) -> list[Line]:
 
 
 def _simulated(session: Session, shown: Shown) -> Verdict | None:
-    """What was simulated of the config that an engine was built from."""
-    return results_of(session, shown.config).verdict if shown.stale else verdict_of(session, "config")
+    """What was simulated of what an engine is of: the config it was built from, or what was made in its place."""
+    asked = results_of(session, shown.config).verdict if shown.stale else verdict_of(session, "config")
+    return shown.result.beside(asked)
 
 
 def _worst(verdict: Verdict, simulated: bool) -> str:
@@ -377,6 +384,8 @@ def alert(session: Session) -> str:
         return ""
     if fp32_fault(session.check):
         return "FP32 differs too, no precision problem: i tells more"
+    if not result.as_asked:
+        return "not built as asked: i says what was made"
     simulated = verdict_of(session, "config")
     gap = gap_db(simulated, result.verdict)
     broken = result.verdict is not None and result.verdict.bad and simulated is not None and not simulated.bad

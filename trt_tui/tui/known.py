@@ -99,6 +99,11 @@ def met(session: Session, verdict: Verdict | None) -> bool | None:
     return session.target.reached(verdict)
 
 
+def engine_met(session: Session, engine: EngineResult | None) -> bool | None:
+    """Whether a config's engine meets the target; None where that is not known, or it is not of what was asked."""
+    return met(session, engine.verdict) if engine is not None and engine.as_asked else None
+
+
 def headline(session: Session, verdict: Verdict | None, simulated: bool = True) -> Span:
     """The figure of a verdict that the target is about; a dash where that was not measured."""
     if verdict is None:

@@ -22,6 +22,7 @@ from trt_tui.tui.known import (
     RUN_TITLES,
     config_name,
     config_of,
+    engine_met,
     engine_of,
     errors_of,
     headline,
@@ -485,8 +486,7 @@ def search_marks(session: Session) -> dict[str, str]:
 def is_met(session: Session) -> bool:
     """Whether the config meets the target, in simulation and as built where it was built."""
     engine = engine_of(session, "config")
-    return met(session, verdict_of(session, "config")) is True and (
-        engine is None or met(session, engine.verdict) is not False)
+    return met(session, verdict_of(session, "config")) is True and engine_met(session, engine) is not False
 
 
 def _add_engine(session: Session, result: Figures) -> None:
@@ -734,7 +734,8 @@ def _built_cells(session: Session, engine: EngineResult | None) -> tuple[Span, S
     if engine.verdict is None:
         return (f"{engine.bytes / 1e6:.1f} MB" if engine.bytes is not None else "built", "dim"), (NOTHING, "dim")
     latency = number(engine.latency_ms[0]) if engine.latency_ms else NOTHING
-    return (headline(session, engine.verdict, False)[0], ""), ("preview", "dim") if engine.quick else (latency, "")
+    figure = ("" if engine.as_asked else engines.DIFFERS) + headline(session, engine.verdict, False)[0]
+    return (figure, ""), ("preview", "dim") if engine.quick else (latency, "")
 
 
 def diff_lines(session: Session, model: TreeModel, one: PrecisionConfig, other: PrecisionConfig) -> list[Line]:

@@ -9,7 +9,7 @@ from trt_tui.core.comparison import EngineResult, Verdict
 from trt_tui.session import Session
 from trt_tui.tui import engines
 from trt_tui.tui.engines import Shown, shown_engine
-from trt_tui.tui.known import RUN_TITLES, config_name, config_of, is_edited, met, raised_count, verdict_of
+from trt_tui.tui.known import RUN_TITLES, config_name, config_of, engine_met, is_edited, met, raised_count, verdict_of
 from trt_tui.tui.spans import NOTHING, SIMULATED, Line, Span, clip, decibel, number, padded, plural, width_of
 
 _NAME = 15
@@ -206,11 +206,13 @@ def _engine_cells(engine: EngineResult | None, simulated: Verdict | None, table:
         cells["MB"] = (f"{engine.bytes / 1e6:.1f}", "")
     if engine is not None and engine.verdict is None:
         before = _cells(table.built[:list(cells).index("MB")]) - 1
-        words = engines.fitting((engines.CANNOT_RUN, "cannot run here"), before)
+        words = "not built" if engine.failed else engines.fitting((engines.CANNOT_RUN, "cannot run here"), before)
         return padded([(f"{words:>{before}} ", "dim"), (f"{cells['MB'][0]:>6} ", "")], _cells(table.built))
     if engine is not None:
         worst = engine.verdict.worst
         cells["dB"] = decibel(worst[1].errors if worst else None, simulated=False)
+        if not engine.as_asked:
+            cells["dB"] = (f"{engines.DIFFERS}{cells['dB'][0]}", "warn")
         if table.figure:
             cells[table.figure] = _figure(engine.verdict, "")
         if engine.latency_ms is not None:
@@ -226,6 +228,7 @@ def _engine_cells(engine: EngineResult | None, simulated: Verdict | None, table:
 def _stale_engine(shown: Shown, width: int) -> Line:
     worst = shown.result.verdict.worst if shown.result.verdict is not None else None
     value = decibel(worst[1].errors if worst else None, simulated=False)[0]
+    value = value if shown.result.as_asked else f"{engines.DIFFERS}{value}"
     of = f"{value:>6}  is {shown.name}{', a preview' if shown.result.quick else ''}"
     text = engines.fitting((f"{of}, {plural(shown.behind, 'edit')} behind", of, f"{value:>6}  is {shown.name}"), width)
     return [(text[:width].ljust(width), "stale")]
@@ -239,7 +242,7 @@ def _outcome(session: Session, verdict: Verdict | None, engine: EngineResult | N
     if verdict.samples < wanted:
         return [(f" on {verdict.samples}/{wanted}", "dim")]
     simulated = met(session, verdict)
-    reached = met(session, engine.verdict) if engine is not None else None
+    reached = engine_met(session, engine)
     reached = simulated if reached is None else reached
     if reached is None:
         return []

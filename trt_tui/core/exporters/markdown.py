@@ -47,6 +47,9 @@ def comparison_markdown(comparison: Mapping[str, Any], network: Network | None =
     if engines:
         lines += ["## Engines", "", *_engines(engines), ""]
     for name, run in engines.items():
+        if run.get("as_asked") is False:
+            lines += [f"## How the {_run_name(name)} was built", "", *_rungs(run), ""]
+    for name, run in engines.items():
         if run.get("to_check"):
             lines += [f"## What to check in the {_run_name(name)}", ""]
             lines += [*(f"- {text_cell(line)}" for line in run["to_check"]), ""]
@@ -73,15 +76,35 @@ def _engines(runs: Mapping[str, Mapping[str, Any]]) -> list[str]:
         rows.append((_run_name(name), text_cell(run.get("backend", "")), text_cell(run.get("gpu", "")),
                      "" if seconds is None else f"{seconds:.1f} s", text_cell(run.get("built_from", "")),
                      "" if memory is None else f"{_number(memory / 1e6)} MB",
-                     "preview" if run.get("quick") else "", text_cell(run.get("note", ""))))
+                     "preview" if run.get("quick") else "", text_cell(run.get("note", "")), _as_asked(run)))
         if run.get("computed_in"):
             shares.append((_run_name(name), *(_computed_in(run["computed_in"].get(word)) for word in words)))
-    header = ("engine", "builder", "GPU", "built in", "from", "device memory", "effort", "note")
+    header = ("engine", "builder", "GPU", "built in", "from", "device memory", "effort", "note", "as asked")
     lines = markdown_table(header, rows)
     if shares:
         lines += ["", "Layers, and their share of the time:", "",
                   *markdown_table(("engine", *(_COMPUTED_IN[word] for word in words)), shares)]
     return lines
+
+
+def _as_asked(run: Mapping[str, Any]) -> str:
+    """Whether an engine is one of the config asked for, where that is to be said."""
+    return "not built" if run.get("failed") else "otherwise" if run.get("as_asked") is False else ""
+
+
+def _rungs(run: Mapping[str, Any]) -> list[str]:
+    """What was tried for an engine that was not built as asked, or not at all, and what it runs otherwise."""
+    rows = [(text_cell(one["said"]), text_cell(one.get("failed", "built"))) for one in run.get("rungs", ())]
+    lines = [*markdown_table(("told", "result"), rows), ""] if len(rows) > 1 else []
+    if run.get("failed"):
+        return lines[:-1] or [f"It was not: {text_cell(run['failed'])}"]
+    made = [(code_cell(name), str(precision).upper()) for name, precision in run.get("made_otherwise", {}).items()]
+    lines.append("Its figures are not of the config that was asked for." + (
+        "" if made else " TensorRT tells of no layer that runs otherwise."))
+    outputs = run.get("made_simulated", {}).get("outputs", {})
+    if (worst := _worst_output(outputs)) is not None:
+        lines += ["", f"What was made, simulated: ~{_decibel(outputs[worst])} at {code_cell(worst)}."]
+    return lines + (["", *markdown_table(("runs otherwise", "in"), made)] if made else [])
 
 
 def _computed_in(entry: Mapping[str, Any] | None) -> str:
@@ -100,7 +123,7 @@ def _verdict(runs: Mapping[str, Mapping[str, Any]]) -> list[str]:
         mismatches = {o: e["mismatch"] for o, e in outputs.items() if e.get("mismatch") is not None}
         latency = run.get("latency_ms", {})
         rows.append((
-            _run_name(name), run.get("source", ""),
+            ", ".join(filter(None, (_run_name(name), _as_asked(run)))), run.get("source", ""),
             mark + _decibel(errors) if errors else "", code_cell(worst),
             _sample(min((e["worst_sample"] for e in outputs.values() if "worst_sample" in e),
                         key=_sample_order, default=None), mark),
