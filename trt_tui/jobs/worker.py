@@ -899,22 +899,30 @@ class Worker:
             return
         fp32 = PrecisionConfig.uniform(Precision.FP32)
         if runs_here(self.builder, self.plan.settings):
-            known = yield from self._check(job, fp32)
-            if request.config == fp32 and not known.failed:
+            checks = request.config == fp32
+            known = yield from self._check(job, fp32, tolerant=not checks)
+            if checks:
                 self._send(m.Built(job, fp32, known))
                 return
         yield from self._made(job, request.config, self._building(request.config, request.quick), request.quick)
 
-    def _check(self, job: int, fp32: PrecisionConfig) -> Steps:
-        """Returns the FP32 engine. One that cannot be built is no reason to build no other, and is not tried again."""
-        known = self._known_engine(fp32) or self.unchecked
+    def _check(self, job: int, fp32: PrecisionConfig, tolerant: bool) -> Steps:
+        """Returns the FP32 engine.
+
+        Args:
+            tolerant: Go on without it where it cannot be had; one that TensorRT refuses is not tried again for that.
+        """
+        known = self._known_engine(fp32) or (self.unchecked if tolerant else None)
         if known is None:
             try:
                 known = yield from self._made(job, fp32, self._building(fp32, False), False, "FP32 check: ")
             except (CancelledError, BackendUnavailableError):
                 raise
             except TrtTuiError as error:
-                self.unchecked = known = unbuilt(builder_title(self.builder.name, self.builder.version), error)
+                if not tolerant:
+                    raise
+                known = unbuilt(builder_title(self.builder.name, self.builder.version), error)
+                self.unchecked = known if getattr(error, "refused", False) else None
         self._send(m.Checked(job, known))
         return known
 
