@@ -262,7 +262,7 @@ def compare(model: str, config_path: str | None, force: bool, target: str | None
             sys.exit(int(ExitCode.CANCELLED))
         missing = session.unbuilt()
         for run, engine in missing.items():
-            click.echo(f"Engine of {run} not built: {engine.failed}", err=True)
+            click.echo(f"Engine of {run} not built: {visible(engine.failed)}", err=True)
         if target is not None:
             run = "config" if config_path else "int8"
             reached = session.target.reached(session.runs[run].verdict)
@@ -476,8 +476,8 @@ def build(model: str, config_path: str | None, force: bool, precision: str | Non
         click.echo(line, err=True)
     click.echo(str(written))
     if suffix in _ENGINES and otherwise:
-        click.echo(f"Not the engine of this config: TensorRT refuses it as asked, and built it with {otherwise}",
-                   err=True)
+        click.echo("Not the engine of this config: TensorRT refuses it as asked, and built it with "
+                   f"{visible(otherwise)}", err=True)
         sys.exit(int(ExitCode.TOLERANCE_NOT_MET))
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from trt_tui.core.engine import EngineReport, Made
 from trt_tui.core.precision import Precision
-from trt_tui.core.rungs import ASKED, Rung
+from trt_tui.core.rungs import ASKED, Rung, one_line
 from trt_tui.errors import TrtTuiError
 
 
@@ -205,7 +205,7 @@ def unbuilt(builder: str, error: TrtTuiError) -> EngineResult:
     """
     rungs = getattr(error, "rungs", ())
     cause = rungs[0].failed if rungs else error.cause
-    return EngineResult(None, builder, failed=": ".join(filter(None, (error.title, cause))), rungs=rungs)
+    return EngineResult(None, builder, failed=": ".join(filter(None, (error.title, one_line(cause)))), rungs=rungs)
 
 
 @dataclass

@@ -66,6 +66,11 @@ class Rung:
         return asked
 
 
+def one_line(text: str) -> str:
+    """A library's message of several lines as one."""
+    return "; ".join(line.strip() for line in text.splitlines() if line.strip())
+
+
 def listed(names: Sequence[str]) -> str:
     """The first of some names, and how many more there are."""
     more = len(names) - _SHOWN

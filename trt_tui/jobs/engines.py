@@ -18,7 +18,7 @@ from trt_tui.core.lowering.typed import lower_typed
 from trt_tui.core.lowering.weak import lower_weak
 from trt_tui.core.network import Layer, Network
 from trt_tui.core.precision import Precision, PrecisionConfig
-from trt_tui.core.rungs import FREE, PREFER, Ladder, Rung
+from trt_tui.core.rungs import FREE, PREFER, Ladder, Rung, one_line
 from trt_tui.core.runner import (
     TIMINGS_REFUSED,
     BuildFailed,
@@ -146,13 +146,13 @@ def build_engine(
         try:
             engine = yield from _built(backend, network, lowered, settings, cache, wake)
         except (BuildFailed, ParseFailed) as error:
-            tried.append(replace(rung, failed=error.cause or error.title))
+            tried.append(replace(rung, failed=one_line(error.cause or error.title)))
             first = first or error
             following = None if strict or not _refused(error, lowered.told) else ladder.below(rung, _names(error))
             if following is None:
                 raise _failed(first, tried, network) from None
             rung = following
-            yield Said("warning", f"the build failed ({error.cause or error.title}); now with {rung.said}")
+            yield Said("warning", f"the build failed ({tried[-1].failed}); now with {rung.said}")
         else:
             yield replace(engine, rungs=(*tried, rung))
             return
