@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -120,6 +121,19 @@ def test_arrays_that_would_fill_the_disk_are_refused(tmp_path, monkeypatch):
     path = npz(tmp_path / "a.npz", zipfile.ZIP_DEFLATED, x=npy(np.ones((4, 3), np.float32)))
     with pytest.raises(InputError, match="does not fit in"):
         load_samples(path, DYNAMIC)
+
+
+def test_a_full_disk_is_told(tmp_path, monkeypatch):
+    class Full(io.BytesIO):
+        def write(self, _):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(stored, "IN_MEMORY", 0)
+    monkeypatch.setattr(stored.tempfile, "TemporaryFile", lambda **_: Full())
+    path = npz(tmp_path / "a.npz", zipfile.ZIP_DEFLATED, x=npy(np.ones((4, 3), np.float32)))
+    with pytest.raises(InputError, match="a.npz does not fit in") as error:
+        load_samples(path, DYNAMIC)
+    assert "TMPDIR" in error.value.next_step
 
 
 @pytest.mark.parametrize("name", ["data.npz", "data.json", "data", "data.py"])

@@ -7,6 +7,7 @@ ones are unpacked when they are loaded, into an unnamed temporary file where the
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import math
 import shutil
@@ -32,6 +33,9 @@ MOST_RATIO = 100
 """How many times its own size a file may unpack to beyond that."""
 SPARE_DISK = 256 << 20
 """Bytes that unpacking leaves free."""
+
+FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
+"""What the system says of a disk that takes no more."""
 
 _HEADER_BYTES = 16 << 10
 """More than the longest header that numpy reads."""
@@ -158,8 +162,14 @@ def reading(source: str) -> Iterator[None]:
         raise
     except MemoryError as error:
         raise InputError(f"{source} does not fit in memory", text_of(error), "Give fewer or smaller arrays.") from error
+    except OSError as error:
+        if error.errno in FULL:
+            raise InputError(f"{source} does not fit in {tempfile.gettempdir()}",
+                             f"{error.strerror}; arrays are unpacked there",
+                             "Free some space, or set TMPDIR to another place.") from error
+        raise InputError(f"{source} cannot be read", error.strerror or text_of(error), f"Give {KINDS}.") from error
     except Exception as error:  # numpy's, zipfile's, the codecs' and Python's own parsers, each with errors of its own
-        cause = getattr(error, "strerror", None) or text_of(error) or type(error).__name__
+        cause = text_of(error) or type(error).__name__
         raise InputError(f"{source} cannot be read", cause, f"Give {KINDS}.") from error
 
 

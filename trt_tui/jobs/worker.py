@@ -53,6 +53,7 @@ from trt_tui.errors import (
     TrtTuiError,
     memory_error,
     system_error,
+    text_of,
 )
 from trt_tui.files import digest
 from trt_tui.jobs import messages as m
@@ -242,7 +243,7 @@ class Worker:
             ending = m.Failed(task.job, told.title, told.cause, told.next_step, int(told.exit_code))
         except Exception as error:
             traceback.print_exc()
-            ending = m.Failed(task.job, f"unexpected {type(error).__name__}", str(error),
+            ending = m.Failed(task.job, f"unexpected {type(error).__name__}", text_of(error),
                               "This is a defect of trt-tui; the log has the traceback.",
                               detail=traceback.format_exc())
         self._end(task, ending)
