@@ -6,14 +6,19 @@ import functools
 import inspect
 import math
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from random import Random
 
 import numpy as np
+import onnx
 import onnx_ir as ir
 from onnx.reference import ReferenceEvaluator
+from onnx.reference.op_run import OpRun
 from onnx.reference.ops._op_list import load_op
 
+from tests import networks
+from tests.networks.drawn import drawn_config, drawn_network
 from trt_tui.core.lowering import rules
 from trt_tui.core.lowering.gated import lower_gated
 from trt_tui.core.lowering.rules import LOW_FLOATS, NUMPY, Offer
@@ -36,6 +41,34 @@ FLIPPED = 0.02
 """The share of values that may be apart by more: where a code or a bound flips, since sums differ by an ulp."""
 
 _BETWEEN = ("Cast", "QuantizeLinear", "DequantizeLinear")
+
+
+@dataclass(frozen=True)
+class Case:
+    """A network drawn from a seed, with a config, data, what it computes in FP32, and ranges taken on that."""
+
+    network: Network
+    config: PrecisionConfig
+    feeds: Mapping[str, np.ndarray]
+    plain: Mapping[str, np.ndarray]
+    ranges: Mapping[str, float]
+
+
+def draw(random: Random, backend, opened: Callable[[onnx.ModelProto], Network]) -> Case:
+    """A random small network in a random config."""
+    model = drawn_network(random)
+    network = opened(model)
+    feeds = networks.feeds(model, random.randrange(1 << 16))
+    plain = inner_values(backend, network, feeds)
+    ranges = {tensor: float(np.abs(plain[tensor]).max(initial=0)) for tensor in network.activations}
+    return Case(network, drawn_config(random, network), feeds, plain, ranges)
+
+
+def compare(case: Case, backend, offer: Offer | None = None) -> Difference | None:
+    """Where the typed and the gated network of a case differ first."""
+    typed = typed_values(backend, case.network, case.config, case.ranges, case.feeds)
+    gated = gated_values(backend, case.network, case.config, case.ranges, case.feeds, offer)
+    return difference(case.network, case.plain, typed, gated)
 
 
 @dataclass(frozen=True)
@@ -122,7 +155,20 @@ def _dequantized(value: ir.Value | None) -> ir.Node | None:
 def _kernels(model: ir.Model) -> list[type]:
     """Operators as a kernel computes them, in FP32 and rounded once: onnx's evaluator rounds many times inside."""
     opset, names = model.graph.opset_imports[""], {node.op_type for node in model.graph}
-    return [_kernel(name, opset) for name in sorted(names - {"Cast", "DequantizeLinear"})]
+    return [QuantizeLinear, *(_kernel(name, opset) for name in sorted(names - set(_BETWEEN)))]
+
+
+class QuantizeLinear(OpRun):
+    """Rounds half to even and saturates; onnx's turns what is beyond INT32 into -128."""
+
+    op_domain = ""
+
+    def _run(self, x, scale, zero, axis=1, **_):
+        step = scale.astype(np.float32)
+        if step.ndim:
+            step = step.reshape([-1 if index == axis else 1 for index in range(x.ndim)])
+        codes = np.clip(np.rint(x.astype(np.float32) / step), -128, 127)
+        return (np.nan_to_num(codes).astype(zero.dtype),)
 
 
 @functools.cache
@@ -161,7 +207,7 @@ def difference(network: Network, plain: Mapping[str, np.ndarray], typed: Mapping
     """The first group at which the two differ; what follows NaN is not looked at, since no code stands for it."""
     for group in network.groups:
         expected, one, two = (values.get(group.tail) for values in (plain, typed, gated))
-        if expected is None or one is None or two is None:
+        if expected is None or one is None or two is None or not expected.size:
             continue
         finite = np.isfinite(one) & np.isfinite(two) & np.isfinite(expected)
         apart = np.mean(np.isfinite(one) != np.isfinite(two))
@@ -193,8 +239,3 @@ def scale_types(model: ir.Model) -> dict[str, set[ir.DataType]]:
                     break
                 value = source.inputs[0]
     return found
-
-
-def int8_layers(network: Network, config: PrecisionConfig) -> set[str]:
-    """The layers that multiply in INT8."""
-    return {name for group in network.groups if config.precision_of(group) is Precision.INT8 for name in group.anchors}

@@ -13,12 +13,25 @@ DYNAMIC_SIZES = (1, 2, 4)
 """Smallest, usual and largest size of a dimension that no test names."""
 
 
-def build(model: ir.Model, shapes: Mapping[str, Sequence[int]] | None = None) -> bytes:
+def layers(model: ir.Model, shapes: Mapping[str, Sequence[int]] | None = None) -> str:
+    """What the builder says of the layers of the engine, a line each: types, tensors, tactic, ONNX layers.
+
+    Raises:
+        AssertionError: see `build`.
+    """
+    listings: list[str] = []
+    build(model, shapes, listings)
+    return listings[-1]
+
+
+def build(model: ir.Model, shapes: Mapping[str, Sequence[int]] | None = None,
+          listings: list[str] | None = None) -> bytes:
     """The engine of a strongly typed network for compute capability 8.9, at the least optimization.
 
     Args:
         model: The network.
         shapes: The usual shape of inputs by name; other open dimensions range over `DYNAMIC_SIZES`.
+        listings: Takes what it says of its layers, if given.
 
     Raises:
         AssertionError: TensorRT-RTX refuses the network; says what its parser and builder say.
@@ -33,6 +46,8 @@ def build(model: ir.Model, shapes: Mapping[str, Sequence[int]] | None = None) ->
         def log(self, severity: object, message: str) -> None:
             if severity <= trt.ILogger.ERROR:
                 self.errors.append(message)
+            if listings is not None and message.startswith("Layers:"):
+                listings.append(message)
 
     log = Log()
     builder = trt.Builder(log)
@@ -45,6 +60,8 @@ def build(model: ir.Model, shapes: Mapping[str, Sequence[int]] | None = None) ->
     config = builder.create_builder_config()
     config.num_compute_capabilities = 1
     config.set_compute_capability(trt.ComputeCapability.SM89, 0)
+    if listings is not None:
+        config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
     with contextlib.suppress(AttributeError):
         config.builder_optimization_level = 0
     profile = builder.create_optimization_profile()

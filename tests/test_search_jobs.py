@@ -148,7 +148,6 @@ def test_sticky_layers_presets_and_ranges_are_heeded(opened):
     ({"presets": ("nothing",)}, "no preset"),
     ({"max_latency": 1.0}, "needs a latency"),
     ({"config": FP32}, "no layer to raise"),
-    ({"higher": Precision.BF16}, "cannot be mixed"),
     ({"check": ""}, "empty"),
     ({"check": "'x"}, "cannot be read"),
     ({"tolerances": (), "check": "no-such-program-here"}, "no-such-program-here does not start"),

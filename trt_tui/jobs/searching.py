@@ -73,10 +73,6 @@ class SearchJob:
         self.network, self.request, self.targets, self.bench = network, request, tuple(targets), bench
         start = with_sticky(network, request.config, request.sticky, request.higher)
         self.space = Space(network, start, request.higher)
-        used = {request.higher, start.other, start.quantized}
-        if {Precision.BF16, Precision.FP16} <= used:
-            raise InputError("FP16 and BF16 cannot be mixed", "the simulation holds one 16-bit type at a time",
-                             f"Raise to FP32, or let the other layers run in {request.higher.label} (--other).")
         self.impacts: Mapping[str, Impact] = {}
         self.latency: Callable[[PrecisionConfig], float] | None = None
         self.measured: dict[PrecisionConfig, float] = {}

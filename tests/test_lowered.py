@@ -1,0 +1,215 @@
+"""Tests that all lowerings do the same arithmetic: trt_tui.core.lowering.
+
+``python -m tests.fuzz_lowering`` does the same for longer, and asks TensorRT-RTX.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests import lowered, networks, rtx
+from tests.networks import Builder, floats
+from trt_tui.core.analysis import Analysis
+from trt_tui.core.judge import judged_outputs
+from trt_tui.core.lowering import rules
+from trt_tui.core.lowering.explicit import lower_explicit
+from trt_tui.core.lowering.gated import lower_gated
+from trt_tui.core.lowering.rules import Offer
+from trt_tui.core.lowering.typed import lower_typed
+from trt_tui.core.lowering.weak import lower_weak
+from trt_tui.core.network import Network
+from trt_tui.core.precision import Choice, Precision, PrecisionConfig
+from trt_tui.core.samples import load_samples
+
+FP32, FP16, BF16, INT8 = Precision.FP32, Precision.FP16, Precision.BF16, Precision.INT8
+EVERYTHING = Offer.of((FP16, BF16), (FP32, FP16, BF16))
+
+
+def case_of(opened, backend, model: onnx.ModelProto, config: PrecisionConfig, scale: float = 1.0) -> lowered.Case:
+    network = opened(model)
+    feeds = {name: (array * scale).astype(array.dtype) for name, array in networks.feeds(model, 1, n=32).items()}
+    plain = lowered.inner_values(backend, network, feeds)
+    ranges = {tensor: float(np.abs(plain[tensor]).max()) for tensor in network.activations}
+    return lowered.Case(network, config, feeds, plain, ranges)
+
+
+def one_layer(operator: str, activation: str = "", row: float = 1.0, weight: float = 1.0) -> onnx.ModelProto:
+    """A Conv, Gemm or MatMul, one channel of its weight scaled, with an activation and a Softmax behind it."""
+    b = Builder(3)
+    if operator == "Conv":
+        values, given, result = b.rng.standard_normal((32, 32, 3, 3)), ("batch", 32, 8, 8), ("batch", 32, 8, 8)
+        attributes = {"kernel_shape": [3, 3], "pads": [1] * 4}
+    else:
+        values, given, result = b.rng.standard_normal((32, 64)), ("batch", 64), ("batch", 32)
+        attributes = {"transB": 1} if operator == "Gemm" else {}
+    values[0] *= row
+    values = values * weight
+    kernel = b.weight("w", (values.T if operator == "MatMul" else values).astype(np.float32))
+    y = b.node(operator, ["x", kernel], "/layer", **attributes)
+    y = b.node(activation, [y], "/act") if activation else y
+    b.node("Softmax", [y], "/end", output="y")
+    return b.model([floats("x", *given)], [floats("y", *result)])
+
+
+# ------------------------------------------------------------------------------------------------- any network
+
+
+@settings(deadline=None, max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(random=st.randoms(use_true_random=False))
+def test_typed_and_gated_networks_do_the_same_arithmetic(random: Random, opened, backend) -> None:
+    case = lowered.draw(random, backend, opened)
+    assert lowered.compare(case, backend) is None
+    model = lower_typed(case.network, case.config, case.ranges).model
+    assert all(len(types) == 1 for types in lowered.scale_types(model).values())
+
+
+@settings(deadline=None, max_examples=20, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(random=st.randoms(use_true_random=False))
+def test_a_graph_that_offers_more_gives_the_same(random: Random, opened, backend) -> None:
+    case = lowered.draw(random, backend, opened)
+    arguments = backend, case.network, case.config, case.ranges, case.feeds
+    for one, two in zip(lowered.gated_values(*arguments).values(),
+                        lowered.gated_values(*arguments, EVERYTHING).values(), strict=True):
+        np.testing.assert_array_equal(one, two)
+
+
+# ------------------------------------------------------------------------------------------------- single rules
+
+
+@pytest.mark.parametrize("operator", ["MatMul", "Gemm", "Conv"])
+def test_a_group_that_fp16_cannot_have_is_in_fp32_among_fp16(operator, opened, backend) -> None:
+    config = PrecisionConfig(INT8, FP16)
+    case = case_of(opened, backend, one_layer(operator, "Celu", weight=3000), config)
+    group = case.network.group("/layer/" + operator)
+    assert FP16 not in group.allowed
+    ruling = rules.rule(case.network, config, case.ranges)[group.name]
+    assert ruling.around is FP32 and {scale.held for scale in ruling.scales.values()} == {FP32}
+    assert case.plain[group.tail].max() > 65504
+    gated = lowered.gated_values(backend, case.network, config, case.ranges, case.feeds)
+    assert np.isfinite(gated[group.tail]).all() and lowered.compare(case, backend) is None
+    told = lower_explicit(case.network, config, case.ranges)[1], lower_weak(case.network, config, case.ranges)
+    assert told[1].output_types["/act/Celu"] is FP32 and FP16 in told[0].flags
+
+
+def rows_of(listing: str, layer: str) -> list[str]:
+    return [row for row in listing.splitlines() if f"[ONNX Layer: {layer}]" in row]
+
+
+@pytest.mark.rtx
+@pytest.mark.parametrize(("operator", "activation", "row", "other"), [
+    ("Gemm", "", 1e-4, FP16), ("MatMul", "", 1e-4, FP16), ("Conv", "", 1e-4, FP16), ("Conv", "Celu", 1, FP16),
+    ("MatMul", "Celu", 1, FP16), ("Gemm", "", 1, BF16), ("Conv", "Relu", 1, FP16)])
+def test_tensorrt_multiplies_in_int8(operator, activation, row, other, opened, backend) -> None:
+    config = PrecisionConfig(INT8, other)
+    case = case_of(opened, backend, one_layer(operator, activation, row), config)
+    assert lowered.compare(case, backend) is None
+    model = lower_typed(case.network, config, case.ranges).model
+    found = rows_of(rtx.layers(model, {"x": case.feeds["x"].shape}), f"/layer/{operator}")
+    assert any(row.count("Datatype: Int8") >= 2 for row in found), found
+
+
+def test_operands_of_one_layer_have_scales_of_one_type(opened, backend) -> None:
+    for row, held in ((1, ir.DataType.FLOAT16), (1e-4, ir.DataType.FLOAT)):
+        case = case_of(opened, backend, one_layer("Gemm", row=row), PrecisionConfig(INT8, FP16))
+        model = lower_typed(case.network, case.config, case.ranges).model
+        assert lowered.scale_types(model) == {"/layer/Gemm": {held}}
+
+
+def test_a_tensor_shared_by_layers_of_other_scale_types_is_quantized_twice(opened, backend) -> None:
+    b = Builder()
+    plain, tiny = (b.rng.standard_normal((16, 16)).astype(np.float32) for _ in range(2))
+    tiny[:, 0] *= 1e-5
+    one, two = (b.node("MatMul", ["x", b.weight(name, values)], f"/{name}")
+                for name, values in (("plain", plain), ("tiny", tiny)))
+    b.node("Concat", [one, two], "/cat", output="y", axis=1)
+    case = case_of(opened, backend, b.model([floats("x", "batch", 16)], [floats("y", "batch", 32)]),
+                   PrecisionConfig(INT8, FP16))
+    model = lower_typed(case.network, case.config, case.ranges).model
+    assert lowered.scale_types(model) == {"/plain/MatMul": {ir.DataType.FLOAT16}, "/tiny/MatMul": {ir.DataType.FLOAT}}
+    assert lowered.compare(case, backend) is None
+
+
+@pytest.mark.parametrize("precision", [FP16, BF16])
+def test_a_tensor_that_a_layer_reads_twice_is_rounded_both_times(precision, opened, backend) -> None:
+    b = Builder()
+    b.node("Sub", [b.node("Mul", ["x", "x"], "/square"), "x"], "/less", output="y")
+    model = b.model([floats("x", "batch", 64)], [floats("y", "batch", 64)])
+    case = case_of(opened, backend, model, PrecisionConfig(precision, precision))
+    typed = lowered.typed_values(backend, case.network, case.config, case.ranges, case.feeds)
+    gated = lowered.gated_values(backend, case.network, case.config, case.ranges, case.feeds)
+    np.testing.assert_array_equal(typed["y"], gated["y"])
+
+
+def test_results_of_another_type_are_not_rounded(opened, backend) -> None:
+    """The mean that LayerNormalization yields beside its result is FP32 whatever that is."""
+    b = Builder()
+    weights = [b.vector("scale", 32, 1.0), b.vector("bias", 32)]
+    b.nodes.append(onnx.helper.make_node("LayerNormalization", ["x", *weights], ["n", "mean"], name="/norm", axis=-1))
+    b.node("Sub", ["n", "mean"], "/sub", output="y")
+    model = b.model([floats("x", "batch", 32)], [floats("y", "batch", 32), floats("mean", "batch", 1)])
+    network = opened(model)
+    feeds = networks.feeds(model, 1, n=16)
+    gated = lower_gated(network, outputs=["mean"])
+    with backend.load(gated.model, lean=True) as runner:
+        for config in (PrecisionConfig.uniform(FP32), PrecisionConfig(FP16, FP32)):
+            chosen = PrecisionConfig(FP32, FP32, groups={"/norm": Choice(config.quantized)})
+            mean = runner.run({**feeds, **gated.feeds(chosen, {})})[gated.outputs["mean"]]
+            x = feeds["x"] if config.quantized is FP32 else feeds["x"].astype(np.float16).astype(np.float32)
+            np.testing.assert_allclose(mean, x.mean(-1, keepdims=True), rtol=1e-6, atol=1e-7)
+
+
+def test_bounds_that_a_clip_holds_itself_are_rounded(opened, backend) -> None:
+    b = Builder(opset=10)
+    b.node("Clip", ["x"], "/clip", output="y", min=-0.1, max=0.7)
+    model = b.model([floats("x", "batch", 64)], [floats("y", "batch", 64)])
+    case = case_of(opened, backend, model, PrecisionConfig.uniform(FP16))
+    gated = lowered.gated_values(backend, case.network, case.config, case.ranges, case.feeds)["y"]
+    np.testing.assert_array_equal(gated, gated.astype(np.float16))
+    assert gated.max() == np.float16(0.7)
+
+
+# ------------------------------------------------------------------------------------------------- any mix
+
+
+def mixed(network: Network) -> PrecisionConfig:
+    """INT8 among BF16, FP16 and FP32."""
+    config = PrecisionConfig(INT8, BF16)
+    others = [group for group in network.groups if not group.quantizable]
+    for group, precision in zip(others, (FP16, FP32, BF16) * len(others), strict=False):
+        config = config.with_groups([group], precision)
+    for group in [group for group in network.groups if group.quantizable][::3]:
+        config = config.with_groups([group], FP16)
+    return config
+
+
+def test_one_analysis_answers_any_mix_of_precisions(named_network, backend, tmp_path) -> None:
+    network = named_network("mlp")
+    np.savez(tmp_path / "data.npz", **networks.feeds(onnx.load(network.path), seed=3, n=8))
+    samples = load_samples(tmp_path / "data.npz", network.inputs, batch=4)
+    ranges = dict.fromkeys(network.activations, 4.0)
+    configs = {"mixed": mixed(network), "fp16": PrecisionConfig.uniform(FP16), "int8": PrecisionConfig(INT8, FP32),
+               "bf16": PrecisionConfig.uniform(BF16)}
+
+    def last(partials):
+        return list(partials)[-1].value
+
+    with Analysis(network, backend, samples, judged_outputs(network)) as analysis:
+        running = {run: analysis.verdict(config, ranges) for run, config in configs.items()}
+        verdicts = {run: next(one).value for run, one in running.items()}  # each offers more, in the middle of others
+        verdicts = {run: last(one) for run, one in running.items()}
+        layers = last(analysis.layers(configs, ranges))
+        shares = [partial.value for partial in analysis.shares(configs["mixed"], ranges)]
+        impacts = [partial.value for partial in analysis.impacts(configs["mixed"], ranges)]
+    assert {name for one in shares for name in one} == {name for one in impacts for name in one} == {
+        group.name for group in network.groups}
+    for run, config in configs.items():
+        with Analysis(network, backend, samples, judged_outputs(network)) as fresh:
+            assert verdicts[run] == last(fresh.verdict(config, ranges))
+            assert layers[run] == last(fresh.layers({run: config}, ranges))[run]

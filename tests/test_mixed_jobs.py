@@ -1,0 +1,74 @@
+"""trt_tui.jobs: one config may ask for any mix of precisions, whatever is asked about it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from tests.driven import DrivenWorker, isolate, save_mlp
+from trt_tui.core.precision import Precision, PrecisionConfig
+from trt_tui.jobs import messages as m
+
+FP32, FP16, BF16, INT8 = Precision.FP32, Precision.FP16, Precision.BF16, Precision.INT8
+
+
+@pytest.fixture(autouse=True)
+def _isolated(monkeypatch, tmp_path):
+    isolate(monkeypatch, tmp_path)
+
+
+@pytest.fixture
+def opened(tmp_path):
+    def open_it(other: Precision = FP16) -> DrivenWorker:
+        worker = DrivenWorker(tmp_path)
+        assert isinstance(worker.answer(m.Open(replace(save_mlp(tmp_path), other=other)))[-1], m.Done)
+        return worker
+
+    return open_it
+
+
+def mixed(worker: DrivenWorker, other: Precision) -> PrecisionConfig:
+    """A group in each of FP16, BF16 and FP32, the others in INT8 or ``other``."""
+    config = PrecisionConfig(INT8, other)
+    for group, precision in zip(worker.network.groups, (BF16, FP16, FP32), strict=False):
+        config = config.with_groups([group], precision)
+    return config
+
+
+@pytest.mark.parametrize("other", [FP32, FP16, BF16])
+def test_any_mix_is_compared_tried_and_searched(opened, other):
+    worker = opened(other)
+    config, names = mixed(worker, other), {group.name for group in worker.network.groups}
+    runs = {"fp16": PrecisionConfig.uniform(FP16), "int8": PrecisionConfig.uniform(INT8, other), "config": config}
+    requests = [m.WhatIf(config, shares=True), m.Compare(runs, layers=True, shares_of="config"),
+                *(m.TryOptions(name, config) for name in sorted(names)),
+                *(m.Search(runs["int8"], ("sqnr>=60",), higher=higher) for higher in (BF16, FP16))]
+    for request in requests:
+        events = worker.answer(request)
+        assert isinstance(events[-1], m.Done), events[-1]
+        if isinstance(request, m.Compare):
+            measured = [event for event in events if isinstance(event, m.VerdictMeasured) and event.final]
+            assert {event.run for event in measured} == set(runs)
+            layers = [event for event in events if isinstance(event, m.LayersMeasured) and event.final]
+            assert {event.run for event in layers} == set(runs) and all(set(e.groups) == names for e in layers)
+        if isinstance(request, m.Search):
+            assert any(isinstance(event, m.SearchEnded) for event in events)
+
+
+def test_a_what_if_in_another_type_leaves_a_comparison_right(opened):
+    """The simulation is loaded anew while verdicts are half measured."""
+    worker = opened()
+    config = mixed(worker, BF16)
+    runs = {"int8": PrecisionConfig.uniform(INT8), "fp32": PrecisionConfig(INT8, FP32)}
+    worker.ask(m.Compare(runs, layers=False, shares_of=None))
+    while not any(isinstance(event, m.VerdictMeasured) for event in worker.wire.events):
+        assert worker.step()
+    worker.ask(m.WhatIf(config))
+    worker.finish()
+    events = worker.wire.events
+    assert not any(isinstance(event, m.Failed) for event in events)
+    final = {event.run: event.verdict for event in events if isinstance(event, m.VerdictMeasured) and event.final}
+    for run, asked in {**runs, "config": config}.items():
+        alone = list(worker.analysis.verdict(asked, worker.ranges, worker.feeds))[-1].value
+        assert final[run] == alone
