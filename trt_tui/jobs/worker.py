@@ -327,7 +327,7 @@ class Worker:
 
     def _prepare(self, job: int, request: m.Prepare) -> None:
         self._send(m.Progress(job, "reading the network and the data", 0, 0))
-        prepared = prepare(open_network(request.options.model), request,
+        prepared = prepare(open_network(request.options.model, get_backend), request,
                            self._sweeping(job, f"calibrating ({request.options.calib_method})"))
         self._send(replace(prepared, job=job))
 
