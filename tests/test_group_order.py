@@ -307,3 +307,12 @@ def test_light_networks_have_an_order(name, named_network):
     network = named_network(f"light_{name}")
     assert_acyclic(network)
     assert isinstance(lower_gated(network).model, ir.Model)
+
+
+def test_tensors_of_chained_concats_share_one_set(opened):
+    b = Builder()
+    last = "x"
+    for n in range(50):
+        last = b.node("Concat", [last, "x"], f"/{n}", axis=-1)
+    sets = opened(b.model([SQUARE], [floats(last, None, None)])).range_sets
+    assert len(sets) == 51 and len({id(members) for members in sets.values()}) == 1

@@ -457,4 +457,4 @@ def shared_ranges(network: Network) -> dict[str, tuple[str, ...]]:
     for name in list(parent):
         if find(name) in roots:
             sets.setdefault(find(name), []).append(name)
-    return {name: tuple(members) for members in sets.values() for name in members if len(members) > 1}
+    return {name: together for together in map(tuple, sets.values()) for name in together if len(together) > 1}

@@ -46,7 +46,7 @@ def activation_ranges(network: Network, ranges: Mapping[str, float], config: Pre
     A tensor without a range is left out. An override counts for the whole joined set.
     """
     result = {tensor: float(ranges[tensor]) for tensor in network.activations if tensor in ranges}
-    for members in set(network.range_sets.values()):
+    for members in {id(together): together for together in network.range_sets.values()}.values():
         known = [float(ranges[t]) for t in members if t in ranges]
         if not known:
             continue
