@@ -96,7 +96,7 @@ def test_a_concat_with_open_sizes_or_along_the_batch_is_whole(opened):
 
 def test_a_concat_that_is_used_further_is_no_end(opened):
     b = yolo()
-    b.node("Relu", ["out"], "/relu", output="y")
+    b.node("Softmax", ["out"], "/softmax", output="y", axis=1)
     judged = judged_outputs(opened(b.model([X], [floats("y", "batch", 10, 8, 8)])))
     assert names(judged) == ["y"]
 

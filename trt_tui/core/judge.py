@@ -1,8 +1,9 @@
 """Judged outputs: the tensors, or parts of them, that a run is judged by.
 
-A mean over a whole output hides a part that is dead (pixel boxes beside scores under one scale), so a Concat that ends
-the network is judged part by part. Where values were selected (ArgMax, TopK, NonMaxSuppression) or turned into
-integers, the float tensors that decided are judged, and the integers by the fraction that differs.
+A mean over a whole output hides a part that is dead (pixel boxes beside scores under one scale, small objects beside
+large ones), so Concats that end the network are judged part by part. Where values were selected (ArgMax, TopK,
+NonMaxSuppression) or turned into integers, the float tensors that decided are judged, and the integers by the fraction
+that differs.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx_ir as ir
 
+from trt_tui.core.parts import parts_of
 from trt_tui.errors import InputError
 
 if TYPE_CHECKING:
@@ -28,7 +30,7 @@ SELECTORS = frozenset(("ArgMax", "ArgMin", "TopK", "NonMaxSuppression", "NonZero
 """Operators that pick or order values; behind them one flipped pick moves everything that follows."""
 
 MOST_PARTS = 16
-"""A Concat of more parts than this is judged whole."""
+"""A Concat that would make more parts than this is not taken apart."""
 
 _ANCHORS = frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul"))
 _FLOAT_TYPES = frozenset((ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16))
@@ -189,77 +191,16 @@ def _deciding(network: Network, output: str, integer: bool) -> tuple[set[str], s
 
 
 def _parts(network: Network, tensor: str) -> list[Judged]:
-    """The parts of a terminal Concat, those of Concats inside it too; the whole tensor where there is none."""
-    rank = len(network.shape(tensor) or ())
-    whole = Judged(tensor, tensor)
-    parts: list[tuple[dict[int, tuple[int, int]], str]] = []
-    stack: list[tuple[dict[int, tuple[int, int]], str, tuple[int, ...]]] = [({}, tensor, tuple(range(rank)))]
-    while stack:
-        cuts, source, axes = stack.pop()  # axes[i]: the axis of the judged tensor that axis i of `source` became
-        source, axes = _through_copies(network, source, axes, first=source == tensor)
-        pieces = _concat_pieces(network, source, axes)
-        if pieces is None:
-            parts.append((cuts, source))
-            continue
-        for axis, start, stop, name in reversed(pieces):
-            offset = cuts.get(axis, (0, 0))[0]
-            stack.append(({**cuts, axis: (offset + start, offset + stop)}, name, axes))
-        if len(parts) + len(stack) > MOST_PARTS:
-            return [whole]
-    if len(parts) < 2:
-        return [whole]
+    """The parts that Concats before a tensor make of it; the whole tensor where there are none."""
+    shape = network.shape(tensor) or ()
+    found = parts_of(network, tensor, MOST_PARTS)
+    if len(found) < 2:
+        return [Judged(tensor, tensor)]
     judged = []
-    for cuts, source in parts:
-        slices = tuple(Cut(axis, start, stop) for axis, (start, stop) in sorted(cuts.items()))
-        judged.append(Judged(tensor + slice_text(slices, rank), tensor, slices, note=f"from {source}"))
+    for ranges, source in found:
+        slices = tuple(Cut(axis, *ends) for axis, ends in sorted(ranges.items()) if ends != (0, shape[axis]))
+        judged.append(Judged(tensor + slice_text(slices, len(shape)), tensor, slices, note=f"from {source}"))
     return judged
-
-
-def _through_copies(network: Network, tensor: str, axes: tuple[int, ...], first: bool) -> tuple[str, tuple[int, ...]]:
-    """Walks back through Identity, float-to-float Cast and Transpose; only while nothing else reads the tensor."""
-    while tensor in network.producer and (first or len(network.consumers.get(tensor, ())) == 1):
-        layer = network.layer(network.producer[tensor])
-        source = layer.inputs[0] if layer.inputs else ""
-        if layer.domain != "" or source not in network.producer:
-            break
-        if layer.op_type == "Transpose":
-            attr = network.node(layer.name).attributes.get("perm")
-            perm = tuple(attr.as_ints()) if attr is not None else tuple(range(len(axes)))[::-1]
-            moved = [0] * len(axes)
-            for here, there in enumerate(perm):
-                moved[there] = axes[here]
-            axes = tuple(moved)
-        elif layer.op_type == "Cast":
-            if network.value(source).dtype not in _FLOAT_TYPES:
-                break
-        elif layer.op_type != "Identity":
-            break
-        tensor, first = source, False
-    return tensor, axes
-
-
-def _concat_pieces(network: Network, tensor: str, axes: tuple[int, ...]) -> list[tuple[int, int, int, str]] | None:
-    """Axis (of the judged tensor), start, stop and tensor of each input of the Concat that computes a tensor.
-
-    None where no Concat does, it joins along the batch, or a size is not static.
-    """
-    layer = network.layer(network.producer[tensor])
-    if layer.op_type != "Concat" or layer.domain != "":
-        return None
-    axis = network.node(layer.name).attributes["axis"].as_int() % max(len(axes), 1)
-    if axes[axis] == 0:
-        return None
-    pieces, start = [], 0
-    for name in layer.inputs:
-        shape = network.shape(name)
-        if shape is None or len(shape) != len(axes) or not isinstance(shape[axis], int):
-            return None
-        if shape[axis]:
-            pieces.append((axes[axis], start, start + shape[axis], name))
-        start += shape[axis]
-    if any(name not in network.producer for *_, name in pieces):
-        return None
-    return pieces if len(pieces) > 1 else None
 
 
 def slice_text(slices: Sequence[Cut], rank: int) -> str:
