@@ -73,7 +73,7 @@ def test_any_history_survives_its_file(past, current, future):
 
 
 @pytest.mark.parametrize(("damage", "cause"), [
-    (lambda text: text[:-20], "truncated"), (lambda text: "[" * 5000, ""),
+    (lambda text: text[:-20], "Unterminated"), (lambda text: "[" * 5000, ""),
     (lambda text: text.replace("sqnr", "\ud800"), "utf-8"),
     (lambda text: text.replace('"version":1', '"version":7'), "it is version 7"),
     (lambda text: text.replace('"int8"', '"tf32"', 1), "default is TF32"),
@@ -159,3 +159,55 @@ def test_a_read_only_folder_is_no_error(store, tmp_path):
     one = store()
     one.save(STRUCTURE, Saved.of(outline(), history(), {}, ""))
     assert one.load(STRUCTURE, "/models/net.onnx") is None
+
+
+SURROGATES = History.restored([], PrecisionConfig(groups={"a\ud800": Choice(Precision.FP32, "\udcff why")},
+                                                  ranges={"t\udfff": RangeChoice(1.0, "\ud800")}), [])
+
+
+def test_names_of_broken_utf8_are_saved_and_come_back(store):
+    first = store()
+    first.save(STRUCTURE, Saved.of(outline("/models/\udcff.onnx"), SURROGATES, {PrecisionConfig(): "\ud800"}, "\ud800"))
+    first.release()
+    again = store()
+    saved = again.load(STRUCTURE, "/models/\udcff.onnx")
+    assert saved.history().snapshot() == SURROGATES.snapshot() and saved.target == "\ud800"
+    assert saved.named() == [(PrecisionConfig(), "\ud800")] and saved.note == "" and not again.lost
+
+
+@pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[" * 100_000, b'{"format": "trt-tui/session"}', b"[]",
+                                     b'{"format": "trt-tui/session", "version": 1, "network": 3}'])
+def test_a_damaged_session_is_kept_aside_and_said_to_be(store, content):
+    first = store()
+    first.save(STRUCTURE, Saved.of(outline(), history(config("a")), {}, ""))
+    first.release()
+    path = next(first.folder.glob("*.json"))
+    path.write_bytes(content)
+    again = store()
+    assert again.load(STRUCTURE, "/models/net.onnx") is None
+    assert len(again.lost) == 1 and "damaged" in again.lost[0] and str(path) in again.lost[0]
+    kept = path.with_name(f"{path.name}.damaged")
+    assert kept.name in again.lost[0] and kept.read_bytes() == content and not path.exists()
+    again.save(STRUCTURE, Saved.of(outline(), history(config("b")), {}, ""))
+    assert kept.read_bytes() == content
+    again.release()
+    assert store().load(STRUCTURE, "/models/net.onnx").current.config() == config("b")
+
+
+def test_a_second_damaged_session_does_not_take_the_place_of_the_first(store):
+    one = store()
+    one.folder.mkdir(parents=True)
+    for content in (b"one", b"two"):
+        (one.folder / f"{STRUCTURE[:20]}.json").write_bytes(content)
+        assert one.load(STRUCTURE, "/models/net.onnx") is None
+    assert {path.read_bytes() for path in one.folder.glob("*.damaged*")} == {b"one", b"two"}
+
+
+def test_a_session_of_another_version_is_left_alone(store):
+    one = store()
+    one.folder.mkdir(parents=True)
+    path = one.folder / f"{STRUCTURE[:20]}.json"
+    path.write_text('{"format": "trt-tui/session", "version": 2, "other": []}')
+    assert one.load(STRUCTURE, "/models/net.onnx") is None and "version 2" in one.lost[0]
+    one.save(STRUCTURE, Saved.of(outline(), history(config("b")), {}, ""))
+    assert '"version": 2' in path.read_text()

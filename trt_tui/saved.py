@@ -48,6 +48,13 @@ class StoredConfig(msgspec.Struct, omit_defaults=True):
         return PrecisionConfig(self.quantized, self.other, self.tf32, self.groups, self.ranges)
 
 
+class _Head(msgspec.Struct):
+    """What tells a session file from others."""
+
+    format: str
+    version: int
+
+
 class Saved(msgspec.Struct):
     """A saved session; ``sha256`` is of the weights that its ranges were measured on, "" where that is not known."""
 
@@ -118,26 +125,27 @@ class Store:
         """The newest saved session of a structure, of the network file itself where there is one.
 
         Its file is then this program's to write, unless another program or another network file has it. A file that
-        is damaged, or does not fit ``outline``, stays as it is, and `lost` says so.
+        of another version, or that does not fit ``outline``, stays as it is; a damaged one is kept under another name.
+        `lost` says so.
         """
         self.lost = []
         found: list[tuple[bool, int, Path, Saved]] = []
         for path in self.folder.glob(f"{_base(structure)}*.json"):
             try:
-                saved = msgspec.json.decode(read_bytes(path, TEXT_BYTES), type=Saved)
                 changed = path.stat().st_mtime_ns
-            except InputError as error:
-                self._lose(path, error.cause)
+                saved = _read(path)
+            except (OSError, InputError) as error:
+                self._lose(path, getattr(error, "cause", "") or str(error))
                 continue
-            except (OSError, ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
-                self._lose(path, str(error))
+            except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
+                self.lost.append(_set_aside(path, error))
                 continue
-            if saved.format != FORMAT or saved.version != VERSION:
-                self._lose(path, f"it is version {saved.version} of {saved.format}")
+            if isinstance(saved, str):
+                self._lose(path, saved)
             elif outline is not None and (misfit := saved.misfit(outline)):
                 self._lose(path, misfit)
             else:
-                found.append((saved.network == _encodable(network), changed, path, saved))
+                found.append((saved.network == network, changed, path, saved))
         if not found:
             return None
         same, _, path, saved = max(found, key=lambda one: one[:2])
@@ -153,12 +161,8 @@ class Store:
         if self._path is None and not any(
                 self._take(path) for path in self._places(structure) if not path.exists()):
             return
-        try:
-            data = msgspec.json.encode(saved)
-        except UnicodeEncodeError:  # a path of broken UTF-8 is in it
-            data = _encodable(json.dumps(msgspec.to_builtins(saved), ensure_ascii=False)).encode()
         with contextlib.suppress(InputError):
-            write_atomic(self._path, data)
+            write_atomic(self._path, _encoded(saved))
 
     def _lose(self, path: Path, cause: str) -> None:
         self.lost.append(f"The session saved in {path} cannot be taken up and is left as it is: {cause}.")
@@ -191,9 +195,43 @@ class Store:
         return True
 
 
-def _encodable(text: str) -> str:
-    """The text with ? for what UTF-8 cannot hold."""
-    return text.encode("utf-8", "replace").decode("utf-8")
+def _read(path: Path) -> Saved | str:
+    """The session in a file, or in words which other version it is of.
+
+    Raises:
+        InputError: it cannot be read.
+        ValueError: it is damaged.
+        RecursionError: it is, with very deep nesting.
+    """
+    data = read_bytes(path, TEXT_BYTES)
+    try:
+        record = msgspec.json.decode(data)
+    except msgspec.DecodeError:
+        record = json.loads(data)  # takes lone surrogates, which names of broken UTF-8 hold, and msgspec does not
+    head = msgspec.convert(record, _Head)
+    if (head.format, head.version) != (FORMAT, VERSION):
+        return f"it is version {head.version} of {head.format}"
+    return msgspec.convert(record, Saved)
+
+
+def _encoded(saved: Saved) -> bytes:
+    try:
+        return msgspec.json.encode(saved)
+    except UnicodeEncodeError:
+        return json.dumps(msgspec.to_builtins(saved)).encode("ascii")
+
+
+def _set_aside(path: Path, error: Exception) -> str:
+    """Renames a damaged session, so that it is neither read nor written again; says so."""
+    marks = ("", *(f"-{number}" for number in range(2, MOST_SESSIONS)))
+    places = (path.with_name(f"{path.name}.damaged{mark}") for mark in marks)
+    kept = next((place for place in places if not place.exists()), None)
+    said = f"The session saved in {path} is damaged and cannot be taken up"
+    with contextlib.suppress(OSError):
+        if kept is not None:
+            path.rename(kept)
+            return f"{said}; it is kept as {kept.name}: {error}."
+    return f"{said}: {error}."
 
 
 def _base(structure: str) -> str:
