@@ -19,10 +19,11 @@ from trt_tui.tui import actions, spans
 from trt_tui.tui.app import TrtTuiApp
 from trt_tui.tui.screens import main as main_screen
 from trt_tui.tui.screens.configs import ConfigList, ConfigsPage
-from trt_tui.tui.screens.dialogs import ErrorDialog, Page, Picker, Prompt, Question
+from trt_tui.tui.screens.dialogs import Choices, ErrorDialog, Page, Picker, Prompt, Question
 from trt_tui.tui.screens.export import FORMATS, ExportDialog
 from trt_tui.tui.screens.help import HelpPage
 from trt_tui.tui.screens.log import LogPage
+from trt_tui.tui.screens.palette import Palette
 from trt_tui.tui.state import GroupRow, Measure, Scope, View
 from trt_tui.tui.widgets.lines import Lines, Rule
 
@@ -755,15 +756,18 @@ async def test_log_help_and_theme(tmp_path):
 async def test_the_palette_does_what_the_keys_do(tmp_path):
     async with opened(tmp_path) as (app, main, pilot):
         await press(pilot, "f2")
-        assert app.screen is not main
+        assert isinstance(app.screen, Palette)
         await press(pilot, *"undo the")
-        await pilot.pause(0.4)
+        choices = app.screen.query_one(Choices)
+        assert "nothing to undo" in choices.get_option_at_index(0).prompt.plain
+        await press(pilot, "enter")
+        assert app.screen is main and "nothing to undo" in status(main)
+        await press(pilot, "f2", *"fp32 on", "enter")
+        assert app.session.config.groups
+        await press(pilot, "f2", "down", "up", *"zzzzzz", "enter")
+        assert isinstance(app.screen, Palette)
         await press(pilot, "escape")
         assert app.screen is main
-        commands = {command.title: command for command in app.get_system_commands(main)}
-        assert "nothing to undo" in commands[actions.BY_ID["undo"].help].help
-        commands[actions.BY_ID["toggle"].help].callback()
-        assert app.session.config.groups
 
 
 async def test_quits_at_once_and_closes_the_session(tmp_path):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from functools import partial
+import asyncio
+from collections.abc import Callable
 from typing import Any
 
-from textual import on
-from textual.app import App, SystemCommand
+from textual import events, on
+from textual.app import App
 from textual.filter import Monochrome, NoColor
 from textual.message import Message
 from textual.screen import Screen
@@ -16,9 +16,11 @@ from trt_tui.errors import TrtTuiError
 from trt_tui.jobs import messages
 from trt_tui.session import Session
 from trt_tui.tui import themes
-from trt_tui.tui.actions import ACTIONS
 from trt_tui.tui.screens.dialogs import ErrorDialog
 from trt_tui.tui.screens.main import MainScreen
+
+_OPENING_S, _LONGEST_OPENING_S = 0.005, 2.0
+"""How often a dialog that opens is looked at, and for how long."""
 
 
 class TrtTuiApp(App[None]):
@@ -32,7 +34,7 @@ class TrtTuiApp(App[None]):
 
     TITLE = "trt-tui"
     CSS_PATH = "app.tcss"
-    ENABLE_COMMAND_PALETTE = True
+    ENABLE_COMMAND_PALETTE = False  # `trt_tui.tui.screens.palette` is the one
 
     class SessionEvent(Message):
         """An event of the child process, on its way from the reader's thread."""
@@ -77,18 +79,22 @@ class TrtTuiApp(App[None]):
 
     @on(SessionEvent)
     def _session_event(self, message: SessionEvent) -> None:
-        self.session.apply(message.event)
-        self.main.take(message.event)
+        if not self._closed:
+            self.session.apply(message.event)
+            self.main.take(message.event)
 
-    def get_system_commands(self, screen: Screen) -> Iterable[SystemCommand]:
-        for action in ACTIONS:
-            if action.group == "Move" and action.id not in ("next_bad", "previous_bad", "first_nan", "filter"):
-                continue
-            if action.id in ("palette", "close"):
-                continue
-            reason = action.enabled(self.main)
-            yield SystemCommand(f"{action.help}", f"{action.key}   not now: {reason}" if reason else action.key,
-                                partial(self.main.perform, action.id))
+    async def on_key(self, event: events.Key) -> None:
+        """Keeps a key that was typed ahead until the dialog that the one before it opened is there to take it.
+
+        What was typed after the key that quits goes nowhere.
+        """
+        if self._closed:
+            event.prevent_default().stop()
+            return
+        waited = 0.0
+        while not self.screen.is_mounted and waited < _LONGEST_OPENING_S:
+            await asyncio.sleep(_OPENING_S)
+            waited += _OPENING_S
 
     def quit(self) -> None:
         """Saves, ends the child process and leaves."""

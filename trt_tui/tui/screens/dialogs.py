@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from textual.app import ComposeResult
+from textual.await_complete import AwaitComplete
 from textual.binding import Binding
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
@@ -20,9 +21,18 @@ CLOSE = Binding("escape", "close", "close", show=False)
 
 
 class Dialog(ModalScreen):
-    """A box over the main screen that Esc closes."""
+    """A box over the main screen that Esc closes.
+
+    Keys that were typed in one burst can answer it again after it has gone, or after another dialog came over it: only
+    the first answer of the topmost dialog counts.
+    """
 
     BINDINGS = [CLOSE]
+
+    def dismiss(self, result: object = None) -> AwaitComplete | None:
+        if self.app.screen is self:
+            return super().dismiss(result)
+        return None
 
     def action_close(self) -> None:
         self.dismiss(None)

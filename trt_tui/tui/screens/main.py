@@ -28,6 +28,7 @@ from trt_tui.tui.screens.export import ExportDialog
 from trt_tui.tui.screens.find import FindDialog
 from trt_tui.tui.screens.help import HelpPage
 from trt_tui.tui.screens.log import LogPage
+from trt_tui.tui.screens.palette import Palette
 from trt_tui.tui.state import Figures, Measure, TreeModel, View, VisibleRow
 from trt_tui.tui.widgets.blocks import BlockMap
 from trt_tui.tui.widgets.layer_tree import LayerTree
@@ -227,7 +228,7 @@ class MainScreen(Screen):
     def _updated(self) -> None:
         self._update = None
         self.draw(figures=self._stale_figures)
-        if isinstance(self.app.screen, LogPage):
+        if isinstance(self.app.screen, LogPage) and self.app.screen.is_mounted:
             self.app.screen.follow()
 
     def _tick(self) -> None:
@@ -937,7 +938,11 @@ class MainScreen(Screen):
         self.app.push_screen(HelpPage(self))
 
     def do_palette(self) -> None:
-        self.app.action_command_palette()
+        def chosen(action_id: str | None) -> None:
+            if action_id is not None:
+                self.perform(action_id)
+
+        self.app.push_screen(Palette(self), chosen)
 
     def do_theme(self) -> None:
         self.app.theme = "trt-light" if self.app.theme == "trt-dark" else "trt-dark"

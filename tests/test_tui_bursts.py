@@ -1,0 +1,61 @@
+"""Keys that arrive faster than dialogs open: trt_tui.tui.app and screens."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from tests.fuzz import keys as fuzz
+from tests.test_tui import opened
+from trt_tui.jobs import messages
+from trt_tui.tui.screens.dialogs import ErrorDialog, Prompt
+
+
+def burst(app, *keys: str) -> None:
+    """Keys that the terminal's driver read at once."""
+    for key in keys:
+        app.post_message(fuzz.key_event(key))
+
+
+@pytest.mark.parametrize("after", [("enter", "enter"), ("escape", "escape", "escape"), ("down", "y", "y")])
+async def test_a_dialog_is_answered_once(tmp_path, monkeypatch, after):
+    monkeypatch.chdir(tmp_path)
+    async with opened(tmp_path) as (app, main, pilot):
+        for key in ("g", "p", "e", "v", "c", "f2", "question_mark", "o"):
+            burst(app, key, *after)
+            await pilot.pause(0.1)
+            for _ in range(4):
+                burst(app, "escape")
+                await pilot.pause(0.02)
+            assert app.screen_stack == [main], key
+
+
+async def test_an_answer_that_is_late_does_not_close_what_came_over_it(tmp_path):
+    async with opened(tmp_path) as (app, main, pilot):
+        await pilot.press("g")
+        prompt = app.screen
+        app.push_screen(ErrorDialog("a job failed"))
+        prompt.dismiss("sqnr>=3")
+        await pilot.pause()
+        assert isinstance(app.screen, ErrorDialog) and isinstance(app.screen_stack[1], Prompt)
+        assert app.session.target.text != "sqnr>=3"
+
+
+async def test_keys_after_the_one_that_quits_go_nowhere(tmp_path):
+    async with opened(tmp_path) as (app, _, _pilot):
+        burst(app, "q", "space", "g", "t", "enter", "e")
+        app.deliver(messages.Failed(1, "too late"))
+        for _ in range(200):
+            if app._exit:
+                break
+            await asyncio.sleep(0.02)
+    assert app._exception is None and app.return_code == 0
+
+
+@pytest.mark.parametrize("seed", [5])
+async def test_random_keys_end_nothing(tmp_path, monkeypatch, seed):
+    monkeypatch.chdir(tmp_path)
+    result = fuzz.Result()
+    await fuzz.episode(seed, fuzz.fake_apps(tmp_path), result, keys=150)
+    assert not result.failures and result.keys >= 150
