@@ -45,11 +45,9 @@ async def test_an_answer_that_is_late_does_not_close_what_came_over_it(tmp_path)
 async def test_keys_after_the_one_that_quits_go_nowhere(tmp_path):
     async with opened(tmp_path) as (app, _, _pilot):
         burst(app, "q", "space", "g", "t", "enter", "e")
+        while not app._exit:
+            await asyncio.sleep(0.01)
         app.deliver(messages.Failed(1, "too late"))
-        for _ in range(200):
-            if app._exit:
-                break
-            await asyncio.sleep(0.02)
     assert app._exception is None and app.return_code == 0
 
 
