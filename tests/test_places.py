@@ -93,6 +93,23 @@ def test_weights_beside_the_network_are_read_too(network, tmp_path):
     refuse_over([weights], [], str(tmp_path / "broken.onnx"))
 
 
+def test_a_config_that_is_read_is_written_again_by_a_search_alone(tmp_path, monkeypatch, capsys):
+    from trt_tui import cli
+
+    monkeypatch.chdir(tmp_path)
+    for name in ("net.onnx", "c.json"):
+        Path(name).write_bytes(b"read")
+    cli._check_places("net.onnx", {}, "c.json", "c.json", "report.md", config_to="c.json")
+    for paths, config_to in ((("new.json", "c.json"), "new.json"), (("c.json",), None)):
+        with pytest.raises(InputError, match="c.json is read from"):
+            cli._check_places("net.onnx", {}, "c.json", *paths, config_to=config_to)
+    with pytest.raises(InputError, match="c.json is read from"):
+        cli._check_places("net.onnx", {"timing_cache": "c.json"}, "c.json", "new.json", config_to="new.json")
+    with pytest.raises(SystemExit):
+        cli.main(["export", "net.onnx", "--precision", "fp16", "--format", "trtexec", "-o", "-"])
+    assert "Name a file" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(("output", "options"), [
     ("net.sh", ["--calib-cache", "net.sh.cache", "--precision", "int8", "--format", "trtexec"]),
     ("net.py", ["--calib-cache", "net.py.cache", "--precision", "int8", "--format", "polygraphy"]),

@@ -327,7 +327,7 @@ def search(model: str, config_path: str | None, force: bool, target: str | None,
         raise InputError("stdout takes one thing", "both -o and --markdown are -", "Write one of them to a file.")
     for text in tolerances:
         parse_target(text)
-    _check_places(model, arguments, config_path, output, markdown_path, rewrites_config=True)
+    _check_places(model, arguments, config_path, output, markdown_path, config_to=output)
     request = Search(PrecisionConfig(), tolerances, method, Precision(higher), presets, sticky, not no_ranges,
                      max_raised, max_latency, max_builds, check)
     with search_session(_options(model, 0, arguments), config_path, force,
@@ -370,13 +370,13 @@ def _write(texts: Sequence[tuple[str | None, Callable]], session, over: bool = T
 
 
 def _check_places(model: str, arguments: dict[str, Any], config_path: str | None, *paths: str | None,
-                  kind: str = "", rewrites_config: bool = False) -> None:
+                  kind: str = "", config_to: str | None = None) -> None:
     """Refuses places that cannot be written, or hold what is read, before anything is measured for them.
 
     Args:
         paths: What is written; None and - are no files.
         kind: The format that the first of them is written in: it may consist of files beside it too.
-        rewrites_config: Whether the config that is read may be written again.
+        config_to: The one of them that takes a config: it may be the one that is read.
     """
     from trt_tui.core.files import is_special
     from trt_tui.core.places import files_read, refuse_over
@@ -385,10 +385,10 @@ def _check_places(model: str, arguments: dict[str, Any], config_path: str | None
                       arguments.get("metric"))
     config = files_read(model, config_path)
     written = [path for path in paths if path not in (None, "-")]
-    beside = _beside(kind, written[0]) if kind else []
+    beside = _beside(kind, written[0]) if kind and written else []
     timings = [arguments["timing_cache"]] if arguments.get("timing_cache") else []
-    refuse_over([*written, *beside], read if rewrites_config else read + config, model)
-    refuse_over(timings, read + config, model)
+    refuse_over([*written, *beside, *timings], read, model)
+    refuse_over([path for path in (*written, *beside, *timings) if path != config_to], config)
     everything = (*written, *beside, *timings)
     places = [os.path.realpath(path) for path in everything if not is_special(path)]
     if len(set(places)) < len(places):
@@ -531,6 +531,8 @@ def export(model: str, config_path: str | None, force: bool, precision: str | No
     from trt_tui.report import config_markdown
 
     _check_one("export", config_path, precision)
+    if output == "-":
+        raise InputError("an export is a file", "-o is -", "Name a file.")
     _check_places(model, arguments, config_path, output, kind=kind)
     options = _options(model, 0, arguments)
     network, config, ranges, warnings = load_config(options, config_path, precision, force)
