@@ -72,8 +72,7 @@ COMMANDS = {"compare": ["compare"], "search": ["search", "--tolerance", "sqnr>=1
             "export": ["export", "--precision", "int8", "--format", "onnx", "-o"]}
 
 
-@pytest.mark.parametrize("number", BOTH)
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize(("command", "number"), zip(COMMANDS, BOTH * 2, strict=True))
 def test_every_command_ends_with_130_and_leaves_nothing(program, tmp_path, command, number):
     words = COMMANDS[command]
     process = program(*words, *([tmp_path / "out.onnx"] if words[-1] == "-o" else []))
@@ -112,6 +111,32 @@ def test_what_a_comparison_has_measured_is_written(program, tmp_path, number):
     runs = json.loads(out.read_text())["runs"]
     assert all(run["outputs"] for run in runs.values())
     assert there.read_text() == "whole" and f"{there} stands as it was" in told
+
+
+STUCK = """
+import ctypes, pathlib, signal, trt_tui.headless as headless
+from trt_tui.core.files import atomic
+def load_config(*_, **__):
+    with atomic({out!r}) as stream:
+        stream.write(b'half')
+        pathlib.Path({told!r}).touch()
+        signal.pthread_sigmask(signal.SIG_BLOCK, (1, 2, 15))  # so that it does not return early
+        ctypes.CDLL(None).sleep(3600)
+headless.load_config = load_config
+"""
+"""Native code in the program itself that lets no signal handler of Python run."""
+
+
+@pytest.mark.parametrize("number", BOTH)
+def test_native_code_in_the_program_is_ended_too_and_leaves_nothing(program, tmp_path, number):
+    out, told_at = tmp_path / "out.onnx", tmp_path / "stuck"
+    process = program("export", "--precision", "fp16", "--format", "onnx", "-o", out, stuck=False,
+                      code=STUCK.format(out=str(out), told=str(told_at)))
+    wait_for(told_at)
+    process.send_signal(number)
+    _, told = process.communicate(timeout=LIMIT_S)
+    assert process.returncode == 130 and told.strip() == "Stopped."
+    assert not list(tmp_path.glob("*out*")) and not list(tmp_path.glob(".*"))
 
 
 def test_a_hangup_that_is_ignored_stays_ignored(program, tmp_path):

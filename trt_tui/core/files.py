@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from trt_tui.core.scratch import clear_beside, temporary_beside
+from trt_tui.core.scratch import clear_beside, dropped_with_process, temporary_beside
 from trt_tui.errors import InputError
 
 
@@ -57,7 +57,7 @@ def atomic(path: Path | str) -> Iterator[BinaryIO]:
         temporary = temporary_beside(target, secrets.token_hex(4))
         descriptor = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, "O_BINARY", 0), 0o666)
         try:
-            with os.fdopen(descriptor, "wb") as stream:
+            with dropped_with_process(temporary), os.fdopen(descriptor, "wb") as stream:
                 yield stream
                 stream.flush()
                 os.fsync(stream.fileno())

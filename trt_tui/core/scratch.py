@@ -65,6 +65,26 @@ def temporary_beside(target: Path, token: str) -> Path:
     return target.with_name(f".{target.name[:100]}.{token}.tmp")
 
 
+_temporaries: set[Path] = set()
+
+
+@contextlib.contextmanager
+def dropped_with_process(path: Path) -> Iterator[None]:
+    """In this block `drop_temporaries` removes a file."""
+    _temporaries.add(path)
+    try:
+        yield
+    finally:
+        _temporaries.discard(path)
+
+
+def drop_temporaries() -> None:
+    """Removes the temporary files that are being written, for a process that is about to end in the middle of it."""
+    for path in tuple(_temporaries):
+        with contextlib.suppress(OSError):
+            path.unlink()
+
+
 def clear_beside(target: Path) -> None:
     """Removes temporary files of a target whose writers were killed."""
     start, end = f".{target.name[:100]}.", ".tmp"

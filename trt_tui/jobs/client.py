@@ -17,8 +17,11 @@ from trt_tui.jobs import messages as m
 from trt_tui.jobs.death import oom_kills, why_it_ended
 from trt_tui.jobs.lifeline import bury, kill_group
 
-GRACE_S = 2.0
-"""How long a job has to stop by itself before its process is killed."""
+GRACE_S = 1.5
+"""How long a job has to stop by itself before its process is killed: a stop takes effect within 2 s."""
+
+LEAVING_S = 1.0
+"""How long an end waits for a killed process, which may have much memory to give back."""
 
 KEPT_LOGS = 10
 
@@ -54,7 +57,7 @@ class _Child:
         self.preparing: set[int] = set()
         self.last = 0
         self.gone = False
-        self.stopped_before = 0
+        self.killed = False
 
     def died(self, code: int) -> m.Died:
         """The event that tells of its end."""
@@ -142,7 +145,8 @@ class Client:
             child.process.wait(0.3)
         except subprocess.TimeoutExpired:
             child.kill()
-            child.process.wait()
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                child.process.wait(LEAVING_S)
         log = log_path()
         with contextlib.suppress(OSError):
             if log.stat().st_size == 0:
@@ -175,27 +179,28 @@ class Client:
             if isinstance(event, m.Done | m.Cancelled | m.Failed):
                 with self._lock:
                     child.running.pop(event.job, None)
-            if not self._closing:
+            if not self._closing and not child.killed:
                 self._deliver(event)
         code = child.process.wait()
-        if self._closing:
-            return
-        if not child.stopped_before:
+        if not self._closing and not child.killed:
             self._deliver(child.died(code))
-            return
+
+    def _kill_if_running(self, child: _Child, before: int) -> None:
+        """Kills a child that works on a job that was stopped; what was asked later goes to a new one.
+
+        That it was stopped is told at once: a process takes its time to give back much memory.
+        """
         with self._lock:
-            stopped = sorted(job for job in child.running if job < child.stopped_before)
-            waiting = {job: request for job, request in child.running.items() if job >= child.stopped_before}
+            if not child.alive or all(job >= before for job in child.running):
+                return
+            child.killed = True
+            child.kill()
+            stopped = sorted(job for job in child.running if job < before)
+            waiting = {job: request for job, request in child.running.items() if job >= before}
             for job, request in waiting.items():
                 self._living(opens=isinstance(request, m.Open)).ask(job, request)
         for job in stopped:
             self._deliver(m.Cancelled(job))
-
-    def _kill_if_running(self, child: _Child, before: int) -> None:
-        with self._lock:
-            if child.alive and any(job < before for job in child.running):
-                child.stopped_before = before
-                child.kill()
 
 
 @contextlib.contextmanager
