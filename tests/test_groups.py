@@ -8,8 +8,9 @@ import pytest
 from onnx import helper
 
 from tests.networks import LIGHT_NAMES, Builder, floats
+from trt_tui.core.lowering.typed import lower_typed
 from trt_tui.core.network import Kind
-from trt_tui.core.precision import Precision
+from trt_tui.core.precision import Precision, PrecisionConfig
 
 IMAGE = floats("x", 1, 4, 8, 8)
 NAMES = ("small_resnet", "unet_small", "mlp", "bert", "vit", "opset7", "half", "quantized", "with_if", "with_loop",
@@ -272,6 +273,25 @@ def test_what_has_no_16_bit_form_says_why(operator, options, precision, says, op
     else:
         refusals = refusals_of(opened, operator, **options)
     assert says in refusals[precision]
+
+
+@pytest.mark.parametrize("operator", ["ScatterND", "ScatterElements"])
+@pytest.mark.parametrize("reduction", ["none", "add", "mul"])
+def test_a_scatter_that_reduces_stays_fp32_and_its_fp16_network_runs(operator, reduction, opened, backend):
+    b = Builder()
+    rows = np.array([[0], [3]]) if operator == "ScatterND" else np.full((2, 4), 3)
+    attributes = {} if reduction == "none" else {"reduction": reduction}
+    table = b.node("Mul", ["x", "x"], "/square")
+    b.node(operator, [table, b.weight("rows", rows), b.weight("new", np.full((2, 4), 0.1, np.float32))], "/put",
+           output="y", **attributes)
+    network = opened(b.model([floats("x", 4, 4)], [floats("y", 4, 4)]))
+    group = network.group(network.producer["y"])
+    assert (Precision.FP16 in group.allowed) == (Precision.BF16 in group.allowed) == (reduction == "none")
+    x = np.linspace(-2, 2, 16, dtype=np.float32).reshape(4, 4)
+    with backend.load(lower_typed(network, PrecisionConfig.uniform(Precision.FP16), {}).model) as typed:
+        got = typed.run({"x": x})["y"]
+    with backend.load(network.model) as plain:
+        np.testing.assert_allclose(got, plain.run({"x": x})["y"], rtol=2e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("operator", ["HardSwish", "Mish"])

@@ -41,6 +41,9 @@ _TENSORRT_LACKS = {
                               "TensorScatter".split())}
 """Operators that TensorRT-RTX 1.7 builds in FP32 and refuses in a 16-bit type."""
 
+_SCATTERS = frozenset(("ScatterElements", "ScatterND"))
+"""Operators that TensorRT-RTX 1.7 does not build with a reduction, nor ONNX Runtime runs with one in FP16."""
+
 SELECTS_BY_ORDER = frozenset(("TopK",))
 """Operators that pick values by comparing them."""
 
@@ -401,6 +404,8 @@ class _Finder:
         peepholes = layer.op_type == "LSTM" and len(layer.inputs) > 7 and layer.inputs[7]
         if layer.op_type in _TENSORRT_LACKS[precision] or peepholes:
             return f"TensorRT has no {precision.label} {layer.op_type}{' with peepholes' if peepholes else ''}"
+        if layer.op_type in _SCATTERS and self._reduction(layer) != "none":
+            return f"nothing runs a {precision.label} {layer.op_type} with a reduction"
         schema = onnx.defs.get_schema(layer.op_type, opset)
         produced = schema.outputs[0].type_str
         constraint = next((c for c in schema.type_constraints if c.type_param_str == produced), None)
@@ -410,6 +415,10 @@ class _Finder:
                    for i, name in enumerate(layer.inputs)):
             return f"the values of {layer.op_type} do not take the type of an input"
         return ""
+
+    def _reduction(self, layer: Layer) -> str:
+        attr = self.network.node(layer.name).attributes.get("reduction")
+        return "none" if attr is None else attr.as_string()
 
 
 def _may_equal(one: tuple | None, other: tuple | None) -> bool:
