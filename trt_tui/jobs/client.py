@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable
 from multiprocessing import Pipe
 from pathlib import Path
@@ -24,6 +25,8 @@ LEAVING_S = 1.0
 """How long an end waits for a killed process, which may have much memory to give back."""
 
 KEPT_LOGS = 10
+
+_DAY_S = 86400.0
 
 _TAIL_BYTES = 1 << 16
 
@@ -209,13 +212,24 @@ def _log():
     path = log_path()
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        for old in sorted(path.parent.glob("worker-*.log"), key=lambda p: p.stat().st_mtime_ns)[:-KEPT_LOGS]:
-            old.unlink()
+        _clear_logs(path.parent)
         stream = open(path, "ab")
     except OSError:
         stream = open(os.devnull, "ab")
     with stream:
         yield stream
+
+
+def _clear_logs(folder: Path) -> None:
+    """Removes all logs but the latest, and those of a day: programs that are running write some of them."""
+    logs = {}
+    for path in folder.glob("worker-*.log"):
+        with contextlib.suppress(OSError):  # another program clears too
+            logs[path] = path.stat().st_mtime
+    for path in sorted(logs, key=logs.__getitem__)[:-KEPT_LOGS]:
+        if logs[path] < time.time() - _DAY_S:
+            with contextlib.suppress(OSError):
+                path.unlink()
 
 
 def _tail(path: Path, start: int, lines: int = 20) -> str:

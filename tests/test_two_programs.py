@@ -1,0 +1,64 @@
+"""Several programs on one cache, one folder of logs and one place at the same time: none damages what another has"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from tests.driven import isolate
+from trt_tui.jobs import client
+from trt_tui.jobs.cache import ResultCache
+from trt_tui.jobs.client import KEPT_LOGS, log_path
+
+HAMMER = """
+import sys
+from pathlib import Path
+from trt_tui.core.files import write_atomic
+from trt_tui.jobs.cache import ResultCache
+cache, out = ResultCache(Path(sys.argv[1]), limit_bytes=20_000), Path(sys.argv[2])
+for turn in range(150):
+    key = cache.key(turn % 7)
+    cache.put(key, str(turn % 7) * 5000)
+    found = cache.get(key, str)
+    assert found is None or found == str(turn % 7) * 5000, found[:10]
+    cache.trim()
+    write_atomic(out, str(turn % 7) * 5000)
+    text = out.read_text()
+    assert len(text) == 5000 and len(set(text)) == 1
+"""
+
+
+@pytest.fixture(autouse=True)
+def _isolated(monkeypatch, tmp_path):
+    isolate(monkeypatch, tmp_path)
+
+
+def test_a_cache_and_a_file_that_several_programs_write_stay_whole(tmp_path):
+    programs = [subprocess.Popen([sys.executable, "-c", HAMMER, tmp_path / "results", tmp_path / "out"],
+                                 stderr=subprocess.PIPE, text=True) for _ in range(3)]
+    for program in programs:
+        _, told = program.communicate(timeout=120)
+        assert program.returncode == 0, told
+    assert not [path for path in tmp_path.rglob("*.tmp")]
+    ResultCache(tmp_path / "results", limit_bytes=0).trim()
+    assert not [path for path in (tmp_path / "results").rglob("*") if path.is_file()]
+
+
+def test_logs_of_running_programs_stay_and_old_ones_go(monkeypatch):
+    folder = log_path().parent
+    folder.mkdir(parents=True)
+    logs = [folder / f"worker-{number}.log" for number in range(2 * KEPT_LOGS)]
+    for age, path in enumerate(logs):
+        path.write_text("x")
+        os.utime(path, (time.time() - 3600 * (age + 12),) * 2)
+    stat = type(folder).stat
+    monkeypatch.setattr(type(folder), "stat", lambda path, **more: (
+        path.unlink() if path == logs[-1] else None, stat(path, **more))[1])  # another program was first
+    with client._log() as stream:
+        assert stream.name != os.devnull
+    monkeypatch.undo()
+    assert set(folder.glob("*.log")) == {*logs[:12], log_path()}
