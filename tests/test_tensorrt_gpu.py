@@ -18,11 +18,14 @@ import time
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 from tests import driven
+from tests.networks.refused import REFUSED
 from trt_tui import demo
 from trt_tui.core.agreement import CHECK_DB, differs, fp32_fault, gap_db
+from trt_tui.core.engine import Made, read_inspector
 from trt_tui.core.precision import Precision, PrecisionConfig
 from trt_tui.core.runner import BuildSettings, Told
 from trt_tui.errors import InputError, TrtTuiError
@@ -141,7 +144,7 @@ def test_a_build_is_stopped_within_seconds_and_the_next_one_works(open_session, 
     since = time.monotonic()
     session.stop_job()
     session.until_idle()
-    assert time.monotonic() - since < 5
+    assert time.monotonic() - since < 3  # 2 s, and what a busy machine adds
     assert FP16 not in session.results or session.results[FP16].engine is None
     result, _ = build(session, FP32)
     assert result.verdict is not None
@@ -224,6 +227,16 @@ def polygraphy(folder: Path, *words: str) -> str:
     return done.stdout
 
 
+def made_of(engine: Path) -> dict[str, Made]:
+    """What a serialized engine of the bundled network, built with detailed verbosity, made of its groups."""
+    from trt_tui.backends.tensorrt import TensorRTBackend
+    from trt_tui.core.network import open_network
+
+    network = open_network(demo.network_path())
+    with TensorRTBackend("tensorrt").load_engine(engine.read_bytes()) as runner:
+        return read_inspector(runner.inspect(), network).made(network)
+
+
 def decibels(engine: Path) -> float:
     """SQNR of a serialized engine of the bundled network on 16 samples, by its one output."""
     from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
@@ -255,7 +268,10 @@ needs_weak = pytest.mark.skipif(not _weak(), reason=unavailable() or "this Tenso
 
 @needs_weak
 def test_polygraphy_builds_from_the_script_what_is_simulated(open_session, tmp_path, monkeypatch, folder):
-    """The exported command as it stands in the script; the two worst layers in FP32 come out as told."""
+    """The exported command as it stands in the script; the two worst layers in FP32 come out as told.
+
+    INT8 is allowed there and demanded nowhere: how much of it an engine has is TensorRT's choice, which differs by GPU.
+    """
     one = open_session(shapes=("image:1x1x96x96:4x1x96x96:8x1x96x96",))
     worst = [one.outline.group(name) for name in ("/enc1/widen/conv/Conv", "/enc1/residual/depthwise/conv/Conv")]
     figures = {}
@@ -269,11 +285,12 @@ def test_polygraphy_builds_from_the_script_what_is_simulated(open_session, tmp_p
         one.export("polygraphy", path)
         text = ast.get_docstring(ast.parse(path.read_text()))
         words = shlex.split(text[text.index("polygraphy convert"):].partition("\n\n")[0].replace("\\\n", " "))
-        said = polygraphy(path.parent, *words[1:])
+        said = polygraphy(path.parent, *words[1:], "--profiling-verbosity", "detailed")
         assert "Loading calibration cache" in said and "Saving calibration cache" not in said
         figures[label] = decibels(path.parent / "scenes.engine")
         assert figures[label] > simulated - 3, (figures, simulated)
-    assert figures["mixed"] > figures["int8"] + 3
+        made = made_of(path.parent / "scenes.engine")
+        assert label != "mixed" or all(made[group.name].precision is Precision.FP32 for group in worst), made
 
 
 @needs_weak
@@ -320,3 +337,43 @@ def test_a_latency_that_no_engine_keeps_is_said(tmp_path, monkeypatch, folder):
              "--tolerance", "sqnr>=25", "--max-latency", "0.001", "-o", str(tmp_path / "found.json")]
     done = CliRunner().invoke(main, words)
     assert done.exit_code == 1 and "nothing keeps within the budget" in done.output, done.output
+
+
+# -- what TensorRT refuses --------------------------------------------------------------------------------------------
+
+
+@needs_weak
+@pytest.mark.parametrize("make", REFUSED, ids=lambda make: make.__name__)
+def test_what_is_refused_as_asked_is_built_on_a_lower_rung_or_is_a_row_with_its_reason(
+        make, tmp_path, monkeypatch, folder) -> None:
+    """Which rung it takes is TensorRT's word; that its figures stand by what was made, and the others too, is ours."""
+    from click.testing import CliRunner
+
+    from trt_tui.cli import main
+
+    driven.isolate(monkeypatch, tmp_path, folder)
+    model, out = make(), tmp_path / "out.json"
+    onnx.save(model, tmp_path / "model.onnx")
+    given = model.graph.input[0]
+    shape = [dim.dim_value for dim in given.type.tensor_type.shape.dim]
+    data = np.random.default_rng(0).standard_normal((8, *shape[1:]), dtype=np.float32)
+    np.savez(tmp_path / "data.npz", **{given.name: data})
+    effort = ["--optimization-level", str(LEVEL)] if LEVEL is not None else []
+    effort += ["--tactic-sources", ",".join(SOURCES)] if SOURCES else []
+    words = ["compare", str(tmp_path / "model.onnx"), "--data", str(tmp_path / "data.npz"), "--engines", "--no-layers",
+             "--backend", "tensorrt", "--json", str(out), *effort]
+    done = CliRunner().invoke(main, words)
+    assert done.exit_code in (0, 1), done.output
+    runs = json.loads(out.read_text())["runs"]
+    assert runs["fp32-engine"]["outputs"] and runs["fp16-engine"]["outputs"]
+    for name in ("fp16", "int8"):
+        engine = runs[f"{name}-engine"]
+        print(make.__name__, name, [rung["said"] for rung in engine["rungs"]], engine.get("failed", ""))
+        assert engine["rungs"][0]["rung"] == "asked" and ("failed" in engine) == ("outputs" not in engine)
+        beside = engine.get("made_simulated") if engine.get("as_asked") is False else runs[name]
+        if "outputs" not in engine or beside is None:
+            continue
+        for output, errors in engine["outputs"].items():
+            if errors["sqnr_db"] is not None and name == "int8":
+                assert errors["sqnr_db"] > beside["outputs"][output]["sqnr_db"] - 3
+    assert done.exit_code == (1 if "failed" in runs["int8-engine"] or "failed" in runs["fp16-engine"] else 0)
