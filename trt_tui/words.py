@@ -53,6 +53,32 @@ def right(text: str, width: int) -> str:
     return " " * (width - cells(text)) + text
 
 
+def first_cells(text: str, width: int) -> str:
+    """As much of a visible text as fits into a width in cells, from its beginning."""
+    if text.isascii():
+        return text[:max(0, width)]
+    kept, used = 0, 0
+    for character in text[:max(0, width) * 8]:  # more than combining marks make of a name
+        used += cell_len(character)
+        if used > width:
+            break
+        kept += 1
+    return text[:kept]
+
+
+def last_cells(text: str, width: int) -> str:
+    """As much of a visible text as fits into a width in cells, up to its end."""
+    if text.isascii():
+        return text[max(0, len(text) - max(0, width)):]
+    kept, used = 0, 0
+    for character in reversed(text[-max(1, width) * 8:]):
+        used += cell_len(character)
+        if used > width:
+            break
+        kept += 1
+    return text[len(text) - kept:]
+
+
 def is_hidden(character: str) -> bool:
     """Whether `visible` writes a character out."""
     return category(character) in _HIDDEN

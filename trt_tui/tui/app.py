@@ -16,8 +16,10 @@ from trt_tui.errors import TrtTuiError
 from trt_tui.jobs import messages
 from trt_tui.session import Session
 from trt_tui.tui import themes
+from trt_tui.tui.hidden import HiddenFilter
 from trt_tui.tui.screens.dialogs import ErrorDialog
 from trt_tui.tui.screens.main import MainScreen
+from trt_tui.words import visible
 
 _OPENING_S, _LONGEST_OPENING_S = 0.005, 2.0
 """How often a dialog that opens is looked at, and for how long."""
@@ -47,6 +49,7 @@ class TrtTuiApp(App[None]):
                  **session_options: Any) -> None:
         super().__init__()
         self.animation_level = "none"
+        self._filters.append(HiddenFilter())
         if self.no_color:
             self._filters = [NoColor() if isinstance(one, Monochrome) else one for one in self._filters]
             self.add_class("-no-color")
@@ -57,6 +60,10 @@ class TrtTuiApp(App[None]):
         self.session = session_factory(options, self.deliver, **session_options)
         self.main = MainScreen(self.session)
         self._closed = False
+
+    def copy_to_clipboard(self, text: str) -> None:
+        """Copies what can be seen of a text, so that pasting it into a shell runs nothing of its own."""
+        super().copy_to_clipboard(visible(text, lines=True))
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return dict(themes.DARK.variables)

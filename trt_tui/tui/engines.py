@@ -14,7 +14,7 @@ from trt_tui.core.rungs import rung_lines
 from trt_tui.jobs.messages import BuilderSummary
 from trt_tui.session import Session
 from trt_tui.tui.known import config_name, config_of, distance, engine_of, headline, met, results_of, verdict_of
-from trt_tui.tui.spans import Line, Span, decibel, duration, number, plural, shorten, wrap
+from trt_tui.tui.spans import Line, Span, decibel, duration, fitted, number, plural, shorten, wrap
 
 CANNOT_RUN = "built, cannot run here"
 DIFFERS = "≠"
@@ -348,7 +348,7 @@ def _otherwise(session: Session, shown: Shown, width: int) -> list[Line]:
     for group in groups:
         made = shown.result.made[group.name]
         time = f"{number(made.ms)} ms" if made.ms is not None else ""
-        lines.append([("  " + shorten(group.name, room).ljust(room), ""),
+        lines.append([("  " + fitted(group.name, room), ""),
                       (f"{f'{shown.config.precision_of(group).label} → {made.precision.label}':>13}", ""),
                       (f"{time:>11}", "dim")])
     return lines
@@ -364,7 +364,7 @@ def _slowest(result: EngineResult, width: int) -> list[Line]:
     for layer in timed[:_SLOWEST]:
         precision = layer.precision.label if layer.precision is not None else ""
         word = precision or "?" if layer.kind == COMPUTE else layer.kind
-        lines.append([("  " + shorten(layer.name, room).ljust(room), ""), (f"{word:>13}", "dim"),
+        lines.append([("  " + fitted(layer.name, room), ""), (f"{word:>13}", "dim"),
                       (f"{number(layer.ms):>8} ms", ""), (f"{100 * layer.ms / total:>4.0f} %", "dim")])
     return lines
 

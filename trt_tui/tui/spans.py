@@ -10,6 +10,7 @@ import math
 from typing import TypeAlias
 
 from trt_tui.core.comparison import Errors
+from trt_tui.words import cells, first_cells, last_cells, left, visible
 
 Span: TypeAlias = tuple[str, str]
 """A text and the name of its style: "", "dim", "strong", "bad", "good", "warn", "stale", "key", "rule", "plot" or
@@ -20,19 +21,31 @@ Line: TypeAlias = list[Span]
 SIMULATED = "~"
 NOTHING = "–"
 
+_LONG = 2000
+"""Characters of a text that is shortened before it is measured."""
+
 
 def width_of(line: Line) -> int:
-    return sum(len(text) for text, _ in line)
+    """How many cells a line takes as it is drawn."""
+    return sum(cells(visible(text)) for text, _ in line)
 
 
 def shorten(text: str, width: int) -> str:
-    """The text with its middle replaced by an ellipsis where it is longer than ``width``; its end says most."""
-    if len(text) <= width:
+    """The text with its middle replaced by an ellipsis where it is wider than ``width`` cells; its end says most."""
+    if len(text) > _LONG:  # before it is looked at as a whole
+        text = f"{text[:_LONG // 2]}…{text[-_LONG // 2:]}"
+    text = visible(text)
+    if cells(text) <= width:
         return text
     if width <= 1:
-        return "…"[:width]
+        return "…"[:max(0, width)]
     head = (width - 1) // 3
-    return f"{text[:head]}…{text[len(text) - (width - 1 - head):]}"
+    return f"{first_cells(text, head)}…{last_cells(text, width - 1 - head)}"
+
+
+def fitted(text: str, width: int) -> str:
+    """The text shortened to ``width`` cells, or with blanks up to it."""
+    return left(shorten(text, width), width)
 
 
 def clip(line: Line, width: int) -> Line:
@@ -42,9 +55,10 @@ def clip(line: Line, width: int) -> Line:
     result: Line = []
     room = width - 1
     for text, style in line:
-        result.append((text[:room], style))
-        room -= len(text)
-        if room <= 0:
+        text = first_cells(visible(text), room)
+        result.append((text, style))
+        room -= cells(text)
+        if room <= 0 or not text:
             break
     return [*result, ("…", "dim")]
 
@@ -61,12 +75,14 @@ def padded(line: Line, width: int, right: Line = ()) -> Line:
 def wrap(text: str, width: int) -> list[str]:
     """The text in lines of at most ``width`` cells."""
     lines, current = [], ""
-    for word in text.split():
-        if current and len(current) + 1 + len(word) > width:
+    for word in visible(text, lines=True).split():
+        if current and cells(current) + 1 + cells(word) > width:
             lines.append(current)
-            current = word
-        else:
-            current = f"{current} {word}" if current else word
+            current = ""
+        while cells(word) > width > 1 and not current:
+            lines.append(first_cells(word, width))
+            word = word[len(lines[-1]):]
+        current = f"{current} {word}" if current else word
     return [*lines, current] if current else lines
 
 

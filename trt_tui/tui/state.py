@@ -32,7 +32,21 @@ from trt_tui.tui.known import (
     shares_of,
     verdict_of,
 )
-from trt_tui.tui.spans import NOTHING, SIMULATED, Line, Span, clip, decibel, duration, number, percent, shorten
+from trt_tui.tui.spans import (
+    NOTHING,
+    SIMULATED,
+    Line,
+    Span,
+    clip,
+    decibel,
+    duration,
+    fitted,
+    number,
+    percent,
+    shorten,
+    width_of,
+)
+from trt_tui.words import left as flush_left
 
 
 class Measure(Enum):
@@ -595,7 +609,7 @@ def tree_header(columns: Columns, found: Figures) -> Line:
 def operator_text(operator: str, width: int) -> str:
     """An operator's name, its long words shortened."""
     text = operator.replace("Normalization", "Norm").replace("Average", "Avg").replace("Reduce", "Red")
-    return text if len(text) <= width else text[:width - 1] + "…"
+    return flush_left("".join(part for part, _ in clip([(text, "")], width)), width)
 
 
 def row_line(cells: Cells, depth: int, columns: Columns, cursor: bool) -> Line:
@@ -605,17 +619,17 @@ def row_line(cells: Cells, depth: int, columns: Columns, cursor: bool) -> Line:
     mark_style = "key" if cells.mark == FOUND else "dim"
     line: Line = [
         (">" if cursor else " ", "strong"), (cells.glyph, cells.glyph_style), (f" {indent}{cells.mark} ", mark_style),
-        (shorten(cells.name, room).ljust(room) + " ", cells.name_style),
+        (fitted(cells.name, room) + " ", cells.name_style),
     ]
     if not cells.operator and not cells.asked and not cells.value:
         return line
-    line.append((operator_text(cells.operator, columns.operator).ljust(columns.operator) + " ", "dim"))
+    line.append((operator_text(cells.operator, columns.operator) + " ", "dim"))
     line.append((cells.asked.ljust(columns.asked) + " ", cells.asked_style))
     if columns.made:
         line.append((cells.made.ljust(columns.made) + " ", cells.made_style))
     rest = columns.value + sum(width + 1 for width in (columns.bar, columns.raised) if width) + 1
     if cells.reason:
-        line.append((" " + shorten(cells.reason, rest - 1).ljust(rest - 1), "dim"))
+        line.append((" " + fitted(cells.reason, rest - 1), "dim"))
     else:
         line.append((cells.value.rjust(columns.value) + " ", cells.value_style))
         if columns.bar:
@@ -753,10 +767,9 @@ def diff_lines(session: Session, model: TreeModel, one: PrecisionConfig, other: 
                                                     for c in (here, there))))
     if not changed:
         return [[("They are the same.", "dim")]]
-    width = max(len(name) for name, *_ in changed)
-    width = min(width, 48)
+    width = min(48, max(width_of([(name, "")]) for name, *_ in changed))
     lines: list[Line] = [[(" " * (width + 2), ""), (f"{names[0]:<18}", "strong"), (names[1], "strong")]]
-    lines += [[(shorten(name, width).ljust(width + 2), ""), (f"{here:<18}", ""), (there, "")]
+    lines += [[(fitted(name, width) + "  ", ""), (f"{here:<18}", ""), (there, "")]
               for name, here, there in changed]
     verdicts = [results_of(session, config).verdict for config in (one, other)]
     if any(verdict is not None for verdict in verdicts):

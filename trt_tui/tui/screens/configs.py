@@ -14,8 +14,10 @@ from textual.widgets.option_list import Option
 
 from trt_tui.core.precision import PrecisionConfig
 from trt_tui.tui.screens.dialogs import CLOSE, Choices, Dialog
+from trt_tui.tui.spans import Line
 from trt_tui.tui.state import config_table
 from trt_tui.tui.widgets.lines import Lines
+from trt_tui.words import visible
 
 if TYPE_CHECKING:
     from trt_tui.tui.screens.main import MainScreen
@@ -46,8 +48,7 @@ class ConfigList(Choices):
         current = self.chosen
         self._shown, self.configs = shown, [one.config for one in lines]
         self.clear_options()
-        self.add_options([Option(Content.assemble(*((text, _CONTENT.get(style, "")) for text, style in one.line)))
-                          for one in lines])
+        self.add_options([Option(_content(line)) for line in shown])
         if self.configs:
             self.highlighted = self.configs.index(current) if current in self.configs else 0
 
@@ -60,6 +61,10 @@ class ConfigList(Choices):
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         event.stop()
         self.post_message(self.Taken(self.configs[event.option_index]))
+
+
+def _content(line: Line) -> Content:
+    return Content.assemble(*((visible(text), _CONTENT.get(style, "")) for text, style in line))
 
 
 _CONTENT = {"dim": "$text-muted", "strong": "bold", "key": "bold $accent", "bad": "bold $error", "good": "$success"}

@@ -16,6 +16,7 @@ from textual.widgets.option_list import Option
 
 from trt_tui.tui.spans import Line
 from trt_tui.tui.widgets.lines import Lines
+from trt_tui.words import visible
 
 CLOSE = Binding("escape", "close", "close", show=False)
 
@@ -65,12 +66,12 @@ class ErrorDialog(Scrolling):
     def compose(self) -> ComposeResult:
         title, cause, next_step = self.parts
         with Vertical(classes="box wide error" if self._long else "box error"):
-            yield Static(title, classes="heading bad", markup=False)
+            yield Static(visible(title), classes="heading bad", markup=False)
             with VerticalScroll(classes="body", can_focus=False):
                 if cause:
-                    yield Static(cause, markup=False)
+                    yield Static(visible(cause, lines=True), markup=False)
             if next_step:
-                yield Static(next_step, classes="next", markup=False)
+                yield Static(visible(next_step, lines=True), classes="next", markup=False)
             yield Static(self._hint("y copy"), classes="hint")
 
     @property
@@ -100,7 +101,7 @@ class Question(Dialog):
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="box"):
-            yield Static(self.question, classes="heading", markup=False)
+            yield Static(visible(self.question), classes="heading", markup=False)
             yield Static(f"y {self.yes}  n {self.no}", classes="hint")
 
     def action_yes(self) -> None:
@@ -140,12 +141,12 @@ class Picker(Dialog):
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="box"):
-            yield Static(self.heading, classes="heading", markup=False)
+            yield Static(visible(self.heading), classes="heading", markup=False)
             options = []
             for item in self.items:
                 mark = "●" if item.value == self.chosen else " "
                 text = f"{mark} {item.key}  {item.text}" + (f"  {item.refused}" if item.refused else "")
-                options.append(Option(Content(text), disabled=bool(item.refused)))
+                options.append(Option(Content(visible(text)), disabled=bool(item.refused)))
             yield Choices(*options, compact=True)
             yield Static("enter takes it  esc close", classes="hint")
 
@@ -181,9 +182,9 @@ class Prompt(Dialog):
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="box"):
-            yield Static(self.heading, classes="heading", markup=False)
+            yield Static(visible(self.heading), classes="heading", markup=False)
             yield Input(self.value, compact=True, select_on_focus=False)
-            yield Static(self.note, id="note", markup=False)
+            yield Static(visible(self.note), id="note", markup=False)
             yield Static("enter takes it  esc close", classes="hint")
 
     def on_mount(self) -> None:
@@ -193,7 +194,7 @@ class Prompt(Dialog):
         wrong = self.check(event.value) if self.check is not None else ""
         if wrong:
             note = self.query_one("#note", Static)
-            note.update(Content(wrong))
+            note.update(Content(visible(wrong)))
             note.add_class("bad")
         else:
             self.dismiss(event.value)
@@ -210,7 +211,7 @@ class Page(Scrolling):
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="box page"):
-            yield Static(self.heading, classes="heading", markup=False)
+            yield Static(visible(self.heading), classes="heading", markup=False)
             with VerticalScroll(classes="body", can_focus=False):
                 lines = Lines(self.page_lines)
                 lines.styles.height = max(1, len(self.page_lines))

@@ -12,6 +12,7 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from trt_tui.tui.screens.dialogs import Choices, Dialog
+from trt_tui.words import is_hidden
 
 if TYPE_CHECKING:
     from trt_tui.session import Session
@@ -48,7 +49,8 @@ class ExportDialog(Dialog):
         self.kind = self.kinds[0]
 
     def default_path(self, kind: str) -> str:
-        return str(Path.cwd() / f"{self.model_path.stem}{FORMATS[kind][2]}")
+        stem = "".join("_" if is_hidden(one) else one for one in self.model_path.stem)
+        return str(Path.cwd() / f"{stem}{FORMATS[kind][2]}")
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="box wide"):

@@ -17,6 +17,7 @@ from trt_tui.core.precision import Precision, PrecisionConfig, rank
 from trt_tui.core.search.presets import preset_groups
 from trt_tui.jobs import messages as m
 from trt_tui.tui.screens.dialogs import CLOSE, Dialog
+from trt_tui.words import visible
 
 if TYPE_CHECKING:
     from trt_tui.session import Session
@@ -92,7 +93,7 @@ class FindDialog(Dialog):
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="box"):
-            yield Static(f"Find the fix: the fewest layers of {self.config_name} to raise", classes="heading",
+            yield Static(f"Find the fix: the fewest layers of {visible(self.config_name)} to raise", classes="heading",
                          markup=False)
             with Vertical(classes="field"):
                 yield Static("tolerance ")
@@ -137,7 +138,7 @@ class FindDialog(Dialog):
             wrong = "a budget in ms needs engines: let some be built"
         if wrong:
             note = self.query_one("#note", Static)
-            note.update(Content(wrong))
+            note.update(Content(visible(wrong)))
             note.add_class("bad")
             return
         self.dismiss((tolerance, m.Search(

@@ -9,6 +9,7 @@ from textual.containers import VerticalScroll
 from trt_tui.tui.screens.dialogs import Page
 from trt_tui.tui.spans import Line, wrap
 from trt_tui.tui.widgets.lines import Lines
+from trt_tui.words import cells, visible
 
 if TYPE_CHECKING:
     from trt_tui.session import Session
@@ -24,8 +25,8 @@ def log_lines(log: list[str], width: int) -> list[Line]:
     lines: list[Line] = []
     for text in log[-MOST_LINES:]:
         style = _STYLES.get(text.partition(":")[0], "")
-        for line in text.splitlines() or [""]:
-            parts = [line] if len(line) <= width else wrap(line, width)
+        for line in visible(text, lines=True).split("\n"):
+            parts = [line] if cells(line) <= width else wrap(line, width)
             lines += [[("" if index == 0 else "  ", ""), (part, style)] for index, part in enumerate(parts)]
     return lines or [[("nothing was logged", "dim")]]
 

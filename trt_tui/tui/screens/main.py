@@ -33,6 +33,7 @@ from trt_tui.tui.state import Figures, Measure, TreeModel, View, VisibleRow
 from trt_tui.tui.widgets.blocks import BlockMap
 from trt_tui.tui.widgets.layer_tree import LayerTree
 from trt_tui.tui.widgets.lines import Lines, Rule
+from trt_tui.words import visible
 
 if TYPE_CHECKING:
     from trt_tui.session import Session
@@ -702,7 +703,7 @@ class MainScreen(Screen):
             name = row.layer.name
         else:
             name = row.path if isinstance(row, state.Scope) else row.label
-        self.app.copy_to_clipboard(name)
+        self.app.copy_to_clipboard(visible(name))
         self.say(f"copied {name}", "")
 
     def do_pane_tree(self) -> None:

@@ -9,9 +9,10 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from trt_tui.core.hierarchy import Blocks
-from trt_tui.tui.spans import Line, shorten
+from trt_tui.tui.spans import Line, fitted, width_of
 from trt_tui.tui.state import Figures, block_cell, block_note, legend
 from trt_tui.tui.widgets.lines import COMPONENTS, Styled
+from trt_tui.words import visible
 
 
 class BlockMap(Styled, ScrollView, can_focus=True, inherit_bindings=False):
@@ -84,7 +85,7 @@ class BlockMap(Styled, ScrollView, can_focus=True, inherit_bindings=False):
 
     @property
     def _label_width(self) -> int:
-        return min(20, max((len(role) for role in self.blocks.roles), default=0))
+        return min(20, max((width_of([(role, "")]) for role in self.blocks.roles), default=0))
 
     @property
     def _cell_width(self) -> int:
@@ -107,7 +108,7 @@ class BlockMap(Styled, ScrollView, can_focus=True, inherit_bindings=False):
         return self._drawn[y]
 
     def text_of(self, y: int) -> str:
-        return "".join(text for text, _ in self._line(y)).rstrip()
+        return "".join(visible(text) for text, _ in self._line(y)).rstrip()
 
     def _line(self, y: int) -> Line:
         if self.blocks is None or self._figures is None:
@@ -126,7 +127,7 @@ class BlockMap(Styled, ScrollView, can_focus=True, inherit_bindings=False):
         here = role == self.role and self.has_focus
         on_label = here and self.column < 0
         line: Line = [(">" if here else " ", "strong"), (" ", ""),
-                      (shorten(self.blocks.roles[role], label).ljust(label), "cursor" if on_label else ""), (" ", "")]
+                      (fitted(self.blocks.roles[role], label), "cursor" if on_label else ""), (" ", "")]
         for column, names in enumerate(self.blocks.cells[role][shown], self._first):
             glyph, style = block_cell(self._figures, names)
             picked = here and column == self.column

@@ -13,6 +13,7 @@ from textual.strip import Strip
 from trt_tui.tui.spans import Line
 from trt_tui.tui.state import Columns, Figures, VisibleRow, row_line
 from trt_tui.tui.widgets.lines import COMPONENTS, Styled
+from trt_tui.words import visible
 
 
 class LayerTree(Styled, ScrollView, can_focus=True, inherit_bindings=False):
@@ -79,7 +80,7 @@ class LayerTree(Styled, ScrollView, can_focus=True, inherit_bindings=False):
 
     def text_of(self, index: int) -> str:
         """A line as it is drawn, without styles."""
-        return "".join(text for text, _ in self._line(index)).rstrip()
+        return "".join(visible(text) for text, _ in self._line(index)).rstrip()
 
     # -- the cursor ---------------------------------------------------------------------------------------------
 

@@ -10,7 +10,8 @@ from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
-from trt_tui.tui.spans import Line, padded
+from trt_tui.tui.spans import Line, padded, width_of
+from trt_tui.words import visible
 
 STYLES = ("dim", "strong", "bad", "good", "warn", "stale", "key", "rule", "plot", "cursor",
           "band0", "band1", "band2", "band3", "band4")
@@ -38,7 +39,7 @@ class Styled:
         segments = []
         for text, name in line:
             style = base + self.span_style(name)
-            segments.append(Segment(text, style + over if over else style))
+            segments.append(Segment(visible(text), style + over if over else style))
         blank = base + over if over else base
         return Strip(segments).adjust_cell_length(width, blank)
 
@@ -72,7 +73,7 @@ class Lines(Styled, Widget):
     @property
     def text(self) -> str:
         """What stands there, without styles."""
-        return "\n".join("".join(text for text, _ in line).rstrip() for line in self._lines)
+        return "\n".join("".join(visible(text) for text, _ in line).rstrip() for line in self._lines)
 
     def render_line(self, y: int) -> Strip:
         return self.strip_of(self._lines[y] if y < len(self._lines) else [], self.size.width)
@@ -98,10 +99,10 @@ class Rule(Lines):
         width = self.size.width
         title, right = self._titles
         end = [(f" {right} ", "dim"), ("─", "rule")] if right else []
-        room = width - sum(len(text) for text, _ in end)
-        if room < len(title) + 4:
-            end, room = [], width
         start = [("─", "rule"), (f"{title} ", "strong")] if title else []
-        start = padded(start, min(room, sum(len(t) for t, _ in start)))
-        fill = room - sum(len(text) for text, _ in start)
+        room = width - width_of(end)
+        if room < width_of(start) + 2:
+            end, room = [], width
+        start = padded(start, min(room, width_of(start)))
+        fill = room - width_of(start)
         return self.strip_of([*start, ("─" * max(0, fill), "rule"), *end], width)

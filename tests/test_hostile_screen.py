@@ -1,0 +1,98 @@
+"""Names that steer terminals, wide and long ones: what the app draws and copies of them."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import onnx
+import pytest
+from rich.cells import cell_len
+from textual.content import Content
+from textual.widgets import Static
+
+from tests.test_hostile_names import CLIPBOARD, NAMES, TITLE, hostile_mlp, is_clean
+from tests.test_tui import press, settle
+from tests.tui_fake import H200, FakeSession
+from trt_tui.core.network import open_network
+from trt_tui.jobs import messages
+from trt_tui.tui import spans
+from trt_tui.tui.app import TrtTuiApp
+from trt_tui.tui.state import View
+
+LONG = "/很长的名字/" * 4000
+
+
+def outline(folder):
+    model = hostile_mlp()
+    model.graph.node[2].name = LONG
+    path = folder / f"net{TITLE}.onnx"
+    onnx.save(model, path)
+    return open_network(path).outline()
+
+
+def drawn(app) -> list[str]:
+    """The lines that the terminal is sent, without styles."""
+    width, height = app.size
+    lines = app.screen._compositor.render_strips(app.size)
+    assert len(lines) == height and all(strip.cell_length == width for strip in lines)
+    texts = ["".join(segment.text for segment in strip if not segment.control) for strip in lines]
+    assert all(cell_len(text) == width for text in texts), [text for text in texts if cell_len(text) != width]
+    return texts
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+async def test_hostile_names_are_drawn_where_they_belong(tmp_path, monkeypatch, size):
+    monkeypatch.chdir(tmp_path)
+    options = messages.Options(str(tmp_path / f"net{TITLE}.onnx"), data=f"samples{CLIPBOARD}.npz")
+    app = TrtTuiApp(options, partial(FakeSession, outline=outline(tmp_path), store=tmp_path / "store", builder=H200),
+                    target="sqnr>=20", resume=False)
+    copied = []
+    async with app.run_test(size=size) as pilot:
+        await settle(pilot)
+        seen = []
+
+        async def look(*keys):
+            await press(pilot, *keys)
+            await settle(pilot)
+            seen.extend(drawn(app))
+
+        app.session.log += [f"verbose: {name}" for name in NAMES]
+        app.session.warnings.append(f"warned {NAMES[3]}")
+        await look()
+        for keys in (["down"], ["down"], ["down"], ["b"], ["i"], ["escape"], ["o"], ["escape"], ["p"], ["escape"],
+                     ["e"], ["escape"], ["space"], ["c"], ["escape"], ["d"], ["escape"], ["t"],
+                     ["slash", "漢", "enter"], ["escape"], ["2"], ["y"]):
+            await look(*keys)
+        app.deliver(messages.Failed(1, f"title {NAMES[0]}", "\n".join(NAMES), NAMES[3]))
+        await look()
+        assert r"\x1b]0;owned\x07one" in "".join(seen) and "\x1b" not in app.clipboard
+        await look("y")
+        copied.append(app.clipboard)
+        await look("escape")
+        assert app.main.view is not View.BLOCKS
+        assert "�" not in "".join(seen), "the net is for what no one thought of"
+        assert is_clean("".join(seen)) and all(map(is_clean, copied)) and "[bold red]four[/]" in "".join(seen)
+        assert "title" in copied[0]
+
+
+async def test_the_net_catches_what_a_widget_does_not_write_out(tmp_path):
+    app = TrtTuiApp(messages.Options("net.onnx"), partial(FakeSession, outline=outline(tmp_path), store=tmp_path / "s"),
+                    resume=False)
+    async with app.run_test(size=(80, 24)) as pilot:
+        await app.main.mount(Static(Content(f"raw {TITLE} {CLIPBOARD} \u202e\ud800\x9b end"), markup=False))
+        await settle(pilot)
+        assert is_clean("".join(drawn(app)))
+
+
+@pytest.mark.parametrize("text", ["plain words", "漢字かな交じり文", "e\u0301" * 30, "🙂" * 20, "a\x1b\u202eb" * 9,
+                                  LONG])
+@pytest.mark.parametrize("width", [0, 1, 2, 7, 40])
+def test_texts_are_cut_by_cells(text, width):
+    assert cell_len(spans.shorten(text, width)) <= width
+    assert cell_len(spans.fitted(text, width)) == width
+    assert spans.width_of(spans.clip([(text, ""), (text, "dim")], width)) <= max(width, 1)
+    assert width < 2 or all(cell_len(line) <= width for line in spans.wrap(text[:4000], width))
+    if width:
+        assert spans.width_of(spans.padded([(text, "")], width, [(text, "")])) == width
+
+

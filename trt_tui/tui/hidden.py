@@ -1,0 +1,22 @@
+"""The net under every widget: no character that steers a terminal leaves the app."""
+
+from __future__ import annotations
+
+from rich.cells import get_character_cell_size
+from rich.segment import Segment
+from textual.color import Color
+from textual.filter import LineFilter
+
+from trt_tui.words import is_hidden
+
+
+class HiddenFilter(LineFilter):
+    """Puts � for hidden characters, cell by cell; names come here as `trt_tui.words.visible` already."""
+
+    def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        return [segment if segment.control or segment.text.isprintable()
+                else Segment("".join(map(_shown, segment.text)), segment.style) for segment in segments]
+
+
+def _shown(character: str) -> str:
+    return "�" * get_character_cell_size(character) if is_hidden(character) else character
