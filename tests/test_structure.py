@@ -190,3 +190,17 @@ def test_a_cycle_names_a_node_of_it(inner, tmp_path):
         open_model(path)
     members = {"p (Relu)", "back (Tanh)"} if inner else {"/conv/Conv (Conv)", "relu (Relu)", "concat (Concat)"}
     assert any(caught.value.cause.startswith(one) for one in members), caught.value.cause
+
+
+@pytest.mark.parametrize(("operator", "shape"), [("Conv", (2, 2)), ("ConvTranspose", (2,)), ("Gemm", (2,)),
+                                                 ("Gemm", (2, 2, 2)), ("MatMul", ())])
+def test_operands_of_an_impossible_rank_are_told_by_the_node(operator, shape, tmp_path):
+    b = Builder()
+    turned = b.node("Identity", [b.weight("w", np.ones(shape, "f4"))], name="turn")
+    b.node(operator, ["x", turned], name="odd", output="y")
+    path = tmp_path / "model.onnx"
+    onnx.save(b.model([helper.make_tensor_value_info("x", TensorProto.FLOAT, None)],
+                      [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)]), path)
+    with pytest.raises(InputError, match="is damaged") as caught:
+        open_model(path)
+    assert f"odd ({operator})" in caught.value.cause

@@ -18,7 +18,7 @@ import onnx_ir as ir
 from trt_tui.core.inlining import inline_functions
 from trt_tui.core.naming import Names, name_nodes
 from trt_tui.core.reading import SMALL_TENSOR_BYTES, read_model
-from trt_tui.core.structure import OLDEST_OPSET
+from trt_tui.core.structure import OLDEST_OPSET, check_ranks
 from trt_tui.errors import InputError
 
 BASE_OPSET = 17
@@ -81,6 +81,7 @@ def open_model(path: Path) -> Opened:
     raised = _raise_low_floats(opened)
     name_nodes(model.graph)  # what was put in may be called as something that was there
     _infer_shapes(model)
+    check_ranks(model.graph, path.name)
     if raised:
         _drop_idle_casts(model.graph)
     return opened

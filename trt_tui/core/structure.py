@@ -30,6 +30,8 @@ _MESSAGES = {_KINDS.TENSOR: "t", _KINDS.GRAPH: "g", _KINDS.TYPE_PROTO: "tp"}
 _SPARSE = (_KINDS.SPARSE_TENSOR, _KINDS.SPARSE_TENSORS)
 _ATTRIBUTE_KINDS = frozenset(int(kind) for kind in _KINDS) - {int(_KINDS.UNDEFINED)}
 _DTYPES = frozenset(int(dtype) for dtype in ir.DataType)
+_RANKS = {"Conv": (3, 64), "ConvTranspose": (3, 64), "Gemm": (2, 2), "MatMul": (1, 64)}
+"""The least and the most axes of both operands."""
 _SINGLE = OpSchema.FormalParameterOption.Single
 _COMPLEX = (onnx.TensorProto.COMPLEX64, onnx.TensorProto.COMPLEX128)
 
@@ -45,6 +47,20 @@ def check_structure(model: onnx.ModelProto, file: str) -> None:
         InputError: with the name of the node or tensor that is damaged.
     """
     _Check(model, file).run()
+
+
+def check_ranks(graph: ir.Graph, file: str) -> None:
+    """Refuses operators that multiply whose operands have, as far as shapes are known, an impossible number of axes.
+
+    Raises:
+        InputError: with the name of the node.
+    """
+    for node in graph:
+        least, most = _RANKS.get(node.op_type, (0, 0)) if node.domain == _DOMAIN else (0, 0)
+        for value in node.inputs[:2] if most else ():
+            if value is not None and value.shape is not None and not least <= len(value.shape) <= most:
+                raise InputError(f"{file} is damaged", f"{node.name} ({node.op_type}) reads tensor {value.name}, which "
+                                 f"has {len(value.shape)} axes", "Copy or export the network again.")
 
 
 def schema_of(op_type: str, domain: str, opset: int | None) -> OpSchema | None:

@@ -1,0 +1,162 @@
+"""Opens damaged networks by the thousand, and says what did not end as it should.
+
+    nice python -m tests.fuzz.files [--cases N] [--first N] [--compare] [--jobs N]
+
+A file opens, or is refused by an error with a cause; anything else (a traceback, a process that dies, over a minute of
+work) is a finding, told with the number that makes its file again: ``--first N --cases 1``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import contextlib
+import io
+import multiprocessing
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from pathlib import Path
+
+from tests.fuzz.mutations import damaged
+
+LIMIT_S = 60
+_BATCH = 50
+
+
+def inspected(path: Path) -> str:
+    """What `trt-tui inspect` makes of a file: "opened", or "refused: <title>".
+
+    Raises:
+        Exception: the defect that was found.
+    """
+    from trt_tui.core.hierarchy import blocks, build_tree, render_tree
+    from trt_tui.core.network import open_network
+    from trt_tui.errors import TrtTuiError
+
+    try:
+        network = open_network(path)
+    except TrtTuiError as error:
+        if not error.cause or not error.next_step:
+            raise
+        return f"refused: {error.title}"
+    tree = build_tree(network.layers, network.groups)
+    render_tree(tree, network.shape, nodes=True)
+    blocks(tree)
+    network.outline()
+    return "opened"
+
+
+def compared(path: Path) -> str:
+    """What `trt-tui compare` makes of a file on random inputs: "compared", or "refused: <first line>".
+
+    Raises:
+        AssertionError: with what was printed, where it is no plain error.
+    """
+    from trt_tui.cli import main
+
+    shown, errors = io.StringIO(), io.StringIO()
+    arguments = ["compare", str(path), "--samples", "4"]
+    try:
+        with contextlib.redirect_stdout(shown), contextlib.redirect_stderr(errors):
+            main(arguments)
+        code: object = 0
+    except SystemExit as stop:
+        code = stop.code
+    text = errors.getvalue()
+    if code not in (0, 1, 2) or "Traceback" in text or "defect" in text or code and "Error: " not in text:
+        raise AssertionError(f"exit code {code}\n{text[-4000:]}")
+    return "compared" if not code else "refused: " + text[text.index("Error: ") + 7:].splitlines()[0]
+
+
+def outcome(case: int, folder: Path, *, compare: bool = False) -> tuple[str, str]:
+    """How a case ended: "opened", "compared", "refused" or "FOUND", and the title or the traceback."""
+    what, content = damaged(case)
+    path = folder / "case.onnx"
+    path.write_bytes(content)
+
+    def late(*_: object) -> None:
+        raise TimeoutError(f"over {LIMIT_S} s")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.alarm(LIMIT_S)
+    try:
+        said = compared(path) if compare else inspected(path)
+    except Exception:
+        return "FOUND", f"{what}\n{traceback.format_exc()}"
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+    kind, _, title = said.partition(": ")
+    return kind, title
+
+
+def _batch(first: int, last: int, compare: bool, results) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        for case in range(first, last):
+            results.put((case, "begun", ""))
+            results.put((case, *outcome(case, Path(folder), compare=compare)))
+
+
+def _run(first: int, last: int, compare: bool) -> tuple[collections.Counter, list[tuple[int, str]]]:
+    """Runs cases in children, a new one where one dies."""
+    counts: collections.Counter = collections.Counter()
+    found: list[tuple[int, str]] = []
+    context = multiprocessing.get_context("spawn")
+    while first < last:
+        end = min(last, first + _BATCH)
+        results = context.Queue()
+        child = context.Process(target=_batch, args=(first, end, compare, results))
+        child.start()
+        begun, heard = first, time.monotonic()
+        while first < end:
+            try:
+                case, kind, text = results.get(timeout=1)
+            except Exception:
+                if child.is_alive() and time.monotonic() - heard < 2 * LIMIT_S:
+                    continue
+                if child.is_alive():
+                    child.kill()
+                found.append((begun, f"{damaged(begun)[0]}\nthe process died or hung (exit code {child.exitcode})"))
+                counts["FOUND"] += 1
+                first = begun + 1
+                break
+            heard = time.monotonic()
+            if kind == "begun":
+                begun = case
+                continue
+            counts[kind] += 1
+            first = case + 1
+            if kind == "FOUND":
+                found.append((case, text))
+        child.join(5)
+    return counts, found
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--first", type=int, default=0)
+    parser.add_argument("--cases", type=int, default=1000)
+    parser.add_argument("--compare", action="store_true", help="compare each network instead of inspecting it")
+    options = parser.parse_args()
+    counts, found = _run(options.first, options.first + options.cases, options.compare)
+    kinds: dict[str, list[tuple[int, str]]] = {}
+    for case, text in found:
+        kinds.setdefault(_place(text), []).append((case, text))
+    for place, cases in sorted(kinds.items(), key=lambda item: -len(item[1])):
+        print(f"== {len(cases)} x {place}: cases {[case for case, _ in cases][:8]}\n{cases[0][1]}")
+    print(", ".join(f"{count} {kind}" for kind, count in counts.most_common()))
+    return bool(found)
+
+
+def _place(text: str) -> str:
+    """The last line of the program's own code in a traceback, and the error."""
+    lines = text.rstrip().splitlines()
+    own = [line.strip() for line in lines if "/trt_tui/" in line]
+    return f"{own[-1] if own else 'elsewhere'}: {lines[-1][:150]}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())
