@@ -1,6 +1,6 @@
 """Opens damaged networks by the thousand, and says what did not end as it should.
 
-    nice python -m tests.fuzz.files [--cases N] [--first N] [--compare] [--jobs N]
+    nice python -m tests.fuzz.files [--cases N] [--first N] [--compare]
 
 A file opens, or is refused by an error with a cause; anything else (a traceback, a process that dies, over a minute of
 work) is a finding, told with the number that makes its file again: ``--first N --cases 1``.
@@ -120,6 +120,7 @@ def _run(first: int, last: int, compare: bool) -> tuple[collections.Counter, lis
                 if child.is_alive():
                     child.kill()
                 found.append((begun, f"{damaged(begun)[0]}\nthe process died or hung (exit code {child.exitcode})"))
+                print(f"case {begun}: {found[-1][1]}", flush=True)
                 counts["FOUND"] += 1
                 first = begun + 1
                 break
@@ -131,6 +132,7 @@ def _run(first: int, last: int, compare: bool) -> tuple[collections.Counter, lis
             first = case + 1
             if kind == "FOUND":
                 found.append((case, text))
+                print(f"case {case}: {text}", flush=True)
         child.join(5)
     return counts, found
 
@@ -146,7 +148,7 @@ def main() -> int:
     for case, text in found:
         kinds.setdefault(_place(text), []).append((case, text))
     for place, cases in sorted(kinds.items(), key=lambda item: -len(item[1])):
-        print(f"== {len(cases)} x {place}: cases {[case for case, _ in cases][:8]}\n{cases[0][1]}")
+        print(f"{len(cases)} x {place}: cases {[case for case, _ in cases][:8]}")
     print(", ".join(f"{count} {kind}" for kind, count in counts.most_common()))
     return bool(found)
 
