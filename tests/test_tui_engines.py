@@ -11,6 +11,7 @@ from tests.tui_fake import H200, NO_GPU, FakeSession, outline_of
 from trt_tui.core.comparison import EngineResult
 from trt_tui.core.engine import Made
 from trt_tui.core.precision import Precision
+from trt_tui.core.rungs import NAMED, Rung
 from trt_tui.jobs import messages
 from trt_tui.tui import detail, engines, spans, state, verdict
 from trt_tui.tui.state import Columns, GroupRow, Measure, TreeModel, VisibleRow
@@ -162,6 +163,58 @@ def test_the_engine_decides_where_it_and_the_simulation_differ(start):
     assert table(session, 80)["c0 ="].endswith("FAILS")
     assert not found(session).calm
     assert "the build misses the target" in state.next_step(session, found(session))
+
+
+# -- engines that are not as asked ------------------------------------------------------------------------------------
+
+
+def built_otherwise(session, simulated_db: float = 14.0) -> None:
+    """Makes of the config's engine one that TensorRT refused as asked and built with a layer raised."""
+    session.build()
+    result, asked = session.results[session.config].engine, session.results[session.config].verdict
+    name = next(iter(result.verdict.outputs))
+    outputs = {name: replace(asked.outputs[name], errors=replace(asked.outputs[name].errors, sqnr_db=simulated_db))}
+    session.apply(messages.Built(0, session.config, replace(
+        result, rungs=(Rung(failed="no implementation"), Rung(NAMED, {QKV: Precision.FP16})),
+        otherwise={QKV: Precision.FP16}, simulated=replace(asked, outputs=outputs))))
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_an_engine_that_is_not_as_asked_is_marked_and_decides_nothing_about_the_config(start, width):
+    session = start(target="sqnr>=10", worse_db=2.0)
+    session.build()
+    assert not found(session).calm and table(session, width)["c0 ="].split("│")[1].split()[-1] != "passes"
+    built_otherwise(session)
+    row = table(session, width)["c0 ="].partition("│")[2]
+    assert row.split()[0].startswith("≠") and "passes" in row and "FAILS" not in row
+    assert found(session).calm
+    assert "not built as asked: i says what was made" in state.next_step(session, found(session))
+    assert "≠" in text(state.config_table(session, {}, 60)[1][0].line)
+    session.toggle(VIT.groups[:1])
+    assert "≠" in table(session, width)["c1* 1"]
+
+
+def test_an_engine_that_is_not_as_asked_is_held_against_the_simulation_of_what_was_made(start):
+    session = start(worse_db=2.0)
+    session.build()
+    built = session.results[session.config].engine.verdict.worst[1].errors.sqnr_db
+    built_otherwise(session, built + 6.3)
+    assert ("6.3!", "warn") in [(part.strip(), one) for part, one in verdict.verdict_lines(session, 120)[5]]
+    lines = [" ".join(text(line).split()) for line in engines.page_lines(session, 200)]
+    assert "tried as asked: failed: no implementation" in lines
+    assert f"{QKV} raised to FP16: built" in lines and f"made otherwise than asked: {QKV} in FP16" in lines
+    assert any(line.startswith("What to check: it is 6.3 dB worse than simulated") for line in lines)
+    assert any(line.startswith("output") and f"~{built + 6.3:.1f} dB simulated" in line for line in lines)
+
+
+@pytest.mark.parametrize("width", [80, 120])
+def test_an_fp32_engine_that_could_not_be_built_is_not_called_sound(start, width):
+    session = start()
+    session.build()
+    session.apply(messages.Checked(0, EngineResult(None, "TensorRT 8.6.1", failed="no implementation")))
+    line = table(session, width)["FP32 check"]
+    assert "sound" not in line and line.count("not built") == 2
+    assert any("not built: no implementation" in text(line) for line in engines.page_lines(session, width))
 
 
 # -- the tree -------------------------------------------------------------------------------------------------------
