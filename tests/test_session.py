@@ -11,6 +11,7 @@ import pytest
 
 from tests import networks
 from tests.driven import DrivenSession, isolate, save_mlp
+from trt_tui.cli import main
 from trt_tui.core.config_file import read_config, write_config
 from trt_tui.core.network import open_network
 from trt_tui.core.precision import Precision, PrecisionConfig, RangeChoice
@@ -339,3 +340,21 @@ def test_a_target_of_what_is_not_measured_is_not_taken(session, tmp_path, text):
     with pytest.raises(InputError):
         driven.set_target(text)
     assert driven.target is before
+
+
+def test_an_export_from_the_app_is_the_one_of_the_command(session, tmp_path, monkeypatch):
+    """With the profile that the data have, and the effort asked for."""
+    options = replace(save_mlp(tmp_path), optimization_level=1, tactic_sources=("CUBLAS",))
+    driven = started(session(options))
+    shared = ("--precision", "int8", "--data", options.data, "--batch", "4")
+    for kind in ("trtexec", "polygraphy"):
+        for folder in ("app", "command"):
+            (tmp_path / folder).mkdir(exist_ok=True)
+        driven.export(kind, tmp_path / "app" / "net.out", overwrite=True)
+        with pytest.raises(SystemExit) as stop:
+            main(["export", options.model, *shared, "--format", kind, "-o", str(tmp_path / "command" / "net.out"),
+                  "--optimization-level", "1", "--tactic-sources", "CUBLAS"])
+        assert stop.value.code == 0
+        texts = [(tmp_path / folder / "net.out").read_text() for folder in ("app", "command")]
+        assert texts[0] == texts[1]
+        assert ("--optShapes" in texts[0] or "--trt-opt-shapes" in texts[0]) and "CUBLAS" in texts[0].upper()

@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from contextlib import redirect_stderr, redirect_stdout, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ import click
 from trt_tui import interrupts
 from trt_tui.errors import BackendUnavailableError, ExitCode, InputError, TrtTuiError, memory_error, system_error
 from trt_tui.streams import guarded
+from trt_tui.usage import check_usage, one_on_stdout, stdout_for, unread_data
 from trt_tui.words import VisibleStream, visible
 
 
@@ -107,7 +109,12 @@ def main() -> None:
     """
 
 
-def _data_options(command: Callable) -> Callable:
+_OF_JUDGING = ("judge", "metric", "target", "judge_at", "seed")
+"""Options that say how figures are taken: of commands that take some."""
+
+
+def _data_options(command: Callable, without: tuple[str, ...] = ()) -> Callable:
+    """Adds the options that commands share, those ``without`` left out."""
     options = [
         click.argument("model"),
         click.option("--data", metavar="D", help="Samples: .npz, a folder of them, Polygraphy inputs JSON, or a "
@@ -150,6 +157,7 @@ def _data_options(command: Callable) -> Callable:
     ]
     for option in reversed(options):
         command = option(command)
+    command.__click_params__ = [one for one in command.__click_params__ if one.name not in without]
     return command
 
 
@@ -158,12 +166,12 @@ def _options(model: str, whatif_samples: int, arguments: dict[str, Any]):
     from trt_tui.jobs.messages import Options
 
     return Options(
-        model, arguments["data"], arguments["calib_data"], tuple(arguments["judge"]), arguments["metric"],
-        tuple(arguments["shapes"]), arguments["backend"], arguments["calib_method"], arguments["samples"],
-        whatif_samples, arguments["batch"], arguments["seed"], Precision(arguments["other"]), arguments["calib_cache"],
-        arguments["weak"], _names(arguments["tactic_sources"]), arguments["timing_cache"],
-        _compute_capability(arguments["compute_capability"]), tuple(arguments["judge_at"]),
-        arguments["optimization_level"], arguments["strict"])
+        model, arguments["data"], arguments["calib_data"], tuple(arguments.get("judge", ())), arguments.get("metric"),
+        tuple(arguments["shapes"]), arguments.get("backend", "auto"), arguments["calib_method"], arguments["samples"],
+        whatif_samples, arguments["batch"], arguments.get("seed", 0), Precision(arguments["other"]),
+        arguments["calib_cache"], arguments.get("weak", False), _names(arguments["tactic_sources"]),
+        arguments["timing_cache"], _compute_capability(arguments.get("compute_capability")),
+        tuple(arguments.get("judge_at", ())), arguments["optimization_level"], arguments.get("strict", False))
 
 
 def _names(text: str | None) -> tuple[str, ...] | None:
@@ -193,6 +201,7 @@ def open_(model: str, whatif_samples: int, new: bool, config_path: str | None, f
         near = difflib.get_close_matches(model, main.list_commands(click.get_current_context()), 1)
         raise InputError(f"{model} is no command and no file", f"Near: {near[0]}." if near else "",
                          "See `trt-tui --help`, or check the path.")
+    check_usage()
     _run_app(_options(model, whatif_samples, arguments), config_path, target, force, new)
 
 
@@ -244,6 +253,9 @@ def compare(model: str, config_path: str | None, force: bool, target: str | None
     from trt_tui.report import comparison_table
     from trt_tui.target import parse_target
 
+    check_usage()
+    json_path, markdown_path = stdout_for(json_path), stdout_for(markdown_path)
+    one_on_stdout({"--json": json_path, "--markdown": markdown_path})
     if target is not None:
         parse_target(target)
     _check_places(model, arguments, config_path, json_path, markdown_path)
@@ -323,8 +335,9 @@ def search(model: str, config_path: str | None, force: bool, target: str | None,
     if precision is not None and config_path is not None:
         raise InputError("a search begins with one thing", "both --config and --precision are given",
                          "Leave out one of them.")
-    if output == markdown_path == "-":
-        raise InputError("stdout takes one thing", "both -o and --markdown are -", "Write one of them to a file.")
+    check_usage()
+    output, markdown_path = stdout_for(output), stdout_for(markdown_path)
+    one_on_stdout({"-o": output, "--markdown": markdown_path})
     for text in tolerances:
         parse_target(text)
     _check_places(model, arguments, config_path, output, markdown_path, config_to=output)
@@ -426,7 +439,7 @@ def _check_place(path: str) -> None:
 
 
 @main.command(context_settings=_CONTEXT)
-@_data_options
+@partial(_data_options, without=_OF_JUDGING)
 @click.option("--precision", type=click.Choice(["fp32", "bf16", "fp16", "int8"]), help="In place of a config.")
 @click.option("--quick", is_flag=True, help="Build with the lowest effort: a preview, not for production.")
 @click.option("-o", "--output", required=True, metavar="OUT",
@@ -442,6 +455,7 @@ def build(model: str, config_path: str | None, force: bool, precision: str | Non
     from trt_tui.jobs.engines import QUICK_LEVEL
     from trt_tui.jobs.messages import Prepare
 
+    check_usage()
     _check_one("build", config_path, precision)
     suffix = Path(output).suffix.lower()
     if suffix not in (".onnx", *_ENGINES):
@@ -461,7 +475,7 @@ def build(model: str, config_path: str | None, force: bool, precision: str | Non
     network, config, ranges, warnings = load_config(options, config_path, precision, force)
     for warning in warnings:
         click.echo(f"Warning: {visible(warning)}", err=True)
-    ready = prepared(network, Prepare(options, config, ranges, shapes=suffix in _ENGINES))
+    ready = prepared(network, _told(Prepare(options, config, ranges, shapes=suffix in _ENGINES), network))
     ranges = ready.ranges
     if suffix in _ENGINES:
         lines, otherwise = write_engine(options, config, ranges, Path(output), quick)
@@ -479,6 +493,16 @@ def build(model: str, config_path: str | None, force: bool, precision: str | Non
         click.echo("Not the engine of this config: TensorRT refuses it as asked, and built it with "
                    f"{visible(otherwise)}", err=True)
         sys.exit(int(ExitCode.TOLERANCE_NOT_MET))
+
+
+def _told(request, network):
+    """The request; where it needs nothing measured, says which options about data are not read."""
+    from trt_tui.jobs.prepare import known_ranges
+
+    if request.quantizes and not known_ranges(network, request)[1] and (idle := unread_data(request.shapes)):
+        why = "the ranges are known" if request.ranges or request.options.calib_cache else "nothing runs in INT8"
+        click.echo(f"Warning: {', '.join(idle)}: not read, since {why}.", err=True)
+    return request
 
 
 def _check_one(what: str, config_path: str | None, precision: str | None) -> None:
@@ -500,7 +524,7 @@ def _trtexec_lines(network, config, ready, options, output: Path) -> list[str]:
     told = [f"The same config with trtexec (`trt-tui export --format trtexec -o {script}` writes the files it names):"]
     try:
         files = replace(files_beside("trtexec", output.with_name(script)), engine=output.name)
-        lines = trtexec_lines(network, config, ready.ranges, files, ready.shapes, _effort(options))
+        lines = trtexec_lines(network, config, ready.ranges, files, ready.shapes, options.effort)
     except InputError as error:
         return [f"trtexec cannot be told the same: {error.title}"]
     for line in lines:
@@ -508,14 +532,8 @@ def _trtexec_lines(network, config, ready, options, output: Path) -> list[str]:
     return told
 
 
-def _effort(options):
-    from trt_tui.core.exporters.trtexec import Effort
-
-    return Effort(options.optimization_level, options.timing_cache or "", options.tactic_sources or ())
-
-
 @main.command(context_settings=_CONTEXT)
-@_data_options
+@partial(_data_options, without=(*_OF_JUDGING, "backend", "weak", "strict", "compute_capability"))
 @click.option("--format", "kind", required=True, type=click.Choice(
     ["onnx", "trtexec", "polygraphy", "modelopt", "calibration-cache", "markdown"]))
 @click.option("--precision", type=click.Choice(["fp32", "bf16", "fp16", "int8"]), help="In place of a config.")
@@ -530,9 +548,10 @@ def export(model: str, config_path: str | None, force: bool, precision: str | No
     from trt_tui.jobs.messages import Prepare
     from trt_tui.report import config_markdown
 
+    check_usage()
     _check_one("export", config_path, precision)
-    if output == "-":
-        raise InputError("an export is a file", "-o is -", "Name a file.")
+    if stdout_for(output) == "-":
+        raise InputError("an export goes to a file", "stdout tells which files were written", "Give -o a file's name.")
     _check_places(model, arguments, config_path, output, kind=kind)
     options = _options(model, 0, arguments)
     network, config, ranges, warnings = load_config(options, config_path, precision, force)
@@ -542,10 +561,11 @@ def export(model: str, config_path: str | None, force: bool, precision: str | No
         write_atomic(Path(output), config_markdown(network, config, config_path or ""))
         click.echo(output)
         return
-    ready = prepared(network, Prepare(options, config, ranges, quantizes=kind != "modelopt",
-                                      every=kind == "calibration-cache", shapes=kind in ("trtexec", "polygraphy")))
+    request = Prepare(options, config, ranges, quantizes=kind != "modelopt", every=kind == "calibration-cache",
+                      shapes=kind in ("trtexec", "polygraphy"))
+    ready = prepared(network, _told(request, network))
     for written in production.write(kind, Path(output), network, config, ready.ranges, shapes=ready.shapes,
-                                    effort=_effort(options)):
+                                    effort=options.effort):
         click.echo(str(written))
 
 
@@ -561,6 +581,7 @@ def inspect(model: str, nodes: bool, engine: str | None, backend: str) -> None:
     from trt_tui.core.hierarchy import build_tree, render_tree
     from trt_tui.core.network import open_network
 
+    check_usage()
     network = open_network(model)
     layers = _layer_information(engine, backend, network) if engine is not None else None
     click.echo(f"{visible(network.name)}: {len(network.layers)} nodes in {len(network.groups)} groups, "

@@ -72,22 +72,17 @@ class _Bar:
 
 
 @contextmanager
-def _opened(options: m.Options, **arguments: Any) -> Iterator[tuple[Session, Callable[[], None]]]:
+def _opened(options: m.Options, warns: bool = True, **arguments: Any) -> Iterator[tuple[Session, Callable[[], None]]]:
     """A session with its network open, and what applies its events until no job runs."""
     events: queue.Queue[m.Event] = queue.Queue()
     session = Session(options, events.put, resume=False, automatic=False, **arguments)
-    drain = partial(_drain, session, events, _Bar())
+    drain = partial(_drain, session, events, _Bar(), set() if warns else None)
     try:
         session.start()
         drain()
         yield session, drain
     finally:
         session.close()
-
-
-def _warn(session: Session) -> None:
-    for warning in session.warnings:
-        print(f"Warning: {visible(warning)}", file=sys.stderr)
 
 
 @contextmanager
@@ -104,7 +99,6 @@ def compare_session(options: m.Options, config_path: str | None, target: str | N
             session is set.
     """
     with _opened(options, config_path=config_path, target=target, force=force) as (session, drain):
-        _warn(session)
         if target is not None:
             session.set_target(target)
         try:
@@ -152,7 +146,6 @@ def search_session(options: m.Options, config_path: str | None, force: bool, pre
     """
     target = next(iter(request.tolerances), None)
     with _opened(options, config_path=config_path, target=target, force=force) as (session, drain):
-        _warn(session)
         start = session.config if precision is None else PrecisionConfig.uniform(precision, options.other)
         session.search(replace(request, config=start))
         failure: TrtTuiError | None = None
@@ -184,7 +177,7 @@ def write_engine(options: m.Options, config: PrecisionConfig, ranges: Mapping[st
         TrtTuiError: the backend is not available, refuses the network, or failed; or the child process died.
         KeyboardInterrupt: passed on after the child has been stopped.
     """
-    with _opened(options) as (session, drain):
+    with _opened(options, warns=False) as (session, drain):
         if ranges:
             session.use_ranges(Calibration("config", 0, "", dict(ranges)))
         session.write_engine(config, path, quick)
@@ -193,8 +186,8 @@ def write_engine(options: m.Options, config: PrecisionConfig, ranges: Mapping[st
         return [line for line in session.log[before:] if not line.startswith("info: ")], session.built_otherwise
 
 
-def _drain(session: Session, events: queue.Queue[m.Event], bar: _Bar) -> None:
-    """Applies events until no job runs; the bar is gone after it."""
+def _drain(session: Session, events: queue.Queue[m.Event], bar: _Bar, warned: set[str] | None) -> None:
+    """Applies events until no job runs; the bar is gone after it, and what to warn of is said, unless ``warned``."""
     try:
         while session.busy:
             event = events.get()
@@ -209,6 +202,10 @@ def _drain(session: Session, events: queue.Queue[m.Event], bar: _Bar) -> None:
                 raise _raised(session.error)
     finally:
         bar.clear()
+        for warning in session.warnings if warned is not None else ():
+            if warning not in warned:
+                warned.add(warning)
+                _print_warning(warning)
 
 
 def _raised(error: m.Failed | m.Died) -> TrtTuiError:

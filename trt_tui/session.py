@@ -26,7 +26,6 @@ from trt_tui.core.network import Group, Outline, open_network
 from trt_tui.core.places import files_read, refuse_over
 from trt_tui.core.precision import History, Precision, PrecisionConfig, RangeChoice, step
 from trt_tui.core.record import comparison_record, engine_record, verdict_record
-from trt_tui.core.samples import parse_shapes
 from trt_tui.core.search import Evaluation, Outcome
 from trt_tui.errors import InputError, TrtTuiError
 from trt_tui.jobs import messages as m
@@ -340,7 +339,10 @@ class Session:
         self.warnings.extend(loaded.warnings)
         if loaded.ranges and not loaded.stale_ranges:
             self._given = Calibration(loaded.method, loaded.samples, loaded.data_sha256, loaded.ranges)
-            self._ask(m.UseRanges(self._given))
+            self._ask(m.UseRanges(self._given, fill=True))
+            if self.options.calib_data is not None or self.options.calib_method != METHODS[0]:
+                self.warnings.append(f"The ranges are those of {Path(self.config_path).name}: what --calib-data and "
+                                     "--calib-method give is looked at beside them only.")
         if not self._target_text and loaded.tolerance:
             self._target_text = loaded.tolerance.partition(TOLERANCES)[0]
             self._set_first_target()
@@ -375,7 +377,7 @@ class Session:
         if not same or any(not name.endswith(".py") for name in changed):
             self._drop_ranges("what was replaced")
         if self._given is not None and self.calibration is None and self.source.sha256 == before.sha256:
-            self._ask(m.UseRanges(self._given))
+            self._ask(m.UseRanges(self._given, fill=True))
 
     def _on_calibrated(self, event: m.Calibrated) -> None:
         self.calibration = event.calibration
@@ -476,6 +478,8 @@ class Session:
     def _on_done(self, event: m.Done) -> None:
         stopped = event.job in self._stopped
         request = self._end(event.job)
+        if isinstance(request, m.Open) and self.builder is None and (idle := self.options.about_engines):
+            self.warnings.append(f"{', '.join(idle)}: no TensorRT works here, so no engine is built by it.")
         if isinstance(request, m.Open) and self.automatic and not stopped and self.data is not None:
             self.compare()
 
@@ -776,9 +780,9 @@ class Session:
         if self.source is not None and (changed := self.source.files.replaced()):
             raise InputError(f"{', '.join(changed)}: replaced after it was read",
                              "the ranges and figures here are of what it was", "f5 measures it anew.")
-        shapes = parse_shapes(self.options.shapes, network.inputs) if self.options.shapes else {}
         written = production.write(kind, path, network, self.config,
-                                   self.calibration.ranges if self.calibration else {}, shapes=shapes)
+                                   self.calibration.ranges if self.calibration else {},
+                                   shapes=self.data.shapes if self.data is not None else {}, effort=self.options.effort)
         beside = f" and {len(written) - 1} files beside it" if len(written) > 1 else ""
         return f"Wrote {written[0]}{beside}"
 

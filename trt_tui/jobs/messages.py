@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from trt_tui.core.calibration import Calibration, TensorStats
 from trt_tui.core.comparison import EngineResult, GroupErrors, Share, Verdict
+from trt_tui.core.exporters.trtexec import Effort
 from trt_tui.core.inputs import Inputs
 from trt_tui.core.judge import Judged
 from trt_tui.core.network import Outline
@@ -45,6 +46,20 @@ class Options:
     judge_at: tuple[str, ...] = ()
     optimization_level: int | None = None
     strict: bool = False
+
+    @property
+    def about_engines(self) -> tuple[str, ...]:
+        """The options given that say nothing where no engine is built, as they are written."""
+        given = {"--weak": self.weak, "--strict": self.strict, "--judge-at": self.judge_at,
+                 "--timing-cache": self.timing_cache,
+                 "--tactic-sources": self.tactic_sources, "--compute-capability": self.compute_capability,
+                 "--optimization-level": self.optimization_level is not None}
+        return tuple(name for name, value in given.items() if value)
+
+    @property
+    def effort(self) -> Effort:
+        """How the builder is to work, as other tools are told it."""
+        return Effort(self.optimization_level, self.timing_cache or "", self.tactic_sources or ())
 
 
 @dataclass(frozen=True)
@@ -82,9 +97,14 @@ class Calibrate:
 
 @dataclass(frozen=True)
 class UseRanges:
-    """Take ranges from a config file or an earlier process in place of calibrating; answered by `Calibrated`."""
+    """Take ranges from a config file or an earlier process in place of calibrating; answered by `Calibrated`.
+
+    Attributes:
+        fill: They stand in for what a calibration cache lacks, where one was named.
+    """
 
     calibration: Calibration
+    fill: bool = False
 
 
 @dataclass(frozen=True)
@@ -217,7 +237,7 @@ class Stop:
 
 @dataclass(frozen=True)
 class DataSummary:
-    """The samples in use: counts are of samples, not of batches."""
+    """The samples in use: counts are of samples, not of batches; ``shapes`` are the profile of the dynamic inputs."""
 
     source: str
     judged: int
@@ -226,7 +246,7 @@ class DataSummary:
     random: bool
     labels: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
-    sha256: str = ""
+    shapes: Mapping[str, ShapeRange] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -61,7 +61,7 @@ from trt_tui.jobs.building import Plan, build_and_judge, profile_of, run_typed, 
 from trt_tui.jobs.cache import EngineCache, ResultCache
 from trt_tui.jobs.engines import QUICK_LEVEL, Engine, Said, Step, Wait, build_engine
 from trt_tui.jobs.lifeline import end_process, tie
-from trt_tui.jobs.prepare import prepare
+from trt_tui.jobs.prepare import has_data, prepare
 from trt_tui.jobs.searching import Bench, SearchJob, check_words, run_check
 from trt_tui.target import Target, parse_target
 
@@ -308,8 +308,11 @@ class Worker:
             case m.Calibrate():
                 self._calibrate(job, request.method)
             case m.UseRanges():
-                self.calibration = request.calibration
-                self._send(m.Calibrated(job, request.calibration))
+                if self.options.calib_cache is not None and request.fill:
+                    self._take_cache(job, self.options.calib_method, request.calibration)
+                else:
+                    self.calibration = request.calibration
+                    self._send(m.Calibrated(job, request.calibration))
             case m.Compare():
                 yield from self._compare(job, request)
             case m.WhatIf():
@@ -394,12 +397,14 @@ class Worker:
         if samples.has_labels and metric is None:
             warnings.append(f"The data hold labels ({', '.join(samples.label_names)}) and no --metric uses them.")
         warnings += [f"{one.name}: {one.note}" for one in judged if "judged" in one.note]
+        profile = profile_of(network, data.judged, range(len(data.judged))) if options.data is not None else {}
+        shapes = {**{name: ShapeRange(*one) for name, one in profile.items()}, **shapes}
         counted = sum(data.judged.rows(i) for i in self.feeds)
         device = getattr(backend, "provider", "").upper()
         self._send(m.Opened(
             job, network.outline(), judged,
             m.DataSummary(samples.source, data.judged.count, data.calibration.count, counted, samples.random,
-                          tuple(samples.label_names), tuple(dict.fromkeys(warnings))),
+                          tuple(samples.label_names), tuple(dict.fromkeys(warnings)), shapes),
             m.BackendSummary("ONNX Runtime", backend.version, device, backend.capabilities.real_fp16),
             metric.name if metric is not None else None))
         yield Urgency.OPENING
@@ -513,12 +518,25 @@ class Worker:
             raise InputError(f"unknown calibration method {method}", f"there are: {', '.join(METHODS)}",
                              "Choose one with --calib-method.")
         if self.options.calib_cache is not None:
-            fitting, warnings = match_cache(read_cache(self.options.calib_cache), self.network.activations)
-            for warning in warnings:
-                self._send(m.Note(job, warning, "warning"))
-            self.calibration = Calibration("cache", 0, "", fitting)
-            self._send(m.Calibrated(job, self.calibration))
+            self._take_cache(job, method)
             return
+        self.calibration = self._measured_ranges(job, method)
+        self._send(m.Calibrated(job, self.calibration))
+
+    def _take_cache(self, job: int, method: str, given: Calibration | None = None) -> None:
+        """Takes the ranges of the cache named; what it lacks is taken from a config, or calibrated where data are."""
+        fitting, warnings = match_cache(read_cache(self.options.calib_cache), self.network.activations)
+        for warning in warnings:
+            self._send(m.Note(job, warning, "warning"))
+        rest = given
+        if rest is None and has_data(self.options) and set(self.network.activations) - set(fitting):
+            rest = self._measured_ranges(job, method)
+        if rest is None:
+            rest = Calibration("cache", 0, "", {})
+        self.calibration = replace(rest, ranges={**rest.ranges, **fitting})
+        self._send(m.Calibrated(job, self.calibration))
+
+    def _measured_ranges(self, job: int, method: str) -> Calibration:
         source = self.data.calibration
         key = self.cache.key("calibration", trt_tui.__version__, self.sha256, source.sha256(), len(source), method,
                              self.backend.version)
@@ -527,8 +545,7 @@ class Worker:
             calibration = calibrate(self.network.model, self.network.activations, source, self.backend, method=method,
                                     progress=self._sweeping(job, f"calibrating ({method})"))
             self.cache.put(key, calibration)
-        self.calibration = calibration
-        self._send(m.Calibrated(job, calibration))
+        return calibration
 
     @property
     def ranges(self) -> dict[str, float]:

@@ -1,0 +1,153 @@
+"""trt_tui.usage: an option that would do nothing is refused, or it is said that it is not read"""
+
+from __future__ import annotations
+
+import os
+
+import click
+import numpy as np
+import pytest
+
+from tests.driven import isolate, save_mlp
+from trt_tui import usage
+from trt_tui.cli import main
+from trt_tui.core.calibration import read_cache, write_cache
+from trt_tui.core.config_file import read_config
+from trt_tui.core.network import open_network
+
+
+@pytest.fixture(autouse=True)
+def _isolated(monkeypatch, tmp_path, tmp_path_factory):
+    isolate(monkeypatch, tmp_path, cache=tmp_path_factory.getbasetemp() / "cache")
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def run(capfd):
+    """Runs a command in this process; returns exit code, stdout and stderr."""
+
+    def run_it(*arguments):
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as stop:
+            main([str(argument) for argument in arguments])
+        shown = capfd.readouterr()
+        return stop.value.code, shown.out, shown.err
+
+    return run_it
+
+
+@pytest.mark.parametrize(("command", "option"), [
+    ("compare m.onnx --force", "--force"),
+    ("compare m.onnx --config c.json --other bf16", "--other"),
+    ("compare m.onnx --data d.npz --seed 3", "--seed"),
+    ("compare m.onnx --weak", "--weak"),
+    ("compare m.onnx --optimization-level 0 --judge-at min", "--judge-at and --optimization-level"),
+    ("compare m.onnx --timing-cache t", "--timing-cache"),
+    ("compare m.onnx --tactic-sources CUDNN", "--tactic-sources"),
+    ("compare m.onnx --compute-capability 8.9", "--compute-capability"),
+    ("search m.onnx --tolerance sqnr>=20 -o o.json --precision fp16 --other bf16", "--other"),
+    ("search m.onnx --tolerance sqnr>=20 -o o.json --force", "--force"),
+    ("build m.onnx --precision fp16 --other bf16 -o t.onnx", "--other"),
+    ("build m.onnx --precision fp16 --other bf16 -o t.engine", "--other"),
+    ("build m.onnx --precision int8 --quick -o t.onnx", "--quick"),
+    ("build m.onnx --precision int8 --weak -o T.ONNX", "--weak"),
+    ("build m.onnx --precision int8 --backend tensorrt -o t.onnx", "--backend"),
+    ("build m.onnx --precision int8 --compute-capability 8.9 -o t.onnx", "--compute-capability"),
+    ("build m.onnx --precision int8 --optimization-level 1 --timing-cache t -o t.onnx",
+     "--timing-cache and --optimization-level"),
+    ("build m.onnx --precision int8 --quick --optimization-level 3 -o t.engine", "--optimization-level"),
+    ("export m.onnx --precision int8 --format onnx --optimization-level 3 -o o", "--optimization-level"),
+    ("export m.onnx --precision int8 --format modelopt --calib-cache c -o o", "--calib-cache"),
+    ("export m.onnx --precision int8 --format markdown --data d --samples 3 -o o", "--data and --samples"),
+    ("inspect m.onnx --backend tensorrt", "--backend"),
+    ("inspect m.onnx --nodes --engine e", "--nodes"),
+])
+def test_an_option_that_would_do_nothing_is_refused_before_anything_is_opened(run, command, option):
+    code, out, err = run(*command.split())
+    assert code == 2 and not out
+    assert f"Error: {option} would do nothing here\n  Why: " in err and "  Next: " in err
+
+
+@pytest.mark.parametrize("command", [
+    "build m.onnx --precision int8 -o t.onnx --judge y", "build m.onnx --precision int8 -o t.onnx --metric m.py:f",
+    "export m.onnx --precision int8 --format onnx -o o --weak", "export m.onnx --precision int8 --format onnx -o o "
+    "--target sqnr>=20"])
+def test_a_command_has_no_option_that_it_never_heeds(run, command):
+    code, _, err = run(*command.split())
+    assert code == 2 and "No such option" in err
+
+
+@pytest.mark.parametrize("command", [
+    "compare m.onnx --json - --markdown -", "compare m.onnx --json /dev/stdout --markdown -",
+    "compare m.onnx --json - --markdown /proc/self/fd/1",
+    "search m.onnx --tolerance sqnr>=20 -o - --markdown -",
+    "search m.onnx --tolerance sqnr>=20 -o /dev/stdout --markdown -"])
+def test_two_outputs_do_not_mix_on_stdout(run, command):
+    code, out, err = run(*command.split())
+    assert code == 2 and not out and "stdout takes one thing" in err
+
+
+def test_an_export_does_not_mix_with_what_says_where_it_is(run):
+    code, out, err = run("export", "m.onnx", "--precision", "fp16", "--format", "markdown", "-o", "/dev/stdout")
+    assert code == 2 and not out and "goes to a file" in err
+
+
+def test_stdout_by_another_name_is_stdout_and_nothing_else_is(tmp_path):
+    (tmp_path / "file").write_text("")
+    assert usage.stdout_for("/dev/fd/1") == "-" == usage.stdout_for("-")
+    for path in (str(tmp_path / "file"), str(tmp_path / "absent"), os.devnull, None, "a\0b"):
+        assert usage.stdout_for(path) == path
+
+
+def test_every_rule_is_about_options_that_exist():
+    for rule in usage.RULES:
+        for command in rule.commands:
+            known = {one.name for one in main.commands[command].params if isinstance(one, click.Option)}
+            assert set(rule.options) & known, (command, rule.options)
+
+
+def test_data_that_are_not_read_are_named(run, tmp_path):
+    mlp = save_mlp(tmp_path)
+    build = ("build", mlp.model, "-o", "t.onnx", "--data", mlp.data)
+    code, _, err = run(*build, "--precision", "fp16", "--calib-method", "mse")
+    assert code == 0 and "Warning: --data, --calib-method: not read, since nothing runs in INT8." in err
+    assert "not read" not in run(*build, "--precision", "int8")[2]
+    run("export", mlp.model, "--precision", "int8", "--data", mlp.data, "--format", "calibration-cache", "-o",
+        "c.cache")
+    assert "--data: not read, since the ranges are known" in run(*build, "--precision", "int8", "--calib-cache",
+                                                                   "c.cache")[2]
+
+
+def test_a_cache_that_fits_in_part_is_warned_of_and_filled_from_the_data_everywhere(run, tmp_path):
+    mlp = save_mlp(tmp_path)
+    tensors = list(open_network(mlp.model).activations)
+    write_cache(tmp_path / "net.cache", {tensors[0]: 7.5, "stranger": 1.0})
+    shared = (mlp.model, "--data", mlp.data, "--calib-cache", "net.cache")
+    code, out, err = run("compare", *shared, "--no-layers")
+    assert code == 0 and "ranges of net.cache and others" in out and "calibrated on" not in out
+    assert err.count("fit no tensor here: stranger") == err.count("have no range in the cache") == 1
+    code, _, err = run("export", *shared, "--precision", "int8", "--format", "calibration-cache", "-o", "out.cache")
+    assert code == 0 and "stranger" in err
+    built = read_cache(tmp_path / "out.cache")
+    code, _, err = run("search", *shared, "--tolerance", "sqnr>=0", "-o", "found.json", "--no-ranges")
+    assert code == 0, err
+    assert err.count("fit no tensor here: stranger") == 1
+    found = read_config(tmp_path / "found.json", open_network(mlp.model)).ranges
+    assert found[tensors[0]] == built[tensors[0]] == pytest.approx(7.5)
+    assert {name: np.float32(amax) for name, amax in found.items()} == pytest.approx(built, rel=1e-4)
+
+
+def test_a_cache_goes_before_the_ranges_of_a_config_which_fill_it(run, tmp_path):
+    mlp = save_mlp(tmp_path)
+    tensors = list(open_network(mlp.model).activations)
+    shared = (mlp.model, "--data", mlp.data)
+    run("search", *shared, "--tolerance", "sqnr>=0", "-o", "first.json", "--no-ranges", "--calib-method", "percentile")
+    first = read_config(tmp_path / "first.json", open_network(mlp.model)).ranges
+    write_cache(tmp_path / "net.cache", {tensors[0]: 7.5})
+    code, out, err = run("search", *shared, "--tolerance", "sqnr>=0", "-o", "second.json", "--no-ranges", "--config",
+                         "first.json", "--calib-cache", "net.cache")
+    assert code == 0, err
+    second = read_config(tmp_path / "second.json", open_network(mlp.model)).ranges
+    assert second == pytest.approx({**first, tensors[0]: 7.5}) and first[tensors[0]] < 7
+    _, out, err = run("compare", *shared, "--config", "first.json", "--no-layers", "--calib-method", "mse")
+    assert "ranges of first.json" in out and "--calib-method" in err

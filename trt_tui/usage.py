@@ -1,0 +1,127 @@
+"""Options that would do nothing where they stand: refused with the reason, before anything is opened."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import click
+from click.core import ParameterSource
+
+from trt_tui.errors import InputError
+
+Values = Mapping[str, Any]
+"""The values of a command's parameters, by name."""
+
+_EFFORT = ("timing_cache", "optimization_level", "tactic_sources")
+_ENGINE = ("weak", "strict", "judge_at", *_EFFORT, "compute_capability")
+_DATA = ("data", "calib_data", "calib_method", "calib_cache", "samples", "batch", "shapes")
+
+
+@dataclass(frozen=True)
+class Rule:
+    """Options of some commands that do nothing where ``idle`` holds, and why."""
+
+    commands: tuple[str, ...]
+    options: tuple[str, ...]
+    idle: Callable[[Values], bool]
+    why: str
+    next_step: str
+
+
+def _writes_network(values: Values) -> bool:
+    return str(values["output"]).lower().endswith(".onnx")
+
+
+def _no_int8(values: Values) -> bool:
+    return values.get("precision") not in (None, "int8")
+
+
+RULES = (
+    Rule(("open", "compare", "search", "build", "export"), ("force",), lambda values: not values["config_path"],
+         "it takes a config made for another structure, and there is none", "Name one with --config, or leave it out."),
+    Rule(("open", "compare", "search", "build", "export"), ("other",), lambda values: bool(values["config_path"]),
+         "the config says what layers around INT8 ones run in", "Leave it out."),
+    Rule(("search", "build", "export"), ("other",), _no_int8,
+         "it says what layers around INT8 ones run in, and nothing is asked to run in INT8",
+         "Leave it out, or use --precision int8."),
+    Rule(("open", "compare", "search"), ("seed",), lambda values: bool(values["data"]),
+         "random inputs alone have a seed, and there are data", "Leave out one of --seed and --data."),
+    Rule(("compare",), _ENGINE, lambda values: not values["engines"], "it is about engines, and none is built",
+         "Add --engines, or leave it out."),
+    Rule(("build",), ("quick", "weak", "strict", *_EFFORT, "compute_capability", "backend"), _writes_network,
+         "a network is written, and nothing is built", "Name an engine with -o model.engine, or leave it out."),
+    Rule(("build",), ("optimization_level",), lambda values: bool(values["quick"]),
+         "--quick is the lowest effort already", "Leave out one of them."),
+    Rule(("export",), _EFFORT, lambda values: values["kind"] not in ("trtexec", "polygraphy"),
+         "this format says nothing of how the builder works", "Leave it out."),
+    Rule(("export",), _DATA, lambda values: values["kind"] in ("modelopt", "markdown"),
+         "this format takes nothing from data", "Leave it out."),
+    Rule(("inspect",), ("nodes",), lambda values: bool(values["engine"]), "an engine is shown by groups",
+         "Leave out one of them."),
+    Rule(("inspect",), ("backend",), lambda values: not values["engine"], "it loads an engine, and none is named",
+         "Name one with --engine, or leave it out."),
+)
+
+
+def given() -> dict[str, str]:
+    """The options of the running command that stand on its command line, as they are written, by parameter name."""
+    context = click.get_current_context()
+    written = {option.name: max(option.opts, key=len) for option in context.command.params
+               if isinstance(option, click.Option)}
+    return {name: text for name, text in written.items() if name is not None
+            and context.get_parameter_source(name) is ParameterSource.COMMANDLINE}
+
+
+def check_usage() -> None:
+    """Checks the options of the running command.
+
+    Raises:
+        InputError: one of them would do nothing.
+    """
+    context = click.get_current_context()
+    said = given()
+    for rule in RULES:
+        idle = [said[name] for name in rule.options if name in said]
+        if context.info_name in rule.commands and idle and rule.idle(context.params):
+            raise InputError(f"{' and '.join(idle)} would do nothing here", rule.why, rule.next_step)
+
+
+def unread_data(shapes: bool) -> list[str]:
+    """The options about data on the running command line that are not read where all ranges are known.
+
+    Args:
+        shapes: Whether the shapes of the data are read all the same.
+    """
+    kept = {"calib_cache", *(("data", "samples", "batch", "shapes") if shapes else ())}
+    return [text for name, text in given().items() if name in _DATA and name not in kept]
+
+
+def stdout_for(path: str | None) -> str | None:
+    """``-`` for a path that is stdout by another name (such as /dev/stdout), else the path."""
+    if path in (None, "-"):
+        return path
+    try:
+        here, out = os.stat(str(path)), os.fstat(1)
+    except (OSError, ValueError):
+        return path
+    null = stat.S_ISCHR(here.st_mode) and os.path.samestat(here, os.stat(os.devnull))
+    return "-" if os.path.samestat(here, out) and not null else path
+
+
+def one_on_stdout(outputs: Mapping[str, str | None]) -> None:
+    """Checks that one output at most goes to stdout.
+
+    Args:
+        outputs: The places, by the options that name them.
+
+    Raises:
+        InputError: several do.
+    """
+    there = [option for option, place in outputs.items() if place == "-"]
+    if len(there) > 1:
+        raise InputError("stdout takes one thing", f"{' and '.join(there)} both go there",
+                         "Write one of them to a file.")
