@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import resource
 import stat
 import subprocess
 import sys
@@ -142,7 +143,14 @@ def test_a_file_that_is_too_large_is_refused_before_it_is_read(tmp_path):
         files.read_text(tmp_path / "large")
     with pytest.raises(InputError, match="too large"):
         files.read_bytes("/proc/self/maps", 10)
+    assert files.read_bytes("/proc/self/cmdline").split(b"\0")[0] and files.read_bytes("/proc/self/smaps")
     (tmp_path / "small").write_bytes(b"1234")
+    limits = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (8 << 30, limits[1]))
+    try:
+        assert files.read_bytes(tmp_path / "small") == b"1234", "no more is allocated than is read"
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, limits)
     assert files.read_bytes(tmp_path / "small", 4) == b"1234"
 
 

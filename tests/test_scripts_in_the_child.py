@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import signal
 import subprocess
 import sys
 import textwrap
@@ -12,6 +13,7 @@ import pytest
 
 from tests.driven import isolate, save_mlp
 from trt_tui.jobs.client import log_path
+from trt_tui.jobs.death import why_it_ended
 
 SCRIPT = """
 import os, sys
@@ -76,7 +78,7 @@ def test_a_script_runs_in_the_child_alone_and_its_words_go_to_the_log(mlp, tmp_p
 
 
 @pytest.mark.parametrize(("body", "told"), [
-    ("os.abort()", r"exit code -6(.|\n)*script\.py\", line \d+ in load_data"),
+    ("os.abort()", r"script\.py crashed in it.*SIGABRT; line 11, in load_data"),
     ("os._exit(7)", "exit code 7"), ("raise ValueError('no such sample')", "ValueError: no such sample")])
 def test_how_a_script_ends_is_told(mlp, tmp_path, body, told):
     process, out, err, _ = run(mlp, tmp_path, *COMMANDS["build"], body=body)
@@ -89,3 +91,19 @@ def test_without_need_of_data_no_script_is_run(mlp, tmp_path):
     process, _, err, ran = run(mlp, tmp_path, "build", "MODEL", "--data", "DATA", "--precision", "fp16", "-o",
                                "typed.onnx")
     assert process.returncode == 0 and ran == [], err
+
+
+def test_a_script_that_crashes_while_it_is_loaded_is_named():
+    trace = """Fatal Python error: Segmentation fault
+
+Current thread 0x00007f0c46494b80 (most recent call first):
+  File "/venv/site-packages/broken/__init__.py", line 3 in start
+  File "/home/user/metric.py", line 2 in <module>
+  File "<frozen importlib._bootstrap_external>", line 940 in exec_module
+  File "/venv/site-packages/trt_tui/core/userscript.py", line 71 in __init__
+  File "/venv/site-packages/trt_tui/core/metric.py", line 80 in load_metric
+"""
+    death = why_it_ended(-signal.SIGSEGV, trace, None, None)
+    assert "metric.py crashed" in death.why and "line 2, in <module>" in death.why
+    assert death.next_step == "Correct /home/user/metric.py."
+    assert "library" in why_it_ended(-signal.SIGSEGV, trace.replace("userscript", "analysis"), None, None).why

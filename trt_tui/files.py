@@ -69,10 +69,13 @@ def read_bytes(path: Path | str, most: int = BINARY_BYTES) -> bytes:
     """
     with open_regular(path, most=most) as stream:
         try:
-            data = stream.read(most + 1)
+            # A read of `most` bytes would allocate them; files under /proc are longer than they say.
+            data = stream.read(min(most, os.fstat(stream.fileno()).st_size) + 1)
+            while len(data) <= most and (piece := stream.read(1 << 20)):
+                data += piece
         except (OSError, MemoryError) as error:
             raise _unreadable(path, error) from None
-    if len(data) > most:  # files under /proc say that they are empty
+    if len(data) > most:
         raise _too_large(path, len(data), most)
     return data
 

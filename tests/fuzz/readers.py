@@ -284,7 +284,7 @@ def run(cases: int, seed: int, folder: Path, keep: Path | None = None) -> tuple[
             keep.mkdir(parents=True, exist_ok=True)
             (keep / f"{seed}-{case}-{reader.file}").write_bytes(content)
         counts[f"{reader.name}, {outcome}"] += 1
-        path.unlink()
+        path.unlink(missing_ok=True)
     return counts, wrong
 
 

@@ -232,7 +232,7 @@ def _clear_logs(folder: Path) -> None:
                 path.unlink()
 
 
-def _tail(path: Path, start: int, lines: int = 20) -> str:
+def _tail(path: Path, start: int, lines: int = 30) -> str:
     """The last lines of a log, of what was written after its first ``start`` bytes."""
     try:
         with open(path, "rb") as stream:

@@ -15,6 +15,12 @@ CRASHES = (signal.SIGSEGV, signal.SIGABRT, signal.SIGBUS, signal.SIGFPE, signal.
 LESS_MEMORY = "Use fewer samples (--samples) or a smaller batch (--batch)."
 
 
+_SCRIPT = re.compile(
+    r'File "(?P<file>[^"<][^"]*)", line (?P<line>\d+) in (?P<function>\S+)\n'
+    r'(?:\s*File "<frozen [^\n]*\n)*\s*File "[^"]*\btrt_tui\b[^"]*\buserscript\.py"')
+"""The frame of a user's script that this program has called, in what `faulthandler` prints (the latest call first)."""
+
+
 @dataclass(frozen=True)
 class Death:
     """What to tell of it: why, in a sentence, and what to do."""
@@ -75,5 +81,8 @@ def why_it_ended(exit_code: int | None, log: str, killed_before: int | None, kil
         return Death(f"It was ended from outside by {name}.", "Run it again.")
     if FAILED_ALLOCATION.search(log):
         return Death(f"Memory ran out in it, and a library crashed ({name}).", LESS_MEMORY)
+    if script := _SCRIPT.search(log):
+        return Death(f"{Path(script['file']).name} crashed in it, or a library that it calls ({name}; line "
+                     f"{script['line']}, in {script['function']}).", f"Correct {script['file']}.")
     return Death(f"A library crashed in it ({name}).",
                  "What it printed stands above; try another config or backend.")
