@@ -124,9 +124,9 @@ class Store:
     def load(self, structure: str, network: str, outline: Outline | None = None) -> Saved | None:
         """The newest saved session of a structure, of the network file itself where there is one.
 
-        Its file is then this program's to write, unless another program or another network file has it. A file that
-        of another version, or that does not fit ``outline``, stays as it is; a damaged one is kept under another name.
-        `lost` says so.
+        Its file is then this program's to write, unless another program or another network file has it. A file of
+        another version, or one that does not fit ``outline``, stays as it is; a damaged one is kept under another
+        name. `lost` says so.
         """
         self.lost = []
         found: list[tuple[bool, int, Path, Saved]] = []

@@ -1039,7 +1039,7 @@ def main(argv: Sequence[str]) -> None:
     os.dup2(log, 2)
     sys.stdout = open(1, "w", buffering=1, closefd=False)
     sys.stderr = open(2, "w", buffering=1, closefd=False)
-    faulthandler.enable(sys.stderr)  # where an abort or a crash came from stands in the log
+    faulthandler.enable(sys.stderr, all_threads=False)  # where an abort or a crash came from stands in the log
     with Connection(requests) as pipe:
         worker = Worker(pipe)
         clear_scratch()
