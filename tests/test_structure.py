@@ -119,6 +119,17 @@ def test_what_is_damaged_is_whole_before(tmp_path):
         "/conv/Conv", "relu", "constant", "concat", "choice"]
 
 
+@pytest.mark.parametrize("name", ["relu", "conv.weight", "j", "Tanh", "p_graph", "go"])
+def test_names_that_are_no_text_are_refused(name, tmp_path):
+    path = tmp_path / "model.onnx"
+    content = network().SerializeToString()
+    path.write_bytes(content.replace(name.encode(), b"\xff" * len(name)))
+    assert path.read_bytes() != content
+    with pytest.raises(InputError, match="is damaged") as caught:
+        open_model(path)
+    assert "no text in UTF-8" in caught.value.cause
+
+
 @pytest.mark.parametrize("change", [
     lambda m: m.graph.node.reverse(),
     lambda m: m.graph.value_info.append(helper.make_value_info("r", helper.make_map_type_proto(

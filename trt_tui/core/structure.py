@@ -90,10 +90,17 @@ class _Check:
     def run(self) -> None:
         if len(self.functions) < len(self.model.functions):
             raise self._damaged("it defines a local function twice")
+        self._text("the opsets", *(one.domain for one in self.model.opset_import))
         opsets = _opsets(self.model.opset_import)
         for function in self.functions.values():
             self._function(function, opsets)
         self._graph(self.model.graph, [], opsets)
+
+    def _text(self, where: str, *names: str | bytes) -> None:
+        """Protobuf hands on as bytes what should be text and is none."""
+        for name in names:
+            if isinstance(name, bytes):
+                raise self._damaged(f"a name of {where} is no text in UTF-8: {name!r}")
 
     def _damaged(self, cause: str) -> InputError:
         return InputError(f"{self.file} is damaged", cause, "Copy or export the network again.")
@@ -102,6 +109,7 @@ class _Check:
 
     def _function(self, function: onnx.FunctionProto, opsets: dict[str, int]) -> None:
         where = f"local function {function.name}"
+        self._text(where, function.name, function.domain, *function.output, *function.attribute)
         made = self._made(where, (), (), function.input)
         self._nodes(function.node, made, [], {**opsets, **_opsets(function.opset_import)}, within=True)
         for name in function.output:
@@ -112,6 +120,7 @@ class _Check:
                within: bool = False) -> None:
         """Args: outer: what the graphs around it make. within: whether it lies in a local function."""
         where = f"graph {graph.name}" if outer else "the network"
+        self._text(where, graph.name)
         if graph.sparse_initializer:
             raise InputError(f"{self.file} holds sparse weights", "sparse tensors are not read",
                              "Export the network with dense weights.")
@@ -120,9 +129,11 @@ class _Check:
         initializers = [tensor.name for tensor in graph.initializer]
         made = self._made(where, [value.name for value in graph.input], initializers, ())
         for value in (*graph.input, *graph.output):
+            self._text(where, value.name)
             self._type(value.type, value.name)
         _drop_unreadable(graph.value_info)
         for value in graph.value_info:
+            self._text(where, value.name)
             self._type(value.type, value.name)
         self._nodes(graph.node, made, outer, opsets, within=within)
         for value in graph.output:
@@ -138,12 +149,15 @@ class _Check:
                 raise self._damaged(f"{what} {twice} of {where} stands there twice")
             if "" in names:
                 raise self._damaged(f"an {what} of {where} has no name")
+            self._text(where, *names)
         return {*inputs, *initializers, *parameters}
 
     def _nodes(self, nodes: Sequence[onnx.NodeProto], made: set[str], outer: list[set[str]], opsets: dict[str, int], *,
                within: bool) -> None:
         """Adds what the nodes make to ``made``, in any order: they may stand unsorted."""
         for node in nodes:
+            self._text(_title(node), node.name, node.op_type, node.domain, *node.input, *node.output,
+                       *(text for one in node.metadata_props for text in (one.key, one.value)))
             for name in node.output:
                 if name in made:
                     raise self._damaged(f"{_title(node)} makes tensor {name}, which is made or given elsewhere, too")
@@ -208,6 +222,7 @@ class _Check:
 
     def _attribute(self, node: onnx.NodeProto, attribute: onnx.AttributeProto, within: bool) -> None:
         where = f"attribute {attribute.name or '(unnamed)'} of {_title(node)}"
+        self._text(where, attribute.name, attribute.ref_attr_name)
         if not attribute.name or attribute.type not in _ATTRIBUTE_KINDS:
             raise self._damaged(f"{where} has no type or no name")
         if attribute.ref_attr_name:
@@ -285,6 +300,7 @@ class _Check:
             if given.tensor_type.elem_type not in _DTYPES:
                 raise self._damaged(f"{where} is of no known type ({given.tensor_type.elem_type})")
             for dimension in given.tensor_type.shape.dim:
+                self._text(where, dimension.dim_param)
                 if dimension.dim_value < 0:
                     dimension.Clear()
 
@@ -329,7 +345,7 @@ def _opsets(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
 
 def _title(node: onnx.NodeProto) -> str:
     """What a node is called in a message, with its operator."""
-    name = node.name or "node_of_" + next((name for name in node.output if name), "nothing")
+    name = node.name or f"node_of_{next((name for name in node.output if name), 'nothing')}"
     return f"{name} ({node.op_type or 'no operator'})"
 
 
