@@ -139,6 +139,9 @@ def test_names_that_are_no_text_are_refused(name, tmp_path):
     lambda m: m.graph.node.append(helper.make_node("NoSuchOperator", ["r"], ["s"], many=1)),
     lambda m: _set(m.graph.input[0].type.tensor_type.shape.dim[0], dim_value=-1),
     lambda m: _set(m.opset_import[0], version=999),
+    lambda m: _set(m.opset_import[0], domain="ai.onnx"),
+    lambda m: m.graph.node.append(helper.make_node("Cast", ["r"], ["s"], domain="acme")),
+    lambda m: m.graph.node.append(helper.make_node("DequantizeLinear", ["r"], ["s"], domain="acme")),
 ])
 def test_what_is_only_odd_still_opens(change, tmp_path):
     model = network()
@@ -154,6 +157,29 @@ def test_a_negative_size_of_an_input_is_an_open_one(tmp_path):
     path = tmp_path / "model.onnx"
     path.write_bytes(model.SerializeToString())
     assert open_network(path).inputs[0].shape == (None, 16)
+
+
+@pytest.mark.parametrize("opset", [17, 999, 2**40])
+@pytest.mark.parametrize("operator", ["Cast", "Conv", "MatMul", "QuantizeLinear", "DequantizeLinear", "Constant"])
+def test_operators_that_are_taken_apart_are_whole_in_any_opset(operator, opset, tmp_path):
+    b = Builder(opset=opset)
+    b.node(operator, ["x"], name="odd", output="y")
+    path = tmp_path / "model.onnx"
+    path.write_bytes(b.model([floats("x", 2)], [floats("y", 2)]).SerializeToString())
+    with pytest.raises(InputError, match="is damaged") as caught:
+        open_model(path)
+    assert f"odd ({operator})" in caught.value.cause
+
+
+@pytest.mark.parametrize("dtype", sorted(TensorProto.DataType.values()))
+def test_inputs_of_every_type_open(dtype, tmp_path):
+    b = Builder()
+    b.node("Identity", ["x"], name="copy", output="y")
+    path = tmp_path / "model.onnx"
+    path.write_bytes(b.model([helper.make_tensor_value_info("x", dtype, [2])],
+                             [helper.make_tensor_value_info("y", dtype, [2])]).SerializeToString())
+    network = open_network(path)
+    assert network.inputs[0].shape == (2,) and network.outline().inputs == network.inputs
 
 
 @pytest.mark.parametrize(("kind", "given"), [

@@ -236,7 +236,7 @@ class Network:
 
     @staticmethod
     def _info(value: ir.Value) -> TensorInfo:
-        if value.dtype is None or not isinstance(value.type, ir.TensorType):
+        if value.dtype in (None, ir.DataType.UNDEFINED) or not isinstance(value.type, ir.TensorType):
             dtype = np.dtype(object)
         else:
             dtype = np.dtype(value.dtype.numpy())

@@ -395,7 +395,8 @@ def _raise_low_floats(opened: Opened) -> bool:
     stored = [v for one in (graph, *subgraphs) for v in one.initializers.values()
               if v.const_value is not None and v.const_value.dtype in _LOW_FLOATS]
     inputs = [v for v in graph.inputs if v.dtype in _LOW_FLOATS]
-    casts = [n for n in graph.all_nodes() if n.op_type == "Cast" and n.attributes["to"].as_int() in _LOW_FLOATS]
+    casts = [n for n in graph.all_nodes()
+             if n.op_type == "Cast" and n.domain == "" and n.attributes["to"].as_int() in _LOW_FLOATS]
     constants = [n for n in graph.all_nodes() for a in n.attributes.values()
                  if a.type == ir.AttributeType.TENSOR and a.value.dtype in _LOW_FLOATS]
     if not (stored or inputs or casts or constants):

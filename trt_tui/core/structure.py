@@ -32,12 +32,15 @@ _ATTRIBUTE_KINDS = frozenset(int(kind) for kind in _KINDS) - {int(_KINDS.UNDEFIN
 _DTYPES = frozenset(int(dtype) for dtype in ir.DataType)
 _RANKS = {"Conv": (3, 64), "ConvTranspose": (3, 64), "Gemm": (2, 2), "MatMul": (1, 64)}
 """The least and the most axes of both operands."""
+_RELIED_ON = frozenset((*_RANKS, "Cast", "Constant", "QuantizeLinear", "DequantizeLinear"))
+"""Operators that the program takes apart: in opsets newer than onnx's, too, they must look as in its newest."""
 _SINGLE = OpSchema.FormalParameterOption.Single
 _COMPLEX = (onnx.TensorProto.COMPLEX64, onnx.TensorProto.COMPLEX128)
 
 
 def check_structure(model: onnx.ModelProto, file: str) -> None:
-    """Refuses a damaged network; takes what has no bearing on it (negative sizes, map types of inner tensors) out.
+    """Refuses a damaged network; takes what has no bearing on it (negative sizes, map types of inner tensors) out,
+    and writes ONNX's domain one way.
 
     Args:
         model: As parsed, external data not loaded.
@@ -64,15 +67,17 @@ def check_ranks(graph: ir.Graph, file: str) -> None:
 
 
 def schema_of(op_type: str, domain: str, opset: int | None) -> OpSchema | None:
-    """ONNX's schema of an operator; None for operators that are not ONNX's, and for opsets that it does not know."""
+    """ONNX's schema of an operator; None for operators that are not ONNX's, and for most of an opset that is newer."""
     domain = _DOMAIN if domain == "ai.onnx" else domain
     return _schema(op_type, domain, opset) if opset is not None and domain in _SCHEMA_DOMAINS else None
 
 
 @functools.lru_cache(maxsize=4096)
 def _schema(op_type: str, domain: str, opset: int) -> OpSchema | None:
-    if domain == _DOMAIN and not OLDEST_OPSET <= opset <= onnx.defs.onnx_opset_version():
+    newest = onnx.defs.onnx_opset_version()
+    if domain == _DOMAIN and (opset < OLDEST_OPSET or opset > newest and op_type not in _RELIED_ON):
         return None
+    opset = min(opset, newest) if domain == _DOMAIN else min(opset, 1 << 20)
     try:
         return onnx.defs.get_schema(op_type, opset, domain)
     except onnx.defs.SchemaError:
@@ -91,6 +96,9 @@ class _Check:
         if len(self.functions) < len(self.model.functions):
             raise self._damaged("it defines a local function twice")
         self._text("the opsets", *(one.domain for one in self.model.opset_import))
+        for one in (*self.model.opset_import, *(one for each in self.model.functions for one in each.opset_import)):
+            if one.domain == "ai.onnx":
+                one.domain = _DOMAIN
         opsets = _opsets(self.model.opset_import)
         for function in self.functions.values():
             self._function(function, opsets)
@@ -340,7 +348,7 @@ def _reads(node: onnx.NodeProto) -> Iterator[str]:
 
 
 def _opsets(imports: Iterable[onnx.OperatorSetIdProto]) -> dict[str, int]:
-    return {_DOMAIN if one.domain == "ai.onnx" else one.domain: one.version for one in imports}
+    return {one.domain: one.version for one in imports}
 
 
 def _title(node: onnx.NodeProto) -> str:
