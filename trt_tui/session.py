@@ -467,6 +467,8 @@ class Session:
 
     def _on_wrote(self, event: m.Wrote) -> None:
         self.notice = f"Wrote {event.path}, {event.bytes / 1e6:.1f} MB."
+        if event.otherwise:
+            self.notice += f" It is NOT the engine of this config: TensorRT refuses it, and built {event.otherwise}."
         self.log.extend(event.lines)
         self.built_otherwise = event.otherwise
 

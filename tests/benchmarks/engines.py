@@ -148,7 +148,7 @@ def measure(case: Case, backend: TensorRTBackend, arguments: argparse.Namespace,
         row = {"network": case.name, "config": label, "weak": weak}
         try:
             simulated = case.simulated(config)
-            result = built(case, backend, config, Plan(settings, weak=weak), cache, log)
+            result = built(case, backend, config, Plan(settings, weak=weak, strict=True), cache, log)
         except TrtTuiError as error:
             row |= {"error": error.title, "cause": error.cause[:2000], "log": log[-5:]}
         else:
@@ -178,7 +178,7 @@ def times(case: Case, backend: TensorRTBackend, settings: BuildSettings, out: Pa
         cache = EngineCache(Path(folder) / "engines")
         for label in ("cold", "timing cache", "engine cache"):
             start = time.perf_counter()
-            result = built(case, backend, config, Plan(settings), cache, [])
+            result = built(case, backend, config, Plan(settings, strict=True), cache, [])
             row[label] = {"build_s": result.build_s, "origin": result.origin, "whole_s": time.perf_counter() - start}
             if label == "cold":
                 for file in cache.folder.glob("*/*"):

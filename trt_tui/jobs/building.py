@@ -122,14 +122,22 @@ def build_and_judge(
     yield Step("loading the engine")
     with backend.load_engine(engine.data) as runner:
         verdict = yield from _judged(analysis, runner, feeds)
-        shapes = {}
+        shapes, lacking = {}, []
         for name, other in plan.others.items():
-            shapes[name] = yield from _judged(other, runner, range(len(other.samples)), f"judging at the {name} shape")
+            phase = f"judging at the {name} shape"
+            try:
+                shapes[name] = yield from _judged(other, runner, range(len(other.samples)), phase)
+            except TrtTuiError as error:  # what was judged stands
+                lacking.append(f"not judged at the {name} shape: {error.title}")
         feed = samples.feed(feeds[0])
-        times = yield from _latency(lambda: runner.latency_ms(feed))
+        times = None
+        try:
+            times = yield from _latency(lambda: runner.latency_ms(feed))
+        except TrtTuiError as error:
+            lacking.append(f"its latency could not be measured: {error.title}")
         yield Step("timing the layers")
         report, missing = _report(runner, network, feed)
-        note = "; ".join(filter(None, (f"batch {samples.rows(feeds[0])}", result.note, missing)))
+        note = "; ".join(filter(None, (f"batch {samples.rows(feeds[0])}", result.note, *lacking, missing)))
         made = report.made(network) if report is not None else {}
         result = replace(result, verdict=verdict, latency_ms=times, device_memory=runner.device_memory, note=note,
                          report=report, made=made, shapes=shapes,

@@ -154,6 +154,9 @@ class SearchJob:
         low = yield from self._engine(self.space.start)
         high = yield from self._engine(every)
         for name, end in (("the start", low), ("all raised", high)):
+            if end.latency_ms is None:
+                raise InputError("latencies cannot be estimated", f"the engine of {name} was not timed: {end.note}",
+                                 "Leave the latency budget out, or use --max-fp32.")
             if not end.as_asked:
                 self.remarks.append(f"latencies are estimated from an engine of {name} that is not as asked: "
                                     f"{_otherwise(end)}")
