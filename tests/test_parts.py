@@ -37,6 +37,30 @@ def _pieces(b: Builder, joined: str, name: str, axis: int, sizes: tuple[int, ...
     return names
 
 
+def _halved(b: Builder, tensor: str, name: str) -> str:
+    """The first half of a tensor's channels, by shape arithmetic that nobody folded."""
+    channels = b.node("Gather", [b.node("Shape", [tensor], name), _ints(b, 1)], name, axis=0)
+    half = b.node("Div", [b.node("Add", [channels, _ints(b, 1)], name), _ints(b, 2)], name)
+    return b.node("Slice", [tensor, _ints(b, 0), half, _ints(b, 1)], name)
+
+
+def unfolded() -> Builder:
+    """Sizes that onnx cannot infer: each head reads what two cuts to half of the channels leave."""
+    b = Builder()
+    heads = []
+    for kind, channels in (("box", 4), ("score", 6)):
+        flat = []
+        for size in SIZES:
+            x = _halved(b, _halved(b, f"x{size}", f"/{kind}{size}/a"), f"/{kind}{size}/b")
+            bias = b.weight(f"{kind}{size}.bias", np.linspace(-1, 1, channels, dtype=np.float32))
+            kernel = b.kernel(f"{kind}{size}.weight", (channels, 1, 1, 1), 1)
+            head = b.node("Conv", [x, kernel, bias], name=f"{kind}{size}/Conv", output=f"{kind}{size}")
+            flat.append(b.node("Reshape", [head, _ints(b, 1, channels, -1)], f"/{kind}{size}"))
+        heads.append(b.node("Concat", flat, f"/{kind}", axis=2))
+    b.node("Concat", [heads[0], b.node("Sigmoid", [heads[1]], "/sigmoid")], "/all", axis=1, output="out")
+    return b
+
+
 def scores_behind_a_split(cut: str = "Split") -> Builder:
     """Boxes and scores of one convolution per stride, joined along the boxes, split, and joined again."""
     b = Builder()
@@ -86,6 +110,7 @@ DETECTORS = {
     "slice": (lambda: scores_behind_a_split("Slice"), (1, 10, 20)),
     "sigmoid": (scores_behind_a_sigmoid, (1, 20, 10)),
     "anchors": (anchors_in_the_channels, (1, 40, 5)),
+    "unfolded": (unfolded, (1, 10, 20)),
 }
 
 
@@ -101,6 +126,8 @@ def model_of(name: str) -> onnx.ModelProto:
                "out[:, 4:10, 0:16]": "head4", "out[:, 4:10, 16:20]": "head2"}),
     ("sigmoid", {"out[:, 0:16, 0:4]": "box4", "out[:, 16:20, 0:4]": "box2",
                  "out[:, 0:16, 4:10]": "score4", "out[:, 16:20, 4:10]": "score2"}),
+    ("unfolded", {"out[:, 0:4, 0:16]": "box4", "out[:, 0:4, 16:20]": "box2",
+                  "out[:, 4:10, 0:16]": "score4", "out[:, 4:10, 16:20]": "score2"}),
     ("anchors", {"out[:, 0:32, 0:2]": "/split40", "out[:, 0:32, 2:4]": "/split41", "out[:, 0:32, 4:5]": "/split42",
                  "out[:, 32:40, 0:2]": "/split20", "out[:, 32:40, 2:4]": "/split21",
                  "out[:, 32:40, 4:5]": "/split22"}),

@@ -18,6 +18,7 @@ import numpy as np
 import onnx_ir as ir
 
 from trt_tui.core.parts import parts_of
+from trt_tui.core.sizes import Shapes
 from trt_tui.errors import InputError
 
 if TYPE_CHECKING:
@@ -193,7 +194,7 @@ def _deciding(network: Network, output: str, integer: bool) -> tuple[set[str], s
 def _parts(network: Network, tensor: str) -> list[Judged]:
     """The parts that Concats before a tensor make of it; the whole tensor where there are none."""
     shape = network.shape(tensor) or ()
-    found = parts_of(network, tensor, MOST_PARTS)
+    found = parts_of(network, Shapes(network), tensor, MOST_PARTS)
     if len(found) < 2:
         return [Judged(tensor, tensor)]
     judged = []

@@ -114,7 +114,7 @@ def _drop_unused_weights(opened: Opened) -> None:
             opened.unused_weights[name] = initializers.pop(name)
 
 
-def _skeleton(model: ir.Model) -> tuple[onnx.ModelProto, dict[str, ir.Value]]:
+def without_weights(model: ir.Model) -> tuple[onnx.ModelProto, dict[str, ir.Value]]:
     """The model without its big weights, and those by name.
 
     The weights over 1 KiB stand as graph inputs, so that neither size limits nor copies matter. The given model is left
@@ -162,7 +162,7 @@ def convert_opset(model: ir.Model, opset: int) -> ir.Model:
     Raises:
         Exception: whatever the converter raises for an operator that it cannot convert.
     """
-    skeleton, weights = _skeleton(model)
+    skeleton, weights = without_weights(model)
     converted = _with_weights(onnx.version_converter.convert_version(skeleton, opset), weights)
     _name_replacements(model.graph, converted.graph)
     before = {node.name: node for node in model.graph}
@@ -217,7 +217,7 @@ def _converted(opened: Opened, path: Path, opset: int, target: int) -> ir.Model:
 def _infer_shapes(model: ir.Model) -> None:
     """Gives values the shapes and types that onnx can infer; leaves them as they are where inference gives up."""
     try:
-        graph = onnx.shape_inference.infer_shapes(_skeleton(model)[0], data_prop=True).graph
+        graph = onnx.shape_inference.infer_shapes(without_weights(model)[0], data_prop=True).graph
     except Exception:
         return
     found = {info.name: info for info in (*graph.value_info, *graph.output)}

@@ -19,6 +19,7 @@ from trt_tui.core.opening import constant_tensor
 
 if TYPE_CHECKING:
     from trt_tui.core.network import Layer, Network
+    from trt_tui.core.sizes import Shapes
 
 Ranges = Mapping[int, tuple[int, int]]
 """Start and stop by axis; axes that are not in it are taken whole."""
@@ -63,33 +64,34 @@ class _Part:
     depth: int = 0
 
 
-def parts_of(network: Network, tensor: str, most: int) -> list[tuple[Ranges, str]]:
+def parts_of(network: Network, shapes: Shapes, tensor: str, most: int) -> list[tuple[Ranges, str]]:
     """The parts of a tensor, each with the tensor it comes from; one that is the whole where no Concat is met.
 
     Args:
+        shapes: Those of the network's tensors.
         most: A Concat that would make more parts than this is not taken apart.
     """
-    rank = len(network.shape(tensor) or ())
+    rank = len(shapes.get(tensor) or ())
     parts = [_Part(tensor, tuple(_Axis(axis) for axis in range(rank)), tensor)]
     waiting = list(parts)
     while waiting:
         part = min(waiting, key=lambda one: (one.depth, parts.index(one)))
         waiting.remove(part)
         place = parts.index(part)
-        before = _walk(network, part, last=part.source == tensor)
+        before = _walk(network, shapes, part, last=part.source == tensor)
         parts[place] = before
-        pieces = _pieces(network, before)
+        pieces = _pieces(network, shapes, before)
         if pieces is not None and len(parts) - 1 + len(pieces) <= most:
             parts[place:place + 1] = pieces
             waiting += pieces
     return [(part.ranges, part.origin) for part in parts]
 
 
-def _walk(network: Network, part: _Part, last: bool) -> _Part:
+def _walk(network: Network, shapes: Shapes, part: _Part, last: bool) -> _Part:
     """Goes back through what computes each element from one; only while nothing else reads the tensor."""
     while part.source in network.producer and (last or _read_once(network, part.source)):
         layer = network.layer(network.producer[part.source])
-        before = _step(network, layer, part)
+        before = _step(network, shapes, layer, part)
         if before is None:
             break
         part, last = before, False
@@ -101,13 +103,13 @@ def _read_once(network: Network, tensor: str) -> bool:
     return len(users) == 1 or all(user.op_type in _CUTS or user.op_type == "Shape" for user in users)
 
 
-def _step(network: Network, layer: Layer, part: _Part) -> _Part | None:
+def _step(network: Network, shapes: Shapes, layer: Layer, part: _Part) -> _Part | None:
     """The part as a part of what a layer reads; None where the layer is not followed."""
     dynamic = [name for name in layer.inputs if name and name not in network.static]
     if layer.domain != "" or len(dynamic) != 1 or dynamic[0] not in network.producer:
         return None
     source = dynamic[0]
-    before, after = network.shape(source), network.shape(part.source)
+    before, after = shapes.get(source), shapes.get(part.source)
     if before is None or after is None or network.value(source).dtype not in _FLOATS:
         return None
     exact = part.source == part.origin
@@ -126,7 +128,7 @@ def _step(network: Network, layer: Layer, part: _Part) -> _Part | None:
     if layer.op_type in _RESHAPES:
         return moved(_reshaped(before, after, part.axes))
     if layer.op_type in _CUTS and len(before) == len(after):
-        starts, ranges = _starts(network, layer, part.source, before), _known(part, before, after)
+        starts, ranges = _starts(network, shapes, layer, part.source, before), _known(part, before, after)
         if starts is None or ranges is None:
             return None
         axes = [_later(axis, start) for axis, start in zip(part.axes, starts, strict=True)]
@@ -159,18 +161,18 @@ def _known(part: _Part, before: tuple, after: tuple) -> Ranges | None:
     return ranges
 
 
-def _starts(network: Network, layer: Layer, output: str, before: tuple) -> list[int] | None:
+def _starts(network: Network, shapes: Shapes, layer: Layer, output: str, before: tuple) -> list[int] | None:
     """Where the output of a Split or Slice begins in its input, by axis; None where that is not known."""
     starts = [0] * len(before)
     if layer.op_type == "Split":
         attr = network.node(layer.name).attributes.get("axis")
         axis = (attr.as_int() if attr is not None else 0) % len(before)
-        sizes = [(network.shape(name) or before)[axis] for name in layer.outputs[:layer.outputs.index(output)]]
+        sizes = [(shapes.get(name) or before)[axis] for name in layer.outputs[:layer.outputs.index(output)]]
         if any(not isinstance(size, int) for size in sizes):
             return None
         starts[axis] = sum(sizes)
         return starts
-    held = [_integers(network, name) if name else None for name in layer.inputs[1:]]
+    held = [_integers(network, shapes, name) if name else None for name in layer.inputs[1:]]
     first, axes, steps = held[0], held[2] if len(held) > 2 else None, held[3] if len(held) > 3 else None
     if first is None or len(layer.inputs) > 3 and layer.inputs[3] and axes is None:
         return None
@@ -184,9 +186,9 @@ def _starts(network: Network, layer: Layer, output: str, before: tuple) -> list[
     return starts
 
 
-def _integers(network: Network, tensor: str) -> list[int] | None:
+def _integers(network: Network, shapes: Shapes, tensor: str) -> list[int] | None:
     stored = constant_tensor(network.value(tensor)) if network.has_tensor(tensor) else None
-    return None if stored is None else [int(number) for number in stored.numpy().reshape(-1)]
+    return shapes.integers(tensor) if stored is None else [int(number) for number in stored.numpy().reshape(-1)]
 
 
 def _reshaped(before: tuple, after: tuple, axes: Sequence[_Axis | None]) -> list[_Axis | None]:
@@ -228,7 +230,7 @@ def _block(before: tuple, after: tuple) -> tuple[int, int] | None:
     return None
 
 
-def _pieces(network: Network, part: _Part) -> list[_Part] | None:
+def _pieces(network: Network, shapes: Shapes, part: _Part) -> list[_Part] | None:
     """The parts that the inputs of a Concat are of what it computes; None where a part is not put together so.
 
     It is not where the Concat joins along the batch, or a size is not static.
@@ -242,7 +244,7 @@ def _pieces(network: Network, part: _Part) -> list[_Part] | None:
         return None
     pieces, start = [], 0
     for name in layer.inputs:
-        shape = network.shape(name)
+        shape = shapes.get(name)
         if shape is None or len(shape) != len(part.axes) or not isinstance(shape[place], int):
             return None
         covered = axis.range(start, start + shape[place])
