@@ -7,7 +7,18 @@ import pytest
 from trt_tui.core.agreement import made_otherwise
 from trt_tui.core.engine import Made
 from trt_tui.core.precision import Precision, PrecisionConfig
-from trt_tui.core.rungs import ASKED, FREE, NAMED, NAMED_TRIES, PREFER, Ladder, Rung, named_groups, rung_lines
+from trt_tui.core.rungs import (
+    ASKED,
+    FREE,
+    NAMED,
+    NAMED_TRIES,
+    ONE_BY_ONE,
+    PREFER,
+    Ladder,
+    Rung,
+    named_groups,
+    rung_lines,
+)
 
 INT8 = PrecisionConfig.uniform(Precision.INT8)
 FP16 = PrecisionConfig.uniform(Precision.FP16)
@@ -42,6 +53,7 @@ def ladder(network, config, told=True, loosens=True) -> Ladder:
     ("Could not find any implementation for node /relu/Relu_output_0__q + /layer1/conv1/Conv.", ["/layer1/conv1/Conv"]),
     ("Could not find any implementation for node conv1.weight__q.", ["/conv1/Conv"]),
     ("costs for /layer1/conv2/Conv_myl0_3 and\n/fc/Gemm", ["/layer1/conv2/Conv", "/fc/Gemm"]),
+    ("/conv1/Conv was fused; no implementation for node /fc/Gemm.", ["/fc/Gemm"]),
     ("Assertion engine failed.", []), ("/layer2/conv1/Conv2, a/conv1/Conv, /fc/Gemm/x", [])])
 def test_layers_that_a_message_names_on_their_own(resnet, text, alone) -> None:
     assert [names(groups) for groups in named_groups(text, resnet)] == [alone, []]
@@ -93,11 +105,23 @@ def test_a_message_that_names_nothing_and_too_many_tries_lead_to_the_next_rung(r
     assert ladder(resnet, INT8).below(Rung(), "Assertion engine failed.") == Rung(PREFER)
     assert ladder(resnet, INT8, loosens=False).below(Rung(), "Assertion engine failed.") is None
     going, rung = ladder(resnet, INT8), Rung()
-    convs = [group.name for group in resnet.groups]
-    for name in convs[:NAMED_TRIES]:
-        rung = going.below(rung, f"node {name}.")
+    names = [group.name for group in resnet.groups]
+    assert len(names) > NAMED_TRIES
+    for name in names[:NAMED_TRIES]:
+        rung = going.below(rung, f"for node {name}.")
         assert rung.name == NAMED
-    assert len(convs) > NAMED_TRIES and going.below(rung, f"node {convs[NAMED_TRIES]}.") == Rung(PREFER)
+    assert going.below(rung, f"for node {names[NAMED_TRIES]}.") == Rung(PREFER)
+
+
+def test_what_is_like_a_named_layer_is_changed_with_it_after_some_tries(resnet) -> None:
+    going, rung = ladder(resnet, INT8), Rung()
+    alone = ["/fc/Gemm", "/layer1/conv2/Conv", "/layer2/conv2/Conv"]
+    assert len(alone) == ONE_BY_ONE
+    for name in alone:
+        rung = going.below(rung, f"no implementation for node {name}.")
+    assert list(rung.raised) == alone, "its like, /layer2/downsample.0/Conv, is left as it is"
+    rung = going.below(rung, "no implementation for node /conv1/Conv.")
+    assert set(rung.raised) == {*alone, "/conv1/Conv", "/layer1/conv1/Conv", "/layer2/conv1/Conv"}
 
 
 def test_strongly_typed_releases_raise_what_is_named_step_by_step_and_nothing_else(resnet) -> None:

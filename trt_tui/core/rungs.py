@@ -23,8 +23,12 @@ TITLES = {ASKED: "as asked", NAMED: "named layers changed", PREFER: "precisions 
           FREE: "no precision told"}
 """What a report calls them."""
 
-NAMED_TRIES = 4
+NAMED_TRIES = 6
 """How often layers are changed because a message named them, before the next rung: each try is a build."""
+
+ONE_BY_ONE = 3
+"""After so many of these tries all groups of the same operators as the named ones are changed with them: what has no
+implementation in one place mostly has none in its like, and a message names one at a time."""
 
 REASON = "builder"
 """Who set what a rung raises, as `trt_tui.core.precision.Choice` has it."""
@@ -128,6 +132,8 @@ class Ladder:
         """
         config = rung.config(self.network, self.asked)
         alone, within = named_groups(message, self.network)
+        if self._named >= ONE_BY_ONE:
+            alone = self._alike(alone, config)
         if not self.told:
             return self._raised(rung, config, [*alone, *within])
         loose = [group.name for group in (*alone, *within)
@@ -138,6 +144,14 @@ class Ladder:
             loose = [group.name for group in lower]
         changed = replace(rung, name=NAMED, let_go=(*rung.let_go, *loose)) if loose else None
         return self._raised(changed or rung, config, lower) or changed
+
+    def _alike(self, groups: Sequence[Group], config: PrecisionConfig) -> list[Group]:
+        """The groups, and those of the same operators in the same precision."""
+        def make(group: Group) -> tuple:
+            return config.precision_of(group), *(self.network.layer(name).op_type for name in group.layers)
+
+        makes = set(map(make, groups))
+        return [group for group in self.network.groups if make(group) in makes]
 
     def _raised(self, rung: Rung, config: PrecisionConfig, groups: Sequence[Group]) -> Rung | None:
         higher = {group.name: above for group in groups if (above := one_step_up(group, config)) is not None}
@@ -158,7 +172,7 @@ def named_groups(message: str, network: Network) -> tuple[list[Group], list[Grou
     A tensor that stands in the name of a Q, DQ or Cast of ours counts where no layer is named.
     """
     names = Names(network)
-    text = REGION.sub("", message)
+    text = "\n".join(_object(REGION.sub("", line)) for line in message.splitlines())
     alone = _named(ADDED_TOKEN.sub("", text), network) or [
         names.order[place] for token in ADDED_TOKEN.findall(text) if (place := names.place(token)) is not None]
     within: list[str] = []
@@ -173,6 +187,11 @@ def named_groups(message: str, network: Network) -> tuple[list[Group], list[Grou
 
 ADDED_TOKEN = re.compile(r"[^\s,()\[\]{}]+" + ADDED.pattern.removesuffix("$") + r"(?=[\s.,)\]}]|$)")
 """A node that a lowering added, where it stands in a text."""
+
+
+def _object(line: str) -> str:
+    """The part of a message that names what it is about, where it says so: words before that may be layers' names."""
+    return line.rpartition(" for node ")[2] if " for node " in line else line.rpartition(" for ")[2]
 
 
 def _named(text: str, network: Network) -> list[str]:
