@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from trt_tui.core.metric import load_metric
+from trt_tui.core.userscript import script_files
 from trt_tui.errors import InputError
 
 OUTPUTS, LABELS = {"y": np.array([1.0, 3.0])}, {"t": np.array([1, 2])}
@@ -70,3 +71,14 @@ def test_metrics_that_cannot_be_loaded(tmp_path):
         assert expected in str(error.value)
     loaded = load_metric(f"{tmp_path}/good.py:f")
     assert loaded({}, {}).value == 2.0 and loaded.name == "good.py:f"
+
+
+def test_what_a_metric_imports_when_it_is_called_counts_from_then_on(tmp_path):
+    (tmp_path / "parts").mkdir()
+    (tmp_path / "parts" / "deep.py").write_text("VALUE = 2.0\n")
+    one = metric(tmp_path, "from parts.deep import VALUE; return VALUE")
+    script, deep = tmp_path / "metric.py", tmp_path / "parts" / "deep.py"
+    assert script_files(script) == (script,)
+    assert one(OUTPUTS, LABELS).value == 2 and script_files(script) == (script, deep)
+    deep.write_text("VALUE = 3.25\n")
+    assert load_metric(f"{script}:f")(OUTPUTS, LABELS).value == 3.25, "it is imported anew"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import msgspec
 import numpy as np
@@ -129,6 +130,22 @@ def test_history_names_and_target_are_resumed(session):
     assert second.history.can_redo and second.redo() and second.config.precision_of(groups[1]) is Precision.FP32
     assert second.undo() and second.undo() and second.config == INT8 and not second.history.can_undo
     second.until_idle()
+
+
+def test_no_export_takes_the_place_of_what_is_read(session, tmp_path):
+    options = replace(save_mlp(tmp_path), calib_cache=str(tmp_path / "out.sh.cache"), metric=f"{tmp_path / 'm.py'}:f")
+    config = tmp_path / "config.json"
+    for path in (Path(options.calib_cache), tmp_path / "m.py", config):
+        path.write_bytes(b"read")
+    made = session(options, config_path=str(config))
+    read = {path: path.read_bytes() for path in tmp_path.iterdir() if path.is_file()}
+    for kind, path in (("markdown", options.model), ("precision.json", options.data), ("onnx", options.calib_cache),
+                       ("markdown", tmp_path / "m.py"), ("trtexec", tmp_path / "out.sh"), ("markdown", config)):
+        with pytest.raises(InputError, match="is read from"):
+            made.export(kind, Path(path), overwrite=True)
+    with pytest.raises(InputError, match="is read from"):
+        made.write_engine(INT8, Path(options.model))
+    assert {path: path.read_bytes() for path in read} == read
 
 
 def test_a_damaged_session_is_announced_and_left_as_it_is(session):
