@@ -241,3 +241,13 @@ def test_operands_of_an_impossible_rank_are_told_by_the_node(operator, shape, tm
     with pytest.raises(InputError, match="is damaged") as caught:
         open_model(path)
     assert f"odd ({operator})" in caught.value.cause
+
+
+def test_nothing_is_logged_with_names_from_a_file(tmp_path, caplog):
+    model = network()
+    info = model.graph.value_info.add(name="r")
+    info.type.tensor_type.shape.dim.add(dim_param="\x1b[2J")
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    open_network(path)
+    assert not [record for record in caplog.records if record.name.startswith("onnx_ir")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +16,8 @@ from trt_tui.files import regular
 
 SMALL_TENSOR_BYTES = 1024
 """Tensors up to this size are kept in memory: shapes and axes among them decide what is inferred."""
+
+logging.getLogger("onnx_ir").setLevel(logging.CRITICAL)  # it prints names from files as they are
 
 _COPY_AGAIN = "It may be truncated or another format: copy or export the network again."
 
