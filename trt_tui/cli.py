@@ -223,10 +223,10 @@ def _run_app(options, config_path: str | None, target: str | None, force: bool, 
 
     if target:
         parse_target(target)
-    if not os.isatty(1):
-        raise InputError("the app needs a terminal", "stdout is no terminal",
-                         "Use `trt-tui compare` for figures without the app.")
     from trt_tui.tui.app import TrtTuiApp
+    from trt_tui.tui.terminal import check_terminal
+
+    check_terminal()
 
     gc.set_threshold(100_000, 20, 50)  # a big network is many small objects that all stay
     interrupts.release()

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Callable
 from typing import Any
 
 from textual import events, on
 from textual.app import App
+from textual.binding import Binding
+from textual.driver import Driver
 from textual.filter import Monochrome, NoColor
 from textual.message import Message
 from textual.screen import Screen
@@ -19,6 +22,7 @@ from trt_tui.tui import themes
 from trt_tui.tui.hidden import HiddenFilter
 from trt_tui.tui.screens.dialogs import ErrorDialog
 from trt_tui.tui.screens.main import MainScreen
+from trt_tui.tui.terminal import TerminalDriver, on_ending
 from trt_tui.words import visible
 
 _OPENING_S, _LONGEST_OPENING_S = 0.005, 2.0
@@ -36,6 +40,7 @@ class TrtTuiApp(App[None]):
 
     TITLE = "trt-tui"
     CSS_PATH = "app.tcss"
+    BINDINGS = [Binding("ctrl+z", "suspend_process", show=False, priority=True)]
     ENABLE_COMMAND_PALETTE = False  # `trt_tui.tui.screens.palette` is the one
 
     class SessionEvent(Message):
@@ -59,7 +64,7 @@ class TrtTuiApp(App[None]):
         self.options = options
         self.session = session_factory(options, self.deliver, **session_options)
         self.main = MainScreen(self.session)
-        self._closed = False
+        self._session_ended = False
 
     def copy_to_clipboard(self, text: str) -> None:
         """Copies what can be seen of a text, so that pasting it into a shell runs nothing of its own."""
@@ -75,8 +80,18 @@ class TrtTuiApp(App[None]):
     def get_default_screen(self) -> Screen:
         return self.main
 
+    def get_driver_class(self) -> type[Driver]:
+        return TerminalDriver
+
     def on_mount(self) -> None:
+        if not self.is_headless:
+            on_ending(self._end)
         self.call_after_refresh(self._start)
+
+    def _end(self, number: signal.Signals) -> None:
+        """Saves, restores the terminal and leaves, with the exit code of a program that a signal ended."""
+        self._end_session()
+        self.exit(return_code=128 + number)
 
     def _start(self) -> None:
         try:
@@ -86,7 +101,7 @@ class TrtTuiApp(App[None]):
 
     @on(SessionEvent)
     def _session_event(self, message: SessionEvent) -> None:
-        if not self._closed:
+        if not self._session_ended:
             self.session.apply(message.event)
             self.main.take(message.event)
 
@@ -95,7 +110,7 @@ class TrtTuiApp(App[None]):
 
         What was typed after the key that quits goes nowhere.
         """
-        if self._closed:
+        if self._session_ended:
             event.prevent_default().stop()
             return
         waited = 0.0
@@ -105,7 +120,7 @@ class TrtTuiApp(App[None]):
 
     def quit(self) -> None:
         """Saves, ends the child process and leaves."""
-        self._close()
+        self._end_session()
         failure = self.main.failure
         self.exit(return_code=failure.exit_code if isinstance(failure, messages.Failed) else 0)
 
@@ -113,9 +128,9 @@ class TrtTuiApp(App[None]):
         self.quit()
 
     def on_unmount(self) -> None:
-        self._close()
+        self._end_session()
 
-    def _close(self) -> None:
-        if not self._closed:
-            self._closed = True
+    def _end_session(self) -> None:
+        if not self._session_ended:
+            self._session_ended = True
             self.session.close()

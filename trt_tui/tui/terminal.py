@@ -1,0 +1,82 @@
+"""The terminal beneath the app: what it is drawn on, how it is stopped and gone on with, what signals end it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from textual.drivers.linux_driver import LinuxDriver
+
+from trt_tui.errors import InputError
+
+_ENDING = (signal.SIGTERM, signal.SIGHUP)
+_LONGEST_END_S = 3.0
+"""A terminal that is gone takes no more writing: then the process ends without having restored it."""
+
+_NO_SCREENS = ("dumb", "unknown")
+"""Values of TERM of terminals whose cursor cannot be moved."""
+
+
+def check_terminal() -> None:
+    """Refuses to open the app where it could not be seen or typed to.
+
+    Raises:
+        InputError: stdin or stdout is no terminal, or one that cannot be drawn on.
+    """
+    instead = "Use `trt-tui compare` for figures without the app."
+    for number, name in enumerate(("stdin", "stdout")):
+        if not os.isatty(number):
+            raise InputError("the app needs a terminal", f"{name} is no terminal", instead)
+    if (term := os.environ.get("TERM", "")) in _NO_SCREENS:
+        raise InputError("the app needs a terminal that can be drawn on", f"TERM is {term}",
+                         f"Set TERM to what the terminal is, such as xterm-256color. {instead}")
+
+
+class TerminalDriver(LinuxDriver):
+    """Textual's driver, which draws on stderr, made to draw on stdout where stderr goes elsewhere.
+
+    It comes back from every stop painted, from one that no process can see coming (SIGSTOP) too, and takes bytes that
+    are no UTF-8 for no key.
+    """
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        super().__init__(*arguments, **options)
+        if not os.isatty(2):
+            self._file = sys.__stdout__
+        self._file.reconfigure(errors="replace")  # a locale that has no "│" gets a "?"
+
+    def run_input_thread(self) -> None:
+        while True:
+            try:
+                return super().run_input_thread()
+            except UnicodeDecodeError:
+                continue
+
+    def _sigcont_application(self, *_: object) -> None:
+        if not self._auto_restart:
+            return
+        if self._writer_thread is not None and self._writer_thread.is_alive():
+            self.suspend_application_mode()
+        self.resume_application_mode()
+        loop = asyncio.get_running_loop()
+        loop.call_soon_threadsafe(lambda: self._app.call_later(self._app.refresh, layout=True))
+
+
+def on_ending(end: Callable[[signal.Signals], None]) -> None:
+    """Calls a function of the running loop at SIGTERM and SIGHUP, and ends the process if that takes too long."""
+
+    def ending(number: signal.Signals) -> None:
+        last = threading.Timer(_LONGEST_END_S, os._exit, (128 + number,))
+        last.daemon = True
+        last.start()
+        end(number)
+
+    for number in _ENDING:
+        if signal.getsignal(number) is signal.SIG_IGN:  # as under nohup
+            continue
+        asyncio.get_running_loop().add_signal_handler(number, ending, number)
