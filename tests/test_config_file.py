@@ -338,3 +338,22 @@ def test_links_and_permissions_stay(tmp_path):
     files.write_atomic(link, "new")
     assert link.is_symlink() and real.read_text() == "new"
     assert real.stat().st_mode & 0o777 == 0o640
+
+
+def test_a_layer_that_takes_its_group_with_it_is_said(tmp_path):
+    path = tmp_path / "mlp.onnx"
+    onnx.save(networks.mlp(), path)
+    network = open_network(path)
+    group = next(one for one in network.groups if len(one.layers) > 1)
+    record = json.loads(config_text(network, PrecisionConfig().with_groups([group], Precision.FP32), sha256=""))
+    saved = tmp_path / "precision.json"
+    saved.write_text(json.dumps(record))
+    assert not any("whole group" in text for text in read_config(saved, network, sha256="").warnings)
+    kept, *others = group.layers
+    for name in others:
+        del record["layers"][name]
+    saved.write_text(json.dumps(record))
+    loaded = read_config(saved, network, sha256="")
+    assert loaded.config.precision_of(group) is Precision.FP32
+    said = next(text for text in loaded.warnings if "whole group" in text)
+    assert f"{kept} takes {', '.join(others)} with it" in said

@@ -249,6 +249,7 @@ def compare(model: str, config_path: str | None, force: bool, target: str | None
     An engine that cannot be built is a row with its reason; exit code 1 where some were built, 2 where none was.
     """
     from trt_tui.core.exporters.markdown import comparison_markdown
+    from trt_tui.core.lowered import cannot_lower, lowers
     from trt_tui.headless import compare_session
     from trt_tui.report import comparison_table
     from trt_tui.target import parse_target
@@ -277,6 +278,10 @@ def compare(model: str, config_path: str | None, force: bool, target: str | None
             click.echo(f"Engine of {run} not built: {visible(engine.failed)}", err=True)
         if target is not None:
             run = "config" if config_path else "int8"
+            if not lowers(session.outline, session.run_configs()[run]):
+                why = cannot_lower(session.outline) or "every layer of the config is in FP32"
+                raise InputError(f"{run} meets {target} for lack of anything lowered", why,
+                                 "No figure here tells what precision costs.")
             reached = session.target.reached(session.runs[run].verdict)
             if reached is None:
                 raise InputError(f"whether {target} is met is not known", f"no {session.target.kind} was measured",

@@ -14,6 +14,7 @@ from trt_tui.core.comparison import EngineResult, Verdict
 from trt_tui.core.engine import IDLE, EngineReport
 from trt_tui.core.exporters.markdown import code_cell, markdown_table, search_markdown, text_cell
 from trt_tui.core.hierarchy import build_tree, titles
+from trt_tui.core.lowered import lowers, quantizes
 from trt_tui.core.network import Network
 from trt_tui.core.precision import PrecisionConfig
 from trt_tui.core.rungs import rung_lines
@@ -61,12 +62,12 @@ def comparison_table(session: Session) -> str:
     rows = [["run", "output", "dB", "cosine", "worst sample", "NaN/Inf", session_metric(session), "ms", "MB", ""]]
     engines = _engines(session)
     if session.check is not None:
-        rows.extend(_engine_rows(session, "FP32 engine", session.check, judged=False))
+        rows.extend(_engine_rows(session, "FP32 engine", session.check))
     for run in _shown(session):
         if (verdict := session.runs[run].verdict) is not None:
-            rows.extend(_verdict_rows(session, RUN_NAMES[run], verdict))
+            rows.extend(_verdict_rows(session, RUN_NAMES[run], verdict, run=run))
         if run in engines:
-            rows.extend(_engine_rows(session, engine_name(run), engines[run]))
+            rows.extend(_engine_rows(session, engine_name(run), engines[run], run))
     kept = [i for i in range(len(rows[0])) if i == len(rows[0]) - 1 or any(row[i] for row in rows[1:])]
     lines += ["", *table([[row[i] for i in kept] for row in rows], left=2)]
     checked = {"FP32 engine": session.check} if session.check is not None else {}
@@ -109,11 +110,21 @@ def _engines(session: Session) -> dict[str, EngineResult]:
     return {run: session.runs[run].engine for run in _shown(session) if session.runs[run].engine is not None}
 
 
-def _verdict_rows(session: Session, title: str, verdict: Verdict, sign: str = "~", judged: bool = True
-                  ) -> list[list[str]]:
-    """A row for each judged output; ``sign`` marks simulated figures, ``judged`` adds whether the target is met."""
-    passed = session.target.reached(verdict) if session.target is not None and judged else None
-    mark = {True: "passes", False: "FAILS", None: ""}[passed]
+def _mark(session: Session, run: str, verdict: Verdict) -> str:
+    """Whether a run meets the target; that nothing was lowered, or quantized, where that is so."""
+    config = session.run_configs()[run]
+    if not lowers(session.outline, config):
+        return "nothing lowered"
+    reached = session.target.reached(verdict) if session.target is not None else None
+    said = [{True: "passes", False: "FAILS", None: ""}[reached]]
+    if run == "int8" and not quantizes(session.outline, config):
+        said.append("nothing in INT8")
+    return ", ".join(filter(None, said))
+
+
+def _verdict_rows(session: Session, title: str, verdict: Verdict, sign: str = "~", run: str = "") -> list[list[str]]:
+    """A row for each judged output; ``sign`` marks simulated figures, a ``run`` adds whether the target is met."""
+    mark = _mark(session, run, verdict) if run else ""
     if verdict.headline is not None:
         metric = f"{sign}{verdict.headline:.4g}"
     elif verdict.agreement is not None and session.target is not None and session.target.kind == "agreement":
@@ -137,7 +148,7 @@ def _verdict_rows(session: Session, title: str, verdict: Verdict, sign: str = "~
     return rows
 
 
-def _engine_rows(session: Session, title: str, result: EngineResult, judged: bool = True) -> list[list[str]]:
+def _engine_rows(session: Session, title: str, result: EngineResult, run: str = "") -> list[list[str]]:
     """The rows of an engine, with its latency and size; one that cannot run here has the size alone.
 
     One that was not built as asked says so, and has the simulation of what was made above it.
@@ -151,7 +162,7 @@ def _engine_rows(session: Session, title: str, result: EngineResult, judged: boo
     if result.verdict is None:
         rows = [[title, "built, cannot run here", *[""] * 8]]
     else:
-        rows = _verdict_rows(session, title, result.verdict, "", judged)
+        rows = _verdict_rows(session, title, result.verdict, "", run)
     if result.latency_ms is not None:
         rows[0][7] = f"{result.latency_ms[0]:.3g}" + (" preview" if result.quick else "")
     if result.bytes is not None:

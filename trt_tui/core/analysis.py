@@ -15,7 +15,7 @@ import numpy as np
 
 from trt_tui.core import metrics
 from trt_tui.core.comparison import Errors, GroupErrors, OutputErrors, Share, Verdict
-from trt_tui.core.judge import INTEGER, Judged, class_scores, take
+from trt_tui.core.judge import INTEGER, Judged, class_scores, take, tensor_outputs
 from trt_tui.core.lowering.gated import SUMS, Gated, lower_gated
 from trt_tui.core.lowering.rules import LOW_FLOATS, Offer, keeps_precision, surrounding
 from trt_tui.core.metric import Metric
@@ -98,7 +98,7 @@ class Analysis:
         self._reference = _Spool()
         names = [one.tensor for one in self.judged]
         if self.metric is not None:
-            names += [info.name for info in network.outputs]
+            names += tensor_outputs(network)
         self._tensors = tuple(dict.fromkeys(names))
 
     def __enter__(self) -> Analysis:
@@ -139,7 +139,7 @@ class Analysis:
             if gated is not fed_to:
                 fed_to, fed = gated, gated.feeds(config, ranges)
             fetched = runner.run({**self.samples.feed(index), **fed}, [gated.outputs[t] for t in self._tensors])
-            yield {tensor: fetched[gated.outputs[tensor]] for tensor in self._tensors}
+            yield {tensor: comparable(fetched[gated.outputs[tensor]]) for tensor in self._tensors}
 
     def reference(self, index: int) -> dict[str, np.ndarray]:
         """The FP32 network's judged tensors for one feed, measured once.
@@ -191,9 +191,9 @@ class Analysis:
     def score(self, outputs: Sequence[Mapping[str, np.ndarray]], indices: Sequence[int]) -> dict[str, float]:
         """The user's metric over outputs of some feeds, parts included, the headline first."""
         labels = [self.samples.labels(i) for i in indices]
-        names = [info.name for info in self.network.outputs]
+        names = tensor_outputs(self.network)
         result = self.metric(
-            {name: np.concatenate([one[name] for one in outputs]) for name in names},
+            {name: np.concatenate([np.atleast_1d(one[name]) for one in outputs]) for name in names},
             {name: np.concatenate([one[name] for one in labels]) for name in labels[0]})
         return dict(result.parts) or {self.metric.name: result.value}
 
@@ -413,6 +413,13 @@ def _owns(base: Verdict, raised: Verdict) -> float:
     return (before - after) / before if before > 0 else 0.0
 
 
+def comparable(value: object) -> np.ndarray:
+    """An output as an array of fixed size: texts come as objects, a single one as a text."""
+    if isinstance(value, np.ndarray) and value.dtype.kind != "O":
+        return value
+    return np.asarray(value, np.str_)
+
+
 class Tally:
     """Pools the judged outputs of one run over feeds; see `Analysis.tally`."""
 
@@ -459,7 +466,7 @@ class Tally:
                 top, now = expected.reshape(rows, -1).argmax(1), got.reshape(rows, -1).argmax(1)
                 self.agreed += int(np.count_nonzero(top == now))
         if self.analysis.metric is not None:
-            self.kept.append({info.name: test[info.name] for info in self.analysis.network.outputs})
+            self.kept.append({name: test[name] for name in tensor_outputs(self.analysis.network)})
             self.indices.append(index)
         self.samples += rows
 
@@ -490,7 +497,7 @@ class Tally:
             return self.analysis.score(self.kept, self.indices)
         except InputError:
             # A metric cannot be asked to bear NaN and Inf: the run is broken, which the outputs say.
-            if all(np.isfinite(array).all() for one in self.kept for array in one.values()):
+            if all(np.isfinite(array).all() for one in self.kept for array in one.values() if array.dtype.kind != "U"):
                 raise
             return {}
 

@@ -374,7 +374,17 @@ class _Reader:
                     "Give both the same precision, or take one of them out.")
             if earlier is None or name == group.name:
                 chosen[group.name] = (name, choice)
+        self._tell_of_groups(layers, chosen)
         return {group.name: chosen[group.name][1] for group in self.network.groups if group.name in chosen}
+
+    def _tell_of_groups(self, named: Mapping[str, Any], chosen: Mapping[str, tuple[str, Choice]]) -> None:
+        """Says which layers take a precision that the file does not give them, since they are fused with one named."""
+        moved = {name: rest for group in self.network.groups if (name := chosen.get(group.name, ("",))[0])
+                 and (rest := [layer for layer in group.layers if layer not in named])}
+        if moved:
+            told = "; ".join(f"{name} takes {_listed(rest)} with it" for name, rest in list(moved.items())[:_NAMED])
+            more = f"; {len(moved) - _NAMED} more do" if len(moved) > _NAMED else ""
+            self.warnings.append(f"{self.file}: a precision is one of the whole group: {told}{more}.")
 
     def _choice(self, name: str, entry: Any) -> Choice:
         where = f"layers[{name!r}]"

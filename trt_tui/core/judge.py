@@ -74,6 +74,19 @@ def take(array: np.ndarray, judged: Judged) -> np.ndarray:
     return array[tuple(index)]
 
 
+def tensor_outputs(network: Network) -> tuple[str, ...]:
+    """The outputs that are tensors; sequences, maps and optionals are not compared and go to no metric."""
+    return tuple(info.name for info in network.outputs if isinstance(network.value(info.name).type, ir.TensorType))
+
+
+def left_out(network: Network) -> tuple[str, ...]:
+    """What to say of the outputs that are no tensors."""
+    whole = set(tensor_outputs(network))
+    kinds = {ir.SequenceType: "a sequence of tensors", ir.OptionalType: "an optional value"}
+    return tuple(f"{info.name}: {kinds.get(type(network.value(info.name).type), 'no tensor')}, which is not judged"
+                 for info in network.outputs if info.name not in whole)
+
+
 _SCORES = frozenset(("Gemm", "MatMul", "Conv", "Softmax", "LogSoftmax", "GlobalAveragePool"))
 """What computes class scores; an output behind anything else (a division by its norm) is no classifier's."""
 
@@ -107,7 +120,7 @@ def judged_outputs(network: Network, spec: Sequence[str] = ()) -> tuple[Judged, 
     found = _unique(one for info in network.outputs for one in _of_output(network, info.name))
     if not found:
         raise InputError(f"{network.name} has no output that can be judged",
-                         "none of its outputs is a tensor computed from the inputs",
+                         "; ".join(left_out(network)) or "none of its outputs is a tensor computed from the inputs",
                          "Name a tensor with --judge.")
     return found
 
@@ -129,11 +142,12 @@ def _of_output(network: Network, name: str) -> list[Judged]:
     integer = value.dtype not in _FLOAT_TYPES
     before, selector = _before_selection(network, name, integer)
     judged = []
+    what = "text" if value.dtype is ir.DataType.STRING else "integers"
     if integer:
-        judged.append(Judged(name, name, kind=INTEGER, note="integers: judged by the fraction that differs"))
+        judged.append(Judged(name, name, kind=INTEGER, note=f"{what}: judged by the fraction that differs"))
     elif not before:
         return _parts(network, name)
-    why = f"{name} is selected by {selector}" if selector else f"{name} holds integers"
+    why = f"{name} is selected by {selector}" if selector else f"{name} holds {what}"
     for tensor in before:
         parts = _parts(network, tensor)
         judged.extend(Judged(p.name, p.tensor, p.slices, p.kind, "; ".join(filter(None, (

@@ -12,11 +12,11 @@ import onnx_ir as ir
 
 from trt_tui.backends.cuda import first_device
 from trt_tui.core.agreement import made_otherwise
-from trt_tui.core.analysis import Analysis
+from trt_tui.core.analysis import Analysis, comparable
 from trt_tui.core.comparison import EngineResult, Verdict, builder_title
 from trt_tui.core.engine import EngineReport, read_inspector
 from trt_tui.core.exporters.onnx import export_typed
-from trt_tui.core.judge import Judged
+from trt_tui.core.judge import Judged, tensor_outputs
 from trt_tui.core.lowering.typed import lower_typed
 from trt_tui.core.network import Network
 from trt_tui.core.precision import Precision, PrecisionConfig
@@ -183,7 +183,7 @@ def profile_of(network: Network, samples: Samples, feeds: Sequence[int]) -> dict
 def _judged(analysis: Analysis, runner: Runner, feeds: Sequence[int],
             phase: str = "judging the build") -> Iterator[Step]:
     """Yields steps; returns the verdict at the network's own outputs."""
-    names = [info.name for info in analysis.network.outputs]
+    names = tensor_outputs(analysis.network)
     judged: list[Judged] = [one for one in analysis.judged if one.tensor in names]
     tally = analysis.tally(feeds, judged)
     for done, index in enumerate(feeds, 1):
@@ -196,7 +196,8 @@ def _judged(analysis: Analysis, runner: Runner, feeds: Sequence[int],
 def _as_declared(analysis: Analysis, outputs: Mapping) -> dict:
     """The outputs in the types that the network declares (an engine may yield INT32 for INT64)."""
     types = {info.name: info.dtype for info in analysis.network.outputs}
-    return {name: array.astype(types[name], copy=False) for name, array in outputs.items()}
+    return {name: array.astype(types[name], copy=False) if array.dtype.kind != "U" else array
+            for name, array in ((name, comparable(value)) for name, value in outputs.items())}
 
 
 def _latency(run_ms: Callable[[], float], seconds: float | None = None) -> Iterator[Step]:

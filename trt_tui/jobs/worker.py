@@ -36,7 +36,8 @@ from trt_tui.core.calibration import METHODS, Calibration, calibrate, collect_st
 from trt_tui.core.comparison import EngineResult, GroupErrors, Share, Verdict, builder_title, unbuilt
 from trt_tui.core.files import write_atomic
 from trt_tui.core.inputs import Inputs, data_files, stamp
-from trt_tui.core.judge import Judged, judged_outputs
+from trt_tui.core.judge import Judged, judged_outputs, left_out
+from trt_tui.core.lowered import cannot_lower, lowers
 from trt_tui.core.lowering.rules import ARITHMETIC
 from trt_tui.core.metric import Metric, load_metric
 from trt_tui.core.network import Group, Network, open_network
@@ -397,6 +398,7 @@ class Worker:
         if samples.has_labels and metric is None:
             warnings.append(f"The data hold labels ({', '.join(samples.label_names)}) and no --metric uses them.")
         warnings += [f"{one.name}: {one.note}" for one in judged if "judged" in one.note]
+        warnings += [*left_out(network), *filter(None, [cannot_lower(network)])]
         profile = profile_of(network, data.judged, range(len(data.judged))) if options.data is not None else {}
         shapes = {**{name: ShapeRange(*one) for name, one in profile.items()}, **shapes}
         counted = sum(data.judged.rows(i) for i in self.feeds)
@@ -799,6 +801,10 @@ class Worker:
         """Finds the smallest fix. Nothing that was measured before, by an interrupted search too, is measured again."""
         targets = [parse_target(text) for text in request.tolerances]
         self._check_targets(targets)
+        if not lowers(self.network, request.config):
+            why = cannot_lower(self.network) or "every layer is in FP32 already"
+            raise InputError("there is nothing to search", why,
+                             "Begin with a config that lowers layers, such as --precision int8.")
         if request.check is not None:
             check_words(request.check)
         runs = self.builder is not None and runs_here(self.builder, self.plan.settings)

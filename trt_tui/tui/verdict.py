@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from trt_tui.core.agreement import fp32_fault
 from trt_tui.core.comparison import EngineResult, Verdict
+from trt_tui.core.lowered import lowers
 from trt_tui.session import Session
 from trt_tui.tui import engines
 from trt_tui.tui.engines import Shown, shown_engine
@@ -133,7 +134,10 @@ def verdict_lines(session: Session, width: int) -> list[Line]:
         else:
             line += _engine_cells(shown.result if shown is not None else None, verdict, table)
         fresh = shown.result if shown is not None and not shown.stale else None
-        line += _outcome(session, verdict, fresh, width - width_of(line))
+        if verdict is not None and not lowers(session.outline, config_of(session, run)):
+            line.append((" nothing lowered", "dim"))
+        else:
+            line += _outcome(session, verdict, fresh, width - width_of(line))
         lines.append(clip(line, width))
     return lines
 
