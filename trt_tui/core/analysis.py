@@ -298,7 +298,7 @@ class Analysis:
         if precision is Precision.INT8:
             return True
         for name in group.layers:
-            if not keeps_precision(self.network, self.network.layer(name), precision):
+            if not keeps_precision(self.network.layer(name)):
                 return True
         for tensor in group.inputs:
             producer = self.network.producer.get(tensor)

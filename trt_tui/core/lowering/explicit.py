@@ -53,7 +53,7 @@ def lower_explicit(network: Network, config: PrecisionConfig, ranges: Mapping[st
         precision = config.precision_of(group)
         flags.add(precision)
         if precision is Precision.INT8:
-            flags.add(config.other)
+            flags.add(surrounding(group, precision, config.other))
             if _adds_on_its_own(network, group, quantized):
                 around = surrounding(group, precision, config.other)
                 precisions.update((name, around) for name in group.layers if name not in group.anchors)

@@ -276,7 +276,7 @@ class _GatedLowering:
         """The float results of a layer that have the type it computes in."""
         if layer.kind is Kind.OPAQUE:
             return []
-        own = rules.typed_ports(self.network.node(layer.name), max(self.network.opset, 17))[1]
+        own = rules.typed_ports(self.network.node(layer.name), self.network.opset)[1]
         return [tensor for tensor, typed in zip(layer.outputs, own, strict=True)
                 if typed and tensor and self.network.is_float(tensor)]
 
@@ -415,7 +415,7 @@ class _GatedLowering:
         coarse: set[str] = set(group.inputs) if clean else set()  # tensors that have the precision's values
         for name in group.layers:
             layer = network.layer(name)
-            ports = rules.typed_ports(network.node(name), max(network.opset, 17))[0]
+            ports = rules.typed_ports(network.node(name), network.opset)[0]
             inputs: list[ir.Value | None] = []
             typed: list[str] = []
             for index, tensor in enumerate(layer.inputs):
@@ -490,7 +490,7 @@ class _GatedLowering:
         """Rounds a layer's results where its operator can yield values that the precision does not have."""
         network = self.network
         own = self._own(layer)
-        if rules.keeps_precision(network, layer, precision) and coarse.issuperset(typed):
+        if rules.keeps_precision(layer) and coarse.issuperset(typed):
             coarse.update(own)
             return
         for tensor, output in zip(layer.outputs, node.outputs, strict=True):

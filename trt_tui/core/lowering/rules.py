@@ -44,9 +44,6 @@ EXACT = frozenset(
     "Round".split())
 """Operators whose result on values of a precision is a value of that precision."""
 
-_BOUNDS = ("min", "max", "value")
-"""Attributes that older Clip and Pad put into their results."""
-
 ARITHMETIC = 2
 """Raised by one whenever a change here gives the same config other figures, so that kept results are measured anew."""
 
@@ -106,14 +103,9 @@ def clamped_at(network: Network, tensor: str, precision: Precision) -> float | N
     return limit
 
 
-def keeps_precision(network: Network, layer: Layer, precision: Precision) -> bool:
+def keeps_precision(layer: Layer) -> bool:
     """Whether a layer's results on values of a precision are values of that precision."""
-    if layer.kind is not Kind.COPY and layer.op_type not in EXACT:
-        return False
-    attributes = network.node(layer.name).attributes
-    numbers = [np.float32(attributes[name].value) for name in _BOUNDS
-               if name in attributes and attributes[name].type == ir.AttributeType.FLOAT]
-    return all(round_to(number, precision) == number for number in numbers)
+    return layer.kind is Kind.COPY or layer.op_type in EXACT
 
 
 # -- what a config makes of a group --------------------------------------------------------------------------------
