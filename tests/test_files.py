@@ -99,6 +99,12 @@ def test_a_pipe_stays_a_pipe_and_is_written_to(tmp_path):
     assert stat.S_ISFIFO(pipe.stat().st_mode) and list(tmp_path.iterdir()) == [pipe]
 
 
+def test_a_pipe_without_a_name_is_written_to():
+    process = subprocess.run([sys.executable, "-c", "from trt_tui.core.files import write_atomic\n"
+                              "write_atomic('/dev/stdout', 'x' * 200_000)"], capture_output=True, check=True)
+    assert process.stdout == b"x" * 200_000
+
+
 def test_a_pipe_that_nothing_reads_from_is_refused(tmp_path):
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(InputError, match="nothing reads from it"):

@@ -41,11 +41,11 @@ def atomic(path: Path | str) -> Iterator[BinaryIO]:
     """
     path = Path(path)
     with cannot_write(path):
-        target = Path(os.path.realpath(path))
-        if is_special(target):
-            with _whole(target) as stream:
+        if is_special(path):  # as it is named: /dev/stdout leads to a pipe that has no name
+            with _whole(path) as stream:
                 yield stream
             return
+        target = Path(os.path.realpath(path))
         mode = None
         with contextlib.suppress(FileNotFoundError):
             mode = os.stat(target).st_mode
