@@ -20,6 +20,7 @@ from trt_tui.core.network import open_network
 from trt_tui.core.precision import Precision, PrecisionConfig, RangeChoice
 from trt_tui.core.userscript import script_files
 from trt_tui.errors import InputError
+from trt_tui.headless import write_engine
 from trt_tui.jobs import messages as m
 
 INT8 = PrecisionConfig.uniform(Precision.INT8)
@@ -228,3 +229,11 @@ def test_only_what_of_a_folder_is_read_is_watched(tmp_path):
     assert inputs.replaced() == ()
     (tmp_path / "a.npz").unlink()
     assert [os.path.basename(one) for one in inputs.replaced()] == ["a.npz"]
+
+
+def test_an_engine_takes_no_ranges_of_a_network_that_was_replaced_meanwhile(tmp_path):
+    options = save_mlp(tmp_path)
+    read = Inputs.of((options.model, options.data))
+    retrain(options)
+    with pytest.raises(InputError, match="replaced"):
+        write_engine(options, INT8, {}, tmp_path / "out.engine", False, read)

@@ -455,6 +455,7 @@ def build(model: str, config_path: str | None, force: bool, precision: str | Non
 
     Exit code 1: the engine could not be built as asked, and what was written is another one (see --strict).
     """
+    from trt_tui.core.inputs import Inputs, data_files
     from trt_tui.headless import load_config, prepared, write_engine
     from trt_tui.jobs.building import write_typed
     from trt_tui.jobs.engines import QUICK_LEVEL
@@ -477,13 +478,14 @@ def build(model: str, config_path: str | None, force: bool, precision: str | Non
                 "no TensorRT works here to build an engine",
                 "ONNX Runtime builds none" if options.backend == "onnxruntime" else "trt-tui doctor says why",
                 "Write -o typed.onnx instead, or build with --backend tensorrt-rtx, which needs no GPU.")
+    read = Inputs.of((model, *data_files(options.data), *data_files(options.calib_data)))
     network, config, ranges, warnings = load_config(options, config_path, precision, force)
     for warning in warnings:
         click.echo(f"Warning: {visible(warning)}", err=True)
     ready = prepared(network, _told(Prepare(options, config, ranges, shapes=suffix in _ENGINES), network))
     ranges = ready.ranges
     if suffix in _ENGINES:
-        lines, otherwise = write_engine(options, config, ranges, Path(output), quick)
+        lines, otherwise = write_engine(options, config, ranges, Path(output), quick, read)
         if quick:
             lines.append("A quick preview, built with the lowest effort: not for production.")
             options = replace(options, optimization_level=QUICK_LEVEL)

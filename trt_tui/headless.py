@@ -17,9 +17,10 @@ from trt_tui.backends.registry import get_backend
 from trt_tui.core import config_file
 from trt_tui.core.calibration import Calibration
 from trt_tui.core.comparison import Verdict
+from trt_tui.core.inputs import Inputs
 from trt_tui.core.network import Network, open_network
 from trt_tui.core.precision import Precision, PrecisionConfig
-from trt_tui.errors import CancelledError, TrtTuiError
+from trt_tui.errors import CancelledError, InputError, TrtTuiError
 from trt_tui.interrupts import held
 from trt_tui.jobs import messages as m
 from trt_tui.jobs.client import Client
@@ -169,15 +170,22 @@ def search_session(options: m.Options, config_path: str | None, force: bool, pre
 
 
 def write_engine(options: m.Options, config: PrecisionConfig, ranges: Mapping[str, float], path: Path,
-                 quick: bool) -> tuple[list[str], str]:
+                 quick: bool, read: Inputs) -> tuple[list[str], str]:
     """Builds a config's engine in a child process and writes it; returns what to tell the user, and how it was built
     where it could not be as asked.
 
+    Args:
+        read: What the config and the ranges were read for, as it was then.
+
     Raises:
-        TrtTuiError: the backend is not available, refuses the network, or failed; or the child process died.
+        TrtTuiError: something of it has been replaced since; the backend is not available, refuses the network, or
+            failed; or the child process died.
         KeyboardInterrupt: passed on after the child has been stopped.
     """
     with _opened(options, warns=False) as (session, drain):
+        if changed := session.source.files.differing(read):
+            raise InputError(f"{', '.join(changed)}: replaced after it was read", "the ranges are of what it was",
+                             "Run the command again.")
         if ranges:
             session.use_ranges(Calibration("config", 0, "", dict(ranges)))
         session.write_engine(config, path, quick)
