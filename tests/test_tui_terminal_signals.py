@@ -101,14 +101,14 @@ def test_it_is_stopped_and_gone_on_with(shell):
     one.wait_for("Stopped")
     assert not one.in_alternate_screen
     one.type("fg")
-    one.wait_for("INT8 all", "FAILS", "quit")
+    one.wait_for("INT8 all", "FAILS", "? keys")
     for number in (signal.SIGSTOP, signal.SIGTSTP):
         app = one.app()
         app.send_signal(number)
         until(lambda app=app: app.status() == psutil.STATUS_STOPPED, "stopped")
         one.keys("Enter")
         one.type("clear; fg")
-        one.wait_for("INT8 all", "FAILS", "quit")
+        one.wait_for("INT8 all", "FAILS", "? keys")
         assert one.in_alternate_screen
     one.keys("Space")
     one.wait_for("config c1")
@@ -119,9 +119,8 @@ def test_it_is_stopped_and_gone_on_with(shell):
     one.type("fg")
     one.wait_for("Move up")
     one.keys("Escape")
-    one.wait_for("config c1")
+    until(lambda: "Move up" not in one.screen, "closed the help")
     one.keys("q")
-    one.type("")
     until(lambda: not one.in_alternate_screen, "left")
 
 
