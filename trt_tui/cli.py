@@ -46,7 +46,9 @@ class _Commands(click.Group):
         """Runs a command and exits with its code. Whatever it prints passes through a `VisibleStream`."""
         kwargs["standalone_mode"] = False
         with guarded(), redirect_stdout(VisibleStream(sys.stdout)), redirect_stderr(VisibleStream(sys.stderr)):
-            sys.exit(self._exit_code(*args, **kwargs))
+            code = self._exit_code(*args, **kwargs)
+            interrupts.leave(code)
+            sys.exit(code)
 
     def _exit_code(self, *args: Any, **kwargs: Any) -> int:
         """Runs a command; whatever ends it is told on stderr."""
@@ -60,6 +62,8 @@ class _Commands(click.Group):
             return int(error.exit_code)
         except click.exceptions.Exit as stop:
             return stop.exit_code
+        except SystemExit as stop:
+            return stop.code if isinstance(stop.code, int) else 0
         except (click.Abort, KeyboardInterrupt):
             click.echo("Stopped.", err=True)
             return int(ExitCode.CANCELLED)

@@ -114,13 +114,13 @@ def compare_session(options: m.Options, config_path: str | None, target: str | N
                         raise
                     session.without_engine(config, error)
         except KeyboardInterrupt:
+            runs = session.run_configs()
+            if not all(_whole(session.runs[run].verdict) for run in runs):
+                raise
             with held():
                 session.stop_job()
                 with suppress(TrtTuiError):
                     drain()
-                runs = session.run_configs()
-                if not all(_whole(session.runs[run].verdict) for run in runs):
-                    raise
                 session.stopped = True
                 yield session
             return

@@ -18,11 +18,11 @@ from trt_tui.jobs import messages as m
 from trt_tui.jobs.death import oom_kills, why_it_ended
 from trt_tui.jobs.lifeline import bury, kill_group
 
-GRACE_S = 1.5
+GRACE_S = 1.2
 """How long a job has to stop by itself before its process is killed: a stop takes effect within 2 s."""
 
-LEAVING_S = 1.0
-"""How long an end waits for a killed process, which may have much memory to give back."""
+LEAVING_S = 0.5
+"""How long the end of the program waits for a killed process, which may have much memory to give back."""
 
 KEPT_LOGS = 10
 
@@ -144,12 +144,13 @@ class Client:
                 return
             with contextlib.suppress(OSError):
                 child.pipe.send(None)
-        try:
-            child.process.wait(0.3)
-        except subprocess.TimeoutExpired:
-            child.kill()
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                child.process.wait(LEAVING_S)
+        if not child.killed:
+            try:
+                child.process.wait(0.3)
+            except subprocess.TimeoutExpired:
+                child.kill()
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    child.process.wait(LEAVING_S)
         log = log_path()
         with contextlib.suppress(OSError):
             if log.stat().st_size == 0:
