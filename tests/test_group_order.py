@@ -316,3 +316,12 @@ def test_tensors_of_chained_concats_share_one_set(opened):
         last = b.node("Concat", [last, "x"], f"/{n}", axis=-1)
     sets = opened(b.model([SQUARE], [floats(last, None, None)])).range_sets
     assert len(sets) == 51 and len({id(members) for members in sets.values()}) == 1
+
+
+def test_open_sizes_have_no_name_in_common_between_branches(opened):
+    """What a selection keeps may differ between them, and ONNX Runtime takes sizes of one name for the same."""
+    flag = helper.make_tensor_value_info("flag", TensorProto.BOOL, [])
+    network = opened(captured().model([SQUARE, flag], [floats("y", "n", 4)]))
+    graph = lower_gated(network, reference=True).model.graph
+    shapes = [value.shape for node in graph.all_nodes() for value in node.outputs if value.shape is not None]
+    assert shapes and not [shape for shape in shapes for size in shape if isinstance(getattr(size, "value", None), str)]

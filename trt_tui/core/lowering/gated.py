@@ -771,7 +771,7 @@ class _GatedLowering:
         if value.name is None:
             value.name = self._name(tensor)
         value.type = original.type
-        value.shape = original.shape
+        value.shape = _without_names(original.shape)
 
     def _clone(self, layer: Layer, inputs: Sequence[ir.Value | None], name: str) -> ir.Node:
         original = self.network.node(layer.name)
@@ -779,7 +779,7 @@ class _GatedLowering:
                        num_outputs=len(original.outputs), overload=original.overload, name=name)
         for source, output in zip(original.outputs, node.outputs, strict=True):
             output.name = self._name(source.name) if source.name else ""
-            output.type, output.shape = source.type, source.shape
+            output.type, output.shape = source.type, _without_names(source.shape)
         return node
 
     def _copy_layer(self, layer: Layer, scope, nodes: list[ir.Node], name: str) -> None:
@@ -855,6 +855,12 @@ class _Scope(dict):
         return self.outer[tensor]
 
 
+def _without_names(shape: ir.Shape | None) -> ir.Shape | None:
+    """A shape whose open sizes have no names: a selection may keep another number of values in another branch, and a
+    runtime takes what has one name for one size."""
+    return None if shape is None else ir.Shape([size if isinstance(size, int) else None for size in shape])
+
+
 def _rescoped(graph: ir.Graph, scope: Mapping[str, ir.Value]) -> ir.Graph:
     """A copy of a subgraph whose captured tensors, those of graphs nested in it too, are those of ``scope``."""
     copy = graph.clone(allow_outer_scope_values=True)
@@ -868,6 +874,9 @@ def _rescoped(graph: ir.Graph, scope: Mapping[str, ir.Value]) -> ir.Graph:
                 if mapped is not None:
                     node.replace_input_with(index, mapped)
     for one in graphs:
+        for value in (*one.outputs, *(v for node in one for v in node.outputs)):
+            if id(value) in inner:
+                value.shape = _without_names(value.shape)
         for index, value in enumerate(one.outputs):
             mapped = _find(scope, value.name) if id(value) not in inner else None
             if mapped is not None:
