@@ -147,7 +147,7 @@ def test_sticky_layers_presets_and_ranges_are_heeded(opened):
     ({"sticky": ("nowhere",)}, "no layer nowhere"),
     ({"presets": ("nothing",)}, "no preset"),
     ({"max_latency": 1.0}, "needs a latency"),
-    ({"config": FP32}, "no layer to raise"),
+    ({"config": FP32}, "nothing to search"),
     ({"check": ""}, "empty"),
     ({"check": "'x"}, "cannot be read"),
     ({"tolerances": (), "check": "no-such-program-here"}, "no-such-program-here does not start"),

@@ -123,10 +123,10 @@ class Analysis:
             self._runner.close()
             self._runner = self._gated = None
         if self._runner is None:
-            self.offer |= needed
-            self._gated = lower_gated(self.network, floats=self.offer.floats, others=self.offer.others,
-                                      outputs=self._tensors)
-            self._runner = self.backend.load(self._gated.model, lean=True)
+            offer = self.offer | needed
+            gated = lower_gated(self.network, floats=offer.floats, others=offer.others, outputs=self._tensors)
+            self._runner = self.backend.load(gated.model, lean=True)
+            self._gated, self.offer = gated, offer
             self.sessions += 1
         return self._gated, self._runner
 
@@ -135,11 +135,15 @@ class Analysis:
         """Yields what a config yields at the judged tensors, feed by feed."""
         fed_to, fed = None, {}
         for index in indices:
-            gated, runner = self._session(config)
+            gated = self._session(config)[0]
             if gated is not fed_to:
                 fed_to, fed = gated, gated.feeds(config, ranges)
-            fetched = runner.run({**self.samples.feed(index), **fed}, [gated.outputs[t] for t in self._tensors])
-            yield {tensor: comparable(fetched[gated.outputs[tensor]]) for tensor in self._tensors}
+            yield self._run(index, fed)
+
+    def _run(self, index: int, fed: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        outputs = self._gated.outputs
+        fetched = self._runner.run({**self.samples.feed(index), **fed}, [outputs[t] for t in self._tensors])
+        return {tensor: comparable(fetched[outputs[tensor]]) for tensor in self._tensors}
 
     def reference(self, index: int) -> dict[str, np.ndarray]:
         """The FP32 network's judged tensors for one feed, measured once.
