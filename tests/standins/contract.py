@@ -116,7 +116,7 @@ def test_an_fp32_engine_computes_what_onnx_runtime_does(runner: EngineRunner, ne
 
 def test_inputs_and_outputs_are_the_networks(runner: EngineRunner) -> None:
     assert [(info.name, info.dtype, info.shape) for info in (*runner.inputs, *runner.outputs)] == [
-        ("image", np.float32, (-1, 3, 32, 32)), ("logits", np.float32, (-1, 10))]
+        ("image", np.float32, (None, 3, 32, 32)), ("logits", np.float32, (None, 10))]
     assert runner.device_memory >= 0
 
 
