@@ -48,8 +48,8 @@ def _samples(session: Session, width: int) -> Line:
     some = f"{used} of {data.judged} samples" if used < data.judged else plural(data.judged, "sample")
     if width < 120:
         return [(f"  {some}", "")]
-    ranges = f"; {session.ranges_from}" if session.ranges_from else ""
-    return [(f"  {some}", ""), (f"{', labels' if data.labels else ''}{ranges}", "dim")]
+    ranges = session.ranges_from.replace("calibrated on ", "calibration ") or f"calibration {data.calibrating}"
+    return [(f"  {some}", ""), (f"{', labels' if data.labels else ''}; {ranges}", "dim")]
 
 
 def _devices(session: Session, width: int) -> list[str]:
