@@ -11,7 +11,7 @@ from tests import networks
 from trt_tui import demo
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
 from trt_tui.backends.registry import get_backend
-from trt_tui.core.network import Network, open_network
+from trt_tui.core.network.network import Network, open_network
 
 
 @pytest.fixture(scope="session")

@@ -14,8 +14,8 @@ from tests import networks
 from trt_tui.jobs import messages as m
 from trt_tui.jobs.cache import ResultCache
 from trt_tui.jobs.worker import Worker
-from trt_tui.saved import Store
-from trt_tui.session import Session
+from trt_tui.session.saved import Store
+from trt_tui.session.session import Session
 
 LIMIT_S = 60.0
 """How long a test waits for an event before it fails."""

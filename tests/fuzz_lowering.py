@@ -21,7 +21,7 @@ import onnx
 from tests import lowered, rtx
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
 from trt_tui.core.lowering.typed import lower_typed
-from trt_tui.core.network import open_network
+from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 
 

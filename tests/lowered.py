@@ -23,8 +23,9 @@ from trt_tui.core.lowering import rules
 from trt_tui.core.lowering.gated import lower_gated
 from trt_tui.core.lowering.rules import LOW_FLOATS, NUMPY, Offer
 from trt_tui.core.lowering.typed import lower_typed
-from trt_tui.core.network import Network
-from trt_tui.core.precision import Precision, PrecisionConfig
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.network import Network
+from trt_tui.core.precision import Precision
 
 CLOSE_DB = 1.0
 """How far the losses of the two may lie apart."""

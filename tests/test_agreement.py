@@ -1,4 +1,4 @@
-"""trt_tui.core.agreement: whether an engine does what was simulated, and what to look at where it does not."""
+"""trt_tui.core.measure.agreement: whether an engine does what was simulated, and what to look at where it does not."""
 
 from __future__ import annotations
 
@@ -6,10 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from trt_tui.core.agreement import CHECK_DB, CHECK_SHARE, GAP_DB, differs, fp32_fault, gap_db, what_to_check
-from trt_tui.core.comparison import EngineResult, Errors, OutputErrors, Verdict
-from trt_tui.core.engine import COMPUTE, QDQ, EngineLayer, EngineReport, Made
-from trt_tui.core.precision import Precision, PrecisionConfig
+from trt_tui.core.engines.made import COMPUTE, QDQ, EngineLayer, EngineReport, Made
+from trt_tui.core.measure.agreement import CHECK_DB, CHECK_SHARE, GAP_DB, differs, fp32_fault, gap_db, what_to_check
+from trt_tui.core.measure.comparison import EngineResult, Errors, OutputErrors, Verdict
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.precision import Precision
 
 FP32, FP16, INT8 = Precision.FP32, Precision.FP16, Precision.INT8
 

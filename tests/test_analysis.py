@@ -1,4 +1,4 @@
-"""trt_tui.core.analysis"""
+"""trt_tui.core.measure.analysis"""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from onnx import TensorProto, helper
 from tests import networks
 from tests.networks import Builder, floats
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
-from trt_tui.core import analysis as analysis_module
-from trt_tui.core.analysis import Analysis
-from trt_tui.core.judge import judged_outputs
-from trt_tui.core.metric import load_metric
-from trt_tui.core.metrics import errors, sample_sqnr_db
-from trt_tui.core.network import open_network
-from trt_tui.core.precision import Precision, PrecisionConfig
-from trt_tui.core.samples import load_samples
+from trt_tui.core.data.samples import load_samples
+from trt_tui.core.measure import analysis as analysis_module
+from trt_tui.core.measure.analysis import Analysis
+from trt_tui.core.measure.judge import judged_outputs
+from trt_tui.core.measure.metric import load_metric
+from trt_tui.core.measure.metrics import errors, sample_sqnr_db
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.network import open_network
+from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
 
 FP32 = PrecisionConfig.uniform(Precision.FP32)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from trt_tui.core.analysis import Analysis
-from trt_tui.core.comparison import EngineResult
-from trt_tui.core.judge import judged_outputs
-from trt_tui.core.precision import Precision, PrecisionConfig
+from trt_tui.core.data.samples import load_samples
+from trt_tui.core.measure.analysis import Analysis
+from trt_tui.core.measure.comparison import EngineResult
+from trt_tui.core.measure.judge import judged_outputs
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.precision import Precision
 from trt_tui.core.runner import Capabilities
-from trt_tui.core.samples import load_samples
 from trt_tui.errors import TrtTuiError
 from trt_tui.jobs.building import Plan, build_and_judge
 

@@ -1,4 +1,4 @@
-"""Tests of trt_tui.core.calibration."""
+"""Tests of trt_tui.core.calibration.calibration."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from trt_tui.core import calibration as module
-from trt_tui.core.calibration import (
+from trt_tui.core.calibration import calibration as module
+from trt_tui.core.calibration.calibration import (
     METHODS,
     Calibration,
     Histogram,
@@ -25,8 +25,8 @@ from trt_tui.core.calibration import (
     read_cache,
     write_cache,
 )
+from trt_tui.core.data.samples import load_samples
 from trt_tui.core.runner import TensorInfo
-from trt_tui.core.samples import load_samples
 from trt_tui.errors import InputError
 
 FINITE = st.floats(width=32, allow_nan=False, allow_infinity=False)

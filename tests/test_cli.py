@@ -1,4 +1,4 @@
-"""trt_tui.cli: what goes to stdout and stderr, the exit codes, and the files that commands write"""
+"""trt_tui.cli.main: what goes to stdout and stderr, the exit codes, and the files that commands write"""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ import pytest
 
 from tests.driven import isolate, save_mlp
 from tests.structure import mismatches
-from trt_tui.cli import main
-from trt_tui.core.calibration import read_cache
-from trt_tui.core.config_file import schema, write_config
-from trt_tui.core.network import open_network
-from trt_tui.core.precision import Precision, PrecisionConfig, RangeChoice
+from trt_tui.cli.main import main
+from trt_tui.core.calibration.calibration import read_cache
+from trt_tui.core.moves.config import PrecisionConfig, RangeChoice
+from trt_tui.core.moves.file import schema, write_config
+from trt_tui.core.network.network import open_network
+from trt_tui.core.precision import Precision
 
 INT8 = PrecisionConfig.uniform(Precision.INT8)
 
@@ -281,6 +282,6 @@ def test_the_app_needs_a_terminal(run, mlp):
 
 
 def test_a_defect_is_exit_code_2_with_its_traceback(run, mlp, monkeypatch):
-    monkeypatch.setattr("trt_tui.core.hierarchy.build_tree", lambda *args: 1 / 0)
+    monkeypatch.setattr("trt_tui.core.network.hierarchy.build_tree", lambda *args: 1 / 0)
     code, _, err = run("inspect", mlp.model)
     assert code == 2 and "ZeroDivisionError" in err and "defect" in err

@@ -1,4 +1,4 @@
-"""trt_tui.core.config_file and trt_tui.core.files"""
+"""trt_tui.core.moves.file and trt_tui.files.writing"""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests import networks
-from trt_tui.core import files
-from trt_tui.core.config_file import FORMAT, config_text, read_config, schema, write_config
-from trt_tui.core.network import open_network
-from trt_tui.core.precision import Choice, Precision, PrecisionConfig, RangeChoice
+from trt_tui.core.moves.config import Choice, PrecisionConfig, RangeChoice
+from trt_tui.core.moves.file import FORMAT, config_text, read_config, schema, write_config
+from trt_tui.core.network.network import open_network
+from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
+from trt_tui.files import writing as files
 
 FC1, FC2 = "/fc1/Gemm", "/fc2/MatMul"
 

@@ -12,12 +12,13 @@ import pytest
 from tests import networks
 from trt_tui import demo
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend, _cuda_fault
-from trt_tui.core.analysis import Analysis
-from trt_tui.core.calibration import calibrate
-from trt_tui.core.judge import judged_outputs
-from trt_tui.core.metrics import Sums
-from trt_tui.core.precision import Precision, PrecisionConfig
-from trt_tui.core.samples import load_samples
+from trt_tui.core.calibration.calibration import calibrate
+from trt_tui.core.data.samples import load_samples
+from trt_tui.core.measure.analysis import Analysis
+from trt_tui.core.measure.judge import judged_outputs
+from trt_tui.core.measure.metrics import Sums
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.precision import Precision
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(bool(_cuda_fault()), reason=f"no CUDA provider: {_cuda_fault()}")]
 

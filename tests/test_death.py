@@ -11,10 +11,11 @@ import onnx_ir as ir
 import pytest
 
 from tests.driven import DrivenSession, DrivenWorker, isolate, save_mlp
-from trt_tui.core import analysis
-from trt_tui.core.precision import Precision, PrecisionConfig
+from trt_tui.cli.headless import _raised
+from trt_tui.core.measure import analysis
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
-from trt_tui.headless import _raised
 from trt_tui.jobs import death
 from trt_tui.jobs import messages as m
 from trt_tui.jobs.client import log_path

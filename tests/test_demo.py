@@ -8,13 +8,14 @@ import pytest
 
 from trt_tui import demo
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
-from trt_tui.core.analysis import Analysis
-from trt_tui.core.calibration import calibrate
-from trt_tui.core.judge import judged_outputs
-from trt_tui.core.metric import load_metric
-from trt_tui.core.network import open_network
-from trt_tui.core.precision import Precision, PrecisionConfig
-from trt_tui.core.samples import load_samples, split
+from trt_tui.core.calibration.calibration import calibrate
+from trt_tui.core.data.samples import load_samples, split
+from trt_tui.core.measure.analysis import Analysis
+from trt_tui.core.measure.judge import judged_outputs
+from trt_tui.core.measure.metric import load_metric
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.network import open_network
+from trt_tui.core.precision import Precision
 
 FP16 = PrecisionConfig.uniform(Precision.FP16)
 INT8 = PrecisionConfig.uniform(Precision.INT8)

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from trt_tui.core.precision import Precision, PrecisionConfig
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.precision import Precision
 from trt_tui.core.runner import BuildFailed, BuildSettings, Capabilities, ParseFailed
 from trt_tui.errors import InputError, TrtTuiError
 from trt_tui.jobs import engines

@@ -1,4 +1,4 @@
-"""trt_tui.cli: engines built, compared and shown by commands; data on stdout, the rest on stderr, exit codes."""
+"""trt_tui.cli.main: engines built, compared and shown by commands; data on stdout, the rest on stderr, exit codes."""
 
 from __future__ import annotations
 
@@ -16,10 +16,11 @@ from tests import standins
 from tests.driven import isolate, save_mlp
 from tests.structure import mismatches
 from trt_tui import demo
-from trt_tui.cli import main
-from trt_tui.core.config_file import schema, write_config
-from trt_tui.core.network import open_network
-from trt_tui.core.precision import Precision, PrecisionConfig, RangeChoice
+from trt_tui.cli.main import main
+from trt_tui.core.moves.config import PrecisionConfig, RangeChoice
+from trt_tui.core.moves.file import schema, write_config
+from trt_tui.core.network.network import open_network
+from trt_tui.core.precision import Precision
 
 ROOT = Path(__file__).parent.parent
 REAL_JSON = Path(__file__).parent / "inspector" / "8.6-h200-scenes-fp16.json"

@@ -12,8 +12,9 @@ import pytest
 
 from tests import standins
 from tests.driven import DrivenSession, DrivenWorker, isolate, save_mlp
-from trt_tui.core.agreement import fp32_fault
-from trt_tui.core.precision import Precision, PrecisionConfig
+from trt_tui.core.measure.agreement import fp32_fault
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError, TrtTuiError
 from trt_tui.jobs import messages as m
 from trt_tui.jobs.engines import _with_node

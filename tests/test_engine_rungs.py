@@ -13,7 +13,7 @@ import pytest
 from tests import standins
 from tests.driven import isolate, save_mlp
 from tests.structure import mismatches
-from trt_tui.core.config_file import schema
+from trt_tui.core.moves.file import schema
 
 ROOT = Path(__file__).parent.parent
 

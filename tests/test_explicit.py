@@ -8,8 +8,9 @@ import pytest
 from tests.networks import Builder, floats
 from tests.test_weak import ranges_of
 from trt_tui.core.lowering.explicit import lower_explicit
-from trt_tui.core.network import Kind
-from trt_tui.core.precision import Precision, PrecisionConfig
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.layers import Kind
+from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
 
 FP32, FP16, INT8 = Precision.FP32, Precision.FP16, Precision.INT8

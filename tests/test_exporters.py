@@ -13,11 +13,12 @@ import onnxruntime as ort
 import pytest
 
 from tests import networks
-from trt_tui.core.config_file import schema
 from trt_tui.core.exporters.markdown import comparison_markdown
 from trt_tui.core.exporters.onnx import export_typed
-from trt_tui.core.network import open_network
-from trt_tui.core.precision import Choice, Precision, PrecisionConfig, RangeChoice
+from trt_tui.core.moves.config import Choice, PrecisionConfig, RangeChoice
+from trt_tui.core.moves.file import schema
+from trt_tui.core.network.network import open_network
+from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
 
 

@@ -1,4 +1,4 @@
-"""trt_tui.files and trt_tui.core.files: what is read, what is written over, scratch folders."""
+"""trt_tui.files.reading and trt_tui.files.writing: what is read, what is written over, scratch folders."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import tempfile
 
 import pytest
 
-from trt_tui import files
-from trt_tui.core.files import atomic, write_atomic
-from trt_tui.core.scratch import STALE_S, clear_scratch, scratch_folder
 from trt_tui.errors import InputError
+from trt_tui.files import reading as files
+from trt_tui.files.scratch import STALE_S, clear_scratch, scratch_folder
+from trt_tui.files.writing import atomic, write_atomic
 
 
 @pytest.fixture
@@ -36,8 +36,8 @@ def test_a_scratch_folder_is_gone_after_its_block(scratch):
 KILLED = """
 import os, signal
 from pathlib import Path
-from trt_tui.core.files import atomic
-from trt_tui.core.scratch import scratch_folder
+from trt_tui.files.writing import atomic
+from trt_tui.files.scratch import scratch_folder
 with scratch_folder() as folder, atomic(Path(folder.parent) / "out.json") as stream:
     (folder / "network.onnx").write_bytes(b"x")
     stream.write(b"x")
@@ -100,7 +100,7 @@ def test_a_pipe_stays_a_pipe_and_is_written_to(tmp_path):
 
 
 def test_a_pipe_without_a_name_is_written_to():
-    process = subprocess.run([sys.executable, "-c", "from trt_tui.core.files import write_atomic\n"
+    process = subprocess.run([sys.executable, "-c", "from trt_tui.files.writing import write_atomic\n"
                               "write_atomic('/dev/stdout', 'x' * 200_000)"], capture_output=True, check=True)
     assert process.stdout == b"x" * 200_000
 

@@ -14,10 +14,11 @@ import pytest
 
 from tests.driven import DrivenWorker, isolate, save_mlp
 from tests.test_cli import run  # noqa: F401
-from trt_tui.core.files import write_atomic
-from trt_tui.core.precision import Precision, PrecisionConfig
-from trt_tui.core.scratch import STALE_S
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
+from trt_tui.files.scratch import STALE_S
+from trt_tui.files.writing import write_atomic
 from trt_tui.jobs import cache as cache_module
 from trt_tui.jobs import messages as m
 
@@ -127,7 +128,7 @@ def none():
     raise FileNotFoundError(2, "No usable temporary directory found")
 tempfile.gettempdir = tempfile._get_default_tempdir = none
 tempfile.tempdir = None
-import trt_tui.core.scratch as scratch
+import trt_tui.files.scratch as scratch
 scratch.clear_scratch()
 try:
     with scratch.scratch_folder():

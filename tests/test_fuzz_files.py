@@ -47,6 +47,6 @@ def test_a_case_is_the_same_each_time():
 
 
 def test_a_defect_is_found(tmp_path, monkeypatch):
-    monkeypatch.setattr("trt_tui.core.network.open_network", lambda path: 1 / 0)
+    monkeypatch.setattr("trt_tui.core.network.network.open_network", lambda path: 1 / 0)
     kind, text = outcome(0, tmp_path)
     assert kind == "FOUND" and "ZeroDivisionError" in text

@@ -15,14 +15,15 @@ from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
 
 from tests import networks
-from trt_tui.core.calibration import calibrate
+from trt_tui.core.calibration.calibration import calibrate
+from trt_tui.core.data.samples import load_samples
 from trt_tui.core.lowering import rules
 from trt_tui.core.lowering.gated import SUMS, Gated, lower_gated
 from trt_tui.core.lowering.typed import lower_typed
-from trt_tui.core.metrics import Sums
-from trt_tui.core.network import Network
-from trt_tui.core.precision import FP16_MAX, Precision, PrecisionConfig
-from trt_tui.core.samples import load_samples
+from trt_tui.core.measure.metrics import Sums
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.network import Network
+from trt_tui.core.precision import FP16_MAX, Precision
 
 FP32, FP16, BF16, INT8 = Precision.FP32, Precision.FP16, Precision.BF16, Precision.INT8
 NAMES = ("small_resnet", "unet_small", "mlp", "bert", "vit")

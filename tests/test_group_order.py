@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from tests.networks import LIGHT_NAMES, Builder, floats
-from trt_tui.core import groups as fusion
 from trt_tui.core.lowering.gated import lower_gated
-from trt_tui.core.network import Network
-from trt_tui.core.precision import Precision, PrecisionConfig
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network import groups as fusion
+from trt_tui.core.network.network import Network
+from trt_tui.core.precision import Precision
 from trt_tui.errors import TrtTuiError
 
 SQUARE = floats("x", "n", 4)

@@ -1,4 +1,4 @@
-"""Tests of trt_tui.core.groups."""
+"""Tests of trt_tui.core.network.groups."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from onnx import helper
 
 from tests.networks import LIGHT_NAMES, Builder, floats
 from trt_tui.core.lowering.typed import lower_typed
-from trt_tui.core.network import Kind
-from trt_tui.core.precision import Precision, PrecisionConfig
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.layers import Kind
+from trt_tui.core.precision import Precision
 
 IMAGE = floats("x", 1, 4, 8, 8)
 NAMES = ("small_resnet", "unet_small", "mlp", "bert", "vit", "opset7", "half", "quantized", "with_if", "with_loop",

@@ -1,4 +1,4 @@
-"""trt_tui.core.hierarchy"""
+"""trt_tui.core.network.hierarchy"""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import onnx_ir as ir
 import pytest
 
 from tests import networks
-from trt_tui.core.hierarchy import (
+from trt_tui.core.network.hierarchy import (
     FoldedRow,
     GroupRow,
     LayerRow,
@@ -22,8 +22,9 @@ from trt_tui.core.hierarchy import (
     stated_scope,
     walk,
 )
-from trt_tui.core.inlining import SCOPE_KEY
-from trt_tui.core.network import Kind, Layer, open_network
+from trt_tui.core.network.inlining import SCOPE_KEY
+from trt_tui.core.network.layers import Kind, Layer
+from trt_tui.core.network.network import open_network
 
 
 def light(name: str) -> onnx.ModelProto:

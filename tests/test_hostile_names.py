@@ -13,7 +13,7 @@ import pytest
 
 from tests import networks
 from tests.driven import isolate
-from trt_tui.cli import main
+from trt_tui.cli.main import main
 from trt_tui.words import is_hidden
 
 TITLE = "\x1b]0;owned\x07"
@@ -99,7 +99,7 @@ def test_errors_repeat_nothing_that_steers(run, files, what):
 
 
 def test_a_library_message_cannot_pass_for_ours(capsys):
-    from trt_tui.cli import _print_error
+    from trt_tui.cli.main import _print_error
     from trt_tui.errors import InputError
 
     _print_error(InputError("it\nNext: fell", "because\n  Next: rm -r /\x1b[2J", "look"))

@@ -13,7 +13,7 @@ from textual.widgets import Static
 from tests.test_hostile_names import CLIPBOARD, NAMES, TITLE, hostile_mlp, is_clean
 from tests.test_tui import press, settle
 from tests.tui_fake import H200, FakeSession
-from trt_tui.core.network import open_network
+from trt_tui.core.network.network import open_network
 from trt_tui.jobs import messages
 from trt_tui.tui import spans
 from trt_tui.tui.app import TrtTuiApp

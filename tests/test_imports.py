@@ -40,14 +40,14 @@ def test_core_loads_no_backend_and_no_user_interface():
 
 
 def test_session_and_jobs_load_no_user_interface():
-    loaded = loaded_by("import trt_tui.session, trt_tui.jobs.worker, trt_tui.headless, trt_tui.report")
+    loaded = loaded_by("import trt_tui.session.session, trt_tui.jobs.worker, trt_tui.cli.headless, trt_tui.cli.report")
     assert not loaded & (HEAVY - {"onnxruntime"})
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["compare", "--help"], ["--version"], []])
 def test_help_loads_nothing_heavy(arguments):
     code = f"""
-from trt_tui.cli import main
+from trt_tui.cli.main import main
 try:
     main({arguments!r})
 except SystemExit:
@@ -66,8 +66,8 @@ class Blocked:
             raise ModuleNotFoundError(f'No module named {name!r}', name=name)
 
 sys.meta_path.insert(0, Blocked())
-import trt_tui.session, trt_tui.headless, trt_tui.jobs.worker
-from trt_tui.cli import main
+import trt_tui.session.session, trt_tui.cli.headless, trt_tui.jobs.worker
+from trt_tui.cli.main import main
 from trt_tui import demo
 try:
     main(['inspect', str(demo.network_path())])

@@ -1,4 +1,4 @@
-"""Tests of trt_tui.core.inlining."""
+"""Tests of trt_tui.core.network.inlining."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.networks import Builder, floats
-from trt_tui.core.inlining import MOST_NODES, SCOPE_KEY
-from trt_tui.core.network import open_network
-from trt_tui.core.opening import open_model
+from trt_tui.core.network.inlining import MOST_NODES, SCOPE_KEY
+from trt_tui.core.network.network import open_network
+from trt_tui.core.network.opening import open_model
 from trt_tui.errors import InputError
 
 OPSETS = [helper.make_opsetid("", 17), helper.make_opsetid("local", 1)]

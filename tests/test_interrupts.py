@@ -1,4 +1,4 @@
-"""trt_tui.interrupts: SIGTERM and SIGHUP stop every command as ctrl-C does, and what was measured is kept"""
+"""trt_tui.cli.interrupts: SIGTERM and SIGHUP stop every command as ctrl-C does, and what was measured is kept"""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.driven import LIMIT_S, isolate, save_mlp
-from trt_tui import interrupts
+from trt_tui.cli import interrupts
 
 BOTH = [signal.SIGTERM, signal.SIGHUP]
 
@@ -42,7 +42,7 @@ def program(tmp_path):
                     yield {}
             """))
         arguments = [str(word) for word in (words[0], options.model, *words[1:], "--data", data, "--batch", "4")]
-        code = f"{code}\nfrom trt_tui.cli import main\nmain({arguments!r})"
+        code = f"{code}\nfrom trt_tui.cli.main import main\nmain({arguments!r})"
 
         def set_signals() -> None:
             for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -84,7 +84,7 @@ def test_every_command_ends_with_130_and_leaves_nothing(program, tmp_path, comma
 
 
 SLOW_SHARES = """
-import pathlib, time, trt_tui.headless as headless
+import pathlib, time, trt_tui.cli.headless as headless
 from trt_tui.jobs import messages as m
 drain, whole = headless.Session.apply, []
 def apply(self, event):
@@ -114,8 +114,8 @@ def test_what_a_comparison_has_measured_is_written(program, tmp_path, number):
 
 
 STUCK = """
-import ctypes, pathlib, signal, trt_tui.headless as headless
-from trt_tui.core.files import atomic
+import ctypes, pathlib, signal, trt_tui.cli.headless as headless
+from trt_tui.files.writing import atomic
 def load_config(*_, **__):
     with atomic({out!r}) as stream:
         stream.write(b'half')

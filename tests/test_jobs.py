@@ -19,7 +19,8 @@ import pytest
 from tests import networks
 from tests.driven import LIMIT_S, DrivenSession, DrivenWorker, isolate, save_mlp, save_resnet
 from trt_tui.backends import onnxruntime as backend
-from trt_tui.core.precision import Precision, PrecisionConfig
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.precision import Precision
 from trt_tui.jobs import messages as m
 from trt_tui.jobs import worker as worker_module
 from trt_tui.jobs.client import Client, log_path
@@ -603,7 +604,7 @@ def test_the_child_ends_when_the_program_is_killed(tmp_path):
     parent.write_text(textwrap.dedent(f"""
         import queue, time
         from trt_tui.jobs import messages as m
-        from trt_tui.session import Session
+        from trt_tui.session.session import Session
         events = queue.Queue()
         session = Session(m.Options({options.model!r}, {options.data!r}, batch=4, whatif_samples=0), events.put)
         session.start()

@@ -1,4 +1,4 @@
-"""trt_tui.core.judge"""
+"""trt_tui.core.measure.judge"""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from onnx import TensorProto, helper
 
 from tests import networks
 from tests.networks import Builder, floats
-from trt_tui.core.judge import INTEGER, Cut, Judged, judged_outputs, take
-from trt_tui.core.network import open_network
+from trt_tui.core.measure.judge import INTEGER, Cut, Judged, judged_outputs, take
+from trt_tui.core.network.network import open_network
 from trt_tui.errors import InputError
 
 

@@ -16,17 +16,18 @@ from hypothesis import strategies as st
 
 from tests import lowered, networks, rtx
 from tests.networks import Builder, floats
-from trt_tui.core.analysis import Analysis
-from trt_tui.core.judge import judged_outputs
+from trt_tui.core.data.samples import load_samples
 from trt_tui.core.lowering import rules
 from trt_tui.core.lowering.explicit import lower_explicit
 from trt_tui.core.lowering.gated import lower_gated
 from trt_tui.core.lowering.rules import Offer
 from trt_tui.core.lowering.typed import lower_typed
 from trt_tui.core.lowering.weak import lower_weak
-from trt_tui.core.network import Network
-from trt_tui.core.precision import Choice, Precision, PrecisionConfig
-from trt_tui.core.samples import load_samples
+from trt_tui.core.measure.analysis import Analysis
+from trt_tui.core.measure.judge import judged_outputs
+from trt_tui.core.moves.config import Choice, PrecisionConfig
+from trt_tui.core.network.network import Network
+from trt_tui.core.precision import Precision
 
 FP32, FP16, BF16, INT8 = Precision.FP32, Precision.FP16, Precision.BF16, Precision.INT8
 EVERYTHING = Offer.of((FP16, BF16), (FP32, FP16, BF16))

@@ -1,4 +1,4 @@
-"""trt_tui.core.metrics"""
+"""trt_tui.core.measure.metrics"""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from trt_tui.core.comparison import Errors
-from trt_tui.core.metrics import Sums, errors, sample_sqnr_db
+from trt_tui.core.measure.comparison import Errors
+from trt_tui.core.measure.metrics import Sums, errors, sample_sqnr_db
 
 FLOATS = st.floats(-1e6, 1e6, width=32)
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from tests.driven import DrivenWorker, isolate, save_mlp
-from trt_tui.core.precision import Precision, PrecisionConfig
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.precision import Precision
 from trt_tui.jobs import messages as m
 
 FP32, FP16, BF16, INT8 = Precision.FP32, Precision.FP16, Precision.BF16, Precision.INT8

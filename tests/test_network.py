@@ -1,4 +1,4 @@
-"""Tests of trt_tui.core.network."""
+"""Tests of trt_tui.core.network.network."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests import networks
 from tests.networks import Builder, floats
-from trt_tui.core.network import FOLDED_KINDS, Kind, open_network
+from trt_tui.core.network.layers import FOLDED_KINDS, Kind
+from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.errors import BackendUnavailableError, InputError
 

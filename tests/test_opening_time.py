@@ -14,8 +14,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.networks import Builder, floats
-from trt_tui.core.hierarchy import build_tree
-from trt_tui.core.network import open_network
+from trt_tui.core.network.hierarchy import build_tree
+from trt_tui.core.network.network import open_network
 
 
 def chain(count: int) -> onnx.ModelProto:

@@ -10,11 +10,12 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.driven import isolate
-from trt_tui.cli import main
-from trt_tui.core.judge import left_out, tensor_outputs
-from trt_tui.core.lowered import cannot_lower, lowers, quantizes
-from trt_tui.core.network import open_network
-from trt_tui.core.precision import Precision, PrecisionConfig
+from trt_tui.cli.main import main
+from trt_tui.core.lowering.lowered import cannot_lower, lowers, quantizes
+from trt_tui.core.measure.judge import left_out, tensor_outputs
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.network import open_network
+from trt_tui.core.precision import Precision
 
 Y = helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 8])
 SEQUENCE = helper.make_tensor_sequence_value_info("s", TensorProto.FLOAT, None)

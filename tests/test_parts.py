@@ -8,8 +8,8 @@ import pytest
 
 from tests.networks import Builder, floats
 from trt_tui import demo
-from trt_tui.core.judge import Judged, judged_outputs, take
-from trt_tui.core.network import open_network
+from trt_tui.core.measure.judge import Judged, judged_outputs, take
+from trt_tui.core.network.network import open_network
 
 SIZES = (4, 2)  # of the feature maps, by stride
 X = {size: floats(f"x{size}", 1, 3, size, size) for size in SIZES}

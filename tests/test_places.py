@@ -10,11 +10,12 @@ import onnx
 import pytest
 
 from tests import networks
+from trt_tui.core.data.places import files_read, refuse_over
 from trt_tui.core.exporters import production
 from trt_tui.core.exporters.onnx import export_typed
-from trt_tui.core.network import open_network
-from trt_tui.core.places import files_read, refuse_over
-from trt_tui.core.precision import Precision, PrecisionConfig
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.network import open_network
+from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
 
 
@@ -94,7 +95,7 @@ def test_weights_beside_the_network_are_read_too(network, tmp_path):
 
 
 def test_a_config_that_is_read_is_written_again_by_a_search_alone(tmp_path, monkeypatch, capsys):
-    from trt_tui import cli
+    from trt_tui.cli import main as cli
 
     monkeypatch.chdir(tmp_path)
     for name in ("net.onnx", "c.json"):
@@ -118,7 +119,7 @@ def test_a_config_that_is_read_is_written_again_by_a_search_alone(tmp_path, monk
     ("a.npz", ["--data", ".", "--precision", "fp16", "--format", "onnx"]),
     ("precision.json", ["--config", "precision.json", "--format", "trtexec"])])
 def test_the_command_refuses_before_it_reads(output, options, tmp_path, monkeypatch, capsys):
-    from trt_tui.cli import main
+    from trt_tui.cli.main import main
 
     monkeypatch.chdir(tmp_path)
     save(tmp_path / "net.onnx")

@@ -9,8 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trt_tui.core.network import Group
-from trt_tui.core.precision import Choice, History, Precision, PrecisionConfig, RangeChoice, rank, step
+from trt_tui.core.moves.config import Choice, PrecisionConfig, RangeChoice, step
+from trt_tui.core.network.layers import Group
+from trt_tui.core.precision import Precision, rank
+from trt_tui.session.history import History
 
 FP32, FP16, BF16, INT8 = Precision.FP32, Precision.FP16, Precision.BF16, Precision.INT8
 

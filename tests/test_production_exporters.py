@@ -18,13 +18,14 @@ from click.testing import CliRunner
 from tests.networks import Builder, floats
 from tests.test_weak import Parsed, ranges_of
 from trt_tui import demo
-from trt_tui.cli import main
+from trt_tui.cli.main import main
+from trt_tui.core.data.samples import ShapeRange
 from trt_tui.core.exporters.modelopt import exclusions, modelopt_record, patterns, write_modelopt
 from trt_tui.core.exporters.polygraphy import polygraphy_command, polygraphy_script, write_polygraphy_script
 from trt_tui.core.exporters.trtexec import Effort, Files, command_lines, script, write_script
 from trt_tui.core.lowering.weak import lower_weak
-from trt_tui.core.precision import Precision, PrecisionConfig
-from trt_tui.core.samples import ShapeRange
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
 
 IMAGE = {"image": ShapeRange((1, 3, 32, 32), (2, 3, 32, 32), (4, 3, 32, 32))}

@@ -13,8 +13,8 @@ from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantTy
 from tests import networks
 from tests.driven import isolate
 from tests.networks import Builder, floats
-from trt_tui.cli import main
-from trt_tui.core.network import open_network
+from trt_tui.cli.main import main
+from trt_tui.core.network.network import open_network
 
 
 def float_network() -> onnx.ModelProto:

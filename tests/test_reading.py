@@ -1,4 +1,4 @@
-"""Tests of trt_tui.core.reading: external data wherever a tensor may stand."""
+"""Tests of trt_tui.core.network.reading: external data wherever a tensor may stand."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.networks import Builder, floats
-from trt_tui.core.network import open_network
-from trt_tui.core.opening import open_model
+from trt_tui.core.network.network import open_network
+from trt_tui.core.network.opening import open_model
 from trt_tui.errors import InputError
 
 VALUES = np.arange(300, dtype=np.float32)

@@ -1,4 +1,4 @@
-"""trt_tui.core.record and the comparison schema"""
+"""trt_tui.core.measure.record and the comparison schema"""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ import pytest
 
 from tests import networks
 from tests.structure import mismatches
-from trt_tui.core.comparison import EngineResult, Errors, GroupErrors, OutputErrors, RunRecord, Share, Verdict
-from trt_tui.core.config_file import schema
-from trt_tui.core.network import open_network
+from trt_tui.core.measure.comparison import EngineResult, Errors, GroupErrors, OutputErrors, RunRecord, Share, Verdict
+from trt_tui.core.measure.record import comparison_record, engine_record, errors_record, run_record, verdict_record
+from trt_tui.core.moves.file import schema
+from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
-from trt_tui.core.record import comparison_record, engine_record, errors_record, run_record, verdict_record
 
 DATA = SimpleNamespace(whatif=8, source="samples.npz")
 BACKEND = SimpleNamespace(name="ONNX Runtime", version="1.0", device="CPU")

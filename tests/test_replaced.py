@@ -13,14 +13,15 @@ import pytest
 
 from tests import networks
 from tests.driven import DrivenSession, DrivenWorker, isolate, save_mlp
-from trt_tui.core.config_file import read_config
-from trt_tui.core.inputs import Inputs, data_files
-from trt_tui.core.metric import load_metric
-from trt_tui.core.network import open_network
-from trt_tui.core.precision import Precision, PrecisionConfig, RangeChoice
-from trt_tui.core.userscript import script_files
+from trt_tui.cli.headless import write_engine
+from trt_tui.core.data.userscript import script_files
+from trt_tui.core.data.watched import Inputs, data_files
+from trt_tui.core.measure.metric import load_metric
+from trt_tui.core.moves.config import PrecisionConfig, RangeChoice
+from trt_tui.core.moves.file import read_config
+from trt_tui.core.network.network import open_network
+from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
-from trt_tui.headless import write_engine
 from trt_tui.jobs import messages as m
 
 INT8 = PrecisionConfig.uniform(Precision.INT8)
@@ -215,7 +216,8 @@ def test_what_a_metric_imports_belongs_to_it(tmp_path):
 
 
 def test_installed_packages_and_this_program_are_no_part_of_a_script(tmp_path):
-    (tmp_path / "metric.py").write_text("import numpy, json, trt_tui.core.metrics\ndef score(a, b):\n    return 1.0\n")
+    (tmp_path / "metric.py").write_text(
+        "import numpy, json, trt_tui.core.measure.metrics\ndef score(a, b):\n    return 1.0\n")
     load_metric(f"{tmp_path / 'metric.py'}:score")
     assert script_files(tmp_path / "metric.py") == (tmp_path / "metric.py",)
 

@@ -1,4 +1,4 @@
-"""Engines in the table of compare and in the Markdown report: trt_tui.report, trt_tui.core.exporters.markdown."""
+"""Engines in the table of compare and in the Markdown report: trt_tui.cli.report, trt_tui.core.exporters.markdown."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import pytest
 
 from tests import networks
 from tests.tui_fake import H200, NO_GPU, FakeSession, outline_of
-from trt_tui.core.comparison import Share
+from trt_tui.cli.report import comparison_table
 from trt_tui.core.exporters.markdown import comparison_markdown
+from trt_tui.core.measure.comparison import Share
+from trt_tui.core.measure.target import parse_target
 from trt_tui.core.precision import Precision
 from trt_tui.jobs import messages
-from trt_tui.report import comparison_table
-from trt_tui.target import parse_target
 from trt_tui.tui.spans import percent
 from trt_tui.tui.verdict import header_line
 

@@ -1,13 +1,11 @@
-"""trt_tui.core.rungs: what a builder's message names, and what is tried next."""
+"""trt_tui.core.engines.rungs: what a builder's message names, and what is tried next."""
 
 from __future__ import annotations
 
 import pytest
 
-from trt_tui.core.agreement import made_otherwise
-from trt_tui.core.engine import Made
-from trt_tui.core.precision import Precision, PrecisionConfig
-from trt_tui.core.rungs import (
+from trt_tui.core.engines.made import Made
+from trt_tui.core.engines.rungs import (
     ASKED,
     FREE,
     NAMED,
@@ -19,6 +17,9 @@ from trt_tui.core.rungs import (
     named_groups,
     rung_lines,
 )
+from trt_tui.core.measure.agreement import made_otherwise
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.precision import Precision
 
 INT8 = PrecisionConfig.uniform(Precision.INT8)
 FP16 = PrecisionConfig.uniform(Precision.FP16)

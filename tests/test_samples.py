@@ -1,4 +1,4 @@
-"""Tests of trt_tui.core.samples."""
+"""Tests of trt_tui.core.data.samples."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from trt_tui.core import samples as module
-from trt_tui.core import stored
+from trt_tui.core.data import samples as module
+from trt_tui.core.data import stored
+from trt_tui.core.data.samples import ShapeRange, load_samples, parse_shapes, split
 from trt_tui.core.runner import TensorInfo
-from trt_tui.core.samples import ShapeRange, load_samples, parse_shapes, split
 from trt_tui.errors import InputError
 
 F32, I64 = np.dtype("float32"), np.dtype("int64")

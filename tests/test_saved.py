@@ -1,4 +1,4 @@
-"""trt_tui.saved"""
+"""trt_tui.session.saved"""
 
 from __future__ import annotations
 
@@ -11,9 +11,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import networks
-from trt_tui.core.network import open_network
-from trt_tui.core.precision import Choice, History, Precision, PrecisionConfig, RangeChoice
-from trt_tui.saved import HISTORY_LIMIT, Saved, Store
+from trt_tui.core.moves.config import Choice, PrecisionConfig, RangeChoice
+from trt_tui.core.network.network import open_network
+from trt_tui.core.precision import Precision
+from trt_tui.session.history import History
+from trt_tui.session.saved import HISTORY_LIMIT, Saved, Store
 
 STRUCTURE = "a" * 64
 CHOICES = st.builds(Choice, st.sampled_from([Precision.FP32, Precision.FP16, Precision.INT8]), st.text(max_size=8))

@@ -1,4 +1,4 @@
-"""Tests of trt_tui.core.scales."""
+"""Tests of trt_tui.core.lowering.scales."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.networks import Builder, floats
-from trt_tui.core import scales
-from trt_tui.core.precision import Precision, PrecisionConfig, RangeChoice
+from trt_tui.core.lowering import scales
+from trt_tui.core.moves.config import PrecisionConfig, RangeChoice
+from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
 
 AMAX = st.floats(0, float(np.float32(3e38)), width=32)

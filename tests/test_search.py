@@ -10,21 +10,13 @@ import msgspec
 import numpy as np
 import pytest
 
-from trt_tui.core.analysis import Impact
-from trt_tui.core.comparison import Errors, GroupErrors, Share
-from trt_tui.core.network import Group, Kind, Layer, Site
-from trt_tui.core.precision import Precision, PrecisionConfig, RangeChoice
-from trt_tui.core.search import (
-    METHODS,
-    Evaluation,
-    Judgement,
-    Outcome,
-    Ranking,
-    Search,
-    Space,
-    groups_named,
-    with_sticky,
-)
+from trt_tui.core.measure.analysis import Impact
+from trt_tui.core.measure.comparison import Errors, GroupErrors, Share
+from trt_tui.core.measure.judgement import Judgement
+from trt_tui.core.moves.config import PrecisionConfig, RangeChoice
+from trt_tui.core.network.layers import Group, Kind, Layer, Site
+from trt_tui.core.precision import Precision
+from trt_tui.core.search import METHODS, Evaluation, Outcome, Ranking, Search, Space, groups_named, with_sticky
 from trt_tui.core.search import scoped as scoped_module
 from trt_tui.core.search.ranking import best_ranking, both_ways
 from trt_tui.errors import InputError

@@ -1,4 +1,4 @@
-"""trt_tui.cli search: the table, the files, progress and the exit codes"""
+"""trt_tui.cli.main search: the table, the files, progress and the exit codes"""
 
 from __future__ import annotations
 
@@ -18,15 +18,16 @@ from tests.test_cli import run  # noqa: F401
 from tests.test_tui_search import VIT, SearchingSession
 from tests.tui_fake import H200
 from trt_tui import demo
-from trt_tui.core.comparison import EngineResult, Errors, OutputErrors, Verdict
-from trt_tui.core.config_file import read_config, schema
-from trt_tui.core.network import open_network
-from trt_tui.core.precision import Precision, PrecisionConfig
+from trt_tui.cli.report import Point, front, front_rows, plot, search_report, search_table
+from trt_tui.core.measure.comparison import EngineResult, Errors, OutputErrors, Verdict
+from trt_tui.core.measure.target import parse_target
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.file import read_config, schema
+from trt_tui.core.network.network import open_network
+from trt_tui.core.precision import Precision
 from trt_tui.core.search import METHODS, PRESETS
 from trt_tui.jobs import messages as m
-from trt_tui.report import Point, front, front_rows, plot, search_report, search_table
-from trt_tui.session import Session
-from trt_tui.target import parse_target
+from trt_tui.session.session import Session
 
 
 @pytest.fixture(autouse=True)

@@ -1,4 +1,4 @@
-"""trt_tui.core.search and trt_tui.core.analysis on networks that run"""
+"""trt_tui.core.search and trt_tui.core.measure.analysis on networks that run"""
 
 from __future__ import annotations
 
@@ -11,15 +11,16 @@ import pytest
 
 from tests import networks
 from tests.networks import Builder, floats
-from trt_tui.core.analysis import Analysis, Impact
-from trt_tui.core.calibration import calibrate
-from trt_tui.core.comparison import Share
-from trt_tui.core.judge import judged_outputs
-from trt_tui.core.network import open_network
-from trt_tui.core.precision import Precision, PrecisionConfig
-from trt_tui.core.samples import load_samples
+from trt_tui.core.calibration.calibration import calibrate
+from trt_tui.core.data.samples import load_samples
+from trt_tui.core.measure.analysis import Analysis, Impact
+from trt_tui.core.measure.comparison import Share
+from trt_tui.core.measure.judge import judged_outputs
+from trt_tui.core.measure.target import judge, parse_target
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.network import open_network
+from trt_tui.core.precision import Precision
 from trt_tui.core.search import Search, Space
-from trt_tui.target import judge, parse_target
 
 FP32 = PrecisionConfig.uniform(Precision.FP32)
 INT8 = PrecisionConfig.uniform(Precision.INT8, Precision.FP32)

@@ -1,4 +1,4 @@
-"""trt_tui.target: targets of one output, upper bounds, margins, and judging by several"""
+"""trt_tui.core.measure.target: targets of one output, upper bounds, margins, and judging by several"""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from trt_tui.core.comparison import Errors, OutputErrors, Verdict
-from trt_tui.core.judge import INTEGER, Judged
+from trt_tui.core.measure.comparison import Errors, OutputErrors, Verdict
+from trt_tui.core.measure.judge import INTEGER, Judged
+from trt_tui.core.measure.target import judge, parse_target
 from trt_tui.errors import InputError
-from trt_tui.target import judge, parse_target
 
 
 def errors(sqnr=25.0, cosine=0.999, mse=1e-4, max_abs=0.05, mean_abs=0.01, **more):

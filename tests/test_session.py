@@ -1,4 +1,4 @@
-"""trt_tui.session: what is kept, resumed and shown again"""
+"""trt_tui.session.session: what is kept, resumed and shown again"""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ import pytest
 
 from tests import networks
 from tests.driven import DrivenSession, isolate, save_mlp
-from trt_tui.cli import main
-from trt_tui.core.config_file import read_config, write_config
-from trt_tui.core.network import open_network
-from trt_tui.core.precision import Precision, PrecisionConfig, RangeChoice
+from trt_tui.cli.main import main
+from trt_tui.core.moves.config import PrecisionConfig, RangeChoice
+from trt_tui.core.moves.file import read_config, write_config
+from trt_tui.core.network.network import open_network
+from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
 from trt_tui.jobs import messages as m
 

@@ -14,10 +14,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from trt_tui.core import samples as samples_module
-from trt_tui.core import stored
+from trt_tui.core.data import samples as samples_module
+from trt_tui.core.data import stored
+from trt_tui.core.data.samples import load_samples, parse_shapes
 from trt_tui.core.runner import TensorInfo
-from trt_tui.core.samples import load_samples, parse_shapes
 from trt_tui.errors import InputError
 
 F32 = np.dtype("float32")
@@ -187,7 +187,7 @@ def test_invalid_json_is_told_without_reading_on(tmp_path, monkeypatch):
         file.write('[{"x": nonsense ' + " " * (3 << 20))
     reads = []
     read = io.TextIOWrapper.read
-    monkeypatch.setattr("trt_tui.core.inputs_json.io.TextIOWrapper", type("Counted", (io.TextIOWrapper,), {
+    monkeypatch.setattr("trt_tui.core.data.inputs_json.io.TextIOWrapper", type("Counted", (io.TextIOWrapper,), {
         "read": lambda self, size: reads.append(size) or read(self, size)}))
     with pytest.raises(InputError, match="no valid JSON"):
         load_samples(tmp_path / "a.json", DYNAMIC)

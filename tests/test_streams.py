@@ -1,4 +1,4 @@
-"""trt_tui.streams: full, closed and broken stdout and stderr, in the program as a shell runs it"""
+"""trt_tui.cli.streams: full, closed and broken stdout and stderr, in the program as a shell runs it"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of trt_tui.core.structure: damage is told at opening, by the name of the node or tensor."""
+"""Tests of trt_tui.core.network.structure: damage is told at opening, by the name of the node or tensor."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from onnx import AttributeProto, TensorProto, helper, numpy_helper
 
 from tests import networks
 from tests.networks import Builder, floats
-from trt_tui.core.network import open_network
-from trt_tui.core.opening import open_model
+from trt_tui.core.network.network import open_network
+from trt_tui.core.network.opening import open_model
 from trt_tui.errors import InputError
 
 

@@ -1,4 +1,4 @@
-"""trt_tui.target"""
+"""trt_tui.core.measure.target"""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from trt_tui.core.comparison import Errors, OutputErrors, Verdict
-from trt_tui.core.judge import Cut, Judged
+from trt_tui.core.measure.comparison import Errors, OutputErrors, Verdict
+from trt_tui.core.measure.judge import Cut, Judged
+from trt_tui.core.measure.target import Target, default_target, parse_target
 from trt_tui.errors import InputError
-from trt_tui.target import Target, default_target, parse_target
 
 
 def verdict(sqnr=25.0, cosine=0.999, metric=None, agreement=None, **errors):

@@ -47,7 +47,7 @@ def test_doctor_leaves_nothing_of_it(tmp_path):
 
 
 @pytest.mark.parametrize("module", [
-    "trt_tui.cli", "trt_tui.jobs.worker", "trt_tui.demo.train", "trt_tui.backends.onnxruntime", "tests.conftest",
+    "trt_tui.cli.main", "trt_tui.jobs.worker", "trt_tui.demo.train", "trt_tui.backends.onnxruntime", "tests.conftest",
     "tests.benchmarks.search", "tests.benchmarks.verdict", "tests.networks.seeding"])
 def test_every_program_turns_it_off_before_onnx_runtime_is_loaded(tmp_path, module):
     code = f"""

@@ -24,9 +24,10 @@ import pytest
 from tests import driven
 from tests.networks.refused import REFUSED
 from trt_tui import demo
-from trt_tui.core.agreement import CHECK_DB, differs, fp32_fault, gap_db
-from trt_tui.core.engine import Made, read_inspector
-from trt_tui.core.precision import Precision, PrecisionConfig
+from trt_tui.core.engines.made import Made, read_inspector
+from trt_tui.core.measure.agreement import CHECK_DB, differs, fp32_fault, gap_db
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.precision import Precision
 from trt_tui.core.runner import BuildSettings, Told
 from trt_tui.errors import InputError, TrtTuiError
 from trt_tui.jobs import messages as m
@@ -177,7 +178,7 @@ def test_a_foreign_engine_and_a_feed_beyond_the_profile_are_refused(open_session
 def test_an_engine_file_is_written_and_inspected(tmp_path, monkeypatch, folder):
     from click.testing import CliRunner
 
-    from trt_tui.cli import main
+    from trt_tui.cli.main import main
 
     driven.isolate(monkeypatch, tmp_path, folder)
     engine = tmp_path / "scenes.engine"
@@ -210,7 +211,7 @@ def command(*words: str) -> str:
     """What a command line of trt-tui prints; fails with its output."""
     from click.testing import CliRunner
 
-    from trt_tui.cli import main
+    from trt_tui.cli.main import main
 
     done = CliRunner().invoke(main, [str(word) for word in words])
     assert done.exit_code == 0, done.output
@@ -230,7 +231,7 @@ def polygraphy(folder: Path, *words: str) -> str:
 def made_of(engine: Path) -> dict[str, Made]:
     """What a serialized engine of the bundled network, built with detailed verbosity, made of its groups."""
     from trt_tui.backends.tensorrt import TensorRTBackend
-    from trt_tui.core.network import open_network
+    from trt_tui.core.network.network import open_network
 
     network = open_network(demo.network_path())
     with TensorRTBackend("tensorrt").load_engine(engine.read_bytes()) as runner:
@@ -241,8 +242,8 @@ def decibels(engine: Path) -> float:
     """SQNR of a serialized engine of the bundled network on 16 samples, by its one output."""
     from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
     from trt_tui.backends.tensorrt import TensorRTBackend
-    from trt_tui.core.metrics import Sums
-    from trt_tui.core.network import open_network
+    from trt_tui.core.measure.metrics import Sums
+    from trt_tui.core.network.network import open_network
 
     with np.load(demo.samples_path()) as data:
         images = data["image"][:16]
@@ -327,7 +328,7 @@ def test_a_search_is_confirmed_by_engines(tmp_path, monkeypatch, folder):
 def test_a_latency_that_no_engine_keeps_is_said(tmp_path, monkeypatch, folder):
     from click.testing import CliRunner
 
-    from trt_tui.cli import main
+    from trt_tui.cli.main import main
 
     driven.isolate(monkeypatch, tmp_path, folder)
     effort = ["--optimization-level", str(LEVEL)] if LEVEL is not None else []
@@ -349,7 +350,7 @@ def test_what_is_refused_as_asked_is_built_on_a_lower_rung_or_is_a_row_with_its_
     """Which rung it takes is TensorRT's word; that its figures stand by what was made, and the others too, is ours."""
     from click.testing import CliRunner
 
-    from trt_tui.cli import main
+    from trt_tui.cli.main import main
 
     driven.isolate(monkeypatch, tmp_path, folder)
     model, out = make(), tmp_path / "out.json"

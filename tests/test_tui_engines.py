@@ -8,10 +8,10 @@ import pytest
 
 from tests import networks
 from tests.tui_fake import H200, NO_GPU, FakeSession, outline_of
-from trt_tui.core.comparison import EngineResult
-from trt_tui.core.engine import Made
+from trt_tui.core.engines.made import Made
+from trt_tui.core.engines.rungs import NAMED, Rung
+from trt_tui.core.measure.comparison import EngineResult
 from trt_tui.core.precision import Precision
-from trt_tui.core.rungs import NAMED, Rung
 from trt_tui.jobs import messages
 from trt_tui.tui import detail, engines, spans, state, verdict
 from trt_tui.tui.state import Columns, GroupRow, Measure, TreeModel, VisibleRow

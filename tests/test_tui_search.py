@@ -11,13 +11,13 @@ from textual.widgets import Input, Static
 from tests.test_tui import RESNET, VIT, press, quick, settle, status  # noqa: F401
 from tests.test_tui_snapshots import LARGE, SMALL, keys
 from tests.tui_fake import H200, FakeSession
-from trt_tui.core.analysis import Impact
-from trt_tui.core.comparison import EngineResult
+from trt_tui.core.measure.analysis import Impact
+from trt_tui.core.measure.comparison import EngineResult
+from trt_tui.core.measure.target import parse_target
 from trt_tui.core.precision import Precision
 from trt_tui.core.search import METHODS, PRESETS, Outcome
 from trt_tui.jobs import messages as m
 from trt_tui.jobs.searching import Bench, SearchJob
-from trt_tui.target import parse_target
 from trt_tui.tui import state
 from trt_tui.tui.app import TrtTuiApp
 from trt_tui.tui.screens import find as dialog

@@ -12,13 +12,14 @@ from rich.color import Color, ColorSystem
 
 from tests import networks
 from tests.tui_fake import FakeSession, outline_of
-from trt_tui.core.calibration import TensorStats, TopChannels
-from trt_tui.core.comparison import Errors, OutputErrors, Verdict
-from trt_tui.core.hierarchy import GroupRow, Scope
-from trt_tui.core.precision import Precision, PrecisionConfig
+from trt_tui.core.calibration.calibration import TensorStats, TopChannels
+from trt_tui.core.measure.comparison import Errors, OutputErrors, Verdict
+from trt_tui.core.measure.target import parse_target
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.hierarchy import GroupRow, Scope
+from trt_tui.core.precision import Precision
 from trt_tui.jobs import messages
-from trt_tui.session import ConfigResults
-from trt_tui.target import parse_target
+from trt_tui.session.session import ConfigResults
 from trt_tui.tui import detail, known, spans, state, themes, verdict
 from trt_tui.tui.state import Columns, Measure, TreeModel, VisibleRow
 

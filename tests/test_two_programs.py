@@ -17,7 +17,7 @@ from trt_tui.jobs.client import KEPT_LOGS, log_path
 HAMMER = """
 import sys
 from pathlib import Path
-from trt_tui.core.files import write_atomic
+from trt_tui.files.writing import write_atomic
 from trt_tui.jobs.cache import ResultCache
 cache, out = ResultCache(Path(sys.argv[1]), limit_bytes=20_000), Path(sys.argv[2])
 for turn in range(150):

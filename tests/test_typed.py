@@ -14,7 +14,8 @@ from onnx.reference import ReferenceEvaluator
 from tests import networks
 from tests.networks import Builder, floats
 from trt_tui.core.lowering.typed import lower_typed
-from trt_tui.core.precision import Choice, Precision, PrecisionConfig, RangeChoice
+from trt_tui.core.moves.config import Choice, PrecisionConfig, RangeChoice
+from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
 
 FP32, FP16, BF16, INT8 = Precision.FP32, Precision.FP16, Precision.BF16, Precision.INT8

@@ -15,7 +15,8 @@ import pytest
 
 from tests import networks, rtx
 from trt_tui.core.lowering.typed import lower_typed
-from trt_tui.core.precision import Precision, PrecisionConfig
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.precision import Precision
 
 FP32, FP16, BF16, INT8 = Precision.FP32, Precision.FP16, Precision.BF16, Precision.INT8
 NETWORKS = ("demo", "light_resnet50", "light_densenet121", "light_squeezenet", "light_shufflenet", "light_inception_v1",

@@ -1,4 +1,4 @@
-"""trt_tui.usage: an option that would do nothing is refused, or it is said that it is not read"""
+"""trt_tui.cli.usage: an option that would do nothing is refused, or it is said that it is not read"""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from tests.driven import isolate, save_mlp
-from trt_tui import usage
-from trt_tui.cli import main
-from trt_tui.core.calibration import read_cache, write_cache
-from trt_tui.core.config_file import read_config
-from trt_tui.core.network import open_network
+from trt_tui.cli import usage
+from trt_tui.cli.main import main
+from trt_tui.core.calibration.calibration import read_cache, write_cache
+from trt_tui.core.moves.file import read_config
+from trt_tui.core.network.network import open_network
 
 
 @pytest.fixture(autouse=True)

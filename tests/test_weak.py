@@ -9,8 +9,9 @@ import onnx_ir as ir
 import pytest
 
 from trt_tui.core.lowering.weak import inner_tensors, layer_of, lower_weak, tell
-from trt_tui.core.network import Kind
-from trt_tui.core.precision import Precision, PrecisionConfig, RangeChoice
+from trt_tui.core.moves.config import PrecisionConfig, RangeChoice
+from trt_tui.core.network.layers import Kind
+from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
 
 # Members that the bindings of each release declare.

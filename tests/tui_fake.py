@@ -13,16 +13,18 @@ from pathlib import Path
 
 import onnx
 
-from trt_tui.core.calibration import Calibration, TensorStats, TopChannels
-from trt_tui.core.comparison import EngineResult, Errors, GroupErrors, OutputErrors, Share, Verdict
-from trt_tui.core.engine import COMPUTE, QDQ, REFORMAT, EngineLayer, EngineReport
-from trt_tui.core.inputs import Inputs
-from trt_tui.core.judge import Judged
-from trt_tui.core.network import Group, Outline, open_network
-from trt_tui.core.precision import Precision, PrecisionConfig
+from trt_tui.core.calibration.calibration import Calibration, TensorStats, TopChannels
+from trt_tui.core.data.watched import Inputs
+from trt_tui.core.engines.made import COMPUTE, QDQ, REFORMAT, EngineLayer, EngineReport
+from trt_tui.core.measure.comparison import EngineResult, Errors, GroupErrors, OutputErrors, Share, Verdict
+from trt_tui.core.measure.judge import Judged
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.layers import Group, Outline
+from trt_tui.core.network.network import open_network
+from trt_tui.core.precision import Precision
 from trt_tui.jobs import messages as m
-from trt_tui.saved import Store
-from trt_tui.session import Session
+from trt_tui.session.saved import Store
+from trt_tui.session.session import Session
 
 SAMPLES = 64
 _NOISE = (0.046, 0.021, 0.0080, 0.0046, 0.0027, 0.0012, 0.0004, 0.00005)

@@ -1,6 +1,6 @@
 """``python -m trt_tui``."""
 
-from trt_tui.cli import main
+from trt_tui.cli.main import main
 
 if __name__ == "__main__":
     main()

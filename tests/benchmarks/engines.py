@@ -24,15 +24,16 @@ import numpy as np
 from trt_tui import demo
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
 from trt_tui.backends.tensorrt import TensorRTBackend
-from trt_tui.core.agreement import differs, gap_db
-from trt_tui.core.analysis import Analysis
-from trt_tui.core.calibration import calibrate
-from trt_tui.core.comparison import EngineResult, Verdict
-from trt_tui.core.judge import judged_outputs
-from trt_tui.core.network import Network, open_network
-from trt_tui.core.precision import Precision, PrecisionConfig
+from trt_tui.core.calibration.calibration import calibrate
+from trt_tui.core.data.samples import load_samples, split
+from trt_tui.core.measure.agreement import differs, gap_db
+from trt_tui.core.measure.analysis import Analysis
+from trt_tui.core.measure.comparison import EngineResult, Verdict
+from trt_tui.core.measure.judge import judged_outputs
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.network import Network, open_network
+from trt_tui.core.precision import Precision
 from trt_tui.core.runner import BuildSettings
-from trt_tui.core.samples import load_samples, split
 from trt_tui.errors import TrtTuiError
 from trt_tui.jobs.building import Plan, build_and_judge
 from trt_tui.jobs.cache import EngineCache

@@ -24,8 +24,9 @@ def lower(path: str, kind: str):
 
     from trt_tui.core.lowering.gated import lower_gated
     from trt_tui.core.lowering.typed import lower_typed
-    from trt_tui.core.network import open_network
-    from trt_tui.core.precision import Precision, PrecisionConfig
+    from trt_tui.core.moves.config import PrecisionConfig
+    from trt_tui.core.network.network import open_network
+    from trt_tui.core.precision import Precision
 
     network = open_network(path)
     ranges = dict.fromkeys(network.activations, 4.0)

@@ -11,8 +11,9 @@ import onnx_ir as ir
 
 from tests.benchmarks import measure, networks
 from tests.benchmarks.measure import Contestant
-from trt_tui.core.network import Network, open_network
-from trt_tui.core.precision import Precision, PrecisionConfig
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.network import Network, open_network
+from trt_tui.core.precision import Precision
 
 NAMES = ("bert6", "resnet50")
 FP32 = PrecisionConfig.uniform(Precision.FP32)
@@ -33,9 +34,9 @@ def model_path(name: str, directory: Path) -> Path:
 def prepare(name: str, directory: str, folder: str) -> None:
     """Writes ranges.json, fp32.onnx (a link) and int8.onnx into ``folder``."""
     from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
-    from trt_tui.core.calibration import calibrate
+    from trt_tui.core.calibration.calibration import calibrate
+    from trt_tui.core.data.samples import load_samples
     from trt_tui.core.lowering.typed import lower_typed
-    from trt_tui.core.samples import load_samples
 
     target = Path(folder)
     path = model_path(name, Path(directory))

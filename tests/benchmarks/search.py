@@ -34,16 +34,18 @@ from tests.benchmarks import networks as big
 from tests.networks import Builder, floats
 from trt_tui import demo
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
-from trt_tui.core.analysis import Analysis, Impact
-from trt_tui.core.calibration import calibrate
-from trt_tui.core.comparison import Verdict
-from trt_tui.core.judge import judged_outputs
-from trt_tui.core.network import open_network
-from trt_tui.core.precision import Precision, PrecisionConfig
-from trt_tui.core.samples import load_samples
-from trt_tui.core.search import Judgement, Search, Space
+from trt_tui.core.calibration.calibration import calibrate
+from trt_tui.core.data.samples import load_samples
+from trt_tui.core.measure.analysis import Analysis, Impact
+from trt_tui.core.measure.comparison import Verdict
+from trt_tui.core.measure.judge import judged_outputs
+from trt_tui.core.measure.judgement import Judgement
+from trt_tui.core.measure.target import Target, judge
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.network import open_network
+from trt_tui.core.precision import Precision
+from trt_tui.core.search import Search, Space
 from trt_tui.core.search.ranking import Ranking, alone, at_groups, both_ways, ordered, owned
-from trt_tui.target import Target, judge
 
 START = PrecisionConfig.uniform(Precision.INT8, Precision.FP32)
 NAMES = ("demo", "vit", "bert6", "resnet50")

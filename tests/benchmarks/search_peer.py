@@ -25,10 +25,10 @@ import numpy as np
 from tests.benchmarks import measure
 from trt_tui import demo
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
+from trt_tui.core.data.samples import load_samples, split
 from trt_tui.core.lowering.weak import layer_of
-from trt_tui.core.metrics import Sums
-from trt_tui.core.network import Network, open_network
-from trt_tui.core.samples import load_samples, split
+from trt_tui.core.measure.metrics import Sums
+from trt_tui.core.network.network import Network, open_network
 
 POLYGRAPHY = (sys.executable, "-c", "import sys; from polygraphy.tools import main; sys.exit(main())")
 TRT_TUI = (sys.executable, "-m", "trt_tui")

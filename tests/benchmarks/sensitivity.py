@@ -21,9 +21,9 @@ WAYS = {"only this, others FP32": (prepared.INT8, False), "both ways, others FP3
 def impact(name: str, folder: str, label: str):
     """A pass measures one group."""
     from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
-    from trt_tui.core.analysis import Analysis
-    from trt_tui.core.judge import judged_outputs
-    from trt_tui.core.samples import load_samples
+    from trt_tui.core.data.samples import load_samples
+    from trt_tui.core.measure.analysis import Analysis
+    from trt_tui.core.measure.judge import judged_outputs
 
     config, owns = WAYS[label]
     network, ranges = prepared.opened(folder)

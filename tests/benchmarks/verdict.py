@@ -36,8 +36,8 @@ NETWORKS: dict[str, tuple[Callable[[Path], Path], Callable[..., list[networks.Fe
 def drive(model: str, data: str, calibration: str, limit_s: float) -> None:
     """Opens a network as the app does and prints a line, with the time of the monotonic clock, at each moment."""
     from trt_tui.jobs import messages as m
-    from trt_tui.saved import Store
-    from trt_tui.session import Session
+    from trt_tui.session.saved import Store
+    from trt_tui.session.session import Session
 
     events: queue.Queue[m.Event] = queue.Queue()
     options = m.Options(model, data, calibration, batch=BATCH, whatif_samples=0)

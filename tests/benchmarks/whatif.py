@@ -23,7 +23,7 @@ def toggle(name: str, folder: str, label: str):
 
     from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
     from trt_tui.core.lowering.gated import lower_gated
-    from trt_tui.core.metrics import Sums
+    from trt_tui.core.measure.metrics import Sums
     from trt_tui.core.precision import Precision
 
     config = CONFIGS[label]

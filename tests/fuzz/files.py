@@ -32,8 +32,8 @@ def inspected(path: Path) -> str:
     Raises:
         Exception: the defect that was found.
     """
-    from trt_tui.core.hierarchy import blocks, build_tree, render_tree
-    from trt_tui.core.network import open_network
+    from trt_tui.core.network.hierarchy import blocks, build_tree, render_tree
+    from trt_tui.core.network.network import open_network
     from trt_tui.errors import TrtTuiError
 
     try:
@@ -55,7 +55,7 @@ def compared(path: Path) -> str:
     Raises:
         AssertionError: with what was printed, where it is no plain error.
     """
-    from trt_tui.cli import main
+    from trt_tui.cli.main import main
 
     shown, errors = io.StringIO(), io.StringIO()
     arguments = ["compare", str(path), "--samples", "4"]

@@ -27,7 +27,8 @@ from textual.keys import _character_to_key
 
 from tests import networks
 from tests.tui_fake import H200, FakeSession, outline_of
-from trt_tui.core.precision import Precision, PrecisionConfig
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.precision import Precision
 from trt_tui.jobs import messages as m
 from trt_tui.tui.actions import ACTIONS
 from trt_tui.tui.app import TrtTuiApp

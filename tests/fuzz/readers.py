@@ -30,16 +30,18 @@ import numpy as np
 import onnx
 
 from tests import networks
-from trt_tui.core.calibration import Calibration, match_cache, read_cache, write_cache
-from trt_tui.core.config_file import config_text, read_config
-from trt_tui.core.engine import read_inspector
-from trt_tui.core.network import Network, open_network
-from trt_tui.core.precision import History, Precision, PrecisionConfig, RangeChoice
+from trt_tui.core.calibration.calibration import Calibration, match_cache, read_cache, write_cache
+from trt_tui.core.data.samples import load_samples, parse_shapes
+from trt_tui.core.engines.made import read_inspector
+from trt_tui.core.moves.config import PrecisionConfig, RangeChoice
+from trt_tui.core.moves.file import config_text, read_config
+from trt_tui.core.network.network import Network, open_network
+from trt_tui.core.precision import Precision
 from trt_tui.core.runner import TensorInfo
-from trt_tui.core.samples import load_samples, parse_shapes
 from trt_tui.errors import InputError
 from trt_tui.jobs.cache import ResultCache
-from trt_tui.saved import Saved, Store
+from trt_tui.session.history import History
+from trt_tui.session.saved import Saved, Store
 
 SLOW_S = 20.0
 MEMORY = 8 << 30

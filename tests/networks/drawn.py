@@ -8,8 +8,9 @@ from random import Random
 import numpy as np
 import onnx
 
-from trt_tui.core.network import Network
-from trt_tui.core.precision import FLOATS, OFFERED, Precision, PrecisionConfig, RangeChoice
+from trt_tui.core.moves.config import PrecisionConfig, RangeChoice
+from trt_tui.core.network.network import Network
+from trt_tui.core.precision import FLOATS, OFFERED, Precision
 
 from .build import Builder, floats
 

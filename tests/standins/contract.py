@@ -23,10 +23,11 @@ from onnx import TensorProto, helper
 from tests import networks, standins
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
 from trt_tui.backends.tensorrt import TensorRTBackend, _errors
-from trt_tui.core.engine import COMPUTE, read_inspector
+from trt_tui.core.engines.made import COMPUTE, read_inspector
 from trt_tui.core.exporters.onnx import export_typed
-from trt_tui.core.network import Network, open_network
-from trt_tui.core.precision import Precision, PrecisionConfig
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.network import Network, open_network
+from trt_tui.core.precision import Precision
 from trt_tui.core.runner import BuildSettings, EngineBackend, EngineRunner
 from trt_tui.errors import CancelledError, InputError, TrtTuiError
 from trt_tui.jobs.engines import lower_for

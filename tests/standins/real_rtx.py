@@ -15,7 +15,8 @@ from tests import networks
 from trt_tui.backends import cuda
 from trt_tui.backends.tensorrt import TensorRTBackend
 from trt_tui.core.exporters.onnx import export_typed
-from trt_tui.core.precision import Precision, PrecisionConfig
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.precision import Precision
 from trt_tui.core.runner import BuildSettings
 from trt_tui.errors import BackendUnavailableError, CancelledError, InputError
 from trt_tui.jobs.engines import build_engine, lower_for

@@ -21,7 +21,6 @@ from pathlib import Path
 import numpy as np
 
 from trt_tui.backends.cuda import Device, first_device
-from trt_tui.core.files import write_atomic
 from trt_tui.core.lowering.weak import tell
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import (
@@ -35,7 +34,8 @@ from trt_tui.core.runner import (
     Told,
 )
 from trt_tui.errors import BackendUnavailableError, CancelledError, InputError, TrtTuiError
-from trt_tui.files import read_bytes
+from trt_tui.files.reading import read_bytes
+from trt_tui.files.writing import write_atomic
 
 MODULES = {"tensorrt": "tensorrt", "tensorrt-rtx": "tensorrt_rtx"}
 """Packages by backend name."""

@@ -11,18 +11,19 @@ from pathlib import Path
 import onnx_ir as ir
 
 from trt_tui.backends.cuda import first_device
-from trt_tui.core.agreement import made_otherwise
-from trt_tui.core.analysis import Analysis, comparable
-from trt_tui.core.comparison import EngineResult, Verdict, builder_title
-from trt_tui.core.engine import EngineReport, read_inspector
+from trt_tui.core.data.samples import Samples
+from trt_tui.core.engines.made import EngineReport, read_inspector
+from trt_tui.core.engines.rungs import REASON
 from trt_tui.core.exporters.onnx import export_typed
-from trt_tui.core.judge import Judged, tensor_outputs
 from trt_tui.core.lowering.typed import lower_typed
-from trt_tui.core.network import Network
-from trt_tui.core.precision import Precision, PrecisionConfig
-from trt_tui.core.rungs import REASON
+from trt_tui.core.measure.agreement import made_otherwise
+from trt_tui.core.measure.analysis import Analysis, comparable
+from trt_tui.core.measure.comparison import EngineResult, Verdict, builder_title
+from trt_tui.core.measure.judge import Judged, tensor_outputs
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.network import Network
+from trt_tui.core.precision import Precision
 from trt_tui.core.runner import BuildSettings, EngineBackend, EngineRunner, Runner
-from trt_tui.core.samples import Samples
 from trt_tui.errors import InputError, TrtTuiError
 from trt_tui.jobs.cache import EngineCache
 from trt_tui.jobs.engines import QUICK_LEVEL, Engine, Said, Step, Wait, build_engine
@@ -42,7 +43,7 @@ class Plan:
     Attributes:
         settings: All of a build but its precisions.
         weak: Precisions layer by layer and implicit quantization.
-        strict: Build as asked or not at all, in place of going down the rungs of `trt_tui.core.rungs`.
+        strict: Build as asked or not at all, in place of going down the rungs of `trt_tui.core.engines.rungs`.
         others: Samples of other shapes to judge at too, by what they are called ("min", "max").
     """
 

@@ -11,10 +11,10 @@ from typing import Any, TypeVar
 import msgspec
 import platformdirs
 
-from trt_tui.core.files import write_atomic
-from trt_tui.core.scratch import remove_stale
 from trt_tui.errors import InputError
-from trt_tui.files import read_bytes
+from trt_tui.files.reading import read_bytes
+from trt_tui.files.scratch import remove_stale
+from trt_tui.files.writing import write_atomic
 
 T = TypeVar("T")
 

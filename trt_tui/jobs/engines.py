@@ -12,13 +12,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from trt_tui import __version__
+from trt_tui.core.engines.rungs import FREE, PREFER, Ladder, Rung, one_line
 from trt_tui.core.exporters.onnx import export_typed
 from trt_tui.core.lowering.explicit import lower_explicit
 from trt_tui.core.lowering.typed import lower_typed
 from trt_tui.core.lowering.weak import lower_weak
-from trt_tui.core.network import Layer, Network
-from trt_tui.core.precision import Precision, PrecisionConfig
-from trt_tui.core.rungs import FREE, PREFER, Ladder, Rung, one_line
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.layers import Layer
+from trt_tui.core.network.network import Network
+from trt_tui.core.precision import Precision
 from trt_tui.core.runner import (
     TIMINGS_REFUSED,
     BuildFailed,
@@ -28,8 +30,8 @@ from trt_tui.core.runner import (
     ParseFailed,
     Told,
 )
-from trt_tui.core.scratch import scratch_folder
 from trt_tui.errors import InputError, TrtTuiError
+from trt_tui.files.scratch import scratch_folder
 from trt_tui.jobs.cache import EngineCache
 
 REPORT_S = 0.1
@@ -123,8 +125,8 @@ def build_engine(
 ) -> Iterator[Step | Said | Wait | Engine]:
     """Builds a config's engine, or takes it from the cache; yields the `Engine` last.
 
-    Where the builder refuses what is asked, it goes down the rungs of `trt_tui.core.rungs`. The build runs in a thread.
-    When the generator is closed, the builder is asked to stop and waited for.
+    Where the builder refuses what is asked, it goes down the rungs of `trt_tui.core.engines.rungs`. The build runs in a
+    thread. When the generator is closed, the builder is asked to stop and waited for.
 
     Args:
         cache: Where engines and timing caches lie; None builds anew and keeps nothing.

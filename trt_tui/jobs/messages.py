@@ -9,15 +9,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from trt_tui.core.calibration import Calibration, TensorStats
-from trt_tui.core.comparison import EngineResult, GroupErrors, Share, Verdict
+from trt_tui.core.calibration.calibration import Calibration, TensorStats
+from trt_tui.core.data.samples import ShapeRange
+from trt_tui.core.data.watched import Inputs
+from trt_tui.core.engines.rungs import Rung
 from trt_tui.core.exporters.trtexec import Effort
-from trt_tui.core.inputs import Inputs
-from trt_tui.core.judge import Judged
-from trt_tui.core.network import Outline
-from trt_tui.core.precision import Precision, PrecisionConfig
-from trt_tui.core.rungs import Rung
-from trt_tui.core.samples import ShapeRange
+from trt_tui.core.measure.comparison import EngineResult, GroupErrors, Share, Verdict
+from trt_tui.core.measure.judge import Judged
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.layers import Outline
+from trt_tui.core.precision import Precision
 from trt_tui.core.search import Evaluation, Result
 
 

@@ -12,19 +12,22 @@ from typing import TypeVar
 
 import numpy as np
 
-from trt_tui.core.analysis import Impact
-from trt_tui.core.comparison import EngineResult, Verdict
-from trt_tui.core.network import Group, Network
-from trt_tui.core.precision import Precision, PrecisionConfig
-from trt_tui.core.rungs import made_words
-from trt_tui.core.scratch import scratch_folder
-from trt_tui.core.search import Evaluation, Judgement, Search, Space, with_sticky
+from trt_tui.core.engines.rungs import made_words
+from trt_tui.core.measure.analysis import Impact
+from trt_tui.core.measure.comparison import EngineResult, Verdict
+from trt_tui.core.measure.judgement import Judgement
+from trt_tui.core.measure.target import Target, judge
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.layers import Group
+from trt_tui.core.network.network import Network
+from trt_tui.core.precision import Precision
+from trt_tui.core.search import Evaluation, Search, Space, with_sticky
 from trt_tui.core.search.ranges import LEAST_GAIN
 from trt_tui.errors import CancelledError, InputError, TrtTuiError
+from trt_tui.files.scratch import scratch_folder
 from trt_tui.jobs import messages as m
 from trt_tui.jobs.building import write_typed
 from trt_tui.jobs.engines import Wait
-from trt_tui.target import Target, judge
 
 T = TypeVar("T")
 Steps = Generator[object, None, T]

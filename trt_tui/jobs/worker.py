@@ -31,22 +31,23 @@ import numpy as np
 
 import trt_tui
 from trt_tui.backends.registry import get_backend, get_builder
-from trt_tui.core.analysis import Analysis, Impact, Partial
-from trt_tui.core.calibration import METHODS, Calibration, calibrate, collect_stats, match_cache, read_cache
-from trt_tui.core.comparison import EngineResult, GroupErrors, Share, Verdict, builder_title, unbuilt
-from trt_tui.core.files import write_atomic
-from trt_tui.core.inputs import Inputs, data_files, stamp
-from trt_tui.core.judge import Judged, judged_outputs, left_out
-from trt_tui.core.lowered import cannot_lower, lowers
+from trt_tui.core.calibration.calibration import METHODS, Calibration, calibrate, collect_stats, match_cache, read_cache
+from trt_tui.core.data.samples import DataSets, ShapeRange, load_samples, parse_shapes, split
+from trt_tui.core.data.userscript import script_files, split_spec
+from trt_tui.core.data.watched import Inputs, data_files, stamp
+from trt_tui.core.lowering.lowered import cannot_lower, lowers
 from trt_tui.core.lowering.rules import ARITHMETIC
-from trt_tui.core.metric import Metric, load_metric
-from trt_tui.core.network import Group, Network, open_network
-from trt_tui.core.precision import Precision, PrecisionConfig, RangeChoice, step
-from trt_tui.core.preview import preview
+from trt_tui.core.measure.analysis import Analysis, Impact, Partial
+from trt_tui.core.measure.comparison import EngineResult, GroupErrors, Share, Verdict, builder_title, unbuilt
+from trt_tui.core.measure.judge import Judged, judged_outputs, left_out
+from trt_tui.core.measure.metric import Metric, load_metric
+from trt_tui.core.measure.target import Target, parse_target
+from trt_tui.core.moves.config import PrecisionConfig, RangeChoice, step
+from trt_tui.core.network.layers import Group
+from trt_tui.core.network.network import Network, open_network
+from trt_tui.core.network.preview import preview
+from trt_tui.core.precision import Precision
 from trt_tui.core.runner import Backend, BuildSettings, EngineBackend
-from trt_tui.core.samples import DataSets, ShapeRange, load_samples, parse_shapes, split
-from trt_tui.core.scratch import clear_scratch
-from trt_tui.core.userscript import script_files, split_spec
 from trt_tui.errors import (
     BackendUnavailableError,
     CancelledError,
@@ -56,7 +57,9 @@ from trt_tui.errors import (
     system_error,
     text_of,
 )
-from trt_tui.files import digest
+from trt_tui.files.reading import digest
+from trt_tui.files.scratch import clear_scratch
+from trt_tui.files.writing import write_atomic
 from trt_tui.jobs import messages as m
 from trt_tui.jobs.building import Plan, build_and_judge, profile_of, run_typed, runs_here
 from trt_tui.jobs.cache import EngineCache, ResultCache
@@ -64,7 +67,6 @@ from trt_tui.jobs.engines import QUICK_LEVEL, Engine, Said, Step, Wait, build_en
 from trt_tui.jobs.lifeline import end_process, tie
 from trt_tui.jobs.prepare import has_data, prepare
 from trt_tui.jobs.searching import Bench, SearchJob, check_words, run_check
-from trt_tui.target import Target, parse_target
 
 T = TypeVar("T")
 

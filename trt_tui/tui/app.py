@@ -17,7 +17,7 @@ from textual.screen import Screen
 
 from trt_tui.errors import TrtTuiError
 from trt_tui.jobs import messages
-from trt_tui.session import Session
+from trt_tui.session.session import Session
 from trt_tui.tui import themes
 from trt_tui.tui.hidden import HiddenFilter
 from trt_tui.tui.screens.dialogs import ErrorDialog

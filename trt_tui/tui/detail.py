@@ -6,12 +6,13 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 
-from trt_tui.core.calibration import TensorStats
-from trt_tui.core.hierarchy import FoldedRow, GroupRow, LayerRow, Scope
-from trt_tui.core.network import Group
-from trt_tui.core.precision import FP16_MAX, Precision, PrecisionConfig
+from trt_tui.core.calibration.calibration import TensorStats
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.hierarchy import FoldedRow, GroupRow, LayerRow, Scope
+from trt_tui.core.network.layers import Group
+from trt_tui.core.precision import FP16_MAX, Precision
 from trt_tui.jobs.messages import Option
-from trt_tui.session import Session
+from trt_tui.session.session import Session
 from trt_tui.tui import engines
 from trt_tui.tui.known import RUN_TITLES, errors_of, headline, met, shares_of
 from trt_tui.tui.spans import NOTHING, SIMULATED, Line, clip, decibel, number, percent, plural, shorten, wrap

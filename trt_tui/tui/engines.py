@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trt_tui.core.agreement import GAP_DB, differs, fp32_fault, gap_db, what_to_check
-from trt_tui.core.comparison import EngineResult, Verdict
-from trt_tui.core.engine import COMPUTE, QDQ, REFORMAT, Made
-from trt_tui.core.network import Group
-from trt_tui.core.precision import Precision, PrecisionConfig
-from trt_tui.core.rungs import rung_lines
+from trt_tui.core.engines.made import COMPUTE, QDQ, REFORMAT, Made
+from trt_tui.core.engines.rungs import rung_lines
+from trt_tui.core.measure.agreement import GAP_DB, differs, fp32_fault, gap_db, what_to_check
+from trt_tui.core.measure.comparison import EngineResult, Verdict
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.layers import Group
+from trt_tui.core.precision import Precision
 from trt_tui.jobs.messages import BuilderSummary
-from trt_tui.session import Session
+from trt_tui.session.session import Session
 from trt_tui.tui.known import config_name, config_of, distance, engine_of, headline, met, results_of, verdict_of
 from trt_tui.tui.spans import Line, Span, decibel, duration, fitted, number, plural, shorten, wrap
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from trt_tui.core.comparison import EngineResult, GroupErrors, Share, Verdict
-from trt_tui.core.network import Outline
-from trt_tui.core.precision import PrecisionConfig, rank
-from trt_tui.session import ConfigResults, Session
-from trt_tui.target import PER_OUTPUT
+from trt_tui.core.measure.comparison import EngineResult, GroupErrors, Share, Verdict
+from trt_tui.core.measure.target import PER_OUTPUT
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.layers import Outline
+from trt_tui.core.precision import rank
+from trt_tui.session.session import ConfigResults, Session
 from trt_tui.tui.spans import NOTHING, SIMULATED, Span, decibel, number
 
 RUN_TITLES = {"fp16": "FP16 all", "int8": "INT8 all", "config": "config"}

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from typing import TypeAlias
 
-from trt_tui.core.comparison import Errors
+from trt_tui.core.measure.comparison import Errors
 from trt_tui.words import cells, first_cells, last_cells, left, visible
 
 Span: TypeAlias = tuple[str, str]

@@ -11,12 +11,13 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
 
-from trt_tui.core.comparison import EngineResult
-from trt_tui.core.engine import COMPUTE, EngineReport, Made
-from trt_tui.core.hierarchy import Blocks, FoldedRow, GroupRow, LayerRow, Row, Scope, blocks, build_tree
-from trt_tui.core.network import Group, Outline
-from trt_tui.core.precision import Precision, PrecisionConfig, rank
-from trt_tui.session import SEARCHING, ConfigResults, Finding, Session, found_so_far
+from trt_tui.core.engines.made import COMPUTE, EngineReport, Made
+from trt_tui.core.measure.comparison import EngineResult
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.hierarchy import Blocks, FoldedRow, GroupRow, LayerRow, Row, Scope, blocks, build_tree
+from trt_tui.core.network.layers import Group, Outline
+from trt_tui.core.precision import Precision, rank
+from trt_tui.session.session import SEARCHING, ConfigResults, Finding, Session, found_so_far
 from trt_tui.tui import engines
 from trt_tui.tui.known import (
     RUN_TITLES,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trt_tui.core.agreement import fp32_fault
-from trt_tui.core.comparison import EngineResult, Verdict
-from trt_tui.core.lowered import lowers
-from trt_tui.session import Session
+from trt_tui.core.lowering.lowered import lowers
+from trt_tui.core.measure.agreement import fp32_fault
+from trt_tui.core.measure.comparison import EngineResult, Verdict
+from trt_tui.session.session import Session
 from trt_tui.tui import engines
 from trt_tui.tui.engines import Shown, shown_engine
 from trt_tui.tui.known import RUN_TITLES, config_name, config_of, engine_met, is_edited, met, raised_count, verdict_of

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from trt_tui.words import visible
 
 if TYPE_CHECKING:
-    from trt_tui.core.network import Network, Outline
-    from trt_tui.core.precision import PrecisionConfig
+    from trt_tui.core.moves.config import PrecisionConfig
+    from trt_tui.core.network.layers import Outline
+    from trt_tui.core.network.network import Network
     from trt_tui.core.search import Evaluation, Result
 
 WORST_ROWS = 15

@@ -16,10 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from trt_tui.core.files import write_atomic
 from trt_tui.core.lowering.rules import surrounding
-from trt_tui.core.network import Network
-from trt_tui.core.precision import FLOATS, Precision, PrecisionConfig
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.network import Network
+from trt_tui.core.precision import FLOATS, Precision
+from trt_tui.files.writing import write_atomic
 
 _METHODS = {"entropy": "entropy", "minmax": "max"}
 """Our calibration methods that ModelOpt's quantizer has, by its names."""

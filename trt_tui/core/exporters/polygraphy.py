@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from trt_tui.core.exporters.trtexec import Effort, Files, Shapes
-from trt_tui.core.files import write_atomic
 from trt_tui.core.lowering.weak import Weak, layer_of, tell
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
+from trt_tui.files.writing import write_atomic
 from trt_tui.words import visible
 
 _SCRIPT = '''\

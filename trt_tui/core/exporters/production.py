@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from trt_tui.core.calibration import write_cache
+from trt_tui.core.calibration.calibration import write_cache
+from trt_tui.core.data.places import refuse_over
 from trt_tui.core.exporters import polygraphy, trtexec
 from trt_tui.core.exporters.modelopt import write_modelopt
 from trt_tui.core.exporters.onnx import export_typed
+from trt_tui.core.lowering.scales import activation_ranges
 from trt_tui.core.lowering.typed import lower_typed
 from trt_tui.core.lowering.weak import lower_weak
-from trt_tui.core.network import Network
-from trt_tui.core.places import refuse_over
-from trt_tui.core.precision import PrecisionConfig
-from trt_tui.core.scales import activation_ranges
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.network import Network
 from trt_tui.errors import InputError
 
 KINDS = ("onnx", "trtexec", "polygraphy", "modelopt", "calibration-cache")

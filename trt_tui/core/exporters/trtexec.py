@@ -21,11 +21,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from trt_tui.core.files import write_atomic
 from trt_tui.core.lowering.weak import Weak
-from trt_tui.core.network import Network
-from trt_tui.core.precision import Precision, PrecisionConfig
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.network import Network
+from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
+from trt_tui.files.writing import write_atomic
 from trt_tui.words import visible
 
 LONGEST_ARGUMENT = (1 << 17) - 1
@@ -36,7 +37,7 @@ _WRAP = 100
 
 
 class Shapes(Protocol):
-    """Least, usual and largest shape of an input; see `trt_tui.core.samples.ShapeRange`."""
+    """Least, usual and largest shape of an input; see `trt_tui.core.data.samples.ShapeRange`."""
 
     min: tuple[int, ...]
     opt: tuple[int, ...]

@@ -18,8 +18,10 @@ from dataclasses import dataclass
 
 from trt_tui.core.lowering.rules import surrounding
 from trt_tui.core.lowering.typed import Typed, lower_typed
-from trt_tui.core.network import Group, Kind, Network
-from trt_tui.core.precision import Precision, PrecisionConfig
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.layers import Group, Kind
+from trt_tui.core.network.network import Network
+from trt_tui.core.precision import Precision
 from trt_tui.core.runner import Told
 
 

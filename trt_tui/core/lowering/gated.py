@@ -20,8 +20,10 @@ import onnx_ir as ir
 
 from trt_tui.core.lowering import rules
 from trt_tui.core.lowering.rules import MASKS, TYPES, Offer, Ruling
-from trt_tui.core.network import Group, Kind, Layer, Network, Site
-from trt_tui.core.precision import FP16_LEAST, FP16_MAX, Precision, PrecisionConfig
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.layers import Group, Kind, Layer, Site
+from trt_tui.core.network.network import Network
+from trt_tui.core.precision import FP16_LEAST, FP16_MAX, Precision
 from trt_tui.errors import TrtTuiError
 
 ROUNDS_LATER = frozenset(("Relu",))

@@ -19,9 +19,11 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
-from trt_tui.core import scales
-from trt_tui.core.network import FP16_MASK, Group, Kind, Layer, Network, Site
-from trt_tui.core.precision import Precision, PrecisionConfig
+from trt_tui.core.lowering import scales
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.layers import Group, Kind, Layer, Site
+from trt_tui.core.network.network import FP16_MASK, Network
+from trt_tui.core.precision import Precision
 
 TYPES = {Precision.FP32: ir.DataType.FLOAT, Precision.FP16: ir.DataType.FLOAT16, Precision.BF16: ir.DataType.BFLOAT16}
 """The float types of ONNX by precision."""

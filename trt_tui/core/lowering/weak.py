@@ -28,10 +28,12 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from trt_tui.core import scales
+from trt_tui.core.lowering import scales
 from trt_tui.core.lowering.rules import surrounding
-from trt_tui.core.network import Group, Kind, Layer, Network
-from trt_tui.core.precision import Precision, PrecisionConfig
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.layers import Group, Kind, Layer
+from trt_tui.core.network.network import Network
+from trt_tui.core.precision import Precision
 from trt_tui.core.runner import Told
 
 _TAKE_WEIGHTS = frozenset(("Conv", "ConvTranspose", "BatchNormalization"))

@@ -1,6 +1,6 @@
 """Finding the smallest set of groups to raise: strategies that ask for configs, and the search that remembers them."""
 
-from trt_tui.core.search.evaluation import Evaluation, Judgement, Trial
+from trt_tui.core.search.evaluation import Evaluation, Trial
 from trt_tui.core.search.presets import PRESETS
 from trt_tui.core.search.ranking import Ranking, best_ranking
 from trt_tui.core.search.search import METHODS, Outcome, Progress, Result, Search
@@ -10,7 +10,6 @@ __all__ = [
     "METHODS",
     "PRESETS",
     "Evaluation",
-    "Judgement",
     "Outcome",
     "Progress",
     "Ranking",

@@ -2,44 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from trt_tui.core.comparison import Verdict
-from trt_tui.core.precision import RangeChoice
-
-
-@dataclass(frozen=True)
-class Judgement:
-    """What the caller says of one config.
-
-    Attributes:
-        passed: Whether it meets every tolerance.
-        score: Higher is better; the signed margin to the tolerance where there is one (0 is just enough).
-        verdict: What it was judged by.
-        loss: What raising groups lowers, as nearly additive over groups as there is, lower is better; by default the
-            verdict's energy, else the negative score.
-        figure: What was measured, in words with its unit ("18.3 dB at logits").
-        scores: Of each tolerance, where there are several; the least is ``score``.
-    """
-
-    passed: bool
-    score: float
-    verdict: Verdict | None = None
-    loss: float | None = None
-    figure: str = ""
-    scores: tuple[float, ...] = ()
-
-    @property
-    def error(self) -> float:
-        """The loss as strategies use it; infinite where it is not a number."""
-        loss = self.loss
-        if loss is None and self.verdict is not None:
-            loss = self.verdict.energy
-        if loss is None:
-            loss = -self.score
-        return math.inf if math.isnan(loss) else loss
+from trt_tui.core.measure.judgement import Judgement
+from trt_tui.core.moves.config import RangeChoice
 
 
 @dataclass(frozen=True)

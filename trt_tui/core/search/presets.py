@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from trt_tui.core.network import Network, Outline
+from trt_tui.core.network.layers import Outline
+from trt_tui.core.network.network import Network
 from trt_tui.errors import InputError
 
 _NORMS = frozenset(("LayerNorm", "RMSNorm", "LayerNormalization", "RMSNormalization", "GroupNormalization",

@@ -13,10 +13,12 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from trt_tui.core.comparison import GroupErrors, Share
-from trt_tui.core.precision import Precision, PrecisionConfig, RangeChoice
+from trt_tui.core.measure.comparison import GroupErrors, Share
+from trt_tui.core.measure.judgement import Judgement
+from trt_tui.core.moves.config import PrecisionConfig, RangeChoice
+from trt_tui.core.precision import Precision
 from trt_tui.core.search import auto, bisect, greedy, linear, scoped, worst_first
-from trt_tui.core.search.evaluation import Evaluation, Judgement, Steps, Trial
+from trt_tui.core.search.evaluation import Evaluation, Steps, Trial
 from trt_tui.core.search.presets import preset_groups
 from trt_tui.core.search.ranges import improve_ranges
 from trt_tui.core.search.ranking import Ranking, best_ranking
@@ -85,7 +87,7 @@ class Search:
 
     Args:
         method: A name of `METHODS`.
-        impacts: Of the groups in the start config, by name; see `trt_tui.core.analysis.Analysis.impacts`.
+        impacts: Of the groups in the start config, by name; see `trt_tui.core.measure.analysis.Analysis.impacts`.
         errors: Errors at the groups, a second choice to rank by.
         ranking: What to rank by, in place of the best that the two allow.
         presets: Names of `trt_tui.core.search.presets.PRESETS` whose groups are raised to begin with.

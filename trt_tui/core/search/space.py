@@ -7,9 +7,11 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from trt_tui.core.hierarchy import build_tree, titles
-from trt_tui.core.network import Network, Outline
-from trt_tui.core.precision import Precision, PrecisionConfig, RangeChoice, rank
+from trt_tui.core.moves.config import PrecisionConfig, RangeChoice
+from trt_tui.core.network.hierarchy import build_tree, titles
+from trt_tui.core.network.layers import Outline
+from trt_tui.core.network.network import Network
+from trt_tui.core.precision import Precision, rank
 from trt_tui.errors import InputError
 
 

@@ -12,7 +12,7 @@ from textual.message import Message
 from textual.widgets import OptionList, Static
 from textual.widgets.option_list import Option
 
-from trt_tui.core.precision import PrecisionConfig
+from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.tui.screens.dialogs import CLOSE, Choices, Dialog
 from trt_tui.tui.spans import Line
 from trt_tui.tui.state import config_table

@@ -15,7 +15,7 @@ from trt_tui.tui.screens.dialogs import Choices, Dialog
 from trt_tui.words import is_hidden
 
 if TYPE_CHECKING:
-    from trt_tui.session import Session
+    from trt_tui.session.session import Session
 
 FORMATS: dict[str, tuple[str, str, str]] = {
     "precision.json": ("precision.json", "the config, with ranges and evidence", ".precision.json"),

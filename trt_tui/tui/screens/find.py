@@ -13,14 +13,15 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import Input, Static
 
-from trt_tui.core.precision import Precision, PrecisionConfig, rank
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.precision import Precision, rank
 from trt_tui.core.search.presets import preset_groups
 from trt_tui.jobs import messages as m
 from trt_tui.tui.screens.dialogs import CLOSE, Dialog
 from trt_tui.words import visible
 
 if TYPE_CHECKING:
-    from trt_tui.session import Session
+    from trt_tui.session.session import Session
 
 STRATEGIES = {
     "auto": "chooses by what is known",

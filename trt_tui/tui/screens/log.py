@@ -12,7 +12,7 @@ from trt_tui.tui.widgets.lines import Lines
 from trt_tui.words import cells, visible
 
 if TYPE_CHECKING:
-    from trt_tui.session import Session
+    from trt_tui.session.session import Session
 
 MOST_LINES = 5000
 """Of a longer log the end is shown."""

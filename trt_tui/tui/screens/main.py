@@ -14,13 +14,14 @@ from textual.screen import Screen
 from textual.timer import Timer
 from textual.widgets import Input
 
-from trt_tui.core.comparison import EngineResult
-from trt_tui.core.network import Group
-from trt_tui.core.precision import OFFERED, Precision, PrecisionConfig
+from trt_tui.core.measure.comparison import EngineResult
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.layers import Group
+from trt_tui.core.precision import OFFERED, Precision
 from trt_tui.core.search import Outcome
 from trt_tui.errors import TrtTuiError
 from trt_tui.jobs import messages
-from trt_tui.session import Finding, found_so_far
+from trt_tui.session.session import Finding, found_so_far
 from trt_tui.tui import actions, detail, engines, known, spans, state, verdict
 from trt_tui.tui.screens.configs import ConfigList, ConfigsPage
 from trt_tui.tui.screens.dialogs import ErrorDialog, Item, Page, Picker, Prompt, Question
@@ -36,7 +37,7 @@ from trt_tui.tui.widgets.lines import Lines, Rule
 from trt_tui.words import visible
 
 if TYPE_CHECKING:
-    from trt_tui.session import Session
+    from trt_tui.session.session import Session
 
 UPDATE_S = 0.1
 """Events of a job are drawn at most this often."""

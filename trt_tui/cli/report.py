@@ -1,0 +1,426 @@
+"""Comparisons and configs as text for a terminal or a file."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+
+from trt_tui import words
+from trt_tui.core.engines.made import IDLE, EngineReport
+from trt_tui.core.engines.rungs import rung_lines
+from trt_tui.core.exporters.markdown import code_cell, markdown_table, search_markdown, text_cell
+from trt_tui.core.lowering.lowered import lowers, quantizes
+from trt_tui.core.measure.agreement import fp32_fault, gap_db
+from trt_tui.core.measure.comparison import EngineResult, Verdict
+from trt_tui.core.measure.target import UPPER
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.hierarchy import build_tree, titles
+from trt_tui.core.network.network import Network
+from trt_tui.core.search import Outcome, scoped
+from trt_tui.session.session import Session
+
+LAYER_ROWS = 20
+RUN_NAMES = {"fp16": "FP16 all", "int8": "INT8 all", "config": "config"}
+COMPUTED_IN = {"INT8": "INT8", "FP16": "FP16", "BF16": "BF16", "FP32": "FP32", "?": "not told",
+               "reformat": "reformats", "qdq": "Q/DQ alone"}
+"""Titles of what engine layers compute in, by the words of `EngineReport.shares`."""
+
+
+def decibels(value: float | None, exact: bool = False, mark: str = "~") -> str:
+    """An SQNR as it is shown: ``~12.3`` simulated, ``12.3`` as built, ``exact``, or ``–`` where there is none."""
+    if exact:
+        return "exact"
+    return "–" if value is None else f"{mark}{value:.1f}"
+
+
+def table(rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
+    """Columns padded to their widest cell; the first ``left`` are flush left, the rest right."""
+    rows = [[words.visible(cell) for cell in row] for row in rows]
+    widths = [max(words.cells(row[i]) for row in rows) for i in range(len(rows[0]))]
+
+    def line(row: Sequence[str]) -> str:
+        cells = enumerate(zip(row, widths, strict=True))
+        return "  ".join(words.left(cell, w) if i < left else words.right(cell, w) for i, (cell, w) in cells).rstrip()
+
+    return [line(row) for row in rows]
+
+
+def comparison_table(session: Session) -> str:
+    """The verdict of each run, its judged outputs where there are several, and the worst groups."""
+    outline, data, backend = session.outline, session.data, session.backend
+    lines = [f"{outline.name}: {len(outline.groups)} groups ({len(outline.layers)} nodes), {data.whatif} samples of "
+             f"{data.source}{', ' if session.ranges_from else ''}{session.ranges_from}",
+             f"against FP32 on {backend.name} {backend.version} {backend.device}; ~ marks simulated figures"]
+    if session.reference_metric:
+        name, value = next(iter(session.reference_metric.items()))
+        lines.append(f"{name} in FP32: {value:.4g}")
+    if session.target is not None:
+        lines.append(f"target: {session.target.shown}")
+    rows = [["run", "output", "dB", "cosine", "worst sample", "NaN/Inf", session_metric(session), "ms", "MB", ""]]
+    engines = _engines(session)
+    if session.check is not None:
+        rows.extend(_engine_rows(session, "FP32 engine", session.check))
+    for run in _shown(session):
+        if (verdict := session.runs[run].verdict) is not None:
+            rows.extend(_verdict_rows(session, RUN_NAMES[run], verdict, run=run))
+        if run in engines:
+            rows.extend(_engine_rows(session, engine_name(run), engines[run], run))
+    kept = [i for i in range(len(rows[0])) if i == len(rows[0]) - 1 or any(row[i] for row in rows[1:])]
+    lines += ["", *table([[row[i] for i in kept] for row in rows], left=2)]
+    checked = {"FP32 engine": session.check} if session.check is not None else {}
+    lines += _rungs({**checked, **{engine_name(run): result for run, result in engines.items()}})
+    lines += _computed_in({_titled(engine_name(run), result): result for run, result in engines.items()})
+    lines += _checks(session, engines)
+    for run in _explained(session):
+        lines += ["", *_worst(session, run)]
+    return "\n".join(map(words.visible, lines))
+
+
+def _explained(session: Session) -> list[str]:
+    """The runs whose loss is laid out by group: those that miss the target, else the last one with shares."""
+    configs = session.run_configs()
+    known = [run for run, record in session.runs.items() if record.shares and record.verdict is not None
+             and not (run == "config" and configs[run] in (configs["fp16"], configs["int8"]))]
+    missed = [run for run in known if session.target is None
+              or session.target.reached(session.runs[run].verdict) is False]
+    return missed or known[-1:]
+
+
+def session_metric(session: Session) -> str:
+    if session.metric and session.reference_metric:
+        return next(iter(session.reference_metric))
+    return "same class" if session.target is not None and session.target.kind == "agreement" else ""
+
+
+def engine_name(run: str) -> str:
+    """What the engine of a run is called: ``INT8 engine``."""
+    return f"{RUN_NAMES[run].removesuffix(' all')} engine"
+
+
+def _shown(session: Session) -> list[str]:
+    """The runs, without the config where it is one of the others."""
+    configs = session.run_configs()
+    return [run for run in session.runs if run != "config" or configs[run] not in (configs["fp16"], configs["int8"])]
+
+
+def _engines(session: Session) -> dict[str, EngineResult]:
+    return {run: session.runs[run].engine for run in _shown(session) if session.runs[run].engine is not None}
+
+
+def _mark(session: Session, run: str, verdict: Verdict) -> str:
+    """Whether a run meets the target; that nothing was lowered, or quantized, where that is so."""
+    config = session.run_configs()[run]
+    if not lowers(session.outline, config):
+        return "nothing lowered"
+    reached = session.target.reached(verdict) if session.target is not None else None
+    said = [{True: "passes", False: "FAILS", None: ""}[reached]]
+    if run == "int8" and not quantizes(session.outline, config):
+        said.append("nothing in INT8")
+    return ", ".join(filter(None, said))
+
+
+def _verdict_rows(session: Session, title: str, verdict: Verdict, sign: str = "~", run: str = "") -> list[list[str]]:
+    """A row for each judged output; ``sign`` marks simulated figures, a ``run`` adds whether the target is met."""
+    mark = _mark(session, run, verdict) if run else ""
+    if verdict.headline is not None:
+        metric = f"{sign}{verdict.headline:.4g}"
+    elif verdict.agreement is not None and session.target is not None and session.target.kind == "agreement":
+        metric = f"{sign}{100 * verdict.agreement:.1f} %"
+    else:
+        metric = ""
+    rows = []
+    for position, (name, one) in enumerate(verdict.outputs.items()):
+        errors = one.errors
+        if errors.mismatch is not None:
+            figures = [f"{sign}{100 * errors.mismatch:.2g} % differ", "", "", "0"]
+        else:
+            worst = "–"
+            if one.worst_index is not None:
+                lowest = "NaN/Inf" if one.worst_sqnr_db is None else decibels(one.worst_sqnr_db, mark=sign)
+                worst = f"{lowest} #{one.worst_index}"
+            cosine = "–" if errors.cosine is None else f"{errors.cosine:.5f}"
+            figures = [decibels(errors.sqnr_db, errors.exact, sign), cosine, worst, str(errors.bad)]
+        first = position == 0
+        rows.append([title if first else "", name, *figures, metric if first else "", "", "", mark if first else ""])
+    return rows
+
+
+def _engine_rows(session: Session, title: str, result: EngineResult, run: str = "") -> list[list[str]]:
+    """The rows of an engine, with its latency and size; one that cannot run here has the size alone.
+
+    One that was not built as asked says so, and has the simulation of what was made above it.
+    """
+    if result.failed:
+        return [[title, "not built", *[""] * 8]]
+    title = _titled(title, result)
+    simulated = []
+    if result.simulated is not None:
+        simulated = _verdict_rows(session, f"{title}, simulated", result.simulated)
+    if result.verdict is None:
+        rows = [[title, "built, cannot run here", *[""] * 8]]
+    else:
+        rows = _verdict_rows(session, title, result.verdict, "", run)
+    if result.latency_ms is not None:
+        rows[0][7] = f"{result.latency_ms[0]:.3g}" + (" preview" if result.quick else "")
+    if result.bytes is not None:
+        rows[0][8] = f"{result.bytes / 1e6:.1f}"
+    return simulated + rows
+
+
+def _titled(title: str, result: EngineResult) -> str:
+    return title if result.as_asked else f"{title}, otherwise"
+
+
+def _rungs(engines: Mapping[str, EngineResult]) -> list[str]:
+    """What was tried for the engines that were not built as asked, or not at all."""
+    lines = []
+    for name, result in engines.items():
+        if result.failed and len(result.rungs) < 2:
+            lines += ["", f"{name}: not built: {result.failed}"]
+        elif not result.as_asked:
+            about = "not built" if result.failed else "NOT of the config asked for"
+            lines += ["", f"{name}: {about}; what was tried:"]
+            lines += [f"  {line}" for line in rung_lines(result.rungs, result.otherwise)]
+    return lines
+
+
+def _computed_in(engines: Mapping[str, EngineResult]) -> list[str]:
+    """How many layers of each engine compute in what, and their share of the time."""
+    shares = {name: result.report.shares() for name, result in engines.items() if result.report is not None}
+    kinds = [kind for kind in COMPUTED_IN if any(kind in one for one in shares.values())]
+    if not kinds:
+        return []
+    rows = [["engine layers, share of the time", *(COMPUTED_IN[kind] for kind in kinds)]]
+    for name, one in shares.items():
+        rows.append([name, *(_share(*one[kind]) if kind in one else "–" for kind in kinds)])
+    return ["", *table(rows)]
+
+
+def _share(count: int, time: float | None) -> str:
+    return str(count) if time is None else f"{count}, {100 * time:.0f} %"
+
+
+def _checks(session: Session, engines: Mapping[str, EngineResult]) -> list[str]:
+    """Whether the FP32 engine computes something else, and what to look at where an engine is worse than simulated."""
+    lines = ["", f"no precision problem: {fault}"] if (fault := fp32_fault(session.check)) else []
+    for run, found in session.to_check().items():
+        if run not in engines:
+            continue  # the config is another run's, which says it
+        gap = gap_db(engines[run].beside(session.runs[run].verdict), engines[run].verdict)
+        worse = f"{gap:.1f} dB worse than simulated" if gap is not None else "not finite where the simulation is"
+        lines += ["", f"{engine_name(run)}: {worse}; what to check:", *(f"  {line}" for line in found)]
+    return lines
+
+
+def _worst(session: Session, run: str) -> list[str]:
+    record, config = session.runs[run], session.run_configs()[run]
+    order = sorted(record.shares, key=lambda name: -record.shares[name].owns)[:LAYER_ROWS]
+    rows = [[f"what owns the loss of {RUN_NAMES[run]}", "operator", "precision", "owns", "isolated", "accumulated",
+             "alone in FP32"]]
+    notes = []
+    places = titles(build_tree(session.outline.layers, session.outline.groups))
+    for name in order:
+        share, group = record.shares[name], session.outline.group(name)
+        errors = record.groups.get(name)
+        isolated = errors.isolated if errors else None
+        accumulated = errors.accumulated if errors else None
+        rows.append([places.get(name, name), group.operator, config.precision_of(group).label,
+                     f"~{100 * share.owns:.1f} %" if math.isfinite(share.owns) else "brings NaN/Inf in FP32",
+                     decibels(isolated.sqnr_db, isolated.exact) if isolated else "–",
+                     decibels(accumulated.sqnr_db, accumulated.exact) if accumulated else "–", decibels(share.kept_db)])
+    for name, errors in record.groups.items():
+        if errors.warning:
+            notes.append(f"{places.get(name, name)}: {errors.warning}")
+    return [*table(rows, left=3), *(["", *notes[:LAYER_ROWS]] if notes else [])]
+
+
+# -- a search ---------------------------------------------------------------------------------------------------------
+
+PLOT_WIDTH, PLOT_HEIGHT = 48, 8
+
+
+def search_table(session: Session) -> str:
+    """What a search found: the layers with the reason, ranges, the metric's parts, and the engines that were built."""
+    finding, ended = session.finding, session.finding.ended
+    result, outline = ended.result, session.outline
+    how = f"{ended.how}; " if ended.ranked else ""
+    lines = [search_headline(session), f"  {how}{result.evaluations} evaluation{'s' * (result.evaluations != 1)}"]
+    lines += [f"  {line}" for line in (*search_source(session), *ended.remarks)]
+    if finding.request.method == "scoped" and (rows := result.rows):
+        lines += ["", scoped.table_text(rows, finding.request.higher.label)]
+    if result.config.groups:
+        rows = [["layer", "operator", "precision", "set by", "why"]]
+        places = titles(build_tree(outline.layers, outline.groups))
+        rows += [[places.get(group.name, group.name), group.operator, choice.precision.label, choice.reason,
+                  result.why.get(group.name, "")] for group in outline.groups
+                 if (choice := result.config.groups.get(group.name)) is not None]
+        lines += ["", *table(rows, left=5)]
+    if result.config.ranges:
+        rows = [["range of", "amax", "method"]]
+        rows += [[tensor, f"{choice.amax:.5g}", choice.method] for tensor, choice in result.config.ranges.items()]
+        lines += ["", *table(rows, left=3)]
+    if len(parts := metric_parts(session)) > 1:
+        lines += ["", *table(parts)]
+    if points := front(session):
+        lines += ["", *table(front_rows(points)), *([""] + plot(points) if len(points) > 1 else [])]
+    return "\n".join(map(partial(words.visible, lines=True), lines))
+
+
+def search_headline(session: Session) -> str:
+    """The outcome in one line."""
+    finding, result = session.finding, session.finding.ended.result
+    said = result.said
+    if result.outcome is Outcome.NOTHING_TO_DO:
+        start = result.config
+        name = "the config" if start.groups or start.ranges else start.quantized.label
+        said = f"{name} meets it already: nothing to do ({result.best.judgement.figure})"
+    tolerances = " and ".join((*finding.request.tolerances,
+                               *([f"check {finding.request.check!r}"] if finding.request.check is not None else [])))
+    return f"{tolerances}: {said}"
+
+
+def search_source(session: Session) -> list[str]:
+    """Where the figures are from: the simulation alone, or confirmed by an engine or not."""
+    finding, confirmed = session.finding, session.finding.ended.confirmed
+    if confirmed is not None:
+        checked = finding.request.check is not None
+        met = "meets the tolerance too; the check saw the simulation only" if checked else "meets it too"
+        if not finding.ended.result.met:
+            met = "meets it all the same"
+        return [f"its engine {met if confirmed else 'does NOT meet it'}"]
+    if session.builder is None or not session.builder.runs:
+        return ["simulated only: no TensorRT runs here to confirm it"]
+    return ["simulated only: no engine of it, built as asked, was judged"]
+
+
+def metric_parts(session: Session) -> list[list[str]]:
+    """The metric's parts in FP32, at the start of the search and as found, with a header."""
+    ended = session.finding.ended
+    columns = [session.reference_metric]
+    columns += [one.judgement.verdict.metric for one in (ended.evaluations[0], ended.result.best)]
+    rows = [["metric", "FP32", "start", "found"]]
+    return rows + [[name, *(f"{one[name]:.4g}" if name in one else "–" for one in columns)] for name in columns[0]]
+
+
+@dataclass(frozen=True)
+class Point:
+    """A config that was built: its figure simulated and as built (in the target's unit), and its latency in ms.
+
+    Attributes:
+        best: No other one is as fast and as accurate.
+    """
+
+    name: str
+    raised: int
+    simulated: str
+    built: str
+    figure: float
+    ms: float
+    megabytes: float | None
+    best: bool = False
+
+
+def front(session: Session) -> list[Point]:
+    """The configs that were built and timed, the fastest first, those on the accuracy-against-latency front marked.
+
+    The front is Pareto's: no other config is faster at the same figure or better at the same latency.
+    """
+    target, points = session.target, []
+    for config, known in session.results.items():
+        engine = known.engine
+        if engine is None or not engine.as_asked or engine.verdict is None or engine.latency_ms is None or not target:
+            continue
+        figure = target.figure(engine.verdict)
+        if figure is None or engine.quick:
+            continue
+        raised = len(config.raised(session.outline))
+        name = session.names.get(config, "")
+        points.append(Point(name, raised, f"~{target.measured(known.verdict)}" if known.verdict is not None else "–",
+                            target.measured(engine.verdict), -figure if target.kind in UPPER else figure,
+                            engine.latency_ms[0], engine.bytes / 1e6 if engine.bytes is not None else None))
+    points.sort(key=lambda point: (point.ms, -point.figure))
+    return [replace(point, best=not any(
+        other is not point and other.ms <= point.ms and other.figure >= point.figure
+        and (other.ms, other.figure) != (point.ms, point.figure) for other in points)) for point in points]
+
+
+def front_rows(points: Sequence[Point]) -> list[list[str]]:
+    """The points with a letter each, and a header."""
+    rows = [["built", "raised", "simulated", "engine", "ms", "MB", ""]]
+    return rows + [[f"{letter} {point.name}", str(point.raised), point.simulated, point.built, f"{point.ms:.3g}",
+                    "–" if point.megabytes is None else f"{point.megabytes:.1f}", "front" if point.best else ""]
+                   for letter, point in zip(_letters(points), points, strict=True)]
+
+
+def plot(points: Sequence[Point]) -> list[str]:
+    """The points by their letters: latency to the right, accuracy upwards."""
+    finite = [point.figure for point in points if math.isfinite(point.figure)]
+    low, high = (min(finite), max(finite)) if finite else (0.0, 0.0)
+    left, right = min(point.ms for point in points), max(point.ms for point in points)
+
+    def place(value: float, least: float, most: float, cells: int) -> int:
+        share = (min(max(value, least), most) - least) / (most - least) if most > least else 0.5
+        return round(share * (cells - 1))
+
+    grid = [[" "] * PLOT_WIDTH for _ in range(PLOT_HEIGHT)]
+    for letter, point in zip(_letters(points), points, strict=True):
+        row = PLOT_HEIGHT - 1 - place(point.figure, low, high, PLOT_HEIGHT)
+        grid[row][place(point.ms, left, right, PLOT_WIDTH)] = letter
+    lines = [f"  │{''.join(row).rstrip()}" for row in grid]
+    fastest, slowest = f"{left:.3g} ms", f"{right:.3g} ms"
+    return ["  better", *lines, f"  └{'─' * PLOT_WIDTH}", f"   {fastest}{slowest:>{PLOT_WIDTH - len(fastest)}}"]
+
+
+def _letters(points: Sequence[Point]) -> list[str]:
+    return [chr(ord("A") + index % 26) for index in range(len(points))]
+
+
+def search_report(session: Session) -> str:
+    """What a search found, with the evidence, in Markdown."""
+    points = front(session)
+    ended = session.finding.ended
+    lines = [*([ended.how] if ended.ranked else []), *search_source(session), *ended.remarks]
+    return search_markdown(session.outline, ended.result, ended.evaluations,
+                           search_headline(session), lines,
+                           metric_parts(session), front_rows(points), plot(points) if len(points) > 1 else [])
+
+
+def config_markdown(network: Network, config: PrecisionConfig, path: str) -> str:
+    """A config as a table in Markdown."""
+    lines = [f"# Precision config {text_cell(Path(path).name)}".rstrip(), "",
+             f"For {text_cell(network.name)} ({len(network.layers)} nodes, structure {network.structure_sha256[:12]}). "
+             f"Layers that can be quantized run in {config.quantized.label}, the others in {config.other.label}; "
+             f"TF32 is {'on' if config.tf32 else 'off'}.", ""]
+    rows = [(code_cell(group.name), text_cell(group.operator), config.precision_of(group).label,
+             text_cell(config.groups[group.name].reason)) for group in network.groups if group.name in config.groups]
+    if rows:
+        lines += markdown_table(("layer", "operator", "precision", "set by"), rows)
+    else:
+        lines.append("No layer differs from the defaults.")
+    if config.ranges:
+        lines += ["", *markdown_table(("tensor", "range (amax)", "method"), [
+            (code_cell(tensor), f"{choice.amax:.6g}", text_cell(choice.method))
+            for tensor, choice in config.ranges.items()])]
+    return "\n".join(lines) + "\n"
+
+
+def engine_table(network: Network, report: EngineReport) -> str:
+    """What an engine made of a network's groups, and its layers counted by what they compute in."""
+    counts = ", ".join(f"{count} {word}" for word, (count, _) in report.shares().items())
+    made = report.made(network)
+    places = titles(build_tree(network.layers, network.groups))
+    rows = [["layer", "operator", "engine", "engine layers"]]
+    for group in network.groups:
+        found = made.get(group.name)
+        if found is None:
+            cells = ["", "not named: folded, or part of another layer"]
+        else:
+            precision = found.precision.label if found.precision is not None else "fused" if found.region else "?"
+            cells = [precision, "; ".join(found.layers)]
+        rows.append([places.get(group.name, group.name), group.operator, *cells])
+    idle = sum(layer.kind == IDLE for layer in report.layers)
+    return "\n".join([f"{len(report.layers)} engine layers: {counts}" + (f", {idle} idle" if idle else ""), "",
+                      *table(rows, left=4)])

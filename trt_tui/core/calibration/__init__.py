@@ -1,0 +1,1 @@
+"""Ranges of activations: measured, chosen by a method, read from and written as TensorRT's cache."""

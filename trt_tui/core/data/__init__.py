@@ -1,0 +1,1 @@
+"""Samples and labels, users' scripts, and the files that figures depend on."""

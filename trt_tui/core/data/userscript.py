@@ -1,0 +1,157 @@
+"""Loading and calling one function of a Python file that the user names, with errors that name the file and line."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import importlib.util
+import os
+import re
+import sys
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from trt_tui.errors import InputError, TrtTuiError, text_of
+from trt_tui.files.reading import SCRIPT_BYTES, regular
+
+_imported: dict[Path, set[str]] = {}
+"""Modules of a folder that scripts in it have imported, by folder."""
+
+_SPEC = re.compile(r"(?P<path>.+\.py)(?::(?P<function>[^:/\\]+))?")
+
+
+def split_spec(spec: str) -> tuple[Path, str | None] | None:
+    """Splits ``FILE.py`` or ``FILE.py:FUNCTION``; None if the text is neither."""
+    match = _SPEC.fullmatch(spec)
+    return (Path(match["path"]), match["function"]) if match else None
+
+
+def script_files(path: str | Path) -> tuple[Path, ...]:
+    """A script and what has been imported from its folder so far, by it or by another script there."""
+    path = Path(os.path.realpath(path))
+    modules = (sys.modules.get(name) for name in sorted(_imported.get(path.parent, ())))
+    return (path, *(Path(module.__file__) for module in modules if getattr(module, "__file__", None)))
+
+
+def _is_own(name: str, folder: Path) -> bool:
+    """Whether a module lies in a script's folder, installed packages aside."""
+    file = getattr(sys.modules.get(name), "__file__", None)
+    if not file or name == "trt_tui" or name.startswith("trt_tui."):
+        return False
+    inside = Path(file).is_relative_to(folder)
+    return inside and not {"site-packages", "dist-packages"} & set(Path(file).relative_to(folder).parts)
+
+
+class UserFunction:
+    """A function of the user's Python file.
+
+    The file is executed when this object is made, with its own folder first on ``sys.path``, and what it imports from
+    there is imported anew. What it prints goes to stderr, since stdout carries data.
+
+    Args:
+        path: The Python file.
+        name: The function in it.
+
+    Raises:
+        InputError: the file cannot be read, raises, or has no such function.
+    """
+
+    def __init__(self, path: str | Path, name: str) -> None:
+        self.path = Path(os.path.realpath(path))
+        self.name = name
+        if not self.path.is_file():
+            raise InputError(f"Script not found: {path}", next_step="Check the path.")
+        regular(self.path, most=SCRIPT_BYTES)
+        digest = hashlib.sha256(str(self.path).encode()).hexdigest()[:12]
+        module_spec = importlib.util.spec_from_file_location(f"trt_tui_user_{self.path.stem}_{digest}", self.path)
+        module = importlib.util.module_from_spec(module_spec)
+        sys.modules[module_spec.name] = module
+        for imported in _imported.pop(self.path.parent, ()):
+            sys.modules.pop(imported, None)
+        with self._guard(f"{self.path.name} cannot be loaded"):
+            module_spec.loader.exec_module(module)
+        function = getattr(module, name, None)
+        if not callable(function):
+            functions = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
+            raise InputError(
+                f"{self.path.name} has no function {name}",
+                f"It has: {', '.join(functions)}." if functions else "It defines no function.",
+                f"Name the function as {self.path.name}:FUNCTION.",
+            )
+        self._function: Callable[..., Any] = function
+
+    def __str__(self) -> str:
+        return f"{self.path.name}:{self.name}"
+
+    def __call__(self, *args: Any) -> Any:
+        """Calls the function.
+
+        Raises:
+            InputError: it raised; names the exception and the line of the file.
+        """
+        with self._guard(f"{self} failed"):
+            return self._function(*args)
+
+    def iterate(self, *args: Any) -> Iterator[Any]:
+        """Calls the function and yields the items of what it returns, each guarded as the call itself.
+
+        A mapping counts as one item.
+
+        Raises:
+            InputError: it raised, or what it returned is not iterable.
+        """
+        result = self(*args)
+        if isinstance(result, Mapping):
+            result = (result,)
+        with self._guard(f"{self} failed"):
+            try:
+                iterator = iter(result)
+            except TypeError:
+                raise InputError(
+                    f"{self} returned {type(result).__name__}",
+                    "It must return or yield dictionaries of arrays.",
+                    "Yield one dictionary {input name: array} per feed.",
+                ) from None
+        end = object()
+        while True:
+            with self._guard(f"{self} failed"):
+                item = next(iterator, end)
+            if item is end:
+                return
+            yield item
+
+    @contextlib.contextmanager
+    def _guard(self, title: str) -> Iterator[None]:
+        folder, before = str(self.path.parent), set(sys.modules)
+        sys.path.insert(0, folder)
+        try:
+            with contextlib.redirect_stdout(sys.stderr):
+                yield
+        except TrtTuiError:
+            raise
+        except (KeyboardInterrupt, GeneratorExit):
+            raise
+        except BaseException as error:  # a script may end the program, or raise exceptions of its own
+            raise InputError(title, self._describe(error), f"Correct {self.path}.") from error
+        finally:
+            if folder in sys.path:
+                sys.path.remove(folder)
+            _imported.setdefault(self.path.parent, set()).update(
+                name for name in set(sys.modules) - before if _is_own(name, self.path.parent))
+
+    def _describe(self, error: BaseException) -> str:
+        """The exception with the deepest line of the user's file that it went through."""
+        if isinstance(error, SyntaxError) and error.filename and Path(error.filename) == self.path:
+            line = error.lineno
+        else:
+            lines = [
+                frame.lineno
+                for frame in traceback.extract_tb(error.__traceback__)
+                if Path(frame.filename) == self.path
+            ]
+            line = lines[-1] if lines else None
+        where = f" (line {line} of {self.path.name})" if line else ""
+        message = error.msg if isinstance(error, SyntaxError) else text_of(error)
+        return f"{type(error).__name__}: {message}{where}" if message else f"{type(error).__name__}{where}"

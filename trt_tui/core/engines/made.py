@@ -1,0 +1,288 @@
+"""What TensorRT made of a network: its engine layers, as its inspector tells them, and the ONNX nodes they stand for.
+
+The inspector's JSON differs by release: tensors have a ``Format/Datatype`` up to TensorRT 10, a ``Datatype`` and a
+``Format`` from 11 on. ``Metadata`` names the ONNX nodes ("[ONNX Layer: conv1]", one after the other with a control
+character between); where it is empty the engine layer's own name tells which nodes were fused into it ("conv1 + relu1",
+"PWN(mul1)", "{ForeignNode[first...last]}").
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from trt_tui.core.network.layers import Outline
+from trt_tui.core.network.network import Network
+from trt_tui.core.precision import Precision
+from trt_tui.errors import InputError
+
+COMPUTE, REFORMAT, QDQ, IDLE = "compute", "reformat", "qdq", "idle"
+"""Kinds of engine layers: those that compute, that change a layout or type, that are Q/DQ on its own, and idle ones."""
+
+_METADATA = re.compile(r"\[ONNX Layer: (.*?)\](?=[\x1e\x1f]|$|\s*\[|;)")
+REGION = re.compile(r"\{ForeignNode\[(.*?)\]\}")
+_SEPARATORS = re.compile(r" \+ | \|\| |, ")
+_COPIES = re.compile(r"(_clone_\d+|_myl\d+_\d+|_copy_output|_copy_input|:\d+)+$")
+ADDED = re.compile(r"__(?:(?:fp16|bf16|fp32)__)?(?:q|dq|fp16|bf16|fp32|clamped|output)(?:_\d+)?$")
+_QUANTIZING = re.compile(r"__d?q(?:_\d+)?$")
+_LIGHT = ("scale", "pointwise", "pointwisev2", "cast", "kgen")
+"""Types of engine layers that Q, DQ and Casts become where they are on their own."""
+
+_GENERATED = "kgen"
+"""Type of the kernels that TensorRT writes for elementwise work; one behind a product adds its bias, and names it."""
+
+_TYPES = ((re.compile(r"(?<!u)int8\b", re.I), Precision.INT8), (re.compile(r"bf16|bfloat", re.I), Precision.BF16),
+          (re.compile(r"half|fp16|float16", re.I), Precision.FP16),
+          (re.compile(r"fp32|float(?!8|4)", re.I), Precision.FP32))
+
+
+@dataclass(frozen=True)
+class EngineLayer:
+    """One layer of an engine.
+
+    Attributes:
+        name: As TensorRT names it; its profiler reports times under this name.
+        type: TensorRT's word for it, like "CaskConvolution".
+        kind: One of the kinds of this module.
+        precision: What it computes in, by the types of its inputs and weights; None where those do not tell.
+        nodes: Names of the network's layers it stands for, as far as TensorRT tells.
+        region: A fused region of many nodes, inside which TensorRT tells no more.
+        tactic: The kernel's name, "" where it is not told.
+        ms: Measured time of one run in milliseconds, with the profiler attached; None where it was not measured.
+    """
+
+    name: str
+    type: str
+    kind: str
+    precision: Precision | None
+    nodes: tuple[str, ...] = ()
+    region: bool = False
+    tactic: str = ""
+    ms: float | None = None
+
+
+@dataclass(frozen=True)
+class Made:
+    """What an engine made of one group.
+
+    Attributes:
+        precision: What it computes in; None where the engine layers differ or do not tell.
+        region: It lies inside a fused region.
+        layers: Names of its engine layers.
+        ms: Their time in milliseconds, where they hold no other group that computes as much; None otherwise.
+        reformats: Reformat layers in front of or behind its engine layers.
+    """
+
+    precision: Precision | None
+    region: bool
+    layers: tuple[str, ...]
+    ms: float | None = None
+    reformats: int = 0
+
+
+@dataclass(frozen=True)
+class EngineReport:
+    """The layers of one engine and what follows from them."""
+
+    layers: tuple[EngineLayer, ...]
+
+    def count(self, kind: str) -> int:
+        return sum(layer.kind == kind for layer in self.layers)
+
+    def shares(self) -> dict[str, tuple[int, float | None]]:
+        """By precision, lowest first ("?" where unknown): how many layers compute in it, and their share of the time.
+
+        Reformat layers and Q/DQ on its own count in the time, under their own names.
+        """
+        total = sum(layer.ms for layer in self.layers if layer.ms is not None)
+        counts: dict[str, list] = {}
+        for layer in self.layers:
+            if layer.kind == IDLE:
+                continue
+            word = layer.kind if layer.kind != COMPUTE else layer.precision.label if layer.precision else "?"
+            entry = counts.setdefault(word, [0, 0.0])
+            entry[0] += 1
+            entry[1] += layer.ms or 0.0
+        order = ["INT8", "FP16", "BF16", "FP32", "?", REFORMAT, QDQ]
+        return {word: (counts[word][0], counts[word][1] / total if total > 0 else None)
+                for word in sorted(counts, key=order.index)}
+
+    def timed(self, times: Mapping[str, float]) -> EngineReport:
+        """The report with the profiler's times, by engine layer name, in milliseconds."""
+        return EngineReport(tuple(replace(layer, ms=times.get(layer.name)) for layer in self.layers))
+
+    def made(self, network: Network | Outline) -> dict[str, Made]:
+        """What became of each group, by group name; a group that no engine layer names is absent."""
+        by_node: dict[str, list[EngineLayer]] = {}
+        owners = {node: group.name for group in network.groups for node in group.anchors}
+        for layer in self.layers:
+            if layer.kind == COMPUTE:
+                for node in layer.nodes:
+                    by_node.setdefault(node, []).append(layer)
+        found = {}
+        for group in network.groups:
+            layers = _unique(layer for name in group.layers if name in group.anchors
+                             for layer in by_node.get(name, ()))
+            if not layers:
+                layers = _unique(layer for name in group.layers for layer in by_node.get(name, ()))
+            if not layers:
+                continue
+            region = any(layer.region for layer in layers)
+            products = [layer for layer in layers if layer.type != _GENERATED] or layers
+            precisions = {layer.precision for layer in products}
+            times = [layer.ms for layer in layers]
+            alone = all(owners.get(node, group.name) == group.name for layer in layers for node in layer.nodes)
+            names = {layer.name for layer in layers}
+            reformats = sum(layer.kind == REFORMAT and any(_beside(layer.name, name) for name in names)
+                            for layer in self.layers)
+            found[group.name] = Made(
+                precisions.pop() if len(precisions) == 1 else None, region, tuple(layer.name for layer in layers),
+                sum(times) if alone and None not in times else None, reformats)
+        return found
+
+
+def _unique(layers: Iterable[EngineLayer]) -> list[EngineLayer]:
+    return list({id(layer): layer for layer in layers}.values())
+
+
+def _beside(reformat: str, name: str) -> bool:
+    return reformat.endswith((f" to {name}", f" from {name}"))
+
+
+def read_inspector(text: str, network: Network | Outline) -> EngineReport:
+    """Reads the JSON of TensorRT's engine inspector (or trtexec's ``--exportLayerInfo``).
+
+    Raises:
+        InputError: it is no such JSON, or the engine was built without detailed profiling verbosity.
+    """
+    names = Names(network)
+    try:
+        layers = json.loads(text, strict=False)["Layers"]  # 8.6 leaves the separators of its metadata unescaped
+        if layers and not any(isinstance(layer, dict) for layer in layers):
+            raise InputError("the engine tells the names of its layers only", "it was built without detailed verbosity",
+                             "Build it with trt-tui, or with trtexec --profilingVerbosity=detailed.")
+        read = [_layer(entry, names) for entry in layers]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise InputError("this is no layer information of an engine", f"{type(error).__name__}: {error}",
+                         "It comes from the engine inspector, or trtexec --exportLayerInfo.") from None
+    named = {node for layer in read if not layer.region for node in layer.nodes}
+    return EngineReport(tuple(
+        replace(layer, nodes=names.region(layer.name, named) or layer.nodes) if layer.region else layer
+        for layer in read))
+
+
+def _layer(entry: Mapping[str, Any], names: Names) -> EngineLayer:
+    name, kind = entry.get("Name", ""), entry.get("LayerType", "")
+    inputs = [_type(tensor) for tensor in entry.get("Inputs", ())]
+    outputs = [_type(tensor) for tensor in entry.get("Outputs", ())]
+    weights = _word(str((entry.get("Weights") or {}).get("Type", "")))
+    region = "ForeignNode" in name and not name.startswith("Reformatting")
+    nodes, quantizes, converts = names.read(name, str(entry.get("Metadata", "")))
+    word = kind.lower()
+    copy = name.startswith("Reformatting CopyNode")
+    added = not nodes and word in _LIGHT
+    if word == "noop":
+        which = IDLE
+    elif word in ("quantize", "dequantize") or entry.get("Origin") == "QDQ" or added and quantizes:
+        which = QDQ
+    elif word == "reformat" or copy or added and converts:
+        which = REFORMAT
+    elif word == "constant" or not any((*inputs, *outputs, _untold(entry))):
+        which = IDLE
+    else:
+        which = COMPUTE
+    if copy:
+        nodes = ()  # its name is that of the layer beside it
+    return EngineLayer(name, kind, which, _precision(inputs, outputs, weights, region), nodes, region,
+                       str(entry.get("TacticName", "") or ""))
+
+
+def _precision(inputs: list, outputs: list, weights: Precision | None, region: bool) -> Precision | None:
+    """By the weights if they are stored, else by the first float input, else by the outputs; a region does not tell."""
+    if region:
+        return None
+    if Precision.INT8 in (weights, *inputs[:1]):
+        return Precision.INT8
+    known = [one for one in (*inputs, *outputs) if one is not None]
+    return known[0] if known else weights
+
+
+def _type(tensor: Mapping[str, Any]) -> Precision | None:
+    return _word(_words(tensor))
+
+
+def _words(tensor: Mapping[str, Any]) -> str:
+    return str(tensor.get("Datatype") or tensor.get("Format/Datatype") or "")
+
+
+def _untold(entry: Mapping[str, Any]) -> bool:
+    """Whether types are left open ("N/A due to dynamic shapes"), as without an execution context that has shapes."""
+    return any(_words(tensor).startswith("N/A") for tensor in (*entry.get("Inputs", ()), *entry.get("Outputs", ())))
+
+
+def _word(text: str) -> Precision | None:
+    return next((precision for pattern, precision in _TYPES if pattern.search(text)), None)
+
+
+class Names:
+    """Finds a network's layers in the names and metadata of engine layers."""
+
+    def __init__(self, network: Network | Outline) -> None:
+        self.index = {layer.name: position for position, layer in enumerate(network.layers)}
+        self.order = [layer.name for layer in network.layers]
+        self.first_use: dict[str, int] = {}
+        self.producer: dict[str, int] = {}
+        for position, layer in enumerate(network.layers):
+            for tensor in layer.inputs:
+                self.first_use.setdefault(tensor, position)
+            for tensor in layer.outputs:
+                self.producer[tensor] = position
+
+    def read(self, name: str, metadata: str) -> tuple[tuple[str, ...], bool, bool]:
+        """The layers named, whether a Q or DQ of the lowering is named, and whether any node of the lowering is."""
+        tokens = _METADATA.findall(metadata) or [
+            token for part in _SEPARATORS.split(REGION.sub("", name)) for token in self._unwrapped(part)]
+        known = [self._known(token) for token in tokens]
+        others = [token for token, layer in zip(tokens, known, strict=True) if layer is None]
+        return (tuple(dict.fromkeys(layer for layer in known if layer is not None)),
+                any(_QUANTIZING.search(token) for token in others), any(ADDED.search(token) for token in others))
+
+    def region(self, name: str, named: set[str]) -> tuple[str, ...]:
+        """The layers from the first to the last one of a region's name that no other engine layer names.
+
+        An end that is no layer (a constant that TensorRT made, say) leaves that side open.
+        """
+        match = REGION.search(name)
+        if match is None:
+            return ()
+        first, _, last = match[1].partition("...")
+        start, end = self.place(first), self.place(last or first)
+        start, end = 0 if start is None else start, len(self.order) - 1 if end is None else end
+        return tuple(layer for layer in self.order[min(start, end):max(start, end) + 1] if layer not in named)
+
+    def place(self, name: str) -> int | None:
+        known = self._known(name)
+        if known is not None:
+            return self.index[known]
+        tensor = name
+        while (shorter := ADDED.sub("", tensor)) != tensor:
+            tensor = shorter
+        return self.producer.get(tensor, self.first_use.get(tensor))
+
+    def _known(self, token: str) -> str | None:
+        for candidate in (token, _COPIES.sub("", token)):
+            if candidate in self.index:
+                return candidate
+        return None
+
+    @staticmethod
+    def _unwrapped(part: str) -> Iterable[str]:
+        part = part.strip()
+        yield part
+        bare = re.sub(r"^(?:PWN\(|\()+", "", part)
+        if bare != part:
+            yield bare
+        yield bare.rstrip(")")

@@ -1,0 +1,208 @@
+"""The rungs of a build: what is tried, one thing after the other, where no engine can be built as asked.
+
+A release that is told precisions beside the graph (8.6, and 10 with ``--weak``) goes from obeying all of them, to the
+layers that the builder's message names let go or raised one step, to all of them preferred, to none of them told. A
+strongly typed release has its precisions in the graph: there the layers that the message names can be raised, and
+nothing else. What is built on a lower rung is another engine than the one asked for; `Rung` says by what.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+from trt_tui.core.engines.made import ADDED, REGION, Names
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.layers import Group
+from trt_tui.core.network.network import Network
+from trt_tui.core.precision import Precision
+
+ASKED, NAMED, PREFER, FREE = "asked", "named", "prefer", "free"
+"""The rungs, the highest first."""
+
+TITLES = {ASKED: "as asked", NAMED: "named layers changed", PREFER: "precisions preferred, not obeyed",
+          FREE: "no precision told"}
+"""What a report calls them."""
+
+NAMED_TRIES = 6
+"""How often layers are changed because a message named them, before the next rung: each try is a build."""
+
+ONE_BY_ONE = 3
+"""After so many of these tries all groups of the same operators as the named ones are changed with them: what has no
+implementation in one place mostly has none in its like, and a message names one at a time."""
+
+REASON = "builder"
+"""Who set what a rung raises, as `trt_tui.core.precision.Choice` has it."""
+
+_SHOWN = 4
+
+
+@dataclass(frozen=True)
+class Rung:
+    """One try at building a config.
+
+    Attributes:
+        name: One of this module's rungs.
+        raised: Groups that were given a higher precision than asked, with that one.
+        let_go: Groups that were told no precision.
+        failed: Why no engine came of it, "" where one did.
+    """
+
+    name: str = ASKED
+    raised: Mapping[str, Precision] = field(default_factory=dict)
+    let_go: tuple[str, ...] = ()
+    failed: str = ""
+
+    @property
+    def said(self) -> str:
+        """What was told otherwise than asked, in words."""
+        if self.name != NAMED:
+            return TITLES[self.name]
+        by_precision: dict[Precision, list[str]] = {}
+        for group, precision in self.raised.items():
+            by_precision.setdefault(precision, []).append(group)
+        parts = [f"{listed(groups)} raised to {precision.label}" for precision, groups in by_precision.items()]
+        return "; ".join([*parts, *([f"{listed(self.let_go)} let go"] if self.let_go else [])])
+
+    def config(self, network: Network, asked: PrecisionConfig) -> PrecisionConfig:
+        """The config that is lowered for this try."""
+        for name, precision in self.raised.items():
+            asked = asked.with_groups([network.group(name)], precision, REASON)
+        return asked
+
+
+def one_line(text: str) -> str:
+    """A library's message of several lines as one."""
+    return "; ".join(line.strip() for line in text.splitlines() if line.strip())
+
+
+def listed(names: Sequence[str]) -> str:
+    """The first of some names, and how many more there are."""
+    more = len(names) - _SHOWN
+    return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def rung_lines(rungs: Sequence[Rung], otherwise: Mapping[str, Precision]) -> list[str]:
+    """What was tried, one line each, and what was made of it.
+
+    Args:
+        otherwise: Groups that run in another precision than asked, with that one.
+    """
+    lines = [f"{rung.said}: {f'failed: {rung.failed}' if rung.failed else 'built'}" for rung in rungs]
+    if rungs and not rungs[-1].failed and rungs[-1].name != ASKED:
+        lines.append(f"made otherwise than asked: {made_words(otherwise)}")
+    return lines
+
+
+def made_words(otherwise: Mapping[str, Precision]) -> str:
+    """The groups that an engine runs in another precision than asked, by that one."""
+    by_precision: dict[Precision, list[str]] = {}
+    for group, precision in otherwise.items():
+        by_precision.setdefault(precision, []).append(group)
+    return "; ".join(f"{listed(groups)} in {precision.label}" for precision, groups in by_precision.items()) or (
+        "nothing that TensorRT tells of")
+
+
+class Ladder:
+    """Goes down the rungs of one config.
+
+    Args:
+        told: Whether precisions are told beside the graph, and so can be let go.
+        loosens: Whether any is told as asked, so that preferring them or telling none is something else.
+    """
+
+    def __init__(self, network: Network, config: PrecisionConfig, told: bool, loosens: bool) -> None:
+        self.network, self.asked, self.told, self.loosens = network, config, told, loosens
+        self._named = 0
+
+    def below(self, rung: Rung, message: str) -> Rung | None:
+        """What to try after a rung whose build ended with a message; None where nothing is left."""
+        if rung.name in (ASKED, NAMED):
+            changed = self._changed(rung, message) if self._named < NAMED_TRIES else None
+            if changed is not None:
+                self._named += 1
+                return changed
+            return Rung(PREFER) if self.loosens else None
+        return Rung(FREE) if rung.name == PREFER else None
+
+    def _changed(self, rung: Rung, message: str) -> Rung | None:
+        """The rung with the layers that a message names changed; None where it names none that can be.
+
+        Of a fused region what was told is let go first, and INT8, which Q/DQ in the graph make, raised and let go only
+        when that was not enough. A layer named on its own is raised where it is INT8.
+        """
+        config = rung.config(self.network, self.asked)
+        alone, within = named_groups(message, self.network)
+        if self._named >= ONE_BY_ONE:
+            alone = self._alike(alone, config)
+        if not self.told:
+            return self._raised(rung, config, [*alone, *within])
+        loose = [group.name for group in (*alone, *within)
+                 if config.precision_of(group) is not Precision.INT8 and group.name not in rung.let_go]
+        lower = [group for group in alone if config.precision_of(group) is Precision.INT8]
+        if not loose and not lower:
+            lower = [group for group in within if config.precision_of(group) is Precision.INT8]
+            loose = [group.name for group in lower]
+        changed = replace(rung, name=NAMED, let_go=(*rung.let_go, *loose)) if loose else None
+        return self._raised(changed or rung, config, lower) or changed
+
+    def _alike(self, groups: Sequence[Group], config: PrecisionConfig) -> list[Group]:
+        """The groups, and those of the same operators in the same precision."""
+        def make(group: Group) -> tuple:
+            return config.precision_of(group), *(self.network.layer(name).op_type for name in group.layers)
+
+        makes = set(map(make, groups))
+        return [group for group in self.network.groups if make(group) in makes]
+
+    def _raised(self, rung: Rung, config: PrecisionConfig, groups: Sequence[Group]) -> Rung | None:
+        higher = {group.name: above for group in groups if (above := one_step_up(group, config)) is not None}
+        return replace(rung, name=NAMED, raised={**rung.raised, **higher}) if higher else None
+
+
+def one_step_up(group: Group, config: PrecisionConfig) -> Precision | None:
+    """INT8 to what surrounds it, any other to FP32; None where there is nothing above."""
+    now = config.precision_of(group)
+    if now is Precision.INT8 and config.other in group.allowed and config.other is not Precision.INT8:
+        return config.other
+    return Precision.FP32 if now is not Precision.FP32 and Precision.FP32 in group.allowed else None
+
+
+def named_groups(message: str, network: Network) -> tuple[list[Group], list[Group]]:
+    """The groups that a builder's message names: those named on their own, and those of the fused regions it names.
+
+    A tensor that stands in the name of a Q, DQ or Cast of ours counts where no layer is named.
+    """
+    names = Names(network)
+    text = "\n".join(_object(REGION.sub("", line)) for line in message.splitlines())
+    alone = _named(ADDED_TOKEN.sub("", text), network) or [
+        names.order[place] for token in ADDED_TOKEN.findall(text) if (place := names.place(token)) is not None]
+    within: list[str] = []
+    for match in REGION.finditer(message):
+        first, _, last = match[1].partition("...")
+        ends = [place for end in (first, last or first) if (place := names.place(end.partition(" + ")[0])) is not None]
+        within += names.order[min(ends):max(ends) + 1] if ends else []
+    first, others = ({group.name: group for layer in layers if (group := network.group_of(layer)) is not None}
+                     for layers in (alone, within))
+    return list(first.values()), [group for name, group in others.items() if name not in first]
+
+
+ADDED_TOKEN = re.compile(r"[^\s,()\[\]{}]+" + ADDED.pattern.removesuffix("$") + r"(?=[\s.,)\]}]|$)")
+"""A node that a lowering added, where it stands in a text."""
+
+
+def _object(line: str) -> str:
+    """The part of a message that names what it is about, where it says so: words before that may be layers' names."""
+    return line.rpartition(" for node ")[2] if " for node " in line else line.rpartition(" for ")[2]
+
+
+def _named(text: str, network: Network) -> list[str]:
+    """The layers that a text names, in its order; of several that begin at one place the one with the longest name."""
+    found: dict[int, str] = {}
+    for layer in network.layers:
+        if layer.name not in text:
+            continue
+        for match in re.finditer(rf"(?<![\w/]){re.escape(layer.name)}(?![^\W_]|/)", text):
+            if len(layer.name) > len(found.get(match.start(), "")):
+                found[match.start()] = layer.name
+    return list(dict.fromkeys(found[place] for place in sorted(found)))

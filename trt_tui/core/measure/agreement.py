@@ -1,0 +1,116 @@
+"""Whether an engine does what the simulation said, and what to look at where it does not."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from trt_tui.core.engines.made import QDQ, Made
+from trt_tui.core.engines.rungs import ASKED, Rung
+from trt_tui.core.lowering.rules import EXACT
+from trt_tui.core.measure.comparison import EngineResult, Verdict
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.layers import Group, Outline
+from trt_tui.core.network.network import Network
+from trt_tui.core.precision import Precision
+
+GAP_DB = 3.0
+"""An engine whose output error is this much worse than the simulated one does something that is not simulated."""
+
+CHECK_DB = 60.0
+"""FP32 on two backends agrees to 90 dB and more; below this the engine computes something else."""
+
+CHECK_SHARE = 0.01
+"""Of an integer output this share may differ between two backends in FP32: rounding decides near ties."""
+
+_SHOWN = 3
+
+
+def gap_db(simulated: Verdict | None, engine: Verdict | None) -> float | None:
+    """How many dB the engine's output error is worse than the simulated one, at the output where it is most so.
+
+    None where either is missing, exact or not finite at all outputs.
+    """
+    if simulated is None or engine is None:
+        return None
+    gaps = []
+    for name, one in engine.outputs.items():
+        other = simulated.outputs.get(name)
+        if other is not None and one.errors.sqnr_db is not None and other.errors.sqnr_db is not None:
+            gaps.append(other.errors.sqnr_db - one.errors.sqnr_db)
+    return max(gaps) if gaps else None
+
+
+def fp32_fault(check: EngineResult | None) -> str:
+    """What is wrong with the FP32 engine, in words; "" where it computes what ONNX Runtime does, or is not known."""
+    if check is None or check.verdict is None or not check.verdict.outputs:
+        return ""
+    if check.verdict.bad:
+        return f"the FP32 engine yields {check.verdict.bad} NaN or Inf"
+    name, worst = check.verdict.worst
+    if worst.errors.sqnr_db is not None and worst.errors.sqnr_db < CHECK_DB:
+        return f"the FP32 engine differs from ONNX Runtime's FP32 by {worst.errors.sqnr_db:.1f} dB at {name}"
+    if worst.errors.mismatch is not None and worst.errors.mismatch > CHECK_SHARE:
+        return f"{100 * worst.errors.mismatch:.3g} % of {name} differ between the FP32 engine and ONNX Runtime's FP32"
+    return ""
+
+
+def differs(group: Group, config: PrecisionConfig, made: Mapping[str, Made]) -> bool:
+    """Whether the engine computes a group in another precision than it was asked to.
+
+    A MaxPool and its like yield the same whether they work on codes or on what codes stand for, and do not count.
+    """
+    found = made.get(group.name)
+    if group.operator in EXACT:
+        return False
+    return found is not None and found.precision is not None and found.precision is not config.precision_of(group)
+
+
+def made_otherwise(network: Network, config: PrecisionConfig, rung: Rung, made: Mapping[str, Made]
+                   ) -> dict[str, Precision]:
+    """The groups that an engine which was not built as asked runs in another precision, with that one.
+
+    Args:
+        config: What was asked for.
+        made: What the engine tells; where it tells nothing a group counts as what the rung asked of it.
+    """
+    if rung.name == ASKED:
+        return {}
+    built = rung.config(network, config)
+    found = {}
+    for group in network.groups:
+        precision = built.precision_of(group)
+        if differs(group, built, made) and made[group.name].precision in group.allowed:
+            precision = made[group.name].precision
+        if precision is not config.precision_of(group):
+            found[group.name] = precision
+    return found
+
+
+def what_to_check(network: Network | Outline, config: PrecisionConfig, simulated: Verdict | None, result: EngineResult,
+                  check: EngineResult | None = None) -> list[str]:
+    """What to look at where an engine is worse than simulated by more than `GAP_DB`; empty where it is not."""
+    simulated = result.beside(simulated)
+    gap = gap_db(simulated, result.verdict)
+    broken = result.verdict is not None and result.verdict.bad > 0 and simulated is not None and not simulated.bad
+    if not broken and (gap is None or gap <= GAP_DB):
+        return []
+    lines = []
+    if fault := fp32_fault(check):
+        lines.append(f"{fault}: this is no matter of precision")
+    elif check is None:
+        lines.append("the FP32 engine: build the all-FP32 config and see whether that agrees")
+    others = [group.name for group in network.groups if differs(group, config, result.made)]
+    if others:
+        more = f" and {len(others) - _SHOWN} more" if len(others) > _SHOWN else ""
+        lines.append(f"layers that run in another precision than asked: {', '.join(others[:_SHOWN])}{more}")
+    regions = sum(made.region for made in result.made.values())
+    if regions:
+        lines.append(f"{regions} groups lie in fused regions, which may round elsewhere than the simulation")
+    if result.report is not None and result.report.count(QDQ):
+        lines.append(f"{result.report.count(QDQ)} Q/DQ layers stand on their own: a fusion did not happen")
+    if result.quick:
+        lines.append("this is a quick preview: build it in full")
+    if config.tf32:
+        lines.append("TF32 is on: FP32 layers keep 10 bits of mantissa")
+    lines.append("the ranges: data that the engine sees and calibration did not are clipped")
+    return lines

@@ -1,0 +1,219 @@
+"""The records of a comparison: what `compare --json` writes and the app shows.
+
+A value that was not measured is None here and absent in the file; it is never zero.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from trt_tui.core.engines.made import EngineReport, Made
+from trt_tui.core.engines.rungs import ASKED, Rung, one_line
+from trt_tui.core.precision import Precision
+from trt_tui.errors import TrtTuiError
+
+
+@dataclass(frozen=True)
+class Errors:
+    """Error of one tensor (or part of one) against the FP32 reference, pooled over samples.
+
+    Attributes:
+        sqnr_db: 10·log10(Σref² / Σ(test-ref)²) in dB; None where the error is exactly zero or a value is not finite.
+        cosine: Of the two tensors laid end to end over all samples; 1 for an exact copy.
+        mse: Mean squared error, in the tensor's own units squared.
+        max_abs: Largest absolute difference.
+        mean_abs: Mean absolute difference.
+        mismatch: Share of elements that differ, for integer tensors.
+        nan: Count of NaN in the test tensor.
+        inf: Count of infinities in the test tensor that the reference does not have.
+        exact: The difference is zero everywhere.
+    """
+
+    sqnr_db: float | None = None
+    cosine: float | None = None
+    mse: float | None = None
+    max_abs: float | None = None
+    mean_abs: float | None = None
+    mismatch: float | None = None
+    nan: int = 0
+    inf: int = 0
+    exact: bool = False
+
+    @property
+    def bad(self) -> int:
+        return self.nan + self.inf
+
+
+@dataclass(frozen=True)
+class OutputErrors:
+    """Error at one judged output and its worst sample (index among the judged samples, SQNR in dB or None)."""
+
+    errors: Errors
+    worst_index: int | None = None
+    worst_sqnr_db: float | None = None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """How a run does at the judged outputs.
+
+    Attributes:
+        outputs: By judged output name.
+        metric: The user's metric and its parts; the first entry is the headline. Empty without one.
+        agreement: Share of samples whose largest class is the reference's, for a classifier without labels.
+        samples: Samples measured so far; ``total`` are to be measured.
+        energy: The judged error that shares divide: the sum over the float outputs of Σ(test-ref)²/Σref², or over the
+            integer ones of the share that differs where no float is judged.
+    """
+
+    outputs: Mapping[str, OutputErrors]
+    metric: Mapping[str, float] = field(default_factory=dict)
+    agreement: float | None = None
+    samples: int = 0
+    total: int = 0
+    energy: float | None = None
+
+    @property
+    def worst(self) -> tuple[str, OutputErrors] | None:
+        """The float output with the lowest SQNR; one with NaN or Inf comes first."""
+        judged = [(name, one) for name, one in self.outputs.items() if one.errors.mismatch is None]
+        if not judged:
+            return next(iter(self.outputs.items()), None)
+
+        def badness(item: tuple[str, OutputErrors]) -> tuple[int, float]:
+            errors = item[1].errors
+            if errors.bad or errors.sqnr_db is None and not errors.exact:
+                return (0, 0.0)
+            return (1, float("inf") if errors.exact else errors.sqnr_db)
+
+        return min(judged, key=badness)
+
+    @property
+    def bad(self) -> int:
+        return sum(one.errors.bad for one in self.outputs.values())
+
+    @property
+    def headline(self) -> float | None:
+        """The metric's first value."""
+        return next(iter(self.metric.values()), None)
+
+
+@dataclass(frozen=True)
+class GroupErrors:
+    """What was measured at one group in one run.
+
+    Attributes:
+        accumulated: The whole network in the run's precisions.
+        isolated: The group in the run's precision, every input from the reference.
+        precision: What the group ran in.
+        ref_max: Largest absolute value of the reference tensor.
+        warning: Overflow or underflow in words, "" where there is none.
+        fp16_over: How many values of the reference tensor exceed FP16's largest; None where FP16 was not in question.
+        fp16_under: How many nonzero values lie below FP16's least magnitude; None where FP16 was not in question.
+    """
+
+    precision: Precision
+    accumulated: Errors | None = None
+    isolated: Errors | None = None
+    ref_max: float | None = None
+    warning: str = ""
+    fp16_over: int | None = None
+    fp16_under: int | None = None
+
+
+@dataclass(frozen=True)
+class Share:
+    """What one group owns of the judged error.
+
+    Attributes:
+        owns: (E(c) - E(c, group in FP32)) / E(c); may be slightly negative.
+        kept_db: Worst judged SQNR in dB with this group alone raised to FP32 (impact_kept), None if exact or bad.
+        impact_db: Worst judged SQNR in dB with this group alone as in the run, all others FP32; None if unmeasured.
+    """
+
+    owns: float
+    kept_db: float | None = None
+    impact_db: float | None = None
+
+
+@dataclass(frozen=True)
+class EngineResult:
+    """What a built network does, judged by its own outputs.
+
+    Attributes:
+        verdict: None where it was built and cannot run here.
+        latency_ms: Median, minimum and maximum of the timed runs, in milliseconds.
+        bytes: Size of the engine or of the typed network.
+        build_s: How long the build took, in seconds; 0 where the engine came from the cache.
+        note: What to know about these figures.
+        device: The GPU, "" for a CPU.
+        device_memory: Bytes that a run needs beside weights and tensors.
+        report: Its layers, where the backend tells them.
+        made: What became of each group, by group name.
+        origin: "cold", "timing cache" or "engine cache": what the build could start from.
+        quick: Built with the lowest effort, as a preview: neither its latency nor its size is that of production.
+        shapes: Verdicts at other shapes of the profile ("min", "max"), where they were asked for.
+        rungs: What was tried, the last one being that on which it was built; see `trt_tui.core.engines.rungs`.
+        otherwise: Where it was not built as asked: the groups that it runs in another precision than asked, with that
+            one, as far as the backend tells.
+        simulated: Where it was not built as asked: the simulation of what was made.
+        failed: Why it could not be built, "" where it was.
+    """
+
+    verdict: Verdict | None
+    backend: str
+    latency_ms: tuple[float, float, float] | None = None
+    bytes: int | None = None
+    build_s: float | None = None
+    note: str = ""
+    device: str = ""
+    device_memory: int | None = None
+    report: EngineReport | None = None
+    made: Mapping[str, Made] = field(default_factory=dict)
+    origin: str = ""
+    quick: bool = False
+    shapes: Mapping[str, Verdict] = field(default_factory=dict)
+    rungs: tuple[Rung, ...] = ()
+    otherwise: Mapping[str, Precision] = field(default_factory=dict)
+    simulated: Verdict | None = None
+    failed: str = ""
+
+    @property
+    def as_asked(self) -> bool:
+        """Whether it is an engine of the config that was asked for: what follows from its figures holds for that."""
+        return not self.failed and (not self.rungs or self.rungs[-1].name == ASKED)
+
+    def beside(self, asked: Verdict | None) -> Verdict | None:
+        """The simulation to hold its figures against: of what was made, which is what was asked unless it says so."""
+        return asked if self.as_asked else self.simulated
+
+
+_TITLES = {"tensorrt": "TensorRT", "tensorrt-rtx": "TensorRT-RTX", "onnxruntime": "ONNX Runtime"}
+
+
+def builder_title(name: str, version: str) -> str:
+    """What a backend that builds is called in reports: ``TensorRT 8.6.1``."""
+    return f"{_TITLES.get(name, name)} {version}"
+
+
+def unbuilt(builder: str, error: TrtTuiError) -> EngineResult:
+    """What stands in the place of an engine that could not be had: the reason.
+
+    Args:
+        builder: Its title.
+    """
+    rungs = getattr(error, "rungs", ())
+    cause = rungs[0].failed if rungs else error.cause
+    return EngineResult(None, builder, failed=": ".join(filter(None, (error.title, one_line(cause)))), rungs=rungs)
+
+
+@dataclass
+class RunRecord:
+    """Everything measured for one run ("fp16", "int8" or "config")."""
+
+    verdict: Verdict | None = None
+    groups: dict[str, GroupErrors] = field(default_factory=dict)
+    shares: dict[str, Share] = field(default_factory=dict)
+    engine: EngineResult | None = None
+    complete: bool = False

@@ -1,0 +1,40 @@
+"""Whether a config meets what was asked of it, and by how much."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from trt_tui.core.measure.comparison import Verdict
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """What the caller says of one config.
+
+    Attributes:
+        passed: Whether it meets every tolerance.
+        score: Higher is better; the signed margin to the tolerance where there is one (0 is just enough).
+        verdict: What it was judged by.
+        loss: What raising groups lowers, as nearly additive over groups as there is, lower is better; by default the
+            verdict's energy, else the negative score.
+        figure: What was measured, in words with its unit ("18.3 dB at logits").
+        scores: Of each tolerance, where there are several; the least is ``score``.
+    """
+
+    passed: bool
+    score: float
+    verdict: Verdict | None = None
+    loss: float | None = None
+    figure: str = ""
+    scores: tuple[float, ...] = ()
+
+    @property
+    def error(self) -> float:
+        """The loss as strategies use it; infinite where it is not a number."""
+        loss = self.loss
+        if loss is None and self.verdict is not None:
+            loss = self.verdict.energy
+        if loss is None:
+            loss = -self.score
+        return math.inf if math.isnan(loss) else loss

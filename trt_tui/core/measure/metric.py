@@ -1,0 +1,108 @@
+"""A user's metric: one Python function that turns outputs and labels into a figure of merit."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from trt_tui.core.data.userscript import UserFunction, split_spec
+from trt_tui.errors import InputError, text_of
+
+
+@dataclass(frozen=True)
+class MetricResult:
+    """What a metric returned.
+
+    Attributes:
+        value: The headline: the number returned, or the first of the mapping returned.
+        parts: Every number by name, the headline included; empty where the function returned one number.
+    """
+
+    value: float
+    parts: dict[str, float]
+
+
+class Metric:
+    """The user's function ``(outputs, labels) -> float | mapping of names to floats``."""
+
+    def __init__(self, function: UserFunction) -> None:
+        self._function = function
+
+    @property
+    def name(self) -> str:
+        """``FILE.py:FUNCTION``, without the folder."""
+        return str(self._function)
+
+    def __call__(self, outputs: Mapping[str, np.ndarray], labels: Mapping[str, np.ndarray]) -> MetricResult:
+        """Calls the user's function.
+
+        Args:
+            outputs: The network's outputs by name, first axis samples.
+            labels: The labels by name, rows for the same samples.
+
+        Raises:
+            InputError: it raised, or returned anything but a finite number or a mapping of names to finite numbers.
+        """
+        returned = self._function(dict(outputs), dict(labels))
+        if not isinstance(returned, Mapping):
+            return MetricResult(self._number(returned, ""), {})
+        try:
+            items = list(returned.items())
+        except Exception as error:
+            raise self._nonsense(f"a {type(returned).__name__} that cannot be read: {text_of(error)}") from error
+        if not items:
+            raise self._nonsense("an empty mapping")
+        parts = {}
+        for key, value in items:
+            if not isinstance(key, str):
+                raise self._nonsense(f"a mapping with the key {_describe(key)}")
+            parts[key] = self._number(value, f" for {key!r}")
+        return MetricResult(next(iter(parts.values())), parts)
+
+    def _number(self, value: object, where: str) -> float:
+        try:
+            array = np.asarray(value)
+        except Exception:  # what an object's __array__ raises is the object's own affair
+            raise self._nonsense(f"{_describe(value)}{where}") from None
+        if array.size != 1 or array.dtype.kind not in "biuf":
+            raise self._nonsense(f"{_describe(value)}{where}")
+        number = float(array.reshape(()))
+        if not math.isfinite(number):
+            raise self._nonsense(f"{number}{where}")
+        return number
+
+    def _nonsense(self, what: str) -> InputError:
+        return InputError(
+            f"Metric {self.name} returned {what}",
+            "A metric returns a finite number, or a mapping of names to finite numbers (the first is the headline).",
+            f"Correct {self._function.path}.",
+        )
+
+
+def _describe(value: object) -> str:
+    if isinstance(value, np.ndarray):
+        return f"an array of shape {value.shape} and type {value.dtype}"
+    try:
+        text = repr(value)
+    except Exception:
+        return type(value).__name__
+    return f"{type(value).__name__} {text}" if value is not None and len(text) <= 40 else type(value).__name__
+
+
+def load_metric(spec: str) -> Metric:
+    """Loads ``FILE.py:FUNCTION``.
+
+    Raises:
+        InputError: the text has another form, the file cannot be loaded, or it has no such function.
+    """
+    split = split_spec(spec)
+    if split is None or split[1] is None:
+        raise InputError(
+            f"Not a metric: {spec}",
+            "A metric is given as FILE.py:FUNCTION.",
+            "For example: --metric metric.py:accuracy",
+        )
+    return Metric(UserFunction(*split))

@@ -1,0 +1,135 @@
+"""Error metrics over pairs of tensors, pooled over samples in float64.
+
+SQNR is 10·log10(Σref² / Σ(test-ref)²) in dB. The cosine follows from the same sums, since
+Σref·test = (Σref² + Σtest² - Σ(test-ref)²) / 2, which loses nothing where the two are close.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from trt_tui.core.measure.comparison import Errors
+from trt_tui.core.precision import FP16_LEAST, FP16_MAX
+
+
+@dataclass
+class Sums:
+    """Sums over the elements of a pair of tensors; `add` and `merge` pool, `errors` reads them out."""
+
+    count: float = 0.0
+    diff2: float = 0.0
+    ref2: float = 0.0
+    test2: float = 0.0
+    diff1: float = 0.0
+    diff_max: float = 0.0
+    ref_max: float = 0.0
+    nan: float = 0.0
+    inf: float = 0.0
+    fp16_over: float = 0.0
+    fp16_under: float = 0.0
+
+    def add(self, reference: np.ndarray, test: np.ndarray, fp16: bool = False) -> None:
+        """Adds a pair of float arrays of one shape; with ``fp16``, counts what of the reference FP16 cannot hold."""
+        expected = np.asarray(reference, np.float64).ravel()
+        found = np.asarray(test, np.float64).ravel()
+        with np.errstate(invalid="ignore", over="ignore"):
+            difference = found - expected
+            diff2 = _squares(difference)
+            if not math.isfinite(diff2):
+                self.nan += float(np.count_nonzero(np.isnan(found) & ~np.isnan(expected)))
+                self.inf += float(np.count_nonzero(np.isinf(found) & ~np.isinf(expected)))
+                difference[found == expected] = 0.0
+                diff2 = _squares(difference)
+            self.diff2 += diff2
+            ref2, test2 = _squares(expected), _squares(found)
+            if not math.isfinite(ref2):  # infinities that both have, as a mask does, are neither signal nor noise
+                same = np.isinf(expected) & (found == expected)
+                ref2, test2 = _squares(np.where(same, 0.0, expected)), _squares(np.where(same, 0.0, found))
+            self.ref2 += ref2
+            self.test2 += test2
+        size = np.abs(difference, out=difference)
+        self.diff1 += float(size.sum())
+        if size.size:
+            self.diff_max = max(self.diff_max, float(size.max()))
+            self.ref_max = max(self.ref_max, -float(expected.min()), float(expected.max()))
+        self.count += difference.size
+        if fp16:
+            size = np.abs(expected)
+            self.fp16_over += float(np.count_nonzero(size > FP16_MAX))
+            self.fp16_under += float(np.count_nonzero((size < FP16_LEAST) & (size > 0)))
+
+    def merge(self, values: Mapping[str, float]) -> None:
+        """Adds sums taken elsewhere (inside a graph), by field name; maxima are combined, the rest is summed."""
+        for name, value in values.items():
+            value = float(value)
+            if name.endswith("_max"):
+                setattr(self, name, max(getattr(self, name), value))
+            else:
+                setattr(self, name, getattr(self, name) + value)
+
+    @property
+    def noise(self) -> float:
+        """Σ(test-ref)² / Σref²: 0 for an exact copy, infinite where the test is not finite."""
+        if not math.isfinite(self.diff2):
+            return math.inf
+        if self.diff2 == 0:
+            return 0.0
+        return self.diff2 / self.ref2 if self.ref2 > 0 else math.inf
+
+    def errors(self) -> Errors:
+        """The metrics; what is not finite is None, and counted under nan and inf."""
+        nan, inf = int(self.nan), int(self.inf)
+        if nan or inf or not (math.isfinite(self.diff2) and math.isfinite(self.ref2)):
+            return Errors(nan=nan, inf=inf)
+        exact = self.diff2 == 0
+        sqnr = None
+        if not exact and self.ref2 > 0:
+            sqnr = 10 * math.log10(self.ref2 / self.diff2)
+        cosine = 1.0 if exact else None
+        if not exact and self.ref2 > 0 and self.test2 > 0 and math.isfinite(self.test2):
+            dot = (self.ref2 + self.test2 - self.diff2) / 2
+            cosine = max(-1.0, min(1.0, dot / math.sqrt(self.ref2 * self.test2)))
+        return Errors(
+            sqnr_db=sqnr, cosine=cosine,
+            mse=self.diff2 / self.count if self.count else None,
+            max_abs=self.diff_max if self.count else None,
+            mean_abs=self.diff1 / self.count if self.count else None,
+            exact=exact)
+
+
+def _squares(flat: np.ndarray) -> float:
+    # einsum stays on one thread, where a BLAS dot product would wake threads that the next run competes with.
+    return float(np.einsum("i,i->", flat, flat))
+
+
+def errors(reference: np.ndarray, test: np.ndarray) -> Errors:
+    """Metrics of one pair of arrays of one shape: floats by their error, integers by the share that differs."""
+    if np.asarray(reference).dtype.kind in "iub":
+        differ = float(np.mean(reference != test)) if np.size(reference) else 0.0
+        return Errors(mismatch=differ, exact=differ == 0)
+    sums = Sums()
+    sums.add(reference, test)
+    return sums.errors()
+
+
+def sample_sqnr_db(reference: np.ndarray, test: np.ndarray) -> np.ndarray:
+    """SQNR in dB of each sample (first axis), float64.
+
+    inf for an exact copy, -inf where the test is not finite, NaN where the reference is zero throughout and the test
+    is not: no ratio says how bad that is.
+    """
+    flat_reference = np.asarray(reference, np.float64).reshape(len(reference), -1)
+    flat_test = np.asarray(test, np.float64).reshape(len(test), -1)
+    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
+        same = flat_reference == flat_test
+        noise = np.sum(np.where(same, 0.0, flat_test - flat_reference) ** 2, axis=1)
+        signal = np.sum(np.where(same & np.isinf(flat_reference), 0.0, flat_reference) ** 2, axis=1)
+        result = 10 * np.log10(signal / noise)
+    result[signal == 0] = np.nan
+    result[noise == 0] = np.inf
+    result[~np.isfinite(noise)] = -np.inf
+    return result

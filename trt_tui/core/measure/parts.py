@@ -1,0 +1,263 @@
+"""What a network's last tensor is put together from: the Concats before it, seen through what only shapes them.
+
+A detector joins boxes and scores of several strides, often before a Sigmoid, a Split or a Reshape. Each piece of such a
+Concat is a part of the last tensor: a range of indices along some of its axes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
+
+from trt_tui.core.network.groups import POINTWISE
+from trt_tui.core.network.opening import constant_tensor
+
+if TYPE_CHECKING:
+    from trt_tui.core.network.layers import Layer
+    from trt_tui.core.network.network import Network
+    from trt_tui.core.network.sizes import Shapes
+
+Ranges = Mapping[int, tuple[int, int]]
+"""Start and stop by axis; axes that are not in it are taken whole."""
+
+_RESHAPES = frozenset("Reshape Flatten Squeeze Unsqueeze".split())
+_CUTS = frozenset("Split Slice".split())
+_AS_IT_IS = frozenset("Identity Dropout Cast".split())
+_FLOATS = frozenset((ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16))
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """How an axis of a tensor lies on an axis of the last one: index · ratio + shift."""
+
+    last: int
+    ratio: Fraction = Fraction(1)
+    shift: Fraction = Fraction(0)
+
+    def range(self, start: int, stop: int) -> tuple[int, int] | None:
+        """Where a range lies; None where that is no whole number of indices."""
+        ends = [index * self.ratio + self.shift for index in (start, stop)]
+        if any(end.denominator != 1 for end in ends):
+            return None
+        return int(ends[0]), int(ends[1])
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A part of the last tensor, and what computes it.
+
+    Attributes:
+        source: The tensor that the search has come to; the part may be a range of it.
+        axes: For each axis of ``source`` how it lies on the last tensor; None where it does not.
+        origin: The tensor that is this part, as far back as there is one.
+        depth: Concats between it and the last tensor.
+    """
+
+    source: str
+    axes: tuple[_Axis | None, ...]
+    origin: str
+    ranges: Ranges = field(default_factory=dict)
+    depth: int = 0
+
+
+def parts_of(network: Network, shapes: Shapes, tensor: str, most: int) -> list[tuple[Ranges, str]]:
+    """The parts of a tensor, each with the tensor it comes from; one that is the whole where no Concat is met.
+
+    Args:
+        shapes: Those of the network's tensors.
+        most: A Concat that would make more parts than this is not taken apart.
+    """
+    rank = len(shapes.get(tensor) or ())
+    parts = [_Part(tensor, tuple(_Axis(axis) for axis in range(rank)), tensor)]
+    waiting = list(parts)
+    while waiting:
+        part = min(waiting, key=lambda one: (one.depth, parts.index(one)))
+        waiting.remove(part)
+        place = parts.index(part)
+        before = _walk(network, shapes, part, last=part.source == tensor)
+        parts[place] = before
+        pieces = _pieces(network, shapes, before)
+        if pieces is not None and len(parts) - 1 + len(pieces) <= most:
+            parts[place:place + 1] = pieces
+            waiting += pieces
+    return [(part.ranges, part.origin) for part in parts]
+
+
+def _walk(network: Network, shapes: Shapes, part: _Part, last: bool) -> _Part:
+    """Goes back through what computes each element from one; only while nothing else reads the tensor."""
+    while part.source in network.producer and (last or _read_once(network, part.source)):
+        layer = network.layer(network.producer[part.source])
+        before = _step(network, shapes, layer, part)
+        if before is None:
+            break
+        part, last = before, False
+    return part
+
+
+def _read_once(network: Network, tensor: str) -> bool:
+    users = [network.layer(name) for name in network.consumers.get(tensor, ())]
+    return len(users) == 1 or all(user.op_type in _CUTS or user.op_type == "Shape" for user in users)
+
+
+def _step(network: Network, shapes: Shapes, layer: Layer, part: _Part) -> _Part | None:
+    """The part as a part of what a layer reads; None where the layer is not followed."""
+    dynamic = [name for name in layer.inputs if name and name not in network.static]
+    if layer.domain != "" or len(dynamic) != 1 or dynamic[0] not in network.producer:
+        return None
+    source = dynamic[0]
+    before, after = shapes.get(source), shapes.get(part.source)
+    if before is None or after is None or network.value(source).dtype not in _FLOATS:
+        return None
+    exact = part.source == part.origin
+
+    def moved(axes: Sequence[_Axis | None]) -> _Part:
+        return replace(part, source=source, axes=tuple(axes), origin=source if exact else part.origin)
+
+    if layer.op_type in POINTWISE | _AS_IT_IS:
+        return moved(part.axes) if _same(before, after) else None
+    if layer.op_type == "Transpose":
+        attr = network.node(layer.name).attributes.get("perm")
+        order = tuple(attr.as_ints()) if attr is not None else tuple(range(len(after)))[::-1]
+        if sorted(order) != list(range(len(part.axes))):
+            return None
+        return moved([part.axes[order.index(axis)] for axis in range(len(order))])
+    if layer.op_type in _RESHAPES:
+        return moved(_reshaped(before, after, part.axes))
+    if layer.op_type in _CUTS and len(before) == len(after):
+        starts, ranges = _starts(network, shapes, layer, part.source, before), _known(part, before, after)
+        if starts is None or ranges is None:
+            return None
+        axes = [_later(axis, start) for axis, start in zip(part.axes, starts, strict=True)]
+        return _Part(source, tuple(axes), part.origin, ranges, part.depth)
+    return None
+
+
+def _same(before: tuple, after: tuple) -> bool:
+    """Whether an elementwise operator broadcasts nothing of its input."""
+    return len(before) == len(after) and all(
+        one == other or one != 1 and not (isinstance(one, int) and isinstance(other, int))
+        for one, other in zip(before, after, strict=True))
+
+
+def _later(axis: _Axis | None, start: int) -> _Axis | None:
+    """An axis of what was cut at ``start``."""
+    return axis if axis is None else replace(axis, shift=axis.shift - start * axis.ratio)
+
+
+def _known(part: _Part, before: tuple, after: tuple) -> Ranges | None:
+    """The part's ranges where its source was cut out of a larger tensor; None where they are not known."""
+    ranges = dict(part.ranges)
+    for axis, whole, size in zip(part.axes, before, after, strict=True):
+        if axis is None or axis.last in ranges or whole == size:
+            continue
+        covered = axis.range(0, size) if isinstance(size, int) else None
+        if covered is None:
+            return None
+        ranges[axis.last] = covered
+    return ranges
+
+
+def _starts(network: Network, shapes: Shapes, layer: Layer, output: str, before: tuple) -> list[int] | None:
+    """Where the output of a Split or Slice begins in its input, by axis; None where that is not known."""
+    starts = [0] * len(before)
+    if layer.op_type == "Split":
+        attr = network.node(layer.name).attributes.get("axis")
+        axis = (attr.as_int() if attr is not None else 0) % len(before)
+        sizes = [(shapes.get(name) or before)[axis] for name in layer.outputs[:layer.outputs.index(output)]]
+        if any(not isinstance(size, int) for size in sizes):
+            return None
+        starts[axis] = sum(sizes)
+        return starts
+    held = [_integers(network, shapes, name) if name else None for name in layer.inputs[1:]]
+    first, axes, steps = held[0], held[2] if len(held) > 2 else None, held[3] if len(held) > 3 else None
+    if first is None or len(layer.inputs) > 3 and layer.inputs[3] and axes is None:
+        return None
+    if len(layer.inputs) > 4 and layer.inputs[4] and (steps is None or any(step != 1 for step in steps)):
+        return None
+    for axis, start in zip(axes if axes is not None else range(len(first)), first, strict=False):
+        size = before[axis % len(before)]
+        if start and not isinstance(size, int):
+            return None
+        starts[axis % len(before)] = 0 if not start else min(max(start + size if start < 0 else start, 0), size)
+    return starts
+
+
+def _integers(network: Network, shapes: Shapes, tensor: str) -> list[int] | None:
+    stored = constant_tensor(network.value(tensor)) if network.has_tensor(tensor) else None
+    return shapes.integers(tensor) if stored is None else [int(number) for number in stored.numpy().reshape(-1)]
+
+
+def _reshaped(before: tuple, after: tuple, axes: Sequence[_Axis | None]) -> list[_Axis | None]:
+    """How the axes before a reshape lie on the last tensor.
+
+    Sizes are matched from the left in blocks of equal product; of each block the outermost axes lie on each other.
+    """
+    result: list[_Axis | None] = [None] * len(before)
+    i = j = 0
+    while i < len(before) and j < len(after):
+        one, other = before[i], after[j]
+        if one == other or i == j == 0 and not isinstance(one, int) and not isinstance(other, int):
+            result[i] = axes[j]
+            i, j = i + 1, j + 1
+            continue
+        block = _block(before[i:], after[j:])
+        if block is None:
+            break
+        outer = next((k for k in range(i, i + block[0]) if before[k] != 1), i)
+        onto = next((k for k in range(j, j + block[1]) if after[k] != 1), j)
+        axis = axes[onto]
+        if axis is not None and before[outer]:
+            result[outer] = replace(axis, ratio=axis.ratio * Fraction(after[onto], before[outer]))
+        i, j = i + block[0], j + block[1]
+    return result
+
+
+def _block(before: tuple, after: tuple) -> tuple[int, int] | None:
+    """How many axes from the left hold the same number of elements, on either side; None where that is not known."""
+    count = [1, 1]
+    while all(isinstance(size, int) and size > 0 for size in (*before[:count[0]], *after[:count[1]])):
+        products = math.prod(before[:count[0]]), math.prod(after[:count[1]])
+        if products[0] == products[1]:
+            return count[0], count[1]
+        shorter = 0 if products[0] < products[1] else 1
+        if count[shorter] == len((before, after)[shorter]):
+            return None
+        count[shorter] += 1
+    return None
+
+
+def _pieces(network: Network, shapes: Shapes, part: _Part) -> list[_Part] | None:
+    """The parts that the inputs of a Concat are of what it computes; None where a part is not put together so.
+
+    It is not where the Concat joins along the batch, or a size is not static.
+    """
+    layer = network.layer(network.producer[part.source]) if part.source in network.producer else None
+    if layer is None or layer.op_type != "Concat" or layer.domain != "" or not part.axes:
+        return None
+    place = network.node(layer.name).attributes["axis"].as_int() % len(part.axes)
+    axis = part.axes[place]
+    if axis is None or axis.last == 0:
+        return None
+    pieces, start = [], 0
+    for name in layer.inputs:
+        shape = shapes.get(name)
+        if shape is None or len(shape) != len(part.axes) or not isinstance(shape[place], int):
+            return None
+        covered = axis.range(start, start + shape[place])
+        if covered is None or name not in network.producer or name in network.static:
+            return None
+        low, high = part.ranges.get(axis.last, covered)
+        clipped = max(low, covered[0]), min(high, covered[1])
+        if clipped[0] < clipped[1]:
+            own = [*part.axes]
+            own[place] = _later(axis, -start)
+            pieces.append(_Part(name, tuple(own), name, {**part.ranges, axis.last: clipped}, part.depth + 1))
+        start += shape[place]
+    if len(pieces) == 1:  # the only one that a cut behind the Concat left
+        return [replace(pieces[0], ranges=part.ranges)]
+    return pieces or None

@@ -1,0 +1,180 @@
+"""Comparisons as the JSON record of schema ``comparison-v1``: keys that were not measured are absent, never zero."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from trt_tui.core.engines.rungs import Rung
+from trt_tui.core.measure.comparison import EngineResult, Errors, OutputErrors, RunRecord, Verdict
+from trt_tui.core.network.layers import Outline
+from trt_tui.core.network.network import Network
+
+FORMAT = "trt-tui/comparison"
+VERSION = 1
+
+
+class _Data(Protocol):
+    whatif: int
+    source: str
+
+
+class _Backend(Protocol):
+    name: str
+    version: str
+    device: str
+
+
+def _number(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None
+
+
+def errors_record(errors: Errors) -> dict[str, Any]:
+    """One tensor's errors: an exact copy has ``sqnr_db`` null and cosine 1; what is not finite is null."""
+    if errors.mismatch is not None:
+        return {"mismatch": errors.mismatch}
+    record: dict[str, Any] = {"sqnr_db": _number(errors.sqnr_db), "cosine": _number(errors.cosine)}
+    for name in ("mse", "max_abs", "mean_abs"):
+        value = getattr(errors, name)
+        if value is not None:
+            record[name] = _number(value)
+    record["nan"], record["inf"] = errors.nan, errors.inf
+    return record
+
+
+def output_record(output: OutputErrors) -> dict[str, Any]:
+    record = errors_record(output.errors)
+    if output.worst_index is not None:
+        record["worst_sample"] = {"index": output.worst_index, "sqnr_db": _number(output.worst_sqnr_db)}
+    return record
+
+
+def verdict_record(verdict: Verdict) -> dict[str, Any]:
+    """A verdict's judged outputs, the metric, and how many samples they were taken on."""
+    record: dict[str, Any] = {"outputs": {name: output_record(one) for name, one in verdict.outputs.items()},
+                              "samples": verdict.samples}
+    if verdict.metric:
+        record["metric"] = verdict.headline
+        record["metric_parts"] = dict(verdict.metric)
+    if verdict.agreement is not None:
+        record["agreement"] = verdict.agreement
+    return record
+
+
+def engine_record(engine: EngineResult) -> dict[str, Any]:
+    record: dict[str, Any] = {"source": "engine", "backend": engine.backend}
+    if engine.device:
+        record["gpu"] = engine.device
+    if engine.verdict is not None:
+        record.update(verdict_record(engine.verdict))
+    if engine.latency_ms is not None:
+        record["latency_ms"] = dict(zip(("median", "min", "max"), engine.latency_ms, strict=True))
+    if engine.bytes is not None:
+        record["engine_bytes"] = engine.bytes
+    if engine.device_memory is not None:
+        record["device_memory_bytes"] = engine.device_memory
+    if engine.build_s is not None:
+        record["build_s"] = engine.build_s
+    if engine.origin:
+        record["built_from"] = engine.origin
+    if engine.rungs:
+        record["rungs"] = [rung_record(rung) for rung in engine.rungs]
+    if not engine.as_asked:
+        record["as_asked"] = False
+    if not engine.as_asked and not engine.failed:
+        record["made_otherwise"] = {name: precision.value for name, precision in engine.otherwise.items()}
+    if engine.simulated is not None:
+        record["made_simulated"] = verdict_record(engine.simulated)
+    if engine.failed:
+        record["failed"] = engine.failed
+    if engine.quick:
+        record["quick"] = True
+    if engine.report is not None:
+        record["computed_in"] = {
+            word: {"layers": count, **({"time": share} if share is not None else {})}
+            for word, (count, share) in engine.report.shares().items()}
+        record["engine_layers"] = {
+            name: {"precision": made.precision.value if made.precision is not None else None,
+                   **({"region": True} if made.region else {}), **({"ms": made.ms} if made.ms is not None else {})}
+            for name, made in engine.made.items()}
+    for name, verdict in engine.shapes.items():
+        record.setdefault("at_shapes", {})[name] = verdict_record(verdict)
+    if engine.note:
+        record["note"] = engine.note
+    return record
+
+
+def rung_record(rung: Rung) -> dict[str, Any]:
+    """One try at a build: what was told otherwise than asked, and why it failed."""
+    record: dict[str, Any] = {"rung": rung.name, "said": rung.said}
+    if rung.raised:
+        record["raised"] = {name: precision.value for name, precision in rung.raised.items()}
+    if rung.let_go:
+        record["let_go"] = list(rung.let_go)
+    if rung.failed:
+        record["failed"] = rung.failed
+    return record
+
+
+def run_record(network: Network | Outline, run: RunRecord) -> dict[str, Any]:
+    record: dict[str, Any] = {"source": "simulated"}
+    if run.verdict is not None:
+        record.update(verdict_record(run.verdict))
+    layers: dict[str, Any] = {}
+    for group in network.groups:
+        errors = run.groups.get(group.name)
+        if errors is None:
+            continue
+        entry: dict[str, Any] = {"precision": errors.precision.value, "group": group.name}
+        if errors.accumulated is not None:
+            entry["accumulated"] = errors_record(errors.accumulated)
+        if errors.isolated is not None:
+            entry["isolated"] = errors_record(errors.isolated)
+        if errors.fp16_over is not None:
+            entry["fp16_range"] = {"over": errors.fp16_over, "under": errors.fp16_under}
+        if errors.warning:
+            entry["warning"] = errors.warning
+        for name in group.layers:
+            # Errors are taken at the group's last computed tensor; the other members carry the precision alone.
+            at_tail = group.tail in network.layer(name).outputs
+            layers[name] = entry if at_tail else {"precision": errors.precision.value, "group": group.name}
+    if layers:
+        record["layers"] = layers
+    groups: dict[str, Any] = {}
+    for name, share in run.shares.items():
+        entry = {"owns": _number(share.owns)}
+        if share.kept_db is not None:
+            entry["impact_kept"] = {"sqnr_db": share.kept_db}
+        if share.impact_db is not None:
+            entry["impact"] = {"sqnr_db": share.impact_db}
+        groups[name] = entry
+    if groups:
+        record["groups"] = groups
+    return record
+
+
+def comparison_record(network: Network | Outline, sha256: str, data: _Data, backend: _Backend,
+                      runs: Mapping[str, RunRecord], reference_metric: float | None = None,
+                      check: EngineResult | None = None) -> dict[str, Any]:
+    """The record of schema ``comparison-v1``: simulated runs, and engines beside them as runs of their own.
+
+    Args:
+        check: The FP32 engine.
+    """
+    engines = {f"{name}-engine": engine_record(run.engine) for name, run in runs.items() if run.engine is not None}
+    if check is not None:
+        engines = {"fp32-engine": engine_record(check), **engines}
+    record: dict[str, Any] = {
+        "format": FORMAT, "version": VERSION,
+        "model": {"name": network.name, "structure_sha256": network.structure_sha256, "sha256": sha256,
+                  "nodes": len(network.layers)},
+        "data": data.source,
+        "samples": data.whatif,
+        "reference": {"backend": backend.name, "version": backend.version, "provider": backend.device.lower(),
+                      "precision": "fp32"},
+        "runs": {name: run_record(network, run) for name, run in runs.items() if run.verdict is not None} | engines,
+    }
+    if reference_metric is not None:
+        record["reference"]["metric"] = reference_metric
+    return record

@@ -1,0 +1,285 @@
+"""What a run must reach: the user's metric, argmax agreement, or a figure of one judged output or of the worst."""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from trt_tui.core.measure.comparison import Errors, Verdict
+from trt_tui.core.measure.judge import FLOAT, INTEGER, Judged, class_scores
+from trt_tui.core.measure.judgement import Judgement
+from trt_tui.core.network.layers import Outline
+from trt_tui.core.network.network import Network
+from trt_tui.errors import InputError
+
+DEFAULT_SQNR_DB = 20.0
+DEFAULT_AGREEMENT = 0.99
+FEWEST_CLASSES = 10
+"""With fewer classes the agreement is too coarse a default."""
+
+DEFAULT_METRIC_LOSS = 0.01
+"""The default target allows 1 % of the FP32 network's metric to be lost."""
+
+UPPER = ("max_abs", "mean_abs", "mse", "mismatch")
+"""Kinds that are bounded from above."""
+
+PER_OUTPUT = ("sqnr", "cosine", *UPPER)
+"""Kinds that can be asked of one judged output."""
+
+SHARES = ("cosine", "agreement", "mismatch")
+"""Kinds from 0 to 1, which may be written in percent."""
+
+_TEXT = re.compile(
+    r"\s*(?:(?P<output>\S.*):)?\s*(?P<kind>metric|sqnr|cosine|agreement|max_abs|mean_abs|mse|mismatch)\s*(?P<sign>[<>]=)"
+    r"\s*(?P<base>base\s*(?P<step>[-+])\s*)?(?P<number>[0-9.eE+-]+)(?P<percent>\s*%)?\s*$")
+
+
+@dataclass(frozen=True)
+class Target:
+    """A bound on one figure: a lower one, or an upper one for the kinds in `UPPER`.
+
+    Attributes:
+        kind: "sqnr" (dB), "cosine", "max_abs" and "mean_abs" (the tensor's units), "mse" (their square), "mismatch"
+            (the share of an integer output that differs), each of the worst judged output or of ``output``; "metric" or
+            "agreement" (0 to 1).
+        value: The bound; for "metric" with ``relative`` the distance from the FP32 network's own metric.
+        relative: ``value`` is added to the base; with ``percent`` as a share of its size.
+        base: The FP32 network's metric, None until measured.
+        output: The judged output that it is asked of, None for the worst.
+    """
+
+    kind: str
+    value: float
+    relative: bool = False
+    percent: bool = False
+    base: float | None = None
+    source: str = ""
+    output: str | None = None
+
+    @property
+    def bound(self) -> float | None:
+        """The value to reach, None until the base is known."""
+        if not self.relative:
+            return self.value
+        if self.base is None:
+            return None
+        return self.base + (abs(self.base) * self.value / 100 if self.percent else self.value)
+
+    @property
+    def text(self) -> str:
+        """The target as it is written on the command line."""
+        if self.source:
+            return self.source
+        if self.relative:
+            return f"{self.kind}>=base{self.value:+g}{'%' if self.percent else ''}"
+        where = f"{self.output}:" if self.output is not None else ""
+        return f"{where}{self.kind}{'<=' if self.kind in UPPER else '>='}{self.value:g}"
+
+    @property
+    def shown(self) -> str:
+        """The target in words."""
+        bound = self.bound
+        if self.kind == "sqnr":
+            return f"{self.output or 'worst output'} ≥ {self.value:g} dB"
+        if self.kind == "cosine":
+            return f"{f'cosine of {self.output}' if self.output else 'worst cosine'} ≥ {self.value:g}"
+        if self.kind in UPPER:
+            words = {"max_abs": "largest error", "mean_abs": "mean error", "mismatch": "share that differs"}
+            return f"{words.get(self.kind, 'MSE')} of {self.output or 'the worst output'} ≤ {self.value:g}"
+        if self.kind == "agreement":
+            return f"same top class ≥ {100 * self.value:g} %"
+        return f"metric ≥ {bound:.4g}" if bound is not None else self.text
+
+    def with_base(self, base: float | None) -> Target:
+        return replace(self, base=base)
+
+    def figure(self, verdict: Verdict) -> float | None:
+        """What a verdict says of the figure that the target bounds; None where it was not measured or is not finite."""
+        if self.kind == "metric":
+            return verdict.headline
+        if self.kind == "agreement":
+            return verdict.agreement
+        if self.output is not None:
+            one = verdict.outputs.get(self.output)
+            return None if one is None else self._of(one.errors)
+        if self.kind in UPPER:
+            figures = [self._of(one.errors) for one in verdict.outputs.values()
+                       if (one.errors.mismatch is None) is (self.kind != "mismatch")]
+            return None if not figures or None in figures else max(figures)
+        if self.kind == "cosine":  # the output with the worst SQNR need not have the worst cosine
+            figures = [self._of(one.errors) for one in verdict.outputs.values() if one.errors.mismatch is None]
+            return None if not figures or None in figures else min(figures)
+        worst = verdict.worst
+        return None if worst is None else self._of(worst[1].errors)
+
+    def _of(self, errors: Errors) -> float | None:
+        if errors.exact:
+            return {"sqnr": math.inf, "cosine": 1.0}.get(self.kind, 0.0)
+        return errors.sqnr_db if self.kind == "sqnr" else getattr(errors, self.kind)
+
+    def reached(self, verdict: Verdict) -> bool | None:
+        """Whether a verdict meets the target; None where what it needs was not measured. NaN and Inf never pass."""
+        if verdict.bad:
+            return False
+        figure, bound = self.figure(verdict), self.bound
+        if bound is None:
+            return None
+        if figure is None:
+            return None if self._unmeasured(verdict) else False
+        return figure <= bound if self.kind in UPPER else figure >= bound
+
+    def _unmeasured(self, verdict: Verdict) -> bool:
+        if self.output is not None:
+            one = verdict.outputs.get(self.output)
+            return one is None or self.kind in UPPER or one.errors.mismatch is not None  # an integer output
+        return self.kind in ("metric", "agreement", "mismatch") or verdict.worst is None
+
+    def margin(self, verdict: Verdict) -> float | None:
+        """How far beyond the bound a verdict is in the figure's own unit, negative where it falls short; None where
+        it was not measured. NaN and Inf fall short by infinity."""
+        if self.reached(verdict) is None:
+            return None
+        figure = self.figure(verdict)
+        if verdict.bad or figure is None:
+            return -math.inf
+        return self.bound - figure if self.kind in UPPER else figure - self.bound
+
+    def noise(self, verdict: Verdict) -> float | None:
+        """The error's energy in units of what the target allows: 1 is just enough, 0 is exact, lower is better.
+
+        The energy is Σ(test-ref)² / Σref² for SQNR; 1 - cosine, which is half of it for small errors; MSE; the square
+        of an absolute error. None for "metric", "agreement" and "mismatch", which are no energies, and where nothing
+        was measured.
+        """
+        if self.kind in ("metric", "agreement", "mismatch") or self.reached(verdict) is None:
+            return None
+        figure, bound = self.figure(verdict), self.bound
+        if verdict.bad or figure is None:
+            return math.inf
+        if self.kind == "sqnr":
+            return 10 ** ((bound - figure) / 10)
+        if self.kind == "cosine":
+            figure, bound = 1 - figure, 1 - bound
+        if figure == 0:
+            return 0.0
+        if bound <= 0:
+            return math.inf
+        return figure / bound if self.kind in ("cosine", "mse") else (figure / bound) ** 2
+
+    def score(self, verdict: Verdict) -> float | None:
+        """The margin in a unit that targets of several kinds share: dB of noise, or percentage points of what has no
+        noise (of the bound, for a metric); None where it was not measured."""
+        margin, noise = self.margin(verdict), self.noise(verdict)
+        if margin is None:
+            return None
+        if noise is not None:
+            return math.inf if noise == 0 else -10 * math.log10(noise) if math.isfinite(noise) else -math.inf
+        return 100 * margin / (abs(self.bound) or 1.0) if self.kind == "metric" else 100 * margin
+
+    def measured(self, verdict: Verdict) -> str:
+        """The figure of a verdict in words."""
+        figure = self.figure(verdict)
+        if verdict.bad:
+            return f"{verdict.bad} NaN or Inf"
+        if figure is None:
+            return f"no {self.kind}"
+        if self.kind == "sqnr":
+            return "exact" if math.isinf(figure) else f"{figure:.1f} dB"
+        if self.kind == "agreement":
+            return f"same top class in {100 * figure:.1f} %"
+        return f"{self.kind} {figure:.{4 if self.kind == 'metric' else 6}g}"
+
+    def check(self, judged: Sequence[Judged], network: Network | Outline, metric: str | None) -> None:
+        """Checks that what it bounds is measured here.
+
+        Raises:
+            InputError: the output that it names is not among ``judged``, or is none that has this figure; there is no
+                metric, or nothing that agrees or differs.
+        """
+        named = {one.name: one for one in judged}
+        if self.output is not None and self.output not in named:
+            near = difflib.get_close_matches(self.output, named, 3, 0.3)
+            raise InputError(f"{self.text}: {self.output} is not a judged output",
+                             f"Judged: {', '.join(near or list(named)[:3])}.",
+                             "Name one of them, or add it with --judge.")
+        kinds = {named[self.output].kind} if self.output is not None else {one.kind for one in judged}
+        if self.kind == "metric" and metric is None:
+            raise InputError(f"{self.text} needs a metric", "there is none",
+                             "Name one with --metric, with labels in the data, or bound another figure.")
+        if self.kind == "agreement" and class_scores(network, judged) is None:
+            raise InputError(f"{self.text} needs a classifier", "no judged output holds the scores of classes",
+                             "Bound another figure, such as sqnr>=20, or a metric of yours with --metric.")
+        if self.kind in PER_OUTPUT and (INTEGER if self.kind == "mismatch" else FLOAT) not in kinds:
+            has = "whole numbers" if FLOAT not in kinds else "floats"
+            other = "mismatch<=0.01" if FLOAT not in kinds else "sqnr>=20"
+            raise InputError(f"{self.text} bounds nothing that is judged",
+                             f"{self.output or 'what is judged'} holds {has}",
+                             f"Bound another figure, such as {other}.")
+
+
+def judge(targets: Sequence[Target], verdict: Verdict) -> Judgement:
+    """Judges a verdict by targets that must all be met; the score is the least of theirs, the loss the largest noise.
+
+    Raises:
+        InputError: what a target needs was not measured.
+    """
+    for target in targets:
+        if target.reached(verdict) is None:
+            raise InputError(f"whether {target.text} is met is not known", f"no {target.kind} was measured",
+                             "Give labels and --metric, judge that output, or bound another figure.")
+    noises = [noise for target in targets if (noise := target.noise(verdict)) is not None]
+    scores = tuple(target.score(verdict) for target in targets)
+    return Judgement(all(target.reached(verdict) for target in targets), min(scores), verdict,
+                     max(noises) if noises else None, ", ".join(
+                         target.measured(verdict) + (f" at {target.output}" if target.output is not None else "")
+                         for target in targets), scores)
+
+
+def parse_target(text: str) -> Target:
+    """Reads "metric>=base-0.01", "metric>=base-1%", "sqnr>=20", "cosine>=0.999", "agreement>=0.99" or "max_abs<=1e-2";
+    "OUTPUT:sqnr>=20" asks it of one judged output.
+
+    Raises:
+        InputError: it is none of these.
+    """
+    match = _TEXT.match(text)
+    try:
+        kind, output, relative, percent = match["kind"], match["output"], bool(match["base"]), bool(match["percent"])
+        value = float(match["number"]) * (-1 if match["step"] == "-" else 1)
+    except (TypeError, ValueError):
+        raise InputError(f"{text!r} is no target", "a target bounds one figure",
+                         "Write metric>=base-0.01, metric>=base-1%, sqnr>=20, cosine>=0.999, agreement>=0.99 or "
+                         "max_abs<=1e-2.") from None
+    if (match["sign"] == "<=") is not (kind in UPPER):
+        raise InputError(f"{text!r} is no target",
+                         f"{kind} is better the {'lower' if kind in UPPER else 'higher'} it is",
+                         f"Write {kind}{'<=' if kind in UPPER else '>='}{value:g}.")
+    if relative and kind != "metric":
+        raise InputError(f"{text!r} is no target", f"{kind} has no base: it is measured against FP32 already",
+                         f"Write {kind}>=NUMBER.")
+    if percent and not relative:
+        if kind not in SHARES:
+            raise InputError(f"{text!r} is no target", f"{kind} is no share of something",
+                             "Write metric>=base-1%." if kind == "metric" else f"Write {kind} without %.")
+        value, percent = value / 100, False
+    if not math.isfinite(value):
+        raise InputError(f"{text!r} is no target", "its bound is infinite",
+                         f"Write {kind}{'<=' if kind in UPPER else '>='}NUMBER.")
+    if kind in SHARES and not 0 <= value <= 1:
+        raise InputError(f"{text!r} is no target", f"{kind} lies between 0 and 1", f"Write {kind}>=0.99.")
+    if output is not None and kind not in PER_OUTPUT:
+        raise InputError(f"{text!r} is no target", f"{kind} is one figure of all outputs", f"Write {kind}>=NUMBER.")
+    return Target(kind, value, relative, percent, source=text.strip(), output=output)
+
+
+def default_target(metric: str | None, judged: Sequence[Judged], outline: Outline, labels: bool) -> Target:
+    """The metric if there is one with labels, else argmax agreement for a classifier, else the worst output's SQNR."""
+    if metric is not None and labels:
+        return Target("metric", -100 * DEFAULT_METRIC_LOSS, relative=True, percent=True)
+    scores = class_scores(outline, judged)
+    if scores is not None and outline.shape(scores.tensor)[1] >= FEWEST_CLASSES:
+        return Target("agreement", DEFAULT_AGREEMENT)
+    return Target("sqnr", DEFAULT_SQNR_DB)

@@ -1,0 +1,1 @@
+"""What a precision config is made of, and its file."""

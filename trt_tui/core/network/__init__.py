@@ -1,0 +1,1 @@
+"""Networks as they are read: layers, opening, fusion groups, the layer tree."""

@@ -1,0 +1,171 @@
+"""Layers, fusion groups and their outline: plain data, no weights, picklable."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import cached_property
+
+from trt_tui.core.precision import FLOATS, Precision
+from trt_tui.core.runner import TensorInfo
+
+
+class Kind(str, Enum):
+    """What a layer is to the precision question."""
+
+    COMPUTE = "compute"
+    COPY = "copy"
+    CAST = "cast"
+    CONSTANT = "constant"
+    SHAPE = "shape"
+    INTEGER = "integer"
+    OPAQUE = "opaque"
+
+
+FOLDED_KINDS = (Kind.CAST, Kind.CONSTANT, Kind.SHAPE, Kind.INTEGER)
+"""Kinds that make no difference to precision; the tree counts them in one row."""
+
+COPY_OPERATORS = frozenset(
+    "Reshape Transpose Squeeze Unsqueeze Flatten Identity Slice Split Gather Dropout Expand Tile DepthToSpace "
+    "SpaceToDepth GatherElements GatherND ReverseSequence Compress Trilu Pad Concat".split())
+"""Operators that move values and compute none."""
+
+@dataclass(frozen=True)
+class Layer:
+    """One ONNX node.
+
+    Attributes:
+        name: Unique; TensorRT's layer names follow it.
+        inputs: Tensor names, "" for an optional input left out.
+        scope: Call path that the file states (local functions, exporter metadata), outermost first; may be empty.
+        macs: Multiply-accumulates of one run with a batch of 1 where the file leaves it open; None where unknown.
+        note: Why the layer cannot take a lower precision, "" where it can.
+    """
+
+    name: str
+    op_type: str
+    domain: str
+    index: int
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    kind: Kind
+    scope: tuple[str, ...] = ()
+    macs: int | None = None
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Site:
+    """One input of a layer that carries Q/DQ when its group runs in INT8.
+
+    Attributes:
+        axis: Channel axis of a weight (one scale per channel), None for one scale per tensor.
+        role: "input", "weight" or "skip" (the other input of a residual Add).
+    """
+
+    layer: str
+    index: int
+    tensor: str
+    role: str
+    axis: int | None = None
+
+
+@dataclass(frozen=True)
+class Group:
+    """Layers that TensorRT fuses and that take one precision.
+
+    Attributes:
+        name: The name of the layer that gives the group its character (the Conv, the Softmax, ...).
+        layers: Names, in network order.
+        inputs: Float tensors computed outside, in order of first use.
+        outputs: Tensors that something outside uses.
+        tail: The last computed tensor, where the group's error is taken.
+        sites: Where Q/DQ goes when the group runs in INT8; empty if it cannot.
+        refusals: Why a precision is not possible, by precision.
+        inner: Layers in no group that compute, from the group's tensors, shapes that it reads; in network order.
+    """
+
+    name: str
+    operator: str
+    layers: tuple[str, ...]
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    tail: str
+    sites: tuple[Site, ...] = ()
+    refusals: Mapping[Precision, str] = field(default_factory=dict)
+    inner: tuple[str, ...] = ()
+
+    @property
+    def quantizable(self) -> bool:
+        return Precision.INT8 not in self.refusals
+
+    @cached_property
+    def allowed(self) -> frozenset[Precision]:
+        return frozenset(p for p in (*FLOATS, Precision.INT8) if p not in self.refusals)
+
+    @cached_property
+    def anchors(self) -> frozenset[str]:
+        """The layers that give it its character: those that multiply, else the one it is named after."""
+        return frozenset(site.layer for site in self.sites if site.role != "skip") or frozenset((self.name,))
+
+    def activations(self) -> tuple[Site, ...]:
+        return tuple(site for site in self.sites if site.role != "weight")
+
+    def weights(self) -> tuple[Site, ...]:
+        return tuple(site for site in self.sites if site.role == "weight")
+
+
+@dataclass(frozen=True)
+class Outline:
+    """What a front end needs to know of a network: plain data, no weights, picklable."""
+
+    name: str
+    path: str
+    layers: tuple[Layer, ...]
+    groups: tuple[Group, ...]
+    inputs: tuple[TensorInfo, ...]
+    outputs: tuple[TensorInfo, ...]
+    shapes: Mapping[str, tuple[int | str | None, ...] | None]
+    structure_sha256: str
+    opset: int
+    activations: tuple[str, ...]
+    digests: Mapping[str, bytes]
+    notes: tuple[str, ...] = ()
+    quantized_groups: frozenset[str] = frozenset()
+    quantized_ranges: Mapping[str, float] = field(default_factory=dict)
+
+    @cached_property
+    def group_by_name(self) -> dict[str, Group]:
+        return {group.name: group for group in self.groups}
+
+    @cached_property
+    def layer_by_name(self) -> dict[str, Layer]:
+        return {layer.name: layer for layer in self.layers}
+
+    @cached_property
+    def group_by_layer(self) -> dict[str, Group]:
+        return {layer: group for group in self.groups for layer in group.layers}
+
+    @cached_property
+    def _tensors(self) -> frozenset[str]:
+        return frozenset(info.name for info in self.inputs) | {
+            tensor for layer in self.layers for tensor in (*layer.inputs, *layer.outputs) if tensor}
+
+    def layer(self, name: str) -> Layer:
+        return self.layer_by_name[name]
+
+    def has_layer(self, name: str) -> bool:
+        return name in self.layer_by_name
+
+    def group(self, name: str) -> Group:
+        return self.group_by_name[name]
+
+    def group_of(self, layer: str) -> Group | None:
+        return self.group_by_layer.get(layer)
+
+    def has_tensor(self, name: str) -> bool:
+        return name in self._tensors
+
+    def shape(self, tensor: str) -> tuple[int | str | None, ...] | None:
+        return self.shapes.get(tensor)

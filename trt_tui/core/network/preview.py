@@ -1,0 +1,49 @@
+"""A first look at a big network: its layers by name, before types, shapes and fusion groups are worked out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import onnx
+
+from trt_tui.core.network.hierarchy import stated_scope
+from trt_tui.core.network.layers import Group, Kind, Layer, Outline
+from trt_tui.files.reading import regular
+
+FEWEST_NODES = 1000
+"""Smaller networks open at once and need no preview."""
+
+LARGEST_FILE = 512 << 20
+"""Files beyond this many bytes are not read twice."""
+
+_FOLDED = frozenset("Constant Shape Size Cast QuantizeLinear DequantizeLinear".split())
+
+
+def preview(path: Path | str) -> Outline | None:
+    """The layers of a network, each as a group of its own; None for small networks and for what cannot be read.
+
+    External data are not touched. What is wrong with a file is for `trt_tui.core.network.opening.open_model` to say.
+    """
+    path = Path(path)
+    try:
+        regular(path, most=LARGEST_FILE)
+        graph = onnx.load(path, load_external_data=False).graph
+    except Exception:
+        return None
+    if len(graph.node) < FEWEST_NODES:
+        return None
+    layers, groups = [], []
+    names: set[str] = set()
+    for index, node in enumerate(graph.node):
+        name = node.name or f"node_of_{node.output[0] if node.output else index}"
+        if name in names:
+            name = f"{name}_{index}"
+        names.add(name)
+        metadata = SimpleNamespace(metadata_props={one.key: one.value for one in node.metadata_props}, meta={})
+        kind = Kind.SHAPE if node.op_type in _FOLDED else Kind.COMPUTE
+        layer = Layer(name, node.op_type, node.domain, index, (), (), kind, stated_scope(metadata))
+        layers.append(layer)
+        if kind is Kind.COMPUTE:
+            groups.append(Group(name, node.op_type, (name,), (), (), ""))
+    return Outline(path.name, str(path), tuple(layers), tuple(groups), (), (), {}, "", 0, (), {})

@@ -1,0 +1,141 @@
+"""Shapes behind shape arithmetic that a file holds unfolded: onnx infers none behind a Slice to ``size // 2 * 1``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+import onnx
+
+from trt_tui.core.network.opening import without_weights
+
+if TYPE_CHECKING:
+    from trt_tui.core.network.network import Network
+
+Shape = tuple[int | str | None, ...]
+
+_MOST_ROUNDS = 40
+"""Each round gets past the next such Slice of a chain."""
+
+_LARGEST = 64
+"""Elements of a tensor that may still be a shape."""
+
+
+class Shapes:
+    """Shapes of a network's tensors: as the network has them, and folded where that leaves a size open.
+
+    They are folded when the first such shape is asked for, and only where the inputs' sizes (but for the batch) are
+    fixed: elsewhere sizes are open because the data decide them.
+    """
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+        self._fixed = all(isinstance(size, int) for info in network.inputs for size in (info.shape or (None,) * 2)[1:])
+        self._values: dict[str, np.ndarray] = {}
+
+    def get(self, tensor: str) -> Shape | None:
+        shape = self._network.shape(tensor)
+        if not self._fixed or shape is not None and all(isinstance(size, int) for size in shape[1:]):
+            return shape
+        folded = self._folded.get(tensor)
+        return shape if folded is None or shape is not None and len(folded) != len(shape) else folded
+
+    def integers(self, tensor: str) -> list[int] | None:
+        """The values of a tensor that the file computes from fixed sizes."""
+        if not self._fixed or tensor not in self._folded or tensor not in self._values:
+            return None
+        return [int(number) for number in self._values[tensor].reshape(-1)]
+
+    @cached_property
+    def _folded(self) -> Mapping[str, Shape]:
+        model, _ = without_weights(self._network.model)
+        shapes: dict[str, Shape] = {}
+        for _ in range(_MOST_ROUNDS):
+            del model.graph.value_info[:]
+            try:
+                inferred = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
+            except Exception:
+                break
+            shapes |= {info.name: _shape(info) for info in (*inferred.input, *inferred.value_info, *inferred.output)
+                       if info.type.tensor_type.HasField("shape")}
+            shapes |= {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer}
+            before = len(self._values)
+            _fold(model.graph, shapes, self._values)
+            if len(self._values) == before:
+                break
+        return shapes
+
+
+def _shape(info: onnx.ValueInfoProto) -> Shape:
+    return tuple(size.dim_value if size.HasField("dim_value") else size.dim_param or None
+                 for size in info.type.tensor_type.shape.dim)
+
+
+def _fold(graph: onnx.GraphProto, shapes: Mapping[str, Shape], known: dict[str, np.ndarray]) -> None:
+    """Turns layers that compute known shapes into constants, in place; adds their values to ``known``."""
+    values = {tensor.name: onnx.numpy_helper.to_array(tensor) for tensor in graph.initializer
+              if tensor.data_type == onnx.TensorProto.INT64 and int(np.prod(tensor.dims)) <= _LARGEST}
+    kept = []
+    for node in graph.node:
+        value = _value(node, values, shapes)
+        if value is not None:
+            values[node.output[0]] = value
+        if value is None or np.isnan(value.astype(np.float64)).any():
+            kept.append(node)
+        elif node.op_type != "Constant":
+            known[node.output[0]] = value
+            graph.initializer.append(onnx.numpy_helper.from_array(value.astype(np.int64), node.output[0]))
+        else:
+            kept.append(node)
+    if len(kept) < len(graph.node):
+        del graph.node[:]
+        graph.node.extend(kept)
+
+
+def _value(node: onnx.NodeProto, values: Mapping[str, np.ndarray], shapes: Mapping[str, Shape]) -> np.ndarray | None:
+    """What a layer of shape arithmetic computes, NaN for sizes that are not known; None for any other layer."""
+    if node.domain or len(node.output) != 1:
+        return None
+    attributes = {attr.name: onnx.helper.get_attribute_value(attr) for attr in node.attribute}
+    if node.op_type == "Constant":
+        tensor = attributes.get("value")
+        small = tensor is not None and int(np.prod(tensor.dims)) <= _LARGEST
+        return onnx.numpy_helper.to_array(tensor) if small and tensor.data_type == onnx.TensorProto.INT64 else None
+    if node.op_type == "Shape":
+        shape = shapes.get(node.input[0])
+        sizes = None if shape is None else [size if isinstance(size, int) else np.nan for size in shape]
+        return None if sizes is None else np.array(sizes[attributes.get("start", 0):attributes.get("end")], np.float64)
+    operator = _ARITHMETIC.get(node.op_type)
+    if operator is None or any(name not in values for name in node.input if name):
+        return None
+    try:
+        return np.asarray(operator(attributes, *(values[name] for name in node.input if name)))
+    except (IndexError, ValueError):
+        return None
+
+
+def _gather(attributes: Mapping, data: np.ndarray, indices: np.ndarray) -> np.ndarray:
+    return np.take(data, indices.astype(np.int64), axis=attributes.get("axis", 0))
+
+
+def _divide(attributes: Mapping, one: np.ndarray, other: np.ndarray) -> np.ndarray:
+    return np.trunc(one / np.where(other == 0, np.nan, other))
+
+
+def _concat(attributes: Mapping, *pieces: np.ndarray) -> np.ndarray:
+    return np.concatenate(pieces, axis=attributes["axis"])
+
+
+_ARITHMETIC: dict[str, Callable[..., np.ndarray]] = {
+    "Add": lambda attributes, one, other: one + other,
+    "Sub": lambda attributes, one, other: one - other,
+    "Mul": lambda attributes, one, other: one * other,
+    "Div": _divide,
+    "Gather": _gather,
+    "Concat": _concat,
+    "Unsqueeze": lambda attributes, data, axes: np.expand_dims(data, tuple(int(axis) for axis in axes)),
+    "Squeeze": lambda attributes, data, *axes: np.squeeze(data),
+    "Identity": lambda attributes, data: data,
+}

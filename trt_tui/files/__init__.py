@@ -1,0 +1,1 @@
+"""Files: read from elsewhere with limits, written whole or not at all, temporary ones cleared."""

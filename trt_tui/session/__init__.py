@@ -1,0 +1,1 @@
+"""What the app and the commands share: configs with undo, results, saving."""

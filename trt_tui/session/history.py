@@ -1,0 +1,63 @@
+"""Configs with undo and redo."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from trt_tui.core.moves.config import PrecisionConfig
+
+
+class History:
+    """Configs with undo and redo. ``current`` is never lost by an undo, only by a new change after one."""
+
+    def __init__(self, first: PrecisionConfig) -> None:
+        self._past: list[PrecisionConfig] = []
+        self._future: list[PrecisionConfig] = []
+        self.current = first
+
+    def apply(self, config: PrecisionConfig) -> bool:
+        """Makes a config current; returns whether it differs from the last one."""
+        if config == self.current:
+            return False
+        self._past.append(self.current)
+        self._future.clear()
+        self.current = config
+        return True
+
+    def undo(self) -> bool:
+        if not self._past:
+            return False
+        self._future.append(self.current)
+        self.current = self._past.pop()
+        return True
+
+    def redo(self) -> bool:
+        if not self._future:
+            return False
+        self._past.append(self.current)
+        self.current = self._future.pop()
+        return True
+
+    def map(self, change: Callable[[PrecisionConfig], PrecisionConfig]) -> None:
+        """Changes every config in place, without a step that could be undone."""
+        self._past, self._future = [change(one) for one in self._past], [change(one) for one in self._future]
+        self.current = change(self.current)
+
+    def snapshot(self) -> tuple[list[PrecisionConfig], PrecisionConfig, list[PrecisionConfig]]:
+        """Past (oldest first), current, and future (the next redo last)."""
+        return list(self._past), self.current, list(self._future)
+
+    @classmethod
+    def restored(cls, past: list[PrecisionConfig], current: PrecisionConfig, future: list[PrecisionConfig]) -> History:
+        """A history from what `snapshot` gave."""
+        history = cls(current)
+        history._past, history._future = list(past), list(future)
+        return history
+
+    @property
+    def can_undo(self) -> bool:
+        return bool(self._past)
+
+    @property
+    def can_redo(self) -> bool:
+        return bool(self._future)

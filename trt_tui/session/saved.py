@@ -1,0 +1,240 @@
+"""Sessions on disk: config history by network, so that opening a network again goes on where it was.
+
+A session is one JSON file in the user's state folder, named after the network's structure. The program that writes it
+holds a lock on it. Another one that opens the same network meanwhile starts from a copy and writes a file of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+import platformdirs
+
+from trt_tui.core.moves.config import Choice, PrecisionConfig, RangeChoice
+from trt_tui.core.network.layers import Outline
+from trt_tui.core.precision import FLOATS, OFFERED, Precision
+from trt_tui.errors import InputError
+from trt_tui.files.reading import TEXT_BYTES, read_bytes
+from trt_tui.files.writing import write_atomic
+from trt_tui.session.history import History
+
+FORMAT = "trt-tui/session"
+VERSION = 1
+MOST_SESSIONS = 100
+"""Sessions of one structure that are saved apart."""
+HISTORY_LIMIT = 100
+"""Undo steps, redo steps and named configs that are kept, each."""
+
+
+class StoredConfig(msgspec.Struct, omit_defaults=True):
+    """One precision config as the session file holds it."""
+
+    quantized: Precision
+    other: Precision
+    tf32: bool = False
+    groups: dict[str, Choice] = {}
+    ranges: dict[str, RangeChoice] = {}
+    name: str = ""
+
+    @classmethod
+    def of(cls, config: PrecisionConfig, name: str = "") -> StoredConfig:
+        return cls(config.quantized, config.other, config.tf32, dict(config.groups), dict(config.ranges), name)
+
+    def config(self) -> PrecisionConfig:
+        return PrecisionConfig(self.quantized, self.other, self.tf32, self.groups, self.ranges)
+
+
+class _Head(msgspec.Struct):
+    """What tells a session file from others."""
+
+    format: str
+    version: int
+
+
+class Saved(msgspec.Struct):
+    """A saved session; ``sha256`` is of the weights that its ranges were measured on, "" where that is not known."""
+
+    format: str
+    version: int
+    network: str
+    past: list[StoredConfig]
+    current: StoredConfig
+    future: list[StoredConfig]
+    named_configs: list[StoredConfig]
+    target: str = ""
+    note: str = ""
+    sha256: str = ""
+
+    @classmethod
+    def of(cls, outline: Outline, history: History, names: Mapping[PrecisionConfig, str], target: str,
+           sha256: str = "") -> Saved:
+        past, current, future = history.snapshot()
+        return cls(FORMAT, VERSION, outline.path, [StoredConfig.of(c) for c in past[-HISTORY_LIMIT:]],
+                   StoredConfig.of(current), [StoredConfig.of(c) for c in future[-HISTORY_LIMIT:]],
+                   [StoredConfig.of(c, name) for c, name in list(names.items())[-HISTORY_LIMIT:]], target,
+                   sha256=sha256)
+
+    def history(self) -> History:
+        return History.restored([c.config() for c in self.past], self.current.config(),
+                                [c.config() for c in self.future])
+
+    def named(self) -> list[tuple[PrecisionConfig, str]]:
+        return [(one.config(), one.name) for one in self.named_configs]
+
+
+    def misfit(self, network: Outline) -> str:
+        """Why its configs cannot be ones of a network, "" if they can."""
+        for config in (*self.past, self.current, *self.future, *self.named_configs):
+            if config.quantized not in OFFERED or config.other not in FLOATS:
+                return f"a config's default is {config.quantized.label} and {config.other.label}"
+            for name, choice in config.groups.items():
+                group = network.group_by_name.get(name)
+                if group is None:
+                    return f"the network has no {name}"
+                if choice.precision not in group.allowed:
+                    return f"{name} cannot run in {choice.precision.label}"
+            for tensor, choice in config.ranges.items():
+                if not network.has_tensor(tensor):
+                    return f"the network has no tensor {tensor}"
+                if not (math.isfinite(choice.amax) and choice.amax >= 0):
+                    return f"{choice.amax} is no range of {tensor}"
+        return ""
+
+
+class Store:
+    """The folder of saved sessions.
+
+    Args:
+        folder: Where; the user's state folder by default.
+
+    Attributes:
+        lost: What could not be taken up when a session was loaded, one sentence each.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.folder = folder or Path(platformdirs.user_state_dir("trt-tui")) / "sessions"
+        self.lost: list[str] = []
+        self._path: Path | None = None
+        self._lock = None
+
+    def load(self, structure: str, network: str, outline: Outline | None = None) -> Saved | None:
+        """The newest saved session of a structure, of the network file itself where there is one.
+
+        Its file is then this program's to write, unless another program or another network file has it. A file of
+        another version, or one that does not fit ``outline``, stays as it is; a damaged one is kept under another
+        name. `lost` says so.
+        """
+        self.lost = []
+        found: list[tuple[bool, int, Path, Saved]] = []
+        for path in self.folder.glob(f"{_base(structure)}*.json"):
+            try:
+                changed = path.stat().st_mtime_ns
+                saved = _read(path)
+            except (OSError, InputError) as error:
+                self._lose(path, getattr(error, "cause", "") or str(error))
+                continue
+            except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors
+                self.lost.append(_set_aside(path, error))
+                continue
+            if isinstance(saved, str):
+                self._lose(path, saved)
+            elif outline is not None and (misfit := saved.misfit(outline)):
+                self._lose(path, misfit)
+            else:
+                found.append((saved.network == network, changed, path, saved))
+        if not found:
+            return None
+        same, _, path, saved = max(found, key=lambda one: one[:2])
+        saved.note = ""
+        if not same:
+            saved.note = f"The session resumed is the one of {saved.network}, which has the same structure."
+        elif not self._take(path):
+            saved.note = "This network is open in another terminal too; the two sessions are saved apart."
+        return saved
+
+    def save(self, structure: str, saved: Saved) -> None:
+        """Writes the session; a full or read-only disk is no reason to stop the work."""
+        if self._path is None and not any(
+                self._take(path) for path in self._places(structure) if not path.exists()):
+            return
+        with contextlib.suppress(InputError):
+            write_atomic(self._path, _encoded(saved))
+
+    def _lose(self, path: Path, cause: str) -> None:
+        self.lost.append(f"The session saved in {path} cannot be taken up and is left as it is: {cause}.")
+
+    def release(self) -> None:
+        """Lets other programs write the session."""
+        if self._lock is not None:
+            self._lock.close()
+            self._lock = None
+        self._path = None
+
+    def _places(self, structure: str) -> list[Path]:
+        names = [_base(structure), *(f"{_base(structure)}-{number}" for number in range(2, MOST_SESSIONS))]
+        return [self.folder / f"{name}.json" for name in names]
+
+    def _take(self, path: Path) -> bool:
+        """Locks a session file for this program; False if another one has it, or none can be written here."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            lock = open(path.with_suffix(".lock"), "a")
+        except OSError:
+            return False
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            lock.close()
+            return False
+        self.release()
+        self._lock, self._path = lock, path
+        return True
+
+
+def _read(path: Path) -> Saved | str:
+    """The session in a file, or in words which other version it is of.
+
+    Raises:
+        InputError: it cannot be read.
+        ValueError: it is damaged.
+        RecursionError: it is, with very deep nesting.
+    """
+    data = read_bytes(path, TEXT_BYTES)
+    try:
+        record = msgspec.json.decode(data)
+    except msgspec.DecodeError:
+        record = json.loads(data)  # takes lone surrogates, which names of broken UTF-8 hold, and msgspec does not
+    head = msgspec.convert(record, _Head)
+    if (head.format, head.version) != (FORMAT, VERSION):
+        return f"it is version {head.version} of {head.format}"
+    return msgspec.convert(record, Saved)
+
+
+def _encoded(saved: Saved) -> bytes:
+    try:
+        return msgspec.json.encode(saved)
+    except UnicodeEncodeError:
+        return json.dumps(msgspec.to_builtins(saved)).encode("ascii")
+
+
+def _set_aside(path: Path, error: Exception) -> str:
+    """Renames a damaged session, so that it is neither read nor written again; says so."""
+    marks = ("", *(f"-{number}" for number in range(2, MOST_SESSIONS)))
+    places = (path.with_name(f"{path.name}.damaged{mark}") for mark in marks)
+    kept = next((place for place in places if not place.exists()), None)
+    said = f"The session saved in {path} is damaged and cannot be taken up"
+    with contextlib.suppress(OSError):
+        if kept is not None:
+            path.rename(kept)
+            return f"{said}; it is kept as {kept.name}: {error}."
+    return f"{said}: {error}."
+
+
+def _base(structure: str) -> str:
+    return structure[:20]
