@@ -1,4 +1,4 @@
-"""Tests of trt_tui.core.calibration.calibration."""
+"""Tests of trt_tui.core.calibration."""
 
 from __future__ import annotations
 
@@ -13,18 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from trt_tui.core.calibration import calibration as module
-from trt_tui.core.calibration.calibration import (
-    METHODS,
-    Calibration,
-    Histogram,
-    calibrate,
-    calibrate_all,
-    collect_stats,
-    match_cache,
-    read_cache,
-    write_cache,
-)
+from trt_tui.core.calibration import methods
+from trt_tui.core.calibration.cache import match_cache, read_cache, write_cache
+from trt_tui.core.calibration.calibrate import calibrate
+from trt_tui.core.calibration.histogram import Histogram
+from trt_tui.core.calibration.methods import METHODS, chosen
+from trt_tui.core.calibration.statistics import Accumulator, collect_stats
+from trt_tui.core.calibration.sweep import Probe
 from trt_tui.core.data.samples import load_samples
 from trt_tui.core.runner import TensorInfo
 from trt_tui.errors import InputError
@@ -38,6 +33,10 @@ def histogram(*arrays):
     for array in arrays:
         result.add(array)
     return result
+
+
+def ranges_of(hist):
+    return {method: chosen(hist, method) for method in METHODS}
 
 
 # ------------------------------------------------------------------------------------------------- histogram
@@ -70,7 +69,7 @@ def test_growing_keeps_counts_and_never_lowers_amax(arrays):
 def test_every_range_is_positive_and_at_most_minmax(array, percent):
     hist = histogram(array)
     for method in METHODS:
-        amax = hist.range(method, percent)
+        amax = chosen(hist, method, percent)
         assert amax <= hist.amax
         assert amax > 0 or hist.amax == 0
     assert hist.percentile(100) == hist.amax
@@ -114,13 +113,13 @@ def test_divergence_is_that_of_its_definition():
     counts[-1] = 3
     kept = np.array([128, 129, 200, 255, 256, 413, 650, 699, 700])
     expected = [kl_divergence(counts, number) for number in kept]
-    np.testing.assert_allclose(module._divergence(counts, kept), expected, atol=1e-12)
+    np.testing.assert_allclose(methods._divergence(counts, kept), expected, atol=1e-12)
 
 
 def test_entropy_and_mse_clip_outliers_and_minmax_does_not():
     rng = np.random.default_rng(2)
     array = np.concatenate([rng.standard_normal(200_000), [60.0, -80.0]]).astype(np.float32)
-    ranges = histogram(array).ranges()
+    ranges = ranges_of(histogram(array))
     assert ranges["minmax"] == 80
     assert 2 < ranges["entropy"] < 20 and 3 < ranges["percentile"] < 5
 
@@ -134,18 +133,18 @@ def test_entropy_and_mse_clip_outliers_and_minmax_does_not():
 
 def test_entropy_keeps_a_uniform_range():
     array = np.linspace(-5, 5, 400_001, dtype=np.float32)
-    assert histogram(array).entropy() > 4.9 and histogram(array).mse() > 4.9
+    assert methods.entropy(histogram(array)) > 4.9 and methods.mse(histogram(array)) > 4.9
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0, -3e38, 1e-45])
 def test_constants(value):
-    for method, amax in histogram(np.full((3, 5), value, np.float32)).ranges().items():
+    for method, amax in ranges_of(histogram(np.full((3, 5), value, np.float32))).items():
         assert amax == abs(np.float32(value)), method
 
 
 def test_empty_array_counts_nothing():
     hist = histogram(np.zeros((0, 3), np.float32))
-    assert hist.total == 0 and set(hist.ranges().values()) == {0.0}
+    assert hist.total == 0 and set(ranges_of(hist).values()) == {0.0}
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
@@ -234,24 +233,24 @@ def test_minmax_is_computed_in_the_graph(tmp_path, model):
     assert ir.to_proto(model).SerializeToString() == before
 
 
+@pytest.mark.parametrize("method", ["percentile", "entropy", "mse"])
 @pytest.mark.parametrize(("memory_limit", "passes"), [(1 << 20, 1), (2 * 4 * 4 * 36, 3), (1, 5)])
-def test_histogram_methods_in_chunks(tmp_path, model, memory_limit, passes):
+def test_histogram_methods_in_chunks(tmp_path, model, memory_limit, passes, method):
     samples, data = make_samples(tmp_path)
     backend, seen = OrtBackend(), []
-    calibrations = calibrate_all(
-        model, TENSORS, samples, backend, progress=lambda *at: seen.append(at), memory_limit=memory_limit
+    calibration = calibrate(
+        model, TENSORS, samples, backend, method=method, progress=lambda *at: seen.append(at), memory_limit=memory_limit
     )
     assert len(backend.output_counts) == passes + 1 and seen[-1] == (3 * passes, 3 * passes)
     for name, array in expected_tensors(data).items():
-        expected = histogram(array).ranges()
-        assert {method: calibrations[method].ranges[name] for method in METHODS} == expected
+        assert calibration.ranges[name] == chosen(histogram(array), method)
 
 
 @pytest.mark.parametrize("method", METHODS)
 def test_one_method_alone(tmp_path, model, method):
     samples, data = make_samples(tmp_path)
     result = calibrate(model, ["b"], samples, OrtBackend(), method=method, percentile=90)
-    assert result.ranges == {"b": histogram(expected_tensors(data)["b"]).range(method, 90)}
+    assert result.ranges == {"b": chosen(histogram(expected_tensors(data)["b"]), method, 90)}
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -288,15 +287,7 @@ def test_no_tensors(tmp_path, model):
 def test_weights_are_shared(model):
     weight = ir.tensor(np.ones((4, 4, 1, 1), np.float32), name="w")
     model.graph.register_initializer(ir.Value(name="w", const_value=weight))
-    assert module._Probe(model).model.graph.initializers["w"].const_value is weight
-
-
-def test_override():
-    base = Calibration("minmax", 4, "0", {"a": 1.0, "b": 2.0})
-    assert base.with_override("a", 0.5).ranges == {"a": 0.5, "b": 2.0} and base.ranges["a"] == 1.0
-    for tensor, amax in [("c", 1.0), ("a", -1.0), ("a", math.nan)]:
-        with pytest.raises(InputError, match=f"'{tensor}'"):
-            base.with_override(tensor, amax)
+    assert Probe(model).model.graph.initializers["w"].const_value is weight
 
 
 # ------------------------------------------------------------------------------------------------ statistics
@@ -314,7 +305,7 @@ def test_stats(tmp_path, model):
         assert found.rms == pytest.approx(np.sqrt(np.mean(array**2)))
         exponents = np.floor(np.log2(magnitudes[magnitudes > 0])).astype(int) + 40
         assert list(found.log_histogram) == np.bincount(exponents, minlength=64).tolist()
-        assert found.ranges == histogram(array).ranges()
+        assert found.ranges == ranges_of(histogram(array))
     channels = np.abs(data).max(axis=(0, 2, 3))
     top = stats["x"].top_channels
     assert (top.axis, top.channels, top.indices) == (1, 4, (2,))
@@ -323,7 +314,7 @@ def test_stats(tmp_path, model):
 
 def test_fp16_shares():
     values = np.array([0, 2**-24, 2**-25, -(2**-30), 2**-14, 2**-15, 65504, -65505, 1e30, 1e-42], np.float32)
-    accumulator = module._Accumulator(None)
+    accumulator = Accumulator(None)
     accumulator.add(values)
     stats = accumulator.result(99.99)
     assert stats.share_below_fp16_subnormal == pytest.approx(3 / 9)
@@ -334,7 +325,7 @@ def test_fp16_shares():
 
 
 def test_channels_of_changing_number_are_not_reported():
-    accumulator = module._Accumulator(None)
+    accumulator = Accumulator(None)
     accumulator.add(np.ones((2, 3), np.float32))
     accumulator.add(np.ones((2, 5), np.float32))
     assert accumulator.result(99.99).top_channels is None

@@ -8,7 +8,7 @@ import pytest
 
 from trt_tui import demo
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
-from trt_tui.core.calibration.calibration import calibrate
+from trt_tui.core.calibration.calibrate import calibrate
 from trt_tui.core.data.samples import load_samples, split
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.judge import judged_outputs

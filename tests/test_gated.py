@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from onnx.reference import ReferenceEvaluator
 
 from tests import networks
-from trt_tui.core.calibration.calibration import calibrate
+from trt_tui.core.calibration.calibrate import calibrate
 from trt_tui.core.data.samples import load_samples
 from trt_tui.core.lowering import rules
 from trt_tui.core.lowering.gated import SUMS, Gated, lower_gated

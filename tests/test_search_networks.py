@@ -11,7 +11,7 @@ import pytest
 
 from tests import networks
 from tests.networks import Builder, floats
-from trt_tui.core.calibration.calibration import calibrate
+from trt_tui.core.calibration.calibrate import calibrate
 from trt_tui.core.data.samples import load_samples
 from trt_tui.core.measure.analysis import Analysis, Impact
 from trt_tui.core.measure.comparison import Share

@@ -12,7 +12,7 @@ from rich.color import Color, ColorSystem
 
 from tests import networks
 from tests.tui_fake import FakeSession, outline_of
-from trt_tui.core.calibration.calibration import TensorStats, TopChannels
+from trt_tui.core.calibration.statistics import TensorStats, TopChannels
 from trt_tui.core.measure.comparison import Errors, OutputErrors, Verdict
 from trt_tui.core.measure.target import parse_target
 from trt_tui.core.moves.config import PrecisionConfig

@@ -11,7 +11,7 @@ import pytest
 from tests.driven import isolate, save_mlp
 from trt_tui.cli import usage
 from trt_tui.cli.main import main
-from trt_tui.core.calibration.calibration import read_cache, write_cache
+from trt_tui.core.calibration.cache import read_cache, write_cache
 from trt_tui.core.moves.file import read_config
 from trt_tui.core.network.network import open_network
 

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import onnx
 
-from trt_tui.core.calibration.calibration import Calibration, TensorStats, TopChannels
+from trt_tui.core.calibration.calibrate import Calibration
+from trt_tui.core.calibration.statistics import TensorStats, TopChannels
 from trt_tui.core.data.watched import Inputs
 from trt_tui.core.engines.made import COMPUTE, QDQ, REFORMAT, EngineLayer, EngineReport
 from trt_tui.core.measure.comparison import EngineResult, Errors, GroupErrors, OutputErrors, Share, Verdict

@@ -34,7 +34,7 @@ def model_path(name: str, directory: Path) -> Path:
 def prepare(name: str, directory: str, folder: str) -> None:
     """Writes ranges.json, fp32.onnx (a link) and int8.onnx into ``folder``."""
     from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
-    from trt_tui.core.calibration.calibration import calibrate
+    from trt_tui.core.calibration.calibrate import calibrate
     from trt_tui.core.data.samples import load_samples
     from trt_tui.core.lowering.typed import lower_typed
 

@@ -34,7 +34,7 @@ from tests.benchmarks import networks as big
 from tests.networks import Builder, floats
 from trt_tui import demo
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
-from trt_tui.core.calibration.calibration import calibrate
+from trt_tui.core.calibration.calibrate import calibrate
 from trt_tui.core.data.samples import load_samples
 from trt_tui.core.measure.analysis import Analysis, Impact
 from trt_tui.core.measure.comparison import Verdict

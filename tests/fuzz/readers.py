@@ -30,7 +30,8 @@ import numpy as np
 import onnx
 
 from tests import networks
-from trt_tui.core.calibration.calibration import Calibration, match_cache, read_cache, write_cache
+from trt_tui.core.calibration.cache import match_cache, read_cache, write_cache
+from trt_tui.core.calibration.calibrate import Calibration
 from trt_tui.core.data.samples import load_samples, parse_shapes
 from trt_tui.core.engines.made import read_inspector
 from trt_tui.core.moves.config import PrecisionConfig, RangeChoice

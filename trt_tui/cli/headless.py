@@ -15,7 +15,7 @@ from typing import Any
 
 from trt_tui.backends.registry import get_backend
 from trt_tui.cli.interrupts import held
-from trt_tui.core.calibration.calibration import Calibration
+from trt_tui.core.calibration.calibrate import Calibration
 from trt_tui.core.data.watched import Inputs
 from trt_tui.core.measure.comparison import Verdict
 from trt_tui.core.moves import file as config_file

@@ -10,6 +10,12 @@ FP16_MAX = 65504.0
 FP16_LEAST = 2.0**-24
 """The least FP16 magnitude above zero (subnormal)."""
 
+FP16_LEAST_NORMAL = 2.0**-14
+"""The least FP16 magnitude that has all bits of its mantissa."""
+
+INT8_MAX = 127.0
+"""The code that a range's end has in symmetric INT8: scale = amax / 127."""
+
 
 class Precision(str, Enum):
     """A numeric format that a layer can be asked to run in.

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from trt_tui.core.calibration.calibration import Calibration, TensorStats
+from trt_tui.core.calibration.calibrate import Calibration
+from trt_tui.core.calibration.statistics import TensorStats
 from trt_tui.core.data.samples import ShapeRange
 from trt_tui.core.data.watched import Inputs
 from trt_tui.core.engines.rungs import Rung

@@ -31,7 +31,10 @@ import numpy as np
 
 import trt_tui
 from trt_tui.backends.registry import get_backend, get_builder
-from trt_tui.core.calibration.calibration import METHODS, Calibration, calibrate, collect_stats, match_cache, read_cache
+from trt_tui.core.calibration.cache import match_cache, read_cache
+from trt_tui.core.calibration.calibrate import Calibration, calibrate
+from trt_tui.core.calibration.methods import METHODS
+from trt_tui.core.calibration.statistics import collect_stats
 from trt_tui.core.data.samples import DataSets, ShapeRange, load_samples, parse_shapes, split
 from trt_tui.core.data.userscript import script_files, split_spec
 from trt_tui.core.data.watched import Inputs, data_files, stamp

@@ -14,7 +14,9 @@ from pathlib import Path
 
 from trt_tui import __version__
 from trt_tui.backends.registry import get_backend
-from trt_tui.core.calibration.calibration import METHODS, Calibration, TensorStats
+from trt_tui.core.calibration.calibrate import Calibration
+from trt_tui.core.calibration.methods import METHODS
+from trt_tui.core.calibration.statistics import TensorStats
 from trt_tui.core.data.places import files_read, refuse_over
 from trt_tui.core.exporters import production
 from trt_tui.core.exporters.markdown import comparison_markdown

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 
-from trt_tui.core.calibration.calibration import TensorStats
+from trt_tui.core.calibration.statistics import TensorStats
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.hierarchy import FoldedRow, GroupRow, LayerRow, Scope
 from trt_tui.core.network.layers import Group

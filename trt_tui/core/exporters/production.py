@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from trt_tui.core.calibration.calibration import write_cache
+from trt_tui.core.calibration.cache import write_cache
 from trt_tui.core.data.places import refuse_over
 from trt_tui.core.exporters import polygraphy, trtexec
 from trt_tui.core.exporters.modelopt import write_modelopt

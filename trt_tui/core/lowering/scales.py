@@ -13,10 +13,8 @@ import numpy as np
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import Site
 from trt_tui.core.network.network import Network
-from trt_tui.core.precision import FP16_MAX, Precision
+from trt_tui.core.precision import FP16_MAX, INT8_MAX, Precision
 from trt_tui.errors import InputError
-
-INT8_MAX = 127.0
 
 FP16_SCALE_MIN = 2.0**-17
 """Below this an FP16 scale is so coarse (subnormal, steps of 2**-24) that FP32 scales are used instead."""

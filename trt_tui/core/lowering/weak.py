@@ -33,7 +33,7 @@ from trt_tui.core.lowering.rules import surrounding
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import Group, Kind, Layer
 from trt_tui.core.network.network import Network
-from trt_tui.core.precision import Precision
+from trt_tui.core.precision import INT8_MAX, Precision
 from trt_tui.core.runner import Told
 
 _TAKE_WEIGHTS = frozenset(("Conv", "ConvTranspose", "BatchNormalization"))
@@ -259,7 +259,7 @@ class _WeakLowering:
 
 def _positive(amax: float) -> float:
     """The range that is told: a tensor that was zero throughout has scale 1."""
-    return amax if amax > 0 else scales.INT8_MAX
+    return amax if amax > 0 else INT8_MAX
 
 
 # -- telling -----------------------------------------------------------------------------------------------------------

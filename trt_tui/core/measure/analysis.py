@@ -24,7 +24,7 @@ from trt_tui.core.measure.metrics import Sums
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import Group
 from trt_tui.core.network.network import Network
-from trt_tui.core.precision import FP16_LEAST, FP16_MAX, Precision
+from trt_tui.core.precision import FP16_LEAST, FP16_LEAST_NORMAL, FP16_MAX, Precision
 from trt_tui.core.runner import Backend, Runner
 from trt_tui.errors import InputError, TrtTuiError
 
@@ -398,8 +398,8 @@ def _warning(around: Precision, sums: Sums, isolated: Errors | None) -> str:
         lost = f": {isolated.inf + isolated.nan} Inf or NaN arise here" if isolated is not None and isolated.bad else ""
         times = f" ({sums.fp16_over:,.0f} values)" if sums.fp16_over else ""
         return f"max {sums.ref_max:.1e} exceeds FP16's {FP16_MAX:.0f}{times}{lost}"
-    if around is Precision.FP16 and 0 < sums.ref_max < 2.0**-14:
-        return f"max {sums.ref_max:.1e} lies below FP16's least normal 6.1e-05"
+    if around is Precision.FP16 and 0 < sums.ref_max < FP16_LEAST_NORMAL:
+        return f"max {sums.ref_max:.1e} lies below FP16's least normal {FP16_LEAST_NORMAL:.1e}"
     if around is Precision.FP16 and sums.fp16_under > UNDERFLOW_SHARE * sums.count:
         return f"{100 * sums.fp16_under / sums.count:.0f} % underflow: below FP16's least magnitude {FP16_LEAST:.0e}"
     if isolated is not None and isolated.bad:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from trt_tui.core.calibration.calibration import METHODS
+from trt_tui.core.calibration.methods import METHODS
 from trt_tui.core.moves.config import Choice, PrecisionConfig, RangeChoice
 from trt_tui.core.precision import FLOATS, OFFERED, Precision
 from trt_tui.errors import InputError
@@ -41,7 +41,7 @@ _NAMED = 5
 
 
 class Ranges(Protocol):
-    """What is written of a calibration; see `trt_tui.core.calibration.calibration.Calibration`."""
+    """What is written of a calibration; see `trt_tui.core.calibration.calibrate.Calibration`."""
 
     method: str
     samples: int

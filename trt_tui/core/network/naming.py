@@ -22,6 +22,12 @@ def name_nodes(graph: ir.Graph) -> None:
         node.name = name
 
 
+def name_of(value: ir.Value) -> str:
+    """The name of a tensor of a network: once one is opened or lowered, all that are read have one."""
+    assert value.name is not None
+    return value.name
+
+
 class Names:
     """Gives tensors names that are new to a graph and those inside of it."""
 

@@ -1,0 +1,111 @@
+"""TensorRT's calibration caches: ranges of tensors in a text file."""
+
+from __future__ import annotations
+
+import math
+import re
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from trt_tui.core.precision import INT8_MAX
+from trt_tui.errors import InputError
+from trt_tui.files.reading import read_text
+from trt_tui.files.writing import write_atomic
+
+CACHE_ALGORITHMS = ("EntropyCalibration2", "MinMaxCalibration", "EntropyCalibration", "LegacyCalibration")
+_CACHE_HEADER = re.compile(r"TRT-\d+-\w+")
+_CACHE_LINE = re.compile(r"(?P<tensor>.+): *(?P<scale>[0-9a-fA-F]{1,8})")
+
+
+def read_cache(path: str | Path) -> dict[str, float]:
+    """Reads a TensorRT calibration cache.
+
+    Its first line is ``TRT-<version>-<algorithm>``; each other line is ``<tensor>: <scale>``, the scale (amax / 127) as
+    the big-endian hexadecimal bits of a float32.
+
+    Returns:
+        The amax by tensor name.
+
+    Raises:
+        InputError: the file cannot be read or has another form; names the line.
+    """
+    path = Path(path)
+    lines = read_text(path).splitlines()
+    if not lines or not _CACHE_HEADER.fullmatch(lines[0].strip()):
+        raise InputError(
+            f"{path}, line 1: no TensorRT calibration cache",
+            "The first line is to be like TRT-8601-EntropyCalibration2.",
+            "Give a cache that TensorRT wrote.",
+        )
+    ranges: dict[str, float] = {}
+    for number, line in enumerate(lines[1:], start=2):
+        if not line.strip():
+            continue
+        match = _CACHE_LINE.fullmatch(line.strip())
+        scale = struct.unpack(">f", bytes.fromhex(match["scale"].zfill(8)))[0] if match else math.nan
+        if match is None or not (math.isfinite(scale) and scale >= 0):
+            raise InputError(
+                f"{path}, line {number}: no scale of a tensor",
+                f"The line is {line.strip()[:80]!r}; expected: tensor name, colon, 8 hexadecimal digits.",
+                "Give a cache that TensorRT wrote.",
+            )
+        ranges[match["tensor"]] = scale * INT8_MAX
+    return ranges
+
+
+def write_cache(
+    path: str | Path, ranges: Mapping[str, float], algorithm: str = "EntropyCalibration2", *, version: int = 8601
+) -> None:
+    """Writes a TensorRT calibration cache, see `read_cache`; the file appears whole or not at all.
+
+    An amax of 0 is written as scale 1.
+
+    Args:
+        path: The file; an existing one is replaced.
+        ranges: The amax by tensor name.
+        algorithm: One of `CACHE_ALGORITHMS`; TensorRT takes a cache only with the calibrator that it names.
+        version: TensorRT's version in one number, 8601 for 8.6.1.
+
+    Raises:
+        InputError: the file cannot be written, or a range or name cannot stand in such a file.
+    """
+    if algorithm not in CACHE_ALGORITHMS:
+        raise InputError(f"Unknown calibration algorithm: {algorithm}", f"One of {', '.join(CACHE_ALGORITHMS)}.")
+    lines = [f"TRT-{version}-{algorithm}"]
+    for tensor, amax in ranges.items():
+        if not tensor or "\n" in tensor or "\r" in tensor:
+            raise InputError(f"Tensor name {tensor!r} cannot stand in a calibration cache")
+        scale = amax / INT8_MAX if amax else 1.0
+        if not (math.isfinite(scale) and 0 < scale < 2.0**127):
+            raise InputError(f"{amax} is no range for '{tensor}'", "A range is a finite number from 0 up.")
+        lines.append(f"{tensor}: {struct.pack('>f', scale).hex()}")
+    write_atomic(path, "\n".join(lines) + "\n")
+
+
+def match_cache(
+    ranges: Mapping[str, float], known_tensors: Iterable[str]
+) -> tuple[dict[str, float], tuple[str, ...]]:
+    """The ranges of a cache that fit a network.
+
+    Args:
+        ranges: The amax by tensor name, from `read_cache`.
+        known_tensors: The tensors of the network that need a range.
+
+    Returns:
+        The ranges of known tensors, and warnings: which ranges name no such tensor, which tensors have none.
+    """
+    known = dict.fromkeys(known_tensors)
+    fitting = {tensor: amax for tensor, amax in ranges.items() if tensor in known}
+    unknown = [tensor for tensor in ranges if tensor not in known]
+    missing = [tensor for tensor in known if tensor not in ranges]
+    warnings = []
+    if unknown:
+        warnings.append(f"{len(unknown)} of {len(ranges)} ranges in the cache fit no tensor here: {_some(unknown)}")
+    if missing:
+        warnings.append(f"{len(missing)} of {len(known)} tensors have no range in the cache: {_some(missing)}")
+    return fitting, tuple(warnings)
+
+
+def _some(names: Sequence[str]) -> str:
+    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")

@@ -1,0 +1,106 @@
+"""Ranges: the largest magnitude (amax) that quantization is to represent, per tensor.
+
+Symmetric INT8 maps ``[-amax, amax]`` to codes -127 to 127: scale = amax / 127. An amax of 0 says that the tensor was
+zero throughout; whoever makes a scale of it takes 1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from trt_tui.core.calibration.histogram import Histogram
+from trt_tui.core.calibration.methods import DEFAULT_PERCENTILE, check_method, chosen
+from trt_tui.core.calibration.sweep import MEMORY_LIMIT, Probe, Progress, not_finite, scalar, sweep
+from trt_tui.core.data.samples import Samples
+from trt_tui.core.runner import Backend
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Ranges of tensors and what they were measured on.
+
+    Attributes:
+        method: One of `METHODS`.
+        samples: Number of samples.
+        data_sha256: Hash of the samples, see `Samples.sha256`.
+        ranges: The amax by tensor name.
+    """
+
+    method: str
+    samples: int
+    data_sha256: str
+    ranges: dict[str, float]
+
+
+def calibrate(
+    network_model: ir.Model,
+    tensors: Sequence[str],
+    samples: Samples,
+    backend: Backend,
+    *,
+    method: str = "minmax",
+    percentile: float = DEFAULT_PERCENTILE,
+    progress: Progress | None = None,
+    memory_limit: int = MEMORY_LIMIT,
+) -> Calibration:
+    """Measures the range of each tensor over all samples.
+
+    ``minmax`` reduces inside the graph, in one pass over the samples, and only scalars leave the session. The other
+    methods take the tensors out, as many at a time as ``memory_limit`` allows (by their sizes in the first feed; at
+    least one), with one pass over the samples each time.
+
+    Args:
+        network_model: The FP32 network; it is left as it is, and its weights are shared, not copied.
+        tensors: Names of float tensors of the main graph.
+        samples: The calibrating samples.
+        backend: Runs the network.
+        method: One of `METHODS`.
+        percentile: In (0, 100], for the method of that name.
+        progress: Called after each run; what it raises ends the calibration.
+        memory_limit: Bytes of tensors that one run may hand out.
+
+    Raises:
+        InputError: an unknown method or tensor, a tensor that holds NaN or an infinity, or data that cannot be read.
+        TrtTuiError: the backend refuses the network or the feeds.
+    """
+    check_method(method, percentile)
+    if method == "minmax":
+        ranges = _minmax(network_model, tensors, samples, backend, progress)
+        return Calibration(method, samples.count, samples.sha256(), ranges)
+    histograms = {tensor: Histogram() for tensor in tensors}
+    sweep(network_model, histograms, samples, backend, progress, memory_limit)
+    ranges = {tensor: chosen(histogram, method, percentile) for tensor, histogram in histograms.items()}
+    return Calibration(method, samples.count, samples.sha256(), ranges)
+
+
+def _minmax(
+    model: ir.Model, tensors: Sequence[str], samples: Samples, backend: Backend, progress: Progress | None
+) -> dict[str, float]:
+    ranges = dict.fromkeys(tensors, 0.0)
+    if not ranges:
+        return ranges
+    probe = Probe(model)
+    # ReduceMax and ReduceMin pass over NaN; the sum of magnitudes does not.
+    reductions = {}
+    for tensor in ranges:
+        value = probe.float_value(tensor)
+        reductions[tensor] = [
+            probe.emit(scalar(probe.apply(operator, value, keepdims=0)))
+            for operator in ("ReduceMax", "ReduceMin", "ReduceL1")
+        ]
+    with backend.load(probe.model, lean=True) as runner:
+        for index, feed in enumerate(samples.feeds()):
+            scalars = runner.run(feed)
+            for tensor, names in reductions.items():
+                largest, least, norm = (float(scalars[name]) for name in names)
+                amax = max(largest, -least)
+                if math.isnan(norm) or math.isinf(amax):
+                    raise not_finite(tensor, "NaN" if math.isnan(norm) else "an infinity", index)
+                ranges[tensor] = max(ranges[tensor], amax)
+            if progress:
+                progress(index + 1, len(samples))
+    return ranges

@@ -1,0 +1,86 @@
+"""The histogram of a tensor's magnitudes, which every method but ``minmax`` chooses a range by."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+_BLOCK = 1 << 18
+
+
+class Histogram:
+    """Counts of ``|x|`` in equal bins from 0, growing with the data.
+
+    The bins end at a power of two above the largest value seen. A larger value doubles that end, as often as needed, by
+    joining neighbouring bins, so counts are exact and independent of the order and cutting of the data. At least half
+    of the bins lie below the largest value.
+    """
+
+    BINS = 4096
+    _LEAST_EXPONENT = -100
+
+    def __init__(self) -> None:
+        self.counts = np.zeros(self.BINS, np.int64)
+        self.amax = 0.0
+        self._exponent = self._LEAST_EXPONENT
+
+    @property
+    def width(self) -> float:
+        """Width of a bin."""
+        return math.ldexp(1.0, self._exponent) / self.BINS
+
+    @property
+    def total(self) -> int:
+        """Number of values counted."""
+        return int(self.counts.sum())
+
+    @property
+    def used(self) -> int:
+        """Number of bins up to the largest value."""
+        return int(self.amax / self.width) + 1
+
+    def add(self, array: np.ndarray) -> None:
+        """Counts the values of a float array of any shape.
+
+        Raises:
+            ValueError: it holds NaN or an infinity.
+        """
+        for block in magnitudes(array):
+            self.add_magnitudes(block)
+
+    def add_magnitudes(self, block: np.ndarray) -> None:
+        """Counts ``|x|``, given as a flat float32 array. Raises as `add`."""
+        largest = float(block.max())
+        if not math.isfinite(largest):
+            raise ValueError("NaN" if math.isnan(largest) else "an infinity")
+        self.amax = max(self.amax, largest)
+        if largest > 0:
+            self._grow(math.frexp(largest)[1])
+        bins = (block * np.float32(1 / self.width)).astype(np.intp)
+        self.counts += np.bincount(bins, minlength=self.BINS)
+
+    def _grow(self, exponent: int) -> None:
+        while self._exponent < exponent:
+            joined = self.counts.reshape(-1, 2).sum(axis=1)
+            self.counts = np.concatenate([joined, np.zeros_like(joined)])
+            self._exponent += 1
+
+    def percentile(self, percent: float) -> float:
+        """The upper edge of the bin that holds the given percentile of all values, at most the largest value."""
+        if not 0 < percent <= 100:
+            raise ValueError(f"percentile {percent} is not in (0, 100]")
+        cumulated = np.cumsum(self.counts)
+        if not cumulated[-1]:
+            return 0.0
+        bin_ = int(np.searchsorted(cumulated, percent / 100 * cumulated[-1]))
+        return min((bin_ + 1) * self.width, self.amax)
+
+
+def magnitudes(array: np.ndarray) -> Iterator[np.ndarray]:
+    """``|x|`` as flat float32 blocks that fit a processor's cache."""
+    flat = np.asarray(array).reshape(-1)
+    for start in range(0, flat.size, _BLOCK):
+        with np.errstate(over="ignore"):
+            yield np.abs(flat[start : start + _BLOCK].astype(np.float32, copy=False))

@@ -1,0 +1,114 @@
+"""Methods: how the range of a tensor is chosen from what calibration saw of it.
+
+- ``minmax``: the largest ``|x|``, computed inside the graph.
+- ``percentile``: the value that a given percentage of all ``|x|`` does not exceed.
+- ``entropy``: the threshold with the least Kullback-Leibler divergence between the histogram of ``|x|`` and its form
+  in 128 levels (S. Migacz, "8-bit Inference with TensorRT", GTC 2017; the first bin gets the second one's count, as
+  NVIDIA ModelOpt does, so that zeros do not decide).
+- ``mse``: the threshold with the least mean squared quantization error over the histogram.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from trt_tui.core.calibration.histogram import Histogram
+from trt_tui.core.precision import INT8_MAX
+from trt_tui.errors import InputError
+
+DEFAULT_PERCENTILE = 99.99
+"""The percentage of all values that ``percentile`` covers where no other is asked for."""
+
+_LEVELS = 128
+
+
+def entropy(histogram: Histogram) -> float:
+    """The threshold of least Kullback-Leibler divergence; between 1/32 of the largest value and that value."""
+    used = histogram.used
+    if histogram.amax == 0 or used <= _LEVELS:
+        return histogram.amax
+    counts = histogram.counts[:used].astype(np.float64)
+    counts[0] = counts[1]
+    kept = np.arange(_LEVELS, used + 1)
+    divergence = np.concatenate([_divergence(counts, part) for part in np.array_split(kept, len(kept) // 512 + 1)])
+    best = len(kept) - 1 - int(np.argmin(divergence[::-1]))
+    return min(int(kept[best]) * histogram.width, histogram.amax)
+
+
+def mse(histogram: Histogram) -> float:
+    """The threshold of least mean squared error; between 1/32 of the largest value and that value."""
+    if histogram.amax == 0:
+        return 0.0
+    used = np.flatnonzero(histogram.counts)
+    centers, counts = (used + 0.5) * histogram.width, histogram.counts[used].astype(np.float64)
+    thresholds = np.append(np.arange(_LEVELS, histogram.used, 16) * histogram.width, histogram.amax)
+    errors = [_squared_error(centers, counts, threshold) for threshold in thresholds]
+    return float(thresholds[len(errors) - 1 - int(np.argmin(errors[::-1]))])
+
+
+_CHOOSE: dict[str, Callable[[Histogram, float], float]] = {
+    "minmax": lambda histogram, _: histogram.amax,
+    "percentile": lambda histogram, percent: histogram.percentile(percent),
+    "entropy": lambda histogram, _: entropy(histogram),
+    "mse": lambda histogram, _: mse(histogram),
+}
+
+METHODS = tuple(_CHOOSE)
+"""The methods by name, the default first."""
+
+
+def chosen(histogram: Histogram, method: str, percentile: float = DEFAULT_PERCENTILE) -> float:
+    """The amax that one of `METHODS` chooses, in the tensor's own units; 0 where all values are zero.
+
+    Args:
+        percentile: In (0, 100], for the method of that name.
+    """
+    return _CHOOSE[method](histogram, percentile)
+
+
+def check_method(method: str, percentile: float) -> None:
+    """Holds a method that a user names against what there is.
+
+    Raises:
+        InputError: there is no such method, or the percentile is not in (0, 100].
+    """
+    if method not in METHODS:
+        raise InputError(
+            f"Unknown calibration method: {method}", next_step=f"Choose one of {', '.join(METHODS)}."
+        )
+    if not 0 < percentile <= 100:
+        raise InputError(f"Percentile {percentile} is not in (0, 100]", next_step="For example: 99.99")
+
+
+def _divergence(counts: np.ndarray, kept: np.ndarray) -> np.ndarray:
+    """KL(P || Q) for each number of bins kept.
+
+    P is the histogram cut at that number, with all that lies above added to its last bin. Q is the cut histogram
+    without that, in 128 levels, each level's count spread evenly over its bins that are not empty. Written with running
+    sums, so that a candidate costs 128 terms. Infinite where values were clipped into an empty bin.
+    """
+    cumulated = np.concatenate([[0.0], np.cumsum(counts)])
+    filled = np.concatenate([[0.0], np.cumsum(counts > 0)])
+    logs = np.concatenate([[0.0], np.cumsum(_times_log(counts))])
+    total, inside, last = cumulated[-1], cumulated[kept], counts[kept - 1]
+    clipped = total - inside
+    edges = kept[:, None] * np.arange(_LEVELS + 1) // _LEVELS
+    level_sums, level_bins = np.diff(cumulated[edges], axis=1), np.diff(filled[edges], axis=1)
+    level_logs = np.log(np.divide(level_sums, level_bins, where=level_bins > 0, out=np.ones_like(level_sums)))
+    p_log_p = logs[kept - 1] + _times_log(last + clipped)
+    p_log_q = (level_sums * level_logs).sum(axis=1) + clipped * level_logs[:, -1]
+    with np.errstate(divide="ignore"):
+        divergence = (p_log_p - p_log_q) / total - math.log(total) + np.log(inside)
+    return np.where((clipped > 0) & (last == 0), np.inf, divergence)
+
+
+def _times_log(values: np.ndarray) -> np.ndarray:
+    return values * np.log(np.where(values > 0, values, 1))
+
+
+def _squared_error(values: np.ndarray, counts: np.ndarray, amax: float) -> float:
+    scale = amax / INT8_MAX
+    return float(counts @ np.square(values - np.minimum(np.rint(values / scale), INT8_MAX) * scale))

@@ -1,0 +1,172 @@
+"""Statistics of tensors: what a range leaves of them, and which channels set it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from trt_tui.core.calibration.histogram import Histogram, magnitudes
+from trt_tui.core.calibration.methods import DEFAULT_PERCENTILE, METHODS, check_method, chosen
+from trt_tui.core.calibration.sweep import MEMORY_LIMIT, Progress, sweep
+from trt_tui.core.data.samples import Samples
+from trt_tui.core.precision import FP16_MAX
+from trt_tui.core.runner import Backend
+
+
+@dataclass(frozen=True)
+class TopChannels:
+    """The channels that set a tensor's range: those without which its amax would be at most half.
+
+    Attributes:
+        axis: The channel axis.
+        channels: Size of that axis.
+        indices: These channels, largest first.
+        others_amax: The amax of all other channels; 0 if there are none.
+    """
+
+    axis: int
+    channels: int
+    indices: tuple[int, ...]
+    others_amax: float
+
+
+@dataclass(frozen=True)
+class TensorStats:
+    """What a tensor holds over all samples.
+
+    Attributes:
+        amax: Largest ``|x|``.
+        rms: Root mean square.
+        p99: The 99th percentile of ``|x|``.
+        p9999: The 99.99th percentile of ``|x|``.
+        count: Number of values.
+        zeros: Number of values that are exactly zero.
+        log_histogram: Counts of nonzero ``|x|``: bin i for [2^(i - 40), 2^(i - 39)), i from 0 to 63; the first and the
+            last bin hold what lies beyond too.
+        share_below_fp16_subnormal: Share of the nonzero values below 2^-24, FP16's least magnitude.
+        share_subnormal: Share of the nonzero values below 2^-14, FP16's least normal magnitude.
+        over_fp16: Number of values above 65504, FP16's largest.
+        ranges: The amax of each of `METHODS`.
+        top_channels: None where the tensor has no channel axis of constant size.
+    """
+
+    amax: float
+    rms: float
+    p99: float
+    p9999: float
+    count: int
+    zeros: int
+    log_histogram: tuple[int, ...]
+    share_below_fp16_subnormal: float
+    share_subnormal: float
+    over_fp16: int
+    ranges: dict[str, float]
+    top_channels: TopChannels | None
+
+
+class Accumulator:
+    """Sums up a tensor's arrays for `TensorStats`.
+
+    Args:
+        channel_axis: None for the usual one, see `collect_stats`.
+    """
+
+    _BIAS = 127  # of a float32's exponent
+
+    def __init__(self, channel_axis: int | None) -> None:
+        self.histogram = Histogram()
+        self._exponents = np.zeros(256, np.int64)
+        self._zeros = 0
+        self._squares = 0.0
+        self._over_fp16 = 0
+        self._axis = channel_axis
+        self._channels: np.ndarray | None = None
+        self._has_channels = True
+
+    def add(self, array: np.ndarray) -> None:
+        """Takes a float array of any shape; raises as `Histogram.add`."""
+        for block in magnitudes(array):
+            self.histogram.add_magnitudes(block)
+            self._exponents += np.bincount(block.view(np.uint32) >> 23, minlength=256)
+            self._zeros += block.size - int(np.count_nonzero(block))
+            self._squares += float(np.square(block, dtype=np.float64).sum())
+            self._over_fp16 += int(np.count_nonzero(block > FP16_MAX))
+        self._add_channels(array)
+
+    def _add_channels(self, array: np.ndarray) -> None:
+        if self._axis is None:
+            self._axis = {0: None, 1: None, 2: 1, 3: 2}.get(array.ndim, 1)
+        axis = self._axis
+        if axis is None or axis >= array.ndim or not array.size:
+            self._has_channels = axis is not None and axis < array.ndim and self._has_channels
+            return
+        others = tuple(other for other in range(array.ndim) if other != axis)
+        amax = np.maximum(array.max(axis=others), -array.min(axis=others)).astype(np.float64)
+        if self._channels is None:
+            self._channels = amax
+        elif self._channels.shape == amax.shape:
+            np.maximum(self._channels, amax, out=self._channels)
+        else:
+            self._has_channels = False
+
+    def result(self, percentile: float) -> TensorStats:
+        """The statistics of all that was taken so far; ``percentile`` is that of the method of the name."""
+        histogram = self.histogram
+        count = histogram.total
+        exponents = self._exponents.copy()
+        exponents[0] -= self._zeros
+        nonzero = max(count - self._zeros, 1)
+        bins = np.clip(np.arange(256) - self._BIAS + 40, 0, 63)
+        return TensorStats(
+            amax=histogram.amax,
+            rms=math.sqrt(self._squares / max(count, 1)),
+            p99=histogram.percentile(99),
+            p9999=histogram.percentile(99.99),
+            count=count,
+            zeros=self._zeros,
+            log_histogram=tuple(np.bincount(bins, exponents, minlength=64).astype(int).tolist()),
+            share_below_fp16_subnormal=float(exponents[: self._BIAS - 24].sum() / nonzero),
+            share_subnormal=float(exponents[: self._BIAS - 14].sum() / nonzero),
+            over_fp16=self._over_fp16,
+            ranges={method: chosen(histogram, method, percentile) for method in METHODS},
+            top_channels=self._top_channels(),
+        )
+
+    def _top_channels(self) -> TopChannels | None:
+        channels = self._channels
+        if channels is None or self._axis is None or not self._has_channels or not channels.max():
+            return None
+        order = np.argsort(-channels, kind="stable")
+        top = int(np.count_nonzero(channels > channels.max() / 2))
+        others = channels[order[top:]]
+        return TopChannels(
+            self._axis, channels.size, tuple(order[:top].tolist()), float(others.max()) if others.size else 0.0
+        )
+
+
+def collect_stats(
+    network_model: ir.Model,
+    tensors: Sequence[str],
+    samples: Samples,
+    backend: Backend,
+    *,
+    channel_axes: Mapping[str, int] | None = None,
+    percentile: float = DEFAULT_PERCENTILE,
+    progress: Progress | None = None,
+    memory_limit: int = MEMORY_LIMIT,
+) -> dict[str, TensorStats]:
+    """Statistics of each tensor, the ranges of all methods included. Arguments and errors as `calibrate`.
+
+    Args:
+        channel_axes: The channel axis by tensor name; by default axis 1 of tensors with two, four or more dimensions,
+            axis 2 of those with three.
+    """
+    check_method("percentile", percentile)
+    axes = channel_axes or {}
+    accumulators = {tensor: Accumulator(axes.get(tensor)) for tensor in tensors}
+    sweep(network_model, accumulators, samples, backend, progress, memory_limit)
+    return {tensor: accumulator.result(percentile) for tensor, accumulator in accumulators.items()}
