@@ -21,7 +21,7 @@ _STATE = tempfile.TemporaryDirectory()
 os.environ["XDG_STATE_HOME"] = os.environ["XDG_CACHE_HOME"] = _STATE.name
 
 from trt_tui import demo  # noqa: E402
-from trt_tui.jobs.messages import Options  # noqa: E402
+from trt_tui.options import Options  # noqa: E402
 from trt_tui.tui.app import TrtTuiApp  # noqa: E402
 
 HERE = Path(__file__).resolve().parent

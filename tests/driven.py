@@ -14,6 +14,7 @@ from tests import networks
 from trt_tui.jobs import messages as m
 from trt_tui.jobs.cache import ResultCache
 from trt_tui.jobs.worker import Worker
+from trt_tui.options import Options
 from trt_tui.session.saved import Store
 from trt_tui.session.session import Session
 
@@ -32,21 +33,21 @@ def isolate(monkeypatch, folder: Path, cache: Path | None = None) -> None:
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
 
 
-def save_mlp(folder: Path, samples: int = 16, seed: int = 0, name: str = "mlp") -> m.Options:
+def save_mlp(folder: Path, samples: int = 16, seed: int = 0, name: str = "mlp") -> Options:
     """Writes a three-layer network and samples for it, in batches of 4; returns the options that open them."""
     model, data = folder / f"{name}.onnx", folder / f"{name}.npz"
     onnx.save(networks.mlp(seed), model)
     rng = np.random.default_rng(seed)
     np.savez(data, x=rng.standard_normal((samples, 16), dtype=np.float32))
-    return m.Options(str(model), str(data), batch=4, whatif_samples=0)
+    return Options(str(model), str(data), batch=4, whatif_samples=0)
 
 
-def save_resnet(folder: Path, samples: int = 16, batch: int = 4) -> m.Options:
+def save_resnet(folder: Path, samples: int = 16, batch: int = 4) -> Options:
     """Writes a residual network of 8 groups and images for it; returns the options that open them."""
     model, data = folder / "small_resnet.onnx", folder / "images.npz"
     onnx.save(networks.small_resnet(), model)
     np.savez(data, image=networks.random_images(np.random.default_rng(0), (samples, 3, 32, 32)))
-    return m.Options(str(model), str(data), batch=batch, whatif_samples=0)
+    return Options(str(model), str(data), batch=batch, whatif_samples=0)
 
 
 class Wire:
@@ -94,7 +95,7 @@ class DrivenWorker(Worker):
 class DrivenSession(Session):
     """A session with a real child process whose events the test applies."""
 
-    def __init__(self, options: m.Options, folder: Path, **arguments: object) -> None:
+    def __init__(self, options: Options, folder: Path, **arguments: object) -> None:
         self.queue: queue.Queue[m.Event] = queue.Queue()
         self.seen: list[m.Event] = []
         super().__init__(options, self.queue.put, store=Store(folder / "sessions"), **arguments)

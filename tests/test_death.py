@@ -19,6 +19,7 @@ from trt_tui.errors import InputError
 from trt_tui.jobs import death
 from trt_tui.jobs import messages as m
 from trt_tui.jobs.client import log_path
+from trt_tui.options import Options
 
 
 @pytest.fixture(autouse=True)
@@ -63,7 +64,7 @@ def test_the_kernels_count_is_read_in_both_versions(monkeypatch, tmp_path, files
     assert death.oom_kills() == expected
 
 
-def dying(tmp_path, how: str) -> m.Options:
+def dying(tmp_path, how: str) -> Options:
     script = tmp_path / "dying.py"
     script.write_text(f"import os, signal\ndef load_data():\n    {how}\n    yield {{}}\n")
     return replace(save_mlp(tmp_path), data=str(script))

@@ -18,6 +18,7 @@ from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError, TrtTuiError
 from trt_tui.jobs import messages as m
 from trt_tui.jobs.engines import _with_node
+from trt_tui.options import Options
 
 FP32, FP16, INT8 = (PrecisionConfig.uniform(one) for one in (Precision.FP32, Precision.FP16, Precision.INT8))
 TITLES = {"8.6.1": "TensorRT 8.6.1", "10.16.1": "TensorRT 10.16.1", "11.4.0": "TensorRT 11.4.0",
@@ -47,7 +48,7 @@ def session(tmp_path):
     """Opens a small network; nothing is measured by itself."""
     sessions = []
 
-    def start(options: m.Options | None = None, **changes: object) -> DrivenSession:
+    def start(options: Options | None = None, **changes: object) -> DrivenSession:
         made = DrivenSession(replace(options or save_mlp(tmp_path), **changes), tmp_path, automatic=False)
         sessions.append(made)
         made.start()

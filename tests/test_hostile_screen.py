@@ -15,6 +15,7 @@ from tests.test_tui import press, settle
 from tests.tui_fake import H200, FakeSession
 from trt_tui.core.network.network import open_network
 from trt_tui.jobs import messages
+from trt_tui.options import Options
 from trt_tui.tui import spans
 from trt_tui.tui.app import TrtTuiApp
 from trt_tui.tui.state import View
@@ -43,7 +44,7 @@ def drawn(app) -> list[str]:
 @pytest.mark.parametrize("size", [(80, 24), (120, 40)])
 async def test_hostile_names_are_drawn_where_they_belong(tmp_path, monkeypatch, size):
     monkeypatch.chdir(tmp_path)
-    options = messages.Options(str(tmp_path / f"net{TITLE}.onnx"), data=f"samples{CLIPBOARD}.npz")
+    options = Options(str(tmp_path / f"net{TITLE}.onnx"), data=f"samples{CLIPBOARD}.npz")
     app = TrtTuiApp(options, partial(FakeSession, outline=outline(tmp_path), store=tmp_path / "store", builder=H200),
                     target="sqnr>=20", resume=False)
     copied = []
@@ -76,7 +77,7 @@ async def test_hostile_names_are_drawn_where_they_belong(tmp_path, monkeypatch, 
 
 
 async def test_the_net_catches_what_a_widget_does_not_write_out(tmp_path):
-    app = TrtTuiApp(messages.Options("net.onnx"), partial(FakeSession, outline=outline(tmp_path), store=tmp_path / "s"),
+    app = TrtTuiApp(Options("net.onnx"), partial(FakeSession, outline=outline(tmp_path), store=tmp_path / "s"),
                     resume=False)
     async with app.run_test(size=(80, 24)) as pilot:
         await app.main.mount(Static(Content(f"raw {TITLE} {CLIPBOARD} \u202e\ud800\x9b end"), markup=False))

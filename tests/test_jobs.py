@@ -24,6 +24,7 @@ from trt_tui.core.precision import Precision
 from trt_tui.jobs import messages as m
 from trt_tui.jobs import worker as worker_module
 from trt_tui.jobs.client import Client, log_path
+from trt_tui.options import Options
 
 FP16 = PrecisionConfig.uniform(Precision.FP16)
 INT8 = PrecisionConfig.uniform(Precision.INT8)
@@ -365,7 +366,7 @@ def test_a_defect_ends_the_job_and_not_the_worker(opened, monkeypatch):
 
 def test_what_stood_in_the_way_of_opening_is_said_again(tmp_path):
     worker = DrivenWorker(tmp_path)
-    failed = worker.answer(m.Open(m.Options(str(tmp_path / "none.onnx"))))[-1]
+    failed = worker.answer(m.Open(Options(str(tmp_path / "none.onnx"))))[-1]
     assert isinstance(failed, m.Failed) and "none.onnx" in failed.title
     assert worker.answer(m.WhatIf(INT8))[-1].title == failed.title
 
@@ -604,9 +605,10 @@ def test_the_child_ends_when_the_program_is_killed(tmp_path):
     parent.write_text(textwrap.dedent(f"""
         import queue, time
         from trt_tui.jobs import messages as m
+        from trt_tui.options import Options
         from trt_tui.session.session import Session
         events = queue.Queue()
-        session = Session(m.Options({options.model!r}, {options.data!r}, batch=4, whatif_samples=0), events.put)
+        session = Session(Options({options.model!r}, {options.data!r}, batch=4, whatif_samples=0), events.put)
         session.start()
         while True:
             event = events.get()

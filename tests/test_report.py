@@ -14,7 +14,7 @@ from trt_tui.core.exporters.markdown import comparison_markdown
 from trt_tui.core.measure.comparison import Share
 from trt_tui.core.measure.target import parse_target
 from trt_tui.core.precision import Precision
-from trt_tui.jobs import messages
+from trt_tui.options import Options
 from trt_tui.tui.spans import percent
 from trt_tui.tui.verdict import header_line
 
@@ -26,7 +26,7 @@ FIRST = VIT.groups[0].name
 def built(tmp_path):
     """Opens, measures and builds the all-INT8 and a mixed config."""
     def make(quick: bool = False, **fake: object) -> FakeSession:
-        session = FakeSession(messages.Options("vit.onnx", data="samples.npz"), lambda event: session.apply(event),
+        session = FakeSession(Options("vit.onnx", data="samples.npz"), lambda event: session.apply(event),
                               outline=VIT, store=tmp_path, resume=False, target="sqnr>=10", **fake)
         session.start()
         session.build(quick)
@@ -61,7 +61,7 @@ def test_engines_stand_beside_their_runs(built):
 
 
 def test_without_engines_there_are_no_columns_for_them(tmp_path):
-    session = FakeSession(messages.Options("vit.onnx", data="samples.npz"), lambda event: session.apply(event),
+    session = FakeSession(Options("vit.onnx", data="samples.npz"), lambda event: session.apply(event),
                           outline=VIT, store=tmp_path, resume=False, target="sqnr>=10")
     session.start()
     table = comparison_table(session)
@@ -116,7 +116,7 @@ def test_the_markdown_report_tells_of_engines(built):
 
 def test_engines_without_a_config_of_its_own_are_told(tmp_path):
     """The config is the INT8 run then, and stands in no row of its own."""
-    session = FakeSession(messages.Options("vit.onnx", data="samples.npz"), lambda event: session.apply(event),
+    session = FakeSession(Options("vit.onnx", data="samples.npz"), lambda event: session.apply(event),
                           outline=VIT, store=tmp_path, resume=False, target="sqnr>=10", builder=H200, worse_db=5.2)
     session.start()
     session.build()

@@ -27,6 +27,7 @@ from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.core.search import METHODS, PRESETS
 from trt_tui.jobs import messages as m
+from trt_tui.options import Options
 from trt_tui.session.session import Session
 
 
@@ -246,7 +247,7 @@ def test_the_front_keeps_what_nothing_beats(files):
 
 def test_engines_are_in_the_table_and_the_report(tmp_path):
     events = []
-    session = SearchingSession(m.Options("vit.onnx", data="x.npz"), events.append, outline=VIT, store=tmp_path,
+    session = SearchingSession(Options("vit.onnx", data="x.npz"), events.append, outline=VIT, store=tmp_path,
                                builder=H200, worse_db=3.0, target="sqnr>=20", resume=False, automatic=False)
 
     def apply():

@@ -31,6 +31,7 @@ from trt_tui.core.precision import Precision
 from trt_tui.core.runner import BuildSettings, Told
 from trt_tui.errors import InputError, TrtTuiError
 from trt_tui.jobs import messages as m
+from trt_tui.options import Options
 
 LEVEL = int(os.environ["OPTIMIZATION_LEVEL"]) if "OPTIMIZATION_LEVEL" in os.environ else None
 SOURCES = tuple(os.environ["TACTIC_SOURCES"].split(",")) if "TACTIC_SOURCES" in os.environ else None
@@ -54,11 +55,11 @@ FP16 = PrecisionConfig.uniform(Precision.FP16)
 INT8 = PrecisionConfig.uniform(Precision.INT8, Precision.FP16)
 
 
-def options(**changes) -> m.Options:
+def options(**changes) -> Options:
     given = {"metric": demo.metric_spec(), "whatif_samples": 16, "tactic_sources": SOURCES, "backend": "tensorrt",
              "optimization_level": LEVEL}
     paths = (demo.network_path(), demo.samples_path(), demo.calibration_path())
-    return m.Options(*map(str, paths), **given | changes)
+    return Options(*map(str, paths), **given | changes)
 
 
 @pytest.fixture(scope="module")

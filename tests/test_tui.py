@@ -15,6 +15,7 @@ from tests.tui_fake import H200, NO_GPU, FakeSession, outline_of
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
 from trt_tui.jobs import messages
+from trt_tui.options import Options
 from trt_tui.tui import actions, spans
 from trt_tui.tui.app import TrtTuiApp
 from trt_tui.tui.screens import main as main_screen
@@ -39,7 +40,7 @@ def quick(monkeypatch):
 
 
 def make_app(folder: Path, outline=VIT, target: str | None = "sqnr>=20", **fake: object) -> TrtTuiApp:
-    options = messages.Options("vit.onnx", data="samples.npz")
+    options = Options("vit.onnx", data="samples.npz")
     return TrtTuiApp(options, partial(FakeSession, outline=outline, store=folder / "store", **fake), target=target,
                      resume=False)
 

@@ -13,6 +13,7 @@ from trt_tui.core.engines.rungs import NAMED, Rung
 from trt_tui.core.measure.comparison import EngineResult
 from trt_tui.core.precision import Precision
 from trt_tui.jobs import messages
+from trt_tui.options import Options
 from trt_tui.tui import detail, engines, spans, state, verdict
 from trt_tui.tui.state import Columns, GroupRow, Measure, TreeModel, VisibleRow
 
@@ -27,7 +28,7 @@ INT8_AS_FP16 = {QKV: Precision.FP16}
 def start(tmp_path):
     """Opens sessions that have measured everything, with TensorRT on a GPU to build."""
     def make(target: str = "sqnr>=20", **fake: object) -> FakeSession:
-        session = FakeSession(messages.Options("vit.onnx", data="samples.npz"), lambda event: session.apply(event),
+        session = FakeSession(Options("vit.onnx", data="samples.npz"), lambda event: session.apply(event),
                               outline=VIT, store=tmp_path, resume=False, target=target, **{"builder": H200, **fake})
         session.start()
         return session

@@ -18,6 +18,7 @@ from trt_tui.core.precision import Precision
 from trt_tui.core.search import METHODS, PRESETS, Outcome
 from trt_tui.jobs import messages as m
 from trt_tui.jobs.searching import Bench, SearchJob
+from trt_tui.options import Options
 from trt_tui.tui import state
 from trt_tui.tui.app import TrtTuiApp
 from trt_tui.tui.screens import find as dialog
@@ -85,7 +86,7 @@ class SearchingSession(FakeSession):
 
 
 def make_app(folder, outline=VIT, target="sqnr>=20", **fake) -> TrtTuiApp:
-    options = m.Options("vit.onnx", data="samples.npz")
+    options = Options("vit.onnx", data="samples.npz")
     return TrtTuiApp(options, partial(SearchingSession, outline=outline, store=folder / "store", **fake), target=target,
                      resume=False)
 

@@ -19,6 +19,7 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.hierarchy import GroupRow, Scope
 from trt_tui.core.precision import Precision
 from trt_tui.jobs import messages
+from trt_tui.options import Options
 from trt_tui.session.session import ConfigResults
 from trt_tui.tui import detail, known, spans, state, themes, verdict
 from trt_tui.tui.state import Columns, Measure, TreeModel, VisibleRow
@@ -30,7 +31,7 @@ MODEL = TreeModel(VIT)
 @pytest.fixture
 def session(tmp_path):
     """A session that has measured everything."""
-    made = FakeSession(messages.Options("vit.onnx", data="samples.npz"), lambda event: made.apply(event), outline=VIT,
+    made = FakeSession(Options("vit.onnx", data="samples.npz"), lambda event: made.apply(event), outline=VIT,
                        store=tmp_path, resume=False, target="sqnr>=20")
     made.start()
     return made
@@ -170,7 +171,7 @@ def test_a_met_target_calms_all_rows(session):
 
 def test_nan_is_red_and_first(tmp_path):
     bad = next(group.name for group in VIT.groups if group.operator == "Softmax")
-    session = FakeSession(messages.Options("vit.onnx"), lambda event: session.apply(event), outline=VIT,
+    session = FakeSession(Options("vit.onnx"), lambda event: session.apply(event), outline=VIT,
                           store=tmp_path, resume=False, target="sqnr>=20", nan=(bad,))
     session.start()
     figures = found(session, Measure.ACCUMULATED, "fp16")

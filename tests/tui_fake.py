@@ -15,7 +15,7 @@ import onnx
 
 from trt_tui.core.calibration.calibrate import Calibration
 from trt_tui.core.calibration.statistics import TensorStats, TopChannels
-from trt_tui.core.data.watched import Inputs
+from trt_tui.core.data.watched import Inputs, Source
 from trt_tui.core.engines.made import COMPUTE, QDQ, REFORMAT, EngineLayer, EngineReport
 from trt_tui.core.measure.comparison import EngineResult, Errors, GroupErrors, OutputErrors, Share, Verdict
 from trt_tui.core.measure.judge import Judged
@@ -24,6 +24,7 @@ from trt_tui.core.network.layers import Group, Outline
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.jobs import messages as m
+from trt_tui.options import Options
 from trt_tui.session.saved import Store
 from trt_tui.session.session import Session
 
@@ -85,7 +86,7 @@ class FakeSession(Session):
         otherwise: Groups that an engine computes in another precision than asked, whatever is asked.
     """
 
-    def __init__(self, options: m.Options, deliver: Callable[[m.Event], None], *, outline: Outline, store: Path,
+    def __init__(self, options: Options, deliver: Callable[[m.Event], None], *, outline: Outline, store: Path,
                  answers: Iterable[str] = ("Open", "Compare", "WhatIf", "TryOptions", "Stats", "Build"),
                  worst: tuple[str, ...] = (), nan: tuple[str, ...] = (), random: bool = False, metric: bool = True,
                  partial: bool = False, builder: m.BuilderSummary | None = None, worse_db: float = 0.2,
@@ -172,7 +173,7 @@ class FakeSession(Session):
         yield m.Opened(job, self.known, judged, data, backend, "f1" if self.has_metric else None)
         if self.known_builder is not None:
             yield m.BuilderReady(job, self.known_builder)
-        yield m.Hashed(job, m.Source("a" * 64, "b" * 64, Inputs()))
+        yield m.Hashed(job, Source("a" * 64, "b" * 64, Inputs()))
 
     def _answer_compare(self, job: int, request: m.Compare) -> Iterator[m.Event]:
         yield m.Calibrated(job, Calibration("minmax", 128, "d" * 64, {}))

@@ -36,11 +36,12 @@ NETWORKS: dict[str, tuple[Callable[[Path], Path], Callable[..., list[networks.Fe
 def drive(model: str, data: str, calibration: str, limit_s: float) -> None:
     """Opens a network as the app does and prints a line, with the time of the monotonic clock, at each moment."""
     from trt_tui.jobs import messages as m
+    from trt_tui.options import Options
     from trt_tui.session.saved import Store
     from trt_tui.session.session import Session
 
     events: queue.Queue[m.Event] = queue.Queue()
-    options = m.Options(model, data, calibration, batch=BATCH, whatif_samples=0)
+    options = Options(model, data, calibration, batch=BATCH, whatif_samples=0)
     started, seen, latest = time.monotonic(), set(), "no shares yet"
 
     def say(moment: str) -> None:

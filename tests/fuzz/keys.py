@@ -30,6 +30,7 @@ from tests.tui_fake import H200, FakeSession, outline_of
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.jobs import messages as m
+from trt_tui.options import Options
 from trt_tui.tui.actions import ACTIONS
 from trt_tui.tui.app import TrtTuiApp
 
@@ -167,7 +168,7 @@ def fake_apps(folder: Path) -> Callable[[random.Random], TrtTuiApp]:
 
     def make(rng: random.Random) -> TrtTuiApp:
         factory = fake_session(rng.choice(outlines), folder, rng)
-        return TrtTuiApp(m.Options("vit.onnx", data="samples.npz"), factory, resume=rng.random() < 0.5,
+        return TrtTuiApp(Options("vit.onnx", data="samples.npz"), factory, resume=rng.random() < 0.5,
                          target=rng.choice((None, "sqnr>=20")))
 
     return make
@@ -177,7 +178,7 @@ def real_apps() -> Callable[[random.Random], TrtTuiApp]:
     """Makes apps on the bundled network, each with a child process."""
     from trt_tui import demo
 
-    options = m.Options(str(demo.network_path()), str(demo.samples_path()), str(demo.calibration_path()),
+    options = Options(str(demo.network_path()), str(demo.samples_path()), str(demo.calibration_path()),
                         metric=demo.metric_spec(), whatif_samples=4)
     return lambda rng: TrtTuiApp(options, resume=rng.random() < 0.5)
 

@@ -26,6 +26,7 @@ from trt_tui.errors import CancelledError, InputError, TrtTuiError
 from trt_tui.jobs import messages as m
 from trt_tui.jobs.client import Client
 from trt_tui.jobs.prepare import has_data, known_ranges, prepare
+from trt_tui.options import Options
 from trt_tui.session.session import Finding, Session, found_so_far
 from trt_tui.words import visible
 
@@ -74,7 +75,7 @@ class _Bar:
 
 
 @contextmanager
-def _opened(options: m.Options, warns: bool = True, **arguments: Any) -> Iterator[tuple[Session, Callable[[], None]]]:
+def _opened(options: Options, warns: bool = True, **arguments: Any) -> Iterator[tuple[Session, Callable[[], None]]]:
     """A session with its network open, and what applies its events until no job runs."""
     events: queue.Queue[m.Event] = queue.Queue()
     session = Session(options, events.put, resume=False, automatic=False, **arguments)
@@ -88,7 +89,7 @@ def _opened(options: m.Options, warns: bool = True, **arguments: Any) -> Iterato
 
 
 @contextmanager
-def compare_session(options: m.Options, config_path: str | None, target: str | None, force: bool,
+def compare_session(options: Options, config_path: str | None, target: str | None, force: bool,
                     layers: bool, engines: bool = False) -> Iterator[Session]:
     """A session in which everything a comparison shows has been measured.
 
@@ -134,7 +135,7 @@ def _whole(verdict: Verdict | None) -> bool:
 
 
 @contextmanager
-def search_session(options: m.Options, config_path: str | None, force: bool, precision: Precision | None,
+def search_session(options: Options, config_path: str | None, force: bool, precision: Precision | None,
                    request: m.Search) -> Iterator[Session]:
     """A session in which a search has come to its end, or was interrupted and holds the best so far.
 
@@ -170,7 +171,7 @@ def search_session(options: m.Options, config_path: str | None, force: bool, pre
             raise failure
 
 
-def write_engine(options: m.Options, config: PrecisionConfig, ranges: Mapping[str, float], path: Path,
+def write_engine(options: Options, config: PrecisionConfig, ranges: Mapping[str, float], path: Path,
                  quick: bool, read: Inputs) -> tuple[list[str], str]:
     """Builds a config's engine in a child process and writes it; returns what to tell the user, and how it was built
     where it could not be as asked.
@@ -227,7 +228,7 @@ def _raised(error: m.Failed | m.Died) -> TrtTuiError:
     return raised
 
 
-def load_config(options: m.Options, config_path: str | None, precision: str | None, force: bool
+def load_config(options: Options, config_path: str | None, precision: str | None, force: bool
                 ) -> tuple[Network, PrecisionConfig, dict[str, float], tuple[str, ...]]:
     """The network, the config asked for, the ranges that came with it, and warnings."""
     network = open_network(options.model, get_backend)

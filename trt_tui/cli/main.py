@@ -167,7 +167,7 @@ def _data_options(command: Callable, without: tuple[str, ...] = ()) -> Callable:
 
 def _options(model: str, whatif_samples: int, arguments: dict[str, Any]):
     from trt_tui.core.precision import Precision
-    from trt_tui.jobs.messages import Options
+    from trt_tui.options import Options
 
     return Options(
         model, arguments["data"], arguments["calib_data"], tuple(arguments.get("judge", ())), arguments.get("metric"),
@@ -215,7 +215,7 @@ def open_(model: str, whatif_samples: int, new: bool, config_path: str | None, f
 def demo(new: bool, whatif_samples: int) -> None:
     """Open the app on the bundled network: a segmentation network that INT8 breaks."""
     from trt_tui import demo as bundled
-    from trt_tui.jobs.messages import Options
+    from trt_tui.options import Options
 
     options = Options(str(bundled.network_path()), str(bundled.samples_path()), str(bundled.calibration_path()),
                       metric=bundled.metric_spec(), whatif_samples=whatif_samples)

@@ -12,66 +12,15 @@ from dataclasses import dataclass, field
 from trt_tui.core.calibration.calibrate import Calibration
 from trt_tui.core.calibration.statistics import TensorStats
 from trt_tui.core.data.samples import ShapeRange
-from trt_tui.core.data.watched import Inputs
+from trt_tui.core.data.watched import Source
 from trt_tui.core.engines.rungs import Rung
-from trt_tui.core.exporters.trtexec import Effort
 from trt_tui.core.measure.comparison import EngineResult, GroupErrors, Share, Verdict
 from trt_tui.core.measure.judge import Judged
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import Outline
 from trt_tui.core.precision import Precision
 from trt_tui.core.search import Evaluation, Result
-
-
-@dataclass(frozen=True)
-class Options:
-    """What the user asked for when opening a network; see the command line's help for each."""
-
-    model: str
-    data: str | None = None
-    calib_data: str | None = None
-    judge: tuple[str, ...] = ()
-    metric: str | None = None
-    shapes: tuple[str, ...] = ()
-    backend: str = "auto"
-    calib_method: str = "minmax"
-    samples: int | None = None
-    whatif_samples: int = 32
-    batch: int | None = None
-    seed: int = 0
-    other: Precision = Precision.FP16
-    calib_cache: str | None = None
-    weak: bool = False
-    tactic_sources: tuple[str, ...] | None = None
-    timing_cache: str | None = None
-    compute_capability: tuple[int, int] | None = None
-    judge_at: tuple[str, ...] = ()
-    optimization_level: int | None = None
-    strict: bool = False
-
-    @property
-    def about_engines(self) -> tuple[str, ...]:
-        """The options given that say nothing where no engine is built, as they are written."""
-        given = {"--weak": self.weak, "--strict": self.strict, "--judge-at": self.judge_at,
-                 "--timing-cache": self.timing_cache,
-                 "--tactic-sources": self.tactic_sources, "--compute-capability": self.compute_capability,
-                 "--optimization-level": self.optimization_level is not None}
-        return tuple(name for name, value in given.items() if value)
-
-    @property
-    def effort(self) -> Effort:
-        """How the builder is to work, as other tools are told it."""
-        return Effort(self.optimization_level, self.timing_cache or "", self.tactic_sources or ())
-
-
-@dataclass(frozen=True)
-class Source:
-    """What figures are of: the network, the data, and the files that were read for them."""
-
-    sha256: str
-    data_sha256: str
-    files: Inputs
-
+from trt_tui.options import Options
 
 # -- requests ---------------------------------------------------------------------------------------------------------
 

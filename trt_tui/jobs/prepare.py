@@ -17,9 +17,10 @@ from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
 from trt_tui.jobs import messages as m
 from trt_tui.jobs.building import profile_of
+from trt_tui.options import Options
 
 
-def has_data(options: m.Options) -> bool:
+def has_data(options: Options) -> bool:
     """Whether data are named that would be read."""
     return options.data is not None or options.calib_data is not None
 

@@ -37,7 +37,7 @@ from trt_tui.core.calibration.methods import METHODS
 from trt_tui.core.calibration.statistics import collect_stats
 from trt_tui.core.data.samples import DataSets, ShapeRange, load_samples, parse_shapes, split
 from trt_tui.core.data.userscript import script_files, split_spec
-from trt_tui.core.data.watched import Inputs, data_files, stamp
+from trt_tui.core.data.watched import Inputs, Source, data_files, stamp
 from trt_tui.core.lowering.lowered import cannot_lower, lowers
 from trt_tui.core.lowering.rules import ARITHMETIC
 from trt_tui.core.measure.analysis import Analysis, Impact, Partial
@@ -70,6 +70,7 @@ from trt_tui.jobs.engines import QUICK_LEVEL, Engine, Said, Step, Wait, build_en
 from trt_tui.jobs.lifeline import end_process, tie
 from trt_tui.jobs.prepare import has_data, prepare
 from trt_tui.jobs.searching import Bench, SearchJob, check_words, run_check
+from trt_tui.options import Options
 
 T = TypeVar("T")
 
@@ -148,7 +149,7 @@ class Worker:
         self.arrived = threading.Event()
         self.tasks: list[_Task] = []
         self.stop_before = 0
-        self.options: m.Options | None = None
+        self.options: Options | None = None
         self.network: Network | None = None
         self.backend: Backend | None = None
         self.builder: EngineBackend | None = None
@@ -160,7 +161,7 @@ class Worker:
         self.feeds: list[int] = []
         self.failure: TrtTuiError | None = None
         self.inputs = Inputs()
-        self.known: m.Source | None = None
+        self.known: Source | None = None
         self.replaced: tuple[str, ...] = ()
         self.looked = 0.0
         self.sha256 = ""
@@ -422,7 +423,7 @@ class Worker:
                 runs_here(self.builder, self.plan.settings), self.builder.capabilities.reports_progress)))
         yield from self._identify(job)
 
-    def _differing(self, known: m.Source) -> tuple[str, ...]:
+    def _differing(self, known: Source) -> tuple[str, ...]:
         """What is not as it was when an earlier process opened it."""
         changed = self.inputs.differing(known.files)
         if self.sha256 != known.sha256:
@@ -476,7 +477,7 @@ class Worker:
         self.sha256 = sha256
         if self.known is not None:
             self.replaced = self._differing(self.known)
-        self._send(m.Hashed(job, m.Source(sha256, self.data_sha256, self.inputs)))
+        self._send(m.Hashed(job, Source(sha256, self.data_sha256, self.inputs)))
         yield Urgency.OPENING
 
     def _chosen_feeds(self, wanted: int) -> list[int]:

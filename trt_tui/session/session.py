@@ -18,6 +18,7 @@ from trt_tui.core.calibration.calibrate import Calibration
 from trt_tui.core.calibration.methods import METHODS
 from trt_tui.core.calibration.statistics import TensorStats
 from trt_tui.core.data.places import files_read, refuse_over
+from trt_tui.core.data.watched import Source
 from trt_tui.core.exporters import production
 from trt_tui.core.exporters.markdown import comparison_markdown
 from trt_tui.core.measure.agreement import what_to_check
@@ -35,6 +36,7 @@ from trt_tui.errors import InputError, TrtTuiError
 from trt_tui.files.writing import write_atomic
 from trt_tui.jobs import messages as m
 from trt_tui.jobs.client import Client
+from trt_tui.options import Options
 from trt_tui.session.history import History
 from trt_tui.session.saved import Saved, Store
 
@@ -132,7 +134,7 @@ class Session:
 
     def __init__(
         self,
-        options: m.Options,
+        options: Options,
         deliver: Callable[[m.Event], None],
         *,
         config_path: str | None = None,
@@ -154,7 +156,7 @@ class Session:
         self.builder: m.BuilderSummary | None = None
         self.check: EngineResult | None = None
         self.metric: str | None = None
-        self.source: m.Source | None = None
+        self.source: Source | None = None
         self.calibration: Calibration | None = None
         self.reference_metric: dict[str, float] = {}
         self.history = History(PrecisionConfig.uniform(Precision.INT8, options.other))
@@ -375,7 +377,7 @@ class Session:
         if self.config_path is not None:
             self._read_config()
 
-    def _take_over(self, before: m.Source) -> None:
+    def _take_over(self, before: Source) -> None:
         """Keeps of the ranges that were chosen what still holds after something was replaced."""
         changed = self.source.files.differing(before.files)
         same = (self.source.sha256, self.source.data_sha256) == (before.sha256, before.data_sha256)

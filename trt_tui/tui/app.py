@@ -17,6 +17,7 @@ from textual.screen import Screen
 
 from trt_tui.errors import TrtTuiError
 from trt_tui.jobs import messages
+from trt_tui.options import Options
 from trt_tui.session.session import Session
 from trt_tui.tui import themes
 from trt_tui.tui.hidden import HiddenFilter
@@ -50,7 +51,7 @@ class TrtTuiApp(App[None]):
             super().__init__()
             self.event = event
 
-    def __init__(self, options: messages.Options, session_factory: Callable[..., Session] = Session,
+    def __init__(self, options: Options, session_factory: Callable[..., Session] = Session,
                  **session_options: Any) -> None:
         super().__init__()
         self.animation_level = "none"

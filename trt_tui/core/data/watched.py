@@ -45,6 +45,15 @@ class Inputs:
         return tuple(path for path, now in self.stamps if path in known and known[path] != now)
 
 
+@dataclass(frozen=True)
+class Source:
+    """What figures are of: the network, the data, and the files that were read for them."""
+
+    sha256: str
+    data_sha256: str
+    files: Inputs
+
+
 def data_files(spec: str | None) -> tuple[str, ...]:
     """The files that a specification of samples names: a file, or what of a folder is read; none without one."""
     if spec is None:
