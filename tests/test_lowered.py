@@ -1,6 +1,6 @@
 """Tests that all lowerings do the same arithmetic: trt_tui.core.lowering.
 
-``python -m tests.fuzz_lowering`` does the same for longer, and asks TensorRT-RTX.
+``python -m tests.fuzz.lowering`` does the same for longer, and asks TensorRT-RTX.
 """
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ def test_a_config_that_is_read_is_written_again_by_a_search_alone(tmp_path, monk
         cli._check_places("net.onnx", {"timing_cache": "c.json"}, "c.json", "new.json", config_to="new.json")
     with pytest.raises(SystemExit):
         cli.main(["export", "net.onnx", "--precision", "fp16", "--format", "trtexec", "-o", "-"])
-    assert "Name a file" in capsys.readouterr().err
+    assert "an export goes to a file" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("output", "options"), [

@@ -236,7 +236,8 @@ def test_a_file_of_the_same_structure_elsewhere_is_said_to_be_that(session, tmp_
 
 
 @pytest.mark.parametrize("content", [b"", b"nonsense", b"[1, 2]", b'{"format": "trt-tui/session", "version": 99}'])
-def test_a_corrupt_session_file_is_ignored(session, content):
+def test_a_session_that_cannot_be_taken_up_is_left_to_the_user(session, content):
+    """One of another version stays where it is; a damaged one is kept aside, and its place is taken."""
     first = started(session())
     first.toggle([first.outline.groups[0]])
     first.close()
@@ -244,8 +245,13 @@ def test_a_corrupt_session_file_is_ignored(session, content):
     path.write_bytes(content)
     second = started(session())
     assert second.config == INT8 and not second.notice
+    assert sum(str(path) in text for text in second.warnings) == 1
     second.toggle([second.outline.groups[0]])
-    assert path.read_bytes() == content, "what cannot be read is left to the user"
+    second.close()
+    kept = path if b"version" in content else path.with_name(f"{path.name}.damaged")
+    assert kept.read_bytes() == content
+    third = started(session())
+    assert third.config == second.config != INT8
 
 
 def test_a_folder_that_cannot_be_written_stops_nothing(tmp_path):

@@ -1,6 +1,6 @@
 """Many random small networks and configs: typed = gated, operands agree, and TensorRT-RTX builds what was asked.
 
-    python -m tests.fuzz_lowering [--cases 2000] [--first SEED] [--build EVERY]
+    python -m tests.fuzz.lowering [--cases 2000] [--first SEED] [--build EVERY]
 
 Every case is a seed; each one that fails is told by it. Every so many cases (0 for none) the typed network is built,
 and what TensorRT-RTX says of its layers is compared with the config: which layers multiply in INT8.
