@@ -19,7 +19,7 @@ from tests.networks import Builder, floats
 from tests.test_weak import Parsed, ranges_of
 from trt_tui import demo
 from trt_tui.cli.main import main
-from trt_tui.core.data.samples import ShapeRange
+from trt_tui.core.data.shapes import ShapeRange
 from trt_tui.core.exporters.modelopt import exclusions, modelopt_record, patterns, write_modelopt
 from trt_tui.core.exporters.polygraphy import polygraphy_command, polygraphy_script, write_polygraphy_script
 from trt_tui.core.exporters.trtexec import Effort, Files, command_lines, script, write_script

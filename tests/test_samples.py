@@ -12,9 +12,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from trt_tui.core.data import samples as module
-from trt_tui.core.data import stored
-from trt_tui.core.data.samples import ShapeRange, load_samples, parse_shapes, split
+from trt_tui.core.data import readers, stored
+from trt_tui.core.data.samples import RANDOM_WARNING, load_samples, split
+from trt_tui.core.data.shapes import ShapeRange, parse_shapes
 from trt_tui.core.runner import TensorInfo
 from trt_tui.errors import InputError
 
@@ -201,7 +201,7 @@ def test_script(tmp_path):
 
 
 def test_endless_script_is_bounded(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "MAX_SCRIPT_FEEDS", 7)
+    monkeypatch.setattr(readers, "MAX_SCRIPT_FEEDS", 7)
     body = "def load_data():\n    while True: yield {'x': np.zeros((2, 3), np.float32)}"
     samples = load_samples(script(tmp_path / "load.py", body), STATIC)
     assert len(samples) == 7 and "over 7 feeds" in samples.warnings[0]
@@ -341,7 +341,7 @@ def test_random_inputs_are_seeded_and_warned_of():
         TensorInfo("image", F32, ("B", 3)),
     ]
     samples = load_samples(None, inputs, shapes={"input_ids": (4, 16)}, seed=5)
-    assert samples.random and samples.warnings == (module.RANDOM_WARNING,)
+    assert samples.random and samples.warnings == (RANDOM_WARNING,)
     assert (samples.batch, samples.count) == (4, 32)
     feed = samples.feed(3)
     assert feed["attention_mask"].shape == (4, 16) and feed["attention_mask"].all()

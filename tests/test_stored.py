@@ -14,9 +14,9 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from trt_tui.core.data import samples as samples_module
 from trt_tui.core.data import stored
-from trt_tui.core.data.samples import load_samples, parse_shapes
+from trt_tui.core.data.samples import load_samples
+from trt_tui.core.data.shapes import LARGEST_SIZE, parse_shapes
 from trt_tui.core.runner import TensorInfo
 from trt_tui.errors import InputError
 
@@ -226,4 +226,4 @@ def test_sizes_that_no_tensor_has(size):
 
 def test_random_inputs_that_no_memory_holds():
     with pytest.raises(InputError, match="do not fit in memory"):
-        load_samples(None, DYNAMIC, batch=samples_module.LARGEST_SIZE << 32)
+        load_samples(None, DYNAMIC, batch=LARGEST_SIZE << 32)

@@ -32,7 +32,8 @@ import onnx
 from tests import networks
 from trt_tui.core.calibration.cache import match_cache, read_cache, write_cache
 from trt_tui.core.calibration.calibrate import Calibration
-from trt_tui.core.data.samples import load_samples, parse_shapes
+from trt_tui.core.data.samples import load_samples
+from trt_tui.core.data.shapes import parse_shapes
 from trt_tui.core.engines.made import read_inspector
 from trt_tui.core.moves.config import PrecisionConfig, RangeChoice
 from trt_tui.core.moves.file import config_text, read_config

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from trt_tui.core.calibration.calibrate import Calibration
 from trt_tui.core.calibration.statistics import TensorStats
-from trt_tui.core.data.samples import ShapeRange
+from trt_tui.core.data.shapes import ShapeRange
 from trt_tui.core.data.watched import Source
 from trt_tui.core.engines.rungs import Rung
 from trt_tui.core.measure.comparison import EngineResult, GroupErrors, Share, Verdict

@@ -11,7 +11,8 @@ from functools import partial
 from trt_tui.backends.registry import get_backend
 from trt_tui.core.calibration.cache import match_cache, read_cache
 from trt_tui.core.calibration.calibrate import calibrate
-from trt_tui.core.data.samples import Samples, ShapeRange, load_samples, parse_shapes, split
+from trt_tui.core.data.samples import Samples, load_samples, split
+from trt_tui.core.data.shapes import ShapeRange, parse_shapes
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError

@@ -35,7 +35,8 @@ from trt_tui.core.calibration.cache import match_cache, read_cache
 from trt_tui.core.calibration.calibrate import Calibration, calibrate
 from trt_tui.core.calibration.methods import METHODS
 from trt_tui.core.calibration.statistics import collect_stats
-from trt_tui.core.data.samples import DataSets, ShapeRange, load_samples, parse_shapes, split
+from trt_tui.core.data.samples import DataSets, load_samples, split
+from trt_tui.core.data.shapes import ShapeRange, parse_shapes
 from trt_tui.core.data.userscript import script_files, split_spec
 from trt_tui.core.data.watched import Inputs, Source, data_files, stamp
 from trt_tui.core.lowering.lowered import cannot_lower, lowers

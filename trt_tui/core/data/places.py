@@ -5,9 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from trt_tui.core.data.userscript import split_spec
 from trt_tui.errors import InputError
+
+if TYPE_CHECKING:
+    import onnx
 
 _NEVER_WEIGHTS = (".json", ".md")
 
@@ -86,7 +90,7 @@ def _external_files(model: str) -> Iterator[Path]:
         yield Path(model).parent / location
 
 
-def _graphs(proto) -> Iterator:
+def _graphs(proto: onnx.ModelProto) -> Iterator[onnx.GraphProto]:
     """Every graph of a model; functions have nodes as graphs do, and no initializers."""
     graphs = [proto.graph]
     while graphs:

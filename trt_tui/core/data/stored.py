@@ -16,7 +16,7 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import IO, Any, BinaryIO, Protocol
 
 import numpy as np
 
@@ -40,13 +40,17 @@ FULL = (errno.ENOSPC, getattr(errno, "EDQUOT", errno.ENOSPC))
 _HEADER_BYTES = 16 << 10
 """More than the longest header that numpy reads."""
 _LOCAL_HEADER_BYTES = 30
+_PACKED = {zipfile.ZIP_BZIP2: "bzip2", zipfile.ZIP_LZMA: "lzma"}
 
 
 class Member(Protocol):
     """One array on disk: its type and shape are known, its values are read by `load`."""
 
-    dtype: np.dtype
-    shape: tuple[int, ...]
+    @property
+    def dtype(self) -> np.dtype: ...
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
 
     def load(self) -> np.ndarray: ...
 
@@ -74,7 +78,7 @@ class Header:
 class Mapped:
     """Raw values in a file, memory-mapped on `load`."""
 
-    file: Path | IO[bytes]
+    file: Path | BinaryIO
     offset: int
     dtype: np.dtype
     shape: tuple[int, ...]
@@ -83,8 +87,9 @@ class Mapped:
     def load(self) -> np.ndarray:
         if 0 in self.shape:
             return np.empty(self.shape, self.dtype)
-        order = "F" if self.fortran else "C"
-        return np.memmap(self.file, self.dtype, "r", self.offset, self.shape or (1,), order).reshape(self.shape)
+        mapped: np.ndarray = np.memmap(self.file, self.dtype, "r", self.offset, self.shape or (1,),
+                                       "F" if self.fortran else "C")
+        return mapped.reshape(self.shape)
 
 
 @dataclass(frozen=True)
@@ -123,10 +128,17 @@ class Spool:
         self._file = tempfile.TemporaryFile(prefix="trt-tui-")
 
     def put(self, array: np.ndarray) -> Mapped:
+        """Appends an array of any shape and fixed-size type; raises as `copy`."""
         raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         return self.copy(io.BytesIO(raw.data), Header(array.dtype, array.shape, False, 0))
 
     def copy(self, stream: IO[bytes], header: Header) -> Mapped:
+        """Appends what a stream holds from its place on: the values of an array.
+
+        Raises:
+            InputError: the disk has no room for it.
+            ValueError: the stream is not as long as the header says.
+        """
         free = shutil.disk_usage(tempfile.gettempdir()).free
         if header.nbytes > free - SPARE_DISK and header.nbytes > IN_MEMORY:
             raise InputError(f"an array of {header.nbytes:,} bytes does not fit in {tempfile.gettempdir()}",
@@ -149,6 +161,7 @@ class Part:
     members: dict[str, Member]
 
     def load(self) -> dict[str, np.ndarray]:
+        """All arrays by name; errors as `reading`."""
         with reading(self.source):
             return {name: member.load() for name, member in self.members.items()}
 
@@ -248,7 +261,7 @@ def _member(path: Path, file: IO[bytes], archive: zipfile.ZipFile, info: zipfile
             in_memory: bool) -> Member:
     if info.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise InputError(f"array '{name}' is packed in a way that numpy does not write",
-                         f"method {zipfile.compressor_names.get(info.compress_type, info.compress_type)}",
+                         f"method {_PACKED.get(info.compress_type, info.compress_type)}",
                          "Save the arrays with numpy.savez or numpy.savez_compressed.")
     with archive.open(info) as stream:
         header = npy_header(stream, info.file_size, name)

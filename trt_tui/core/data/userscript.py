@@ -31,13 +31,18 @@ def split_spec(spec: str) -> tuple[Path, str | None] | None:
 def script_files(path: str | Path) -> tuple[Path, ...]:
     """A script and what has been imported from its folder so far, by it or by another script there."""
     path = Path(os.path.realpath(path))
-    modules = (sys.modules.get(name) for name in sorted(_imported.get(path.parent, ())))
-    return (path, *(Path(module.__file__) for module in modules if getattr(module, "__file__", None)))
+    files = (_file_of(name) for name in sorted(_imported.get(path.parent, ())))
+    return (path, *(Path(file) for file in files if file))
+
+
+def _file_of(name: str) -> str | None:
+    """The file of an imported module, where it has one."""
+    return getattr(sys.modules.get(name), "__file__", None)
 
 
 def _is_own(name: str, folder: Path) -> bool:
     """Whether a module lies in a script's folder, installed packages aside."""
-    file = getattr(sys.modules.get(name), "__file__", None)
+    file = _file_of(name)
     if not file or name == "trt_tui" or name.startswith("trt_tui."):
         return False
     inside = Path(file).is_relative_to(folder)
@@ -66,6 +71,7 @@ class UserFunction:
         regular(self.path, most=SCRIPT_BYTES)
         digest = hashlib.sha256(str(self.path).encode()).hexdigest()[:12]
         module_spec = importlib.util.spec_from_file_location(f"trt_tui_user_{self.path.stem}_{digest}", self.path)
+        assert module_spec is not None and module_spec.loader is not None  # of a file that ends in .py there is one
         module = importlib.util.module_from_spec(module_spec)
         sys.modules[module_spec.name] = module
         for imported in _imported.pop(self.path.parent, ()):

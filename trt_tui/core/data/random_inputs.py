@@ -1,0 +1,148 @@
+"""Seeded random inputs, for networks that no data were given for."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from trt_tui.core.data.batches import default_batch
+from trt_tui.core.data.element_types import is_float
+from trt_tui.core.data.shapes import first_dimension, shape_text
+from trt_tui.core.runner import Dimension, TensorInfo
+from trt_tui.errors import InputError
+
+RANDOM_SAMPLES = 32
+"""Least number of random samples made when no number is asked for."""
+
+
+@dataclass(frozen=True)
+class RandomFeeds:
+    """Seeded random inputs, made anew for each feed.
+
+    Floats are N(0, 1). Inputs whose name contains ``mask`` are ones, ``position`` counts along the last axis, and
+    ``type`` or ``segment`` draws from 0 and 1. Other integers draw from 0 to 99 if the name contains ``id`` or
+    ``token``, from 0 to 255 for uint8, else from 0 to 7; booleans are true.
+
+    Attributes:
+        shapes: The shape of each input in a full feed.
+        cut: Inputs that have as many rows as the feed.
+        sizes: Number of samples of each feed.
+    """
+
+    inputs: Sequence[TensorInfo]
+    shapes: Mapping[str, tuple[int, ...]]
+    cut: frozenset[str]
+    sizes: tuple[int, ...]
+    seed: int
+
+    def rows(self, index: int) -> int:
+        """Number of samples in a feed."""
+        return self.sizes[index]
+
+    def feed(self, index: int) -> dict[str, np.ndarray]:
+        """A feed, the same whenever it is asked for.
+
+        Raises:
+            InputError: it does not fit in memory.
+        """
+        feed = {}
+        for info in self.inputs:
+            shape = self.shapes[info.name]
+            if info.name in self.cut:
+                shape = (self.sizes[index], *shape[1:])
+            rng = np.random.default_rng([self.seed, index, zlib.crc32(info.name.encode())])
+            try:
+                feed[info.name] = _random_array(rng, info.name.lower(), info.dtype, shape)
+            except (MemoryError, ValueError, OverflowError) as error:
+                raise InputError(f"Random inputs of shape {shape_text(shape)} do not fit in memory",
+                                 f"Input '{info.name}': {error}", "Use a smaller --batch or --shapes.") from None
+        return feed
+
+    def labels(self, index: int) -> dict[str, np.ndarray]:
+        """None: random inputs have no labels."""
+        return {}
+
+
+def random_feeds(
+    inputs: Sequence[TensorInfo],
+    *,
+    batch: int | None,
+    limit: int | None,
+    seed: int,
+    shapes: Mapping[str, tuple[int, ...]],
+) -> tuple[RandomFeeds, int]:
+    """Seeded random inputs and their batch. Arguments as `trt_tui.core.data.samples.load_samples` has them.
+
+    Raises:
+        InputError: a size is not known.
+    """
+    known = _named_sizes(inputs, shapes)
+    lead = next((info for info in inputs if info.shape is None or info.shape and info.shape[0] != 0), None)
+    first = first_dimension(lead) if lead else 1
+    static = isinstance(first, int)
+    if isinstance(first, int):
+        size = first
+    else:
+        given = shapes[lead.name][0] if lead and shapes.get(lead.name) else None
+        named = known.get(first) if isinstance(first, str) else None
+        size = batch or given or named or default_batch(limit or RANDOM_SAMPLES)
+    concrete: dict[str, tuple[int, ...]] = {}
+    cut = set()
+    for info in inputs:
+        shape: Sequence[Dimension] | None = shapes.get(info.name, info.shape)
+        shape = (None, None) if shape is None else shape
+        sizes = [dim if isinstance(dim, int) else known.get(dim) if isinstance(dim, str) else None for dim in shape]
+        if None in sizes[1:]:
+            raise InputError(
+                f"Input '{info.name}' has sizes that are not known: {shape_text(info.shape) if info.shape else '?'}",
+                "Random inputs need all sizes.",
+                f"Give samples with --data, or sizes with --shapes {info.name}:{_example_shape(info.shape, size)}.",
+            )
+        own_first = first_dimension(info)
+        if sizes and not isinstance(own_first, int):
+            shares_name = own_first is not None and own_first == first
+            if not static and (info is lead or shares_name or sizes[0] is None):
+                cut.add(info.name)
+        concrete[info.name] = tuple(size if known_size is None else known_size for known_size in sizes)
+    total = limit or max(RANDOM_SAMPLES, 4 * size)
+    rows = [size] * (math.ceil(total / size) if static else total // size)
+    if not static and total % size:
+        rows.append(total % size)
+    return RandomFeeds(inputs, concrete, frozenset(cut), tuple(rows), seed), size
+
+
+def _named_sizes(inputs: Sequence[TensorInfo], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+    """Sizes of dimensions by their names, as far as shapes were given."""
+    known: dict[str, int] = {}
+    for info in inputs:
+        for dimension, size in zip(info.shape or (), shapes.get(info.name, ()), strict=False):
+            if isinstance(dimension, str):
+                known.setdefault(dimension, size)
+    return known
+
+
+def _random_array(rng: np.random.Generator, name: str, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
+    if dtype.kind == "b" or "mask" in name:
+        return np.ones(shape, dtype)
+    if is_float(dtype):
+        return rng.standard_normal(shape, np.float32).astype(dtype)
+    if "position" in name and shape:
+        return np.broadcast_to(np.arange(shape[-1]), shape).astype(dtype)
+    if "type" in name or "segment" in name:
+        values = 2
+    elif "id" in name or "token" in name:
+        values = 100
+    else:
+        values = 256 if dtype == np.uint8 else 8
+    return rng.integers(0, values, shape).astype(dtype)
+
+
+def _example_shape(shape: Sequence[Dimension] | None, batch: int) -> str:
+    if not shape:
+        return "1x3x224x224"
+    sizes = [batch if isinstance(shape[0], (str, type(None))) else shape[0]]
+    return "x".join(str(size) for size in [*sizes, *(dim if isinstance(dim, int) else 128 for dim in shape[1:])])
