@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
+import select
 import shlex
 import shutil
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
 from pathlib import Path
 
@@ -15,6 +20,7 @@ import onnx
 import psutil
 import pytest
 
+from tests import networks
 from tests.test_hostile_names import hostile_mlp
 from tests.test_tui_terminal import Terminal
 
@@ -172,3 +178,31 @@ def test_hostile_names_reach_no_terminal(shell, tmp_path, size):
     assert "owned" not in one.tmux("display-message", "-p", "#{pane_title} #{window_name}")
     buffers = subprocess.run(("tmux", "-L", one.name, "show-buffer"), capture_output=True, text=True).stdout
     assert "owned" not in buffers or "\\x1b" in buffers
+
+
+@pytest.mark.parametrize("size", [(0, 0), (0, 80), (24, 0)])
+def test_a_terminal_that_tells_no_size_is_drawn_on_and_left(tmp_path, size):
+    """As over a serial line, or from a program that made the terminal and did not size it."""
+    ours, its = os.openpty()
+    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))
+    onnx.save(networks.mlp(), tmp_path / "mlp.onnx")
+    environment = {key: value for key, value in os.environ.items() if key not in ("LINES", "COLUMNS")}
+    environment |= {"XDG_STATE_HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path), "TERM": "xterm-256color"}
+    app = subprocess.Popen([sys.executable, "-m", "trt_tui", str(tmp_path / "mlp.onnx")], stdin=its, stdout=its,
+                           stderr=its, env=environment, start_new_session=True)
+    os.close(its)
+    written, end, asked = b"", time.monotonic() + 60, False
+    try:
+        while app.poll() is None and time.monotonic() < end and len(written) < 1_000_000:
+            if select.select([ours], [], [], 0.1)[0]:
+                with contextlib.suppress(OSError):  # Linux tells so that the other side is closed
+                    written += os.read(ours, 1 << 16)
+            if not asked and b"INT8 all" in written:
+                os.write(ours, b"q")
+                asked = True
+        assert asked and app.wait(5) == 0, written[-500:]
+    finally:
+        app.kill()
+        app.wait()
+        os.close(ours)
+    assert len(written) < 1_000_000

@@ -57,6 +57,13 @@ class TerminalDriver(LinuxDriver):
             except UnicodeDecodeError:
                 continue
 
+    def _get_terminal_size(self) -> tuple[int, int]:
+        """The size that the app's screens are laid out in: for one that the terminal does not tell, both say the same.
+
+        Where they differ, Textual lays out anew after each painting, and does nothing else.
+        """
+        return self._app.console.size.width, self._app.console.size.height
+
     def _sigcont_application(self, *_: object) -> None:
         if not self._auto_restart:
             return
