@@ -18,7 +18,7 @@ from trt_tui.jobs import messages
 from trt_tui.options import Options
 from trt_tui.tui import spans
 from trt_tui.tui.app import TrtTuiApp
-from trt_tui.tui.state import View
+from trt_tui.tui.state.tree import View
 
 LONG = "/很长的名字/" * 4000
 

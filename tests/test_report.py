@@ -16,7 +16,7 @@ from trt_tui.core.measure.target import parse_target
 from trt_tui.core.precision import Precision
 from trt_tui.options import Options
 from trt_tui.tui.spans import percent
-from trt_tui.tui.verdict import header_line
+from trt_tui.tui.state.verdict import header_line
 
 VIT = outline_of(networks.vit(), "vit.onnx")
 FIRST = VIT.groups[0].name

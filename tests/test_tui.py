@@ -12,6 +12,7 @@ from textual.widgets import Input
 
 from tests import networks
 from tests.tui_fake import H200, NO_GPU, FakeSession, outline_of
+from trt_tui.core.network.hierarchy import GroupRow, Scope
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
 from trt_tui.jobs import messages
@@ -25,7 +26,8 @@ from trt_tui.tui.screens.export import FORMATS, ExportDialog
 from trt_tui.tui.screens.help import HelpPage
 from trt_tui.tui.screens.log import LogPage
 from trt_tui.tui.screens.palette import Palette
-from trt_tui.tui.state import GroupRow, Measure, Scope, View
+from trt_tui.tui.state.figures import Measure
+from trt_tui.tui.state.tree import View
 from trt_tui.tui.widgets.lines import Lines, Rule
 
 VIT = outline_of(networks.vit(), "vit.onnx")

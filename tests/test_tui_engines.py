@@ -11,11 +11,18 @@ from tests.tui_fake import H200, NO_GPU, FakeSession, outline_of
 from trt_tui.core.engines.made import Made
 from trt_tui.core.engines.rungs import NAMED, Rung
 from trt_tui.core.measure.comparison import EngineResult
+from trt_tui.core.network.hierarchy import GroupRow, Scope
 from trt_tui.core.precision import Precision
 from trt_tui.jobs import messages
 from trt_tui.options import Options
-from trt_tui.tui import detail, engines, spans, state, verdict
-from trt_tui.tui.state import Columns, GroupRow, Measure, TreeModel, VisibleRow
+from trt_tui.tui import spans
+from trt_tui.tui.state import built, detail, engine_page, verdict
+from trt_tui.tui.state.columns import Columns, row_line, tree_header
+from trt_tui.tui.state.configs import config_table
+from trt_tui.tui.state.figures import Measure, figures_of
+from trt_tui.tui.state.hint import next_step
+from trt_tui.tui.state.job_line import job_line
+from trt_tui.tui.state.tree import TreeModel, VisibleRow
 
 VIT = outline_of(networks.vit(), "vit.onnx")
 MODEL = TreeModel(VIT)
@@ -48,7 +55,7 @@ def table(session, width: int) -> dict[str, str]:
 
 
 def found(session, run="config"):
-    return state.figures(session, MODEL, Measure.OWNS, run)
+    return figures_of(session, MODEL, Measure.OWNS, run)
 
 
 def cells(session, group: str, run="config"):
@@ -72,7 +79,7 @@ def test_an_engine_has_its_own_columns(start):
     result = session.results[session.config].engine
     row = table(session, 80)["c0 ="].partition("│")[2].split()
     assert row == ["10.5", ".687", spans.number(result.latency_ms[0]), "23.0", "FAILS"]
-    share = engines.int8_time(result)
+    share = built.int8_time(result)
     wide = table(session, 120)["c0 ="].partition("│")[2]
     assert share.endswith(" %") and wide.split()[4:] == [*share.split(), "0.2", "FAILS"]
     header = text(verdict.verdict_lines(session, 120)[1])
@@ -105,7 +112,7 @@ def test_a_graph_that_differs_is_no_precision_problem(start, width, shown):
     line = verdict.verdict_lines(session, width)[2]
     assert shown in text(line) and "bad" not in {style for _, style in line}
     assert "warn" in {style for _, style in line}
-    assert "no precision problem" in state.next_step(session, found(session))
+    assert "no precision problem" in next_step(session, found(session))
 
 
 def test_an_engine_of_another_config_is_stale(start):
@@ -124,14 +131,14 @@ def test_a_preview_is_called_one_wherever_its_time_stands(start, width):
     result = session.results[session.config].engine
     assert f"{spans.number(result.latency_ms[0])} preview" in table(session, width)["c0 ="]
     assert "23.0" not in table(session, width)["c0 ="]
-    _, lines = state.config_table(session, {}, 60)
+    _, lines = config_table(session, {}, 60)
     assert "preview" in text(lines[0].line) and spans.number(result.latency_ms[0]) not in text(lines[0].line)
-    assert engines.result_text(result, 200).startswith("preview built in 5.1 s cold · preview ")
-    assert "ms" not in text(state.tree_header(Columns.fit(80, True), found(session))).split()
-    assert "in a preview" in engines.group_sentences(engines.shown_engine(session), VIT.group_by_name[QKV],
+    assert built.result_text(result, 200).startswith("preview built in 5.1 s cold · preview ")
+    assert "ms" not in text(tree_header(Columns.fit(80, True), found(session))).split()
+    assert "in a preview" in built.group_sentences(built.shown_engine(session), VIT.group_by_name[QKV],
                                                      Precision.INT8)[0]
     session.set_target("sqnr>=5")
-    assert "b builds c0 in full" in state.next_step(session, found(session))
+    assert "b builds c0 in full" in next_step(session, found(session))
 
 
 @pytest.mark.parametrize("metric", [True, False])
@@ -141,9 +148,9 @@ def test_an_engine_that_cannot_run_here_shows_its_size(start, width, metric):
     session.build()
     assert "built, cannot run here   23.0" in table(session, width)["c0 ="]
     assert session.check is None and found(session).made == {}
-    assert "23.0 MB" in text(state.config_table(session, {}, 60)[1][0].line)
+    assert "23.0 MB" in text(config_table(session, {}, 60)[1][0].line)
     session.set_target("sqnr>=5")
-    assert "cannot run here" in state.next_step(session, found(session))
+    assert "cannot run here" in next_step(session, found(session))
     session.toggle(VIT.groups[:1])
     assert "–  is c0, 1 edit behind" in table(session, width)["c1* 1"]
 
@@ -163,7 +170,7 @@ def test_the_engine_decides_where_it_and_the_simulation_differ(start):
     assert table(session, 120)["c0 ="].endswith("FAILS ~passes")
     assert table(session, 80)["c0 ="].endswith("FAILS")
     assert not found(session).calm
-    assert "the build misses the target" in state.next_step(session, found(session))
+    assert "the build misses the target" in next_step(session, found(session))
 
 
 # -- engines that are not as asked ------------------------------------------------------------------------------------
@@ -189,8 +196,8 @@ def test_an_engine_that_is_not_as_asked_is_marked_and_decides_nothing_about_the_
     row = table(session, width)["c0 ="].partition("│")[2]
     assert row.split()[0].startswith("≠") and "passes" in row and "FAILS" not in row
     assert found(session).calm
-    assert "not built as asked: i says what was made" in state.next_step(session, found(session))
-    assert "≠" in text(state.config_table(session, {}, 60)[1][0].line)
+    assert "not built as asked: i says what was made" in next_step(session, found(session))
+    assert "≠" in text(config_table(session, {}, 60)[1][0].line)
     session.toggle(VIT.groups[:1])
     assert "≠" in table(session, width)["c1* 1"]
 
@@ -198,14 +205,14 @@ def test_an_engine_that_is_not_as_asked_is_marked_and_decides_nothing_about_the_
 def test_an_engine_that_is_not_as_asked_is_held_against_the_simulation_of_what_was_made(start):
     session = start(worse_db=2.0)
     session.build()
-    built = session.results[session.config].engine.verdict.worst[1].errors.sqnr_db
-    built_otherwise(session, built + 6.3)
+    as_built = session.results[session.config].engine.verdict.worst[1].errors.sqnr_db
+    built_otherwise(session, as_built + 6.3)
     assert ("6.3!", "warn") in [(part.strip(), one) for part, one in verdict.verdict_lines(session, 120)[5]]
-    lines = [" ".join(text(line).split()) for line in engines.page_lines(session, 200)]
+    lines = [" ".join(text(line).split()) for line in engine_page.page_lines(session, 200)]
     assert "tried as asked: failed: no implementation" in lines
     assert f"{QKV} raised to FP16: built" in lines and f"made otherwise than asked: {QKV} in FP16" in lines
     assert any(line.startswith("What to check: it is 6.3 dB worse than simulated") for line in lines)
-    assert any(line.startswith("output") and f"~{built + 6.3:.1f} dB simulated" in line for line in lines)
+    assert any(line.startswith("output") and f"~{as_built + 6.3:.1f} dB simulated" in line for line in lines)
 
 
 @pytest.mark.parametrize("width", [80, 120])
@@ -215,7 +222,7 @@ def test_an_fp32_engine_that_could_not_be_built_is_not_called_sound(start, width
     session.apply(messages.Checked(0, EngineResult(None, "TensorRT 8.6.1", failed="no implementation")))
     line = table(session, width)["FP32 check"]
     assert "sound" not in line and line.count("not built") == 2
-    assert any("not built: no implementation" in text(line) for line in engines.page_lines(session, width))
+    assert any("not built: no implementation" in text(line) for line in engine_page.page_lines(session, width))
 
 
 # -- the tree -------------------------------------------------------------------------------------------------------
@@ -226,7 +233,7 @@ def test_an_fp32_engine_that_could_not_be_built_is_not_called_sound(start, width
     (Made(None, True, ("a",)), "fused"), (Made(None, False, ("a", "b")), "?"),
     (Made(Precision.INT8, True, ("a",)), "INT8")])
 def test_what_became_of_a_group_fits_its_column(made, shown):
-    assert engines.made_text(made, Precision.INT8) == shown and len(shown) <= 5
+    assert built.made_text(made, Precision.INT8) == shown and len(shown) <= 5
 
 
 def test_the_tree_says_what_the_engine_made(start):
@@ -237,10 +244,10 @@ def test_the_tree_says_what_the_engine_made(start):
     assert cells(session, CORE).made == "fused"
     assert cells(session, QKV, "fp16").made == ""
     scopes = {line.row.path: found(session).cells(line) for line in MODEL.visible({s.path for s in MODEL.scopes})
-              if isinstance(line.row, state.Scope)}
+              if isinstance(line.row, Scope)}
     marked = {path for path, one in scopes.items() if one.made == "1≠"}
     assert marked == {scope.path for scope in MODEL.ancestors[QKV]}
-    header = text(state.tree_header(Columns.fit(80, True), found(session))).split()
+    header = text(tree_header(Columns.fit(80, True), found(session))).split()
     assert "engine" in header and header[-1] == "ms"
 
 
@@ -250,12 +257,12 @@ def test_a_stale_engine_is_dimmed_and_named(start):
     session.toggle([VIT.groups[0]])
     assert {cells(session, name).made_style for name in (QKV, VIT.groups[0].name, CORE)} == {"stale"}
     assert cells(session, VIT.groups[0].name).made == "INT8≠"
-    assert "in c0" in text(state.tree_header(Columns.fit(80, True), found(session)))
+    assert "in c0" in text(tree_header(Columns.fit(80, True), found(session)))
 
 
 def test_milliseconds_replace_the_macs(start):
     session = start()
-    assert text(state.tree_header(Columns.fit(80, True), found(session))).endswith("MACs")
+    assert text(tree_header(Columns.fit(80, True), found(session))).endswith("MACs")
     session.build()
     result = session.results[session.config].engine
     assert cells(session, QKV).cost == spans.number(result.made[QKV].ms)
@@ -271,10 +278,10 @@ def test_rows_with_engines_fit_any_width(start, width):
     session = start(otherwise=INT8_AS_FP16)
     session.build()
     figures, columns = found(session), Columns.fit(width, True)
-    header = state.tree_header(columns, figures)
+    header = tree_header(columns, figures)
     assert spans.width_of(header) <= width and columns.name >= 16
     for line in MODEL.worst_first(set(), figures.weights):
-        drawn = state.row_line(figures.cells(line, True), line.depth, columns, False)
+        drawn = row_line(figures.cells(line, True), line.depth, columns, False)
         assert spans.width_of(drawn) <= width
         if isinstance(line.row, GroupRow):
             start_of = text(header).index(("engine", "built")[columns.made < 6])
@@ -285,7 +292,7 @@ def test_rows_with_engines_fit_any_width(start, width):
 def test_onnx_runtime_has_no_column_for_engines(start):
     session = start(builder=None)
     session.build()
-    assert not found(session).has_engines and engines.shown_engine(session).result.report is None
+    assert not found(session).has_engines and built.shown_engine(session).result.report is None
     assert "as built, ONNX Runtime" in text(verdict.verdict_lines(session, 80)[0])
     assert "gap" not in text(verdict.verdict_lines(session, 140)[1])
 
@@ -341,43 +348,43 @@ def test_the_result_says_as_much_as_fits(start):
     session = start()
     session.build()
     result = session.results[session.config].engine
-    whole = engines.result_text(result, 400)
+    whole = built.result_text(result, 400)
     for part in ("built in 26 s with a timing cache", f"{spans.number(result.latency_ms[0])} ms (", "INT8 14 layers ",
                  "FP16 12 layers ", "1 reformat", "1 Q/DQ alone", "13 MB of device memory", "23.0 MB"):
         assert part in whole
     for width in range(20, 200, 7):
-        assert len(engines.result_text(result, width)) <= width
-    assert "% of time" in engines.result_text(result, 118)
+        assert len(built.result_text(result, width)) <= width
+    assert "% of time" in built.result_text(result, 118)
 
 
 @pytest.mark.parametrize(("origin", "seconds", "shown"), [
     ("cold", 103.0, "built in 1 min 43 s cold"), ("timing cache", 26.0, "built in 26 s with a timing cache"),
     ("engine cache", 0.0, "built, from the engine cache")])
 def test_where_a_build_started_from_is_told(origin, seconds, shown):
-    assert engines.built_text(EngineResult(None, "TensorRT 10", build_s=seconds, origin=origin)) == shown
+    assert built.built_text(EngineResult(None, "TensorRT 10", build_s=seconds, origin=origin)) == shown
 
 
 @pytest.mark.parametrize("width", [60, 90])
 def test_the_page_tells_all(start, width):
     session = start(otherwise=INT8_AS_FP16, worse_db=5.2)
     session.build()
-    lines = engines.page_lines(session, width)
+    lines = engine_page.page_lines(session, width)
     assert all(spans.width_of(line) <= width for line in lines)
     page = "\n".join(text(line) for line in lines)
     for part in ("TensorRT 11.4.0.21 on NVIDIA H200", "graph is sound", "5.2 dB worse than simulated", "Computed in",
                  "reformat ", "Q/DQ alone", "Asked ≠ made: 1 group", "INT8 → FP16", "Slowest layers",
                  "layers that run in another precision"):
         assert part in page, part
-    assert engines.page_title(session) == "The engine of c0"
+    assert engine_page.page_title(session) == "The engine of c0"
     session.toggle(VIT.groups[:1])
-    assert engines.page_title(session) == "The engine of c0, 1 edit behind c1"
-    assert "5.2 dB worse" in "\n".join(text(line) for line in engines.page_lines(session, width))
+    assert engine_page.page_title(session) == "The engine of c0, 1 edit behind c1"
+    assert "5.2 dB worse" in "\n".join(text(line) for line in engine_page.page_lines(session, width))
 
 
 def test_the_page_of_a_sound_engine_has_nothing_to_check(start):
     session = start()
     session.build()
-    page = "\n".join(text(line) for line in engines.page_lines(session, 80))
+    page = "\n".join(text(line) for line in engine_page.page_lines(session, 80))
     assert "What to check" not in page and "runs as asked" in page
 
 
@@ -387,26 +394,26 @@ def test_the_page_of_a_sound_engine_has_nothing_to_check(start):
 def test_the_next_step_names_the_key_for_what_to_check(start):
     session = start(worse_db=5.2)
     session.build()
-    assert "5.2 dB worse than simulated: i says what to check" in state.next_step(session, found(session))
+    assert "5.2 dB worse than simulated: i says what to check" in next_step(session, found(session))
     session.toggle(VIT.groups[:1])
-    assert "i says" not in state.next_step(session, found(session))
+    assert "i says" not in next_step(session, found(session))
 
 
 def test_the_next_step_after_a_good_build_is_the_export(start):
     session = start(target="sqnr>=10")
-    assert "b builds c0" in state.next_step(session, found(session))
+    assert "b builds c0" in next_step(session, found(session))
     session.build()
-    assert "e exports" in state.next_step(session, found(session))
+    assert "e exports" in next_step(session, found(session))
 
 
 def test_while_a_build_goes_on(start):
     session = start(answers=("Open", "Compare", "WhatIf"), target="sqnr>=10")
     session.build()
-    assert state.next_step(session, found(session)) == "x stops the build"
+    assert next_step(session, found(session)) == "x stops the build"
     job = max(session._jobs)
     session.apply(messages.Progress(job, "building", 0, 0))
-    assert text(state.job_line(session, elapsed=0.4)) == " ⋯ building"
-    assert text(state.job_line(session, elapsed=5.4)) == " ⋯ building, 5 s"
-    assert text(state.job_line(session, elapsed=34.2)) == " ⋯ building, 34 s"
+    assert text(job_line(session, elapsed=0.4)) == " ⋯ building"
+    assert text(job_line(session, elapsed=5.4)) == " ⋯ building, 5 s"
+    assert text(job_line(session, elapsed=34.2)) == " ⋯ building, 34 s"
     session.apply(messages.Progress(job, "building: Timing tactics", 12, 98, 61.0))
-    assert text(state.job_line(session, elapsed=34.2)) == " ⋯ building: Timing tactics 12/98, 61 s left"
+    assert text(job_line(session, elapsed=34.2)) == " ⋯ building: Timing tactics 12/98, 61 s left"

@@ -14,16 +14,17 @@ from tests.tui_fake import H200, FakeSession
 from trt_tui.core.measure.analysis import Impact
 from trt_tui.core.measure.comparison import EngineResult
 from trt_tui.core.measure.target import parse_target
+from trt_tui.core.network.hierarchy import GroupRow
 from trt_tui.core.precision import Precision
 from trt_tui.core.search import METHODS, PRESETS, Outcome
 from trt_tui.jobs import messages as m
 from trt_tui.jobs.searching import Bench, SearchJob
 from trt_tui.options import Options
-from trt_tui.tui import state
 from trt_tui.tui.app import TrtTuiApp
 from trt_tui.tui.screens import find as dialog
 from trt_tui.tui.screens.dialogs import ErrorDialog, Question
 from trt_tui.tui.screens.find import STRATEGIES, FindDialog, Setting, parse_budget
+from trt_tui.tui.state.figures import FOUND
 from trt_tui.tui.widgets.lines import Lines, Rule
 
 
@@ -206,9 +207,9 @@ async def test_while_it_runs_status_and_tree_show_the_best_so_far(tmp_path):
         assert main.session.searching and finding.met
         assert "tried; best so far: 3 in FP32: met, ~20.2 dB" in status(main) and "a takes the best so far" in status(
             main)
-        assert set(finding.best.raised) == {name for name, mark in main.figures.marks.items() if mark == state.FOUND}
-        marked = [line.row.group.name for line in main.visible_rows() if isinstance(line.row, state.GroupRow)
-                  and main.figures.cells(line).mark == state.FOUND]
+        assert set(finding.best.raised) == {name for name, mark in main.figures.marks.items() if mark == FOUND}
+        marked = [line.row.group.name for line in main.visible_rows() if isinstance(line.row, GroupRow)
+                  and main.figures.cells(line).mark == FOUND]
         assert marked and set(marked) <= set(finding.best.raised)
         assert "raised in the best so far" in main.query_one("#tree-rule", Rule).text
 

@@ -21,8 +21,13 @@ from trt_tui.core.precision import Precision
 from trt_tui.jobs import messages
 from trt_tui.options import Options
 from trt_tui.session.session import ConfigResults
-from trt_tui.tui import detail, known, spans, state, themes, verdict
-from trt_tui.tui.state import Columns, Measure, TreeModel, VisibleRow
+from trt_tui.tui import known, spans, themes
+from trt_tui.tui.state import detail, verdict
+from trt_tui.tui.state.columns import Columns, bar_text, row_line, tree_header
+from trt_tui.tui.state.configs import config_table, diff_lines
+from trt_tui.tui.state.figures import Measure, band_of, figures_of, raised_texts
+from trt_tui.tui.state.hint import next_step, rows_to_target
+from trt_tui.tui.state.tree import TreeModel, VisibleRow
 
 VIT = outline_of(networks.vit(), "vit.onnx")
 MODEL = TreeModel(VIT)
@@ -42,7 +47,7 @@ def text(line) -> str:
 
 
 def found(session, measure=Measure.OWNS, run="config", last=None):
-    return state.figures(session, MODEL, measure, run, last)
+    return figures_of(session, MODEL, measure, run, last)
 
 
 # -- text -----------------------------------------------------------------------------------------------------------
@@ -82,16 +87,16 @@ def test_padded_drops_the_right_part_first():
 
 
 def test_bars_have_eighths():
-    assert state.bar_text(1.0, 4) == "████"
-    assert state.bar_text(0.53, 4) == "██▏ "
-    assert state.bar_text(-1.0, 4) == state.bar_text(0.0, 4) == "    "
+    assert bar_text(1.0, 4) == "████"
+    assert bar_text(0.53, 4) == "██▏ "
+    assert bar_text(-1.0, 4) == bar_text(0.0, 4) == "    "
 
 
 @pytest.mark.parametrize(("value", "measure", "band"), [
     (0.2, Measure.OWNS, 0), (0.19, Measure.OWNS, 1), (0.05, Measure.OWNS, 1), (0.01, Measure.OWNS, 2),
     (0.002, Measure.OWNS, 3), (-0.3, Measure.OWNS, 4), (5.0, Measure.ISOLATED, 0), (math.inf, Measure.ISOLATED, 4)])
 def test_bands(value, measure, band):
-    assert state.band_of(value, measure) == band
+    assert band_of(value, measure) == band
 
 
 # -- the tree -------------------------------------------------------------------------------------------------------
@@ -186,9 +191,9 @@ def test_rows_fit_any_width(session, width):
     figures = found(session)
     columns = Columns.fit(width)
     for line in MODEL.worst_first({row.path for row in MODEL.group_rows}, figures.weights):
-        drawn = state.row_line(figures.cells(line, True), line.depth, columns, False)
+        drawn = row_line(figures.cells(line, True), line.depth, columns, False)
         assert spans.width_of(drawn) <= width
-    assert spans.width_of(state.tree_header(columns, figures)) <= width
+    assert spans.width_of(tree_header(columns, figures)) <= width
 
 
 # -- verdict, detail, next ------------------------------------------------------------------------------------------
@@ -255,31 +260,31 @@ def test_the_detail_of_every_kind_of_row(session):
 
 
 def test_the_next_step_leads_to_the_export(session):
-    assert "3 rows to FP32 meet the target" in state.next_step(session, found(session))
+    assert "3 rows to FP32 meet the target" in next_step(session, found(session))
     worst = found(session).worst_first
-    assert "space raises this one" in state.next_step(session, found(session), worst[0])
+    assert "space raises this one" in next_step(session, found(session), worst[0])
     for name in worst[:3]:
         session.toggle([VIT.group_by_name[name]])
-    assert "b builds" in state.next_step(session, found(session))
+    assert "b builds" in next_step(session, found(session))
     session.set_target("sqnr>=19")
     session.build()
-    assert "e exports" in state.next_step(session, found(session))
+    assert "e exports" in next_step(session, found(session))
 
 
 def test_configs_newest_first_and_what_differs(session):
     first = session.config
     session.toggle(VIT.groups[:1])
     session.set_precision(VIT.groups[3:4], Precision.FP32)
-    header, lines = state.config_table(session, {"A": first}, 60)
+    header, lines = config_table(session, {"A": first}, 60)
     assert [line.name for line in lines] == ["c2", "c1", "c0"]
-    narrow, _ = state.config_table(session, {"A": first}, 30)
+    narrow, _ = config_table(session, {"A": first}, 30)
     assert "raised" in text(header) and "raised" not in text(narrow) and "ms" in text(narrow)
     assert text(header).index("ms") + 2 == text(lines[0].line).rindex(spans.NOTHING) + 1
     assert text(lines[0].line).startswith(" >c2") and text(lines[2].line).startswith("A c0")
-    shown = "\n".join(text(line) for line in state.diff_lines(session, MODEL, first, session.config))
+    shown = "\n".join(text(line) for line in diff_lines(session, MODEL, first, session.config))
     assert MODEL.titles[VIT.groups[0].name] in shown and "FP32" in shown
     assert known.distance(first, session.config) == len(session.config.groups)
-    assert "same" in text(state.diff_lines(session, MODEL, first, PrecisionConfig())[0])
+    assert "same" in text(diff_lines(session, MODEL, first, PrecisionConfig())[0])
 
 
 @pytest.mark.parametrize("theme", [themes.DARK, themes.LIGHT], ids=lambda theme: theme.name)
@@ -294,7 +299,7 @@ def test_in_16_colours_only_errors_are_red(theme):
 
 
 def test_the_state_needs_no_textual():
-    code = "import sys, trt_tui.tui.detail, trt_tui.tui.verdict; sys.exit('textual' in sys.modules)"
+    code = "import sys, trt_tui.tui.state.detail, trt_tui.tui.state.verdict; sys.exit('textual' in sys.modules)"
     assert subprocess.run((sys.executable, "-c", code), cwd=Path(__file__).parents[1]).returncode == 0
 
 
@@ -338,6 +343,6 @@ def test_raising_to_nan_meets_no_target(session):
     broken, fine = Verdict({"y": OutputErrors(Errors(nan=1))}), Verdict({"y": OutputErrors(Errors(25.0))})
     exact = Verdict({"y": OutputErrors(Errors(cosine=1.0, exact=True))})
     for raised, rows in (((broken, broken), None), ((broken, fine), 2), ((broken, exact), 2)):
-        assert state._reaching(session, ConfigResults(raised_order=("a", "b"), raised=raised)) == rows
-    texts = state._raised(ConfigResults(raised_order=("a", "b", "c"), raised=(broken, fine, exact)))
+        assert rows_to_target(session, ConfigResults(raised_order=("a", "b"), raised=raised)) == rows
+    texts = raised_texts(ConfigResults(raised_order=("a", "b", "c"), raised=(broken, fine, exact)))
     assert [text for _, text in texts.values()] == ["NaN", "~25.0 dB", "exact"]

@@ -14,7 +14,7 @@ from textual.binding import Binding
 
 from trt_tui.core.precision import Precision
 from trt_tui.tui import spans
-from trt_tui.tui.engines import shown_engine
+from trt_tui.tui.state.built import shown_engine
 
 if TYPE_CHECKING:
     from trt_tui.tui.screens.main import MainScreen

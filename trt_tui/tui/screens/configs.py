@@ -15,7 +15,7 @@ from textual.widgets.option_list import Option
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.tui.screens.dialogs import CLOSE, Choices, Dialog
 from trt_tui.tui.spans import Line
-from trt_tui.tui.state import config_table
+from trt_tui.tui.state.configs import config_table
 from trt_tui.tui.widgets.lines import Lines
 from trt_tui.words import visible
 

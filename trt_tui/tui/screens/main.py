@@ -16,13 +16,14 @@ from textual.widgets import Input
 
 from trt_tui.core.measure.comparison import EngineResult
 from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.hierarchy import GroupRow, LayerRow, Scope
 from trt_tui.core.network.layers import Group
 from trt_tui.core.precision import OFFERED, Precision
 from trt_tui.core.search import Outcome
 from trt_tui.errors import TrtTuiError
 from trt_tui.jobs import messages
 from trt_tui.session.session import Finding, found_so_far
-from trt_tui.tui import actions, detail, engines, known, spans, state, verdict
+from trt_tui.tui import actions, known, spans
 from trt_tui.tui.screens.configs import ConfigList, ConfigsPage
 from trt_tui.tui.screens.dialogs import ErrorDialog, Item, Page, Picker, Prompt, Question
 from trt_tui.tui.screens.export import ExportDialog
@@ -30,7 +31,13 @@ from trt_tui.tui.screens.find import FindDialog
 from trt_tui.tui.screens.help import HelpPage
 from trt_tui.tui.screens.log import LogPage
 from trt_tui.tui.screens.palette import Palette
-from trt_tui.tui.state import Figures, Measure, TreeModel, View, VisibleRow
+from trt_tui.tui.state import built, detail, engine_page, verdict
+from trt_tui.tui.state.columns import Columns, tree_header, tree_title
+from trt_tui.tui.state.configs import diff_lines
+from trt_tui.tui.state.figures import Figures, Measure, figures_of, is_met, search_marks
+from trt_tui.tui.state.hint import next_step
+from trt_tui.tui.state.job_line import job_line
+from trt_tui.tui.state.tree import TreeModel, View, VisibleRow
 from trt_tui.tui.widgets.blocks import BlockMap
 from trt_tui.tui.widgets.layer_tree import LayerTree
 from trt_tui.tui.widgets.lines import Lines, Rule
@@ -203,7 +210,7 @@ class MainScreen(Screen):
                        "Nothing is lost: press f5 to measure again; o shows the log.")
         elif isinstance(event, messages.SearchProgress) and self.session.searching:
             self._phase = "search"
-            if (marks := state.search_marks(self.session)) != self._marks:
+            if (marks := search_marks(self.session)) != self._marks:
                 self._marks, self._stale_figures = marks, True
         elif isinstance(event, messages.SearchEnded):
             self._stale_figures = True
@@ -224,8 +231,8 @@ class MainScreen(Screen):
         if self.session.builder is None:
             return f"built: {result.note}" if result.note else "built"
         room = self.size.width - 2
-        alert = engines.alert(self.session) if not self.has_class("-wide") else ""
-        return f"built: {alert}" if alert else engines.result_text(result, room)
+        alert = built.alert(self.session) if not self.has_class("-wide") else ""
+        return f"built: {alert}" if alert else built.result_text(result, room)
 
     def _updated(self) -> None:
         self._update = None
@@ -279,9 +286,9 @@ class MainScreen(Screen):
     def _measure(self) -> None:
         """Takes the figures from the session; while nobody has touched the tree, it follows them."""
         measure = self.measure
-        found = state.figures(self.session, self.model, measure, self.run, self._last_shares)
+        found = figures_of(self.session, self.model, measure, self.run, self._last_shares)
         if measure is Measure.OWNS and not found.values:
-            suspects = state.figures(self.session, self.model, Measure.ISOLATED, self.run)
+            suspects = figures_of(self.session, self.model, Measure.ISOLATED, self.run)
             if suspects.values or suspects.bad:
                 found = suspects
         elif measure is Measure.OWNS and self.run == "config":
@@ -317,7 +324,7 @@ class MainScreen(Screen):
             rule.set("1 Tree")
             return
         shown = len(self.matches) if self.matches is not None else None
-        rule.set(*state.tree_title(self.model, self.view, self.session, shown, self.figures.measure, self.figures.run))
+        rule.set(*tree_title(self.model, self.view, self.session, shown, self.figures.measure, self.figures.run))
         self.draw_tree_header()
         rows = self.visible_rows()
         if self.following and cursor_key is None and self.order:
@@ -335,8 +342,8 @@ class MainScreen(Screen):
     def draw_tree_header(self) -> None:
         """Draws the titles of the tree's columns."""
         if self.figures is not None:
-            columns = state.Columns.fit(self.tree.size.width or self.size.width, self.figures.has_engines)
-            self.query_one("#tree-header", Lines).lines = [state.tree_header(columns, self.figures)]
+            columns = Columns.fit(self.tree.size.width or self.size.width, self.figures.has_engines)
+            self.query_one("#tree-header", Lines).lines = [tree_header(columns, self.figures)]
 
     def _nothing_yet(self) -> list[spans.Line]:
         if isinstance(self.failure, messages.Failed):
@@ -372,9 +379,9 @@ class MainScreen(Screen):
     def draw_status(self) -> None:
         """Draws job, next step and footer."""
         pane, width = self.query_one("#status", Lines), self.size.width
-        job = state.job_line(self.session, self.last_word, time.monotonic() - self._phase_since)
+        job = job_line(self.session, self.last_word, time.monotonic() - self._phase_since)
         group = self.current_group
-        step = state.next_step(self.session, self.figures, group.name if group is not None else "")
+        step = next_step(self.session, self.figures, group.name if group is not None else "")
         warning = next(iter(self.session.warnings), "") if self.session.outline is not None else ""
         if self.message is not None:
             first: spans.Line = spans.padded([(" ", ""), self.message], width)
@@ -500,11 +507,11 @@ class MainScreen(Screen):
         loud = self.figures.loud
         if self.view is View.WORST:
             order = [line.row.group.name for line in self.model.worst_first(set(), self.order, self.matches)
-                     if isinstance(line.row, state.GroupRow)]
+                     if isinstance(line.row, GroupRow)]
         else:
             everything = {scope.path for scope in self.model.scopes}
             order = [line.row.group.name for line in self.model.visible(everything, self.order, self.matches)
-                     if isinstance(line.row, state.GroupRow)]
+                     if isinstance(line.row, GroupRow)]
         bad = [index for index, name in enumerate(order) if name in loud]
         if not bad:
             self.say("no bad row matches the filter")
@@ -647,7 +654,7 @@ class MainScreen(Screen):
             self.block_map.focus()
         else:
             self.tree.focus()
-        group = line.row.group.name if line is not None and isinstance(line.row, state.GroupRow) else None
+        group = line.row.group.name if line is not None and isinstance(line.row, GroupRow) else None
         if group is not None and self.view is View.TREE:
             self._reveal(group)
         self.draw_tree(line.key if line is not None else None)
@@ -660,7 +667,7 @@ class MainScreen(Screen):
         items = []
         for run, run_title in runs.items():
             for measure, (title, key) in measures.items():
-                found = state.figures(self.session, self.model, measure, run)
+                found = figures_of(self.session, self.model, measure, run)
                 empty = "" if found.values or found.bad else "not measured"
                 shown_key = key if run == "config" else {"int8": "123", "fp16": "456"}[run]["oia".index(key)]
                 items.append(Item(shown_key, f"{run_title:<9} {title}", (measure, run), empty))
@@ -674,7 +681,7 @@ class MainScreen(Screen):
 
     def do_engine(self) -> None:
         width = min(90, self.size.width * 96 // 100 - 5)
-        self.app.push_screen(Page(engines.page_title(self.session), engines.page_lines(self.session, width),
+        self.app.push_screen(Page(engine_page.page_title(self.session), engine_page.page_lines(self.session, width),
                                   "↑↓ scroll  esc close"))
 
     def do_sort(self) -> None:
@@ -698,12 +705,12 @@ class MainScreen(Screen):
         row = line.row
         if row is None:
             name = line.node
-        elif isinstance(row, state.GroupRow):
+        elif isinstance(row, GroupRow):
             name = row.group.name
-        elif isinstance(row, state.LayerRow):
+        elif isinstance(row, LayerRow):
             name = row.layer.name
         else:
-            name = row.path if isinstance(row, state.Scope) else row.label
+            name = row.path if isinstance(row, Scope) else row.label
         self.app.copy_to_clipboard(visible(name))
         self.say(f"copied {name}", "")
 
@@ -795,7 +802,7 @@ class MainScreen(Screen):
         if session.searching:
             self._ask_to_take(f"Take the best so far over, and end the search? {found_so_far(session.finding)}.")
             return
-        if state.is_met(session):
+        if is_met(session):
             self.say(f"{known.config_name(session)} meets the target already: nothing to find; g changes the target",
                      "")
             return
@@ -902,7 +909,7 @@ class MainScreen(Screen):
             one = named[index - 1] if index else named[1]
         names = (known.config_name(self.session, config) for config in (one, other))
         self.app.push_screen(Page("What differs: {} and {}".format(*names),
-                                  state.diff_lines(self.session, self.model, one, other)))
+                                  diff_lines(self.session, self.model, one, other)))
 
     def do_export(self) -> None:
         def chosen(answer: tuple[str, Path] | None) -> None:

@@ -10,7 +10,8 @@ from textual.strip import Strip
 
 from trt_tui.core.network.hierarchy import Blocks
 from trt_tui.tui.spans import Line, fitted, width_of
-from trt_tui.tui.state import Figures, block_cell, block_note, legend
+from trt_tui.tui.state.columns import legend
+from trt_tui.tui.state.figures import Figures, block_cell, block_note
 from trt_tui.tui.widgets.lines import COMPONENTS, Styled
 from trt_tui.words import visible
 

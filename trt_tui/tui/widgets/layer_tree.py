@@ -11,7 +11,9 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from trt_tui.tui.spans import Line
-from trt_tui.tui.state import Columns, Figures, VisibleRow, row_line
+from trt_tui.tui.state.columns import Columns, row_line
+from trt_tui.tui.state.figures import Figures
+from trt_tui.tui.state.tree import VisibleRow
 from trt_tui.tui.widgets.lines import COMPONENTS, Styled
 from trt_tui.words import visible
 

@@ -8,10 +8,20 @@ from trt_tui.core.lowering.lowered import lowers
 from trt_tui.core.measure.agreement import fp32_fault
 from trt_tui.core.measure.comparison import EngineResult, Verdict
 from trt_tui.session.session import Session
-from trt_tui.tui import engines
-from trt_tui.tui.engines import Shown, shown_engine
 from trt_tui.tui.known import RUN_TITLES, config_name, config_of, engine_met, is_edited, met, raised_count, verdict_of
 from trt_tui.tui.spans import NOTHING, SIMULATED, Line, Span, clip, decibel, number, padded, plural, width_of
+from trt_tui.tui.state.built import (
+    CANNOT_RUN,
+    DIFFERS,
+    Shown,
+    builder_texts,
+    check_texts,
+    fitting,
+    gap_span,
+    has_layers,
+    int8_time,
+    shown_engine,
+)
 
 _NAME = 15
 """Cells of a run's name, with the blanks around it."""
@@ -56,7 +66,7 @@ def _devices(session: Session, width: int) -> list[str]:
     """What builds, or where nothing does, what simulates; the longest text first."""
     backend = session.backend
     if session.builder is not None:
-        return [f"  {text}" for text in engines.builder_texts(session.builder)]
+        return [f"  {text}" for text in builder_texts(session.builder)]
     if backend is None:
         return [""]
     return [f"  {backend.name} {backend.version}" + (f" · {backend.device}" if width >= 100 else ""), ""]
@@ -94,7 +104,7 @@ class _Table:
         built = [("dB", 6 if figure or session.builder is None else 7), *extra, ("ms", 7), ("MB", 6)]
         more = [("INT8 time", 9), ("gap", 5)]
         table = cls(simulated, built, figure, wide)
-        if engines.has_layers(session) and table.width + _cells(more) + len(" passes") <= width:
+        if has_layers(session) and table.width + _cells(more) + len(" passes") <= width:
             return cls(simulated, [*built, *more], figure, wide)
         return table
 
@@ -154,7 +164,7 @@ def _built_title(session: Session, table: _Table) -> str:
 def _check_line(check: EngineResult, table: _Table) -> Line:
     """The FP32 engine: what it loses is no matter of precision."""
     room = _cells(table.simulated)
-    words = engines.fitting(engines.check_texts(check), room)
+    words = fitting(check_texts(check), room)
     return [(" FP32 check".ljust(_NAME), ""), (words[:room].ljust(room), "warn" if fp32_fault(check) else "dim"), _BAR,
             *_engine_cells(check, None, table)]
 
@@ -210,31 +220,31 @@ def _engine_cells(engine: EngineResult | None, simulated: Verdict | None, table:
         cells["MB"] = (f"{engine.bytes / 1e6:.1f}", "")
     if engine is not None and engine.verdict is None:
         before = _cells(table.built[:list(cells).index("MB")]) - 1
-        words = "not built" if engine.failed else engines.fitting((engines.CANNOT_RUN, "cannot run here"), before)
+        words = "not built" if engine.failed else fitting((CANNOT_RUN, "cannot run here"), before)
         return padded([(f"{words:>{before}} ", "dim"), (f"{cells['MB'][0]:>6} ", "")], _cells(table.built))
     if engine is not None:
         worst = engine.verdict.worst
         cells["dB"] = decibel(worst[1].errors if worst else None, simulated=False)
         if not engine.as_asked:
-            cells["dB"] = (f"{engines.DIFFERS}{cells['dB'][0]}", "warn")
+            cells["dB"] = (f"{DIFFERS}{cells['dB'][0]}", "warn")
         if table.figure:
             cells[table.figure] = _figure(engine.verdict, "")
         if engine.latency_ms is not None:
             cells["ms"] = (number(engine.latency_ms[0]), "dim" if engine.quick else "")
         if engine.quick:
             cells["MB"] = ("preview", "dim")
-        if text := engines.int8_time(engine):
+        if text := int8_time(engine):
             cells["INT8 time"] = (text, "")
-        cells["gap"] = engines.gap_span(simulated, engine) or (NOTHING, "dim")
+        cells["gap"] = gap_span(simulated, engine) or (NOTHING, "dim")
     return [(f"{cells[title][0]:>{w}} "[:w + 1], cells[title][1]) for title, w in table.built]
 
 
 def _stale_engine(shown: Shown, width: int) -> Line:
     worst = shown.result.verdict.worst if shown.result.verdict is not None else None
     value = decibel(worst[1].errors if worst else None, simulated=False)[0]
-    value = value if shown.result.as_asked else f"{engines.DIFFERS}{value}"
+    value = value if shown.result.as_asked else f"{DIFFERS}{value}"
     of = f"{value:>6}  is {shown.name}{', a preview' if shown.result.quick else ''}"
-    text = engines.fitting((f"{of}, {plural(shown.behind, 'edit')} behind", of, f"{value:>6}  is {shown.name}"), width)
+    text = fitting((f"{of}, {plural(shown.behind, 'edit')} behind", of, f"{value:>6}  is {shown.name}"), width)
     return [(text[:width].ljust(width), "stale")]
 
 

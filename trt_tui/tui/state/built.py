@@ -1,31 +1,26 @@
-"""What the builder made of a config: who builds, what became of each group, and what to look at in an engine."""
+"""What the builder made of a config: who builds, what became of each group, and what follows from it."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trt_tui.core.engines.made import COMPUTE, QDQ, REFORMAT, Made
-from trt_tui.core.engines.rungs import rung_lines
-from trt_tui.core.measure.agreement import GAP_DB, differs, fp32_fault, gap_db, what_to_check
+from trt_tui.core.engines.made import QDQ, REFORMAT, Made
+from trt_tui.core.measure.agreement import GAP_DB, differs, fp32_fault, gap_db
 from trt_tui.core.measure.comparison import EngineResult, Verdict
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import Group
 from trt_tui.core.precision import Precision
 from trt_tui.jobs.messages import BuilderSummary
 from trt_tui.session.session import Session
-from trt_tui.tui.known import config_name, config_of, distance, engine_of, headline, met, results_of, verdict_of
-from trt_tui.tui.spans import Line, Span, decibel, duration, fitted, number, plural, shorten, wrap
+from trt_tui.tui.known import config_name, config_of, distance, engine_of, met, results_of, verdict_of
+from trt_tui.tui.spans import Span, duration, number, plural, shorten
 
 CANNOT_RUN = "built, cannot run here"
 DIFFERS = "≠"
 
 _TITLES = {"tensorrt": "TensorRT", "tensorrt-rtx": "TensorRT-RTX"}
-_WORDS = {REFORMAT: "reformat", QDQ: "Q/DQ alone", "?": "not told"}
-_SLOWEST = 8
-_LABEL = 11
-_RIGHT = 32
-"""Cells beside a name on the page of an engine: precision, milliseconds, share of the time."""
+WORDS = {REFORMAT: "reformat", QDQ: "Q/DQ alone", "?": "not told"}
 
 
 @dataclass(frozen=True)
@@ -190,12 +185,12 @@ def latency_texts(result: EngineResult) -> tuple[str, str]:
 def shares_texts(result: EngineResult) -> tuple[str, str]:
     """How many layers compute in what and their share of the time, and the shares alone."""
     shares = {word: entry for word, entry in result.report.shares().items() if word not in (REFORMAT, QDQ)}
-    layers = [f"{_WORDS.get(word, word)} {plural(count, 'layer')}{_percent(time)}"
+    layers = [f"{WORDS.get(word, word)} {plural(count, 'layer')}{_percent(time)}"
               for word, (count, time) in shares.items()]
     if any(time is not None for _, time in shares.values()):
-        short = ", ".join(f"{_WORDS.get(word, word)}{_percent(time)}" for word, (_, time) in shares.items())
+        short = ", ".join(f"{WORDS.get(word, word)}{_percent(time)}" for word, (_, time) in shares.items())
         return ", ".join(layers) + " of time", short + " of time"
-    return ", ".join(layers), ", ".join(f"{_WORDS.get(word, word)} {count}" for word, (count, _) in shares.items())
+    return ", ".join(layers), ", ".join(f"{WORDS.get(word, word)} {count}" for word, (count, _) in shares.items())
 
 
 def _percent(time: float | None) -> str:
@@ -215,7 +210,7 @@ def result_text(result: EngineResult, width: int) -> str:
     if result.bytes is not None:
         parts.append((f"{result.bytes / 1e6:.1f} MB",) * 2)
     if result.device_memory:
-        memory = _megabytes(result.device_memory)
+        memory = megabytes(result.device_memory)
         parts.append((f"{memory} of device memory", f"{memory} memory"))
     if result.note and result.report is None and result.verdict is not None:
         parts.append((result.note,) * 2)
@@ -236,143 +231,8 @@ def _apart(result: EngineResult) -> list[str]:
     return [*([plural(reformats, "reformat")] if reformats else []), *([f"{alone} Q/DQ alone"] if alone else [])]
 
 
-def _megabytes(count: int) -> str:
+def megabytes(count: int) -> str:
     return f"{count / 1e6:.0f} MB" if count >= 1e7 else f"{number(count / 1e6)} MB"
-
-
-# -- the page -------------------------------------------------------------------------------------------------------
-
-
-def page_title(session: Session) -> str:
-    shown = shown_engine(session)
-    if shown is None:
-        return "The FP32 engine"
-    behind = f", {plural(shown.behind, 'edit')} behind {config_name(session)}" if shown.stale else ""
-    return f"The engine of {shown.name}{behind}"
-
-
-def page_lines(session: Session, width: int) -> list[Line]:
-    """All that is known of the engine shown for the current config: figures, what to check, layers."""
-    shown = shown_engine(session)
-    lines: list[Line] = []
-    if shown is not None:
-        lines += _summary(session, shown, width)
-    if session.check is not None:
-        figure = f"{_worst(session.check.verdict, False)} against ONNX Runtime: " if session.check.verdict else ""
-        lines += _labelled("FP32 check", figure + check_texts(session.check)[0], width,
-                           "warn" if fp32_fault(session.check) else "")
-    if shown is None:
-        return lines
-    lines += _checks(session, shown, width)
-    if shown.result.report is not None:
-        lines += _computed_in(shown.result)
-        lines += _otherwise(session, shown, width)
-        lines += _slowest(shown.result, width)
-    return lines
-
-
-def _summary(session: Session, shown: Shown, width: int) -> list[Line]:
-    result = shown.result
-    on = f" on {result.device}" if result.device else ""
-    lines = _labelled("builder", result.backend + on, width)
-    size = f", {result.bytes / 1e6:.1f} MB" if result.bytes is not None else ""
-    lines += _labelled("build", built_text(result) + size, width)
-    if not result.as_asked:
-        for index, text in enumerate(rung_lines(result.rungs, result.otherwise)):
-            lines += _labelled("" if index else "tried", text, width, "warn")
-    if result.quick:
-        lines += _labelled("", "a preview: neither latency nor size is that of production; b builds in full", width)
-    if result.verdict is None:
-        return lines + _labelled("run", result.note or CANNOT_RUN, width)
-    if result.latency_ms is not None:
-        median, least, most = (number(ms) for ms in result.latency_ms)
-        word = ", of the preview" if result.quick else ""
-        lines += _labelled("latency", f"median {median} ms, {least} to {most}{word}", width)
-    if result.device_memory:
-        lines += _labelled("memory", f"{_megabytes(result.device_memory)} on the device, beside weights and tensors",
-                           width)
-    simulated = _simulated(session, shown)
-    text = f"{_worst(result.verdict, False)} as built"
-    if simulated is not None:
-        text += f", {_worst(simulated, True)} simulated"
-    if session.target is not None and session.target.kind != "sqnr":
-        text += f"; {headline(session, result.verdict, False)[0]} as built, {headline(session, simulated)[0]} simulated"
-    lines += _labelled("output", text, width)
-    for name, verdict in result.shapes.items():
-        lines += _labelled(f"at {name}", _worst(verdict, False), width)
-    if result.note:
-        lines += _labelled("note", result.note, width, "dim")
-    return lines
-
-
-def _simulated(session: Session, shown: Shown) -> Verdict | None:
-    """What was simulated of what an engine is of: the config it was built from, or what was made in its place."""
-    asked = results_of(session, shown.config).verdict if shown.stale else verdict_of(session, "config")
-    return shown.result.beside(asked)
-
-
-def _worst(verdict: Verdict, simulated: bool) -> str:
-    worst = verdict.worst
-    text = decibel(worst[1].errors if worst else None, simulated)[0]
-    return f"{text} dB" if text[-1:].isdigit() else text
-
-
-def _checks(session: Session, shown: Shown, width: int) -> list[Line]:
-    simulated = _simulated(session, shown)
-    known = what_to_check(session.outline, shown.config, simulated, shown.result, session.check)
-    if not known:
-        return []
-    gap = gap_db(simulated, shown.result.verdict)
-    why = f"{gap:.1f} dB worse than simulated" if gap is not None else "NaN or Inf that were not simulated"
-    lines: list[Line] = [[], [(f"What to check: it is {why}", "warn")]]
-    for text in known:
-        lines += [[("  · " if index == 0 else "    ", "dim"), (part, "")]
-                  for index, part in enumerate(wrap(text, width - 4))]
-    return lines
-
-
-def _computed_in(result: EngineResult) -> list[Line]:
-    lines: list[Line] = [[], [(f"{'Computed in':<16}{'layers':>8}{'time':>8}", "strong")]]
-    for word, (count, time) in result.report.shares().items():
-        lines.append([(f"  {_WORDS.get(word, word):<14}", "dim" if word in _WORDS else ""), (f"{count:>8}", ""),
-                      (f"{'–' if time is None else f'{100 * time:.0f} %':>8}", "")])
-    return lines
-
-
-def _otherwise(session: Session, shown: Shown, width: int) -> list[Line]:
-    """The groups that run in another precision than asked."""
-    groups = [group for group in session.outline.groups if differs(group, shown.config, shown.result.made)]
-    if not groups:
-        return [[], [("Every group that TensorRT tells of runs as asked.", "dim")]]
-    lines: list[Line] = [[], [(f"Asked {DIFFERS} made: {plural(len(groups), 'group')}", "strong")]]
-    room = max(10, width - _RIGHT)
-    for group in groups:
-        made = shown.result.made[group.name]
-        time = f"{number(made.ms)} ms" if made.ms is not None else ""
-        lines.append([("  " + fitted(group.name, room), ""),
-                      (f"{f'{shown.config.precision_of(group).label} → {made.precision.label}':>13}", ""),
-                      (f"{time:>11}", "dim")])
-    return lines
-
-
-def _slowest(result: EngineResult, width: int) -> list[Line]:
-    timed = sorted((layer for layer in result.report.layers if layer.ms), key=lambda layer: -layer.ms)
-    if not timed:
-        return []
-    total = sum(layer.ms for layer in timed)
-    lines: list[Line] = [[], [("Slowest layers" + (" of the preview" if result.quick else ""), "strong")]]
-    room = max(10, width - _RIGHT)
-    for layer in timed[:_SLOWEST]:
-        precision = layer.precision.label if layer.precision is not None else ""
-        word = precision or "?" if layer.kind == COMPUTE else layer.kind
-        lines.append([("  " + fitted(layer.name, room), ""), (f"{word:>13}", "dim"),
-                      (f"{number(layer.ms):>8} ms", ""), (f"{100 * layer.ms / total:>4.0f} %", "dim")])
-    return lines
-
-
-def _labelled(label: str, text: str, width: int, style: str = "") -> list[Line]:
-    return [[(f"{label if index == 0 else '':<{_LABEL}} ", "dim"), (part, style)]
-            for index, part in enumerate(wrap(text, max(10, width - _LABEL - 1)))]
 
 
 # -- what to do next ------------------------------------------------------------------------------------------------

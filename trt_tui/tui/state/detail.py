@@ -13,10 +13,11 @@ from trt_tui.core.network.layers import Group
 from trt_tui.core.precision import FP16_MAX, Precision
 from trt_tui.jobs.messages import Option
 from trt_tui.session.session import Session
-from trt_tui.tui import engines
 from trt_tui.tui.known import RUN_TITLES, errors_of, headline, met, shares_of
 from trt_tui.tui.spans import NOTHING, SIMULATED, Line, clip, decibel, number, percent, plural, shorten, wrap
-from trt_tui.tui.state import Figures, TreeModel, VisibleRow
+from trt_tui.tui.state import built
+from trt_tui.tui.state.figures import Figures
+from trt_tui.tui.state.tree import TreeModel, VisibleRow
 
 
 def bits_used(stats: TensorStats, amax: float | None = None) -> float | None:
@@ -209,10 +210,10 @@ def _short_detail(session: Session, found: Figures, group: Group, width: int) ->
         lines.append(clip(line, width))
     elif len(known) > 1:
         lines.append(_labelled("also", known[1], width))
-    shown = engines.shown_engine(session, found.run)
-    sentences = engines.group_sentences(shown, group, found.asked(group)) if shown is not None else []
+    shown = built.shown_engine(session, found.run)
+    sentences = built.group_sentences(shown, group, found.asked(group)) if shown is not None else []
     if sentences:
-        label = engines.DIFFERS if engines.is_marked(shown, group, found.asked(group)) else "made"
+        label = built.DIFFERS if built.is_marked(shown, group, found.asked(group)) else "made"
         return [*lines, _labelled(label, "; ".join(sentences), width, "stale" if shown.stale else "")]
     note = _range_note(session, found.config, group)
     lines.append(_labelled("set", _set_by(session, found.config, group) + (f"; {note}" if note else ""), width, "dim"))
@@ -251,13 +252,13 @@ def _long_detail(session: Session, found: Figures, group: Group, width: int) -> 
 
 def _engine_lines(session: Session, found: Figures, group: Group, width: int) -> list[Line]:
     """What the engine made of a group: precision and time, whether TensorRT tells more, the names of its layers."""
-    shown = engines.shown_engine(session, found.run)
+    shown = built.shown_engine(session, found.run)
     if shown is None:
         return []
     style = "stale" if shown.stale else ""
-    mark = f"{engines.DIFFERS} " if engines.is_marked(shown, group, found.asked(group)) else ""
+    mark = f"{built.DIFFERS} " if built.is_marked(shown, group, found.asked(group)) else ""
     lines: list[Line] = []
-    for index, text in enumerate(engines.group_sentences(shown, group, found.asked(group))):
+    for index, text in enumerate(built.group_sentences(shown, group, found.asked(group))):
         lines += _wrapped("engine" if index == 0 else "", (mark if index == 0 else "") + text, width, style)
     made = shown.result.made.get(group.name)
     for name in made.layers[:2] if made is not None else ():
@@ -274,8 +275,8 @@ def _scope_detail(session: Session, found: Figures, scope: Scope, width: int, he
         counts[label] = counts.get(label, 0) + 1
     asked = " · ".join(f"{count} {label}" for label, count in sorted(counts.items()))
     lines = [_labelled("asked", asked, width)]
-    shown = engines.shown_engine(session, found.run)
-    if shown is not None and (text := engines.scope_text(shown, groups, found.scope_differs.get(scope.path, 0))):
+    shown = built.shown_engine(session, found.run)
+    if shown is not None and (text := built.scope_text(shown, groups, found.scope_differs.get(scope.path, 0))):
         time = found.scope_times.get(scope.path)
         lines.append(_labelled("made", text + (f" · {number(time)} ms" if time is not None else ""), width,
                                "stale" if shown.stale else ""))

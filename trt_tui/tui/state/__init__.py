@@ -1,0 +1,1 @@
+"""What the screens say, as plain data: rows, figures, columns and lines of text. Nothing here knows Textual."""

@@ -1,0 +1,121 @@
+"""The list of configs with their results, and what differs between two of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from trt_tui.core.measure.comparison import EngineResult
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.session.session import Session
+from trt_tui.tui.known import (
+    config_name,
+    config_of,
+    headline,
+    met,
+    raised_count,
+    results_of,
+    verdict_of,
+)
+from trt_tui.tui.spans import (
+    NOTHING,
+    Line,
+    Span,
+    clip,
+    decibel,
+    fitted,
+    number,
+    width_of,
+)
+from trt_tui.tui.state import built
+from trt_tui.tui.state.tree import TreeModel
+
+
+@dataclass(frozen=True)
+class ConfigLine:
+    """One row of the list of configs."""
+
+    config: PrecisionConfig
+    name: str
+    line: Line
+
+
+def config_table(session: Session, marks: Mapping[str, PrecisionConfig], width: int) -> tuple[Line, list[ConfigLine]]:
+    """The header and the configs of the session, the newest first, in as many columns as the width holds."""
+    if session.outline is None:
+        return [], []
+    letters = {config: mark for mark, config in marks.items()}
+    kind = session.target.kind if session.target is not None else "sqnr"
+    title = {"metric": next(iter(session.reference_metric), "metric")[:8], "sqnr": ""}.get(kind, kind[:8])
+    header = ["", "raised", "dB", title, "built", "ms", ""]
+    rows: list[tuple[PrecisionConfig, str, list[Span]]] = []
+    for config, name in reversed(list(session.names.items())):
+        results = results_of(session, config)
+        verdict = results.verdict
+        if verdict is None and config == session.config:
+            verdict = verdict_of(session, "config")
+        if verdict is None and config == config_of(session, "int8"):
+            verdict = verdict_of(session, "int8")
+        engine = results.engine
+        worst = verdict.worst if verdict is not None else None
+        now = config == session.config
+        reached = met(session, verdict)
+        rows.append((config, name, [
+            (f"{letters.get(config, ' ')}{'>' if now else ' '}{name}", "strong" if now else ""),
+            (f"{raised_count(session, config, session.outline)}", "dim"),
+            (decibel(worst[1].errors if worst else None)[0], "bad" if verdict and verdict.bad else ""),
+            (headline(session, verdict)[0] if title else "", ""),
+            *_built_cells(session, engine),
+            ({True: "passes", False: "FAILS", None: ""}[reached], "good" if reached else "bad"),
+        ]))
+    kept = [i for i in range(len(header)) if header[i] or i in (0, 6)]
+    widths = {i: max(len(header[i]), *(len(cells[i][0]) for _, _, cells in rows)) for i in kept}
+    # What goes first where there is no room: how many are raised, then the decibels where the target is another figure.
+    for column in (1, 2):
+        if sum(widths[i] + 2 for i in kept) - 2 > width and column in kept and (column != 2 or title):
+            kept.remove(column)
+
+    def line(cells: Sequence[Span]) -> Line:
+        spans = [(f"{cells[i][0]:<{widths[i]}}" if i in (0, 6) else f"{cells[i][0]:>{widths[i]}}", cells[i][1])
+                 for i in kept]
+        return clip([span for one in spans for span in (("  ", ""), one)][1:], width)
+
+    lines = [ConfigLine(config, name, line(cells)) for config, name, cells in rows]
+    return line([(text, "dim") for text in header]), lines
+
+
+def _built_cells(session: Session, engine: EngineResult | None) -> tuple[Span, Span]:
+    """The figure of a config's engine and its milliseconds; the size alone where it cannot run here."""
+    if engine is None:
+        return (NOTHING, "dim"), (NOTHING, "dim")
+    if engine.verdict is None:
+        return (f"{engine.bytes / 1e6:.1f} MB" if engine.bytes is not None else "built", "dim"), (NOTHING, "dim")
+    latency = number(engine.latency_ms[0]) if engine.latency_ms else NOTHING
+    figure = ("" if engine.as_asked else built.DIFFERS) + headline(session, engine.verdict, False)[0]
+    return (figure, ""), ("preview", "dim") if engine.quick else (latency, "")
+
+
+def diff_lines(session: Session, model: TreeModel, one: PrecisionConfig, other: PrecisionConfig) -> list[Line]:
+    """What differs between two configs: one line for each group and range."""
+    names = config_name(session, one), config_name(session, other)
+    changed = []
+    for group in model.outline.groups:
+        here, there = one.precision_of(group), other.precision_of(group)
+        if here is not there:
+            changed.append((model.titles.get(group.name, group.name), here.label, there.label))
+    for tensor in {**one.ranges, **other.ranges}:
+        here, there = one.ranges.get(tensor), other.ranges.get(tensor)
+        if here != there:
+            changed.append((f"range of {tensor}", *(f"{c.method} {number(c.amax)}" if c else "calibrated"
+                                                    for c in (here, there))))
+    if not changed:
+        return [[("They are the same.", "dim")]]
+    width = min(48, max(width_of([(name, "")]) for name, *_ in changed))
+    lines: list[Line] = [[(" " * (width + 2), ""), (f"{names[0]:<18}", "strong"), (names[1], "strong")]]
+    lines += [[(fitted(name, width) + "  ", ""), (f"{here:<18}", ""), (there, "")]
+              for name, here, there in changed]
+    verdicts = [results_of(session, config).verdict for config in (one, other)]
+    if any(verdict is not None for verdict in verdicts):
+        lines.append([("output".ljust(width + 2), "dim"),
+                      *((f"{headline(session, verdict)[0]:<18}", "") for verdict in verdicts)])
+    return lines

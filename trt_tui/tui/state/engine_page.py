@@ -1,0 +1,149 @@
+"""The page of an engine: figures, what to check, its layers."""
+
+from __future__ import annotations
+
+from trt_tui.core.engines.made import COMPUTE
+from trt_tui.core.engines.rungs import rung_lines
+from trt_tui.core.measure.agreement import differs, fp32_fault, gap_db, what_to_check
+from trt_tui.core.measure.comparison import EngineResult, Verdict
+from trt_tui.session.session import Session
+from trt_tui.tui.known import config_name, headline, results_of, verdict_of
+from trt_tui.tui.spans import Line, decibel, fitted, number, plural, wrap
+from trt_tui.tui.state.built import CANNOT_RUN, DIFFERS, WORDS, Shown, built_text, check_texts, megabytes, shown_engine
+
+_SLOWEST = 8
+_LABEL = 11
+_RIGHT = 32
+"""Cells beside a name on the page of an engine: precision, milliseconds, share of the time."""
+
+
+def page_title(session: Session) -> str:
+    shown = shown_engine(session)
+    if shown is None:
+        return "The FP32 engine"
+    behind = f", {plural(shown.behind, 'edit')} behind {config_name(session)}" if shown.stale else ""
+    return f"The engine of {shown.name}{behind}"
+
+
+def page_lines(session: Session, width: int) -> list[Line]:
+    """All that is known of the engine shown for the current config: figures, what to check, layers."""
+    shown = shown_engine(session)
+    lines: list[Line] = []
+    if shown is not None:
+        lines += _summary(session, shown, width)
+    if session.check is not None:
+        figure = f"{_worst(session.check.verdict, False)} against ONNX Runtime: " if session.check.verdict else ""
+        lines += _labelled("FP32 check", figure + check_texts(session.check)[0], width,
+                           "warn" if fp32_fault(session.check) else "")
+    if shown is None:
+        return lines
+    lines += _checks(session, shown, width)
+    if shown.result.report is not None:
+        lines += _computed_in(shown.result)
+        lines += _otherwise(session, shown, width)
+        lines += _slowest(shown.result, width)
+    return lines
+
+
+def _summary(session: Session, shown: Shown, width: int) -> list[Line]:
+    result = shown.result
+    on = f" on {result.device}" if result.device else ""
+    lines = _labelled("builder", result.backend + on, width)
+    size = f", {result.bytes / 1e6:.1f} MB" if result.bytes is not None else ""
+    lines += _labelled("build", built_text(result) + size, width)
+    if not result.as_asked:
+        for index, text in enumerate(rung_lines(result.rungs, result.otherwise)):
+            lines += _labelled("" if index else "tried", text, width, "warn")
+    if result.quick:
+        lines += _labelled("", "a preview: neither latency nor size is that of production; b builds in full", width)
+    if result.verdict is None:
+        return lines + _labelled("run", result.note or CANNOT_RUN, width)
+    if result.latency_ms is not None:
+        median, least, most = (number(ms) for ms in result.latency_ms)
+        word = ", of the preview" if result.quick else ""
+        lines += _labelled("latency", f"median {median} ms, {least} to {most}{word}", width)
+    if result.device_memory:
+        lines += _labelled("memory", f"{megabytes(result.device_memory)} on the device, beside weights and tensors",
+                           width)
+    simulated = _simulated(session, shown)
+    text = f"{_worst(result.verdict, False)} as built"
+    if simulated is not None:
+        text += f", {_worst(simulated, True)} simulated"
+    if session.target is not None and session.target.kind != "sqnr":
+        text += f"; {headline(session, result.verdict, False)[0]} as built, {headline(session, simulated)[0]} simulated"
+    lines += _labelled("output", text, width)
+    for name, verdict in result.shapes.items():
+        lines += _labelled(f"at {name}", _worst(verdict, False), width)
+    if result.note:
+        lines += _labelled("note", result.note, width, "dim")
+    return lines
+
+
+def _simulated(session: Session, shown: Shown) -> Verdict | None:
+    """What was simulated of what an engine is of: the config it was built from, or what was made in its place."""
+    asked = results_of(session, shown.config).verdict if shown.stale else verdict_of(session, "config")
+    return shown.result.beside(asked)
+
+
+def _worst(verdict: Verdict, simulated: bool) -> str:
+    worst = verdict.worst
+    text = decibel(worst[1].errors if worst else None, simulated)[0]
+    return f"{text} dB" if text[-1:].isdigit() else text
+
+
+def _checks(session: Session, shown: Shown, width: int) -> list[Line]:
+    simulated = _simulated(session, shown)
+    known = what_to_check(session.outline, shown.config, simulated, shown.result, session.check)
+    if not known:
+        return []
+    gap = gap_db(simulated, shown.result.verdict)
+    why = f"{gap:.1f} dB worse than simulated" if gap is not None else "NaN or Inf that were not simulated"
+    lines: list[Line] = [[], [(f"What to check: it is {why}", "warn")]]
+    for text in known:
+        lines += [[("  · " if index == 0 else "    ", "dim"), (part, "")]
+                  for index, part in enumerate(wrap(text, width - 4))]
+    return lines
+
+
+def _computed_in(result: EngineResult) -> list[Line]:
+    lines: list[Line] = [[], [(f"{'Computed in':<16}{'layers':>8}{'time':>8}", "strong")]]
+    for word, (count, time) in result.report.shares().items():
+        lines.append([(f"  {WORDS.get(word, word):<14}", "dim" if word in WORDS else ""), (f"{count:>8}", ""),
+                      (f"{'–' if time is None else f'{100 * time:.0f} %':>8}", "")])
+    return lines
+
+
+def _otherwise(session: Session, shown: Shown, width: int) -> list[Line]:
+    """The groups that run in another precision than asked."""
+    groups = [group for group in session.outline.groups if differs(group, shown.config, shown.result.made)]
+    if not groups:
+        return [[], [("Every group that TensorRT tells of runs as asked.", "dim")]]
+    lines: list[Line] = [[], [(f"Asked {DIFFERS} made: {plural(len(groups), 'group')}", "strong")]]
+    room = max(10, width - _RIGHT)
+    for group in groups:
+        made = shown.result.made[group.name]
+        time = f"{number(made.ms)} ms" if made.ms is not None else ""
+        lines.append([("  " + fitted(group.name, room), ""),
+                      (f"{f'{shown.config.precision_of(group).label} → {made.precision.label}':>13}", ""),
+                      (f"{time:>11}", "dim")])
+    return lines
+
+
+def _slowest(result: EngineResult, width: int) -> list[Line]:
+    timed = sorted((layer for layer in result.report.layers if layer.ms), key=lambda layer: -layer.ms)
+    if not timed:
+        return []
+    total = sum(layer.ms for layer in timed)
+    lines: list[Line] = [[], [("Slowest layers" + (" of the preview" if result.quick else ""), "strong")]]
+    room = max(10, width - _RIGHT)
+    for layer in timed[:_SLOWEST]:
+        precision = layer.precision.label if layer.precision is not None else ""
+        word = precision or "?" if layer.kind == COMPUTE else layer.kind
+        lines.append([("  " + fitted(layer.name, room), ""), (f"{word:>13}", "dim"),
+                      (f"{number(layer.ms):>8} ms", ""), (f"{100 * layer.ms / total:>4.0f} %", "dim")])
+    return lines
+
+
+def _labelled(label: str, text: str, width: int, style: str = "") -> list[Line]:
+    return [[(f"{label if index == 0 else '':<{_LABEL}} ", "dim"), (part, style)]
+            for index, part in enumerate(wrap(text, max(10, width - _LABEL - 1)))]

@@ -1,0 +1,369 @@
+"""What the rows say: measured figures, their bands and glyphs, what is asked and what the engine made."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import cached_property
+
+from trt_tui.core.engines.made import Made
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.hierarchy import GroupRow, LayerRow, Scope
+from trt_tui.core.network.layers import Group
+from trt_tui.core.precision import Precision, rank
+from trt_tui.session.session import ConfigResults, Session
+from trt_tui.tui.known import (
+    config_of,
+    engine_met,
+    engine_of,
+    errors_of,
+    met,
+    results_of,
+    shares_of,
+    verdict_of,
+)
+from trt_tui.tui.spans import (
+    SIMULATED,
+    Span,
+    decibel,
+    number,
+    percent,
+)
+from trt_tui.tui.state import built
+from trt_tui.tui.state.tree import TreeModel, VisibleRow
+
+
+class Measure(Enum):
+    """What the rows are coloured by."""
+
+    OWNS = "owns"
+    ISOLATED = "isolated"
+    ACCUMULATED = "accumulated"
+
+
+GLYPHS = "█▓▒░·"
+BAD_GLYPH = "!"
+UNKNOWN_GLYPH = "?"
+FOUND = "↑"
+TRIED = "»"
+"""Marks of a search: in the best set so far, about to be tried."""
+SHARE_BANDS = (0.20, 0.05, 0.01, 0.002)
+DECIBEL_BANDS = (10.0, 20.0, 30.0, 40.0)
+LOUD = 2
+"""Rows up to this band are the bad rows that keys jump between."""
+
+
+def band_of(value: float, measure: Measure) -> int:
+    """0 (worst) to 4 (next to nothing); shares are 0 to 1, errors in dB."""
+    if measure is Measure.OWNS:
+        return next((i for i, least in enumerate(SHARE_BANDS) if value >= least), 4)
+    return next((i for i, most in enumerate(DECIBEL_BANDS) if value < most), 4)
+
+
+@dataclass(frozen=True)
+class Cells:
+    """What one line of the tree says; ``bar`` is 0 to 1, ``reason`` stands in place of owns, bar and raised, ``made``
+    is what the engine made of it, ``cost`` milliseconds or a share of the MACs."""
+
+    mark: str
+    glyph: str
+    glyph_style: str
+    name: str
+    name_style: str = ""
+    operator: str = ""
+    asked: str = ""
+    asked_style: str = ""
+    made: str = ""
+    made_style: str = ""
+    value: str = ""
+    value_style: str = ""
+    bar: float = 0.0
+    raised: str = ""
+    cost: str = ""
+    reason: str = ""
+
+
+@dataclass
+class Figures:
+    """The figures of one view (measure and run), taken from the session once; rows ask it as they are drawn.
+
+    Attributes:
+        has_engines: Whether there is a column for what the engine made.
+        made: What the engine made of each group, by name.
+        made_of: Name of the config that the engine was built from where that is another one, "" where it is this one.
+        scope_differs: How many groups below a scope run in another precision than asked, by path.
+        marks: `FOUND` or `TRIED` of groups, by name, while a search runs.
+        times: Measured milliseconds by group, and ``scope_times`` by scope; both empty where none were measured.
+    """
+
+    model: TreeModel
+    config: PrecisionConfig
+    measure: Measure = Measure.OWNS
+    run: str = "config"
+    values: Mapping[str, float] = field(default_factory=dict)
+    stale: frozenset[str] = frozenset()
+    bad: frozenset[str] = frozenset()
+    raised: Mapping[str, tuple[int, str]] = field(default_factory=dict)
+    calm: bool = False
+    scope_values: dict[str, float] = field(default_factory=dict)
+    scope_bad: frozenset[str] = frozenset()
+    scope_stale: frozenset[str] = frozenset()
+    scope_raised: dict[str, int] = field(default_factory=dict)
+    top: float = 0.0
+    has_engines: bool = False
+    made: Mapping[str, Made] = field(default_factory=dict)
+    made_of: str = ""
+    scope_differs: dict[str, int] = field(default_factory=dict)
+    times: Mapping[str, float] = field(default_factory=dict)
+    scope_times: Mapping[str, float] = field(default_factory=dict)
+    marks: Mapping[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def weights(self) -> dict[str, float]:
+        """How much each group weighs in a worst-first order; NaN and Inf weigh most."""
+        if self.measure is Measure.OWNS:
+            weights = dict(self.values)
+        else:
+            weights = {name: 10 ** (-value / 10) for name, value in self.values.items()}
+        if self.bad:
+            weights.update((name, 1e9) for name in self.model.outline.group_by_name if name in self.bad)
+        return weights
+
+    def band(self, group: str) -> int | None:
+        """Band of a group; None where it was not measured."""
+        value = self.values.get(group)
+        return None if value is None else band_of(value, self.measure)
+
+    @cached_property
+    def worst_first(self) -> tuple[str, ...]:
+        """Names of the groups that weigh anything, the heaviest first."""
+        return tuple(name for name, weight in sorted(self.weights.items(), key=lambda item: -item[1]) if weight > 0)
+
+    @cached_property
+    def loud(self) -> frozenset[str]:
+        """The bad rows: NaN or Inf, or a value in the first bands."""
+        if self.measure is Measure.OWNS:
+            loud = {name for name, value in self.values.items() if value >= SHARE_BANDS[LOUD]}
+        else:
+            loud = {name for name, value in self.values.items() if value < DECIBEL_BANDS[LOUD]}
+        return frozenset((loud | self.bad) & self.model.rows.keys())
+
+    def value_text(self, value: float) -> str:
+        if self.measure is Measure.OWNS:
+            return percent(value)
+        return "exact" if value == math.inf else f"{SIMULATED}{value:.1f}"
+
+    def style_of(self, value: float | None, bad: bool, stale: bool) -> tuple[str, str]:
+        """Glyph and style of a value."""
+        if bad:
+            return BAD_GLYPH, "bad"
+        if value is None:
+            return UNKNOWN_GLYPH, "dim"
+        band = band_of(value, self.measure)
+        if stale or self.calm:
+            return GLYPHS[band], "dim"
+        return GLYPHS[band], f"band{band}"
+
+    def cells(self, line: VisibleRow, full: bool = False) -> Cells:
+        """What a line says; ``full`` gives groups their path, for views that are no tree."""
+        row = line.row
+        if row is None:
+            return self._node_cells(line)
+        if isinstance(row, Scope):
+            return self._scope_cells(line, row)
+        if isinstance(row, GroupRow):
+            return self._group_cells(row, full)
+        if isinstance(row, LayerRow):
+            return Cells(" ", "·", "dim", row.label, "dim", row.layer.op_type, "FP32", "dim", reason=row.refused)
+        return Cells("▾" if line.opened else "▸", "·", "dim", row.label, "dim")
+
+    def _node_cells(self, line: VisibleRow) -> Cells:
+        layer = self.model.outline.layer_by_name[line.node]
+        return Cells(" ", " ", "", line.node, "dim", layer.op_type, reason=layer.note)
+
+    def _scope_cells(self, line: VisibleRow, scope: Scope) -> Cells:
+        value = self.scope_values.get(scope.path)
+        bad = scope.path in self.scope_bad
+        _, style = self.style_of(value, bad, scope.path in self.scope_stale)
+        up, differ = self.scope_raised.get(scope.path, 0), self.scope_differs.get(scope.path, 0)
+        text = "NaN" if bad and self.measure is not Measure.OWNS else "" if value is None else self.value_text(value)
+        return Cells("▾" if line.opened else "▸", BAD_GLYPH if bad else " ", style, scope.label,
+                     "strong" if line.opened else "", asked=f"{up}↑" if up else "", asked_style="strong",
+                     made=f"{differ}{built.DIFFERS}" if differ else "", made_style=self._made_style(bool(differ)),
+                     value=text, value_style="dim" if style == "band4" else style,
+                     cost=self._cost(self.model.scope_macs.get(scope.path), self.scope_times.get(scope.path)))
+
+    def _group_cells(self, row: GroupRow, full: bool) -> Cells:
+        group = row.group
+        value = self.values.get(group.name)
+        bad = group.name in self.bad
+        glyph, style = self.style_of(value, bad, group.name in self.stale)
+        asked, default = self.asked(group), self.config.default_for(group)
+        arrow = ""
+        if self.run == "config":
+            arrow = "↑" if rank(asked) > rank(default) else "↓" if rank(asked) < rank(default) else ""
+        made = built.made_text(self.made.get(group.name), asked)
+        quiet = style in ("dim", "band4") and not arrow
+        bar = 0.0
+        if value is not None and not bad and self.measure is Measure.OWNS and self.top > 0:
+            bar = max(0.0, value / self.top)
+        position, raised = self.raised.get(group.name, (0, ""))
+        reason = row.refused if Precision.FP16 in group.refusals else ""
+        text = "NaN" if bad and self.measure is not Measure.OWNS else "" if value is None else self.value_text(value)
+        name = self.model.titles[group.name] if full else row.label
+        return Cells(self.marks.get(group.name, " "), glyph, style, name, "dim" if quiet else "", group.operator,
+                     f"{asked.label}{arrow}", "strong" if arrow else "dim",
+                     made, self._made_style(made.endswith(built.DIFFERS)), text, "dim" if style == "band4" else style,
+                     bar, raised, self._cost(self.model.macs[group.name], self.times.get(group.name)), reason)
+
+    def asked(self, group: Group) -> Precision:
+        """What a group is asked to run in, in this run."""
+        return self.config.precision_of(group) if self.run == "config" else config_precision(
+            self.run, group, self.config)
+
+    def _made_style(self, differs: bool) -> str:
+        return "stale" if self.made_of else "strong" if differs else "dim"
+
+    def _cost(self, macs: int | None, ms: float | None) -> str:
+        """Measured milliseconds; the share of the MACs where no time was measured at all."""
+        if self.times:
+            return "" if ms is None else "·" if ms < 5e-4 else number(ms)
+        if macs is None or not self.model.all_macs:
+            return ""
+        share = macs / self.model.all_macs
+        return "·" if share < 0.005 else f"{100 * share:.0f}%"
+
+
+def config_precision(run: str, group: Group, config: PrecisionConfig) -> Precision:
+    """What a group runs in in one of the uniform runs."""
+    return PrecisionConfig.uniform(Precision(run), config.other).precision_of(group)
+
+
+def figures_of(session: Session, model: TreeModel, measure: Measure, run: str,
+            last: Mapping[str, float] | None = None) -> Figures:
+    """The figures of a view.
+
+    Args:
+        last: Shares of an earlier config, shown dimmed for groups whose share is being measured again.
+    """
+    errors = errors_of(session, run)
+    stale: set[str] = set()
+    values: dict[str, float] = {}
+    bad = set()
+    for name, one in errors.items():
+        at = one.isolated if measure is Measure.ISOLATED else one.accumulated
+        if at is not None and at.bad:
+            bad.add(name)
+    if measure is Measure.OWNS:
+        measured = shares_of(session, run)
+        values = {name: share.owns for name, share in measured.items() if math.isfinite(share.owns)}
+        if run == "config":
+            for name, value in (last or {}).items():
+                if name not in measured:
+                    values[name] = value
+                    stale.add(name)
+    else:
+        for name, one in errors.items():
+            at = one.isolated if measure is Measure.ISOLATED else one.accumulated
+            if at is not None and (at.exact or at.sqnr_db is not None):
+                values[name] = math.inf if at.exact else at.sqnr_db
+    config = session.config
+    result = Figures(model, config, measure, run, values, frozenset(stale), frozenset(bad),
+                     raised_texts(results_of(session, config_of(session, run))),
+                     calm=run == "config" and is_met(session))
+    result.top = max([0.05, *(value for value in values.values())]) if measure is Measure.OWNS else 0.0
+    if session.searching and run == "config":
+        result.marks = search_marks(session)
+    _add_engine(session, result)
+    _sum_scopes(result)
+    return result
+
+
+def search_marks(session: Session) -> dict[str, str]:
+    """What a search that runs says of groups: those of the best so far, and the one that is tried."""
+    progress = session.finding.progress
+    if progress is None:
+        return {}
+    best = progress.best.raised if progress.best is not None else ()
+    return {**({progress.about: TRIED} if progress.about else {}), **dict.fromkeys(best, FOUND)}
+
+
+def is_met(session: Session) -> bool:
+    """Whether the config meets the target, in simulation and as built where it was built."""
+    engine = engine_of(session, "config")
+    return met(session, verdict_of(session, "config")) is True and engine_met(session, engine) is not False
+
+
+def _add_engine(session: Session, result: Figures) -> None:
+    """What the engine made of the groups. The times of a preview say nothing of production and stay out."""
+    shown = built.shown_engine(session, result.run)
+    result.has_engines = built.has_layers(session)
+    if shown is None or not shown.result.made:
+        return
+    result.has_engines = True
+    result.made, result.made_of = shown.result.made, shown.name if shown.stale else ""
+    for name, made in shown.result.made.items():
+        group = result.model.outline.group_by_name.get(name)
+        if group is not None and made.precision is not None and made.precision is not result.asked(group):
+            for scope in result.model.ancestors[name]:
+                result.scope_differs[scope.path] = result.scope_differs.get(scope.path, 0) + 1
+    if not shown.result.quick:
+        result.times = {name: made.ms for name, made in shown.result.made.items() if made.ms is not None}
+        result.scope_times = result.model.scope_times(shown.result.report)
+
+
+def raised_texts(results: ConfigResults) -> dict[str, tuple[int, str]]:
+    """Position in the worst-first order and the output error when everything down to it is raised, by group."""
+    texts = {}
+    for position, (name, verdict) in enumerate(zip(results.raised_order, results.raised, strict=False), 1):
+        text = decibel(verdict.worst[1].errors if verdict.worst is not None else None)[0]
+        texts[name] = (position, f"{text} dB" if text[-1:].isdigit() else text)
+    return texts
+
+
+def _sum_scopes(result: Figures) -> None:
+    model = result.model
+    sums: dict[str, float] = {}
+    bad, stale = set(), set()
+    for name, value in result.values.items():
+        for scope in model.ancestors.get(name, ()):
+            path = scope.path
+            if result.measure is Measure.OWNS:
+                sums[path] = sums.get(path, 0.0) + value
+            else:
+                sums[path] = min(sums.get(path, math.inf), value)
+            if name in result.stale:
+                stale.add(path)
+    for name in result.bad:
+        bad.update(scope.path for scope in model.ancestors.get(name, ()))
+    for name, choice in result.config.groups.items():
+        group = model.outline.group_by_name.get(name)
+        if group is not None and rank(choice.precision) > rank(result.config.default_for(group)):
+            for scope in model.ancestors[name]:
+                result.scope_raised[scope.path] = result.scope_raised.get(scope.path, 0) + 1
+    result.scope_values, result.scope_bad, result.scope_stale = sums, frozenset(bad), frozenset(stale)
+
+
+def block_cell(found: Figures, names: Sequence[str]) -> Span:
+    """Glyph and style of one cell of the heat map."""
+    if not names:
+        return (" ", "")
+    if any(name in found.bad for name in names):
+        return (BAD_GLYPH, "bad")
+    known = [found.values[name] for name in names if name in found.values]
+    if not known:
+        return (UNKNOWN_GLYPH, "dim")
+    value = max(known) if found.measure is Measure.OWNS else min(known)
+    return found.style_of(value, False, any(name in found.stale for name in names))
+
+
+def block_note(found: Figures, names: Sequence[str]) -> str:
+    """What the groups of a role are asked to run in: ``INT8, 2 up``."""
+    by_name = found.model.outline.group_by_name
+    groups = [by_name[name] for name in names]
+    defaults = {found.config.default_for(group).label for group in groups}
+    up = sum(rank(found.config.precision_of(group)) > rank(found.config.default_for(group)) for group in groups)
+    text = "/".join(sorted(defaults))
+    return f"{text}, {up} up" if up else text

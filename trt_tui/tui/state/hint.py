@@ -1,0 +1,68 @@
+"""What to do next, in one phrase."""
+
+from __future__ import annotations
+
+from trt_tui.core.precision import Precision
+from trt_tui.session.session import ConfigResults, Session
+from trt_tui.tui.known import (
+    config_name,
+    met,
+    results_of,
+    shares_of,
+    verdict_of,
+)
+from trt_tui.tui.spans import (
+    SIMULATED,
+    shorten,
+)
+from trt_tui.tui.state import built
+from trt_tui.tui.state.figures import Figures, Measure
+
+
+def next_step(session: Session, found: Figures | None, cursor: str = "") -> str:
+    """What to do next, in one phrase; ``cursor`` is the group under the cursor."""
+    if session.outline is None or found is None:
+        return ""
+    if session.data is None or (session.data.random and verdict_of(session, "int8") is None):
+        return "next: reopen with --data for a verdict, or f5 compares on random inputs"
+    verdict = verdict_of(session, "config")
+    if verdict is None:
+        return "" if session.busy else "next: f5 compares"
+    if session.building:
+        return "x stops the build"
+    if session.searching:
+        return "a takes the best so far"
+    if after := built.next_step(session):
+        return after
+    reached = met(session, verdict)
+    if reached is None and session.target is not None:
+        return ""
+    return f"next: b builds {config_name(session)} and confirms it" if reached else _next_raise(session, found, cursor)
+
+
+def _next_raise(session: Session, found: Figures, cursor: str) -> str:
+    """How to reach the target from here: the worst rows that are not yet FP32."""
+    config = session.config
+    by_name = found.model.outline.group_by_name
+    order = found.worst_first if found.run == "config" and found.measure is Measure.OWNS else ()
+    worst = next((name for name in order if config.precision_of(by_name[name]) is not Precision.FP32), None)
+    if worst is None:
+        return "" if session.busy else "next: n goes to the worst row"
+    results = results_of(session, config)
+    goal = rows_to_target(session, results)
+    if goal is not None and goal > 1:
+        lead = f"next: {goal} rows to FP32 meet the target: "
+    else:
+        lead = "next: "
+    if cursor == worst:
+        share = shares_of(session, "config").get(worst)
+        gain = f" → {SIMULATED}{share.kept_db:.1f} dB" if share is not None and share.kept_db is not None else ""
+        return f"{lead}space raises this one{gain}"
+    return f"{lead}n, space raises {shorten(found.model.titles[worst], 24)}"
+
+
+def rows_to_target(session: Session, results: ConfigResults) -> int | None:
+    """How many rows of the worst-first order have to be raised to reach the target; None where that is not known."""
+    if session.target is None:
+        return None
+    return next((n for n, verdict in enumerate(results.raised, 1) if session.target.reached(verdict)), None)

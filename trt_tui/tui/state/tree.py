@@ -1,0 +1,197 @@
+"""The rows of a network as plain data, and which of them show in what order."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from trt_tui.core.engines.made import COMPUTE, EngineReport
+from trt_tui.core.network.hierarchy import Blocks, FoldedRow, GroupRow, LayerRow, Row, Scope, blocks, build_tree
+from trt_tui.core.network.layers import Group, Outline
+
+
+class View(Enum):
+    """What the main pane lists."""
+
+    TREE = "tree"
+    WORST = "worst first"
+    BLOCKS = "blocks"
+
+
+@dataclass(frozen=True)
+class VisibleRow:
+    """One line of the tree. ``row`` is None for a node of an opened group or of the folded row; ``node`` names it."""
+
+    key: str
+    depth: int
+    row: Row | None
+    node: str = ""
+    opened: bool = False
+
+
+class TreeModel:
+    """The tree of an outline with the look-ups that the screen needs; it does not change after construction."""
+
+    def __init__(self, outline: Outline) -> None:
+        self.outline = outline
+        self.tree: Scope = build_tree(outline.layers, outline.groups)
+        self.blocks: Blocks | None = blocks(self.tree)
+        self.rows: dict[str, GroupRow] = {}
+        self.ancestors: dict[str, tuple[Scope, ...]] = {}
+        self.titles: dict[str, str] = {}
+        self.group_rows: list[GroupRow] = []
+        self.layer_rows: list[LayerRow] = []
+        self.folded: FoldedRow | None = None
+        self.scopes: list[Scope] = []
+        stack: list[tuple[Row, tuple[Scope, ...]]] = [(row, ()) for row in reversed(self.tree.children)]
+        while stack:
+            row, above = stack.pop()
+            if isinstance(row, Scope):
+                self.scopes.append(row)
+                inner = (*above, row)
+                stack.extend((child, inner) for child in reversed(row.children))
+            elif isinstance(row, GroupRow):
+                self.group_rows.append(row)
+                self.rows[row.group.name] = row
+                self.ancestors[row.group.name] = above
+                self.titles[row.group.name] = "/".join((*(scope.label for scope in above), row.label))
+            elif isinstance(row, LayerRow):
+                self.layer_rows.append(row)
+            else:
+                self.folded = row
+        self.quantizable = sum(group.quantizable for group in outline.groups)
+        self.macs: dict[str, int | None] = {}
+        for group in outline.groups:
+            known = [outline.layer_by_name[name].macs for name in group.layers]
+            self.macs[group.name] = None if None in known else sum(known)
+        self.scope_macs: dict[str, int] = {}
+        for name, value in self.macs.items():
+            for scope in self.ancestors[name]:
+                self.scope_macs[scope.path] = self.scope_macs.get(scope.path, 0) + (value or 0)
+        self.all_macs = sum(value or 0 for value in self.macs.values())
+        self._timed: tuple[EngineReport | None, dict[str, float]] = (None, {})
+
+    def groups_of(self, row: Row | None) -> tuple[Group, ...]:
+        """The groups that a change on a row acts on."""
+        by_name = self.outline.group_by_name
+        if isinstance(row, Scope):
+            return tuple(by_name[name] for name in row.groups)
+        return (row.group,) if isinstance(row, GroupRow) else ()
+
+    def scope_times(self, report: EngineReport | None) -> Mapping[str, float]:
+        """Milliseconds of the engine layers that lie in a scope with all of their groups, by path; kept for the report
+        asked last."""
+        if self._timed[0] is not report:
+            group_of = self.outline.group_by_layer
+            sums: dict[str, float] = {}
+            for layer in report.layers if report is not None else ():
+                if layer.kind != COMPUTE or layer.ms is None:
+                    continue
+                groups = {group_of[node].name for node in layer.nodes if node in group_of}
+                chains = [{scope.path for scope in self.ancestors[name]} for name in groups]
+                for path in set.intersection(*chains) if chains else ():
+                    sums[path] = sums.get(path, 0.0) + layer.ms
+            self._timed = (report, sums)
+        return self._timed[1]
+
+    def first_open(self, most: int = 40) -> set[str]:
+        """Scopes to open at first: whole levels from the outside in, as long as at most ``most`` rows show."""
+        opened: set[str] = set()
+        level = [row for row in self.tree.children if isinstance(row, Scope)]
+        shown = len(self.tree.children)
+        while level:
+            shown += sum(len(scope.children) for scope in level)
+            if shown > most:
+                break
+            opened.update(scope.path for scope in level)
+            level = [child for scope in level for child in scope.children if isinstance(child, Scope)]
+        return opened
+
+    def matching(self, text: str) -> set[str] | None:
+        """Names of the groups that hold every word of a filter in name, path or operator; None for no filter."""
+        words = text.lower().split()
+        if not words:
+            return None
+        found = set()
+        for row in self.group_rows:
+            name = row.group.name
+            full = f"{self.titles[name]} {row.path} {name} {row.group.operator}".lower()
+            if all(word in full for word in words):
+                found.add(name)
+        return found
+
+    def weights_of_scopes(self, weights: Mapping[str, float]) -> dict[str, float]:
+        """Sum of the weights below each scope, by path."""
+        sums: dict[str, float] = {}
+        for name, weight in weights.items():
+            for scope in self.ancestors.get(name, ()):
+                sums[scope.path] = sums.get(scope.path, 0.0) + weight
+        return sums
+
+    def visible(self, opened: set[str], weights: Mapping[str, float] | None = None,
+                matches: set[str] | None = None) -> list[VisibleRow]:
+        """The lines of the tree view: siblings by weight where weights are given, else in network order."""
+        sums = self.weights_of_scopes(weights) if weights else {}
+        allowed = None
+        if matches is not None:
+            allowed = {scope.path for name in matches for scope in self.ancestors[name]}
+
+        def weigh(row: Row) -> float:
+            if isinstance(row, Scope):
+                return -sums.get(row.path, 0.0)
+            if isinstance(row, GroupRow):
+                return -weights.get(row.group.name, 0.0)
+            return math.inf if isinstance(row, FoldedRow) else 0.0
+
+        lines: list[VisibleRow] = []
+        stack: list[tuple[Row, int]] = []
+
+        def push(rows: Sequence[Row], depth: int) -> None:
+            if matches is not None:
+                rows = [row for row in rows
+                        if (isinstance(row, Scope) and row.path in allowed)
+                        or (isinstance(row, GroupRow) and row.group.name in matches)]
+            if weights:
+                rows = sorted(rows, key=weigh)
+            stack.extend((row, depth) for row in reversed(rows))
+
+        push(self.tree.children, 0)
+        while stack:
+            row, depth = stack.pop()
+            if isinstance(row, Scope):
+                is_open = matches is not None or row.path in opened
+                lines.append(VisibleRow(row.path, depth, row, opened=is_open))
+                if is_open:
+                    push(row.children, depth + 1)
+            else:
+                lines.extend(self._leaf(row, depth, opened))
+        return lines
+
+    def worst_first(self, opened: set[str], weights: Mapping[str, float] | None,
+                    matches: set[str] | None = None) -> list[VisibleRow]:
+        """The lines of the worst-first view: all groups, the heaviest first, then those of unknown weight."""
+        weights = weights or {}
+        rows = [row for row in self.group_rows if matches is None or row.group.name in matches]
+        rows.sort(key=lambda row: -weights.get(row.group.name, -math.inf))
+        lines: list[VisibleRow] = []
+        for row in rows:
+            lines.extend(self._leaf(row, 0, opened))
+        if matches is None:
+            for row in (*self.layer_rows, *((self.folded,) if self.folded else ())):
+                lines.extend(self._leaf(row, 0, opened))
+        return lines
+
+    @staticmethod
+    def _leaf(row: GroupRow | LayerRow | FoldedRow, depth: int, opened: set[str]) -> Iterable[VisibleRow]:
+        names: tuple[str, ...] = ()
+        if isinstance(row, FoldedRow):
+            names = row.layers
+        elif isinstance(row, GroupRow) and len(row.group.layers) > 1:
+            names = row.group.layers
+        is_open = bool(names) and row.path in opened
+        yield VisibleRow(row.path, depth, row, opened=is_open)
+        if is_open:
+            for name in names:
+                yield VisibleRow(f"{row.path}\0{name}", depth + 1, None, node=name)
