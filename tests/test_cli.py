@@ -19,8 +19,9 @@ from tests.driven import isolate, save_mlp
 from tests.structure import mismatches
 from trt_tui.cli.main import main
 from trt_tui.core.calibration.cache import read_cache
-from trt_tui.core.moves.config import PrecisionConfig, RangeChoice
+from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.file import schema, write_config
+from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 

@@ -14,8 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests import networks
-from trt_tui.core.moves.config import Choice, PrecisionConfig, RangeChoice
+from trt_tui.core.moves.choice import Choice
+from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.file import FORMAT, config_text, read_config, schema, write_config
+from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
@@ -52,7 +54,7 @@ def change(file, network):
     """Writes a config, changes its record, and writes it again."""
 
     def write(edit, config=None):
-        config = config or PrecisionConfig(groups={FC2: Choice(Precision.FP32)})
+        config = config or PrecisionConfig().with_moves({FC2: Choice(Precision.FP32)})
         write_config(file, network, config, Ranges(ranges=ranges_of(network)))
         record = json.loads(file.read_text())
         edit(record)
@@ -71,10 +73,9 @@ def ranges_of(network) -> dict[str, float]:
 
 def test_a_config_survives_the_file(file, network):
     tensor = network.activations[1]
-    config = PrecisionConfig(
-        Precision.INT8, Precision.BF16, True,
-        {FC2: Choice(Precision.FP32, "search:greedy"), FC1: Choice(Precision.INT8, "user")},
-        {tensor: RangeChoice(1 / 3, "percentile")})
+    config = PrecisionConfig(Precision.INT8, Precision.BF16, True).with_moves(
+        {FC2: Choice(Precision.FP32, "search:greedy"), FC1: Choice(Precision.INT8, "user")}).with_range(
+        tensor, RangeChoice(1 / 3, "percentile"))
     calibration = Ranges(ranges=ranges_of(network))
     evidence = {"simulated": {"sqnr_db": 20.5}, "engine": {}}
     write_config(file, network, config, calibration, evidence, "sqnr>=20", {"trt_tui": "0.1", "onnxruntime": "1.2"})
@@ -99,7 +100,7 @@ def test_any_config_survives_the_file(network, file, quantized, tf32, data):
     groups = data.draw(st.dictionaries(st.sampled_from([group.name for group in network.groups]), choices))
     overrides = data.draw(st.dictionaries(st.sampled_from(network.activations), st.builds(RangeChoice, amaxes)))
     ranges = data.draw(st.dictionaries(st.sampled_from(network.activations), amaxes))
-    config = PrecisionConfig(quantized, Precision.FP16, tf32, groups, overrides)
+    config = PrecisionConfig(quantized, Precision.FP16, tf32).with_moves(groups).with_moves(overrides)
     write_config(file, network, config, Ranges(ranges=ranges), sha256="")
     loaded = read_config(file, network, sha256="")
     assert loaded.config == config
@@ -109,14 +110,14 @@ def test_any_config_survives_the_file(network, file, quantized, tf32, data):
 def test_the_same_config_gives_the_same_bytes(network):
     ranges = ranges_of(network)
     backwards = dict(reversed(ranges.items()))
-    config = PrecisionConfig(groups={FC1: Choice(Precision.FP32), FC2: Choice(Precision.FP32)})
-    other = PrecisionConfig(groups={FC2: Choice(Precision.FP32), FC1: Choice(Precision.FP32)})
+    config = PrecisionConfig().with_moves({FC1: Choice(Precision.FP32), FC2: Choice(Precision.FP32)})
+    other = PrecisionConfig().with_moves({FC2: Choice(Precision.FP32), FC1: Choice(Precision.FP32)})
     assert config_text(network, config, Ranges(ranges=ranges), {"b": 1, "a": 2}) == config_text(
         network, other, Ranges(ranges=backwards), {"a": 2, "b": 1})
 
 
 def test_the_file_names_every_node_of_a_group(network):
-    record = json.loads(config_text(network, PrecisionConfig(groups={FC2: Choice(Precision.FP32)})))
+    record = json.loads(config_text(network, PrecisionConfig().with_moves({FC2: Choice(Precision.FP32)})))
     assert list(record["layers"]) == ["/fc2/MatMul", "/fc2/Add", "/act2/Relu"]
     assert record["format"] == FORMAT and record["version"] == 1
     assert record["model"]["nodes"] == len(network.layers)
@@ -135,7 +136,7 @@ def test_what_was_not_given_is_absent(network):
 
 def test_the_schema_knows_what_is_written(network):
     tensor = network.activations[0]
-    config = PrecisionConfig(groups={FC2: Choice(Precision.FP32)}, ranges={tensor: RangeChoice(2.0)})
+    config = PrecisionConfig().with_moves({FC2: Choice(Precision.FP32)}).with_range(tensor, RangeChoice(2.0))
     record = json.loads(config_text(network, config, Ranges(ranges=ranges_of(network)), {"simulated": {}}, "sqnr>=20",
                                     {"trt_tui": "0"}))
     described = schema()
@@ -150,7 +151,7 @@ def test_the_schema_knows_what_is_written(network):
 
 def test_a_config_of_another_network_is_not_written(network, file):
     with pytest.raises(InputError, match="not one for"):
-        write_config(file, network, PrecisionConfig(groups={"nowhere": Choice(Precision.FP32)}))
+        write_config(file, network, PrecisionConfig().with_moves({"nowhere": Choice(Precision.FP32)}))
     assert not file.exists()
 
 

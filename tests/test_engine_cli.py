@@ -17,8 +17,9 @@ from tests.driven import isolate, save_mlp
 from tests.structure import mismatches
 from trt_tui import demo
 from trt_tui.cli.main import main
-from trt_tui.core.moves.config import PrecisionConfig, RangeChoice
+from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.file import schema, write_config
+from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 

@@ -15,8 +15,10 @@ import pytest
 from tests import networks
 from trt_tui.core.exporters.markdown import comparison_markdown
 from trt_tui.core.exporters.onnx import export_typed
-from trt_tui.core.moves.config import Choice, PrecisionConfig, RangeChoice
+from trt_tui.core.moves.choice import Choice
+from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.file import schema
+from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
@@ -242,8 +244,8 @@ def test_the_report_lists_what_owns_the_loss_first(tmp_path):
                                         "2 nan"]
     assert cells(section, "| `/fc2")[5] == "~exact"
     assert section.index("/fc1") < section.index("/fc2")
-    config = PrecisionConfig(groups={"/fc1/Gemm": Choice(Precision.FP32, "search:greedy")},
-                             ranges={"x": RangeChoice(1.5, "percentile")})
+    config = PrecisionConfig().with_moves({"/fc1/Gemm": Choice(Precision.FP32, "search:greedy")}).with_range(
+        "x", RangeChoice(1.5, "percentile"))
     report = comparison_markdown(COMPARISON, network, config)
     assert cells(report[report.index("## Config"):], "| `/fc1") == ["`/fc1/Gemm`", "Gemm", "FP32", "search:greedy"]
 

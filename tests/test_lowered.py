@@ -25,7 +25,8 @@ from trt_tui.core.lowering.typed import lower_typed
 from trt_tui.core.lowering.weak import lower_weak
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.judge import judged_outputs
-from trt_tui.core.moves.config import Choice, PrecisionConfig
+from trt_tui.core.moves.choice import Choice
+from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
 
@@ -160,7 +161,7 @@ def test_results_of_another_type_are_not_rounded(opened, backend) -> None:
     gated = lower_gated(network, outputs=["mean"])
     with backend.load(gated.model, lean=True) as runner:
         for config in (PrecisionConfig.uniform(FP32), PrecisionConfig(FP16, FP32)):
-            chosen = PrecisionConfig(FP32, FP32, groups={"/norm": Choice(config.quantized)})
+            chosen = PrecisionConfig(FP32, FP32).with_moves({"/norm": Choice(config.quantized)})
             mean = runner.run({**feeds, **gated.feeds(chosen, {})})[gated.outputs["mean"]]
             x = feeds["x"] if config.quantized is FP32 else feeds["x"].astype(np.float16).astype(np.float32)
             np.testing.assert_allclose(mean, x.mean(-1, keepdims=True), rtol=1e-6, atol=1e-7)

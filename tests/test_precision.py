@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from trt_tui.core.moves.config import Choice, PrecisionConfig, RangeChoice, step
+from trt_tui.core.moves.choice import Choice
+from trt_tui.core.moves.config import Compared, PrecisionConfig, changed, changes, compared, step
+from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.network.layers import Group
 from trt_tui.core.precision import Precision, rank
 from trt_tui.session.history import History
@@ -80,8 +82,9 @@ def test_raised_and_diff_name_groups_in_network_order(network):
     config = PrecisionConfig().with_groups([network.group(names[3]), network.group(names[1])], FP32)
     config = config.with_groups([network.group(names[2])], FP16)
     assert config.raised(network) == (names[1], names[2], names[3])
-    assert config.diff(PrecisionConfig(), network) == [
-        (names[1], FP32, INT8), (names[2], FP16, INT8), (names[3], FP32, INT8)]
+    assert compared(config, PrecisionConfig(), network) == [
+        Compared(Choice, names[1], "FP32", "INT8"), Compared(Choice, names[2], "FP16", "INT8"),
+        Compared(Choice, names[3], "FP32", "INT8")]
     lowered = PrecisionConfig(FP32, FP32).with_groups([network.group(names[1])], INT8)
     assert lowered.raised(network) == () and list(lowered.assignment(network).values()).count(INT8) == 1
 
@@ -101,7 +104,20 @@ def test_ranks_go_from_coarse_to_fine():
 
 # ------------------------------------------------------------------------------------------------- history
 
-CONFIGS = st.integers(0, 4).map(lambda n: PrecisionConfig(ranges={"x": RangeChoice(float(n))}))
+MOVES = st.tuples(
+    st.dictionaries(st.sampled_from("abc"), st.builds(Choice, st.sampled_from([FP32, FP16]), st.sampled_from("us"))),
+    st.dictionaries(st.sampled_from("abc"), st.builds(RangeChoice, st.sampled_from([1.0, 2.0]))))
+
+
+@given(MOVES, MOVES)
+def test_the_inverse_of_changes_undoes_them(one, other):
+    one, other = (PrecisionConfig().with_moves(moves[0]).with_moves(moves[1]) for moves in (one, other))
+    made = changes(one, other)
+    assert changed(one, made) == other and (made == []) == (one == other)
+    assert changed(other, [change.inverse for change in made]) == one
+
+
+CONFIGS = st.integers(0, 4).map(lambda n: PrecisionConfig().with_moves({"x": RangeChoice(float(n))}))
 
 
 @settings(deadline=None)

@@ -17,8 +17,9 @@ from trt_tui.cli.headless import write_engine
 from trt_tui.core.data.userscript import script_files
 from trt_tui.core.data.watched import Inputs, data_files
 from trt_tui.core.measure.metric import load_metric
-from trt_tui.core.moves.config import PrecisionConfig, RangeChoice
+from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.file import read_config
+from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError

@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import networks
-from trt_tui.core.moves.config import Choice, PrecisionConfig, RangeChoice
+from trt_tui.core.moves.choice import Choice
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.session.history import History
@@ -20,9 +22,10 @@ from trt_tui.session.saved import HISTORY_LIMIT, Saved, Store
 STRUCTURE = "a" * 64
 CHOICES = st.builds(Choice, st.sampled_from([Precision.FP32, Precision.FP16, Precision.INT8]), st.text(max_size=8))
 RANGES = st.builds(RangeChoice, st.floats(0, 1e6), st.text(max_size=8))
-CONFIGS = st.builds(PrecisionConfig, st.just(Precision.INT8), st.sampled_from([Precision.FP16, Precision.FP32]),
-                    st.booleans(), st.dictionaries(st.text(max_size=8), CHOICES, max_size=4),
-                    st.dictionaries(st.text(max_size=8), RANGES, max_size=4))
+CONFIGS = st.builds(
+    lambda other, tf32, *moves: PrecisionConfig(Precision.INT8, other, tf32).with_moves(moves[0]).with_moves(moves[1]),
+    st.sampled_from([Precision.FP16, Precision.FP32]), st.booleans(),
+    st.dictionaries(st.text(max_size=8), CHOICES, max_size=4), st.dictionaries(st.text(max_size=8), RANGES, max_size=4))
 
 
 def outline(path="/models/net.onnx"):
@@ -30,7 +33,7 @@ def outline(path="/models/net.onnx"):
 
 
 def config(*names):
-    return PrecisionConfig(groups={name: Choice(Precision.FP32) for name in names})
+    return PrecisionConfig().with_moves({name: Choice(Precision.FP32) for name in names})
 
 
 def history(*configs):
@@ -54,7 +57,7 @@ def store(tmp_path):
 
 
 def test_history_names_and_target_come_back(store):
-    past = history(config("a"), config("a", "b"), PrecisionConfig(ranges={"t": RangeChoice(1.5, "mse")}))
+    past = history(config("a"), config("a", "b"), PrecisionConfig().with_moves({"t": RangeChoice(1.5, "mse")}))
     past.undo()
     names = {PrecisionConfig(): "c0", config("a"): "best"}
     first = store()
@@ -87,7 +90,7 @@ def test_any_history_survives_its_file(past, current, future):
 def test_a_session_that_cannot_be_one_of_the_network_is_lost_with_a_word(store, tmp_path, damage, cause):
     onnx.save(networks.mlp(), tmp_path / "net.onnx")
     here = open_network(tmp_path / "net.onnx").outline()
-    kept = PrecisionConfig(groups={"/fc1/Gemm": Choice(Precision.FP32)}, ranges={"x": RangeChoice(2.5)})
+    kept = PrecisionConfig().with_moves({"/fc1/Gemm": Choice(Precision.FP32)}).with_range("x", RangeChoice(2.5))
     first = store()
     first.save(STRUCTURE, Saved.of(here, history(kept), {}, "sqnr>=20"))
     first.release()
@@ -163,8 +166,8 @@ def test_a_read_only_folder_is_no_error(store, tmp_path):
     assert one.load(STRUCTURE, "/models/net.onnx") is None
 
 
-SURROGATES = History.restored([], PrecisionConfig(groups={"a\ud800": Choice(Precision.FP32, "\udcff why")},
-                                                  ranges={"t\udfff": RangeChoice(1.0, "\ud800")}), [])
+SURROGATES = History.restored([], PrecisionConfig().with_moves({"a\ud800": Choice(Precision.FP32, "\udcff why")})
+                              .with_range("t\udfff", RangeChoice(1.0, "\ud800")), [])
 
 
 def test_names_of_broken_utf8_are_saved_and_come_back(store):

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from tests.networks import Builder, floats
 from trt_tui.core.lowering import scales
-from trt_tui.core.moves.config import PrecisionConfig, RangeChoice
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
 
@@ -78,7 +79,7 @@ def test_ranges_of_a_concat_are_joined_by_the_largest(joining):
 
 
 def test_a_range_of_the_config_holds_for_all_that_share_it(joining):
-    config = PrecisionConfig(ranges={"one": RangeChoice(0.5)})
+    config = PrecisionConfig().with_moves({"one": RangeChoice(0.5)})
     joined = scales.activation_ranges(joining, dict.fromkeys(joining.activations, 2.0), config)
     assert joined == {"x": 2.0, "one": 0.5, "both": 0.5, "/c/Conv_output_0": 2.0}
 

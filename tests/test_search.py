@@ -13,7 +13,8 @@ import pytest
 from trt_tui.core.measure.analysis import Impact
 from trt_tui.core.measure.comparison import Errors, GroupErrors, Share
 from trt_tui.core.measure.judgement import Judgement
-from trt_tui.core.moves.config import PrecisionConfig, RangeChoice
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.network.layers import Group, Kind, Layer, Site
 from trt_tui.core.precision import Precision
 from trt_tui.core.search import METHODS, Evaluation, Outcome, Ranking, Search, Space, groups_named, with_sticky

@@ -13,8 +13,9 @@ import pytest
 from tests import networks
 from tests.driven import DrivenSession, isolate, save_mlp
 from trt_tui.cli.main import main
-from trt_tui.core.moves.config import PrecisionConfig, RangeChoice
+from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.file import read_config, write_config
+from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError

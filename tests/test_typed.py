@@ -14,7 +14,9 @@ from onnx.reference import ReferenceEvaluator
 from tests import networks
 from tests.networks import Builder, floats
 from trt_tui.core.lowering.typed import lower_typed
-from trt_tui.core.moves.config import Choice, PrecisionConfig, RangeChoice
+from trt_tui.core.moves.choice import Choice
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
 
@@ -29,7 +31,7 @@ def ranges(network, amax=4.0):
 
 def lower(network, quantized=INT8, other=FP16, **options):
     chosen = {name: Choice(precision) for name, precision in options.pop("groups", {}).items()}
-    config = PrecisionConfig(quantized, other, groups=chosen, ranges=options.pop("overrides", {}))
+    config = PrecisionConfig(quantized, other).with_moves(chosen).with_moves(options.pop("overrides", {}))
     return lower_typed(network, config, options.pop("ranges", None) or ranges(network), **options)
 
 

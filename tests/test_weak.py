@@ -9,7 +9,8 @@ import onnx_ir as ir
 import pytest
 
 from trt_tui.core.lowering.weak import inner_tensors, layer_of, lower_weak, tell
-from trt_tui.core.moves.config import PrecisionConfig, RangeChoice
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.network.layers import Kind
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError

@@ -72,7 +72,7 @@ class Simulated:
         self.start_db = self.verdict(START).worst[1].errors.sqnr_db
 
     def verdict(self, config: PrecisionConfig) -> Verdict:
-        key = PrecisionConfig(config.quantized, config.other, groups=dict(sorted(config.groups.items())))
+        key = PrecisionConfig(config.quantized, config.other).with_moves(config.groups)
         if key.key() not in self.known:
             *_, partial = self.analysis.verdict(config, self.ranges)
             self.known[key.key()] = partial.value

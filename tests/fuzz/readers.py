@@ -35,8 +35,9 @@ from trt_tui.core.calibration.calibrate import Calibration
 from trt_tui.core.data.samples import load_samples
 from trt_tui.core.data.shapes import parse_shapes
 from trt_tui.core.engines.made import read_inspector
-from trt_tui.core.moves.config import PrecisionConfig, RangeChoice
+from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.file import config_text, read_config
+from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.network.network import Network, open_network
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import TensorInfo

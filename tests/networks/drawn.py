@@ -8,7 +8,8 @@ from random import Random
 import numpy as np
 import onnx
 
-from trt_tui.core.moves.config import PrecisionConfig, RangeChoice
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import FLOATS, OFFERED, Precision
 

@@ -18,6 +18,7 @@ from trt_tui.core.measure.comparison import EngineResult, Verdict
 from trt_tui.core.measure.judgement import Judgement
 from trt_tui.core.measure.target import Target, judge
 from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.network.layers import Group
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
@@ -274,7 +275,7 @@ def _otherwise(engine: EngineResult) -> str:
 
 
 def _without_ranges(config: PrecisionConfig) -> PrecisionConfig:
-    return replace(config, ranges={})
+    return config.without(RangeChoice)
 
 
 def latency_between(space: Space, low: EngineResult, high: EngineResult, measured: Mapping[PrecisionConfig, float]

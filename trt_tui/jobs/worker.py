@@ -46,7 +46,8 @@ from trt_tui.core.measure.comparison import EngineResult, GroupErrors, Share, Ve
 from trt_tui.core.measure.judge import Judged, judged_outputs, left_out
 from trt_tui.core.measure.metric import Metric, load_metric
 from trt_tui.core.measure.target import Target, parse_target
-from trt_tui.core.moves.config import PrecisionConfig, RangeChoice, step
+from trt_tui.core.moves.config import PrecisionConfig, step
+from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.network.layers import Group
 from trt_tui.core.network.network import Network, open_network
 from trt_tui.core.network.preview import preview
@@ -661,7 +662,7 @@ class Worker:
 
     def _suspects(self, config: PrecisionConfig) -> list[str]:
         """All groups, those first that are bad alone, as far as that is known."""
-        base = replace(config, groups={}, ranges={})
+        base = replace(config, moves={})
         known = (self._known("layers", config, dict[str, GroupErrors])
                  or self._known("layers", base, dict[str, GroupErrors]) or {})
 

@@ -16,7 +16,9 @@ from pathlib import Path
 import msgspec
 import platformdirs
 
-from trt_tui.core.moves.config import Choice, PrecisionConfig, RangeChoice
+from trt_tui.core.moves.choice import Choice
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.network.layers import Outline
 from trt_tui.core.precision import FLOATS, OFFERED, Precision
 from trt_tui.errors import InputError
@@ -47,7 +49,7 @@ class StoredConfig(msgspec.Struct, omit_defaults=True):
         return cls(config.quantized, config.other, config.tf32, dict(config.groups), dict(config.ranges), name)
 
     def config(self) -> PrecisionConfig:
-        return PrecisionConfig(self.quantized, self.other, self.tf32, self.groups, self.ranges)
+        return PrecisionConfig(self.quantized, self.other, self.tf32).with_moves(self.groups).with_moves(self.ranges)
 
 
 class _Head(msgspec.Struct):

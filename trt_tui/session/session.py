@@ -27,7 +27,8 @@ from trt_tui.core.measure.judge import Judged
 from trt_tui.core.measure.record import comparison_record, engine_record, verdict_record
 from trt_tui.core.measure.target import Target, default_target, parse_target
 from trt_tui.core.moves import file as config_file
-from trt_tui.core.moves.config import PrecisionConfig, RangeChoice, step
+from trt_tui.core.moves.config import PrecisionConfig, step
+from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.network.layers import Group, Outline
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision

@@ -54,10 +54,9 @@ def activation_ranges(network: Network, ranges: Mapping[str, float], config: Pre
         for tensor in members:
             if tensor in result:
                 result[tensor] = joined
-    for tensor, choice in config.ranges.items():
-        for member in network.range_sets.get(tensor, (tensor,)):
-            if member in result or member == tensor:
-                result[member] = choice.amax
+    for (_, target), move in config.moves.items():
+        together = network.range_sets.get(target, (target,))
+        move.adjust(result, [tensor for tensor in together if tensor in result or tensor == target])
     return result
 
 

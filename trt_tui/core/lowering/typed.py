@@ -93,8 +93,7 @@ class _TypedLowering:
         self.model.ir_version = max(self.network.model.ir_version, ir_version_for(self.opset))
         left = {}
         for group in self.network.groups:
-            asked = self.config.groups.get(group.name)
-            wanted = asked.precision if asked else self.config.quantized
+            wanted = self.config.wanted(group)
             if wanted in group.refusals:
                 reason = group.refusals.get(self.config.other, group.refusals[wanted])
                 left.update((name, reason) for name in group.layers)

@@ -232,8 +232,7 @@ class _WeakLowering:
     # -- in words -----------------------------------------------------------------------------------------------
 
     def _explain(self, group: Group) -> None:
-        asked = self.config.groups.get(group.name)
-        wanted = asked.precision if asked else self.config.quantized
+        wanted = self.config.wanted(group)
         reason = ""
         if wanted in group.refusals:
             reason = group.refusals.get(self.config.other, group.refusals[wanted])

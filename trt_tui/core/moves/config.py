@@ -1,146 +1,217 @@
-"""The immutable precision config: which layer runs in what."""
+"""The immutable precision config: default precisions and the moves made on them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TypeVar
 
+from trt_tui.core.moves.choice import Choice
+from trt_tui.core.moves.kinds import KINDS
+from trt_tui.core.moves.move import GROUPS, Defaults, Move, Structure
+from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.network.layers import Group
 from trt_tui.core.precision import LADDER, Precision, rank
 
-if TYPE_CHECKING:
-    from trt_tui.core.network.network import Network
+M = TypeVar("M", bound=Move)
+Key = tuple[str, str]
+"""The kind of a move and its target."""
 
 
 @dataclass(frozen=True)
-class Choice:
-    """The precision a group was given, and who gave it (``user`` or ``search:<method>``)."""
-
-    precision: Precision
-    reason: str = "user"
-
-
-@dataclass(frozen=True)
-class RangeChoice:
-    """A range (amax, in the tensor's own units) that replaces the calibrated one, and where it came from."""
-
-    amax: float
-    method: str = "user"
-
-
-def _frozen(mapping: Mapping) -> Mapping:
-    return MappingProxyType(dict(mapping))
-
-
-@dataclass(frozen=True)
-class PrecisionConfig:
+class PrecisionConfig(Defaults):
     """Which group runs in what. Immutable: every change makes a new config.
 
+    Two configs are equal if all of their moves are, and who made them; what they decide is `key`.
+
     Attributes:
-        quantized: Precision of the groups that can be quantized (INT8, or a float precision for an all-float run).
-        other: Precision of every other float group, and the float type around INT8 layers.
-        tf32: Whether FP32 layers may use TF32 on the GPU.
-        groups: Choices that differ from the defaults, by group name.
-        ranges: Ranges that differ from the calibration, by tensor name.
+        moves: What was decided beside the defaults, by kind and target.
     """
 
-    quantized: Precision = Precision.INT8
-    other: Precision = Precision.FP16
-    tf32: bool = False
-    groups: Mapping[str, Choice] = field(default_factory=dict)
-    ranges: Mapping[str, RangeChoice] = field(default_factory=dict)
+    moves: Mapping[Key, Move] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "groups", _frozen(self.groups))
-        object.__setattr__(self, "ranges", _frozen(self.ranges))
+        object.__setattr__(self, "moves", MappingProxyType(dict(self.moves)))
 
-    def __reduce__(self):
-        return (_restore, (self.quantized, self.other, self.tf32, dict(self.groups), dict(self.ranges)))
+    def __reduce__(self) -> tuple[type[PrecisionConfig], tuple[Precision, Precision, bool, dict[Key, Move]]]:
+        return PrecisionConfig, (self.quantized, self.other, self.tf32, dict(self.moves))
 
     def __hash__(self) -> int:
         return hash(self.key())
 
-    def key(self) -> tuple:
-        """What two configs that lower to the same networks have in common."""
-        groups = tuple(sorted((name, c.precision.value) for name, c in self.groups.items()))
-        ranges = tuple(sorted((name, r.amax) for name, r in self.ranges.items()))
-        return (self.quantized.value, self.other.value, self.tf32, groups, ranges)
+    def key(self) -> tuple[object, ...]:
+        """What two configs that lower to the same networks have in common: who decided it is no part of it."""
+        parts: dict[str, list[tuple[str, object]]] = {Choice.kind: [], RangeChoice.kind: []}
+        for (kind, target), move in sorted(self.moves.items(), key=lambda one: one[0]):
+            parts.setdefault(kind, []).append((target, move.decides))
+        chosen, ranges = tuple(parts.pop(Choice.kind)), tuple(parts.pop(RangeChoice.kind))
+        more = tuple((kind, tuple(decided)) for kind, decided in parts.items())
+        return (self.quantized.value, self.other.value, self.tf32, chosen, ranges, *more)
 
     @classmethod
     def uniform(cls, precision: Precision, other: Precision = Precision.FP16) -> PrecisionConfig:
         """Everything in one precision; for INT8, ``other`` is what the rest runs in."""
-        if precision is Precision.INT8:
-            return cls(quantized=precision, other=other)
-        return cls(quantized=precision, other=precision)
+        return cls(precision, other if precision is Precision.INT8 else precision)
 
-    def default_for(self, group: Group) -> Precision:
-        """The precision a group has when nobody chose one."""
-        if self.quantized in group.allowed and group.quantizable:
-            return self.quantized
-        return self.other if self.other in group.allowed else Precision.FP32
+    # -- moves --------------------------------------------------------------------------------------------------
+
+    def of(self, kind: type[M]) -> Mapping[str, M]:
+        """The moves of a kind, by target."""
+        return MappingProxyType({target: move for (_, target), move in self.moves.items() if isinstance(move, kind)})
+
+    @cached_property
+    def groups(self) -> Mapping[str, Choice]:
+        """The precisions that were chosen, by group name."""
+        return self.of(Choice)
+
+    @cached_property
+    def ranges(self) -> Mapping[str, RangeChoice]:
+        """The ranges that differ from the calibration, by tensor name."""
+        return self.of(RangeChoice)
+
+    def with_moves(self, moves: Mapping[str, Move]) -> PrecisionConfig:
+        """Makes moves, by target, in place of those of the same kind on the same target."""
+        return replace(self, moves={**self.moves, **{(move.kind, target): move for target, move in moves.items()}})
+
+    def without(self, kind: type[Move], targets: Iterable[str] | None = None) -> PrecisionConfig:
+        """Takes the moves of a kind back: those on some targets, or all."""
+        gone = None if targets is None else set(targets)
+        return replace(self, moves={(word, target): move for (word, target), move in self.moves.items()
+                                    if word != kind.kind or gone is not None and target not in gone})
+
+    def moves_on(self, group: Group) -> Iterator[tuple[str, Move]]:
+        """The moves on a group and on the tensors that it reads in INT8, with their targets, by kind."""
+        for kind in KINDS.values():
+            yield from ((target, self.moves[kind.kind, target]) for target in dict.fromkeys(kind.subject.of(group))
+                        if (kind.kind, target) in self.moves)
+
+    def shown(self, network: Structure) -> Iterator[tuple[type[Move], list[tuple[str, Move]]]]:
+        """The kinds of which there are moves, and these with their targets in network order."""
+        for kind in KINDS.values():
+            targets = [target for word, target in self.moves if word == kind.kind]
+            if targets:
+                yield kind, [(target, self.moves[kind.kind, target])
+                             for target in kind.subject.ordered(network, targets)]
+
+    # -- precisions ---------------------------------------------------------------------------------------------
+
+    @cached_property
+    def _runs_in(self) -> dict[str, Precision]:
+        """The precision that moves have a group run in, by its name."""
+        asked: dict[str, Precision] = {}
+        for kind in KINDS:
+            for (word, target), move in self.moves.items():
+                if word == kind and (precision := move.runs_in) is not None:
+                    asked.setdefault(target, precision)
+        return asked
+
+    def wanted(self, group: Group) -> Precision:
+        """The precision that a group would be given, whether it can run in it or not."""
+        return self._runs_in.get(group.name, self.quantized)
 
     def precision_of(self, group: Group) -> Precision:
         """The precision a group is asked to run in."""
-        choice = self.groups.get(group.name)
-        return choice.precision if choice is not None else self.default_for(group)
+        precision = self._runs_in.get(group.name)
+        return precision if precision is not None else self.default_for(group)
 
-    def assignment(self, network: Network) -> dict[str, Precision]:
+    def assignment(self, network: Structure) -> dict[str, Precision]:
         """The asked precision of every group, by group name, in network order."""
         return {group.name: self.precision_of(group) for group in network.groups}
 
     def with_groups(self, groups: Iterable[Group], precision: Precision, reason: str = "user") -> PrecisionConfig:
         """Gives groups a precision; those that cannot run in it keep what they have."""
-        choices = dict(self.groups)
-        for group in groups:
-            if precision not in group.allowed:
-                continue
-            if precision is self.default_for(group):
-                choices.pop(group.name, None)
-            else:
-                choices[group.name] = Choice(precision, reason)
-        return replace(self, groups=choices)
+        able = [group for group in groups if precision in group.allowed]
+        chosen = {group.name: Choice(precision, reason) for group in able if precision is not self.default_for(group)}
+        return self.without_groups(able).with_moves(chosen)
 
     def without_groups(self, groups: Iterable[Group]) -> PrecisionConfig:
         """Returns groups to the defaults."""
-        names = {group.name for group in groups}
-        return replace(self, groups={n: c for n, c in self.groups.items() if n not in names})
+        return self.without(Choice, (group.name for group in groups))
+
+    def raised(self, network: Structure) -> tuple[str, ...]:
+        """Names of the groups that run in a higher precision than the defaults give them, in network order."""
+        return tuple(group.name for group in network.groups
+                     if group.name in self._runs_in and rank(self.precision_of(group)) > rank(self.default_for(group)))
+
+    # -- ranges -------------------------------------------------------------------------------------------------
 
     def with_range(self, tensor: str, choice: RangeChoice | None) -> PrecisionConfig:
         """Replaces the range of a tensor, or returns it to the calibrated one."""
-        ranges = dict(self.ranges)
-        if choice is None:
-            ranges.pop(tensor, None)
-        else:
-            ranges[tensor] = choice
-        return replace(self, ranges=ranges)
+        return self.without(RangeChoice, (tensor,)) if choice is None else self.with_moves({tensor: choice})
 
     def without_ranges(self, methods: Iterable[str]) -> PrecisionConfig:
         """Returns the tensors whose ranges some methods measured to the calibrated ones."""
         methods = set(methods)
-        return replace(self, ranges={name: one for name, one in self.ranges.items() if one.method not in methods})
-
-    def raised(self, network: Network) -> tuple[str, ...]:
-        """Names of the groups that run in a higher precision than the defaults give them, in network order."""
-        return tuple(
-            group.name
-            for group in network.groups
-            if group.name in self.groups and rank(self.precision_of(group)) > rank(self.default_for(group))
-        )
-
-    def diff(self, other: PrecisionConfig, network: Network) -> list[tuple[str, Precision, Precision]]:
-        """Groups whose precision differs: name, here, there."""
-        changed = []
-        for group in network.groups:
-            here, there = self.precision_of(group), other.precision_of(group)
-            if here is not there:
-                changed.append((group.name, here, there))
-        return changed
+        return self.without(RangeChoice, [tensor for tensor, one in self.ranges.items() if one.method in methods])
 
 
-def _restore(quantized, other, tf32, groups, ranges) -> PrecisionConfig:
-    return PrecisionConfig(quantized, other, tf32, groups, ranges)
+# -- between two configs ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Change:
+    """A move that one config has and the other has not, or has otherwise.
+
+    Attributes:
+        before: The move of the first config, None where it has none.
+        after: The same of the second.
+    """
+
+    kind: str
+    target: str
+    before: Move | None
+    after: Move | None
+
+    @property
+    def inverse(self) -> Change:
+        """What takes the change back."""
+        return Change(self.kind, self.target, self.after, self.before)
+
+
+def changes(one: PrecisionConfig, other: PrecisionConfig) -> list[Change]:
+    """The moves in which two configs differ, by kind and target."""
+    keys = dict.fromkeys((*one.moves, *other.moves))
+    return [Change(*key, one.moves.get(key), other.moves.get(key)) for key in keys
+            if one.moves.get(key) != other.moves.get(key)]
+
+
+def changed(config: PrecisionConfig, made: Iterable[Change]) -> PrecisionConfig:
+    """The config after changes."""
+    moves = dict(config.moves)
+    for change in made:
+        if change.after is None:
+            moves.pop((change.kind, change.target), None)
+        else:
+            moves[change.kind, change.target] = change.after
+    return replace(config, moves=moves)
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A line of the comparison of two configs: the kind of move, its target, and in words what each has there."""
+
+    kind: type[Move]
+    target: str
+    here: str
+    there: str
+
+
+def compared(one: PrecisionConfig, other: PrecisionConfig, network: Structure) -> list[Compared]:
+    """What differs between two configs in words, by kind, in network order."""
+    lines = []
+    for kind in KINDS.values():
+        targets = {target for config in (one, other) for target in config.of(kind)}
+        if kind.subject is GROUPS:  # their defaults may differ
+            targets |= {group.name for group in network.groups}
+        for target in kind.subject.ordered(network, targets):
+            moves = [config.moves.get((kind.kind, target)) for config in (one, other)]
+            here, there = (kind.label_without(network, target, config) if move is None else move.compared
+                           for move, config in zip(moves, (one, other), strict=True))
+            if here != there or moves[0] and moves[1] and moves[0].decides != moves[1].decides:
+                lines.append(Compared(kind, target, here, there))
+    return lines
 
 
 def step(group: Group, precision: Precision, up: bool) -> Precision:

@@ -20,7 +20,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from trt_tui.core.calibration.methods import METHODS
-from trt_tui.core.moves.config import Choice, PrecisionConfig, RangeChoice
+from trt_tui.core.moves.choice import Choice
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.precision import FLOATS, OFFERED, Precision
 from trt_tui.errors import InputError
 from trt_tui.files.reading import read_text
@@ -273,7 +275,7 @@ class _Reader:
             raise self._nonsense("tf32", tf32, "true or false")
         calibration = self._mapping("calibration", optional=True)
         ranges = self._ranges(calibration)
-        config = PrecisionConfig(quantized, other, tf32, self._groups(), self._overrides())
+        config = PrecisionConfig(quantized, other, tf32).with_moves(self._groups()).with_moves(self._overrides())
         stale = False
         if ranges or config.ranges:
             stale = foreign

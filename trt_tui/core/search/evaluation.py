@@ -6,7 +6,7 @@ from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from trt_tui.core.measure.judgement import Judgement
-from trt_tui.core.moves.config import RangeChoice
+from trt_tui.core.moves.range_choice import RangeChoice
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Mapping
 
-from trt_tui.core.moves.config import RangeChoice
+from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.precision import Precision
 from trt_tui.core.search.evaluation import Evaluation, Trial
 from trt_tui.core.search.space import Space

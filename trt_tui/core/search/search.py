@@ -15,7 +15,8 @@ from enum import Enum
 
 from trt_tui.core.measure.comparison import GroupErrors, Share
 from trt_tui.core.measure.judgement import Judgement
-from trt_tui.core.moves.config import PrecisionConfig, RangeChoice
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.precision import Precision
 from trt_tui.core.search import auto, bisect, greedy, linear, scoped, worst_first
 from trt_tui.core.search.evaluation import Evaluation, Steps, Trial

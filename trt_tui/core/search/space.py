@@ -7,7 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from trt_tui.core.moves.config import PrecisionConfig, RangeChoice
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.network.hierarchy import build_tree, titles
 from trt_tui.core.network.layers import Outline
 from trt_tui.core.network.network import Network

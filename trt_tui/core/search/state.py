@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
-from trt_tui.core.moves.config import RangeChoice
+from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.search.evaluation import Evaluation
 from trt_tui.core.search.ranking import Ranking
 

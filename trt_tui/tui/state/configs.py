@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from trt_tui.core.measure.comparison import EngineResult
-from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.config import PrecisionConfig, compared
 from trt_tui.session.session import Session
 from trt_tui.tui.known import (
     config_name,
@@ -98,16 +98,8 @@ def _built_cells(session: Session, engine: EngineResult | None) -> tuple[Span, S
 def diff_lines(session: Session, model: TreeModel, one: PrecisionConfig, other: PrecisionConfig) -> list[Line]:
     """What differs between two configs: one line for each group and range."""
     names = config_name(session, one), config_name(session, other)
-    changed = []
-    for group in model.outline.groups:
-        here, there = one.precision_of(group), other.precision_of(group)
-        if here is not there:
-            changed.append((model.titles.get(group.name, group.name), here.label, there.label))
-    for tensor in {**one.ranges, **other.ranges}:
-        here, there = one.ranges.get(tensor), other.ranges.get(tensor)
-        if here != there:
-            changed.append((f"range of {tensor}", *(f"{c.method} {number(c.amax)}" if c else "calibrated"
-                                                    for c in (here, there))))
+    changed = [(line.kind.about(model.titles.get(line.target, line.target)), line.here, line.there)
+               for line in compared(one, other, model.outline)]
     if not changed:
         return [[("They are the same.", "dim")]]
     width = min(48, max(width_of([(name, "")]) for name, *_ in changed))

@@ -1,0 +1,51 @@
+"""The move that gives a fusion group a precision."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trt_tui.core.moves.move import GROUPS, Defaults, Move, Structure
+from trt_tui.core.precision import Precision
+
+
+@dataclass(frozen=True)
+class Choice(Move):
+    """The precision a group was given, and who gave it (``user`` or ``search:<method>``)."""
+
+    kind, subject, column = "precision", GROUPS, "precision"
+
+    precision: Precision
+    reason: str = "user"
+
+    @property
+    def decides(self) -> str:
+        return self.precision.value
+
+    def refused(self, network: Structure, target: str) -> str:
+        if self.precision is Precision.TF32:
+            return 'TF32 is a setting of the whole config, "tf32": true'
+        return network.group(target).refusals.get(self.precision, "")
+
+    @property
+    def runs_in(self) -> Precision:
+        return self.precision
+
+    @property
+    def label(self) -> str:
+        return self.precision.label
+
+    @property
+    def set_by(self) -> str:
+        return self.reason
+
+    @property
+    def infinitive(self) -> str:
+        return f"run in {self.label}"
+
+    @classmethod
+    def label_without(cls, network: Structure, target: str, defaults: Defaults) -> str:
+        return defaults.default_for(network.group(target)).label
+
+    @classmethod
+    def about(cls, title: str) -> str:
+        return title

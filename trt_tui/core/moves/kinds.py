@@ -1,0 +1,10 @@
+"""The kinds of move, by the word for each in files. A new kind is a module of its own and one entry here."""
+
+from __future__ import annotations
+
+from trt_tui.core.moves.choice import Choice
+from trt_tui.core.moves.move import Move
+from trt_tui.core.moves.range_choice import RangeChoice
+
+KINDS: dict[str, type[Move]] = {kind.kind: kind for kind in (Choice, RangeChoice)}
+"""In the order in which files and reports show them; where several say what a group runs in, the first counts."""

@@ -1,0 +1,234 @@
+"""What every kind of move has in common: one decision on one group or tensor of a network."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+from trt_tui.core.network.layers import Group, Layer
+from trt_tui.core.precision import Precision
+from trt_tui.core.runner import TensorInfo
+
+
+class Structure(Protocol):
+    """What moves ask of a network; a `Network` has it and its `Outline`."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def layers(self) -> tuple[Layer, ...]: ...
+    @property
+    def groups(self) -> tuple[Group, ...]: ...
+    @property
+    def inputs(self) -> tuple[TensorInfo, ...]: ...
+    @property
+    def activations(self) -> tuple[str, ...]: ...
+    @property
+    def structure_sha256(self) -> str: ...
+    @property
+    def digests(self) -> Mapping[str, bytes]: ...
+    def layer(self, name: str) -> Layer: ...
+    def has_layer(self, name: str) -> bool: ...
+    def group(self, name: str) -> Group: ...
+    def group_of(self, layer: str) -> Group | None: ...
+    def has_tensor(self, name: str) -> bool: ...
+
+
+@dataclass(frozen=True)
+class Defaults:
+    """The precisions of a config before any move.
+
+    Attributes:
+        quantized: Precision of the groups that can be quantized (INT8, or a float precision for an all-float run).
+        other: Precision of every other float group, and the float type around INT8 layers.
+        tf32: Whether FP32 layers may use TF32 on the GPU.
+    """
+
+    quantized: Precision = Precision.INT8
+    other: Precision = Precision.FP16
+    tf32: bool = False
+
+    def default_for(self, group: Group) -> Precision:
+        """The precision that a group has before any move."""
+        if self.quantized in group.allowed and group.quantizable:
+            return self.quantized
+        return self.other if self.other in group.allowed else Precision.FP32
+
+
+class Subject(ABC):
+    """What moves of a kind are made on, and how a file names it.
+
+    Attributes:
+        noun: One of them in words, which also heads the column of a table.
+        key: The entry of a file that lists names.
+    """
+
+    noun: ClassVar[str]
+    key: ClassVar[str]
+
+    @abstractmethod
+    def has(self, network: Structure, name: str) -> bool:
+        """Whether a name of a file is one of the network."""
+
+    @abstractmethod
+    def known(self, network: Structure) -> list[str]:
+        """The names that a file may hold, in network order."""
+
+    @abstractmethod
+    def target(self, network: Structure, name: str) -> str | None:
+        """The target that a name of the network belongs to, None where it belongs to none."""
+
+    @abstractmethod
+    def names(self, network: Structure, target: str) -> tuple[str, ...]:
+        """Every name of a target, in network order."""
+
+    @abstractmethod
+    def of(self, group: Group) -> Sequence[str]:
+        """The targets that are shown with a group."""
+
+    @abstractmethod
+    def ordered(self, network: Structure, targets: Iterable[str]) -> list[str]:
+        """Targets in network order, those that the network lacks at the end by name."""
+
+
+class _Groups(Subject):
+    """Fusion groups: a file names every layer of a group, so that a reader need not know the groups."""
+
+    noun, key = "layer", "layers"
+
+    def has(self, network: Structure, name: str) -> bool:
+        return network.has_layer(name)
+
+    def known(self, network: Structure) -> list[str]:
+        return [layer.name for layer in network.layers]
+
+    def target(self, network: Structure, name: str) -> str | None:
+        group = network.group_of(name)
+        return None if group is None else group.name
+
+    def names(self, network: Structure, target: str) -> tuple[str, ...]:
+        return network.group(target).layers
+
+    def of(self, group: Group) -> Sequence[str]:
+        return (group.name,)
+
+    def ordered(self, network: Structure, targets: Iterable[str]) -> list[str]:
+        return _in_order([group.name for group in network.groups], targets)
+
+
+class _Tensors(Subject):
+    """Tensors; a group's are those that it reads through Q/DQ in INT8."""
+
+    noun, key = "tensor", "tensors"
+
+    def has(self, network: Structure, name: str) -> bool:
+        return network.has_tensor(name)
+
+    def known(self, network: Structure) -> list[str]:
+        outputs = [output for layer in network.layers for output in layer.outputs if output]
+        return [*(info.name for info in network.inputs), *outputs]
+
+    def target(self, network: Structure, name: str) -> str | None:
+        return name
+
+    def names(self, network: Structure, target: str) -> tuple[str, ...]:
+        return (target,)
+
+    def of(self, group: Group) -> Sequence[str]:
+        return [site.tensor for site in group.activations()]
+
+    def ordered(self, network: Structure, targets: Iterable[str]) -> list[str]:
+        return _in_order(network.activations, targets)
+
+
+def _in_order(order: Iterable[str], names: Iterable[str]) -> list[str]:
+    places = {name: place for place, name in enumerate(order)}
+    return sorted(names, key=lambda name: (places.get(name, len(places)), name))
+
+
+GROUPS, TENSORS = _Groups(), _Tensors()
+
+
+class Move(ABC):
+    """One decision; which target it is made on stands beside it, in the config. Immutable: a frozen dataclass.
+
+    All lowerings read a config through the rulebook (`trt_tui.core.lowering.rules`), which asks moves for `runs_in` and
+    `adjust`, so that typed, gated, explicit and weak mean the same by a move.
+
+    The fields of the dataclass are its entry in a file and in a saved session, under their own names and checked by
+    their types.
+
+    Attributes:
+        kind: The word for it in files.
+        subject: What it is made on.
+        column: What it decides, in a word: the header of a table.
+        absent: What stands in a comparison where there is no such move.
+    """
+
+    kind: ClassVar[str]
+    subject: ClassVar[Subject]
+    column: ClassVar[str]
+    absent: ClassVar[str] = "–"
+
+    # -- what it means --
+
+    @property
+    @abstractmethod
+    def decides(self) -> Hashable:
+        """What it changes, without who said so. It has a ``repr`` that is the same in every run."""
+
+    @abstractmethod
+    def refused(self, network: Structure, target: str) -> str:
+        """Why it cannot be made on a target of the network, "" where it can."""
+
+    @property
+    def runs_in(self) -> Precision | None:
+        """The precision that it has its group run in; None where it says nothing of that."""
+        return None
+
+    def adjust(self, amax: dict[str, float], tensors: Sequence[str]) -> None:
+        """Changes the ranges (amax by tensor name) that INT8 takes its scales from.
+
+        Args:
+            tensors: The target and the tensors that share its scale.
+        """
+        return
+
+    # -- in words --
+
+    @property
+    @abstractmethod
+    def label(self) -> str:
+        """What it decides, short, as a table shows it."""
+
+    @property
+    def compared(self) -> str:
+        """What stands for it in a comparison."""
+        return self.label
+
+    @property
+    @abstractmethod
+    def set_by(self) -> str:
+        """Who or what decided it: "user", "search:<method>", the method of a range."""
+
+    @property
+    @abstractmethod
+    def infinitive(self) -> str:
+        """What the target does by it, after "cannot"."""
+
+    @property
+    def note(self) -> str:
+        """What is said of it on the row of a group."""
+        return f"{self.column} {self.label} by {self.set_by}"
+
+    @classmethod
+    def label_without(cls, network: Structure, target: str, defaults: Defaults) -> str:
+        """What stands in a comparison for a target without such a move."""
+        return cls.absent
+
+    @classmethod
+    def about(cls, title: str) -> str:
+        """What a line of a comparison is about, given the target's title."""
+        return f"{cls.column} of {title}"

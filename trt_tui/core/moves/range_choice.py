@@ -1,0 +1,49 @@
+"""The move that replaces the calibrated range of a tensor."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from trt_tui.core.moves.move import TENSORS, Move, Structure
+
+
+@dataclass(frozen=True)
+class RangeChoice(Move):
+    """A range (amax, in the tensor's own units) that replaces the calibrated one, and where it came from."""
+
+    kind, subject, column, absent = "range", TENSORS, "range", "calibrated"
+
+    amax: float
+    method: str = "user"
+
+    @property
+    def decides(self) -> float:
+        return self.amax
+
+    def refused(self, network: Structure, target: str) -> str:
+        return "" if math.isfinite(self.amax) and self.amax >= 0 else "a range is a finite number from 0 up"
+
+    def adjust(self, amax: dict[str, float], tensors: Sequence[str]) -> None:
+        amax.update(dict.fromkeys(tensors, self.amax))
+
+    @property
+    def label(self) -> str:
+        return f"{self.amax:.4g}"
+
+    @property
+    def compared(self) -> str:
+        return f"{self.method} {self.label}"
+
+    @property
+    def set_by(self) -> str:
+        return self.method
+
+    @property
+    def infinitive(self) -> str:
+        return f"have the range {self.label}"
+
+    @property
+    def note(self) -> str:
+        return f"range by {self.method}"
