@@ -104,7 +104,8 @@ def test_fp32_is_checked_once_and_every_engine_is_judged_as_built(standin, sessi
     checked = of(driven.seen, m.Checked)
     order = [type(event) for event in of(driven.seen, m.Checked, m.Built)]
     assert order == [m.Checked, m.Built] and of(driven.seen, m.Calibrated)
-    assert driven.check == checked[0].result and fp32_fault(driven.check) == "" and driven.check.verdict.samples == 12
+    check = driven.results.check
+    assert check == checked[0].result and fp32_fault(check) == "" and check.verdict.samples == 12
     assert any(phase.startswith("FP32 check: building") for phase in phases(driven.seen))
     assert first.backend == TITLES[release] and first.device == "Stand-in GPU" and not first.quick
     assert first.verdict.samples == first.verdict.total == 12 and set(first.verdict.outputs) == {"y"}
@@ -114,7 +115,7 @@ def test_fp32_is_checked_once_and_every_engine_is_judged_as_built(standin, sessi
     groups = {group.name for group in driven.outline.groups}
     assert set(first.made) == groups and {one.precision for one in first.made.values()} == {Precision.INT8}
     assert all(layer.ms is not None for layer in first.report.layers) and "INT8" in first.report.shares()
-    assert driven.runs["int8"].engine == first and driven.built == INT8
+    assert driven.measured("int8").engine == first and driven.built == INT8
     assert any(line.startswith("info: ") for line in driven.log)
     assert all(header["config"]["profiling_verbosity"] == "DETAILED" for header in headers(tmp_path))
     assert all([one["name"] for one in header["outputs"]] == ["y"] for header in headers(tmp_path)), "nothing is marked"
@@ -132,36 +133,36 @@ def test_what_was_built_once_is_there_for_the_next_process(standin, session) -> 
     standin("10.16.1")
     first = session()
     result = built(first, FP16).result
-    check = first.check
+    check = first.results.check
     first.close()
     second = session()
     again = built(second, FP16).result
     assert again.origin == "engine cache" and again.verdict == result.verdict
-    assert second.check == check and not [phase for phase in phases(second.seen) if "FP32 check" in phase]
+    assert second.results.check == check and not [phase for phase in phases(second.seen) if "FP32 check" in phase]
 
 
 def test_the_all_fp32_config_is_the_check(standin, session) -> None:
     standin("11.4.0")
     driven = session()
     event = built(driven, FP32)
-    assert event.result == driven.check and len(of(driven.seen, m.Built)) == 1
+    assert event.result == driven.results.check and len(of(driven.seen, m.Built)) == 1
 
 
 def test_going_back_to_a_config_shows_its_engine_at_once_and_no_preview_hides_it(standin, session, tmp_path) -> None:
     standin("10.16.1")
     driven = session()
     driven.set_config(FP16)
-    assert built(driven, FP16, quick=True).result.quick and driven.runs["config"].engine.quick
+    assert built(driven, FP16, quick=True).result.quick and driven.measured("config").engine.quick
     full = built(driven, FP16).result
-    assert not full.quick and full.origin != "engine cache" and driven.runs["config"].engine == full
+    assert not full.quick and full.origin != "engine cache" and driven.measured("config").engine == full
     assert built(driven, FP16, quick=True).result.quick
-    assert driven.runs["config"].engine == full and "The preview is not shown" in driven.log[-1]
+    assert driven.measured("config").engine == full and "The preview is not shown" in driven.log[-1]
     assert sorted(header["config"]["builder_optimization_level"] for header in headers(tmp_path)) == [1, 3, 3]
     driven.set_config(INT8)
-    assert driven.runs["config"].engine is None and driven.runs["fp16"].engine == full
+    assert driven.measured("config").engine is None and driven.measured("fp16").engine == full
     seen = len(driven.seen)
     driven.undo()
-    assert driven.runs["config"].engine == full and len(driven.seen) == seen
+    assert driven.measured("config").engine == full and len(driven.seen) == seen
 
 
 def test_a_what_if_is_answered_while_a_build_goes_on_and_another_build_is_not_begun(standin, session) -> None:
@@ -198,14 +199,14 @@ def test_a_builder_that_does_not_heed_is_killed_and_the_session_builds_again(sta
     driven = session()
     driven.compare(layers=False)
     driven.until_idle()
-    known, calibration = driven.runs["int8"].verdict, driven.calibration
+    known, calibration = driven.measured("int8").verdict, driven.calibration
     pid = driven.child_pid
     driven.build(config=INT8)
     driven.until(lambda event: isinstance(event, m.Progress) and event.phase == "FP32 check: building")
     driven.stop_job()
     driven.until_type(m.Cancelled)
     assert driven.child_pid is None and not driven.busy and driven.error is None
-    assert driven.runs["int8"].verdict is known
+    assert driven.measured("int8").verdict is known
     standin("8.6.1")
     assert built(driven, INT8).result.verdict is not None
     assert driven.child_pid != pid and driven.calibration is calibration
@@ -216,10 +217,10 @@ def test_a_crash_of_the_library_leaves_the_results_and_the_next_build_works(stan
     driven = session()
     driven.compare(layers=False)
     driven.until_idle()
-    known = driven.runs["int8"].verdict
+    known = driven.measured("int8").verdict
     died = failure(driven, INT8)
     assert isinstance(died, m.Died) and died.exit_code == -signal.SIGSEGV and not driven.busy
-    assert driven.runs["int8"].verdict is known and driven.runs["int8"].engine is None
+    assert driven.measured("int8").verdict is known and driven.measured("int8").engine is None
     standin("10.16.1")
     driven.error = None
     assert built(driven, INT8).result.verdict is not None

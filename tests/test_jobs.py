@@ -518,18 +518,18 @@ def test_a_killed_child_is_reported_and_the_session_goes_on(session, tmp_path):
     driven = session(save_resnet(tmp_path, samples=64))
     driven.start()
     driven.until(lambda e: isinstance(e, m.VerdictMeasured) and e.run == "int8")
-    known, calibration = driven.runs["int8"].verdict, driven.calibration
+    known, calibration = driven.measured("int8").verdict, driven.calibration
     os.kill(driven.child_pid, signal.SIGKILL)
     died = driven.until_type(m.Died)
     assert died.exit_code == -signal.SIGKILL
     assert not driven.busy and driven.error is died
-    assert driven.runs["int8"].verdict is known and driven.child_pid is None
+    assert driven.measured("int8").verdict is known and driven.child_pid is None
     driven.automatic = False
     seen = len(driven.seen)
     driven.toggle([driven.outline.groups[0]])
     driven.compare(layers=False)
     driven.until_idle()
-    assert driven.runs["config"].verdict.samples == 48
+    assert driven.measured("config").verdict.samples == 48
     assert not of(driven.seen[seen:], m.Opened, m.Calibrated, m.Failed)
     assert driven.calibration is calibration
 
@@ -544,7 +544,7 @@ def test_a_request_that_meets_a_dead_child_is_answered(session, tmp_path):
     driven.compare(layers=False)
     driven.until_type(m.Died)
     driven.until_idle()
-    assert driven.runs["int8"].verdict.samples == 12
+    assert driven.measured("int8").verdict.samples == 12
 
 
 def test_a_stop_leaves_a_child_that_heeds_it_alive(session, tmp_path):

@@ -73,8 +73,17 @@ def test_configs_travel_and_compare_by_what_they_lower_to(network):
     again = pickle.loads(pickle.dumps(config))
     assert again == config == copy.copy(config) and hash(again) == hash(config)
     renamed = PrecisionConfig().with_groups(network.groups[:2], FP32, "search:x").with_range("x", RangeChoice(1.0))
-    assert renamed.key() == config.key()
-    assert config.with_range("x", RangeChoice(2.0)).key() != config.key()
+    assert renamed == config and hash(renamed) == hash(config) and {renamed: 1}[config] == 1
+    other = config.with_range("x", RangeChoice(2.0))
+    assert other.key() != config.key() and other != config and config != "a config"
+
+
+def test_other_reasons_for_the_same_are_no_step_to_undo(network):
+    config = PrecisionConfig().with_groups(network.groups[:1], FP32)
+    history = History(PrecisionConfig())
+    assert history.apply(config) and not history.apply(config.with_groups(network.groups[:1], FP32, "search:x"))
+    assert history.current.groups[network.groups[0].name].reason == "search:x"
+    assert history.undo() and history.current == PrecisionConfig() and not history.can_undo
 
 
 def test_raised_and_diff_name_groups_in_network_order(network):

@@ -10,7 +10,7 @@ import pytest
 
 from tests import networks
 from tests.structure import mismatches
-from trt_tui.core.measure.comparison import EngineResult, Errors, GroupErrors, OutputErrors, RunRecord, Share, Verdict
+from trt_tui.core.measure.comparison import EngineResult, Errors, GroupErrors, Measured, OutputErrors, Share, Verdict
 from trt_tui.core.measure.record import comparison_record, engine_record, errors_record, run_record, verdict_record
 from trt_tui.core.moves.file import schema
 from trt_tui.core.network.network import open_network
@@ -32,11 +32,11 @@ def full_run(network):
               for g in network.groups}
     shares = {g.name: Share(0.5, 20.0) for g in network.groups}
     verdict = Verdict({"y": OutputErrors(GOOD, 3, 4.5)}, {"f1": 0.5, "f1/a": 0.25}, 0.75, 8, 8, 0.1)
-    return RunRecord(verdict, groups, shares)
+    return Measured(verdict, groups, shares)
 
 
 def test_a_whole_comparison_fits_its_schema(network):
-    record = comparison_record(network, "ab", DATA, BACKEND, {"int8": full_run(network), "fp16": RunRecord()}, 0.9)
+    record = comparison_record(network, "ab", DATA, BACKEND, {"int8": full_run(network), "fp16": Measured()}, 0.9)
     assert mismatches(record, schema("comparison-v1")) == []
     assert json.loads(json.dumps(record, allow_nan=False)) == record
     assert list(record["runs"]) == ["int8"] and record["reference"]["metric"] == 0.9
@@ -49,9 +49,9 @@ def test_a_whole_comparison_fits_its_schema(network):
 
 
 def test_what_was_not_measured_is_absent(network):
-    record = run_record(network, RunRecord(Verdict({"y": OutputErrors(GOOD)}, samples=8)))
+    record = run_record(network, Measured(Verdict({"y": OutputErrors(GOOD)}, samples=8)))
     assert set(record) == {"source", "outputs", "samples"} and "worst_sample" not in record["outputs"]["y"]
-    only_shares = run_record(network, RunRecord(shares={network.groups[0].name: Share(0.0)}))
+    only_shares = run_record(network, Measured(shares={network.groups[0].name: Share(0.0)}))
     assert only_shares["groups"] == {network.groups[0].name: {"owns": 0.0}} and "layers" not in only_shares
 
 
@@ -65,7 +65,7 @@ def test_an_exact_copy_and_what_is_not_finite():
 
 
 def test_a_share_that_is_not_finite_is_null(network):
-    record = run_record(network, RunRecord(Verdict({}), shares={network.groups[0].name: Share(float("-inf"))}))
+    record = run_record(network, Measured(Verdict({}), shares={network.groups[0].name: Share(float("-inf"))}))
     assert record["groups"][network.groups[0].name] == {"owns": None}
 
 

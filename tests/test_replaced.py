@@ -68,7 +68,7 @@ def other_samples(options):
 def test_all_is_measured_anew_where_network_or_data_were_replaced(driven, tmp_path, change, killed):
     options = save_mlp(tmp_path)
     session = driven(options)
-    before, ranges, old = session.runs["int8"].verdict, session.calibration.ranges, session.source
+    before, ranges, old = session.measured("int8").verdict, session.calibration.ranges, session.source
     tensor = session.outline.groups[0].activations()[0].tensor
     session.set_config(session.config.with_range(tensor, RangeChoice(0.5, "entropy")))
     session.until_idle()
@@ -86,8 +86,8 @@ def test_all_is_measured_anew_where_network_or_data_were_replaced(driven, tmp_pa
     assert any(name in text and "replaced" in text for text in session.warnings)
     fresh = driven(options, resume=False)
     for run in ("fp16", "int8"):
-        assert session.runs[run].verdict == fresh.runs[run].verdict
-    assert fresh.runs["int8"].verdict != before
+        assert session.measured(run).verdict == fresh.measured(run).verdict
+    assert fresh.measured("int8").verdict != before
     assert session.results.keys() <= {session.config, *session.run_configs().values()}
 
 
@@ -101,7 +101,7 @@ def test_a_command_ends_where_a_file_was_replaced(tmp_path):
         session.compare()
         session.until_idle()
         assert isinstance(session.error, m.Replaced) and "mlp.onnx" in session.error.title
-        assert session.runs["int8"].verdict is None
+        assert session.measured("int8").verdict is None
     finally:
         session.close()
 
@@ -109,23 +109,23 @@ def test_a_command_ends_where_a_file_was_replaced(tmp_path):
 def test_another_network_in_its_place_is_refused_and_the_figures_stay(driven, tmp_path):
     options = save_mlp(tmp_path)
     session = driven(options)
-    before = session.runs["int8"].verdict
+    before = session.measured("int8").verdict
     onnx.save(networks.small_resnet(), options.model)
     for _ in range(2):
         session.compare()
         session.until_idle()
         assert "another network" in session.error.title
-        assert session.runs["int8"].verdict is before
+        assert session.measured("int8").verdict is before
 
 
 def test_a_file_that_was_only_touched_shows_the_same_figures(driven, tmp_path):
     options = save_mlp(tmp_path)
     session = driven(options)
-    before = session.runs["int8"].verdict
+    before = session.measured("int8").verdict
     os.utime(options.model, ns=(1, 1))
     session.compare()
     session.until_idle()
-    assert session.error is None and session.runs["int8"].verdict == before
+    assert session.error is None and session.measured("int8").verdict == before
 
 
 def test_an_export_takes_no_ranges_of_other_weights(driven, tmp_path):

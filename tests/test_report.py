@@ -127,7 +127,7 @@ def test_engines_without_a_config_of_its_own_are_told(tmp_path):
 
 def test_a_share_that_is_not_finite_is_said_in_words(built):
     session = built()
-    session.runs["int8"].shares = {FIRST: Share(-math.inf)}
+    session.measured("int8").shares = {FIRST: Share(-math.inf)}
     session.target = parse_target("sqnr>=50")
     table = comparison_table(session)
     assert "brings NaN/Inf in FP32" in table and "inf %" not in table

@@ -484,7 +484,7 @@ def test_a_session_takes_what_was_found_as_one_change(options, tmp_path):
         raised = session.config.raised(session.outline)
         assert raised and session.why.keys() == {*raised, *session.config.ranges}
         assert set(session.changed_at) == set(raised)
-        assert session.runs["config"].verdict == session.finding.best.judgement.verdict
+        assert session.measured("config").verdict == session.finding.best.judgement.verdict
         text = session.precision_json()
         assert '"search:auto"' in text and '"why"' in text and '"tolerance": "sqnr>=40"' in text
         session.undo()

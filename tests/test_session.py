@@ -20,6 +20,7 @@ from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
 from trt_tui.jobs import messages as m
+from trt_tui.session.session import Session
 
 FP16 = PrecisionConfig.uniform(Precision.FP16)
 INT8 = PrecisionConfig.uniform(Precision.INT8)
@@ -55,10 +56,10 @@ def test_everything_is_compared_without_being_asked(session):
     driven = started(session())
     groups = {group.name for group in driven.outline.groups}
     for run in ("fp16", "int8", "config"):
-        record = driven.runs[run]
+        record = driven.measured(run)
         assert record.verdict.samples == record.verdict.total == 12
         assert set(record.groups) == groups == set(record.shares) and record.complete
-    assert driven.runs["config"].verdict is driven.runs["int8"].verdict
+    assert driven.measured("config").verdict is driven.measured("int8").verdict
     assert driven.results[INT8].raised_order and driven.results[INT8].shares_done == len(groups)
     assert driven.target.kind == "sqnr" and driven.sha256 == open_network(driven.options.model).sha256()
 
@@ -66,19 +67,19 @@ def test_everything_is_compared_without_being_asked(session):
 def test_a_change_is_measured_and_undo_shows_the_old_results_at_once(session):
     driven = started(session())
     group = driven.outline.groups[0]
-    before = driven.runs["config"]
+    before = driven.measured("config")
     driven.toggle([group])
     assert driven.config.precision_of(group) is Precision.FP32
-    assert driven.runs["config"].verdict is None and driven.runs["int8"].verdict is not None
+    assert driven.measured("config").verdict is None and driven.measured("int8").verdict is not None
     driven.until_idle()
-    changed = driven.runs["config"]
+    changed = driven.measured("config")
     assert changed.verdict.energy < before.verdict.energy
     assert set(changed.groups) == set(changed.shares) == {g.name for g in driven.outline.groups} and changed.complete
     driven.undo()
-    assert driven.runs["config"].verdict == before.verdict and driven.runs["config"].shares == before.shares
-    assert driven.runs["config"].groups == before.groups
+    assert driven.measured("config").verdict == before.verdict and driven.measured("config").shares == before.shares
+    assert driven.measured("config").groups == before.groups
     driven.redo()
-    assert driven.runs["config"].verdict == changed.verdict and driven.runs["config"].groups == changed.groups
+    assert driven.measured("config").verdict == changed.verdict and driven.measured("config").groups == changed.groups
     driven.until_idle()
 
 
@@ -95,6 +96,25 @@ def test_late_events_of_stopped_jobs_are_dropped(session):
     assert PrecisionConfig.uniform(Precision.FP32) not in driven.results and len(driven.log) == log
     driven.until_idle()
     assert not driven.busy and driven.error is None
+
+
+def events_of(base: type[m.Event] = m.Event) -> list[type[m.Event]]:
+    """All classes of events."""
+    return [one for direct in base.__subclasses__() for one in (direct, *events_of(direct))]
+
+
+@pytest.mark.parametrize("event", events_of(), ids=lambda event: event.__name__)
+def test_a_session_takes_every_event(event):
+    handlers = vars(Session)["_take"].dispatcher
+    assert handlers.dispatch(event) is not handlers.dispatch(object), f"a session does not know {event.__name__}"
+
+
+def test_an_event_of_no_known_type_does_not_vanish(session):
+    class Unheard(m.Event):
+        pass
+
+    with pytest.raises(TypeError, match="Unheard"):
+        session().apply(Unheard(1))
 
 
 def test_stopping_the_opening_starts_no_comparison(session):
@@ -172,14 +192,15 @@ def test_what_was_measured_is_shown_again_on_resuming(session):
     first.toggle([first.outline.groups[0]])
     first.build()
     first.until_idle()
-    runs, built = first.runs, first.built
+    known, built = first.measured("config"), first.built
     first.close()
     second = session()
     second.start()
     second.until(lambda e: isinstance(e, m.Done) and not second.busy)
-    assert second.runs["config"].verdict == runs["config"].verdict
-    assert second.runs["config"].shares == runs["config"].shares
-    assert second.built == built and second.runs["config"].engine == runs["config"].engine
+    again = second.measured("config")
+    assert again is not known and (again.verdict, again.shares, again.engine) == (
+        known.verdict, known.shares, known.engine)
+    assert known.engine is not None and second.built == built
 
 
 def test_other_samples_do_not_keep_the_config_from_being_resumed(session, tmp_path):
@@ -262,7 +283,7 @@ def test_a_folder_that_cannot_be_written_stops_nothing(tmp_path):
     driven.toggle([driven.outline.groups[0]])
     driven.until_idle()
     driven.close()
-    assert driven.runs["config"].verdict is not None
+    assert driven.measured("config").verdict is not None
 
 
 def test_a_full_disk_keeps_the_last_whole_session(session, monkeypatch):
@@ -333,7 +354,7 @@ def test_a_config_that_cannot_be_read_is_an_error_and_the_network_is_compared(se
     driven.start()
     driven.until_idle()
     assert "precision.json" in driven.error.title
-    assert driven.config == INT8 and driven.runs["int8"].complete
+    assert driven.config == INT8 and driven.measured("int8").complete
 
 
 def test_exports_are_whole_and_say_where_they_are(session, tmp_path):

@@ -389,7 +389,7 @@ async def test_colours_by_other_errors_and_runs(tmp_path):
         assert "isolated error in config" in title(main)
         await press(pilot, "v", "6")
         assert (main.measure, main.run) == (Measure.ACCUMULATED, "fp16")
-        assert all(app.session.runs["fp16"].groups[n].accumulated for n in main.figures.values)
+        assert all(app.session.measured("fp16").groups[n].accumulated for n in main.figures.values)
 
 
 async def test_sorts_on_demand(tmp_path):

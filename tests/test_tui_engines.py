@@ -147,7 +147,7 @@ def test_an_engine_that_cannot_run_here_shows_its_size(start, width, metric):
     session = start(builder=NO_GPU, metric=metric)
     session.build()
     assert "built, cannot run here   23.0" in table(session, width)["c0 ="]
-    assert session.check is None and found(session).made == {}
+    assert session.results.check is None and found(session).made == {}
     assert "23.0 MB" in text(config_table(session, {}, 60)[1][0].line)
     session.set_target("sqnr>=5")
     assert "cannot run here" in next_step(session, found(session))
@@ -157,9 +157,8 @@ def test_an_engine_that_cannot_run_here_shows_its_size(start, width, metric):
 
 def test_a_verdict_without_a_metric_still_has_room_for_the_words(start):
     session = start(builder=NO_GPU, metric=False)
-    session.results[session.config].verdict = replace(session.results[session.config].verdict, agreement=None)
-    for run in session.runs.values():
-        run.verdict = replace(run.verdict, agreement=None)
+    for measured in session.results.values():
+        measured.verdict = replace(measured.verdict, agreement=None)
     session.build()
     assert "cannot run here   23.0" in table(session, 80)["c0 ="]
 

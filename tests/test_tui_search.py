@@ -122,7 +122,7 @@ async def test_what_is_found_becomes_the_config_in_one_step(tmp_path):
     async with opened(tmp_path) as (app, main, pilot):
         before = main.session.config
         await find(pilot)
-        assert 1 <= len(raised(main)) <= 4 and main.session.target.reached(main.session.runs["config"].verdict)
+        assert 1 <= len(raised(main)) <= 4 and main.session.target.reached(main.session.measured("config").verdict)
         assert {choice.reason for choice in main.session.config.groups.values()} == {"search:auto"}
         assert "meet the tolerance" in status(main) and "z takes it back" in status(main)
         await press(pilot, "z")

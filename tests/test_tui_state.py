@@ -13,14 +13,13 @@ from rich.color import Color, ColorSystem
 from tests import networks
 from tests.tui_fake import FakeSession, outline_of
 from trt_tui.core.calibration.statistics import TensorStats, TopChannels
-from trt_tui.core.measure.comparison import Errors, OutputErrors, Verdict
+from trt_tui.core.measure.comparison import Errors, Measured, OutputErrors, Verdict
 from trt_tui.core.measure.target import parse_target
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.hierarchy import GroupRow, Scope
 from trt_tui.core.precision import Precision
 from trt_tui.jobs import messages
 from trt_tui.options import Options
-from trt_tui.session.session import ConfigResults
 from trt_tui.tui import known, spans, themes
 from trt_tui.tui.state import detail, verdict
 from trt_tui.tui.state.columns import Columns, bar_text, row_line, tree_header
@@ -343,6 +342,6 @@ def test_raising_to_nan_meets_no_target(session):
     broken, fine = Verdict({"y": OutputErrors(Errors(nan=1))}), Verdict({"y": OutputErrors(Errors(25.0))})
     exact = Verdict({"y": OutputErrors(Errors(cosine=1.0, exact=True))})
     for raised, rows in (((broken, broken), None), ((broken, fine), 2), ((broken, exact), 2)):
-        assert rows_to_target(session, ConfigResults(raised_order=("a", "b"), raised=raised)) == rows
-    texts = raised_texts(ConfigResults(raised_order=("a", "b", "c"), raised=(broken, fine, exact)))
+        assert rows_to_target(session, Measured(raised_order=("a", "b"), raised=raised)) == rows
+    texts = raised_texts(Measured(raised_order=("a", "b", "c"), raised=(broken, fine, exact)))
     assert [text for _, text in texts.values()] == ["NaN", "~25.0 dB", "exact"]

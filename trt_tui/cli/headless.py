@@ -117,7 +117,7 @@ def compare_session(options: Options, config_path: str | None, target: str | Non
                     session.without_engine(config, error)
         except KeyboardInterrupt:
             runs = session.run_configs()
-            if not all(_whole(session.runs[run].verdict) for run in runs):
+            if not all(_whole(session.measured(run).verdict) for run in runs):
                 raise
             with held():
                 session.stop_job()

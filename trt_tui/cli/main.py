@@ -286,7 +286,7 @@ def compare(model: str, config_path: str | None, force: bool, target: str | None
                 why = cannot_lower(session.outline) or "every layer of the config is in FP32"
                 raise InputError(f"{run} meets {target} for lack of anything lowered", why,
                                  "No figure here tells what precision costs.")
-            reached = session.target.reached(session.runs[run].verdict)
+            reached = session.target.reached(session.measured(run).verdict)
             if reached is None:
                 raise InputError(f"whether {target} is met is not known", f"no {session.target.kind} was measured",
                                  "A metric needs --metric and labels, agreement a classifier; sqnr and cosine a float.")
@@ -294,7 +294,8 @@ def compare(model: str, config_path: str | None, force: bool, target: str | None
                 click.echo(f"Target not met by {run}: {session.target.shown}", err=True)
                 sys.exit(int(ExitCode.TOLERANCE_NOT_MET))
         if missing:
-            had = any(record.engine is not None and not record.engine.failed for record in session.runs.values())
+            engines_had = [session.measured(run).engine for run in session.run_configs()]
+            had = any(engine is not None and not engine.failed for engine in engines_had)
             sys.exit(int(ExitCode.TOLERANCE_NOT_MET if had else ExitCode.BAD_INPUT))
 
 

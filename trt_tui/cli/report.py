@@ -54,23 +54,23 @@ def comparison_table(session: Session) -> str:
     lines = [f"{outline.name}: {len(outline.groups)} groups ({len(outline.layers)} nodes), {data.whatif} samples of "
              f"{data.source}{', ' if session.ranges_from else ''}{session.ranges_from}",
              f"against FP32 on {backend.name} {backend.version} {backend.device}; ~ marks simulated figures"]
-    if session.reference_metric:
-        name, value = next(iter(session.reference_metric.items()))
+    if session.results.reference:
+        name, value = next(iter(session.results.reference.items()))
         lines.append(f"{name} in FP32: {value:.4g}")
     if session.target is not None:
         lines.append(f"target: {session.target.shown}")
     rows = [["run", "output", "dB", "cosine", "worst sample", "NaN/Inf", session_metric(session), "ms", "MB", ""]]
     engines = _engines(session)
-    if session.check is not None:
-        rows.extend(_engine_rows(session, "FP32 engine", session.check))
+    if session.results.check is not None:
+        rows.extend(_engine_rows(session, "FP32 engine", session.results.check))
     for run in _shown(session):
-        if (verdict := session.runs[run].verdict) is not None:
+        if (verdict := session.measured(run).verdict) is not None:
             rows.extend(_verdict_rows(session, RUN_NAMES[run], verdict, run=run))
         if run in engines:
             rows.extend(_engine_rows(session, engine_name(run), engines[run], run))
     kept = [i for i in range(len(rows[0])) if i == len(rows[0]) - 1 or any(row[i] for row in rows[1:])]
     lines += ["", *table([[row[i] for i in kept] for row in rows], left=2)]
-    checked = {"FP32 engine": session.check} if session.check is not None else {}
+    checked = {"FP32 engine": session.results.check} if session.results.check is not None else {}
     lines += _rungs({**checked, **{engine_name(run): result for run, result in engines.items()}})
     lines += _computed_in({_titled(engine_name(run), result): result for run, result in engines.items()})
     lines += _checks(session, engines)
@@ -81,17 +81,16 @@ def comparison_table(session: Session) -> str:
 
 def _explained(session: Session) -> list[str]:
     """The runs whose loss is laid out by group: those that miss the target, else the last one with shares."""
-    configs = session.run_configs()
-    known = [run for run, record in session.runs.items() if record.shares and record.verdict is not None
-             and not (run == "config" and configs[run] in (configs["fp16"], configs["int8"]))]
+    known = [run for run in _shown(session)
+             if session.measured(run).shares and session.measured(run).verdict is not None]
     missed = [run for run in known if session.target is None
-              or session.target.reached(session.runs[run].verdict) is False]
+              or session.target.reached(session.measured(run).verdict) is False]
     return missed or known[-1:]
 
 
 def session_metric(session: Session) -> str:
-    if session.metric and session.reference_metric:
-        return next(iter(session.reference_metric))
+    if session.metric and session.results.reference:
+        return next(iter(session.results.reference))
     return "same class" if session.target is not None and session.target.kind == "agreement" else ""
 
 
@@ -103,11 +102,11 @@ def engine_name(run: str) -> str:
 def _shown(session: Session) -> list[str]:
     """The runs, without the config where it is one of the others."""
     configs = session.run_configs()
-    return [run for run in session.runs if run != "config" or configs[run] not in (configs["fp16"], configs["int8"])]
+    return [run for run in configs if run != "config" or configs[run] not in (configs["fp16"], configs["int8"])]
 
 
 def _engines(session: Session) -> dict[str, EngineResult]:
-    return {run: session.runs[run].engine for run in _shown(session) if session.runs[run].engine is not None}
+    return {run: engine for run in _shown(session) if (engine := session.measured(run).engine) is not None}
 
 
 def _mark(session: Session, run: str, verdict: Verdict) -> str:
@@ -205,18 +204,18 @@ def _share(count: int, time: float | None) -> str:
 
 def _checks(session: Session, engines: Mapping[str, EngineResult]) -> list[str]:
     """Whether the FP32 engine computes something else, and what to look at where an engine is worse than simulated."""
-    lines = ["", f"no precision problem: {fault}"] if (fault := fp32_fault(session.check)) else []
+    lines = ["", f"no precision problem: {fault}"] if (fault := fp32_fault(session.results.check)) else []
     for run, found in session.to_check().items():
         if run not in engines:
             continue  # the config is another run's, which says it
-        gap = gap_db(engines[run].beside(session.runs[run].verdict), engines[run].verdict)
+        gap = gap_db(engines[run].beside(session.measured(run).verdict), engines[run].verdict)
         worse = f"{gap:.1f} dB worse than simulated" if gap is not None else "not finite where the simulation is"
         lines += ["", f"{engine_name(run)}: {worse}; what to check:", *(f"  {line}" for line in found)]
     return lines
 
 
 def _worst(session: Session, run: str) -> list[str]:
-    record, config = session.runs[run], session.run_configs()[run]
+    record, config = session.measured(run), session.run_configs()[run]
     order = sorted(record.shares, key=lambda name: -record.shares[name].owns)[:LAYER_ROWS]
     rows = [[f"what owns the loss of {RUN_NAMES[run]}", "operator", "precision", "owns", "isolated", "accumulated",
              "alone in FP32"]]
@@ -299,7 +298,7 @@ def search_source(session: Session) -> list[str]:
 def metric_parts(session: Session) -> list[list[str]]:
     """The metric's parts in FP32, at the start of the search and as found, with a header."""
     ended = session.finding.ended
-    columns = [session.reference_metric]
+    columns = [session.results.reference]
     columns += [one.judgement.verdict.metric for one in (ended.evaluations[0], ended.result.best)]
     rows = [["metric", "FP32", "start", "found"]]
     return rows + [[name, *(f"{one[name]:.4g}" if name in one else "–" for one in columns)] for name in columns[0]]

@@ -16,8 +16,12 @@ class History:
         self.current = first
 
     def apply(self, config: PrecisionConfig) -> bool:
-        """Makes a config current; returns whether it differs from the last one."""
+        """Makes a config current; returns whether it decides something else than the last one did.
+
+        Where it does not, there is no step to undo: its reasons take the place of the last one's.
+        """
         if config == self.current:
+            self.current = config
             return False
         self._past.append(self.current)
         self._future.clear()

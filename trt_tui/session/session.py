@@ -9,20 +9,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import singledispatchmethod
 from pathlib import Path
 
 from trt_tui import __version__
 from trt_tui.backends.registry import get_backend
 from trt_tui.core.calibration.calibrate import Calibration
 from trt_tui.core.calibration.methods import METHODS
-from trt_tui.core.calibration.statistics import TensorStats
 from trt_tui.core.data.places import files_read, refuse_over
 from trt_tui.core.data.watched import Source
 from trt_tui.core.exporters import production
 from trt_tui.core.exporters.markdown import comparison_markdown
 from trt_tui.core.measure.agreement import what_to_check
-from trt_tui.core.measure.comparison import EngineResult, GroupErrors, RunRecord, Share, Verdict, builder_title, unbuilt
+from trt_tui.core.measure.comparison import EngineResult, Measured, Verdict, builder_title, unbuilt
 from trt_tui.core.measure.judge import Judged
 from trt_tui.core.measure.record import comparison_record, engine_record, verdict_record
 from trt_tui.core.measure.target import Target, default_target, parse_target
@@ -39,6 +39,7 @@ from trt_tui.jobs import messages as m
 from trt_tui.jobs.client import Client
 from trt_tui.options import Options
 from trt_tui.session.history import History
+from trt_tui.session.results import Results
 from trt_tui.session.saved import Saved, Store
 
 _ENDINGS = (m.SearchEnded, m.Done, m.Cancelled, m.Failed, m.Died)
@@ -52,21 +53,6 @@ TOLERANCES = "; "
 
 RUNS = ("fp16", "int8", "config")
 """The runs of the verdict, in the order they are shown."""
-
-
-@dataclass
-class ConfigResults:
-    """What is known of one config."""
-
-    verdict: Verdict | None = None
-    groups: dict[str, GroupErrors] = field(default_factory=dict)
-    groups_final: bool = False
-    shares: dict[str, Share] = field(default_factory=dict)
-    shares_done: int = 0
-    shares_total: int = 0
-    raised_order: tuple[str, ...] = ()
-    raised: tuple[Verdict, ...] = ()
-    engine: EngineResult | None = None
 
 
 @dataclass
@@ -155,18 +141,13 @@ class Session:
         self.data: m.DataSummary | None = None
         self.backend: m.BackendSummary | None = None
         self.builder: m.BuilderSummary | None = None
-        self.check: EngineResult | None = None
         self.metric: str | None = None
         self.source: Source | None = None
         self.calibration: Calibration | None = None
-        self.reference_metric: dict[str, float] = {}
         self.history = History(PrecisionConfig.uniform(Precision.INT8, options.other))
         self.names: dict[PrecisionConfig, str] = {}
         self.changed_at: dict[str, float] = {}
-        self.runs: dict[str, RunRecord] = {name: RunRecord() for name in RUNS}
-        self.results: dict[PrecisionConfig, ConfigResults] = {}
-        self.stats: dict[str, dict[str, TensorStats]] = {}
-        self.tried: dict[tuple[str, PrecisionConfig], tuple[m.Option, ...]] = {}
+        self.results = Results()
         self.built: PrecisionConfig | None = None
         self.built_otherwise = ""  # how the engine that was written last was built, where not as asked
         self.finding: Finding | None = None
@@ -259,17 +240,39 @@ class Session:
         """Takes an event in. Events of jobs that were stopped are dropped."""
         if event.job in self._stopped and not isinstance(event, _ENDINGS):
             return
-        handler = getattr(self, f"_on_{type(event).__name__.lower()}", None)
-        if handler is None:
-            return
         try:
-            handler(event)
+            self._take(event)
         except TrtTuiError as error:
             self._show(m.Failed(event.job, error.title, error.cause, error.next_step, int(error.exit_code)))
 
+    @singledispatchmethod
+    def _take(self, event: m.Event) -> None:
+        """Takes an event in by its type.
+
+        Raises:
+            TypeError: nothing is known of its type.
+        """
+        raise TypeError(f"a session takes no {type(event).__name__}")
+
+    @_take.register(m.VerdictMeasured)
+    @_take.register(m.LayersMeasured)
+    @_take.register(m.SharesMeasured)
+    @_take.register(m.RaisedMeasured)
+    @_take.register(m.OptionsMeasured)
+    @_take.register(m.StatsMeasured)
+    @_take.register(m.Checked)
+    def _on_measured(self, event: m.Event) -> None:
+        self.results.take(event)
+
+    @_take.register
+    def _on_prepared(self, event: m.Prepared) -> None:
+        """Answers what is asked where no session is; nothing of it is kept."""
+
+    @_take.register
     def _on_previewed(self, event: m.Previewed) -> None:
         self.preview = event.outline
 
+    @_take.register
     def _on_opened(self, event: m.Opened) -> None:
         first = self.outline is None
         self.outline = event.outline
@@ -319,10 +322,9 @@ class Session:
         """Drops all that was measured of files that have been replaced; what was chosen stays."""
         self.warnings.append(f"{', '.join(self._replaced) or 'What was opened'}: replaced, so all is measured anew.")
         self._replaced = ()
-        self.calibration, self.reference_metric, self.check, self.built = None, {}, None, None
-        self.runs = {name: RunRecord() for name in RUNS}
-        for known in (self.results, self.stats, self.tried, self.why):
-            known.clear()
+        self.calibration, self.built = None, None
+        self.results = Results()
+        self.why.clear()
         if not self.searching:
             self.finding = None
         self._set_first_target()
@@ -365,9 +367,11 @@ class Session:
             self._target_text = None
             self.target = self._make_target()
 
+    @_take.register
     def _on_builderready(self, event: m.BuilderReady) -> None:
         self.builder = event.builder
 
+    @_take.register
     def _on_hashed(self, event: m.Hashed) -> None:
         before, self.source = self.source, event.source
         if before is not None:
@@ -387,76 +391,38 @@ class Session:
         if self._given is not None and self.calibration is None and self.source.sha256 == before.sha256:
             self._ask(m.UseRanges(self._given, fill=True))
 
+    @_take.register
     def _on_calibrated(self, event: m.Calibrated) -> None:
         self.calibration = event.calibration
 
+    @_take.register
     def _on_progress(self, event: m.Progress) -> None:
         if event.job in self._jobs:
             self.job = event
 
+    @_take.register
     def _on_referencemeasured(self, event: m.ReferenceMeasured) -> None:
-        self.reference_metric = dict(event.metric)
+        self.results.take(event)
         if self.target is not None and self.target.kind == "metric":
             self.target = self.target.with_base(next(iter(event.metric.values()), None))
 
-    def _on_verdictmeasured(self, event: m.VerdictMeasured) -> None:
-        result = self.results.setdefault(event.config, ConfigResults())
-        if result.verdict is None or event.final or event.verdict.samples >= result.verdict.samples:
-            result.verdict = event.verdict
-        for run in self._runs_of(event.config):
-            run.verdict = result.verdict
-
-    def _runs_of(self, config: PrecisionConfig) -> list[RunRecord]:
-        return [self.runs[run] for run, current in self.run_configs().items() if current == config]
-
-    def _on_layersmeasured(self, event: m.LayersMeasured) -> None:
-        result = self.results.setdefault(event.config, ConfigResults())
-        result.groups, result.groups_final = dict(event.groups), event.final
-        for run in self._runs_of(event.config):
-            run.groups, run.complete = result.groups, event.final
-
-    def _on_sharesmeasured(self, event: m.SharesMeasured) -> None:
-        result = self.results.setdefault(event.config, ConfigResults())
-        result.shares.update(event.shares)
-        result.shares_done, result.shares_total = event.done, event.total
-        for run in self._runs_of(event.config):
-            run.shares.update(event.shares)
-
-    def _on_raisedmeasured(self, event: m.RaisedMeasured) -> None:
-        result = self.results.setdefault(event.config, ConfigResults())
-        result.raised_order, result.raised = event.order, event.verdicts
-
-    def _on_optionsmeasured(self, event: m.OptionsMeasured) -> None:
-        self.tried[event.group, event.config] = event.options
-        for option in event.options:
-            result = self.results.setdefault(option.config, ConfigResults())
-            if result.verdict is None:
-                result.verdict = option.verdict
-
-    def _on_statsmeasured(self, event: m.StatsMeasured) -> None:
-        self.stats[event.group] = dict(event.tensors)
-
-    def _on_checked(self, event: m.Checked) -> None:
-        self.check = event.result
-
+    @_take.register
     def _on_built(self, event: m.Built) -> None:
-        result = self.results.setdefault(event.config, ConfigResults())
-        if event.result.quick and result.engine is not None and not result.engine.quick:
+        if not self.results.built(event.config, event.result):
             self.log.append("The preview is not shown: this config was built in full before.")
             return
-        result.engine = event.result
         self.built = event.config
-        for run in self._runs_of(event.config):
-            run.engine = event.result
         self._name(event.config)
         self.save()
 
+    @_take.register
     def _on_searchprogress(self, event: m.SearchProgress) -> None:
         if self.finding is None or not isinstance(self._jobs.get(event.job), m.Search):
             return
         self.finding.progress = event
         self.job = m.Progress(event.job, SEARCHING, event.done, 0)
 
+    @_take.register
     def _on_searchended(self, event: m.SearchEnded) -> None:
         if self.finding is None or self._jobs.get(event.job) is not self.finding.request:
             return
@@ -465,7 +431,7 @@ class Session:
         self.log.extend((result.said, *event.remarks))
         if result.best is None:
             return
-        self.results.setdefault(result.config, ConfigResults()).verdict = result.best.judgement.verdict
+        self.results.at(result.config).verdict = result.best.judgement.verdict
         self._name(result.config)
         if self.automatic and finding.finished and finding.met and self.config == finding.request.config:
             self.take_found()
@@ -473,6 +439,7 @@ class Session:
             chosen = self.config.groups.keys() | self.config.ranges.keys()
             self.why |= {name: why for name, why in finding.why.items() if name in chosen}
 
+    @_take.register
     def _on_wrote(self, event: m.Wrote) -> None:
         self.notice = f"Wrote {event.path}, {event.bytes / 1e6:.1f} MB."
         if event.otherwise:
@@ -480,11 +447,13 @@ class Session:
         self.log.extend(event.lines)
         self.built_otherwise = event.otherwise
 
+    @_take.register
     def _on_note(self, event: m.Note) -> None:
         self.log.append(event.text)
         if event.level == "warning":
             self.warnings.append(event.text)
 
+    @_take.register
     def _on_done(self, event: m.Done) -> None:
         stopped = event.job in self._stopped
         request = self._end(event.job)
@@ -493,15 +462,18 @@ class Session:
         if isinstance(request, m.Open) and self.automatic and not stopped and self.data is not None:
             self.compare()
 
+    @_take.register
     def _on_cancelled(self, event: m.Cancelled) -> None:
         if isinstance(self._end(event.job), m.Search) and self.finding.config is not None:
             self._name(self.finding.config)
         self.log.append("Stopped.")
 
+    @_take.register
     def _on_failed(self, event: m.Failed) -> None:
         self._end(event.job)
         self._show(event)
 
+    @_take.register
     def _on_replaced(self, event: m.Replaced) -> None:
         """Opens anew what has been replaced; a command ends there."""
         self._end(event.job)
@@ -516,6 +488,7 @@ class Session:
         self.log.append(f"{failure.title}: {failure.cause}")
         self.log.extend(failure.detail.splitlines())
 
+    @_take.register
     def _on_died(self, event: m.Died) -> None:
         for job in [job for job in self._jobs if job <= event.job]:
             self._end(job)
@@ -533,6 +506,10 @@ class Session:
         """The config of every run of `RUNS`."""
         return {"fp16": PrecisionConfig.uniform(Precision.FP16),
                 "int8": PrecisionConfig.uniform(Precision.INT8, self.config.other), "config": self.config}
+
+    def measured(self, run: str) -> Measured:
+        """What is known of the config of a run."""
+        return self.results.of(self.run_configs()[run])
 
     def toggle(self, groups: Iterable[Group]) -> None:
         """FP32 on and off: raises all of them, or returns all of them to their defaults if all are FP32."""
@@ -567,7 +544,7 @@ class Session:
         tensors = [site.tensor for site in group.activations()]
         if not tensors or self.config.precision_of(group) is not Precision.INT8:
             raise InputError(f"{group.name} does not run in INT8", "only INT8 layers have ranges", "")
-        known = self.stats.get(group.name, {})
+        known = self.results.statistics.get(group.name, {})
         if any(tensor not in known for tensor in tensors):
             self.look_at(group)
             raise InputError("its ranges are still being measured", "", "Press r again in a moment.")
@@ -600,9 +577,6 @@ class Session:
             self._changed()
 
     def _changed(self) -> bool:
-        known = self.results.get(self.config, ConfigResults())
-        self.runs["config"] = RunRecord(known.verdict, known.groups, dict(known.shares), known.engine,
-                                        known.groups_final)
         self._name(self.config)
         self.save()
         if self.automatic and self.data is not None:
@@ -637,10 +611,10 @@ class Session:
         if self.data is None:
             return
         waiting = list(self._jobs.values())
-        if group.name not in self.stats and m.Stats(group.name) not in waiting:
+        if group.name not in self.results.statistics and m.Stats(group.name) not in waiting:
             self._ask(m.Stats(group.name))
         request = m.TryOptions(group.name, self.config)
-        if (group.name, self.config) not in self.tried and request not in waiting and len(group.allowed) > 1:
+        if (group.name, self.config) not in self.results.options and request not in waiting and len(group.allowed) > 1:
             self._ask(request)
 
     def build(self, quick: bool = False, config: PrecisionConfig | None = None) -> None:
@@ -659,12 +633,11 @@ class Session:
         """Puts the reason in the place of an engine that could not be had, for a comparison that goes on without it."""
         self.error = None
         builder = self.builder if self.builder is not None else self.backend
-        for run in self._runs_of(config):
-            run.engine = unbuilt(builder_title(builder.name, builder.version), error)
+        self.results.built(config, unbuilt(builder_title(builder.name, builder.version), error))
 
     def unbuilt(self) -> dict[str, EngineResult]:
         """The engines of a comparison that could not be had, by run; the FP32 check is "fp32"."""
-        engines = {"fp32": self.check, **{run: record.engine for run, record in self.runs.items()}}
+        engines = {"fp32": self.results.check, **{run: self.measured(run).engine for run in RUNS}}
         return {run: engine for run, engine in engines.items() if engine is not None and engine.failed}
 
     def write_engine(self, config: PrecisionConfig, path: Path, quick: bool = False) -> None:
@@ -713,7 +686,7 @@ class Session:
                    if finding.config.groups.get(group.name) != before.get(group.name)]
         finding.taken = finding.config
         self.why |= finding.why
-        self.results.setdefault(finding.config, ConfigResults()).verdict = finding.best.judgement.verdict
+        self.results.at(finding.config).verdict = finding.best.judgement.verdict
         self._change(finding.config, changed)
         return True
 
@@ -743,25 +716,25 @@ class Session:
         """
         self.target = self.check_target(text)
         if self.target.kind == "metric":
-            self.target = self.target.with_base(next(iter(self.reference_metric.values()), None))
+            self.target = self.target.with_base(next(iter(self.results.reference.values()), None))
         self._target_text = text
         self.save()
 
     # -- files --------------------------------------------------------------------------------------------------
 
-    def record(self, runs: Mapping[str, RunRecord] | None = None) -> dict:
+    def record(self) -> dict:
         """What was measured, as `compare --json` writes it."""
         record = comparison_record(self.outline, self.sha256, self.data, self.backend,
-                                   self.runs if runs is None else runs,
-                                   next(iter(self.reference_metric.values()), None), self.check)
+                                   {run: self.measured(run) for run in RUNS},
+                                   next(iter(self.results.reference.values()), None), self.results.check)
         for run, lines in self.to_check().items():
             record["runs"].get(f"{run}-engine", {})["to_check"] = lines
         return record
 
     def to_check(self) -> dict[str, list[str]]:
         """What to look at, by run, where an engine is worse than simulated."""
-        found = {run: what_to_check(self.outline, config, self.runs[run].verdict, self.runs[run].engine, self.check)
-                 for run, config in self.run_configs().items() if self.runs[run].engine is not None}
+        found = {run: what_to_check(self.outline, config, known.verdict, known.engine, self.results.check)
+                 for run, config in self.run_configs().items() if (known := self.results.of(config)).engine is not None}
         return {run: lines for run, lines in found.items() if lines}
 
     def export(self, kind: str, path: Path, overwrite: bool = False) -> str:
@@ -805,10 +778,10 @@ class Session:
     def precision_json(self) -> str:
         """The text of precision.json: the config with ranges, tolerance and evidence."""
         measured: dict[str, Verdict | EngineResult] = {}
-        result = self.results.get(self.config)
-        if result is not None and result.verdict is not None:
+        result = self.results.of(self.config)
+        if result.verdict is not None:
             measured["simulated"] = result.verdict
-        if result is not None and result.engine is not None:
+        if result.engine is not None:
             measured["engine"] = result.engine
         evidence = evidence_record(measured)
         tolerance = self.target.text if self.target else ""

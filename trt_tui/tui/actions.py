@@ -93,7 +93,7 @@ def can_preview(main: MainScreen) -> str:
 def has_engine(main: MainScreen) -> str:
     if reason := opened(main):
         return reason
-    known = main.session.check is not None or shown_engine(main.session) is not None
+    known = main.session.results.check is not None or shown_engine(main.session) is not None
     return "" if known else "nothing was built yet: b builds"
 
 

@@ -1,71 +1,16 @@
-"""What a session knows of which config: verdicts, engines, shares, errors, and how far a config is from another."""
+"""What a session's configs are called, how far they are from each other, and whether they meet the target."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
-from trt_tui.core.measure.comparison import EngineResult, GroupErrors, Share, Verdict
+from trt_tui.core.measure.comparison import EngineResult, Verdict
 from trt_tui.core.measure.target import PER_OUTPUT
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import Outline
 from trt_tui.core.precision import rank
-from trt_tui.session.session import ConfigResults, Session
+from trt_tui.session.session import Session
 from trt_tui.tui.spans import NOTHING, SIMULATED, Span, decibel, number
 
 RUN_TITLES = {"fp16": "FP16 all", "int8": "INT8 all", "config": "config"}
-
-
-def config_of(session: Session, run: str) -> PrecisionConfig:
-    """The config that a run of the verdict measures."""
-    return session.run_configs()[run]
-
-
-def results_of(session: Session, config: PrecisionConfig) -> ConfigResults:
-    return session.results.get(config) or ConfigResults()
-
-
-def verdict_of(session: Session, run: str) -> Verdict | None:
-    """The simulated verdict of a run, None where nothing is known of it yet."""
-    config = config_of(session, run)
-    verdict = results_of(session, config).verdict
-    if run == "config":
-        if verdict is None and config == config_of(session, "int8"):
-            return verdict_of(session, "int8")
-        return verdict
-    record = session.runs.get(run)
-    return record.verdict if record is not None and record.verdict is not None else verdict
-
-
-def engine_of(session: Session, run: str) -> EngineResult | None:
-    """What the build of a run's own config did."""
-    record = session.runs.get(run)
-    if run != "config" and record is not None and record.engine is not None:
-        return record.engine
-    return results_of(session, config_of(session, run)).engine
-
-
-def shares_of(session: Session, run: str) -> Mapping[str, Share]:
-    """The shares measured for a run's own config, by group."""
-    config = config_of(session, run)
-    shares = results_of(session, config).shares
-    if shares:
-        return shares
-    same = ("int8", "fp16") if run == "config" else (run,)
-    for name in same:
-        record = session.runs.get(name)
-        if record is not None and record.shares and config == config_of(session, name):
-            return record.shares
-    return {}
-
-
-def errors_of(session: Session, run: str) -> Mapping[str, GroupErrors]:
-    """The errors at the groups in a run."""
-    record = session.runs.get(run)
-    if record is not None and record.groups:
-        return record.groups
-    if run == "config" and session.config == config_of(session, "int8") and "int8" in session.runs:
-        return session.runs["int8"].groups
-    return {}
 
 
 def config_name(session: Session, config: PrecisionConfig | None = None) -> str:

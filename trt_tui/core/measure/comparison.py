@@ -209,11 +209,23 @@ def unbuilt(builder: str, error: TrtTuiError) -> EngineResult:
 
 
 @dataclass
-class RunRecord:
-    """Everything measured for one run ("fp16", "int8" or "config")."""
+class Measured:
+    """What was measured of one config; it grows as figures come in.
+
+    Attributes:
+        verdict: Simulated; None where nothing was measured yet.
+        groups: Errors by group name; ``complete`` where they are on all samples.
+        shares: By group name; ``shares_done`` of ``shares_total`` groups are measured.
+        engine: What the build of the config did.
+        raised: Verdicts with the first 1, 2, ... groups of ``raised_order``, the worst first, raised to FP32.
+    """
 
     verdict: Verdict | None = None
-    groups: dict[str, GroupErrors] = field(default_factory=dict)
+    groups: Mapping[str, GroupErrors] = field(default_factory=dict)
     shares: dict[str, Share] = field(default_factory=dict)
     engine: EngineResult | None = None
     complete: bool = False
+    shares_done: int = 0
+    shares_total: int = 0
+    raised_order: tuple[str, ...] = ()
+    raised: tuple[Verdict, ...] = ()

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from trt_tui.core.engines.rungs import Rung
-from trt_tui.core.measure.comparison import EngineResult, Errors, OutputErrors, RunRecord, Verdict
+from trt_tui.core.measure.comparison import EngineResult, Errors, Measured, OutputErrors, Verdict
 from trt_tui.core.network.layers import Outline
 from trt_tui.core.network.network import Network
 
@@ -117,7 +117,7 @@ def rung_record(rung: Rung) -> dict[str, Any]:
     return record
 
 
-def run_record(network: Network | Outline, run: RunRecord) -> dict[str, Any]:
+def run_record(network: Network | Outline, run: Measured) -> dict[str, Any]:
     record: dict[str, Any] = {"source": "simulated"}
     if run.verdict is not None:
         record.update(verdict_record(run.verdict))
@@ -155,7 +155,7 @@ def run_record(network: Network | Outline, run: RunRecord) -> dict[str, Any]:
 
 
 def comparison_record(network: Network | Outline, sha256: str, data: _Data, backend: _Backend,
-                      runs: Mapping[str, RunRecord], reference_metric: float | None = None,
+                      runs: Mapping[str, Measured], reference_metric: float | None = None,
                       check: EngineResult | None = None) -> dict[str, Any]:
     """The record of schema ``comparison-v1``: simulated runs, and engines beside them as runs of their own.
 

@@ -24,7 +24,7 @@ Key = tuple[str, str]
 class PrecisionConfig(Defaults):
     """Which group runs in what. Immutable: every change makes a new config.
 
-    Two configs are equal if all of their moves are, and who made them; what they decide is `key`.
+    Two configs are equal if they decide the same (`key`), whoever made the moves.
 
     Attributes:
         moves: What was decided beside the defaults, by kind and target.
@@ -38,11 +38,21 @@ class PrecisionConfig(Defaults):
     def __reduce__(self) -> tuple[type[PrecisionConfig], tuple[Precision, Precision, bool, dict[Key, Move]]]:
         return PrecisionConfig, (self.quantized, self.other, self.tf32, dict(self.moves))
 
+    def __eq__(self, other: object) -> bool:
+        """Whether both decide the same, for whatever reasons."""
+        if not isinstance(other, PrecisionConfig):
+            return NotImplemented
+        return self is other or self.key() == other.key()
+
     def __hash__(self) -> int:
         return hash(self.key())
 
     def key(self) -> tuple[object, ...]:
         """What two configs that lower to the same networks have in common: who decided it is no part of it."""
+        return self._key
+
+    @cached_property
+    def _key(self) -> tuple[object, ...]:
         parts: dict[str, list[tuple[str, object]]] = {Choice.kind: [], RangeChoice.kind: []}
         for (kind, target), move in sorted(self.moves.items(), key=lambda one: one[0]):
             parts.setdefault(kind, []).append((target, move.decides))

@@ -267,7 +267,7 @@ class MainScreen(Screen):
         self.query_one("#header", Lines).lines = [verdict.header_line(session, width)]
         self.query_one("#verdict-rule", Rule).set(*verdict.verdict_title(session))
         self.query_one("#verdict", Lines).lines = verdict.verdict_lines(session, width)
-        self.set_class(session.check is not None, "-checked")
+        self.set_class(session.results.check is not None, "-checked")
         if figures:
             self.draw_tree()
         self.query_one("#configs", ConfigList).show(self, self.query_one("#configs-header", Lines))
@@ -367,7 +367,7 @@ class MainScreen(Screen):
         lines = detail.detail_lines(self.session, self.figures, line, width, height)
         group = self.current_group
         if group is not None and height >= 8:
-            worst = detail.worst_input(group, self.session.stats.get(group.name, {}))
+            worst = detail.worst_input(group, self.session.results.statistics.get(group.name, {}))
             if worst is not None:
                 plot = detail.histogram_lines(*worst, width, rows=4 if height >= len(lines) + 7 else 2)
                 if len(lines) + len(plot) + 1 <= height:
@@ -784,7 +784,7 @@ class MainScreen(Screen):
 
         target = self.session.target
         note = "sqnr>=20 (dB, worst output), cosine>=0.999, agreement>=0.99"
-        if self.session.reference_metric:
+        if self.session.results.reference:
             note += ", metric>=base-0.01, metric>=base-1%"
         self.app.push_screen(Prompt("Target", target.text if target is not None else "sqnr>=20", note,
                                     self._wrong_target), typed)
@@ -983,7 +983,7 @@ class MainScreen(Screen):
         group = self.current_group
         if group is None or self._rest is not None or self._looked == (group.name, self.session.config):
             return
-        if not self.following or known.shares_of(self.session, "config"):
+        if not self.following or self.session.measured("config").shares:
             self._rest = self.set_timer(REST_S, self._rested)
 
     @on(LayerTree.Opened)

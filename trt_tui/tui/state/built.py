@@ -13,7 +13,7 @@ from trt_tui.core.network.layers import Group
 from trt_tui.core.precision import Precision
 from trt_tui.jobs.messages import BuilderSummary
 from trt_tui.session.session import Session
-from trt_tui.tui.known import config_name, config_of, distance, engine_of, met, results_of, verdict_of
+from trt_tui.tui.known import config_name, distance, met
 from trt_tui.tui.spans import Span, duration, number, plural, shorten
 
 CANNOT_RUN = "built, cannot run here"
@@ -45,11 +45,11 @@ class Shown:
 
 def shown_engine(session: Session, run: str = "config") -> Shown | None:
     """The engine of a run's config; for the current config, where it has none, the engine that was built last."""
-    config, result = config_of(session, run), engine_of(session, run)
+    config, result = session.run_configs()[run], session.measured(run).engine
     if result is not None:
         return Shown(result, config, config_name(session, config))
     built = session.built
-    result = results_of(session, built).engine if run == "config" and built is not None else None
+    result = session.results.of(built).engine if run == "config" and built is not None else None
     if result is None:
         return None
     return Shown(result, built, config_name(session, built), max(1, distance(built, config)))
@@ -240,14 +240,14 @@ def megabytes(count: int) -> str:
 
 def alert(session: Session) -> str:
     """What is wrong with the engine of the current config beside its precision, and the key that tells more; or ""."""
-    result = engine_of(session, "config")
+    result = session.measured("config").engine
     if result is None:
         return ""
-    if fp32_fault(session.check):
+    if fp32_fault(session.results.check):
         return "FP32 differs too, no precision problem: i tells more"
     if not result.as_asked:
         return "not built as asked: i says what was made"
-    simulated = verdict_of(session, "config")
+    simulated = session.measured("config").verdict
     gap = gap_db(simulated, result.verdict)
     broken = result.verdict is not None and result.verdict.bad and simulated is not None and not simulated.bad
     if not broken and (gap is None or gap <= GAP_DB):
@@ -257,12 +257,12 @@ def alert(session: Session) -> str:
 
 def next_step(session: Session) -> str:
     """What an engine of the current config leads to, "" where there is none or nothing to say of it."""
-    result = engine_of(session, "config")
+    result = session.measured("config").engine
     if result is None:
         return ""
     if wrong := alert(session):
         return f"engine: {wrong}"
-    verdict = verdict_of(session, "config")
+    verdict = session.measured("config").verdict
     simulated, built = met(session, verdict), met(session, result.verdict)
     if result.verdict is None:
         return "next: e exports; the engine was built and cannot run here" if simulated else ""

@@ -5,9 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trt_tui.session.session import Session
-from trt_tui.tui.known import (
-    RUN_TITLES,
-)
+from trt_tui.tui.known import RUN_TITLES
 from trt_tui.tui.spans import (
     Line,
     clip,

@@ -8,15 +8,7 @@ from dataclasses import dataclass
 from trt_tui.core.measure.comparison import EngineResult
 from trt_tui.core.moves.config import PrecisionConfig, compared
 from trt_tui.session.session import Session
-from trt_tui.tui.known import (
-    config_name,
-    config_of,
-    headline,
-    met,
-    raised_count,
-    results_of,
-    verdict_of,
-)
+from trt_tui.tui.known import config_name, headline, met, raised_count
 from trt_tui.tui.spans import (
     NOTHING,
     Line,
@@ -46,17 +38,12 @@ def config_table(session: Session, marks: Mapping[str, PrecisionConfig], width: 
         return [], []
     letters = {config: mark for mark, config in marks.items()}
     kind = session.target.kind if session.target is not None else "sqnr"
-    title = {"metric": next(iter(session.reference_metric), "metric")[:8], "sqnr": ""}.get(kind, kind[:8])
+    title = {"metric": next(iter(session.results.reference), "metric")[:8], "sqnr": ""}.get(kind, kind[:8])
     header = ["", "raised", "dB", title, "built", "ms", ""]
     rows: list[tuple[PrecisionConfig, str, list[Span]]] = []
     for config, name in reversed(list(session.names.items())):
-        results = results_of(session, config)
-        verdict = results.verdict
-        if verdict is None and config == session.config:
-            verdict = verdict_of(session, "config")
-        if verdict is None and config == config_of(session, "int8"):
-            verdict = verdict_of(session, "int8")
-        engine = results.engine
+        results = session.results.of(config)
+        verdict, engine = results.verdict, results.engine
         worst = verdict.worst if verdict is not None else None
         now = config == session.config
         reached = met(session, verdict)
@@ -106,7 +93,7 @@ def diff_lines(session: Session, model: TreeModel, one: PrecisionConfig, other: 
     lines: list[Line] = [[(" " * (width + 2), ""), (f"{names[0]:<18}", "strong"), (names[1], "strong")]]
     lines += [[(fitted(name, width) + "  ", ""), (f"{here:<18}", ""), (there, "")]
               for name, here, there in changed]
-    verdicts = [results_of(session, config).verdict for config in (one, other)]
+    verdicts = [session.results.of(config).verdict for config in (one, other)]
     if any(verdict is not None for verdict in verdicts):
         lines.append([("output".ljust(width + 2), "dim"),
                       *((f"{headline(session, verdict)[0]:<18}", "") for verdict in verdicts)])

@@ -13,7 +13,7 @@ from trt_tui.core.network.layers import Group
 from trt_tui.core.precision import FP16_MAX, Precision
 from trt_tui.jobs.messages import Option
 from trt_tui.session.session import Session
-from trt_tui.tui.known import RUN_TITLES, errors_of, headline, met, shares_of
+from trt_tui.tui.known import RUN_TITLES, headline, met
 from trt_tui.tui.spans import NOTHING, SIMULATED, Line, clip, decibel, number, percent, plural, shorten, wrap
 from trt_tui.tui.state import built
 from trt_tui.tui.state.figures import Figures
@@ -74,8 +74,8 @@ def fp16_sentence(stats: Mapping[str, TensorStats]) -> str:
 def reasons(session: Session, found: Figures, group: Group) -> list[str]:
     """Why a group loses, the weightiest reason first."""
     lines: list[str] = []
-    errors = errors_of(session, found.run).get(group.name)
-    stats = session.stats.get(group.name, {})
+    errors = session.measured(found.run).groups.get(group.name)
+    stats = session.results.statistics.get(group.name, {})
     if errors is not None:
         at = errors.accumulated
         if at is not None and at.bad:
@@ -100,7 +100,7 @@ def reasons(session: Session, found: Figures, group: Group) -> list[str]:
 def option_spans(session: Session, group: Group, width: int) -> list[Line]:
     """The ways out of a group, each with its what-if result; one line each."""
     lines = []
-    for option in session.tried.get((group.name, session.config), ()):
+    for option in session.results.options.get((group.name, session.config), ()):
         text, style = headline(session, option.verdict)
         reached = met(session, option.verdict)
         line: Line = [(f"{option.key:<6}", "key"), (f"{option.label:<18} ", ""), (f"{text:>9}", style)]
@@ -196,11 +196,11 @@ def _short_detail(session: Session, found: Figures, group: Group, width: int) ->
     lines: list[Line] = []
     if known:
         lines.append(_labelled("why", known[0], width))
-    elif session.busy or group.name not in session.stats:
+    elif session.busy or group.name not in session.results.statistics:
         lines.append(_labelled("why", "measuring …" if session.data is not None else NOTHING, width, "dim"))
     else:
         lines.append(_labelled("why", "nothing stands out", width, "dim"))
-    options = _best_ranges(session, session.tried.get((group.name, session.config), ()))
+    options = _best_ranges(session, session.results.options.get((group.name, session.config), ()))
     if options:
         line: Line = [(" try   ", "dim")]
         for index, option in enumerate(options):
@@ -222,12 +222,12 @@ def _short_detail(session: Session, found: Figures, group: Group, width: int) ->
 
 def _long_detail(session: Session, found: Figures, group: Group, width: int) -> list[Line]:
     lines: list[Line] = []
-    errors = errors_of(session, found.run).get(group.name)
+    errors = session.measured(found.run).groups.get(group.name)
     if errors is not None and (errors.isolated is not None or errors.accumulated is not None):
         isolated, accumulated = decibel(errors.isolated), decibel(errors.accumulated)
         lines.append(clip([(" error    ", "dim"), ("isolated ", "dim"), isolated, (" · accumulated ", "dim"),
                            accumulated, (" dB", "dim")], width))
-    share = shares_of(session, found.run).get(group.name)
+    share = session.measured(found.run).shares.get(group.name)
     if share is not None:
         line: Line = [(" owns     ", "dim"), (percent(share.owns), "")]
         if share.impact_db is not None:
@@ -237,7 +237,7 @@ def _long_detail(session: Session, found: Figures, group: Group, width: int) -> 
     for index, text in enumerate(known):
         lines += _wrapped("why" if index == 0 else "", text, width)
     if not known:
-        empty = "nothing stands out" if group.name in session.stats else "measuring …"
+        empty = "nothing stands out" if group.name in session.results.statistics else "measuring …"
         lines += _wrapped("why", empty if session.data is not None else NOTHING, width, "dim")
     for index, option in enumerate(option_spans(session, group, max(10, width - 10))):
         lines.append([(" try      " if index == 0 else " " * 10, "dim"), *option])

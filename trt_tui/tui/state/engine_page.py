@@ -7,7 +7,7 @@ from trt_tui.core.engines.rungs import rung_lines
 from trt_tui.core.measure.agreement import differs, fp32_fault, gap_db, what_to_check
 from trt_tui.core.measure.comparison import EngineResult, Verdict
 from trt_tui.session.session import Session
-from trt_tui.tui.known import config_name, headline, results_of, verdict_of
+from trt_tui.tui.known import config_name, headline
 from trt_tui.tui.spans import Line, decibel, fitted, number, plural, wrap
 from trt_tui.tui.state.built import CANNOT_RUN, DIFFERS, WORDS, Shown, built_text, check_texts, megabytes, shown_engine
 
@@ -31,10 +31,11 @@ def page_lines(session: Session, width: int) -> list[Line]:
     lines: list[Line] = []
     if shown is not None:
         lines += _summary(session, shown, width)
-    if session.check is not None:
-        figure = f"{_worst(session.check.verdict, False)} against ONNX Runtime: " if session.check.verdict else ""
-        lines += _labelled("FP32 check", figure + check_texts(session.check)[0], width,
-                           "warn" if fp32_fault(session.check) else "")
+    if session.results.check is not None:
+        verdict = session.results.check.verdict
+        figure = f"{_worst(verdict, False)} against ONNX Runtime: " if verdict else ""
+        lines += _labelled("FP32 check", figure + check_texts(session.results.check)[0], width,
+                           "warn" if fp32_fault(session.results.check) else "")
     if shown is None:
         return lines
     lines += _checks(session, shown, width)
@@ -81,7 +82,7 @@ def _summary(session: Session, shown: Shown, width: int) -> list[Line]:
 
 def _simulated(session: Session, shown: Shown) -> Verdict | None:
     """What was simulated of what an engine is of: the config it was built from, or what was made in its place."""
-    asked = results_of(session, shown.config).verdict if shown.stale else verdict_of(session, "config")
+    asked = session.results.of(shown.config).verdict if shown.stale else session.measured("config").verdict
     return shown.result.beside(asked)
 
 
@@ -93,7 +94,7 @@ def _worst(verdict: Verdict, simulated: bool) -> str:
 
 def _checks(session: Session, shown: Shown, width: int) -> list[Line]:
     simulated = _simulated(session, shown)
-    known = what_to_check(session.outline, shown.config, simulated, shown.result, session.check)
+    known = what_to_check(session.outline, shown.config, simulated, shown.result, session.results.check)
     if not known:
         return []
     gap = gap_db(simulated, shown.result.verdict)

@@ -9,21 +9,13 @@ from enum import Enum
 from functools import cached_property
 
 from trt_tui.core.engines.made import Made
+from trt_tui.core.measure.comparison import Measured
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.hierarchy import GroupRow, LayerRow, Scope
 from trt_tui.core.network.layers import Group
 from trt_tui.core.precision import Precision, rank
-from trt_tui.session.session import ConfigResults, Session
-from trt_tui.tui.known import (
-    config_of,
-    engine_met,
-    engine_of,
-    errors_of,
-    met,
-    results_of,
-    shares_of,
-    verdict_of,
-)
+from trt_tui.session.session import Session
+from trt_tui.tui.known import engine_met, met
 from trt_tui.tui.spans import (
     SIMULATED,
     Span,
@@ -248,7 +240,7 @@ def figures_of(session: Session, model: TreeModel, measure: Measure, run: str,
     Args:
         last: Shares of an earlier config, shown dimmed for groups whose share is being measured again.
     """
-    errors = errors_of(session, run)
+    errors = session.measured(run).groups
     stale: set[str] = set()
     values: dict[str, float] = {}
     bad = set()
@@ -257,7 +249,7 @@ def figures_of(session: Session, model: TreeModel, measure: Measure, run: str,
         if at is not None and at.bad:
             bad.add(name)
     if measure is Measure.OWNS:
-        measured = shares_of(session, run)
+        measured = session.measured(run).shares
         values = {name: share.owns for name, share in measured.items() if math.isfinite(share.owns)}
         if run == "config":
             for name, value in (last or {}).items():
@@ -271,7 +263,7 @@ def figures_of(session: Session, model: TreeModel, measure: Measure, run: str,
                 values[name] = math.inf if at.exact else at.sqnr_db
     config = session.config
     result = Figures(model, config, measure, run, values, frozenset(stale), frozenset(bad),
-                     raised_texts(results_of(session, config_of(session, run))),
+                     raised_texts(session.measured(run)),
                      calm=run == "config" and is_met(session))
     result.top = max([0.05, *(value for value in values.values())]) if measure is Measure.OWNS else 0.0
     if session.searching and run == "config":
@@ -292,8 +284,8 @@ def search_marks(session: Session) -> dict[str, str]:
 
 def is_met(session: Session) -> bool:
     """Whether the config meets the target, in simulation and as built where it was built."""
-    engine = engine_of(session, "config")
-    return met(session, verdict_of(session, "config")) is True and engine_met(session, engine) is not False
+    engine = session.measured("config").engine
+    return met(session, session.measured("config").verdict) is True and engine_met(session, engine) is not False
 
 
 def _add_engine(session: Session, result: Figures) -> None:
@@ -314,7 +306,7 @@ def _add_engine(session: Session, result: Figures) -> None:
         result.scope_times = result.model.scope_times(shown.result.report)
 
 
-def raised_texts(results: ConfigResults) -> dict[str, tuple[int, str]]:
+def raised_texts(results: Measured) -> dict[str, tuple[int, str]]:
     """Position in the worst-first order and the output error when everything down to it is raised, by group."""
     texts = {}
     for position, (name, verdict) in enumerate(zip(results.raised_order, results.raised, strict=False), 1):

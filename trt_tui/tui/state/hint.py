@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
+from trt_tui.core.measure.comparison import Measured
 from trt_tui.core.precision import Precision
-from trt_tui.session.session import ConfigResults, Session
-from trt_tui.tui.known import (
-    config_name,
-    met,
-    results_of,
-    shares_of,
-    verdict_of,
-)
+from trt_tui.session.session import Session
+from trt_tui.tui.known import config_name, met
 from trt_tui.tui.spans import (
     SIMULATED,
     shorten,
@@ -23,9 +18,9 @@ def next_step(session: Session, found: Figures | None, cursor: str = "") -> str:
     """What to do next, in one phrase; ``cursor`` is the group under the cursor."""
     if session.outline is None or found is None:
         return ""
-    if session.data is None or (session.data.random and verdict_of(session, "int8") is None):
+    if session.data is None or (session.data.random and session.measured("int8").verdict is None):
         return "next: reopen with --data for a verdict, or f5 compares on random inputs"
-    verdict = verdict_of(session, "config")
+    verdict = session.measured("config").verdict
     if verdict is None:
         return "" if session.busy else "next: f5 compares"
     if session.building:
@@ -48,20 +43,20 @@ def _next_raise(session: Session, found: Figures, cursor: str) -> str:
     worst = next((name for name in order if config.precision_of(by_name[name]) is not Precision.FP32), None)
     if worst is None:
         return "" if session.busy else "next: n goes to the worst row"
-    results = results_of(session, config)
+    results = session.results.of(config)
     goal = rows_to_target(session, results)
     if goal is not None and goal > 1:
         lead = f"next: {goal} rows to FP32 meet the target: "
     else:
         lead = "next: "
     if cursor == worst:
-        share = shares_of(session, "config").get(worst)
+        share = session.measured("config").shares.get(worst)
         gain = f" → {SIMULATED}{share.kept_db:.1f} dB" if share is not None and share.kept_db is not None else ""
         return f"{lead}space raises this one{gain}"
     return f"{lead}n, space raises {shorten(found.model.titles[worst], 24)}"
 
 
-def rows_to_target(session: Session, results: ConfigResults) -> int | None:
+def rows_to_target(session: Session, results: Measured) -> int | None:
     """How many rows of the worst-first order have to be raised to reach the target; None where that is not known."""
     if session.target is None:
         return None

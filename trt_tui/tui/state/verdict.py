@@ -8,7 +8,7 @@ from trt_tui.core.lowering.lowered import lowers
 from trt_tui.core.measure.agreement import fp32_fault
 from trt_tui.core.measure.comparison import EngineResult, Verdict
 from trt_tui.session.session import Session
-from trt_tui.tui.known import RUN_TITLES, config_name, config_of, engine_met, is_edited, met, raised_count, verdict_of
+from trt_tui.tui.known import RUN_TITLES, config_name, engine_met, is_edited, met, raised_count
 from trt_tui.tui.spans import NOTHING, SIMULATED, Line, Span, clip, decibel, number, padded, plural, width_of
 from trt_tui.tui.state.built import (
     CANNOT_RUN,
@@ -75,7 +75,7 @@ def _devices(session: Session, width: int) -> list[str]:
 def verdict_title(session: Session) -> tuple[str, str]:
     """Left and right text of the verdict's rule."""
     left = " Verdict against FP32"
-    metric = next(iter(session.reference_metric.items()), None)
+    metric = next(iter(session.results.reference.items()), None)
     if metric is not None:
         left += f", {metric[0]} {number(metric[1])}"
     return left, f"target: {session.target.shown}" if session.target is not None else ""
@@ -92,10 +92,10 @@ class _Table:
 
     @classmethod
     def fit(cls, session: Session, width: int) -> _Table:
-        metric = next(iter(session.reference_metric), None)
+        metric = next(iter(session.results.reference), None)
         agreement = metric is None and any(
             verdict is not None and verdict.agreement is not None
-            for verdict in (verdict_of(session, run) for run in RUN_TITLES))
+            for verdict in (session.measured(run).verdict for run in RUN_TITLES))
         figure = (metric or ("agree" if agreement else ""))[:8]
         wide = width >= 110
         extra = [(figure, 8)] if figure else []
@@ -131,10 +131,10 @@ def verdict_lines(session: Session, width: int) -> list[Line]:
         [(" " * _NAME, ""), *((f"{title:>{w}} ", "dim") for title, w in table.simulated), _BAR,
          *((f"{title:>{w}} ", "dim") for title, w in table.built)],
     ]
-    if session.check is not None:
-        lines.append(clip(_check_line(session.check, table), width))
+    if session.results.check is not None:
+        lines.append(clip(_check_line(session.results.check, table), width))
     for run in RUN_TITLES:
-        verdict, shown = verdict_of(session, run), shown_engine(session, run)
+        verdict, shown = session.measured(run).verdict, shown_engine(session, run)
         line: Line = [(f" {_run_name(session, run)}".ljust(_NAME), "strong" if run == "config" else "")]
         for (text, style), (_, w) in zip(_verdict_cells(verdict, table, True), table.simulated, strict=True):
             line.append((f"{text:>{w}} ", style))
@@ -144,7 +144,7 @@ def verdict_lines(session: Session, width: int) -> list[Line]:
         else:
             line += _engine_cells(shown.result if shown is not None else None, verdict, table)
         fresh = shown.result if shown is not None and not shown.stale else None
-        if verdict is not None and not lowers(session.outline, config_of(session, run)):
+        if verdict is not None and not lowers(session.outline, session.run_configs()[run]):
             line.append((" nothing lowered", "dim"))
         else:
             line += _outcome(session, verdict, fresh, width - width_of(line))
@@ -174,9 +174,9 @@ def _run_name(session: Session, run: str) -> str:
         return RUN_TITLES[run]
     name = f"{config_name(session)}{'*' if is_edited(session) else ''}"
     config = session.config
-    if config == config_of(session, "int8"):
+    if config == session.run_configs()["int8"]:
         return f"{name} = INT8"
-    if config == config_of(session, "fp16"):
+    if config == session.run_configs()["fp16"]:
         return f"{name} = FP16"
     up = raised_count(session, config, session.outline)
     changes = [f"{up} up"] if up else []

@@ -1,0 +1,110 @@
+"""All that was measured: of configs, by what each decides, and of the network itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import singledispatchmethod
+
+from trt_tui.core.calibration.statistics import TensorStats
+from trt_tui.core.measure.comparison import EngineResult, Measured, Verdict
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.jobs import messages as m
+
+
+class Results(Mapping[PrecisionConfig, Measured]):
+    """What was measured of each config; configs that decide the same for other reasons are one.
+
+    Attributes:
+        reference: The FP32 network's own metric and its parts, the headline first; empty without one.
+        check: The FP32 engine, judged against FP32 on the simulating backend.
+        statistics: Of the inputs and the tail of a group in FP32, by the group's name and the tensor's.
+        options: The ways out for a group, by its name and the config that they were tried in.
+    """
+
+    def __init__(self) -> None:
+        self.reference: Mapping[str, float] = {}
+        self.check: EngineResult | None = None
+        self.statistics: dict[str, Mapping[str, TensorStats]] = {}
+        self.options: dict[tuple[str, PrecisionConfig], tuple[m.Option, ...]] = {}
+        self._configs: dict[PrecisionConfig, Measured] = {}
+
+    def __getitem__(self, config: PrecisionConfig) -> Measured:
+        return self._configs[config]
+
+    def __iter__(self) -> Iterator[PrecisionConfig]:
+        return iter(self._configs)
+
+    def __len__(self) -> int:
+        return len(self._configs)
+
+    def of(self, config: PrecisionConfig) -> Measured:
+        """What is known of a config: nothing where nothing was measured."""
+        return self._configs.get(config) or Measured()
+
+    def at(self, config: PrecisionConfig) -> Measured:
+        """The place of a config in the store, to be filled."""
+        return self._configs.setdefault(config, Measured())
+
+    @singledispatchmethod
+    def take(self, event: m.Event) -> None:
+        """Keeps what an event says was measured.
+
+        Raises:
+            TypeError: it is none that measures.
+        """
+        raise TypeError(f"{type(event).__name__} measures nothing")
+
+    @take.register
+    def _reference(self, event: m.ReferenceMeasured) -> None:
+        self.reference = dict(event.metric)
+
+    @take.register
+    def _verdict(self, event: m.VerdictMeasured) -> None:
+        """Of two verdicts that are not final the one on more samples stands."""
+        known = self.at(event.config)
+        if known.verdict is None or event.final or event.verdict.samples >= known.verdict.samples:
+            known.verdict = event.verdict
+
+    @take.register
+    def _layers(self, event: m.LayersMeasured) -> None:
+        known = self.at(event.config)
+        known.groups, known.complete = dict(event.groups), event.final
+
+    @take.register
+    def _shares(self, event: m.SharesMeasured) -> None:
+        known = self.at(event.config)
+        known.shares.update(event.shares)
+        known.shares_done, known.shares_total = event.done, event.total
+
+    @take.register
+    def _raised(self, event: m.RaisedMeasured) -> None:
+        known = self.at(event.config)
+        known.raised_order, known.raised = event.order, event.verdicts
+
+    @take.register
+    def _options(self, event: m.OptionsMeasured) -> None:
+        self.options[event.group, event.config] = event.options
+        for option in event.options:
+            self.tried(option.config, option.verdict)
+
+    def tried(self, config: PrecisionConfig, verdict: Verdict) -> None:
+        """Keeps a verdict of a config of which nothing better is known."""
+        known = self.at(config)
+        if known.verdict is None:
+            known.verdict = verdict
+
+    @take.register
+    def _statistics(self, event: m.StatsMeasured) -> None:
+        self.statistics[event.group] = dict(event.tensors)
+
+    @take.register
+    def _check(self, event: m.Checked) -> None:
+        self.check = event.result
+
+    def built(self, config: PrecisionConfig, result: EngineResult) -> bool:
+        """Keeps the engine of a config; False where it is a preview of one that was built in full before."""
+        known = self.at(config)
+        if result.quick and known.engine is not None and not known.engine.quick:
+            return False
+        known.engine = result
+        return True
