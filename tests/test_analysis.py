@@ -19,8 +19,10 @@ from trt_tui.core.data.samples import load_samples
 from trt_tui.core.measure import analysis as analysis_module
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.judge import judged_outputs
+from trt_tui.core.measure.layers import measure_layers
 from trt_tui.core.measure.metric import load_metric
 from trt_tui.core.measure.metrics import errors, sample_sqnr_db
+from trt_tui.core.measure.shares import measure_cumulative, measure_shares
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
@@ -151,7 +153,7 @@ def test_errors_at_the_groups_are_those_of_networks_run_group_by_group(resnet):
     analysis, plain = resnet
     int8 = {group.name for group in analysis.network.groups if group.quantizable}
     whole = plain.run(int8)
-    found = last(analysis.layers({"int8": INT8_IN_FP32}, plain.ranges))["int8"]
+    found = last(measure_layers(analysis, {"int8": INT8_IN_FP32}, plain.ranges))["int8"]
     assert len(int8) >= 6
     for group in analysis.network.groups:
         reference = plain.reference[group.tail]
@@ -172,7 +174,7 @@ def test_shares_are_what_goes_when_one_group_is_raised(resnet):
     int8 = {group.name for group in analysis.network.groups if group.quantizable}
     base = plain.energy(int8)
     found = {}
-    for partial in analysis.shares(INT8_IN_FP32, plain.ranges):
+    for partial in measure_shares(analysis, INT8_IN_FP32, plain.ranges):
         found.update(partial.value)
     assert set(found) == {group.name for group in analysis.network.groups}
     for name, share in found.items():
@@ -187,7 +189,7 @@ def test_shares_are_what_goes_when_one_group_is_raised(resnet):
 def test_raised_adds_one_group_after_the_other(resnet):
     analysis, plain = resnet
     order = [group.name for group in analysis.network.groups if group.quantizable]
-    verdicts = last(analysis.raised(INT8_IN_FP32, plain.ranges, order))
+    verdicts = last(measure_cumulative(analysis, INT8_IN_FP32, plain.ranges, order))
     assert len(verdicts) == len(order)
     for count, verdict in enumerate(verdicts[:-1], 1):
         assert verdict.worst[1].errors.sqnr_db == pytest.approx(
@@ -200,7 +202,7 @@ def test_shares_are_measured_in_the_order_asked_for(analysed):
     analysis = analysed(networks.mlp(), vectors())
     ranges = dict.fromkeys(analysis.network.activations, 4.0)
     order = [group.name for group in reversed(analysis.network.groups)]
-    seen = [name for partial in analysis.shares(INT8, ranges, order=order) for name in partial.value]
+    seen = [name for partial in measure_shares(analysis, INT8, ranges, order=order) for name in partial.value]
     assert seen == order
 
 
@@ -260,7 +262,7 @@ def test_the_last_figures_of_the_layers_are_those_of_the_verdict(analysed):
     analysis = analysed(networks.small_resnet(), images())
     ranges = dict.fromkeys(analysis.network.activations, 5.0)
     group = analysis.network.group_of(analysis.network.producer["logits"]).name
-    layers = last(analysis.layers({"fp16": FP16, "int8": INT8}, ranges))
+    layers = last(measure_layers(analysis, {"fp16": FP16, "int8": INT8}, ranges))
     for run, config in (("fp16", FP16), ("int8", INT8)):
         verdict = last(analysis.verdict(config, ranges))
         pooled, fetched = layers[run][group].accumulated, verdict.outputs["logits"].errors
@@ -271,7 +273,7 @@ def test_the_last_figures_of_the_layers_are_those_of_the_verdict(analysed):
 
 def test_layers_without_isolated_errors_have_none(analysed):
     analysis = analysed(networks.mlp(), vectors())
-    found = last(analysis.layers({"fp16": FP16}, {}, isolated=False))["fp16"]
+    found = last(measure_layers(analysis, {"fp16": FP16}, {}, isolated=False))["fp16"]
     assert all(one.isolated is None and one.accumulated is not None for one in found.values())
 
 
@@ -300,7 +302,7 @@ def test_shares_of_a_network_judged_by_integers_alone(analysed):
     analysis = analysed(model, vectors(8))
     analysis.judged = tuple(one for one in analysis.judged if one.kind == "integer")
     shares = {}
-    for partial in analysis.shares(INT8, {"x": 0.5}):
+    for partial in measure_shares(analysis, INT8, {"x": 0.5}):
         shares.update(partial.value)
     assert max(share.owns for share in shares.values()) == pytest.approx(1.0)
 
@@ -405,7 +407,7 @@ def test_fp16_overflow_is_counted_and_named(analysed):
     inputs["x"][:, 0] = 120
     analysis = analysed(single("Relu", 1e3), inputs)
     group = analysis.network.groups[0]
-    found = last(analysis.layers({"fp16": FP16, "fp32": FP32}, {}))
+    found = last(measure_layers(analysis, {"fp16": FP16, "fp32": FP32}, {}))
     errors_ = found["fp16"][group.name]
     assert errors_.warning.startswith("max 1.2e+05 exceeds FP16's 65504") and "arise here" in errors_.warning
     assert errors_.accumulated.inf == 4 and errors_.accumulated.sqnr_db is None
@@ -413,14 +415,14 @@ def test_fp16_overflow_is_counted_and_named(analysed):
     verdict = last(analysis.verdict(FP16, {}))
     assert verdict.bad == 4 and verdict.outputs["y"].worst_index == 0 and math.isinf(verdict.energy)
     shares = {}
-    for partial in analysis.shares(FP16, {}):
+    for partial in measure_shares(analysis, FP16, {}):
         shares.update(partial.value)
     assert sum(share.owns for share in shares.values()) == 1.0
 
 
 def test_fp16_underflow_is_named(analysed):
     analysis = analysed(single("Relu", 1e-5), {"x": np.ones((4, 16), np.float32)})
-    warning = last(analysis.layers({"fp16": FP16}, {}))["fp16"][analysis.network.groups[0].name].warning
+    warning = last(measure_layers(analysis, {"fp16": FP16}, {}))["fp16"][analysis.network.groups[0].name].warning
     assert warning == "max 1.0e-05 lies below FP16's least normal 6.1e-05"
 
 
@@ -429,14 +431,14 @@ def test_values_that_fp16_cannot_hold_are_counted_in_every_run(analysed):
     inputs["x"][:, 0] = 1e5
     inputs["x"][:, 1:3] = 1e-9
     analysis = analysed(single("Relu", 1.0), inputs)
-    found = last(analysis.layers({"fp16": FP16, "fp32": FP32}, {}))
+    found = last(measure_layers(analysis, {"fp16": FP16, "fp32": FP32}, {}))
     group = analysis.network.groups[0].name
     for run in ("fp16", "fp32"):
         assert (found[run][group].fp16_over, found[run][group].fp16_under) == (4, 8)
     assert "(4 values)" in found["fp16"][group].warning
     inputs["x"][:, 0] = 1
     small = analysed(single("Relu", 1.0), inputs)
-    warning = last(small.layers({"fp16": FP16}, {}))["fp16"][group].warning
+    warning = last(measure_layers(small, {"fp16": FP16}, {}))["fp16"][group].warning
     assert warning == "12 % underflow: below FP16's least magnitude 6e-08"
 
 
@@ -471,7 +473,7 @@ def test_a_reference_that_does_not_fit_memory_is_kept_in_a_file(analysed, monkey
     monkeypatch.setattr(analysis_module, "REFERENCE_BYTES", 90)  # one feed has 64 bytes
     spilling = analysed(networks.mlp(), vectors())
     assert last(spilling.verdict(FP16, {})) == expected == last(spilling.verdict(FP16, {}))
-    assert len(spilling._reference._arrays) == 1 and len(spilling._reference._places) == 2
+    assert len(spilling._reference._arrays) == 1 and len(spilling._reference._stored) == 2
     spilling.close()
     assert last(spilling.verdict(FP16, {})) == expected
 

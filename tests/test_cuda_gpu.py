@@ -16,6 +16,7 @@ from trt_tui.core.calibration.calibrate import calibrate
 from trt_tui.core.data.samples import load_samples
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.judge import judged_outputs
+from trt_tui.core.measure.layers import measure_layers
 from trt_tui.core.measure.metrics import Sums
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
@@ -84,7 +85,7 @@ def test_what_is_simulated_is_what_the_cpu_simulates(name, sampled, backend, cud
         assert own == pytest.approx(ranges, rel=1e-3, abs=1e-6)
         analysis = Analysis(network, one, samples, judged_outputs(network, ()), other=Precision.FP16)
         verdicts = [ended(analysis.verdict(config, ranges)) for config in (FP16, INT8)]
-        layers = ended(analysis.layers({"int8": INT8}, ranges))["int8"]
+        layers = ended(measure_layers(analysis, {"int8": INT8}, ranges))["int8"]
         analysis.close()
         figures[one.provider] = ([verdict.worst[1].errors.sqnr_db for verdict in verdicts],
                                  {group: error.accumulated.sqnr_db for group, error in layers.items()})

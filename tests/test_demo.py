@@ -13,6 +13,7 @@ from trt_tui.core.data.samples import load_samples, split
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.judge import judged_outputs
 from trt_tui.core.measure.metric import load_metric
+from trt_tui.core.measure.shares import measure_shares
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
@@ -47,7 +48,7 @@ def test_int8_loses_ten_points_and_three_layers_bring_it_back(analysis, ranges):
     fp16, int8 = f1(analysis, FP16, ranges), f1(analysis, INT8, ranges)
     assert abs(base - fp16) < 0.5 and fp16 - int8 >= 10
     shares = {}
-    for partial in analysis.shares(INT8, ranges, feeds=[0]):
+    for partial in measure_shares(analysis, INT8, ranges, feeds=[0]):
         shares.update(partial.value)
     worst = sorted(shares, key=lambda name: -shares[name].owns)[:3]
     raised = INT8.with_groups([analysis.network.group(name) for name in worst], Precision.FP32)

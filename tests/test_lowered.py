@@ -25,6 +25,8 @@ from trt_tui.core.lowering.typed import lower_typed
 from trt_tui.core.lowering.weak import lower_weak
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.judge import judged_outputs
+from trt_tui.core.measure.layers import measure_layers
+from trt_tui.core.measure.shares import measure_impacts, measure_shares
 from trt_tui.core.moves.choice import Choice
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network
@@ -196,9 +198,9 @@ def test_one_analysis_answers_any_mix_of_precisions(named_network, backend, tmp_
         running = {run: analysis.verdict(config, ranges) for run, config in configs.items()}
         verdicts = {run: next(one).value for run, one in running.items()}  # each offers more, in the middle of others
         verdicts = {run: last(one) for run, one in running.items()}
-        layers = last(analysis.layers(configs, ranges))
-        shares = [partial.value for partial in analysis.shares(configs["mixed"], ranges)]
-        impacts = {name: one for partial in analysis.impacts(configs["mixed"], ranges)
+        layers = last(measure_layers(analysis, configs, ranges))
+        shares = [partial.value for partial in measure_shares(analysis, configs["mixed"], ranges)]
+        impacts = {name: one for partial in measure_impacts(analysis, configs["mixed"], ranges)
                    for name, one in partial.value.items()}
         alone = {group.name: configs["mixed"].with_groups([g for g in network.groups if g is not group], FP32)
                  for group in network.groups}
@@ -208,4 +210,4 @@ def test_one_analysis_answers_any_mix_of_precisions(named_network, backend, tmp_
     for run, config in configs.items():
         with Analysis(network, backend, samples, judged_outputs(network)) as fresh:
             assert verdicts[run] == last(fresh.verdict(config, ranges))
-            assert layers[run] == last(fresh.layers({run: config}, ranges))[run]
+            assert layers[run] == last(measure_layers(fresh, {run: config}, ranges))[run]

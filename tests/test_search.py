@@ -10,9 +10,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from trt_tui.core.measure.analysis import Impact
 from trt_tui.core.measure.comparison import Errors, GroupErrors, Share
 from trt_tui.core.measure.judgement import Judgement
+from trt_tui.core.measure.shares import Impact
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.network.layers import Group, Kind, Layer, Site

@@ -13,9 +13,10 @@ from tests import networks
 from tests.networks import Builder, floats
 from trt_tui.core.calibration.calibrate import calibrate
 from trt_tui.core.data.samples import load_samples
-from trt_tui.core.measure.analysis import Analysis, Impact
+from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.comparison import Share
 from trt_tui.core.measure.judge import judged_outputs
+from trt_tui.core.measure.shares import Impact, measure_impacts, measure_shares
 from trt_tui.core.measure.target import judge, parse_target
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import open_network
@@ -51,13 +52,14 @@ class Simulated:
         options.setdefault("other", Precision.FP32)
         self.analysis = Analysis(self.network, backend, samples, judged_outputs(self.network), **options)
         self.runs = 0
-        run = self.analysis._run
+        runs = self.analysis._runs
 
         def counted(*arguments):
-            self.runs += 1
-            return run(*arguments)
+            for result in runs(*arguments):
+                self.runs += 1
+                yield result
 
-        self.analysis._run = counted
+        self.analysis._runs = counted
 
     def verdict(self, config, feeds=None):
         *_, partial = self.analysis.verdict(config, self.ranges, feeds)
@@ -65,7 +67,7 @@ class Simulated:
 
     def impacts(self, config=INT8, **options):
         found = {}
-        for partial in self.analysis.impacts(config, self.ranges, **options):
+        for partial in measure_impacts(self.analysis, config, self.ranges, **options):
             found.update(partial.value)
         assert partial.final
         return found
@@ -134,12 +136,12 @@ def test_impacts_go_on_from_what_is_known(simulated):
     total = one.runs
     for stop in (1, 7, 20, 40):
         known = {}
-        for number, partial in enumerate(one.analysis.impacts(INT8, one.ranges)):
+        for number, partial in enumerate(measure_impacts(one.analysis, INT8, one.ranges)):
             known.update(partial.value)
             if number >= stop:
                 break
         runs, again = one.runs, dict(known)
-        for partial in one.analysis.impacts(INT8, one.ranges, known=known):
+        for partial in measure_impacts(one.analysis, INT8, one.ranges, known=known):
             assert not any(known[name].samples == 24 for name in set(partial.value) & set(known))
             again.update(partial.value)
         measured = sum(2 * impact.samples // 8 for name, impact in known.items() if impact.energy)
@@ -169,7 +171,7 @@ def test_impacts_of_a_group_that_overflows_are_infinite_alone(simulated):
 def test_impacts_are_shares_and_shares_stay_as_they_were(simulated):
     one = simulated(chain(3), vectors(8))
     shares = {}
-    for partial in one.analysis.shares(INT8, one.ranges):
+    for partial in measure_shares(one.analysis, INT8, one.ranges):
         shares.update(partial.value)
     found = one.impacts()
     assert all(isinstance(impact, Impact) and isinstance(impact, Share) for impact in found.values())

@@ -11,8 +11,8 @@ from textual.widgets import Input, Static
 from tests.test_tui import RESNET, VIT, press, quick, settle, status  # noqa: F401
 from tests.test_tui_snapshots import LARGE, SMALL, keys
 from tests.tui_fake import H200, FakeSession
-from trt_tui.core.measure.analysis import Impact
 from trt_tui.core.measure.comparison import EngineResult
+from trt_tui.core.measure.shares import Impact
 from trt_tui.core.measure.target import parse_target
 from trt_tui.core.network.hierarchy import GroupRow
 from trt_tui.core.precision import Precision

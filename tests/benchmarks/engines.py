@@ -30,6 +30,7 @@ from trt_tui.core.measure.agreement import differs, gap_db
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.comparison import EngineResult, Verdict
 from trt_tui.core.measure.judge import judged_outputs
+from trt_tui.core.measure.shares import measure_shares
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network, open_network
 from trt_tui.core.precision import Precision
@@ -76,7 +77,7 @@ class Case:
     def ranking(self, config: PrecisionConfig) -> list[str]:
         """Groups by what they own of the config's error on two batches, most first."""
         shares = {}
-        for partial in self.analysis(config).shares(config, self.ranges, feeds=self.feeds[:2]):
+        for partial in measure_shares(self.analysis(config), config, self.ranges, feeds=self.feeds[:2]):
             shares.update(partial.value)
         return sorted(shares, key=lambda name: -shares[name].owns)
 

@@ -36,10 +36,12 @@ from trt_tui import demo
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
 from trt_tui.core.calibration.calibrate import calibrate
 from trt_tui.core.data.samples import load_samples
-from trt_tui.core.measure.analysis import Analysis, Impact
+from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.comparison import Verdict
 from trt_tui.core.measure.judge import judged_outputs
 from trt_tui.core.measure.judgement import Judgement
+from trt_tui.core.measure.layers import measure_layers
+from trt_tui.core.measure.shares import Impact, measure_impacts
 from trt_tui.core.measure.target import Target, judge
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import open_network
@@ -84,7 +86,7 @@ class Simulated:
     def impacts(self, few: int = 1, owns: bool = False) -> tuple[dict[str, Impact], float, float]:
         """Impacts by group, what they cost in evaluations, and in seconds."""
         found, since = {}, time.perf_counter()
-        for partial in self.analysis.impacts(START, self.ranges, few=few, top=0, owns=owns):
+        for partial in measure_impacts(self.analysis, START, self.ranges, few=few, top=0, owns=owns):
             found.update(partial.value)
         runs = few * len(self.space.candidates) * (2 if owns else 1)
         return found, runs / len(self.samples), time.perf_counter() - since
@@ -245,7 +247,7 @@ def kendall(one: Sequence[float], other: Sequence[float]) -> float:
 def rankings(name: str, one: Simulated, more: float) -> Iterator[tuple[object, ...]]:
     """Correlations of each ranking with the true effect, and the set that lazy greedy finds with it."""
     impacts, _, _ = one.impacts(len(one.samples), owns=True)
-    *_, partial = one.analysis.layers({"int8": START}, one.ranges)
+    *_, partial = measure_layers(one.analysis, {"int8": START}, one.ranges)
     errors = partial.value["int8"]
     effect = shapley(one, PERMUTATIONS)
     names = one.space.candidates

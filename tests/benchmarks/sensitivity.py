@@ -24,6 +24,7 @@ def impact(name: str, folder: str, label: str):
     from trt_tui.core.data.samples import load_samples
     from trt_tui.core.measure.analysis import Analysis
     from trt_tui.core.measure.judge import judged_outputs
+    from trt_tui.core.measure.shares import measure_impacts
 
     config, owns = WAYS[label]
     network, ranges = prepared.opened(folder)
@@ -34,7 +35,7 @@ def impact(name: str, folder: str, label: str):
 
     def measured():
         for _ in itertools.count():
-            for partial in analysis.impacts(config, ranges, order=order, few=len(samples), top=0, owns=owns):
+            for partial in measure_impacts(analysis, config, ranges, order=order, few=len(samples), top=0, owns=owns):
                 if partial.value:
                     yield partial.value
 

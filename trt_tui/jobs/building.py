@@ -17,9 +17,10 @@ from trt_tui.core.engines.rungs import REASON
 from trt_tui.core.exporters.onnx import export_typed
 from trt_tui.core.lowering.typed import lower_typed
 from trt_tui.core.measure.agreement import made_otherwise
-from trt_tui.core.measure.analysis import Analysis, comparable
+from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.comparison import EngineResult, Verdict, builder_title
 from trt_tui.core.measure.judge import Judged, tensor_outputs
+from trt_tui.core.measure.tally import comparable
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision

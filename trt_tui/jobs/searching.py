@@ -13,9 +13,9 @@ from typing import TypeVar
 import numpy as np
 
 from trt_tui.core.engines.rungs import made_words
-from trt_tui.core.measure.analysis import Impact
 from trt_tui.core.measure.comparison import EngineResult, Verdict
 from trt_tui.core.measure.judgement import Judgement
+from trt_tui.core.measure.shares import Impact
 from trt_tui.core.measure.target import Target, judge
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.range_choice import RangeChoice

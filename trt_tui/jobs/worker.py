@@ -41,10 +41,12 @@ from trt_tui.core.data.userscript import script_files, split_spec
 from trt_tui.core.data.watched import Inputs, Source, data_files, stamp
 from trt_tui.core.lowering.lowered import cannot_lower, lowers
 from trt_tui.core.lowering.rules import ARITHMETIC
-from trt_tui.core.measure.analysis import Analysis, Impact, Partial
+from trt_tui.core.measure.analysis import Analysis, Partial
 from trt_tui.core.measure.comparison import EngineResult, GroupErrors, Share, Verdict, builder_title, unbuilt
 from trt_tui.core.measure.judge import Judged, judged_outputs, left_out
+from trt_tui.core.measure.layers import measure_layers
 from trt_tui.core.measure.metric import Metric, load_metric
+from trt_tui.core.measure.shares import Impact, measure_cumulative, measure_impacts, measure_shares
 from trt_tui.core.measure.target import Target, parse_target
 from trt_tui.core.moves.config import PrecisionConfig, step
 from trt_tui.core.moves.range_choice import RangeChoice
@@ -649,7 +651,7 @@ class Worker:
         if not configs:
             return
         names = list(configs)
-        for partial in self.analysis.layers(configs, self.ranges, feeds=self.feeds):
+        for partial in measure_layers(self.analysis, configs, self.ranges, feeds=self.feeds):
             feed, position = divmod(partial.done - 1, len(names))
             run, final = names[position], feed + 1 == len(self.feeds)
             if final:
@@ -688,7 +690,7 @@ class Worker:
                 self._send(m.SharesMeasured(job, run, config, unsent, before, total))
                 unsent = {}
             try:
-                for partial in self.analysis.shares(config, self.ranges, order=remaining, feeds=self.feeds):
+                for partial in measure_shares(self.analysis, config, self.ranges, order=remaining, feeds=self.feeds):
                     shares.update(partial.value)
                     unsent.update(partial.value)
                     if unsent and self._due("shares"):
@@ -713,7 +715,7 @@ class Worker:
         verdicts = self._known("raised", config, tuple[Verdict, ...])
         if verdicts is None:
             since = time.monotonic()
-            for partial in self.analysis.raised(config, self.ranges, order, self.feeds):
+            for partial in measure_cumulative(self.analysis, config, self.ranges, order, self.feeds):
                 verdicts = partial.value
                 self._progress(job, "raising the worst groups together", partial.done, partial.total, since)
                 yield Urgency.BACKGROUND
@@ -876,8 +878,8 @@ class Worker:
             few += 1
         since, unsent = time.monotonic(), dict(found) if owns else {}
         try:
-            for partial in self.analysis.impacts(config, self.ranges, known=found, order=order,
-                                                          feeds=self.feeds, few=few, owns=owns):
+            for partial in measure_impacts(self.analysis, config, self.ranges, known=found, order=order,
+                                           feeds=self.feeds, few=few, owns=owns):
                 found = {**found, **partial.value} if partial.value else found
                 if owns:
                     unsent.update(partial.value)

@@ -6,8 +6,8 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from trt_tui.core.measure.analysis import Impact
 from trt_tui.core.measure.comparison import Errors, GroupErrors, Share
+from trt_tui.core.measure.shares import Impact
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,99 @@
+"""Errors at the groups, accumulated and isolated: one graph with both networks, of which only sums leave."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from trt_tui.core.lowering.gated import SUMS, lower_gated
+from trt_tui.core.lowering.rules import Offer, surrounding
+from trt_tui.core.measure.analysis import Analysis, Partial
+from trt_tui.core.measure.comparison import Errors, GroupErrors
+from trt_tui.core.measure.metrics import Sums
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.network import Network
+from trt_tui.core.precision import FP16_LEAST, FP16_LEAST_NORMAL, FP16_MAX, Precision
+
+_COUNTS = [SUMS.index("fp16_over"), SUMS.index("fp16_under")]
+
+UNDERFLOW_SHARE = 0.05
+"""Underflow is worth a word where more than this share of a tensor's values is lost."""
+
+
+def measure_layers(analysis: Analysis, configs: Mapping[str, PrecisionConfig], ranges: Mapping[str, float], *,
+                   isolated: bool = True, feeds: Sequence[int] | None = None
+                   ) -> Iterator[Partial[dict[str, dict[str, GroupErrors]]]]:
+    """Yields ``{run: {group: GroupErrors}}`` after each run of each feed, for several configs in one loaded graph.
+
+    The graph holds the reference, the gated network and, with ``isolated``, every group fed by the reference; only
+    sums leave it.
+    """
+    network, indices = analysis.network, analysis.indices(feeds)
+    offer = Offer.of((), ())
+    for config in configs.values():
+        offer |= Offer.needed(network, config)
+    gated = lower_gated(network, floats=offer.floats, others=offer.others, outputs=analysis.tensors[:1],
+                        reference=True, isolated=isolated)
+    assert gated.counting is not None  # as in every graph that takes sums
+    fp16 = any(_concerns_fp16(network, config) for config in configs.values())
+    sums = {run: {kind: [Sums() for _ in gated.measured] for kind in ("accumulated", "isolated")}
+            for run in configs}
+    errors: dict[str, dict[str, GroupErrors]] = {}
+    fetch = [name for name in (gated.accumulated, gated.isolated) if name is not None]
+    analysis.sessions += 1
+    with analysis.backend.load(gated.model, lean=True) as runner:
+        fed = {run: gated.feeds(config, ranges) for run, config in configs.items()}
+        done, total = 0, len(indices) * len(configs)
+        for index in indices:
+            feed = analysis.samples.feed(index)
+            counts: np.ndarray | None = None  # of the reference, which all runs share
+            for run, config in configs.items():
+                counting = np.array(counts is None and fp16)
+                result = runner.run({**feed, **fed[run], gated.counting: counting}, fetch)
+                for kind, name in (("accumulated", gated.accumulated), ("isolated", gated.isolated)):
+                    if name is not None:
+                        table = result[name]
+                        if counts is None:
+                            counts = table[:, _COUNTS]
+                        table[:, _COUNTS] = counts
+                        for pooled, row in zip(sums[run][kind], table, strict=True):
+                            pooled.merge(dict(zip(SUMS, row, strict=True)))
+                done += 1
+                errors[run] = _group_errors(network, config, gated.measured, sums[run])
+                yield Partial(dict(errors), done, total)
+
+
+def _group_errors(network: Network, config: PrecisionConfig, names: Sequence[str],
+                  sums: Mapping[str, Sequence[Sums]]) -> dict[str, GroupErrors]:
+    result, fp16 = {}, _concerns_fp16(network, config)
+    for position, name in enumerate(names):
+        group = network.group(name)
+        precision = config.precision_of(group)
+        accumulated, alone = sums["accumulated"][position], sums["isolated"][position]
+        isolated = alone.errors() if alone.count else None
+        result[name] = GroupErrors(
+            precision, accumulated.errors(), isolated, accumulated.ref_max or None,
+            _warning(surrounding(group, precision, config.other), accumulated, isolated),
+            int(accumulated.fp16_over) if fp16 else None, int(accumulated.fp16_under) if fp16 else None)
+    return result
+
+
+def _concerns_fp16(network: Network, config: PrecisionConfig) -> bool:
+    """Whether what FP16 cannot hold is worth a look: not where a config takes BF16 in its place."""
+    asked = {*config.assignment(network).values(), config.other}
+    return Precision.FP16 in asked or Precision.BF16 not in asked
+
+
+def _warning(around: Precision, sums: Sums, isolated: Errors | None) -> str:
+    if around is Precision.FP16 and sums.ref_max > FP16_MAX:
+        lost = f": {isolated.inf + isolated.nan} Inf or NaN arise here" if isolated is not None and isolated.bad else ""
+        times = f" ({sums.fp16_over:,.0f} values)" if sums.fp16_over else ""
+        return f"max {sums.ref_max:.1e} exceeds FP16's {FP16_MAX:.0f}{times}{lost}"
+    if around is Precision.FP16 and 0 < sums.ref_max < FP16_LEAST_NORMAL:
+        return f"max {sums.ref_max:.1e} lies below FP16's least normal {FP16_LEAST_NORMAL:.1e}"
+    if around is Precision.FP16 and sums.fp16_under > UNDERFLOW_SHARE * sums.count:
+        return f"{100 * sums.fp16_under / sums.count:.0f} % underflow: below FP16's least magnitude {FP16_LEAST:.0e}"
+    if isolated is not None and isolated.bad:
+        return f"{isolated.nan} NaN and {isolated.inf} Inf arise here"
+    return ""

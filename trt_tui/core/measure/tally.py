@@ -1,0 +1,131 @@
+"""Pooling what a run yields at the judged outputs, whoever ran it: the simulation or an engine."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from trt_tui.core.data.samples import Samples
+from trt_tui.core.measure import metrics
+from trt_tui.core.measure.comparison import Errors, OutputErrors, Verdict
+from trt_tui.core.measure.judge import INTEGER, Judged, take
+from trt_tui.core.measure.metrics import Sums
+from trt_tui.errors import InputError, TrtTuiError
+
+Score = Callable[[Sequence[Mapping[str, np.ndarray]], Sequence[int]], dict[str, float]]
+"""The user's metric of outputs by name and feed, and of those feeds' numbers: its parts, the headline first."""
+
+
+def comparable(value: Any) -> np.ndarray:
+    """An output as an array of fixed size: texts come as objects, a single one as a text."""
+    if isinstance(value, np.ndarray) and value.dtype.kind != "O":
+        return value
+    return np.asarray(value, np.str_)
+
+
+class Tally:
+    """Pools the judged outputs of one run over feeds.
+
+    Args:
+        samples: The judged samples.
+        feeds: Numbers of the feeds that are to be added.
+        judged: What errors are taken at.
+        reference: Yields the FP32 network's judged tensors for a feed.
+        classifier: The judged output whose largest class is compared.
+        score: The user's metric, of the outputs named in ``scored``; None without one.
+    """
+
+    def __init__(
+        self,
+        samples: Samples,
+        feeds: Sequence[int],
+        judged: Sequence[Judged],
+        reference: Callable[[int], Mapping[str, np.ndarray]],
+        *,
+        classifier: Judged | None = None,
+        score: Score | None = None,
+        scored: Sequence[str] = (),
+    ) -> None:
+        self._samples = samples
+        self._reference = reference
+        self._classifier = classifier
+        self._score = score
+        self._scored = tuple(scored)
+        self.judged = tuple(judged)
+        self.sums = {one.name: Sums() for one in judged if one.kind != INTEGER}
+        self.differ = {one.name: [0, 0] for one in judged if one.kind == INTEGER}
+        self.worst: dict[str, tuple[int, float]] = {}
+        self.kept: list[Mapping[str, np.ndarray]] = []
+        self.indices: list[int] = []
+        self.samples = 0
+        self.agreed = 0
+        self.total = sum(samples.rows(index) for index in feeds)
+
+    def add(self, index: int, test: Mapping[str, np.ndarray]) -> None:
+        """Adds what a run yields for one feed.
+
+        Raises:
+            TrtTuiError: a judged float tensor has another shape than in FP32.
+        """
+        rows = self._samples.rows(index)
+        reference = self._reference(index)
+        for one in self.judged:
+            expected, got = take(reference[one.tensor], one), take(test[one.tensor], one)
+            if expected.shape != got.shape:
+                if one.kind == INTEGER:
+                    self.differ[one.name][0] += expected.size
+                    self.differ[one.name][1] += expected.size
+                    continue
+                raise TrtTuiError(f"{one.name} changed its shape", f"{expected.shape} in FP32, {got.shape} here",
+                                  "Judge a tensor before the operator that selects values, with --judge.")
+            if one.kind == INTEGER:
+                self.differ[one.name][0] += int(np.count_nonzero(expected != got))
+                self.differ[one.name][1] += expected.size
+                continue
+            self.sums[one.name].add(expected, got)
+            if expected.ndim and len(expected) == rows:
+                each = metrics.sample_sqnr_db(expected, got)
+                lowest = int(np.argmin(np.where(np.isnan(each), np.inf, each)))
+                if each[lowest] < self.worst.get(one.name, (None, math.inf))[1]:
+                    self.worst[one.name] = (self.samples + lowest, float(each[lowest]))
+            if one is self._classifier:
+                top, now = expected.reshape(rows, -1).argmax(1), got.reshape(rows, -1).argmax(1)
+                self.agreed += int(np.count_nonzero(top == now))
+        if self._score is not None:
+            self.kept.append({name: test[name] for name in self._scored})
+            self.indices.append(index)
+        self.samples += rows
+
+    def verdict(self, with_metric: bool = True) -> Verdict:
+        """What is pooled so far.
+
+        Raises:
+            InputError: a judged slice takes nothing of any sample, or the metric fails.
+        """
+        outputs = {}
+        for one in self.judged:
+            if one.kind == INTEGER:
+                differ, count = self.differ[one.name]
+                outputs[one.name] = OutputErrors(Errors(mismatch=differ / count if count else 0.0, exact=differ == 0))
+                continue
+            if self.samples == self.total and not self.sums[one.name].count:
+                raise InputError(f"{one.name} takes nothing of what the network yields", "", "Judge another slice.")
+            index, worst = self.worst.get(one.name, (None, math.inf))
+            outputs[one.name] = OutputErrors(self.sums[one.name].errors(), index,
+                                             worst if math.isfinite(worst) else None)
+        metric = self._metric(self._score) if self._score is not None and with_metric and self.kept else {}
+        agreement = self.agreed / self.samples if self._classifier is not None and self.samples else None
+        noise = [sums.noise for sums in self.sums.values()] or [one.errors.mismatch or 0.0 for one in outputs.values()]
+        return Verdict(outputs, metric, agreement, self.samples, self.total, sum(noise) if noise else None)
+
+    def _metric(self, score: Score) -> dict[str, float]:
+        try:
+            return score(self.kept, self.indices)
+        except InputError:
+            # A metric cannot be asked to bear NaN and Inf: the run is broken, which the outputs say.
+            if all(np.isfinite(array).all() for one in self.kept for array in one.values() if array.dtype.kind != "U"):
+                raise
+            return {}
