@@ -7,7 +7,17 @@ from dataclasses import replace
 import pytest
 
 from trt_tui.core.engines.made import COMPUTE, QDQ, EngineLayer, EngineReport, Made
-from trt_tui.core.measure.agreement import CHECK_DB, CHECK_SHARE, GAP_DB, differs, fp32_fault, gap_db, what_to_check
+from trt_tui.core.measure.agreement import (
+    CHECK_DB,
+    CHECK_SHARE,
+    FAULT_DB,
+    GAP_DB,
+    differs,
+    engine_fault,
+    fp32_fault,
+    gap_db,
+    what_to_check,
+)
 from trt_tui.core.measure.comparison import EngineResult, Errors, OutputErrors, Verdict
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
@@ -101,6 +111,20 @@ def test_a_faulty_fp32_engine_comes_first(unet) -> None:
     assert "differs from ONNX Runtime's FP32 by 12.0 dB" in first and "no matter of precision" in first
     lines = what_to_check(*arguments, engine(verdict(scores=100.0)))
     assert len(lines) == 1 and "the ranges" in lines[0]
+
+
+def test_an_engine_that_computes_something_else_is_called_that(unet) -> None:
+    fp16 = PrecisionConfig.uniform(FP16)
+    made_of = {group.name: made(None, region=True) for group in unet.groups[:7]}
+    sound, wrong = engine(verdict(scores=126.3)), verdict(scores=1.7, boxes=50.0)
+    first, *rest = what_to_check(unet, fp16, verdict(scores=60.6, boxes=70.0), engine(wrong, made=made_of), sound)
+    assert first == engine_fault(verdict(scores=60.6, boxes=70.0), wrong, sound)
+    assert "does not do what was simulated: 1.7 dB at scores for 60.6" in first and "the FP32 engine is sound" in first
+    assert rest == ["7 groups lie in fused regions, which may round elsewhere than the simulation"]
+    assert "is sound" not in engine_fault(verdict(scores=60.6), wrong)
+    assert engine_fault(verdict(scores=60.6), verdict(scores=60.6 - FAULT_DB + 1), sound) == ""
+    assert engine_fault(verdict(scores=60.6), wrong, engine(verdict(scores=12.0))) == ""  # that is the fault
+    assert engine_fault(verdict(scores=None), wrong, sound) == engine_fault(None, wrong, sound) == ""
 
 
 def test_what_is_finite_in_the_simulation_alone_is_to_check(unet) -> None:
