@@ -26,7 +26,7 @@ from trt_tui.jobs import messages as m
 from trt_tui.jobs import worker as worker_module
 from trt_tui.jobs.engines import Wait
 from trt_tui.jobs.searching import check_words, latency_between
-from trt_tui.session.session import Finding
+from trt_tui.session.finding import Finding
 
 INT8 = PrecisionConfig.uniform(Precision.INT8)
 FP32 = PrecisionConfig.uniform(Precision.FP32)

@@ -27,7 +27,8 @@ from trt_tui.jobs import messages as m
 from trt_tui.jobs.client import Client
 from trt_tui.jobs.prepare import has_data, known_ranges, prepare
 from trt_tui.options import Options
-from trt_tui.session.session import Finding, Session, found_so_far
+from trt_tui.session.finding import Finding, found_so_far
+from trt_tui.session.session import Session
 from trt_tui.words import visible
 
 

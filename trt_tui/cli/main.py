@@ -337,7 +337,8 @@ def search(model: str, config_path: str | None, force: bool, target: str | None,
     from trt_tui.core.moves.config import PrecisionConfig
     from trt_tui.core.precision import Precision
     from trt_tui.jobs.messages import Search
-    from trt_tui.session.session import Session, found_so_far
+    from trt_tui.session.finding import found_so_far
+    from trt_tui.session.session import Session
 
     tolerances = (*tolerances, *([target] if target is not None else []))
     if not tolerances and check is None:

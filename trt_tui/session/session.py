@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from functools import singledispatchmethod
 from pathlib import Path
 
@@ -32,12 +31,12 @@ from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.network.layers import Group, Outline
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
-from trt_tui.core.search import Evaluation, Outcome
 from trt_tui.errors import InputError, TrtTuiError
 from trt_tui.files.writing import write_atomic
 from trt_tui.jobs import messages as m
 from trt_tui.jobs.client import Client
 from trt_tui.options import Options
+from trt_tui.session.finding import SEARCHING, Finding
 from trt_tui.session.history import History
 from trt_tui.session.results import Results
 from trt_tui.session.saved import Saved, Store
@@ -45,59 +44,11 @@ from trt_tui.session.saved import Saved, Store
 _ENDINGS = (m.SearchEnded, m.Done, m.Cancelled, m.Failed, m.Died)
 """Events that are taken of a stopped job, too."""
 
-SEARCHING = "the search"
-"""The phase of a search that evaluates configs."""
-
 TOLERANCES = "; "
 """What stands between several tolerances in a file; the first one is the target when it is read."""
 
 RUNS = ("fp16", "int8", "config")
 """The runs of the verdict, in the order they are shown."""
-
-
-@dataclass
-class Finding:
-    """A search, and what it has found so far."""
-
-    request: m.Search
-    progress: m.SearchProgress | None = None
-    ended: m.SearchEnded | None = None
-    taken: PrecisionConfig | None = None
-
-    @property
-    def best(self) -> Evaluation | None:
-        """The evaluation of the best config so far; None while nothing is evaluated."""
-        if self.ended is not None:
-            return self.ended.result.best
-        return self.progress.best if self.progress is not None else None
-
-    @property
-    def config(self) -> PrecisionConfig | None:
-        """The best config so far."""
-        if self.best is None:
-            return None
-        return self.ended.result.config if self.ended is not None else self.progress.config
-
-    @property
-    def met(self) -> bool:
-        """Whether the best config meets the tolerance, as built too where its engine was judged."""
-        if self.ended is not None:
-            confirmed = self.ended.confirmed
-            return self.ended.result.met if confirmed is None else confirmed
-        return self.progress is not None and self.progress.met
-
-    @property
-    def why(self) -> dict[str, str]:
-        """Why each group is raised, and who set each range, by the name of the group or the tensor."""
-        ranges = self.best.ranges if self.best is not None else {}
-        reasons = self.ended.result.why if self.ended is not None else {}
-        return {**dict.fromkeys(ranges, f"search:{self.request.method}"), **reasons}
-
-    @property
-    def finished(self) -> bool:
-        """Whether it came to its end by itself."""
-        return (self.ended is not None and not self.ended.stopped
-                and self.ended.result.outcome is not Outcome.SEARCHING)
 
 
 class Session:
@@ -787,7 +738,7 @@ class Session:
         tolerance = self.target.text if self.target else ""
         finding = self.finding
         if finding is not None and finding.ended is not None and finding.config == self.config:
-            evidence["search"] = search_record(finding)
+            evidence["search"] = finding.record()
             tolerance = TOLERANCES.join(finding.request.tolerances)
         return config_file.config_text(self.outline, self.config, self.calibration, evidence, tolerance,
                                        self.made_with(), sha256=self.sha256)
@@ -817,29 +768,3 @@ def evidence_record(evidence: Mapping[str, Verdict | EngineResult]) -> dict:
     """The evidence part of precision.json: judged outputs of the simulation and of the engine, kept apart."""
     return {name: engine_record(one) if isinstance(one, EngineResult) else verdict_record(one)
             for name, one in evidence.items()}
-
-
-def found_so_far(finding: Finding, mark: str = "~") -> str:
-    """The best of a search in words: "3 in FP32, 2 other ranges: met, ~20.4 dB"."""
-    best = finding.best
-    if best is None:
-        return "nothing yet"
-    changed = [f"{len(best.raised)} in {finding.request.higher.label}"]
-    if best.ranges:
-        changed.append(f"{len(best.ranges)} other range{'s' * (len(best.ranges) != 1)}")
-    figure = best.judgement.figure
-    return (f"{', '.join(changed)}: {'met' if finding.met else 'not met'}, "
-            f"{mark if figure[:1].isdigit() else ''}{figure}")
-
-
-def search_record(finding: Finding) -> dict:
-    """How a config was found: the method, what it says, why each group is raised, the engines that it was given."""
-    ended, request = finding.ended, finding.request
-    record = {"method": request.method, "how": ended.how, "met": finding.met, "said": ended.result.said,
-              "evaluations": ended.result.evaluations, "candidates": ended.candidates, "why": dict(ended.result.why),
-              "remarks": list(ended.remarks)}
-    if ended.confirmed is not None:
-        record["confirmed_by_engine"] = ended.confirmed
-    if request.check is not None:
-        record["check"] = request.check
-    return record

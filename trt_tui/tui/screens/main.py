@@ -22,7 +22,7 @@ from trt_tui.core.precision import OFFERED, Precision
 from trt_tui.core.search import Outcome
 from trt_tui.errors import TrtTuiError
 from trt_tui.jobs import messages
-from trt_tui.session.session import Finding, found_so_far
+from trt_tui.session.finding import Finding, found_so_far
 from trt_tui.tui import actions, known, spans
 from trt_tui.tui.screens.configs import ConfigList, ConfigsPage
 from trt_tui.tui.screens.dialogs import ErrorDialog, Item, Page, Picker, Prompt, Question

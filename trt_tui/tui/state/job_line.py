@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from trt_tui.session.session import SEARCHING, Finding, Session, found_so_far
+from trt_tui.session.finding import SEARCHING, Finding, found_so_far
+from trt_tui.session.session import Session
 from trt_tui.tui.spans import (
     SIMULATED,
     Line,
