@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 from tests.networks import LIGHT_NAMES, Builder, floats
 from trt_tui.core.lowering.gated import lower_gated
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.network import groups as fusion
+from trt_tui.core.network.fusion.groups import find_groups
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
 from trt_tui.errors import TrtTuiError
@@ -204,8 +204,8 @@ def test_groups_that_wait_for_each_other_are_an_error_that_names_them(opened, mo
     network = opened(b.model([SQUARE], [floats("y", "n", 4)]))
     first, between, last, end = network.groups
     joined = fusion_of(first, last)
-    monkeypatch.setattr(network, "groups", (joined, between, end))
-    monkeypatch.setattr(network, "_group_of", {name: g for g in network.groups for name in g.layers})
+    monkeypatch.setitem(vars(network), "groups", (joined, between, end))
+    vars(network).pop("group_by_layer", None)
     with pytest.raises(TrtTuiError, match="wait for each other") as raised:
         lower_gated(network)
     assert "first" in raised.value.cause and "between" in raised.value.cause
@@ -246,14 +246,15 @@ class _Looks:
 
 def effort(network: Network) -> float:
     """How many look-ups finding the groups takes, for each input and output of a layer."""
-    size = sum(len(layer.inputs) + len(layer.outputs) for layer in network.layers)
-    plain, looks = (network.consumers, network.producer, network.static), _Looks()
-    network.consumers = looks.at(dict, {name: looks.at(list, users) for name, users in network.consumers.items()})
-    network.producer, network.static = looks.at(dict, network.producer), looks.at(frozenset, network.static)
+    graph, looks = network.graph, _Looks()
+    size = sum(len(layer.inputs) + len(layer.outputs) for layer in graph.layers)
+    plain = graph.consumers, graph.producer, graph.static
+    graph.consumers = looks.at(dict, {name: looks.at(list, users) for name, users in graph.consumers.items()})
+    graph.producer, graph.static = looks.at(dict, graph.producer), looks.at(frozenset, graph.static)
     try:
-        fusion.find_groups(network)
+        find_groups(graph)
     finally:
-        network.consumers, network.producer, network.static = plain
+        graph.consumers, graph.producer, graph.static = plain
     return looks.count / size
 
 

@@ -1,4 +1,4 @@
-"""Tests of trt_tui.core.network.groups."""
+"""Tests of trt_tui.core.network.fusion and forms."""
 
 from __future__ import annotations
 

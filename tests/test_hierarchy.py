@@ -11,25 +11,29 @@ import onnx_ir as ir
 import pytest
 
 from tests import networks
+from trt_tui.core.network.blocks import blocks
 from trt_tui.core.network.hierarchy import (
     FoldedRow,
     GroupRow,
     LayerRow,
     Scope,
-    blocks,
     build_tree,
-    render_tree,
-    stated_scope,
     walk,
 )
 from trt_tui.core.network.inlining import SCOPE_KEY
 from trt_tui.core.network.layers import Kind, Layer
 from trt_tui.core.network.network import open_network
+from trt_tui.core.network.scopes import stated_scope
+from trt_tui.core.network.tree_text import render_tree
 
 
 def light(name: str) -> onnx.ModelProto:
     """A light network of the ``onnx`` package as it is: its weights are nodes, and cost nothing."""
     return onnx.load(Path(onnx.__file__).parent / "backend" / "test" / "data" / "light" / f"light_{name}.onnx")
+
+
+def scope_of(node: ir.Node) -> tuple[str, ...]:
+    return stated_scope(node.metadata_props, node.meta.get(SCOPE_KEY, ()))
 
 
 @pytest.fixture
@@ -38,7 +42,7 @@ def opened(tmp_path):
         path = tmp_path / "model.onnx"
         onnx.save(model, path)
         network = open_network(path)
-        layers = [dataclasses.replace(layer, scope=stated_scope(network.node(layer.name))) for layer in network.layers]
+        layers = [dataclasses.replace(layer, scope=scope_of(network.node(layer.name))) for layer in network.layers]
         return network, build_tree(layers, network.groups)
 
     return open_it
@@ -63,33 +67,33 @@ def rows(tree: Scope) -> dict[str, object]:
 
 def test_name_scopes_are_read_as_paths_that_contain_each_other():
     scopes = "['', 'blocks.0', 'blocks.0.attn', 'blocks.0.attn.qkv', 'linear']"
-    assert stated_scope(node(**{"pkg.torch.onnx.name_scopes": scopes})) == ("blocks", "0", "attn", "qkv")
+    assert scope_of(node(**{"pkg.torch.onnx.name_scopes": scopes})) == ("blocks", "0", "attn", "qkv")
 
 
 def test_a_module_called_from_an_unrelated_one_lies_in_it():
     scopes = "['', 'decoder', 'embedding.table', 'gather']"
-    assert stated_scope(node(**{"pkg.torch.onnx.name_scopes": scopes})) == ("decoder", "embedding", "table")
+    assert scope_of(node(**{"pkg.torch.onnx.name_scopes": scopes})) == ("decoder", "embedding", "table")
 
 
 def test_namespace_is_read_where_there_are_no_name_scopes():
     namespace = ": my.Vit/blocks.1: my.Block/blocks.1.mlp: torch.nn.Linear/linear: aten.linear.default"
-    assert stated_scope(node(namespace=namespace)) == ("blocks", "1", "mlp")
+    assert scope_of(node(namespace=namespace)) == ("blocks", "1", "mlp")
 
 
 @pytest.mark.parametrize("text", ["['', 'a'", "[1, 2]", "__import__('os')", "'a'", ""])
 def test_metadata_that_is_no_list_of_names_says_nothing(text):
-    assert stated_scope(node(**{"pkg.torch.onnx.name_scopes": text})) == ()
+    assert scope_of(node(**{"pkg.torch.onnx.name_scopes": text})) == ()
 
 
 def test_the_placeholder_for_no_module_is_no_scope():
     scopes = "['_empty_nn_module_stack_from_metadata_hook', 'sym_size_int_1']"
-    assert stated_scope(node(**{"pkg.torch.onnx.name_scopes": scopes})) == ()
+    assert scope_of(node(**{"pkg.torch.onnx.name_scopes": scopes})) == ()
 
 
 def test_calls_of_inlined_functions_are_scopes_below_the_metadata():
     call = node(**{"pkg.torch.onnx.name_scopes": "['', 'blocks.0', 'add']"})
     call.meta[SCOPE_KEY] = ("/attention.1", "core")
-    assert stated_scope(call) == ("blocks", "0", "attention", "1", "core")
+    assert scope_of(call) == ("blocks", "0", "attention", "1", "core")
 
 
 # -- trees of networks

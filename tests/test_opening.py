@@ -13,9 +13,10 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests import networks
 from tests.networks import Builder, floats
+from trt_tui.core.network.conversion import ir_version_for
 from trt_tui.core.network.inlining import SCOPE_KEY
 from trt_tui.core.network.naming import name_nodes
-from trt_tui.core.network.opening import ir_version_for, open_model
+from trt_tui.core.network.opening import open_model
 from trt_tui.errors import InputError
 
 ODD = ("badly_named", "half", "opset7", "with_if", "with_local_function", "with_loop", "with_sequence")

@@ -32,8 +32,10 @@ def inspected(path: Path) -> str:
     Raises:
         Exception: the defect that was found.
     """
-    from trt_tui.core.network.hierarchy import blocks, build_tree, render_tree
+    from trt_tui.core.network.blocks import blocks
+    from trt_tui.core.network.hierarchy import build_tree
     from trt_tui.core.network.network import open_network
+    from trt_tui.core.network.tree_text import render_tree
     from trt_tui.errors import TrtTuiError
 
     try:

@@ -87,7 +87,7 @@ def readers(network: Network) -> tuple[Reader, ...]:
 
     def sessions(path: Path) -> None:
         store = Store(path.parent)
-        saved = store.load(path.stem, outline.path, outline)
+        saved = store.load(path.stem, str(outline.path), outline)
         store.release()
         if saved is not None:
             for one in (saved.history().current, *(one for one, _ in saved.named())):

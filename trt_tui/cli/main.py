@@ -592,8 +592,9 @@ def export(model: str, config_path: str | None, force: bool, precision: str | No
               help="What loads the engine.")
 def inspect(model: str, nodes: bool, engine: str | None, backend: str) -> None:
     """The layer tree as text: operator, shape, group, and what can run in FP16 and INT8, or why not."""
-    from trt_tui.core.network.hierarchy import build_tree, render_tree
+    from trt_tui.core.network.hierarchy import build_tree
     from trt_tui.core.network.network import open_network
+    from trt_tui.core.network.tree_text import render_tree
 
     check_usage()
     network = open_network(model)

@@ -77,7 +77,7 @@ class Saved(msgspec.Struct):
     def of(cls, outline: Outline, history: History, names: Mapping[PrecisionConfig, str], target: str,
            sha256: str = "") -> Saved:
         past, current, future = history.snapshot()
-        return cls(FORMAT, VERSION, outline.path, [StoredConfig.of(c) for c in past[-HISTORY_LIMIT:]],
+        return cls(FORMAT, VERSION, str(outline.path), [StoredConfig.of(c) for c in past[-HISTORY_LIMIT:]],
                    StoredConfig.of(current), [StoredConfig.of(c) for c in future[-HISTORY_LIMIT:]],
                    [StoredConfig.of(c, name) for c, name in list(names.items())[-HISTORY_LIMIT:]], target,
                    sha256=sha256)

@@ -255,7 +255,7 @@ class Session:
         """Takes up the saved session of the same network."""
         if not self.automatic or not self._resume:
             return
-        saved = self._store.load(self.outline.structure_sha256, self.outline.path, self.outline)
+        saved = self._store.load(self.outline.structure_sha256, str(self.outline.path), self.outline)
         self.warnings.extend(self._store.lost)
         if saved is None:
             return

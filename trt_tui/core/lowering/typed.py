@@ -15,9 +15,9 @@ import onnx_ir as ir
 from trt_tui.core.lowering import rules
 from trt_tui.core.lowering.rules import NUMPY, TYPES, Scale
 from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.conversion import ir_version_for
 from trt_tui.core.network.layers import Kind, Layer, Site
 from trt_tui.core.network.network import Network
-from trt_tui.core.network.opening import ir_version_for
 from trt_tui.core.precision import Precision
 
 PRECISIONS = {dtype: precision for precision, dtype in TYPES.items()}

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from trt_tui.core.network.groups import POINTWISE
-from trt_tui.core.network.opening import constant_tensor
+from trt_tui.core.network.constants import constant_tensor
+from trt_tui.core.network.operators import POINTWISE
 
 if TYPE_CHECKING:
     from trt_tui.core.network.layers import Layer

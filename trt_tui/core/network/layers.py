@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
+from pathlib import Path
+from typing import TypeAlias
 
 from trt_tui.core.precision import FLOATS, Precision
 from trt_tui.core.runner import TensorInfo
@@ -26,10 +28,9 @@ class Kind(str, Enum):
 FOLDED_KINDS = (Kind.CAST, Kind.CONSTANT, Kind.SHAPE, Kind.INTEGER)
 """Kinds that make no difference to precision; the tree counts them in one row."""
 
-COPY_OPERATORS = frozenset(
-    "Reshape Transpose Squeeze Unsqueeze Flatten Identity Slice Split Gather Dropout Expand Tile DepthToSpace "
-    "SpaceToDepth GatherElements GatherND ReverseSequence Compress Trilu Pad Concat".split())
-"""Operators that move values and compute none."""
+Shape: TypeAlias = "tuple[int | str | None, ...]"
+"""Sizes of a tensor: a number, a name, or None for an open one without a name."""
+
 
 @dataclass(frozen=True)
 class Layer:
@@ -98,10 +99,12 @@ class Group:
 
     @property
     def quantizable(self) -> bool:
+        """Whether it can run in INT8."""
         return Precision.INT8 not in self.refusals
 
     @cached_property
     def allowed(self) -> frozenset[Precision]:
+        """The precisions it can run in."""
         return frozenset(p for p in (*FLOATS, Precision.INT8) if p not in self.refusals)
 
     @cached_property
@@ -110,42 +113,61 @@ class Group:
         return frozenset(site.layer for site in self.sites if site.role != "skip") or frozenset((self.name,))
 
     def activations(self) -> tuple[Site, ...]:
+        """Its sites on tensors that are computed."""
         return tuple(site for site in self.sites if site.role != "weight")
 
     def weights(self) -> tuple[Site, ...]:
+        """Its sites on constants."""
         return tuple(site for site in self.sites if site.role == "weight")
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Outline:
-    """What a front end needs to know of a network: plain data, no weights, picklable."""
+    """What a front end needs to know of a network: plain data, no weights, picklable.
+
+    Attributes:
+        shapes: Of each group's tail and each layer's first output.
+        structure_sha256: Hash of everything but the weights' values.
+        opset: Of ONNX's own operators.
+        digests: The first 3 bytes of each layer's hash, by name: tells which layers of two networks differ.
+        notes: What was changed at opening, one sentence each.
+        quantized_groups: Groups that the file runs in INT8.
+        quantized_ranges: amax of activation tensors that carried Q/DQ pairs, by tensor name.
+    """
 
     name: str
-    path: str
+    path: Path
     layers: tuple[Layer, ...]
     groups: tuple[Group, ...]
-    inputs: tuple[TensorInfo, ...]
-    outputs: tuple[TensorInfo, ...]
-    shapes: Mapping[str, tuple[int | str | None, ...] | None]
-    structure_sha256: str
-    opset: int
-    activations: tuple[str, ...]
-    digests: Mapping[str, bytes]
+    inputs: tuple[TensorInfo, ...] = ()
+    outputs: tuple[TensorInfo, ...] = ()
+    shapes: Mapping[str, Shape | None] = field(default_factory=dict)
+    structure_sha256: str = ""
+    opset: int = 0
+    digests: Mapping[str, bytes] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
     quantized_groups: frozenset[str] = frozenset()
     quantized_ranges: Mapping[str, float] = field(default_factory=dict)
 
     @cached_property
     def group_by_name(self) -> dict[str, Group]:
+        """Groups by name."""
         return {group.name: group for group in self.groups}
 
     @cached_property
     def layer_by_name(self) -> dict[str, Layer]:
+        """Layers by name."""
         return {layer.name: layer for layer in self.layers}
 
     @cached_property
     def group_by_layer(self) -> dict[str, Group]:
+        """The group of each layer that is in one, by layer name."""
         return {layer: group for group in self.groups for layer in group.layers}
+
+    @cached_property
+    def activations(self) -> tuple[str, ...]:
+        """Tensors whose range INT8 needs, each once, in network order."""
+        return tuple(dict.fromkeys(site.tensor for group in self.groups for site in group.activations()))
 
     @cached_property
     def _tensors(self) -> frozenset[str]:
@@ -153,19 +175,25 @@ class Outline:
             tensor for layer in self.layers for tensor in (*layer.inputs, *layer.outputs) if tensor}
 
     def layer(self, name: str) -> Layer:
+        """The layer of a name."""
         return self.layer_by_name[name]
 
     def has_layer(self, name: str) -> bool:
+        """Whether there is a layer of this name."""
         return name in self.layer_by_name
 
     def group(self, name: str) -> Group:
+        """The group of a name."""
         return self.group_by_name[name]
 
     def group_of(self, layer: str) -> Group | None:
+        """The group a layer belongs to; None for folded layers."""
         return self.group_by_layer.get(layer)
 
     def has_tensor(self, name: str) -> bool:
+        """Whether a tensor of this name is read or made."""
         return name in self._tensors
 
-    def shape(self, tensor: str) -> tuple[int | str | None, ...] | None:
+    def shape(self, tensor: str) -> Shape | None:
+        """Sizes of a tensor, as far as `shapes` has it."""
         return self.shapes.get(tensor)

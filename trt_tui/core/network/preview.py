@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import onnx
 
-from trt_tui.core.network.hierarchy import stated_scope
 from trt_tui.core.network.layers import Group, Kind, Layer, Outline
+from trt_tui.core.network.scopes import stated_scope
 from trt_tui.files.reading import regular
 
 FEWEST_NODES = 1000
@@ -40,10 +39,10 @@ def preview(path: Path | str) -> Outline | None:
         if name in names:
             name = f"{name}_{index}"
         names.add(name)
-        metadata = SimpleNamespace(metadata_props={one.key: one.value for one in node.metadata_props}, meta={})
+        scope = stated_scope({one.key: one.value for one in node.metadata_props})
         kind = Kind.SHAPE if node.op_type in _FOLDED else Kind.COMPUTE
-        layer = Layer(name, node.op_type, node.domain, index, (), (), kind, stated_scope(metadata))
+        layer = Layer(name, node.op_type, node.domain, index, (), (), kind, scope)
         layers.append(layer)
         if kind is Kind.COMPUTE:
             groups.append(Group(name, node.op_type, (name,), (), (), ""))
-    return Outline(path.name, str(path), tuple(layers), tuple(groups), (), (), {}, "", 0, (), {})
+    return Outline(path.name, path, tuple(layers), tuple(groups))

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import onnx
 
-from trt_tui.core.network.opening import without_weights
+from trt_tui.core.network.conversion import without_weights
+from trt_tui.core.network.layers import Shape
 
 if TYPE_CHECKING:
     from trt_tui.core.network.network import Network
-
-Shape = tuple[int | str | None, ...]
 
 _MOST_ROUNDS = 40
 """Each round gets past the next such Slice of a chain."""

@@ -8,7 +8,7 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from trt_tui.core.network.hierarchy import Blocks
+from trt_tui.core.network.blocks import Blocks
 from trt_tui.tui.spans import Line, fitted, width_of
 from trt_tui.tui.state.columns import legend
 from trt_tui.tui.state.figures import Figures, block_cell, block_note

@@ -1,0 +1,169 @@
+"""Values of constant tensors: as the file stores them, or computed by what runs the network."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from functools import cached_property
+
+import numpy as np
+import onnx_ir as ir
+
+from trt_tui.core.network.graph import LayerGraph
+from trt_tui.core.network.layers import Kind
+from trt_tui.core.network.operators import ANCHORS, COPIES, POINTWISE
+from trt_tui.core.precision import FP16_MAX
+from trt_tui.core.runner import Backend
+from trt_tui.errors import BackendUnavailableError, InputError, TrtTuiError
+
+
+def constant_tensor(value: ir.Value | None) -> ir.TensorProtocol | None:
+    """The tensor of an initializer or of a Constant node's output, without reading it; None for anything else."""
+    if value is None:
+        return None
+    if value.const_value is not None and value.producer() is None:
+        return value.const_value
+    node = value.producer()
+    if node is not None and node.op_type == "Constant" and node.domain == "":
+        stored = node.attributes.get("value")
+        # onnx-ir's own look-up names the stored tensor, which would change what the model serializes to.
+        return stored.as_tensor() if stored is not None else ir.convenience.get_const_tensor(value)
+    return None
+
+
+class Constants:
+    """Values of a network's constant tensors.
+
+    Args:
+        model: The network.
+        backend: Gives what runs the network, and so its constant expressions; asked when the first one is met.
+    """
+
+    def __init__(self, graph: LayerGraph, model: ir.Model, backend: Callable[[], Backend] | None) -> None:
+        self._graph = graph
+        self._model = model
+        self._backend = backend
+        self._values: dict[str, np.ndarray] = {}
+        self._amax: dict[tuple[str, int | None], np.ndarray] = {}
+        self._folded = False
+
+    def value(self, tensor: str) -> np.ndarray:
+        """The value of a constant tensor, computed from other constants where the file holds it as an expression.
+
+        Raises:
+            InputError: the expression could not be evaluated, or there is nothing to run it.
+            BackendUnavailableError: what would run it does not work here.
+        """
+        if tensor not in self._values:
+            stored = constant_tensor(self._graph.value(tensor))
+            if stored is not None:
+                return stored.numpy()
+            self._values[tensor] = self._evaluate(tensor)
+        return self._values[tensor]
+
+    def amax(self, tensor: str, axis: int | None = None) -> np.ndarray:
+        """Largest absolute value of a constant: a scalar, or one value for each index of ``axis`` (float32).
+
+        Infinities are left out: they are masks, not magnitudes.
+        """
+        key = (tensor, axis)
+        if key not in self._amax:
+            array = self.value(tensor)
+            axes = None if axis is None else tuple(i for i in range(array.ndim) if i != axis)
+            high = np.max(array, axis=axes, initial=0.0)
+            low = np.min(array, axis=axes, initial=0.0)
+            amax = np.maximum(high, -low).astype(np.float32)
+            if not np.all(np.isfinite(amax)):
+                finite = np.where(np.isfinite(array), np.abs(array), 0.0)
+                amax = np.max(finite, axis=axes, initial=0.0).astype(np.float32)
+            self._amax[key] = amax
+        return self._amax[key]
+
+    def is_mask(self, tensor: str) -> bool:
+        """Whether a constant lies beyond FP16 and is no weight: -3.4e38 in front of a Softmax, not a kernel."""
+        graph = self._graph
+        if any(graph.by_name[name].op_type in ANCHORS for name in graph.consumers.get(tensor, ())):
+            return False
+        return graph.is_float(tensor) and float(self.amax(tensor)) > FP16_MAX
+
+    @cached_property
+    def masked(self) -> frozenset[str]:
+        """Tensors that a mask constant was added to, selected into or scaled into, up to the Softmax behind."""
+        graph = self._graph
+        found: set[str] = set()
+        for layer in graph.layers:
+            if layer.outputs[0] in graph.static or layer.op_type not in POINTWISE | COPIES:
+                continue
+            if any(t in found or t in graph.constants and self.is_mask(t) for t in layer.inputs if t):
+                found.update(tensor for tensor in layer.outputs if graph.is_float(tensor))
+        return frozenset(found)
+
+    # -- expressions --------------------------------------------------------------------------------------------
+
+    def _evaluate(self, tensor: str) -> np.ndarray:
+        """A constant expression's value, from what runs the network; the first one asked for brings all others."""
+        title, next_step = (f"constant {tensor} could not be computed",
+                            "Fold the network's constants (for example with onnxsim) and open it again.")
+        if self._backend is None:
+            raise InputError(title, "the file holds it as an expression, and the network was opened with nothing to "
+                             "run it", next_step)
+        try:
+            backend = self._backend()
+        except BackendUnavailableError as error:
+            raise BackendUnavailableError(
+                title, f"the file holds it as an expression. {error.title}: {error.cause}", error.next_step) from None
+        if not self._folded:
+            self._folded = True
+            with contextlib.suppress(TrtTuiError):  # one of them, which is named when it is asked for
+                self._values.update(self._run(backend, self._expressions()))
+        if tensor in self._values:
+            return self._values[tensor]
+        try:
+            return self._run(backend, [tensor])[tensor]
+        except TrtTuiError as error:
+            raise InputError(title, error.cause or error.title, next_step) from None
+
+    def _run(self, backend: Backend, tensors: Sequence[str]) -> dict[str, np.ndarray]:
+        if not tensors:
+            return {}
+        with backend.load(self._expression_model(tensors)) as runner:
+            return {name: np.asarray(array) for name, array in runner.run({}, tensors).items()}
+
+    def _expressions(self) -> list[str]:
+        """Float tensors that the file computes from constants and that something else reads."""
+        graph = self._graph
+        read = dict.fromkeys(name for layer in graph.layers if layer.kind is not Kind.CONSTANT
+                             for name in graph.reads(layer.name) if name in graph.constants)
+        return [name for name in read if graph.is_float(name) and constant_tensor(graph.value(name)) is None]
+
+    def _expression_model(self, tensors: Sequence[str]) -> ir.Model:
+        """The network that computes constant tensors from those that the file stores."""
+        source = self._graph
+        needed: set[str] = set()
+        stack = list(tensors)
+        while stack:
+            name = source.producer.get(stack.pop())
+            if name is not None and name not in needed:
+                needed.add(name)
+                stack.extend(n for n in source.by_name[name].inputs if n)
+        values: dict[str, ir.Value] = {}
+        stored = []
+        nodes = []
+        for layer in (one for one in source.layers if one.name in needed):
+            for name in layer.inputs:
+                if name and name not in values:
+                    held = source.value(name)
+                    values[name] = ir.Value(name=name, type=held.type, shape=held.shape, const_value=held.const_value)
+                    stored.append(values[name])
+            original = source.node(layer.name)
+            node = ir.Node(original.domain, original.op_type, [values[n] if n else None for n in layer.inputs],
+                           list(original.attributes.values()), num_outputs=len(layer.outputs), name=layer.name)
+            for name, output in zip(layer.outputs, node.outputs, strict=True):
+                output.name = name
+                if name:
+                    output.type = source.value(name).type
+                    values[name] = output
+            nodes.append(node)
+        graph = ir.Graph([], [values[name] for name in tensors], nodes=nodes, initializers=stored, name="constants",
+                         opset_imports=dict(self._model.graph.opset_imports))
+        return ir.Model(graph, ir_version=self._model.ir_version)

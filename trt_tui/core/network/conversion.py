@@ -1,0 +1,106 @@
+"""Models at another opset, and models without their big weights, for what onnx does in C++."""
+
+from __future__ import annotations
+
+import onnx
+import onnx_ir as ir
+
+from trt_tui.core.network.naming import name_nodes
+from trt_tui.core.network.reading import SMALL_TENSOR_BYTES
+
+
+def ir_version_for(opset: int) -> int:
+    """The IR version that came with an opset; that of opset 22 for opsets that onnx does not know."""
+    try:
+        return onnx.helper.find_min_ir_version_for([onnx.helper.make_opsetid("", opset)])
+    except ValueError:
+        return 10
+
+
+def without_weights(model: ir.Model) -> tuple[onnx.ModelProto, dict[str, ir.Value]]:
+    """The model without its big weights, and those by name.
+
+    The weights over 1 KiB stand as graph inputs, so that neither size limits nor copies matter. The given model is left
+    as it was.
+    """
+    graph = model.graph
+    inputs = list(graph.inputs)
+    initializers = list(graph.initializers.values())
+    big = [v for v in initializers
+           if v.const_value is not None
+           and (v.const_value.nbytes > SMALL_TENSOR_BYTES or isinstance(v.const_value, ir.ExternalTensor))]
+    for value in big:
+        value.shape = value.shape or ir.Shape(value.const_value.shape)
+        value.dtype = value.dtype or value.const_value.dtype
+        del graph.initializers[value.name]
+    graph.inputs.extend(big)
+    try:
+        return ir.to_proto(model), {value.name: value for value in big}
+    finally:
+        graph.inputs.clear()
+        graph.inputs.extend(inputs)
+        graph.initializers.clear()
+        for value in initializers:
+            graph.initializers[value.name] = value
+
+
+def _with_weights(proto: onnx.ModelProto, weights: dict[str, ir.Value]) -> ir.Model:
+    """The model of a skeleton, its big weights put back."""
+    model = ir.from_proto(proto)
+    graph = model.graph
+    inputs = list(graph.inputs)
+    graph.inputs.clear()
+    graph.inputs.extend(value for value in inputs if value.name not in weights)
+    for value in inputs:
+        weight = weights.get(value.name)
+        if weight is not None:
+            value.const_value, value.shape, value.type = weight.const_value, weight.shape, weight.type
+            graph.initializers[value.name] = value
+    return model
+
+
+def convert_opset(model: ir.Model, opset: int) -> ir.Model:
+    """The model at a higher opset, by onnx's version converter.
+
+    Raises:
+        Exception: whatever the converter raises for an operator that it cannot convert.
+    """
+    skeleton, weights = without_weights(model)
+    converted = _with_weights(onnx.version_converter.convert_version(skeleton, opset), weights)
+    _name_replacements(model.graph, converted.graph)
+    before = {node.name: node for node in model.graph}
+    for node in converted.graph:
+        if node.name in before:
+            node.metadata_props.update(before[node.name].metadata_props)
+            node.meta.update(before[node.name].meta)
+    name_nodes(converted.graph)
+    converted.ir_version = max(model.ir_version, ir_version_for(opset))
+    drop_initializer_inputs(converted.graph)
+    return converted
+
+
+def _name_replacements(before: ir.Graph, after: ir.Graph) -> None:
+    """Gives operators that the converter wrote anew the names, of output too, that they had (Upsample is Resize)."""
+    known = {node.name for node in after}
+    tensors = {value.name for node in after for value in node.outputs} | set(after.initializers)
+    lost = [node for node in before if node.name not in known]
+    for node in after:
+        if node.name:
+            continue
+        old = next((one for one in lost if one.op_type == node.op_type
+                    or (one.op_type, node.op_type) == ("Upsample", "Resize")), None)
+        if old is None:
+            continue
+        lost.remove(old)
+        node.name = old.name
+        for new, value in zip(node.outputs, old.outputs, strict=False):
+            if value.name and value.name not in tensors:
+                new.name = value.name
+
+
+def drop_initializer_inputs(graph: ir.Graph) -> None:
+    """Old files list every weight among the inputs; only what has no value is an input."""
+    kept = [value for value in graph.inputs if value.name not in graph.initializers]
+    if len(kept) != len(graph.inputs):
+        graph.inputs.clear()
+        graph.inputs.extend(kept)

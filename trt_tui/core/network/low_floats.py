@@ -1,0 +1,88 @@
+"""Networks typed in 16 bits: the FP32 networks that they were made from."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from trt_tui.core.network.naming import Names
+
+NOTE = ("The file is typed in 16 bits; it is read as the FP32 network with the same weights, which is what every error "
+        "is measured against.")
+"""What is said where a network was raised."""
+
+_LOW_FLOATS = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
+_TYPE_ATTRIBUTES = ("dtype", "output_dtype", "output_datatype", "softmax_precision", "stash_type")
+
+
+def raise_to_fp32(graph: ir.Graph) -> bool:
+    """Turns a network typed in FP16 or BF16 into the FP32 network it was made from; inputs and outputs keep types.
+
+    Returns whether there was anything to turn.
+    """
+    subgraphs = list(graph.subgraphs())
+    stored = [v for one in (graph, *subgraphs) for v in one.initializers.values()
+              if v.const_value is not None and v.const_value.dtype in _LOW_FLOATS]
+    inputs = [v for v in graph.inputs if v.dtype in _LOW_FLOATS]
+    casts = [n for n in graph.all_nodes()
+             if n.op_type == "Cast" and n.domain == "" and n.attributes["to"].as_int() in _LOW_FLOATS]
+    constants = [n for n in graph.all_nodes() for a in n.attributes.values()
+                 if a.type == ir.AttributeType.TENSOR and a.value.dtype in _LOW_FLOATS]
+    if not (stored or inputs or casts or constants):
+        return False
+    names = Names(graph)
+    for value in stored:
+        value.const_value = _as_float32(value.const_value)
+        value.dtype = ir.DataType.FLOAT
+    for node in constants:
+        for attr in list(node.attributes.values()):
+            if attr.type == ir.AttributeType.TENSOR and attr.value.dtype in _LOW_FLOATS:
+                node.attributes[attr.name] = ir.AttrTensor(attr.name, _as_float32(attr.value))
+    for node in casts:
+        node.attributes["to"] = ir.AttrInt64("to", int(ir.DataType.FLOAT))
+    outputs = {id(v): v.dtype for v in graph.outputs if v.dtype in _LOW_FLOATS}
+    for node in graph.all_nodes():
+        for attr in list(node.attributes.values()):
+            if attr.name in _TYPE_ATTRIBUTES and attr.type == ir.AttributeType.INT and attr.value in _LOW_FLOATS:
+                node.attributes[attr.name] = ir.AttrInt64(attr.name, int(ir.DataType.FLOAT))
+        for output in node.outputs:
+            if output.dtype in _LOW_FLOATS:
+                output.dtype = ir.DataType.FLOAT
+    for value in (v for one in subgraphs for v in (*one.inputs, *one.outputs)):
+        if value.dtype in _LOW_FLOATS:
+            value.dtype = ir.DataType.FLOAT
+    for value in inputs:
+        cast = ir.Node("", "Cast", [value], {"to": ir.AttrInt64("to", int(ir.DataType.FLOAT))},
+                       name=f"{value.name}__to_fp32")
+        cast.outputs[0].name = names.new(f"{value.name}__fp32")
+        cast.outputs[0].dtype, cast.outputs[0].shape = ir.DataType.FLOAT, value.shape
+        for use in list(value.uses()):
+            use.node.replace_input_with(use.idx, cast.outputs[0])
+        cast.replace_input_with(0, value)
+        graph.insert_before(graph[0], cast)
+    for index, value in enumerate(list(graph.outputs)):
+        dtype = outputs.get(id(value))
+        if dtype is None or value in inputs:
+            continue
+        name = value.name
+        value.name = names.new(f"{name}__fp32")
+        cast = ir.Node("", "Cast", [value], {"to": ir.AttrInt64("to", int(dtype))}, name=f"{name}__to_output_type")
+        cast.outputs[0].name = name
+        cast.outputs[0].dtype, cast.outputs[0].shape = dtype, value.shape
+        graph.append(cast)
+        graph.outputs[index] = cast.outputs[0]
+    return True
+
+
+def drop_idle_casts(graph: ir.Graph) -> None:
+    """Takes out Casts from FP32 to FP32: what is left of Casts between 16 bits and 32."""
+    for node in list(graph):
+        if node.op_type == "Cast" and node.domain == "" and not node.outputs[0].is_graph_output() \
+                and node.inputs[0].dtype == node.outputs[0].dtype == ir.DataType.FLOAT:
+            node.outputs[0].replace_all_uses_with(node.inputs[0])
+            graph.remove(node, safe=True)
+
+
+def _as_float32(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    return ir.LazyTensor(lambda: ir.tensor(tensor.numpy().astype(np.float32)), dtype=ir.DataType.FLOAT,
+                         shape=ir.Shape(tensor.shape), cache=True, name=tensor.name)

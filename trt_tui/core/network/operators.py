@@ -1,0 +1,46 @@
+"""Operators by what TensorRT makes of them: the sets that the rules of fusion, precision and measuring name."""
+
+from __future__ import annotations
+
+from trt_tui.core.precision import Precision
+
+ANCHORS = frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul"))
+"""Operators that can run in INT8."""
+
+POINTWISE = frozenset(
+    "Add Sub Mul Div Pow Sqrt Exp Log Erf Tanh Sigmoid Relu LeakyRelu PRelu Elu Selu Celu HardSigmoid "
+    "HardSwish Softplus Softsign Clip Abs Neg Reciprocal Gelu Mish ThresholdedRelu Floor Ceil Round Sin Cos Min Max "
+    "Sum Where Sign Swish".split())
+"""Operators whose results depend on the values at the same place alone."""
+
+REDUCTIONS = frozenset("ReduceMean ReduceMax ReduceSum ReduceL2 ReduceSumSquare".split())
+"""Reductions that decomposed normalisations and Softmax are made of."""
+
+COPIES = frozenset(
+    "Reshape Transpose Squeeze Unsqueeze Flatten Identity Slice Split Gather Dropout Expand Tile DepthToSpace "
+    "SpaceToDepth GatherElements GatherND ReverseSequence Compress Trilu Pad Concat".split())
+"""Operators that move values and compute none."""
+
+FREE_COPIES = frozenset(
+    "Reshape Transpose Squeeze Unsqueeze Flatten Identity Dropout Slice Split Gather Expand DepthToSpace "
+    "SpaceToDepth".split())
+"""Copies that stay with what computed their values."""
+
+SAME_RANGE = frozenset("Reshape Transpose Squeeze Unsqueeze Flatten Identity Dropout".split())
+"""Copies that hand on all values, so that their range is the same."""
+
+SELECTS_BY_ORDER = frozenset(("TopK",))
+"""Operators that pick values by comparing them."""
+
+QUANTIZED = frozenset(
+    "QLinearConv QLinearMatMul ConvInteger MatMulInteger DynamicQuantizeLinear QuantizeLinear DequantizeLinear".split())
+"""Operators that compute on integer codes."""
+
+SCATTERS = frozenset(("ScatterElements", "ScatterND"))
+"""Operators that TensorRT-RTX 1.7 does not build with a reduction, nor ONNX Runtime runs with one in FP16."""
+
+TENSORRT_LACKS = {
+    Precision.FP16: frozenset("Celu MeanVarianceNormalization TensorScatter".split()),
+    Precision.BF16: frozenset("Celu ConvTranspose GRU HardSwish LpNormalization LpPool MeanVarianceNormalization Mish "
+                              "TensorScatter".split())}
+"""Operators that TensorRT-RTX 1.7 builds in FP32 and refuses in a 16-bit type."""

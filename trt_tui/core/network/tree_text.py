@@ -1,0 +1,51 @@
+"""The layer tree as text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from trt_tui.core.network.hierarchy import GroupRow, LayerRow, Scope, walk
+from trt_tui.core.network.layers import Shape
+from trt_tui.core.precision import Precision
+from trt_tui.words import cells, left, visible
+
+_INVENTED = "unk__"  # how onnx's shape inference begins the names of sizes that it does not know
+_COLUMNS = ("operator", "shape", "nodes", "FP16", "INT8", "why not")
+
+
+def render_tree(tree: Scope, shape_of: Callable[[str], Shape | None], *,
+                nodes: bool = False) -> str:
+    """The tree as indented text, a line for each row, columns aligned.
+
+    Args:
+        tree: From `build_tree`.
+        shape_of: Gives the shape of a tensor by name, None where it is not known.
+        nodes: Whether the nodes of each group are listed below it.
+    """
+    lines: list[tuple[str, ...]] = [("layer", *_COLUMNS)]
+    for depth, row in walk(tree):
+        label = "  " * depth + row.label
+        if isinstance(row, GroupRow):
+            group = row.group
+            fp16, int8 = Precision.FP16 not in group.refusals, Precision.INT8 not in group.refusals
+            lines.append((label, group.operator, _shape_text(shape_of(group.tail)), str(len(group.layers)),
+                          "yes" if fp16 else "no", "yes" if int8 else "no", row.refused))
+            if nodes and len(group.layers) > 1:
+                lines.extend((f"{'  ' * depth}  · {name}",) for name in group.layers)
+        elif isinstance(row, LayerRow):
+            output = next((name for name in row.layer.outputs if name), "")
+            lines.append((label, row.layer.op_type, _shape_text(shape_of(output)), "1", "no", "no", row.refused))
+        else:
+            lines.append((label,))
+    lines = [tuple(map(visible, line)) for line in lines]
+    widths = [max((cells(line[i]) for line in lines if len(line) > max(i, 1)), default=0)
+              for i in range(len(_COLUMNS) + 1)]
+    return "\n".join("  ".join(left(cell, width) for cell, width in zip(line, widths, strict=False)).rstrip()
+                     for line in lines)
+
+
+def _shape_text(shape: Shape | None) -> str:
+    """A shape such as ``batch×64×56×56``; ``?`` stands for what is not known."""
+    if shape is None:
+        return "?"
+    return "×".join("?" if size is None or str(size).startswith(_INVENTED) else str(size) for size in shape) or "scalar"
