@@ -95,20 +95,21 @@ def test_weights_beside_the_network_are_read_too(network, tmp_path):
 
 
 def test_a_config_that_is_read_is_written_again_by_a_search_alone(tmp_path, monkeypatch, capsys):
-    from trt_tui.cli import main as cli
+    from trt_tui.cli.main import main
+    from trt_tui.cli.places import check_places
 
     monkeypatch.chdir(tmp_path)
     for name in ("net.onnx", "c.json"):
         Path(name).write_bytes(b"read")
-    cli._check_places("net.onnx", {}, "c.json", "c.json", "report.md", config_to="c.json")
+    check_places("net.onnx", {}, "c.json", "c.json", "report.md", config_to="c.json")
     for paths, config_to in ((("new.json", "c.json"), "new.json"), (("c.json",), None)):
         with pytest.raises(InputError, match="c.json is read from"):
-            cli._check_places("net.onnx", {}, "c.json", *paths, config_to=config_to)
+            check_places("net.onnx", {}, "c.json", *paths, config_to=config_to)
     with pytest.raises(InputError, match="c.json is read from"):
-        cli._check_places("net.onnx", {"timing_cache": "c.json"}, "c.json", "new.json", config_to="new.json")
+        check_places("net.onnx", {"timing_cache": "c.json"}, "c.json", "new.json", config_to="new.json")
     with pytest.raises(SystemExit):
-        cli.main(["export", "net.onnx", "--precision", "fp16", "--format", "trtexec", "-o", "-"])
-    assert "an export goes to a file" in capsys.readouterr().err
+        main(["export", "net.onnx", "--precision", "fp16", "--format", "trtexec", "-o", "-"])
+    assert "goes to a file" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("output", "options"), [

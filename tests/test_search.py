@@ -17,7 +17,7 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.network.layers import Group, Kind, Layer, Site
 from trt_tui.core.precision import Precision
-from trt_tui.core.search import METHODS, Evaluation, Outcome, Ranking, Search, Space, groups_named, with_sticky
+from trt_tui.core.search import METHODS, Evaluation, Outcome, Ranking, Search, Space, groups_named, with_kept
 from trt_tui.core.search import scoped as scoped_module
 from trt_tui.core.search.ranking import best_ranking, both_ways
 from trt_tui.errors import InputError
@@ -26,11 +26,11 @@ INT8 = PrecisionConfig.uniform(Precision.INT8)
 FP32 = Precision.FP32
 
 
-def toy(count, operators=()):
+def toy(count, operators=(), names=()):
     """A network of groups g0, g1, ... that can all be INT8, and no layers behind them."""
     groups = []
     for number in range(count):
-        name = f"g{number}"
+        name = names[number] if number < len(names) else f"g{number}"
         operator = operators[number] if number < len(operators) else "Gemm"
         refusals = {} if operator == "Gemm" else {Precision.INT8: f"no INT8 {operator}"}
         groups.append(Group(name, operator, (name,), (f"t{number}",), (f"t{number + 1}",), f"t{number + 1}",
@@ -352,7 +352,7 @@ def test_unknown_methods_presets_and_empty_budgets_are_refused():
         noise.search(presets=["norms"])
     with pytest.raises(InputError, match="latency"):
         noise.search(max_latency=1.0)
-    start = with_sticky(noise.network, INT8, ["g0", "g1"])
+    start = with_kept(noise.network, INT8, ["g0", "g1"])
     with pytest.raises(InputError, match="budget of 1"):
         noise.search(start=start, max_raised=1)
 
@@ -366,13 +366,20 @@ def test_only_what_lies_below_the_higher_precision_is_a_candidate():
     assert config.groups["g0"].precision is Precision.FP16 and config.groups["g3"].precision is FP32
 
 
-def test_sticky_layers_are_raised_for_good_and_say_so():
+def test_kept_layers_are_raised_for_good_and_say_so():
     noise = additive(WEIGHTS, 1)
-    start = with_sticky(noise.network, INT8, ["g0", "g7"])
+    start = with_kept(noise.network, INT8, ["g0", "g7"])
     result = finish(noise.search(start=start, max_raised=4), noise)
     assert set(result.config.groups) == {"g0", "g2", "g5", "g7"}
-    assert result.config.groups["g0"].reason == "search:sticky" and result.met
-    assert with_sticky(noise.network, start, ["g0"], Precision.FP16) == start
+    assert result.config.groups["g0"].reason == "search:keep" and result.met
+    assert with_kept(noise.network, start, ["g0"], Precision.FP16) == start
+
+
+def test_rules_keep_their_layers_unless_a_layer_has_that_name():
+    network = toy(5, ("Gemm", "Softmax", "Gemm", "LayerNorm", "Gemm"))
+    assert set(with_kept(network, INT8, ["ends"]).groups) == {"g0", "g4"}
+    assert set(with_kept(network, INT8, ["softmax", "g1", "g2"]).groups) == {"g1", "g2"}
+    assert set(with_kept(toy(4, names=("g0", "ends")), INT8, ["ends"]).groups) == {"ends"}
 
 
 @pytest.mark.parametrize("method", METHODS)

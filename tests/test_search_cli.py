@@ -115,12 +115,12 @@ def test_scoped_prints_its_table(run, files, out):  # noqa: F811
 
 def test_options_reach_the_search(run, files, out):  # noqa: F811
     code, shown, _ = run("search", *files, "--tolerance", "sqnr>=30", "--tolerance", "cosine>=0.9999", "--higher",
-                         "fp16", "--sticky", "/conv1/Conv", "--preset", "ends", "--no-ranges", "--method", "greedy",
+                         "fp16", "--keep", "/conv1/Conv", "--preset", "ends", "--no-ranges", "--method", "greedy",
                          "-o", out)
     loaded = read_config(out, open_network(files[0]))
     assert code == 0, shown
     assert loaded.config.groups["/conv1/Conv"].precision is Precision.FP16
-    assert loaded.config.groups["/conv1/Conv"].reason == "search:sticky" and not loaded.config.ranges
+    assert loaded.config.groups["/conv1/Conv"].reason == "search:keep" and not loaded.config.ranges
     assert loaded.tolerance == "sqnr>=30; cosine>=0.9999"
     assert "sqnr>=30 and cosine>=0.9999" in shown
 
@@ -144,7 +144,7 @@ def test_a_config_is_begun_with_and_kept(run, files, out, tmp_path):  # noqa: F8
     ([], "a search needs a tolerance"),
     (["--tolerance", "snr>=2"], "'snr>=2' is no target"),
     (["--tolerance", "sqnr>=40", "--method", "guess"], "no search method 'guess'"),
-    (["--tolerance", "sqnr>=40", "--sticky", "/conv1/Cnv"], "no layer /conv1/Cnv"),
+    (["--tolerance", "sqnr>=40", "--keep", "/conv1/Cnv"], "no layer /conv1/Cnv"),
     (["--tolerance", "sqnr>=40", "--preset", "first"], "no preset 'first'"),
     (["--tolerance", "metric>=0.9"], "needs a metric"),
     (["--tolerance", "nowhere:sqnr>=9"], "nowhere is not a judged output"),
@@ -290,10 +290,10 @@ def test_two_results_go_to_two_files(run, files, tmp_path):  # noqa: F811
     assert code == 2 and "is read from" in told
 
 
-def test_a_sticky_layer_is_named_by_node_or_as_it_is_shown(run, tmp_path):  # noqa: F811
+def test_a_layer_to_keep_is_named_by_node_or_as_it_is_shown(run, tmp_path):  # noqa: F811
     out = tmp_path / "out.json"
-    for name in ("/enc1/widen/conv/Conv", "enc1/widen/conv"):
-        code, _, told = run("search", demo.network_path(), "--data", demo.samples_path(), "--samples", "8", "--sticky",
+    for option, name in (("--keep", "/enc1/widen/conv/Conv"), ("--sticky", "enc1/widen/conv")):
+        code, _, told = run("search", demo.network_path(), "--data", demo.samples_path(), "--samples", "8", option,
                             name, "--tolerance", "sqnr>=12", "--no-ranges", "-o", out)
         assert code == 0, told
         assert "/enc1/widen/conv/Conv" in read_config(out, open_network(demo.network_path())).config.groups

@@ -129,11 +129,11 @@ def test_several_tolerances_must_all_be_met(opened):
     assert parse_target("cosine>=0.99999").reached(both.best.judgement.verdict)
 
 
-def test_sticky_layers_presets_and_ranges_are_heeded(opened):
+def test_kept_layers_presets_and_ranges_are_heeded(opened):
     worker = opened()
-    ended = found(worker.answer(replace(GOAL, sticky=("/fc/Gemm",), presets=("ends",), ranges=False)))
+    ended = found(worker.answer(replace(GOAL, keep=("/fc/Gemm",), presets=("ends",), ranges=False)))
     config = ended.result.config
-    assert config.groups["/fc/Gemm"].reason == "search:sticky" and not config.ranges
+    assert config.groups["/fc/Gemm"].reason == "search:keep" and not config.ranges
     assert ended.candidates == len(worker.network.groups) - 1
     assert not [one for one in ended.evaluations if one.step == "ranges"]
     tried = found(worker.answer(GOAL)).evaluations
@@ -145,7 +145,7 @@ def test_sticky_layers_presets_and_ranges_are_heeded(opened):
     ({"tolerances": ("nowhere:sqnr>=5",)}, "not a judged output"),
     ({"tolerances": ()}, "needs a tolerance"),
     ({"method": "guess"}, "no search method"),
-    ({"sticky": ("nowhere",)}, "no layer nowhere"),
+    ({"keep": ("nowhere",)}, "no layer nowhere"),
     ({"presets": ("nothing",)}, "no preset"),
     ({"max_latency": 1.0}, "needs a latency"),
     ({"config": FP32}, "nothing to search"),

@@ -7,6 +7,7 @@ import os
 import click
 import numpy as np
 import pytest
+from click.shell_completion import ShellComplete
 
 from tests.driven import isolate, save_mlp
 from trt_tui.cli import usage
@@ -14,6 +15,7 @@ from trt_tui.cli.main import main
 from trt_tui.core.calibration.cache import read_cache, write_cache
 from trt_tui.core.moves.file import read_config
 from trt_tui.core.network.network import open_network
+from trt_tui.core.search import PRESETS
 
 
 @pytest.fixture(autouse=True)
@@ -104,6 +106,35 @@ def test_every_rule_is_about_options_that_exist():
         for command in rule.commands:
             known = {one.name for one in main.commands[command].params if isinstance(one, click.Option)}
             assert set(rule.options) & known, (command, rule.options)
+
+
+@pytest.mark.parametrize("command", sorted(main.commands))
+def test_help_shows_every_option_below_a_heading(run, command):
+    code, out, _ = run(command, "--help")
+    sections = out.split("\n\n")[2:]
+    assert code == 0 and sections[-1].strip().splitlines()[0] == "Other options:"
+    for one in main.commands[command].params:
+        if isinstance(one, click.Option) and not one.hidden:
+            at = [section for section in sections if f"{one.opts[-1]} " in section]
+            assert at and at[0].startswith(f"{one.heading}:")
+
+
+def completed(*words, at):
+    """What the shell's completion is given for the word at a place of the command line."""
+    shell = ShellComplete(main, {}, "trt-tui", "_X")
+    return [item.value for item in shell.get_completions(list(words[:at]), words[at])]
+
+
+def test_a_shell_completes_names(tmp_path):
+    mlp = save_mlp(tmp_path)
+    nodes = [layer.name for layer in open_network(mlp.model).layers]
+    assert completed("comp", at=0) == ["compare", "comp"]  # a command, or a file
+    assert completed("search", "m.onnx", "--method", "bis", at=3) == ["bisect", "bisect-reverse"]
+    assert completed("export", "m.onnx", "--format", "cal", at=3) == ["calibration-cache"]
+    assert set(completed("search", str(mlp.model), "--keep", "", at=3)) == {*nodes, *PRESETS}
+    assert completed("search", str(tmp_path / "absent"), "--keep", "s", at=3) == ["softmax"]
+    assert completed(str(mlp.model), "--calib-m", at=1) == ["--calib-method"]
+    assert completed("--calib-method", "en", at=1) == ["entropy"]
 
 
 def test_data_that_are_not_read_are_named(run, tmp_path):

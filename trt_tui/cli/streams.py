@@ -11,8 +11,12 @@ import io
 import os
 import sys
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from trt_tui.errors import InputError
+
+if TYPE_CHECKING:
+    from typing_extensions import Buffer
 
 
 class _Stream(io.FileIO):
@@ -22,15 +26,15 @@ class _Stream(io.FileIO):
         super().__init__(descriptor, "w", closefd=False)
         self.broken = False
 
-    def write(self, data, /) -> int:
+    def write(self, data: Buffer, /) -> int:
         if self.broken:
-            return len(data)
+            return memoryview(data).nbytes
         try:
             return super().write(data)
         except OSError as error:
             self.broken = True
             self.fault(error)
-            return len(data)
+            return memoryview(data).nbytes
 
     def fault(self, error: OSError) -> None:
         """Called with the first fault."""

@@ -6,12 +6,16 @@ import os
 import stat
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.core import ParameterSource
 
 from trt_tui.errors import InputError
+
+if TYPE_CHECKING:
+    from trt_tui.core.network.network import Network
+    from trt_tui.jobs.messages import Prepare
 
 Values = Mapping[str, Any]
 """The values of a command's parameters, by name."""
@@ -90,7 +94,7 @@ def check_usage() -> None:
             raise InputError(f"{' and '.join(idle)} would do nothing here", rule.why, rule.next_step)
 
 
-def unread_data(shapes: bool) -> list[str]:
+def _unread_data(shapes: bool) -> list[str]:
     """The options about data on the running command line that are not read where all ranges are known.
 
     Args:
@@ -98,6 +102,16 @@ def unread_data(shapes: bool) -> list[str]:
     """
     kept = {"calib_cache", *(("data", "samples", "batch", "shapes") if shapes else ())}
     return [text for name, text in given().items() if name in _DATA and name not in kept]
+
+
+def without_idle_data(request: Prepare, network: Network) -> Prepare:
+    """The request; where it needs nothing measured, says which options about data are not read."""
+    from trt_tui.jobs.prepare import known_ranges
+
+    if request.quantizes and not known_ranges(network, request)[1] and (idle := _unread_data(request.shapes)):
+        why = "the ranges are known" if request.ranges or request.options.calib_cache else "nothing runs in INT8"
+        click.echo(f"Warning: {', '.join(idle)}: not read, since {why}.", err=True)
+    return request
 
 
 def stdout_for(path: str | None) -> str | None:

@@ -131,7 +131,7 @@ class Search:
         method: A name of `trt_tui.core.search.METHODS`.
         higher: What groups are raised to.
         presets: Names of `trt_tui.core.search.PRESETS`: their groups are raised to begin with.
-        sticky: Layers that are raised for good.
+        keep: Layers that are raised for good, or rules: names of `trt_tui.core.search.PRESETS`.
         ranges: Try other ranges before groups are raised.
         max_raised: At most so many groups above their defaults.
         max_latency: At most so many milliseconds, as estimated from engines.
@@ -145,7 +145,7 @@ class Search:
     method: str = "auto"
     higher: Precision = Precision.FP32
     presets: tuple[str, ...] = ()
-    sticky: tuple[str, ...] = ()
+    keep: tuple[str, ...] = ()
     ranges: bool = True
     max_raised: int | None = None
     max_latency: float | None = None

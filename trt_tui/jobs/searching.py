@@ -22,7 +22,7 @@ from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.network.layers import Group
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
-from trt_tui.core.search import Evaluation, Search, Space, with_sticky
+from trt_tui.core.search import Evaluation, Search, Space, with_kept
 from trt_tui.core.search.ranges import LEAST_GAIN
 from trt_tui.errors import CancelledError, InputError, TrtTuiError
 from trt_tui.files.scratch import scratch_folder
@@ -75,7 +75,7 @@ class SearchJob:
         if not targets and bench.check is None:
             raise InputError("a search needs a tolerance", "", "Give --tolerance, or --check.")
         self.network, self.request, self.targets, self.bench = network, request, tuple(targets), bench
-        start = with_sticky(network, request.config, request.sticky, request.higher)
+        start = with_kept(network, request.config, request.keep, request.higher)
         self.space = Space(network, start, request.higher)
         self.impacts: Mapping[str, Impact] = {}
         self.latency: Callable[[PrecisionConfig], float] | None = None

@@ -4,7 +4,7 @@ from trt_tui.core.search.evaluation import Evaluation, Trial
 from trt_tui.core.search.presets import PRESETS
 from trt_tui.core.search.ranking import Ranking, best_ranking
 from trt_tui.core.search.search import METHODS, Outcome, Progress, Result, Search
-from trt_tui.core.search.space import Space, groups_named, with_sticky
+from trt_tui.core.search.space import Space, groups_named, with_kept
 
 __all__ = [
     "METHODS",
@@ -19,5 +19,5 @@ __all__ = [
     "Trial",
     "best_ranking",
     "groups_named",
-    "with_sticky",
+    "with_kept",
 ]

@@ -13,6 +13,7 @@ from trt_tui.core.network.hierarchy import build_tree, titles
 from trt_tui.core.network.layers import Outline
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision, rank
+from trt_tui.core.search.presets import PRESETS, preset_groups
 from trt_tui.errors import InputError
 
 
@@ -84,13 +85,19 @@ def groups_named(network: Network | Outline, names: Iterable[str]) -> tuple[str,
     return tuple(found)
 
 
-def with_sticky(network: Network | Outline, start: PrecisionConfig, layers: Iterable[str],
-                higher: Precision = Precision.FP32) -> PrecisionConfig:
-    """A start in which layers named by the user have the higher precision for good (reason ``search:sticky``).
+def with_kept(network: Network | Outline, start: PrecisionConfig, kept: Iterable[str],
+              higher: Precision = Precision.FP32) -> PrecisionConfig:
+    """A start in which what the user names has the higher precision for good (reason ``search:keep``).
+
+    Args:
+        kept: Layers, or rules of `trt_tui.core.search.presets.PRESETS` where no layer has that name.
 
     Raises:
         InputError: see `groups_named`.
     """
-    groups = [network.group(name) for name in groups_named(network, layers)]
+    kept = tuple(kept)
+    rules = [name for name in kept if name in PRESETS and not network.has_layer(name)]
+    layers = groups_named(network, (name for name in kept if name not in rules))
+    groups = [network.group(name) for name in dict.fromkeys((*layers, *preset_groups(network, rules)))]
     return start.with_groups((group for group in groups if rank(start.precision_of(group)) < rank(higher)), higher,
-                             "search:sticky")
+                             "search:keep")

@@ -1,0 +1,72 @@
+"""The commands that open the app: `open`, which a network alone means too, and `demo`."""
+
+from __future__ import annotations
+
+import difflib
+import gc
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from trt_tui.cli import interrupts
+from trt_tui.cli.options import CONTEXT, EVERYTHING, Command, option, options_of, takes
+from trt_tui.cli.usage import check_usage
+from trt_tui.errors import InputError
+
+if TYPE_CHECKING:
+    from trt_tui.options import Options
+
+_whatif_samples = option("Data", "--whatif-samples", default=32, show_default=True, type=click.IntRange(min=1),
+                         help="Every figure of the app is taken on the first so many judged samples.")
+_new = option("Config", "--new", is_flag=True, help="Do not take up the saved session of this network.")
+
+
+@click.command("open", cls=Command, context_settings=CONTEXT)
+@takes(*EVERYTHING)
+@_whatif_samples
+@_new
+def open_(model: str, whatif_samples: int, new: bool, config_path: str | None, force: bool, target: str | None,
+          **arguments: Any) -> None:
+    """Open the app on MODEL (the same as `trt-tui MODEL`)."""
+    if not Path(model).exists():
+        parent = click.get_current_context().parent
+        group = parent.command if parent is not None else None
+        commands = list(group.commands) if isinstance(group, click.Group) else []
+        near = difflib.get_close_matches(model, commands, 1)
+        raise InputError(f"{model} is no command and no file", f"Near: {near[0]}." if near else "",
+                         "See `trt-tui --help`, or check the path.")
+    check_usage()
+    _run_app(options_of(model, whatif_samples, arguments), config_path, target, force, new)
+
+
+@click.command(cls=Command, context_settings=CONTEXT)
+@_whatif_samples
+@_new
+def demo(new: bool, whatif_samples: int) -> None:
+    """Open the app on the bundled network: a segmentation network that INT8 breaks."""
+    from trt_tui import demo as bundled
+    from trt_tui.options import Options
+
+    options = Options(str(bundled.network_path()), str(bundled.samples_path()), str(bundled.calibration_path()),
+                      metric=bundled.metric_spec(), whatif_samples=whatif_samples)
+    _run_app(options, None, None, False, new)
+
+
+def _run_app(options: Options, config_path: str | None, target: str | None, force: bool, new: bool) -> None:
+    from trt_tui.core.measure.target import parse_target
+
+    if target:
+        parse_target(target)
+    from trt_tui.tui.app import TrtTuiApp
+    from trt_tui.tui.terminal import check_terminal
+
+    check_terminal()
+
+    gc.set_threshold(100_000, 20, 50)  # a big network is many small objects that all stay
+    interrupts.release()
+    app = TrtTuiApp(options, config_path=config_path, target=target, force=force, resume=not new)
+    app.run()
+    if app.return_code:
+        sys.exit(app.return_code)

@@ -1,0 +1,75 @@
+"""The command `compare`."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import click
+
+from trt_tui.cli.options import CONTEXT, EVERYTHING, Command, file_option, option, options_of, takes
+from trt_tui.cli.places import check_places, write_outputs
+from trt_tui.cli.usage import check_usage, one_on_stdout, stdout_for
+from trt_tui.errors import ExitCode, InputError
+from trt_tui.words import visible
+
+
+@click.command(cls=Command, context_settings=CONTEXT)
+@takes(*EVERYTHING)
+@option("TensorRT", "--engines", is_flag=True, help="Build each run's engine too, and judge it as built.")
+@option("Output", "--no-layers", is_flag=True, help="Leave out errors at the groups and shares.")
+@file_option("Output", "--json", "json_path", metavar="OUT",
+             help="Write the comparison as JSON (schema v1); - for stdout.")
+@file_option("Output", "--markdown", "markdown_path", metavar="OUT", help="Write it as Markdown; - for stdout.")
+def compare(model: str, config_path: str | None, force: bool, target: str | None, json_path: str | None,
+            markdown_path: str | None, no_layers: bool, engines: bool, **arguments: Any) -> None:
+    """FP16, INT8 and the config against FP32, at the outputs and per layer.
+
+    An engine that cannot be built is a row with its reason; exit code 1 where some were built, 2 where none was.
+    """
+    from trt_tui.cli.headless import compare_session
+    from trt_tui.cli.report import comparison_table
+    from trt_tui.core.exporters.markdown import comparison_markdown
+    from trt_tui.core.lowering.lowered import cannot_lower, lowers
+    from trt_tui.core.measure.target import parse_target
+
+    check_usage()
+    json_path, markdown_path = stdout_for(json_path), stdout_for(markdown_path)
+    one_on_stdout({"--json": json_path, "--markdown": markdown_path})
+    if target is not None:
+        parse_target(target)
+    check_places(model, arguments, config_path, json_path, markdown_path)
+    with compare_session(options_of(model, 0, arguments), config_path, target, force, layers=not no_layers,
+                         engines=engines) as session:
+        record = session.record()
+        quiet = "-" in (json_path, markdown_path)
+        stopped = session.stopped
+        write_outputs([(json_path, lambda session: json.dumps(record, indent=1) + "\n"),
+                (markdown_path, lambda session: comparison_markdown(record, session.outline, session.config))],
+               session, over=not stopped)
+        if not quiet:
+            click.echo(comparison_table(session))
+        if stopped:
+            click.echo("Stopped; what was measured until then is shown. The same command goes on from here.", err=True)
+            sys.exit(int(ExitCode.CANCELLED))
+        missing = session.unbuilt()
+        for run, engine in missing.items():
+            click.echo(f"Engine of {run} not built: {visible(engine.failed)}", err=True)
+        if target is not None:
+            run = "config" if config_path else "int8"
+            if not lowers(session.outline, session.run_configs()[run]):
+                why = cannot_lower(session.outline) or "every layer of the config is in FP32"
+                raise InputError(f"{run} meets {target} for lack of anything lowered", why,
+                                 "No figure here tells what precision costs.")
+            reached = session.target.reached(session.measured(run).verdict)
+            if reached is None:
+                raise InputError(f"whether {target} is met is not known", f"no {session.target.kind} was measured",
+                                 "A metric needs --metric and labels, agreement a classifier; sqnr and cosine a float.")
+            if not reached:
+                click.echo(f"Target not met by {run}: {session.target.shown}", err=True)
+                sys.exit(int(ExitCode.TOLERANCE_NOT_MET))
+        if missing:
+            engines_had = [session.measured(run).engine for run in session.run_configs()]
+            had = any(engine is not None and not engine.failed for engine in engines_had)
+            sys.exit(int(ExitCode.TOLERANCE_NOT_MET if had else ExitCode.BAD_INPUT))

@@ -1,0 +1,185 @@
+"""The options that commands share, each defined once, under the heading that ``--help`` shows them below.
+
+The headings are click's own help sections: click-option-group keeps pseudo options among the real ones, cloup takes the
+place of all of click's decorators, and rich-click imports rich for every ``--help``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+import click
+from click.shell_completion import CompletionItem
+
+from trt_tui.errors import InputError
+
+if TYPE_CHECKING:
+    from trt_tui.options import Options
+
+F = TypeVar("F", bound=Callable[..., Any])
+Decorator: TypeAlias = Callable[[Any], Any]
+"""What `click.option` gives: it adds an option to a function that becomes a command."""
+
+CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+HEADINGS = ("Data", "Config", "Judging", "Search", "TensorRT", "Output")
+"""What ``--help`` shows options below, in this order; what has no heading comes last."""
+
+
+class Option(click.Option):
+    """An option with the heading that ``--help`` shows it below."""
+
+    def __init__(self, *args: Any, heading: str, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.heading = heading
+
+
+class Command(click.Command):
+    """A command whose help has a section for each heading."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        sections: dict[str, list[tuple[str, str]]] = {heading: [] for heading in (*HEADINGS, "Other options")}
+        for one in self.get_params(ctx):
+            if isinstance(one, click.Option) and (record := one.get_help_record(ctx)) is not None:
+                sections[one.heading if isinstance(one, Option) else "Other options"].append(record)
+        for heading, records in sections.items():
+            if records:
+                with formatter.section(heading):
+                    formatter.write_dl(records)
+
+
+def files(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Tells a shell to complete the names of files."""
+    return [CompletionItem(incomplete, type="file")]
+
+
+def option(heading: str, *args: Any, **kwargs: Any) -> Decorator:
+    """`click.option` below a heading."""
+    return click.option(*args, cls=Option, heading=heading, **kwargs)
+
+
+def file_option(heading: str, *args: Any, **kwargs: Any) -> Decorator:
+    """An `option` that names a file, which shells complete."""
+    return option(heading, *args, shell_complete=files, **kwargs)
+
+
+_data, _config, _judging, _tensorrt = (partial(option, name) for name in ("Data", "Config", "Judging", "TensorRT"))
+
+DATA = (
+    file_option("Data", "--data", metavar="D", help="Samples: .npz, a folder of them, Polygraphy inputs JSON, or a "
+                "script with load_data(). Arrays that are no input are labels. Without: seeded random inputs."),
+    file_option("Data", "--calib-data", metavar="D",
+                help="Samples to calibrate on. Without: every fourth batch of --data."),
+    _data("--calib-method", default="minmax", show_default=True,
+          type=click.Choice(["minmax", "percentile", "entropy", "mse"]), help="How ranges are taken from samples."),
+    file_option("Data", "--calib-cache", metavar="FILE", help="Take the ranges from a TensorRT calibration cache."),
+    _data("--shapes", multiple=True, metavar="NAME:MIN:OPT:MAX", help="Shapes of a dynamic input, like "
+          "x:1x3x224x224:8x3x224x224:16x3x224x224; one shape stands for all three."),
+    _data("--samples", type=click.IntRange(min=1), help="Use at most so many samples."),
+    _data("--batch", type=click.IntRange(min=1), help="Batch size where the network leaves it open."),
+)
+"""What is read, of commands that calibrate or judge."""
+
+SEED = (_data("--seed", default=0, show_default=True, type=int, help="Of random inputs."),)
+
+CONFIG = (
+    file_option("Config", "--config", "config_path", metavar="FILE", help="Start from a precision.json."),
+    _config("--force", is_flag=True, help="Take a config made for another structure."),
+    _config("--other", default="fp16", show_default=True, type=click.Choice(["fp32", "fp16", "bf16"]),
+            help="What layers around INT8 ones run in."),
+)
+"""Which layer runs in what."""
+
+JUDGING = (
+    _judging("--judge", multiple=True, metavar="TENSOR[SLICE]", help="What errors are taken at; may be "
+             "repeated. Without: the float outputs, a terminal Concat split into its parts."),
+    file_option("Judging", "--metric", metavar="FILE.py:FUNCTION", help="(outputs, labels) -> float or a mapping."),
+    _judging("--target", metavar="TEXT", help="metric>=base-0.01, metric>=base-1%, sqnr>=20, cosine>=0.999 or "
+             "agreement>=0.99."),
+    _judging("--judge-at", multiple=True, type=click.Choice(["min", "max"]),
+             help="Judge engines at this shape of the profile too; may be repeated."),
+)
+"""How figures are taken."""
+
+BUILDER = (
+    _tensorrt("--backend", default="auto", show_default=True,
+              type=click.Choice(["auto", "onnxruntime", "tensorrt", "tensorrt-rtx"]), help="What builds engines."),
+    _tensorrt("--weak", is_flag=True, help="TensorRT up to 10: precisions layer by layer and implicit "
+              "quantization, for a production that builds so."),
+    _tensorrt("--strict", is_flag=True, help="Build engines as asked or not at all. Without: where TensorRT "
+              "refuses, layers that it names are let go or raised one step, then precisions are preferred and "
+              "not obeyed, then none is told (8.6 and --weak; a strongly typed release has the first of these); "
+              "what was asked and what was made is said."),
+    _tensorrt("--compute-capability", metavar="8.9", help="TensorRT-RTX: the GPU to build for."),
+)
+"""What builds engines, and in which manner."""
+
+EFFORT = (
+    file_option("TensorRT", "--timing-cache", metavar="FILE", help="Read and extend this timing cache. Without: one in "
+                "the cache folder, by GPU and release."),
+    _tensorrt("--optimization-level", type=click.IntRange(0, 5), help="The builder's effort; its own default "
+              "where not given."),
+    _tensorrt("--tactic-sources", metavar="A,B", help="Tactic sources that the builder may use."),
+)
+"""How hard a builder tries."""
+
+EVERYTHING = (*DATA, *SEED, *CONFIG, *JUDGING, *BUILDER, *EFFORT)
+
+model_argument = click.argument("model", shell_complete=files)
+config_or_precision = _config("--precision", type=click.Choice(["fp32", "bf16", "fp16", "int8"]),
+                              help="In place of a config.")
+
+
+def takes(*shared: Decorator) -> Callable[[F], F]:
+    """Adds the argument MODEL and options that commands share."""
+    def add(function: F) -> F:
+        for one in reversed(shared):
+            one(function)
+        return model_argument(function)
+    return add
+
+
+def options_of(model: str, whatif_samples: int, arguments: dict[str, Any]) -> Options:
+    """What a command was told, as the session and its child take it; what it has no option for is left at its default.
+
+    Raises:
+        InputError: an option's text makes no sense.
+    """
+    from trt_tui.core.precision import Precision
+    from trt_tui.options import Options
+
+    return Options(
+        model, arguments["data"], arguments["calib_data"], tuple(arguments.get("judge", ())), arguments.get("metric"),
+        tuple(arguments["shapes"]), arguments.get("backend", "auto"), arguments["calib_method"], arguments["samples"],
+        whatif_samples, arguments["batch"], arguments.get("seed", 0), Precision(arguments["other"]),
+        arguments["calib_cache"], arguments.get("weak", False), _names(arguments["tactic_sources"]),
+        arguments["timing_cache"], _compute_capability(arguments.get("compute_capability")),
+        tuple(arguments.get("judge_at", ())), arguments["optimization_level"], arguments.get("strict", False))
+
+
+def check_config_or_precision(what: str, config_path: str | None, precision: str | None) -> None:
+    """Checks that a command that writes something is told of what.
+
+    Raises:
+        InputError: neither of ``--config`` and ``--precision`` is given, or both are.
+    """
+    if (config_path is None) == (precision is None):
+        raise InputError(f"{what} needs a config or a precision", "exactly one of --config and --precision is taken",
+                         "Give --config precision.json, or --precision fp16.")
+
+
+def _names(text: str | None) -> tuple[str, ...] | None:
+    return tuple(name.strip() for name in text.split(",") if name.strip()) if text is not None else None
+
+
+def _compute_capability(text: str | None) -> tuple[int, int] | None:
+    if text is None:
+        return None
+    major, dot, minor = text.lower().removeprefix("sm").partition(".")
+    if not dot:
+        major, minor = major[:-1], major[-1:]
+    if not (major.isdigit() and minor.isdigit()):
+        raise InputError(f"{text} is no compute capability", "", "Give it like 8.9 or SM89.")
+    return int(major), int(minor)

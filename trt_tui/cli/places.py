@@ -1,0 +1,92 @@
+"""What commands write, and where: checked before anything is measured for it."""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from trt_tui.errors import InputError
+from trt_tui.words import visible
+
+T = TypeVar("T")
+
+
+def check_places(model: str, arguments: dict[str, Any], config_path: str | None, *paths: str | None,
+                  kind: str = "", config_to: str | None = None) -> None:
+    """Refuses places that cannot be written, or hold what is read, before anything is measured for them.
+
+    Args:
+        paths: What is written; None and - are no files.
+        kind: The format that the first of them is written in: it may consist of files beside it too.
+        config_to: The one of them that takes a config: it may be the one that is read.
+    """
+    from trt_tui.core.data.places import files_read, refuse_over
+    from trt_tui.files.writing import is_special
+
+    read = files_read(model, arguments.get("data"), arguments.get("calib_data"), arguments.get("calib_cache"),
+                      arguments.get("metric"))
+    config = files_read(model, config_path)
+    written = [path for path in paths if path not in (None, "-")]
+    beside = _beside(kind, written[0]) if kind and written else []
+    timings = [arguments["timing_cache"]] if arguments.get("timing_cache") else []
+    refuse_over([*written, *beside, *timings], read, model)
+    refuse_over([path for path in (*written, *beside, *timings) if path != config_to], config)
+    everything = (*written, *beside, *timings)
+    places = [os.path.realpath(path) for path in everything if not is_special(path)]
+    if len(set(places)) < len(places):
+        raise InputError("one file cannot hold two things", f"{', '.join(everything)} are asked for",
+                         "Give each a name of its own.")
+    for path in (*written, *beside):
+        _check_place(path)
+
+
+def _beside(kind: str, path: str) -> list[str]:
+    from trt_tui.core.exporters import production
+
+    return [str(one) for one in production.companions(kind, Path(path)).values()]
+
+
+def _check_place(path: str) -> None:
+    """Refuses a place that cannot be written before anything is measured for it."""
+    from trt_tui.files.writing import cannot_write, is_special
+
+    place = Path(path)
+    with cannot_write(place):
+        if is_special(place):
+            if not os.access(place, os.W_OK):
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+            return
+        folder = Path(os.path.realpath(place)).parent
+        if not folder.is_dir():
+            raise FileNotFoundError
+        if place.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        with suppress(FileNotFoundError):
+            os.stat(place)  # a circle of links leads nowhere
+        if not os.access(folder, os.W_OK):
+            raise PermissionError(errno.EACCES, f"folder {folder} is read-only")
+
+
+def write_outputs(texts: Sequence[tuple[str | None, Callable[[T], str]]], session: T, over: bool = True) -> None:
+    """Writes what was asked for to its places, - for stdout, which comes last: a fault of it loses no file.
+
+    Args:
+        texts: Paths, None where nothing is asked for, and what gives the text of a session.
+        over: Write over files that exist; a part does not take the place of a whole.
+    """
+    from trt_tui.files.writing import write_atomic
+
+    for path, text in sorted(texts, key=lambda one: one[0] == "-"):
+        if path == "-":
+            click.echo(text(session), nl=False)
+        elif path is not None and not over and os.path.isfile(path):
+            click.echo(f"{visible(path)} stands as it was", err=True)
+        elif path is not None:
+            write_atomic(Path(path), text(session))
+            click.echo(f"Wrote {visible(path)}", err=True)

@@ -1,0 +1,115 @@
+"""The command `search`."""
+
+from __future__ import annotations
+
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import click
+
+from trt_tui.cli.options import CONTEXT, EVERYTHING, Command, file_option, option, options_of, takes
+from trt_tui.cli.places import check_places, write_outputs
+from trt_tui.cli.usage import check_usage, one_on_stdout, stdout_for
+from trt_tui.errors import ExitCode, InputError, TrtTuiError
+
+
+def _methods(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    from trt_tui.core.search import METHODS
+
+    return [method for method in METHODS if method.startswith(incomplete)]
+
+
+def _layers(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Rules, and the names of the layers of a network that stands on the command line already."""
+    from trt_tui.core.network.reading import read_model
+    from trt_tui.core.search import PRESETS
+
+    names = list(PRESETS)
+    # click leaves arguments that stand before an unfinished option unparsed.
+    model = ctx.params.get("model") or next(iter(ctx.args), None)
+    with suppress(TrtTuiError, OSError):
+        if model is not None:
+            names += [node.name for node in read_model(Path(model))[0].graph if node.name]
+    return [name for name in names if name.startswith(incomplete)]
+
+
+@click.command(cls=Command, context_settings=CONTEXT)
+@takes(*EVERYTHING)
+@option("Config", "--precision", type=click.Choice(["bf16", "fp16", "int8"]),
+        help="Begin with everything in it, in place of a config.  [default: int8]")
+@option("Judging", "--tolerance", "tolerances", multiple=True, metavar="TEXT", help="What the result must meet, like "
+        "sqnr>=20, scores:cosine>=0.999, max_abs<=1e-2 or metric>=base-0.01; may be repeated.")
+@option("Judging", "--check", metavar="CMD", help="A command that passes a config by exit code 0; {model} in it is the "
+        "lowered ONNX, {outputs} an .npz of the simulated outputs.")
+@option("Search", "--method", default="auto", show_default=True, metavar="NAME", shell_complete=_methods,
+        help="auto, greedy, bisect, bisect-reverse, linear, linear-reverse, worst-first or scoped.")
+@option("Search", "--higher", default="fp32", show_default=True, type=click.Choice(["fp32", "fp16", "bf16"]),
+        help="What layers are raised to.")
+@option("Search", "--keep", multiple=True, metavar="LAYER|RULE", shell_complete=_layers,
+        help="Raise this layer for good, or all that a rule names: layernorm, softmax, ends (the first and the last "
+        "that can be INT8) or embeddings; may be repeated.")
+@option("Search", "--preset", "presets", multiple=True, hidden=True)
+@option("Search", "--sticky", multiple=True, hidden=True)
+@option("Search", "--no-ranges", is_flag=True, help="Do not try other ranges before layers are raised.")
+@option("Search", "--max-fp32", "max_raised", type=click.IntRange(min=0), metavar="N",
+        help="Raise at most so many layers (groups); the best reachable is written.")
+@option("Search", "--max-latency", type=click.FloatRange(min=0), metavar="MS",
+        help="Stay within this latency, as estimated from two engines.")
+@option("Search", "--max-builds", default=3, show_default=True, type=click.IntRange(min=0),
+        help="Build at most so many engines in all, where engines can run: to confirm the result, and two for "
+        "--max-latency.")
+@file_option("Output", "--markdown", "markdown_path", metavar="OUT",
+             help="Write a report with the evidence; - for stdout.")
+@file_option("Output", "-o", "--output", required=True, metavar="OUT", help="precision.json; - for stdout.")
+def search(model: str, config_path: str | None, force: bool, target: str | None, tolerances: tuple[str, ...],
+           method: str, precision: str | None, higher: str, keep: tuple[str, ...], presets: tuple[str, ...],
+           sticky: tuple[str, ...], no_ranges: bool, max_raised: int | None, max_latency: float | None,
+           max_builds: int, check: str | None, markdown_path: str | None, output: str, **arguments: Any) -> None:
+    """Find the fewest layers to raise so that a tolerance is met.
+
+    Exit code 0: it is met. 1: it is not; the best reachable is written.
+    """
+    from trt_tui.cli.headless import search_session
+    from trt_tui.cli.report import search_report, search_table
+    from trt_tui.core.measure.target import parse_target
+    from trt_tui.core.moves.config import PrecisionConfig
+    from trt_tui.core.precision import Precision
+    from trt_tui.jobs.messages import Search
+    from trt_tui.session.finding import found_so_far
+    from trt_tui.session.session import Session
+
+    tolerances = (*tolerances, *([target] if target is not None else []))
+    if not tolerances and check is None:
+        raise InputError("a search needs a tolerance", "none was given",
+                         "Give --tolerance 'sqnr>=20', or a command with --check.")
+    if precision is not None and config_path is not None:
+        raise InputError("a search begins with one thing", "both --config and --precision are given",
+                         "Leave out one of them.")
+    check_usage()
+    output, markdown_path = stdout_for(output) or output, stdout_for(markdown_path)
+    one_on_stdout({"-o": output, "--markdown": markdown_path})
+    for text in tolerances:
+        parse_target(text)
+    check_places(model, arguments, config_path, output, markdown_path, config_to=output)
+    request = Search(PrecisionConfig(), tolerances, method, Precision(higher), presets, (*keep, *sticky), not no_ranges,
+                     max_raised, max_latency, max_builds, check)
+    with search_session(options_of(model, 0, arguments), config_path, force,
+                        Precision(precision) if precision else None, request) as session:
+        finding = session.finding
+        session.history.apply(finding.config)
+        reports = [(markdown_path, search_report)] if finding.ended is not None else []  # it says how the search ended
+        write_outputs([(output, Session.precision_json), *reports], session)
+        if session.error is not None:
+            click.echo(f"Ended early; {found_so_far(finding)}. The same command goes on from here.", err=True)
+            return
+        if not finding.finished:
+            click.echo(f"Stopped; {found_so_far(finding)}. The same command goes on from here.", err=True)
+            sys.exit(int(ExitCode.CANCELLED))
+        if "-" not in (output, markdown_path):
+            click.echo(search_table(session))
+        if not finding.met:
+            what = "Tolerance not met by the engine" if finding.ended.result.met else "Tolerance not met"
+            click.echo(f"{what}: {finding.ended.result.said}", err=True)
+            sys.exit(int(ExitCode.TOLERANCE_NOT_MET))
