@@ -12,13 +12,14 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType, SimpleNamespace
+from types import ModuleType
 
 import pytest
 
 from tests import standins
 from trt_tui.backends import cuda, registry
-from trt_tui.backends.tensorrt import _build_error, _load_error, module_for
+from trt_tui.backends.tensorrt.failures import build_error, load_error
+from trt_tui.backends.tensorrt.package import module_for
 from trt_tui.errors import BackendUnavailableError, ExitCode, InputError
 
 ROOT = Path(__file__).parent.parent
@@ -133,7 +134,7 @@ def test_without_a_gpu_the_reason_is_said(monkeypatch, driver, title, cause) -> 
     ("TensorRT encountered OOM while building", True), ("Error Code 2: OutOfMemory (Requested amount)", True),
     ("Cuda error 2", True), ("Cuda error 209", False), ("CUDA out of memory", True)])
 def test_a_lack_of_memory_is_told_from_names_that_look_like_it(text, memory) -> None:
-    error = _build_error([("error", text)], (), RuntimeError("Invalid Engine"))
+    error = build_error([("error", text)], (), RuntimeError("Invalid Engine"))
     assert ("out of device memory" in error.title) == memory and error.cause == text
 
 
@@ -146,8 +147,7 @@ def test_a_lack_of_memory_is_told_from_names_that_look_like_it(text, memory) -> 
      "device memory"),
     ("Error Code 1: Serialization (magicTag)", ExitCode.BAD_INPUT, "cannot load this engine")])
 def test_a_driver_that_fails_is_not_the_files_fault(text, code, title) -> None:
-    backend = SimpleNamespace(name="tensorrt", version="10.16.1", device="it")
-    error = _load_error(backend, [("error", text)], None)
+    error = load_error("tensorrt 10.16.1", "it", [("error", text)], None)
     assert error.exit_code == code and title in error.title and error.cause == text
 
 

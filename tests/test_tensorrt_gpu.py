@@ -161,7 +161,7 @@ def test_weak_and_explicit_builds_of_one_config(open_session):
 
 
 def test_a_foreign_engine_and_a_feed_beyond_the_profile_are_refused(open_session, tmp_path):
-    from trt_tui.backends.tensorrt import TensorRTBackend
+    from trt_tui.backends.tensorrt.backend import TensorRTBackend
 
     backend = TensorRTBackend("tensorrt")
     with pytest.raises(InputError, match="cannot load this engine"):
@@ -231,7 +231,7 @@ def polygraphy(folder: Path, *words: str) -> str:
 
 def compute_layers(engine: Path) -> list[EngineLayer]:
     """The layers that compute of a serialized engine of the bundled network, built with detailed verbosity."""
-    from trt_tui.backends.tensorrt import TensorRTBackend
+    from trt_tui.backends.tensorrt.backend import TensorRTBackend
     from trt_tui.core.network.network import open_network
 
     with TensorRTBackend("tensorrt").load_engine(engine.read_bytes()) as runner:
@@ -247,7 +247,7 @@ def told_of(layer: EngineLayer) -> str:
 def decibels(engine: Path) -> float:
     """SQNR of a serialized engine of the bundled network on 16 samples, by its one output."""
     from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
-    from trt_tui.backends.tensorrt import TensorRTBackend
+    from trt_tui.backends.tensorrt.backend import TensorRTBackend
     from trt_tui.core.measure.metrics import Sums
     from trt_tui.core.network.network import open_network
 
@@ -265,7 +265,7 @@ def decibels(engine: Path) -> float:
 
 def _weak() -> bool:
     """Whether the TensorRT that runs here builds weakly typed networks."""
-    from trt_tui.backends.tensorrt import TensorRTBackend
+    from trt_tui.backends.tensorrt.backend import TensorRTBackend
 
     return not unavailable() and TensorRTBackend("tensorrt").capabilities.weak
 

@@ -23,7 +23,7 @@ import numpy as np
 
 from trt_tui import demo
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
-from trt_tui.backends.tensorrt import TensorRTBackend
+from trt_tui.backends.tensorrt.backend import TensorRTBackend
 from trt_tui.core.calibration.calibrate import calibrate
 from trt_tui.core.data.samples import load_samples, split
 from trt_tui.core.measure.agreement import differs, gap_db

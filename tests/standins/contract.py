@@ -22,7 +22,8 @@ from onnx import TensorProto, helper
 
 from tests import networks, standins
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
-from trt_tui.backends.tensorrt import TensorRTBackend, _errors
+from trt_tui.backends.tensorrt.backend import TensorRTBackend
+from trt_tui.backends.tensorrt.log import errors
 from trt_tui.core.engines.made import COMPUTE, read_inspector
 from trt_tui.core.exporters.onnx import export_typed
 from trt_tui.core.moves.config import PrecisionConfig
@@ -347,7 +348,7 @@ def test_nothing_stays_allocated_on_the_device(backend, fp32) -> None:
 def test_there_is_one_execution_context_at_a_time(backend, fp32, monkeypatch, fails) -> None:
     """Each holds the memory of the activations."""
     alive, others = weakref.WeakSet(), []
-    create = backend._trt.ICudaEngine.create_execution_context
+    create = backend._package.trt.ICudaEngine.create_execution_context
 
     def counted(engine: object, *strategy: object) -> object:
         others.append(len(alive))
@@ -355,7 +356,7 @@ def test_there_is_one_execution_context_at_a_time(backend, fp32, monkeypatch, fa
         alive.add(made)
         return made
 
-    monkeypatch.setattr(backend._trt.ICudaEngine, "create_execution_context", counted)
+    monkeypatch.setattr(backend._package.trt.ICudaEngine, "create_execution_context", counted)
     with backend.load_engine(fp32) as runner:
         if fails:
             with pytest.raises(TrtTuiError, match="could not run"):
@@ -369,9 +370,9 @@ def test_there_is_one_execution_context_at_a_time(backend, fp32, monkeypatch, fa
 def test_polygraphys_conclusions_are_left_out_where_tensorrt_said_something() -> None:
     said = [("error", "Invalid Engine. Please ensure"), ("info", "x"), ("error", "Error Code 10"), ("error", "x"),
             ("error", "Error Code 10")]
-    assert _errors(said) == "Error Code 10\nx"
-    assert _errors(said[:2]) == "Invalid Engine. Please ensure"
-    assert _errors([("error", "Could not find any implementation for node a"), said[0]]).endswith("for node a")
+    assert errors(said) == "Error Code 10\nx"
+    assert errors(said[:2]) == "Invalid Engine. Please ensure"
+    assert errors([("error", "Could not find any implementation for node a"), said[0]]).endswith("for node a")
 
 
 # -- what the builder is told -------------------------------------------------------------------------------------

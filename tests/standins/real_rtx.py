@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 
 from tests import networks
 from trt_tui.backends import cuda
-from trt_tui.backends.tensorrt import TensorRTBackend
+from trt_tui.backends.tensorrt.backend import TensorRTBackend
 from trt_tui.core.exporters.onnx import export_typed
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision

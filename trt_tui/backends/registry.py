@@ -67,7 +67,7 @@ def get_builder(name: str = "auto", note: Callable[[str], None] | None = None) -
                          "Choose one with --backend.")
     if name == "onnxruntime" or name == "auto" and importlib.util.find_spec("tensorrt") is None:
         return None
-    from trt_tui.backends.tensorrt import TensorRTBackend
+    from trt_tui.backends.tensorrt.backend import TensorRTBackend
 
     if name != "auto":
         return TensorRTBackend(name)
@@ -104,22 +104,22 @@ def _onnxruntime(provider: str) -> State:
 
 def _engines(name: str) -> State:
     """What building with TensorRT comes to here: its builder is started, and nothing built."""
-    from trt_tui.backends import tensorrt
     from trt_tui.backends.cuda import first_device
+    from trt_tui.backends.tensorrt.package import EXTRAS, MODULES, module_for, not_starting
 
-    remedy = f"pip install 'trt-tui[{tensorrt.EXTRAS[name]}]'"
-    module = tensorrt.MODULES[name]
+    remedy = f"pip install 'trt-tui[{EXTRAS[name]}]'"
+    module = MODULES[name]
     if importlib.util.find_spec(module) is None:
         return State(name, False, "", "not installed", remedy)
     try:
-        trt = tensorrt.module_for(name)
+        trt = module_for(name)
     except BackendUnavailableError as error:
         return State(name, False, _version(module), " ".join(filter(None, (error.title, error.cause))), remedy)
     if importlib.util.find_spec("polygraphy") is None:
         return State(name, False, trt.__version__, "Polygraphy is not installed", remedy)
     try:
         device = first_device()
-        if why := tensorrt.not_starting(trt):
+        if why := not_starting(trt):
             return State(name, False, trt.__version__, f"does not start on {device.name}: {' '.join(why.split())}")
         return State(name, True, trt.__version__, f"builds and runs engines on {device.name}")
     except BackendUnavailableError as error:

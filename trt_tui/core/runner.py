@@ -32,7 +32,7 @@ class TensorInfo:
 
     def __post_init__(self) -> None:
         if any(isinstance(size, int) and size < 0 for size in self.shape or ()):
-            known = tuple(None if isinstance(size, int) and size < 0 else size for size in self.shape)
+            known = tuple(None if isinstance(size, int) and size < 0 else size for size in self.shape or ())
             object.__setattr__(self, "shape", known)
 
 
@@ -134,6 +134,10 @@ class Told:
         output_types: Precision to store outputs in, by layer name.
         ranges: Dynamic range (amax, in the tensor's own units) by tensor name; none for explicit quantization.
         flags: Precisions that any layer may use.
+        inner: For each layer of an INT8 group the range (amax) of its result, for tensors that TensorRT's parser adds
+            where it makes several layers of a node.
+        constants: Ranges of the constants that INT8 groups read, by initializer name.
+        names: Every layer of the network, by which the layers that a parser made are known; as they are where empty.
         constraints: "obey" fails a build that cannot honour what is told, "prefer" lets it go on, "" binds it to
             nothing.
     """
@@ -142,6 +146,9 @@ class Told:
     output_types: Mapping[str, Precision]
     ranges: Mapping[str, float]
     flags: frozenset[Precision]
+    inner: Mapping[str, float] = field(default_factory=dict, kw_only=True)
+    constants: Mapping[str, float] = field(default_factory=dict, kw_only=True)
+    names: tuple[str, ...] = field(default=(), kw_only=True)
     constraints: str = field(default="obey", kw_only=True)
 
     def without(self, layers: Iterable[str]) -> Told:

@@ -46,10 +46,6 @@ class Weak(Told):
 
     Attributes:
         model: The network in FP32, the base network's own model, not to be changed: its node names are the layer names.
-        names: Every layer of the network; what `layer_of` is given.
-        inner: For each layer of an INT8 group the range (amax) of its result, for tensors that TensorRT's parser adds
-            where it makes several layers of a node.
-        constants: Ranges of the constants that INT8 groups read, by initializer name.
         stand_ins: Tensors inside INT8 groups that were not calibrated; they have a range of their group's, which counts
             only where TensorRT does not fuse them away.
         tf32: Whether FP32 layers may use TF32; else the builder's TF32 flag is to be cleared.
@@ -58,9 +54,6 @@ class Weak(Told):
     """
 
     model: ir.Model
-    names: tuple[str, ...]
-    inner: Mapping[str, float]
-    constants: Mapping[str, float]
     stand_ins: tuple[str, ...]
     tf32: bool
     left_alone: Mapping[str, str]
@@ -138,8 +131,8 @@ class _WeakLowering:
         if not flags:
             self.precisions, self.output_types = {}, {}
         return Weak(self.precisions, self.output_types, self.ranges, frozenset(flags), self.network.model,
-                    tuple(layer.name for layer in self.network.layers), self.inner, self.constants,
-                    tuple(self.stand_ins), self.config.tf32, self.left_alone, tuple(self._notes()))
+                    tuple(self.stand_ins), self.config.tf32, self.left_alone, tuple(self._notes()), inner=self.inner,
+                    constants=self.constants, names=tuple(layer.name for layer in self.network.layers))
 
     # -- groups -------------------------------------------------------------------------------------------------
 

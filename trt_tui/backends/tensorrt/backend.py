@@ -1,0 +1,93 @@
+"""The backend of TensorRT 8.6, 10, 11 and TensorRT-RTX, on Polygraphy's loaders and runner."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from trt_tui.backends.cuda import Device, first_device
+from trt_tui.backends.tensorrt.build import build
+from trt_tui.backends.tensorrt.failures import COMPARE, FREE, MEMORY, load_error, start_error
+from trt_tui.backends.tensorrt.log import Message
+from trt_tui.backends.tensorrt.package import (
+    Package,
+    dotted,
+    listed,
+    load_polygraphy,
+    module_for,
+    not_starting,
+    offered,
+)
+from trt_tui.backends.tensorrt.run import TensorRTRunner
+from trt_tui.core.runner import BuildSettings, BuildStep, Capabilities, Told
+from trt_tui.errors import BackendUnavailableError
+
+
+class TensorRTBackend:
+    """Builds and runs engines.
+
+    Args:
+        name: "tensorrt" or "tensorrt-rtx".
+
+    Raises:
+        BackendUnavailableError: the package or Polygraphy is missing or does not load, or TensorRT does not start, or
+            there is no GPU and the package needs one.
+    """
+
+    def __init__(self, name: str = "tensorrt") -> None:
+        trt = module_for(name)
+        version = str(trt.__version__)
+        loaders, log = load_polygraphy(name, trt)
+        for_others = hasattr(trt, "ComputeCapability")
+        self._device: Device | None = None
+        try:
+            self._device = first_device()
+        except BackendUnavailableError:
+            if not for_others:
+                raise
+        if why := not_starting(trt):
+            raise BackendUnavailableError(f"{name} {version} does not start", why,
+                                          FREE if MEMORY.search(why) else COMPARE)
+        targets = offered(trt)
+        runs = self._device is not None and (not targets or self._device.compute_capability in targets)
+        self.capabilities = Capabilities(
+            runs=runs, builds=True, simulates=False, real_fp16=True, bf16=hasattr(trt.DataType, "BF16"),
+            strong=hasattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED"), weak=hasattr(trt.BuilderFlag, "INT8"),
+            reports_progress=hasattr(trt, "IProgressMonitor"), compute_capabilities=targets)
+        self._package = Package(name, trt, loaders, log, self.capabilities)
+        self.name, self.version = name, version
+        self.device = self._device.name if self._device is not None else ""
+
+    @property
+    def stamp(self) -> tuple[object, ...]:
+        """What an engine is bound to: package, version, GPU and driver."""
+        device = self._device
+        return (self.name, self.version, *((device.name, device.compute_capability, device.driver) if device else ()))
+
+    def build(self, model: Path, settings: BuildSettings, told: Told | None = None, *, step: BuildStep | None = None,
+              message: Message | None = None) -> bytes:
+        """See `trt_tui.core.runner.EngineBackend.build`."""
+        return build(self._package, model, settings, told, step, message)
+
+    def load_engine(self, data: bytes) -> TensorRTRunner:
+        """See `trt_tui.core.runner.EngineBackend.load_engine`."""
+        if not self.capabilities.runs:
+            why = "no GPU is visible" if self._device is None else (
+                f"{self.device} has compute capability {dotted(self._device.compute_capability)}, and it runs on "
+                f"{listed(self.capabilities.compute_capabilities)}")
+            raise BackendUnavailableError(f"{self.name} engines cannot run on this machine", why,
+                                          "Run it on a GPU that it was built for; trt-tui inspect also takes the JSON "
+                                          "of trtexec --exportLayerInfo.")
+        package = self._package
+        with package.log.collecting(None) as said:
+            try:
+                runtime = package.trt.Runtime(package.log.for_tensorrt(package.trt))
+            except Exception as error:
+                raise start_error(self.name, self.version, said, error) from None
+            engine = None
+            try:
+                engine = package.loaders.engine_from_bytes(data, runtime=runtime)
+            except Exception as error:
+                raise load_error(f"{self.name} {self.version}", self.device, said, error) from None
+            if engine is None:
+                raise load_error(f"{self.name} {self.version}", self.device, said, None)
+            return TensorRTRunner(package.trt, engine, package.log)

@@ -1,0 +1,101 @@
+"""What TensorRT's and Polygraphy's errors come to: a title, the cause as they tell it, and a next step."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from trt_tui.backends.tensorrt.log import Said, errors
+from trt_tui.core.runner import BuildFailed, ParseFailed
+from trt_tui.errors import BackendUnavailableError, InputError, TrtTuiError
+
+MEMORY = re.compile(r"out ?of ?memory|insufficient memory|Cuda (?:error|initialization failure with error:) 2\b|"
+                     r"\bOOM\b", re.I)
+_DRIVER = re.compile(r"CUDA initialization failure|CUDA driver version is insufficient|no CUDA-capable device", re.I)
+_VERSION = re.compile(r"version tag|serialization|different TensorRT version|incompatible|compute capability|"
+                      r"built on|platform|magic", re.I)
+
+FREE = "Free the GPU, or use another one."
+COMPARE = "Its CUDA release may need a newer driver: compare it with nvidia-smi."
+
+
+def start_error(name: str, version: str, log: Said, error: Exception) -> TrtTuiError:
+    """Why a builder or runtime does not start."""
+    cause = errors(log) or str(error)
+    if MEMORY.search(cause):
+        return TrtTuiError(f"there is no device memory for {name} to start", cause, FREE)
+    return BackendUnavailableError(f"{name} {version} does not start", cause, COMPARE)
+
+
+def build_error(log: Said, details: Sequence[str], error: Exception) -> TrtTuiError:
+    """Why a build failed; ``details`` are the last of the builder's most detailed messages."""
+    if isinstance(error, TrtTuiError):
+        return error
+    cause = errors(log) or str(error)
+    if MEMORY.search(cause):
+        return BuildFailed("the build ran out of device memory", cause,
+                           "Free the GPU, use a smaller batch (--shapes), or build with a lower optimization level.",
+                           tuple(details), refused=False)
+    return BuildFailed("TensorRT could not build the engine", cause,
+                       "Give the layer another precision, or build with --optimization-level 0; the log has every "
+                       "message.",
+                       tuple(details))
+
+
+def parse_error(name: str, version: str, found: Sequence[Any], model: Path) -> ParseFailed:
+    """The parser's first error: what it says, and the node."""
+    if not found:
+        return ParseFailed(f"{name} {version} cannot read {model.name}", "its parser gives no reason",
+                           "Check the file with onnx.checker.")
+    error = found[0]
+    node_name, operator = _called(error, "node_name"), _called(error, "node_operator")
+    if not node_name:
+        node_name, operator = _node_at(model, error.node()) or ("", "")
+    description = " ".join((_called(error, "desc") or str(error)).split())
+    if not node_name:
+        return ParseFailed(f"{name} {version} does not take this network", description,
+                           "Check the file with onnx.checker, or export it with another opset.")
+    where = f" at node {node_name}" + (f" ({operator})" if operator else "")
+    return ParseFailed(f"{name} {version} does not take this network{where}", description,
+                       "Replace the node, export the network with another opset, or give its layer FP32 if it has "
+                       "another precision; an operator that TensorRT does not know needs a plugin.", node_name)
+
+
+def _node_at(model: Path, index: int) -> tuple[str, str] | None:
+    """Name and operator of a node of the file, which releases before 10 tell by its number alone."""
+    import onnx
+
+    try:
+        nodes = onnx.load(model, load_external_data=False).graph.node
+    except Exception:  # what the parser could not read either
+        return None
+    return (nodes[index].name, nodes[index].op_type) if 0 <= index < len(nodes) else None
+
+
+def _called(error: Any, member: str) -> str:
+    method = getattr(error, member, None)
+    return str(method()) if method is not None else ""
+
+
+def load_error(backend: str, device: str, log: Said, error: Exception | None) -> TrtTuiError:
+    """Why an engine does not load; ``backend`` with its version."""
+    cause = errors(log) or str(error or "")
+    if MEMORY.search(cause):
+        return TrtTuiError("the engine does not fit into device memory", cause, FREE)
+    if _DRIVER.search(cause):
+        return BackendUnavailableError(f"{backend} does not start", cause, COMPARE)
+    next_step = "Build it again here." if _VERSION.search(cause) else "Check the file, or build it again here."
+    return InputError(f"{backend} on {device} cannot load this engine", cause, next_step)
+
+
+def run_error(log: Said, error: Exception) -> TrtTuiError:
+    """Why an engine did not run."""
+    if isinstance(error, TrtTuiError):
+        return error
+    cause = errors(log) or str(error)
+    if MEMORY.search(cause):
+        return TrtTuiError("the engine ran out of device memory", cause, "Free the GPU, or use a smaller batch.")
+    return TrtTuiError("the engine could not run", cause,
+                       "Check the data's shapes against the profile (--shapes NAME:MIN:OPT:MAX).")

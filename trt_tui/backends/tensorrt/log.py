@@ -1,0 +1,105 @@
+"""What TensorRT and Polygraphy print."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+Message = Callable[[str, str], None]
+"""Called with the level ("error", "warning", "info") and the text of what is printed."""
+
+Said = Sequence[tuple[str, str]]
+"""Levels and texts of what was printed, in order."""
+
+_DETAILS = 400
+"""How many of the most detailed messages are kept."""
+
+_LEVELS = {"INTERNAL_ERROR": "error", "ERROR": "error", "WARNING": "warning", "INFO": "info"}
+_CONCLUSIONS = ("Invalid Engine", "Invalid Context", "Invalid network", "Could not deserialize engine")
+"""How Polygraphy's own messages begin after TensorRT has said what is wrong."""
+
+
+class Log(logging.Handler):
+    """Takes what TensorRT and Polygraphy print, for whoever collects it at the moment.
+
+    TensorRT's most detailed messages are many; the last of them are kept, since they tell which layer it was at when a
+    build failed without naming one.
+    """
+
+    _one: Log | None = None
+
+    @classmethod
+    def installed(cls) -> Log:
+        """The one of this process, in the place of Polygraphy's printing."""
+        if cls._one is None:
+            from polygraphy.logger import G_LOGGER
+
+            cls._one = cls()
+            G_LOGGER.use_python_logging_system = True
+            G_LOGGER.colors = False
+            G_LOGGER.module_severity = G_LOGGER.VERBOSE
+            logger = logging.getLogger("Polygraphy")
+            logger.propagate = False
+            logger.setLevel(1)
+            logger.addHandler(cls._one)
+        return cls._one
+
+    def for_tensorrt(self, trt: Any) -> Any:
+        """The logger that a TensorRT package is given; always the same one, since the library may hold on to it."""
+        if trt.__name__ not in self._native:
+            log = self
+
+            class Logger(trt.ILogger):  # type: ignore[misc]
+                def __init__(self) -> None:
+                    trt.ILogger.__init__(self)
+
+                def log(self, severity: Any, message: str) -> None:
+                    if severity == trt.Logger.VERBOSE:
+                        log.details.append(message)
+                    else:
+                        log.take(_LEVELS.get(severity.name, "info"), message)
+
+            self._native[trt.__name__] = Logger()
+        return self._native[trt.__name__]
+
+    def __init__(self) -> None:
+        super().__init__(1)
+        self.details: deque[str] = deque(maxlen=_DETAILS)
+        self._native: dict[str, Any] = {}
+        self._collectors: list[tuple[list[tuple[str, str]], Message | None]] = []
+
+    @contextlib.contextmanager
+    def collecting(self, message: Message | None) -> Iterator[list[tuple[str, str]]]:
+        """Collects (level, text) while the block runs, and passes each on."""
+        said: list[tuple[str, str]] = []
+        entry = (said, message)
+        self._collectors = [*self._collectors, entry]
+        try:
+            yield said
+        finally:
+            self._collectors = [one for one in self._collectors if one is not entry]
+
+    def take(self, level: str, text: str) -> None:
+        """Hands a message to all who collect."""
+        for said, message in self._collectors:
+            said.append((level, text))
+            if message is not None:
+                message(level, text)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Takes a message of Polygraphy, without its colours and marks."""
+        text = re.sub(r"\x1b\[[0-9;]*m", "", record.getMessage()).strip()
+        level = "error" if record.levelno >= logging.ERROR else (
+            "warning" if record.levelno >= logging.WARNING else "info")
+        self.take(level, re.sub(r"^\[\S\]\s*", "", text))
+
+
+def errors(log: Said) -> str:
+    """The errors that were printed, each once, without Polygraphy's own conclusion where TensorRT said something."""
+    lines = list(dict.fromkeys(text for level, text in log if level == "error"))
+    told = [line for line in lines if not line.startswith(_CONCLUSIONS)]
+    return "\n".join(told or lines)

@@ -1,0 +1,174 @@
+"""Running an engine, timing it, and asking its inspector."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from trt_tui.backends.tensorrt.failures import run_error
+from trt_tui.backends.tensorrt.log import Log
+from trt_tui.core.runner import TensorInfo
+from trt_tui.errors import InputError
+
+
+class TensorRTRunner:
+    """One engine with its execution context; see `trt_tui.core.runner.EngineRunner`."""
+
+    def __init__(self, trt: Any, engine: Any, log: Log) -> None:
+        self._trt = trt
+        self._engine = engine
+        self._log = log
+        self._activate()
+        infos = [_tensor_info(engine, engine.get_tensor_name(i)) for i in range(engine.num_io_tensors)]
+        modes = [engine.get_tensor_mode(info.name) for info in infos]
+        self.inputs = tuple(i for i, mode in zip(infos, modes, strict=True) if mode == trt.TensorIOMode.INPUT)
+        self.outputs = tuple(i for i, mode in zip(infos, modes, strict=True) if mode == trt.TensorIOMode.OUTPUT)
+        memory = "device_memory_size_v2" if hasattr(engine, "device_memory_size_v2") else "device_memory_size"
+        self.device_memory: int | None = int(getattr(engine, memory))
+        self._placed: tuple[tuple[int, ...], list[np.ndarray], dict[str, np.ndarray]] | None = None
+
+    def _activate(self) -> None:
+        """Makes the execution context of runs."""
+        from polygraphy.backend.trt import TrtRunner
+
+        self._runner = TrtRunner(self._engine)
+        with self._log.collecting(None) as said:
+            try:
+                self._runner.activate()
+            except Exception as error:
+                raise run_error(said, error) from None
+
+    def run(self, feeds: Mapping[str, np.ndarray], fetch: Sequence[str] | None = None) -> dict[str, np.ndarray]:
+        names = [info.name for info in self.outputs] if fetch is None else list(fetch)
+        self._placed = None
+        with self._log.collecting(None) as said:
+            try:
+                found = self._runner.infer(self._fitted(feeds), check_inputs=False)
+            except Exception as error:
+                raise run_error(said, error) from None
+        return {name: np.array(found[name]) for name in names}
+
+    def latency_ms(self, feeds: Mapping[str, np.ndarray]) -> float:
+        self._place(feeds)
+        context, stream = self._runner.context, self._runner.stream
+        with self._log.collecting(None) as said:
+            before = time.perf_counter()
+            done = context.execute_async_v3(stream.ptr)
+            stream.synchronize()
+            taken = (time.perf_counter() - before) * 1e3
+        if not done:
+            raise run_error(said, RuntimeError("it could not be enqueued"))
+        return taken
+
+    def layer_times_ms(self, feeds: Mapping[str, np.ndarray], runs: int) -> dict[str, float]:
+        from polygraphy.backend.trt import TrtRunner
+
+        profiler = _profiler(self._trt)
+        fitted = self._fitted(feeds)
+        self._placed = None
+
+        def profiled() -> Any:
+            context = self._engine.create_execution_context()
+            if context is None:
+                raise RuntimeError("there is no execution context")
+            context.profiler = profiler
+            return context
+
+        # A context holds its optimization profile and the memory of activations: the profiled one takes the place of
+        # the other, and is its runner's alone, so that it is gone when that ends.
+        _end(self._runner)
+        runner = TrtRunner(profiled)
+        try:
+            with self._log.collecting(None) as said:
+                try:
+                    runner.activate()
+                    try:
+                        runner.infer(fitted, check_inputs=False)
+                        profiler.times.clear()
+                        for _ in range(runs):
+                            runner.infer(fitted, check_inputs=False)
+                    finally:
+                        _end(runner)
+                except Exception as error:
+                    raise run_error(said, error) from None
+        finally:
+            self._activate()
+        return {name: total / runs for name, total in profiler.times.items()}
+
+    def inspect(self) -> str:
+        inspector = self._engine.create_engine_inspector()
+        context = self._runner.context
+        for info in self.inputs:  # types and formats are told only once every shape is known
+            if -1 in tuple(context.get_tensor_shape(info.name)):
+                context.set_input_shape(info.name, self._engine.get_tensor_profile_shape(info.name, 0)[1])
+        inspector.execution_context = context
+        return str(inspector.get_engine_information(self._trt.LayerInformationFormat.JSON))
+
+    def _fitted(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        """The feeds in the types the engine takes: a parser before TensorRT 10 makes INT32 of INT64."""
+        fitted = {}
+        for info in self.inputs:
+            array = feeds[info.name]
+            if array.dtype != info.dtype:
+                with np.errstate(over="ignore"):
+                    cast = array.astype(info.dtype)
+                if array.dtype.kind in "iu" and not np.array_equal(cast, array):
+                    raise InputError(f"input {info.name} does not fit the engine",
+                                     f"the engine takes {info.dtype}, and a value is beyond it", "Check the data.")
+                array = cast
+            fitted[info.name] = np.asarray(array, order="C")
+        return fitted
+
+    def _place(self, feeds: Mapping[str, np.ndarray]) -> None:
+        """Brings the inputs to the device once, and sets the context's addresses."""
+        key = tuple(id(array) for array in feeds.values())
+        if self._placed is not None and self._placed[0] == key:
+            return
+        fitted = self._fitted(feeds)
+        self._runner.infer(fitted, check_inputs=False, copy_outputs_to_host=False)
+        self._placed = (key, list(feeds.values()), fitted)  # the context may read an input where it lies on the host
+
+    def close(self) -> None:
+        if self._runner is not None:
+            _end(self._runner)
+        self._runner = self._engine = self._placed = None
+
+    def __enter__(self) -> TensorRTRunner:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+def _end(runner: Any) -> None:
+    """Ends a runner of Polygraphy, which itself frees the buffers of inputs and leaves those of outputs."""
+    if not runner.is_active:
+        return
+    for buffer in getattr(getattr(runner, "output_allocator", None), "buffers", {}).values():
+        if hasattr(buffer, "free"):
+            buffer.free()
+    runner.deactivate()
+
+
+def _tensor_info(engine: Any, name: str) -> TensorInfo:
+    from polygraphy.datatype import DataType
+
+    dtype = DataType.to_dtype(DataType.from_dtype(engine.get_tensor_dtype(name), "tensorrt"), "numpy")
+    return TensorInfo(name, np.dtype(dtype), tuple(engine.get_tensor_shape(name)))
+
+
+def _profiler(trt: Any) -> Any:
+    class Profiler(trt.IProfiler):  # type: ignore[misc]
+        """Adds up the time of each engine layer."""
+
+        def __init__(self) -> None:
+            trt.IProfiler.__init__(self)
+            self.times: dict[str, float] = {}
+
+        def report_layer_time(self, layer_name: str, ms: float) -> None:
+            self.times[layer_name] = self.times.get(layer_name, 0.0) + ms
+
+    return Profiler()
