@@ -11,12 +11,14 @@ import numpy as np
 import onnx
 
 from tests import networks
+from trt_tui.core.network.network import Network
 from trt_tui.jobs import messages as m
-from trt_tui.jobs.cache import ResultCache
+from trt_tui.jobs.store import ResultCache, Store
 from trt_tui.jobs.worker import Worker
 from trt_tui.options import Options
-from trt_tui.session.saved import Store
+from trt_tui.session.saved import Store as SavedSessions
 from trt_tui.session.session import Session
+from trt_tui.workspace import Workspace
 
 LIMIT_S = 60.0
 """How long a test waits for an event before it fails."""
@@ -67,14 +69,29 @@ class DrivenWorker(Worker):
 
     def __init__(self, folder: Path) -> None:
         self.wire = Wire()
-        super().__init__(self.wire, ResultCache(folder / "results"))
+        super().__init__(self.wire.send, Store(ResultCache(folder / "results")))
         self.last = 0
+
+    @property
+    def workspace(self) -> Workspace:
+        return self.place.workspace
+
+    @property
+    def network(self) -> Network:
+        return self.workspace.network
+
+    @property
+    def feeds(self) -> list[int]:
+        return self.workspace.feeds
 
     def ask(self, request: m.Request) -> int:
         """Puts a request in the inbox, as `listen` does; returns its number."""
         self.last += 1
-        self.inbox.append((self.last, request))
+        self.scheduler.inbox.append((self.last, request))
         return self.last
+
+    def step(self) -> bool:
+        return self.scheduler.step()
 
     def finish(self) -> list[m.Event]:
         """Works until there is nothing left to do; returns the events of it."""
@@ -89,7 +106,7 @@ class DrivenWorker(Worker):
         return [event for event in self.finish() if event.job == job]
 
     def stop(self) -> None:
-        self.stop_before = self.last + 1
+        self.scheduler.stop_before = self.last + 1
 
 
 class DrivenSession(Session):
@@ -98,7 +115,7 @@ class DrivenSession(Session):
     def __init__(self, options: Options, folder: Path, **arguments: object) -> None:
         self.queue: queue.Queue[m.Event] = queue.Queue()
         self.seen: list[m.Event] = []
-        super().__init__(options, self.queue.put, store=Store(folder / "sessions"), **arguments)
+        super().__init__(options, self.queue.put, store=SavedSessions(folder / "sessions"), **arguments)
 
     def until(self, wanted: Callable[[m.Event], bool]) -> m.Event:
         """Applies events up to the first wanted one, which is returned."""

@@ -1,4 +1,4 @@
-"""trt_tui.jobs.building: what stands where a part of judging an engine fails."""
+"""trt_tui.jobs.judging: what stands where a part of judging an engine fails."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import Capabilities
 from trt_tui.errors import TrtTuiError
-from trt_tui.jobs.building import Plan, build_and_judge
+from trt_tui.jobs.judging import build_and_judge
+from trt_tui.workspace import Plan
 
 FP16 = PrecisionConfig.uniform(Precision.FP16)
 

@@ -14,8 +14,9 @@ from trt_tui.core.precision import Precision
 from trt_tui.core.runner import BuildFailed, BuildSettings, Capabilities, ParseFailed
 from trt_tui.errors import InputError, TrtTuiError
 from trt_tui.jobs import engines
-from trt_tui.jobs.cache import EngineCache
-from trt_tui.jobs.engines import Engine, Said, Step, Wait, build_engine
+from trt_tui.jobs.engines import Engine, Said, Step, build_engine
+from trt_tui.jobs.steps import Wait
+from trt_tui.jobs.store import EngineCache
 
 FP32 = PrecisionConfig.uniform(Precision.FP32)
 

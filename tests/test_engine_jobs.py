@@ -1,4 +1,4 @@
-"""trt_tui.jobs.building and .engines: engines built and judged in a real child process, on stand-ins of TensorRT."""
+"""trt_tui.jobs.judging and .engines: engines built and judged in a real child process, on stand-ins of TensorRT."""
 
 from __future__ import annotations
 

@@ -19,8 +19,8 @@ from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
 from trt_tui.files.scratch import STALE_S
 from trt_tui.files.writing import write_atomic
-from trt_tui.jobs import cache as cache_module
 from trt_tui.jobs import messages as m
+from trt_tui.jobs import store as cache_module
 
 INT8 = PrecisionConfig.uniform(Precision.INT8)
 

@@ -22,8 +22,9 @@ from trt_tui.backends import onnxruntime as backend
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.jobs import messages as m
-from trt_tui.jobs import worker as worker_module
+from trt_tui.jobs import scheduler, statistics
 from trt_tui.jobs.client import Client, log_path
+from trt_tui.jobs.store import ResultCache
 from trt_tui.options import Options
 
 FP16 = PrecisionConfig.uniform(Precision.FP16)
@@ -73,7 +74,7 @@ def runs(monkeypatch):
 
 @pytest.fixture
 def talkative(monkeypatch):
-    monkeypatch.setattr(worker_module, "REPORT_S", 0.0)
+    monkeypatch.setattr(scheduler, "REPORT_S", 0.0)
 
 
 def raised(worker, *positions):
@@ -100,7 +101,7 @@ def test_a_comparison_measures_verdicts_layers_and_the_shares_of_every_run(opene
     for run, config in RUNS.items():
         verdicts = [e for e in of(events, m.VerdictMeasured) if e.run == run]
         assert verdicts[0].verdict.samples == 4 and not verdicts[0].final
-        assert verdicts[-1].final and verdicts[-1].verdict.samples == worker.data.judged.count == 12
+        assert verdicts[-1].final and verdicts[-1].verdict.samples == worker.workspace.data.judged.count == 12
         assert verdicts[-1].config == config
         layers = [e for e in of(events, m.LayersMeasured) if e.run == run]
         assert layers[-1].final and layers[-1].samples == 12 and set(layers[-1].groups) == names
@@ -243,7 +244,7 @@ def test_progress_is_reported_at_most_ten_times_a_second(opened, tmp_path):
     progress = of(worker.answer(m.Compare(RUNS, layers=False)), m.Progress)
     spent = time.monotonic() - started
     # One more for each phase, since its end is always reported.
-    assert len(progress) <= spent / worker_module.REPORT_S + 1 + len({event.phase for event in progress})
+    assert len(progress) <= spent / scheduler.REPORT_S + 1 + len({event.phase for event in progress})
 
 
 # -- stops --------------------------------------------------------------------------------------------------------
@@ -272,7 +273,7 @@ def test_a_stop_ends_every_phase_before_its_next_run(tmp_path, talkative, runs, 
     worker = DrivenWorker(tmp_path)
     if PHASES[phase] is not m.Open:
         worker.answer(m.Open(options))
-    group = worker.network.groups[0].name if worker.network is not None else ""
+    group = worker.network.groups[0].name if worker.workspace is not None else ""
     job = worker.ask({m.Open: m.Open(options), m.Compare: EVERYTHING, m.WhatIf: m.WhatIf(INT8),
                       m.Stats: m.Stats(group), m.TryOptions: m.TryOptions(group, INT8),
                       m.Build: m.Build(INT8)}[PHASES[phase]])
@@ -357,7 +358,7 @@ def test_interrupted_shares_are_kept(opened, runs, talkative):
 
 def test_a_defect_ends_the_job_and_not_the_worker(opened, monkeypatch):
     worker = opened()
-    monkeypatch.setattr(worker_module, "collect_stats", lambda *args, **kwargs: 1 / 0)
+    monkeypatch.setattr(statistics, "collect_stats", lambda *args, **kwargs: 1 / 0)
     events = worker.answer(m.Stats(worker.network.groups[0].name))
     assert isinstance(events[-1], m.Failed) and "ZeroDivisionError" in events[-1].title
     assert "Traceback" in events[-1].detail
@@ -435,7 +436,8 @@ def test_what_depends_on_something_else_is_measured_anew(opened, runs, tmp_path,
 def test_other_ranges_and_other_configs_are_measured_anew(opened, runs):
     worker = opened()
     worker.answer(m.Compare(RUNS, layers=False))
-    halved = replace(worker.calibration, ranges={t: amax / 2 for t, amax in worker.calibration.ranges.items()})
+    measured = worker.workspace.calibration
+    halved = replace(measured, ranges={tensor: amax / 2 for tensor, amax in measured.ranges.items()})
     known = worker.answer(m.WhatIf(INT8))
     for request in (m.UseRanges(halved), None):
         if request is not None:
@@ -474,12 +476,12 @@ def test_a_cache_that_cannot_be_read_or_written_is_no_error(opened, tmp_path):
         path.write_bytes(b"\xc1 nonsense")
     assert ends(opened().answer(EVERYTHING), 2) == [m.Done]
     blocked = opened()
-    blocked.cache.folder = tmp_path / "mlp.onnx" / "results"
+    blocked.store.results.folder = tmp_path / "mlp.onnx" / "results"
     assert ends(blocked.answer(EVERYTHING), 2) == [m.Done]
 
 
 def test_the_cache_drops_what_was_used_longest_ago(tmp_path):
-    cache = worker_module.ResultCache(tmp_path, limit_bytes=2500)
+    cache = ResultCache(tmp_path, limit_bytes=2500)
     for name in "abc":
         cache.put(cache.key(name), name * 1000)
     old = tmp_path / cache.key("b")[:2] / cache.key("b")
@@ -666,7 +668,7 @@ def test_close_ends_a_child_that_is_at_work(tmp_path):
 
 def test_a_model_file_that_changed_meanwhile_has_another_hash(opened, tmp_path):
     options = save_mlp(tmp_path)
-    first = opened(options).sha256
-    assert opened(options).sha256 == first
+    first = opened(options).workspace.source.sha256
+    assert opened(options).workspace.source.sha256 == first
     onnx.save(networks.mlp(9), options.model)
-    assert opened(options).sha256 != first
+    assert opened(options).workspace.source.sha256 != first

@@ -71,5 +71,5 @@ def test_a_what_if_in_another_type_leaves_a_comparison_right(opened):
     assert not any(isinstance(event, m.Failed) for event in events)
     final = {event.run: event.verdict for event in events if isinstance(event, m.VerdictMeasured) and event.final}
     for run, asked in {**runs, "config": config}.items():
-        alone = list(worker.analysis.verdict(asked, worker.ranges, worker.feeds))[-1].value
+        alone = list(worker.workspace.analysis.verdict(asked, worker.workspace.ranges, worker.feeds))[-1].value
         assert final[run] == alone

@@ -21,10 +21,10 @@ from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import BuildFailed, Capabilities
 from trt_tui.core.search import Outcome, Space
+from trt_tui.jobs import build, scheduler
 from trt_tui.jobs import messages as m
-from trt_tui.jobs import worker as worker_module
-from trt_tui.jobs.engines import Wait
 from trt_tui.jobs.searching import check_words, latency_between
+from trt_tui.jobs.steps import Wait
 from trt_tui.session.finding import Finding
 
 INT8 = PrecisionConfig.uniform(Precision.INT8)
@@ -35,7 +35,7 @@ GOAL = m.Search(INT8, ("sqnr>=40",))
 @pytest.fixture(autouse=True)
 def _isolated(monkeypatch, tmp_path):
     isolate(monkeypatch, tmp_path)
-    monkeypatch.setattr(worker_module, "REPORT_S", 0.0)
+    monkeypatch.setattr(scheduler, "REPORT_S", 0.0)
 
 
 @pytest.fixture
@@ -247,9 +247,9 @@ def finish(worker, job):
     """Works until a job has ended, through what threads do meanwhile."""
     while not any(isinstance(event, m.Done | m.Failed | m.Cancelled) and event.job == job
                   for event in worker.wire.events):
-        worker.arrived.clear()
+        worker.scheduler.arrived.clear()
         if not worker.step():
-            assert worker.arrived.wait(LIMIT_S)
+            assert worker.scheduler.arrived.wait(LIMIT_S)
     return [event for event in worker.wire.events if event.job == job]
 
 
@@ -275,7 +275,7 @@ def test_a_check_beside_a_tolerance_needs_both(opened, script):
 def test_a_running_check_is_killed_with_its_search(opened):
     worker = opened()
     job = worker.ask(replace(GOAL, tolerances=(), check="sleep 1000"))
-    while not any(task.waits is not None for task in worker.tasks):
+    while not any(task.waits is not None for task in worker.scheduler.tasks):
         assert worker.step()
     worker.stop()
     events = finish(worker, job)
@@ -295,14 +295,14 @@ def with_builder(opened, monkeypatch):
 
     def make(worse_db: float, latency=lambda config: 1.0, bad: bool = False):
         worker = opened()
-        worker.builder = SimpleNamespace(name="tensorrt", version="11.4", device="H200",
-                                         capabilities=Capabilities(True, True, False, True))
+        worker.workspace.builder = SimpleNamespace(name="tensorrt", version="11.4", device="H200",
+                                                   capabilities=Capabilities(True, True, False, True))
         worker.built = []
 
-        def building(config, quick):
+        def making(workspace, store, report, config, quick):
             worker.built.append(config)
             verdict = None
-            for partial in worker.analysis.verdict(config, worker.ranges, worker.feeds):
+            for partial in worker.workspace.analysis.verdict(config, worker.workspace.ranges, worker.feeds):
                 verdict = partial.value
             name, one = next(iter(verdict.outputs.items()))
             decibels = one.errors.sqnr_db - worse_db if one.errors.sqnr_db is not None else 90.0
@@ -310,7 +310,7 @@ def with_builder(opened, monkeypatch):
             engine = Verdict({name: OutputErrors(errors)}, {}, None, verdict.samples, verdict.total)
             yield EngineResult(engine, "TensorRT 11.4", (latency(config), 0.9, 1.2), 10**6, 4.0, origin="cold")
 
-        monkeypatch.setattr(worker, "_building", building)
+        monkeypatch.setattr(build, "making", making)
         return worker
 
     return make
@@ -350,11 +350,11 @@ def test_at_most_so_many_engines_are_built(with_builder):
 def test_what_was_found_stands_where_its_engine_cannot_be_built(with_builder, monkeypatch):
     worker = with_builder(0.0)
 
-    def failing(config, quick):
+    def failing(workspace, store, report, config, quick):
         raise BuildFailed("TensorRT could not build the engine", "no tactic for conv1", "")
         yield
 
-    monkeypatch.setattr(worker, "_building", failing)
+    monkeypatch.setattr(build, "making", failing)
     events = worker.answer(GOAL)
     ended = found(events)
     assert ended.result.met and ended.confirmed is None and not of_type(events, m.Failed)
@@ -364,12 +364,12 @@ def test_what_was_found_stands_where_its_engine_cannot_be_built(with_builder, mo
 def test_stopped_while_an_engine_is_built_it_is_not_the_last_word(with_builder, monkeypatch):
     worker = with_builder(0.0)
 
-    def endless(config, quick):
+    def endless(workspace, store, report, config, quick):
         worker.stop()
         while True:
             yield Wait(lambda: True)
 
-    monkeypatch.setattr(worker, "_building", endless)
+    monkeypatch.setattr(build, "making", endless)
     events = worker.answer(GOAL)
     assert isinstance(events[-1], m.Cancelled)
     ended = of_type(events, m.SearchEnded)[-1]

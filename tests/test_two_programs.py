@@ -11,14 +11,14 @@ import pytest
 
 from tests.driven import isolate
 from trt_tui.jobs import client
-from trt_tui.jobs.cache import ResultCache
 from trt_tui.jobs.client import KEPT_LOGS, log_path
+from trt_tui.jobs.store import ResultCache
 
 HAMMER = """
 import sys
 from pathlib import Path
 from trt_tui.files.writing import write_atomic
-from trt_tui.jobs.cache import ResultCache
+from trt_tui.jobs.store import ResultCache
 cache, out = ResultCache(Path(sys.argv[1]), limit_bytes=20_000), Path(sys.argv[2])
 for turn in range(150):
     key = cache.key(turn % 7)

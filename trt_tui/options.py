@@ -35,6 +35,11 @@ class Options:
     strict: bool = False
 
     @property
+    def has_data(self) -> bool:
+        """Whether data are named that would be read."""
+        return self.data is not None or self.calib_data is not None
+
+    @property
     def about_engines(self) -> tuple[str, ...]:
         """The options given that say nothing where no engine is built, as they are written."""
         given = {"--weak": self.weak, "--strict": self.strict, "--judge-at": self.judge_at,

@@ -36,9 +36,11 @@ from trt_tui.core.network.network import Network, open_network
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import BuildSettings
 from trt_tui.errors import TrtTuiError
-from trt_tui.jobs.building import Plan, build_and_judge
-from trt_tui.jobs.cache import EngineCache
-from trt_tui.jobs.engines import Said, Wait
+from trt_tui.jobs.engines import Said
+from trt_tui.jobs.judging import build_and_judge
+from trt_tui.jobs.steps import Wait
+from trt_tui.jobs.store import EngineCache
+from trt_tui.workspace import Plan
 
 FP32 = PrecisionConfig.uniform(Precision.FP32)
 FP16 = PrecisionConfig.uniform(Precision.FP16)

@@ -42,7 +42,7 @@ from trt_tui.core.network.network import Network, open_network
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import TensorInfo
 from trt_tui.errors import InputError
-from trt_tui.jobs.cache import ResultCache
+from trt_tui.jobs.store import ResultCache
 from trt_tui.session.history import History
 from trt_tui.session.saved import Saved, Store
 

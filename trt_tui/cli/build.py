@@ -49,8 +49,8 @@ def build(model: str, config_path: str | None, force: bool, precision: str | Non
     """
     from trt_tui.cli.headless import load_config, prepared, write_engine
     from trt_tui.core.data.watched import Inputs, data_files
-    from trt_tui.jobs.building import write_typed
     from trt_tui.jobs.engines import QUICK_LEVEL
+    from trt_tui.jobs.judging import write_typed
     from trt_tui.jobs.messages import Prepare
 
     check_usage()

@@ -25,7 +25,7 @@ from trt_tui.core.precision import Precision
 from trt_tui.errors import CancelledError, InputError, TrtTuiError
 from trt_tui.jobs import messages as m
 from trt_tui.jobs.client import Client
-from trt_tui.jobs.prepare import has_data, known_ranges, prepare
+from trt_tui.jobs.prepare import known_ranges, prepare
 from trt_tui.options import Options
 from trt_tui.session.finding import Finding, found_so_far
 from trt_tui.session.session import Session
@@ -247,7 +247,7 @@ def prepared(network: Network, request: m.Prepare) -> m.Prepared:
         KeyboardInterrupt: passed on after the child has been stopped.
     """
     _, missing = known_ranges(network, request, _print_warning)
-    if not has_data(request.options) or not (missing or request.shapes):
+    if not request.options.has_data or not (missing or request.shapes):
         return prepare(network, request)
     events: queue.Queue[m.Event] = queue.Queue()
     client, bar = Client(events.put), _Bar()

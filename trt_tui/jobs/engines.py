@@ -32,20 +32,14 @@ from trt_tui.core.runner import (
 )
 from trt_tui.errors import InputError, TrtTuiError
 from trt_tui.files.scratch import scratch_folder
-from trt_tui.jobs.cache import EngineCache
+from trt_tui.jobs.steps import Wait
+from trt_tui.jobs.store import EngineCache
 
 REPORT_S = 0.1
 """Least time between two reports of a build."""
 
 QUICK_LEVEL = 1
 """The builder's optimization level of a quick preview."""
-
-
-@dataclass(frozen=True)
-class Wait:
-    """Nothing to do until ``ready`` says so: a thread is at work."""
-
-    ready: Callable[[], bool]
 
 
 @dataclass(frozen=True)

@@ -17,13 +17,7 @@ from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
 from trt_tui.jobs import messages as m
-from trt_tui.jobs.building import profile_of
-from trt_tui.options import Options
-
-
-def has_data(options: Options) -> bool:
-    """Whether data are named that would be read."""
-    return options.data is not None or options.calib_data is not None
+from trt_tui.workspace import profile_of
 
 
 def prepare(network: Network, request: m.Prepare,
@@ -42,7 +36,7 @@ def prepare(network: Network, request: m.Prepare,
     load = partial(load_samples, inputs=network.inputs, batch=options.batch, seed=options.seed,
                    shapes={name: one.opt for name, one in asked.items()} or None)
     ranges, missing = known_ranges(network, request)
-    if missing and not has_data(options):
+    if missing and not options.has_data:
         raise InputError("INT8 needs ranges", f"{len(missing)} tensors have none, {missing[0]} among them",
                          "Give --calib-data or --data to calibrate on, or --calib-cache.")
     wants_shapes = request.shapes and options.data is not None

@@ -6,9 +6,9 @@ import math
 import shlex
 import subprocess
 import threading
-from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Protocol
 
 import numpy as np
 
@@ -27,38 +27,44 @@ from trt_tui.core.search.ranges import LEAST_GAIN
 from trt_tui.errors import CancelledError, InputError, TrtTuiError
 from trt_tui.files.scratch import scratch_folder
 from trt_tui.jobs import messages as m
-from trt_tui.jobs.building import write_typed
-from trt_tui.jobs.engines import Wait
-
-T = TypeVar("T")
-Steps = Generator[object, None, T]
-"""Yields how urgent the next step is, or what it waits for; returns what it found."""
+from trt_tui.jobs.judging import write_typed
+from trt_tui.jobs.steps import Steps, Wait
 
 NEED_NO_RANKING = ("start", "all raised")
 """The steps of a search that tell whether there is anything to find."""
 
 
-@dataclass(frozen=True)
-class Bench:
+class Bench(Protocol):
     """How a search measures.
 
     Attributes:
-        verdict: A config at the judged outputs.
-        impacts: Of some groups in a config, by name.
-        ranges: Other ranges for the inputs of some groups: amax by tensor and method.
-        build: A config's engine, judged as built; None where no engine can run.
-        built: Whether that engine is known already.
-        check: Exit code of the user's command for a config; None without a command.
-        report: Called before each evaluation, and with True where it must be heard: before each build.
+        builds: Whether engines can run here.
+        checks: Whether there is a command of the user's.
     """
 
-    verdict: Callable[[PrecisionConfig], Steps[Verdict]]
-    impacts: Callable[[PrecisionConfig, Sequence[str]], Steps[Mapping[str, Impact]]]
-    ranges: Callable[[Sequence[Group]], Mapping[str, Mapping[str, float]]]
-    build: Callable[[PrecisionConfig], Steps[EngineResult]] | None = None
-    built: Callable[[PrecisionConfig], bool] = lambda config: False
-    check: Callable[[PrecisionConfig], Steps[int]] | None = None
-    report: Callable[[SearchJob, bool], None] = lambda job, heard: None
+    builds: bool
+    checks: bool
+
+    def verdict(self, config: PrecisionConfig) -> Steps[Verdict]:
+        """Returns a config's whole verdict at the judged outputs."""
+
+    def impacts(self, config: PrecisionConfig, names: Sequence[str]) -> Steps[Mapping[str, Impact]]:
+        """Returns what some groups of a config do to the judged outputs, by name."""
+
+    def ranges(self, groups: Sequence[Group]) -> Mapping[str, Mapping[str, float]]:
+        """Other ranges (amax) for the inputs of some groups than the calibrated ones, by tensor and method."""
+
+    def build(self, config: PrecisionConfig) -> Steps[EngineResult]:
+        """Returns a config's engine, judged as built, from the store where it is known."""
+
+    def built(self, config: PrecisionConfig) -> bool:
+        """Whether that engine is known already."""
+
+    def check(self, config: PrecisionConfig) -> Steps[int]:
+        """Returns the exit code of the user's command for a config."""
+
+    def report(self, work: SearchJob, heard: bool = False) -> None:
+        """Called before each evaluation, and with ``heard`` where it must be told: before each build."""
 
 
 class SearchJob:
@@ -72,7 +78,7 @@ class SearchJob:
     """
 
     def __init__(self, network: Network, request: m.Search, targets: Sequence[Target], bench: Bench) -> None:
-        if not targets and bench.check is None:
+        if not targets and not bench.checks:
             raise InputError("a search needs a tolerance", "", "Give --tolerance, or --check.")
         self.network, self.request, self.targets, self.bench = network, request, tuple(targets), bench
         start = with_kept(network, request.config, request.keep, request.higher)
@@ -85,7 +91,7 @@ class SearchJob:
         self.confirmed: bool | None = None
         self.remarks: list[str] = []
         # A search that cannot be is refused before anything is measured for it.
-        timed = request.max_latency is not None and bench.build is not None
+        timed = request.max_latency is not None and bench.builds
         if timed and request.max_builds < 2:
             raise InputError("a latency budget needs engines", "latencies are estimated from two of them, at least",
                              "Raise --max-builds, or use --max-fp32.")
@@ -113,10 +119,10 @@ class SearchJob:
     def _evaluate(self, only: Sequence[str] = ()) -> Steps[None]:
         """Evaluates what the search asks for, as long as one of some steps asks; all of them where none is named."""
         while (config := self.search.ask()) is not None and (not only or self.search.asked.step in only):
-            self.bench.report(self, False)
+            self.bench.report(self)
             verdict = yield from self.bench.verdict(config)
             judgement = self._judged(verdict)
-            if self.bench.check is not None:
+            if self.bench.checks:
                 judgement = _checked(judgement, (yield from self.bench.check(config)), bool(self.targets))
             self.search.tell(judgement)
 
@@ -146,7 +152,7 @@ class SearchJob:
     def _engine(self, config: PrecisionConfig) -> Steps[EngineResult]:
         if not self.bench.built(config):
             self.builds += 1
-        self.bench.report(self, True)  # what is known so far, should the build end the child process
+        self.bench.report(self, heard=True)  # what is known so far, should the build end the child process
         engine = yield from self.bench.build(config)
         if engine.latency_ms is not None and engine.as_asked:
             self.measured[_without_ranges(config)] = engine.latency_ms[0]
@@ -175,7 +181,7 @@ class SearchJob:
         """
         found, budget = self.search.result, self.request.max_latency
         timed = budget is not None and found.best is not None and found.best.latency <= budget
-        if self.bench.build is None or not (self.targets and found.met or timed):
+        if not self.bench.builds or not (self.targets and found.met or timed):
             return False
         known = timed and _without_ranges(found.config) in self.measured
         if not self.bench.built(found.config) and self.builds >= self.request.max_builds:

@@ -5,13 +5,11 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import Path
 
 import onnx_ir as ir
 
-from trt_tui.backends.cuda import first_device
-from trt_tui.core.data.samples import Samples
 from trt_tui.core.engines.made import EngineReport, read_inspector
 from trt_tui.core.engines.rungs import REASON
 from trt_tui.core.exporters.onnx import export_typed
@@ -24,10 +22,12 @@ from trt_tui.core.measure.tally import comparable
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
-from trt_tui.core.runner import BuildSettings, EngineBackend, EngineRunner, Runner
+from trt_tui.core.runner import EngineBackend, EngineRunner, Runner
 from trt_tui.errors import InputError, TrtTuiError
-from trt_tui.jobs.cache import EngineCache
-from trt_tui.jobs.engines import QUICK_LEVEL, Engine, Said, Step, Wait, build_engine
+from trt_tui.jobs.engines import QUICK_LEVEL, Engine, Said, Step, build_engine
+from trt_tui.jobs.steps import Wait
+from trt_tui.jobs.store import EngineCache
+from trt_tui.workspace import Plan, profile_of, runs_here
 
 WARM_UPS = 3
 TIMED_RUNS = 50
@@ -35,23 +35,6 @@ TIMED_SECONDS = 10.0
 """Timing ends after `TIMED_RUNS` runs or, where nothing forces that many, this long, with at least 5 runs."""
 
 PROFILED_RUNS = 10
-
-
-@dataclass(frozen=True)
-class Plan:
-    """How to build and judge engines.
-
-    Attributes:
-        settings: All of a build but its precisions.
-        weak: Precisions layer by layer and implicit quantization.
-        strict: Build as asked or not at all, in place of going down the rungs of `trt_tui.core.engines.rungs`.
-        others: Samples of other shapes to judge at too, by what they are called ("min", "max").
-    """
-
-    settings: BuildSettings = field(default_factory=BuildSettings)
-    weak: bool = False
-    strict: bool = False
-    others: Mapping[str, Analysis] = field(default_factory=dict)
 
 
 def run_typed(analysis: Analysis, config: PrecisionConfig, ranges: Mapping[str, float],
@@ -163,23 +146,6 @@ def _simulated(analysis: Analysis, config: PrecisionConfig, otherwise: Mapping[s
     except InputError:
         return None
     return verdict
-
-
-def runs_here(backend: EngineBackend, settings: BuildSettings) -> bool:
-    """Whether the engines that a backend builds can run on this machine: it has a GPU, and they are for that one."""
-    target = settings.compute_capability
-    return backend.capabilities.runs and (target is None or target == first_device().compute_capability)
-
-
-def profile_of(network: Network, samples: Samples, feeds: Sequence[int]) -> dict[str, tuple]:
-    """Profiles of the dynamic inputs by the shapes of the samples."""
-    dynamic = [info.name for info in network.inputs
-               if info.shape is not None and not all(isinstance(size, int) for size in info.shape)]
-    if not dynamic:
-        return {}
-    shapes = {name: [samples.feed(index)[name].shape for index in feeds] for name in dynamic}
-    return {name: (tuple(map(min, zip(*found, strict=True))), found[0], tuple(map(max, zip(*found, strict=True))))
-            for name, found in shapes.items()}
 
 
 def _judged(analysis: Analysis, runner: Runner, feeds: Sequence[int],

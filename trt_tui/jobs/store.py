@@ -1,4 +1,4 @@
-"""Results and engines on disk by content hash, so that what was made once is there at once the next time."""
+"""Results and engines on disk by what they depend on, so that what was made once is there at once the next time."""
 
 from __future__ import annotations
 
@@ -11,10 +11,18 @@ from typing import Any, TypeVar
 import msgspec
 import platformdirs
 
+import trt_tui
+from trt_tui.core.data.watched import stamp
+from trt_tui.core.lowering.lowered import quantizes
+from trt_tui.core.lowering.rules import ARITHMETIC
+from trt_tui.core.measure.comparison import EngineResult
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.network import Network
 from trt_tui.errors import InputError
 from trt_tui.files.reading import read_bytes
 from trt_tui.files.scratch import remove_stale
 from trt_tui.files.writing import write_atomic
+from trt_tui.workspace import Workspace
 
 T = TypeVar("T")
 
@@ -116,3 +124,63 @@ class EngineCache(FileCache):
 def cache_folder() -> Path:
     """This program's part of the user's cache folder."""
     return Path(platformdirs.user_cache_dir("trt-tui"))
+
+
+class Store:
+    """What was measured of a workspace, by all that it depends on, and engines.
+
+    Args:
+        results: Where results lie; the user's cache folder by default.
+        engines: Where engines lie; the user's cache folder by default.
+    """
+
+    def __init__(self, results: ResultCache | None = None, engines: EngineCache | None = None) -> None:
+        self.results = results or ResultCache()
+        self.engines = engines or EngineCache()
+
+    def trim(self) -> None:
+        """Drops what was used longest ago beyond the size limits."""
+        self.results.trim()
+        self.engines.trim()
+
+    def known(self, workspace: Workspace, kind: str, config: PrecisionConfig, type_: type[T]) -> T | None:
+        """A result of a config, or None."""
+        return self.results.get(self.key(workspace, kind, config), type_)
+
+    def keep(self, workspace: Workspace, kind: str, config: PrecisionConfig, value: Any) -> None:
+        """Stores a result of a config."""
+        self.results.put(self.key(workspace, kind, config), value)
+
+    def engine(self, workspace: Workspace, config: PrecisionConfig) -> EngineResult | None:
+        """What is known of a config's engine."""
+        return self.results.get(self._engine_key(workspace, config), EngineResult)
+
+    def keep_engine(self, workspace: Workspace, config: PrecisionConfig, result: EngineResult) -> None:
+        """Stores what was judged of a config's engine."""
+        self.results.put(self._engine_key(workspace, config), result)
+
+    def network_sha256(self, network: Network) -> str:
+        """The SHA-256 of a network with its external data; a file whose stamp is known is not read again."""
+        files = (network.path, *network.external_files)
+        key = FileCache.key("sha256", [(str(file.resolve()), stamp(file)) for file in files])
+        known = self.results.get(key, str)
+        if known is None:
+            known = network.sha256()
+            self.results.put(key, known)
+        return known
+
+    def key(self, workspace: Workspace, kind: str, config: PrecisionConfig, *more: object) -> str:
+        """The name under which a result is kept: all that it depends on."""
+        backend, source = workspace.backend, workspace.source
+        ranges = tuple(sorted(workspace.ranges.items())) if quantizes(workspace.network, config) else ()
+        sha256, data_sha256 = (source.sha256, source.data_sha256) if source is not None else ("", "")
+        return FileCache.key(trt_tui.__version__, ARITHMETIC, kind, sha256, data_sha256,
+                             [one.name for one in workspace.judged], workspace.metric_stamp(), backend.name,
+                             backend.version, getattr(backend, "provider", ""), ranges, config.key(), more)
+
+    def _engine_key(self, workspace: Workspace, config: PrecisionConfig) -> str:
+        plan, stamp_of = workspace.plan, getattr(workspace.builder, "stamp", ())
+        settings = plan.settings
+        return self.key(workspace, "engine", config, stamp_of, sorted(settings.profile.items()),
+                        settings.tactic_sources, settings.compute_capability, settings.optimization_level, plan.weak,
+                        plan.strict, sorted(plan.others))

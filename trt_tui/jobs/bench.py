@@ -1,0 +1,151 @@
+"""How a search measures here: verdicts and impacts of the simulation, engines, the user's command."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from trt_tui.core.lowering.lowered import cannot_lower, lowers
+from trt_tui.core.measure.comparison import EngineResult, Share, Verdict
+from trt_tui.core.measure.shares import Impact, measure_impacts
+from trt_tui.core.measure.target import parse_target
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.layers import Group
+from trt_tui.errors import CancelledError, InputError
+from trt_tui.files.reading import digest
+from trt_tui.jobs import build
+from trt_tui.jobs import messages as m
+from trt_tui.jobs.calibrating import ensure_ranges
+from trt_tui.jobs.scheduler import Report
+from trt_tui.jobs.searching import SearchJob, check_words, run_check
+from trt_tui.jobs.shares import suspects
+from trt_tui.jobs.statistics import ranges_by_method
+from trt_tui.jobs.steps import Steps, Urgency
+from trt_tui.jobs.store import Store
+from trt_tui.jobs.verdicts import reference_metric, verdict_of
+from trt_tui.workspace import Workspace, runs_here
+
+RANKED_ROWS = 8
+"""A search ranks all groups by their impact on as many feeds as hold so many samples."""
+
+
+def run(workspace: Workspace, store: Store, report: Report, request: m.Search) -> Steps[None]:
+    """Finds the smallest fix. Nothing that was measured before, by an interrupted search too, is measured again."""
+    network, metric = workspace.network, workspace.metric
+    targets = [parse_target(text) for text in request.tolerances]
+    for target in targets:
+        target.check(workspace.judged, network, metric.name if metric is not None else None)
+    if not lowers(network, request.config):
+        raise InputError("there is nothing to search", cannot_lower(network) or "every layer is in FP32 already",
+                         "Begin with a config that lowers layers, such as --precision int8.")
+    if request.check is not None:
+        check_words(request.check)
+    work = SearchJob(network, request, targets, WorkspaceBench(workspace, store, report, request))
+    ensure_ranges(workspace, store, report, [request.config])
+    if any(target.kind == "metric" for target in targets):
+        score = yield from reference_metric(workspace, store, report)
+        base = next(iter(score.values()), None)
+        work.targets = tuple(target.with_base(base) for target in targets)
+    try:
+        yield from work.steps()
+    except (GeneratorExit, CancelledError):
+        report.send(work.ended(report.job, stopped=True))
+        raise
+    report.send(work.ended(report.job))
+
+
+class WorkspaceBench:
+    """See `trt_tui.jobs.searching.Bench`."""
+
+    def __init__(self, workspace: Workspace, store: Store, report: Report, request: m.Search) -> None:
+        self._workspace, self._store, self._report, self._request = workspace, store, report, request
+        builder = workspace.builder
+        self.builds = builder is not None and runs_here(builder, workspace.plan.settings)
+        self.checks = request.check is not None
+
+    def report(self, work: SearchJob, heard: bool = False) -> None:
+        if heard or self._report.due("search"):
+            self._report.send(work.progress(self._report.job))
+
+    def verdict(self, config: PrecisionConfig) -> Steps[Verdict]:
+        whole: Verdict | None = None
+        for verdict in verdict_of(self._workspace, self._store, self._report, config):
+            whole = verdict
+            yield Urgency.SEARCH
+        assert whole is not None, "a workspace has feeds"
+        return whole
+
+    def ranges(self, groups: Sequence[Group]) -> dict[str, dict[str, float]]:
+        current = self._workspace.ranges
+        known = ranges_by_method(self._workspace, self._report, groups)
+        return {tensor: {method: amax for method, amax in by_method.items() if amax != current.get(tensor)}
+                for tensor, by_method in known.items()}
+
+    def built(self, config: PrecisionConfig) -> bool:
+        return self._store.engine(self._workspace, config) is not None
+
+    def build(self, config: PrecisionConfig) -> Steps[EngineResult]:
+        """The simulated verdict is sent too."""
+        verdict = yield from self.verdict(config)
+        self._report.send(m.VerdictMeasured(self._report.job, "config", config, verdict, True))
+        known = self._store.engine(self._workspace, config)
+        if known is None:
+            return (yield from build.build(self._workspace, self._store, self._report, config))
+        self._report.send(m.Built(self._report.job, config, known))
+        return known
+
+    def impacts(self, config: PrecisionConfig, names: Sequence[str]) -> Steps[Mapping[str, Impact]]:
+        """All on few samples, the worst ones on all. Shares that are asked for and not known are sent as they come."""
+        workspace, store, report = self._workspace, self._store, self._report
+        owned = store.known(workspace, "shares", config, dict[str, Share]) or {}
+        owns = self._request.shares and not owned.keys() >= set(names)
+        both = store.known(workspace, "impacts", config, dict[str, Impact]) or {}
+        kind = "impacts" if owns else "impacts alone"
+        found = both if owns else {**(store.known(workspace, kind, config, dict[str, Impact]) or {}), **both}
+        order, few, rows = [name for name in suspects(workspace, store, config) if name in names], 0, 0
+        while few < len(workspace.feeds) and rows < RANKED_ROWS:
+            rows += workspace.data.judged.rows(workspace.feeds[few])
+            few += 1
+        since, unsent = time.monotonic(), dict(found) if owns else {}
+        try:
+            for partial in measure_impacts(workspace.analysis, config, workspace.ranges, known=found, order=order,
+                                           feeds=workspace.feeds, few=few, owns=owns):
+                found = {**found, **partial.value} if partial.value else found
+                if owns:
+                    unsent.update(partial.value)
+                if unsent and report.due("shares"):
+                    report.send(m.SharesMeasured(report.job, "config", config, unsent, len(found), len(order)))
+                    unsent = {}
+                report.progress("what each group does to the outputs", partial.done, partial.total, since)
+                if report.due("impacts kept"):
+                    store.keep(workspace, kind, config, found)
+                yield Urgency.SEARCH
+        finally:
+            store.keep(workspace, kind, config, found)
+        if unsent:
+            report.send(m.SharesMeasured(report.job, "config", config, unsent, len(found), len(order)))
+        return {name: replace(one, owns=owned[name].owns, kept_db=owned[name].kept_db)
+                if math.isnan(one.owns) and name in owned else one for name, one in found.items()}
+
+    def check(self, config: PrecisionConfig) -> Steps[int]:
+        """It is asked once for as long as the network is open, and not kept: what else it reads may have changed."""
+        workspace, command = self._workspace, self._request.check or ""
+        files = [digest(word) for word in check_words(command)]
+        key = self._store.key(workspace, "check", config, command, files)
+        code = workspace.codes.get(key)
+        if code is None:
+            fetched: dict[str, list[np.ndarray]] = {}
+            for outputs in workspace.analysis.outputs(config, workspace.ranges, workspace.feeds):
+                for tensor, array in outputs.items():
+                    fetched.setdefault(tensor, []).append(np.atleast_1d(array))
+                yield Urgency.SEARCH
+            joined = {tensor: np.concatenate(arrays) for tensor, arrays in fetched.items()}
+            code = yield from run_check(command, workspace.network, config, workspace.ranges, joined,
+                                        self._report.wake)
+            workspace.codes[key] = code
+        yield Urgency.SEARCH
+        return code

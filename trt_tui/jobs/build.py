@@ -1,0 +1,165 @@
+"""Engines of configs: built and judged, or built and written to a file."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from trt_tui.core.lowering.lowered import lowers
+from trt_tui.core.measure.comparison import EngineResult, builder_title, unbuilt
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.precision import Precision
+from trt_tui.core.runner import EngineBackend
+from trt_tui.errors import BackendUnavailableError, CancelledError, TrtTuiError
+from trt_tui.files.writing import write_atomic
+from trt_tui.jobs import messages as m
+from trt_tui.jobs.calibrating import ensure_ranges
+from trt_tui.jobs.engines import QUICK_LEVEL, Engine, Said, Step, build_engine
+from trt_tui.jobs.judging import build_and_judge, run_typed
+from trt_tui.jobs.scheduler import Report
+from trt_tui.jobs.steps import Steps, Urgency, Wait
+from trt_tui.jobs.store import Store
+from trt_tui.workspace import Workspace, profile_of, runs_here
+
+Making = Iterator[Step | Said | Wait | EngineResult]
+"""A build under way; its result comes last."""
+
+
+def run(workspace: Workspace, store: Store, report: Report, request: m.Build) -> Steps[None]:
+    """Builds a config and judges what came out, after the FP32 engine; without a builder its typed network is run."""
+    config, builder = request.config, workspace.builder
+    ensure_ranges(workspace, store, report, [config])
+    if builder is None:
+        making = run_typed(workspace.analysis, config, workspace.ranges, workspace.feeds)
+        yield from _made(workspace, store, report, config, making, request.quick)
+        return
+    if runs_here(builder, workspace.plan.settings):
+        fp32 = PrecisionConfig.uniform(Precision.FP32)
+        checked = yield from _check(workspace, store, report, builder, fp32, tolerant=config != fp32)
+        if config == fp32:
+            report.send(m.Built(report.job, fp32, checked))
+            return
+    yield from build(workspace, store, report, config, request.quick)
+
+
+def build(workspace: Workspace, store: Store, report: Report, config: PrecisionConfig, quick: bool = False
+          ) -> Steps[EngineResult]:
+    """Returns a config's engine, built and judged, and sends it. A preview is not kept."""
+    return (yield from _made(workspace, store, report, config, making(workspace, store, report, config, quick), quick))
+
+
+def making(workspace: Workspace, store: Store, report: Report, config: PrecisionConfig, quick: bool) -> Making:
+    """The build of a config by the workspace's builder."""
+    plan, builder = workspace.plan, _builder(workspace)
+    if not lowers(workspace.network, config):
+        plan = replace(plan, weak=False)
+    return build_and_judge(workspace.analysis, builder, config, workspace.ranges, workspace.feeds, plan, quick=quick,
+                           cache=store.engines, wake=report.wake)
+
+
+def _check(workspace: Workspace, store: Store, report: Report, builder: EngineBackend, fp32: PrecisionConfig,
+           tolerant: bool) -> Steps[EngineResult]:
+    """Returns the FP32 engine, and sends it.
+
+    Args:
+        tolerant: Go on without it where it cannot be had; one that TensorRT refuses is not tried again for that.
+    """
+    known = store.engine(workspace, fp32) or (workspace.refused if tolerant else None)
+    if known is None:
+        try:
+            known = yield from _made(workspace, store, report, fp32, making(workspace, store, report, fp32, False),
+                                     False, "FP32 check: ")
+        except (CancelledError, BackendUnavailableError):
+            raise
+        except TrtTuiError as error:
+            if not tolerant:
+                raise
+            known = unbuilt(builder_title(builder.name, builder.version), error)
+            workspace.refused = known if getattr(error, "refused", False) else None
+    report.send(m.Checked(report.job, known))
+    return known
+
+
+def _made(workspace: Workspace, store: Store, report: Report, config: PrecisionConfig, making: Making, quick: bool,
+          prefix: str = "") -> Steps[EngineResult]:
+    """Reports how a build goes on and what it made; returns that. A preview is not kept."""
+    since, phase = time.monotonic(), ""
+    with contextlib.closing(making):  # type: ignore[type-var]
+        for made in making:
+            match made:
+                case EngineResult():
+                    if not quick:
+                        store.keep_engine(workspace, config, made)
+                    if not prefix:
+                        report.send(m.Built(report.job, config, made))
+                    return made
+                case Said():
+                    report.send(m.Note(report.job, f"{made.level}: {made.text}"))
+                case Step():
+                    since = time.monotonic() if made.phase != phase else since
+                    phase = made.phase
+                    report.progress(prefix + phase, made.done, made.total, since)
+                    yield Urgency.BUILD
+                case Wait():
+                    yield made
+    raise AssertionError("a build ends with a result")
+
+
+# -- production -----------------------------------------------------------------------------------------------------
+
+
+def write(workspace: Workspace, store: Store, report: Report, request: m.WriteEngine) -> Steps[None]:
+    """Builds a config's engine and writes it, unjudged."""
+    builder, plan, network = _builder(workspace), workspace.plan, workspace.network
+    ensure_ranges(workspace, store, report, [request.config])
+    taken = {}
+    if workspace.options.data is not None:
+        found = profile_of(network, workspace.data.judged, workspace.feeds)
+        taken = {name: shapes for name, shapes in found.items() if name not in plan.settings.profile}
+    settings = replace(plan.settings, tf32=request.config.tf32, profile={**taken, **plan.settings.profile})
+    if request.quick:
+        settings = replace(settings, optimization_level=QUICK_LEVEL)
+    cache = None if settings.timing_cache is not None else store.engines
+    since = time.monotonic()
+    with contextlib.closing(build_engine(builder, network, request.config, workspace.ranges, settings, cache=cache,
+                                         wake=report.wake, weak=plan.weak, strict=plan.strict)) as making:
+        for made in making:
+            match made:
+                case Engine():
+                    write_atomic(Path(request.path), made.data)
+                    about = (*_about(workspace, builder, made), *(
+                        f"{name}: {' to '.join('x'.join(map(str, one)) for one in (shapes[0], shapes[2]))}, as the "
+                        "data has it (--shapes sets another profile)" for name, shapes in taken.items()))
+                    otherwise = made.rungs[-1].said if len(made.rungs) > 1 else ""
+                    report.send(m.Wrote(report.job, request.path, len(made.data), about, otherwise))
+                case Said():
+                    report.send(m.Note(report.job, f"{made.level}: {made.text}"))
+                case Step():
+                    report.progress(made.phase, made.done, made.total, since)
+                    yield Urgency.BUILD
+                case Wait():
+                    yield made
+
+
+def _builder(workspace: Workspace) -> EngineBackend:
+    if workspace.builder is None:
+        raise BackendUnavailableError(
+            "no TensorRT works here to build an engine", "trt-tui doctor says why",
+            "Write -o typed.onnx instead, or name a backend: --backend tensorrt-rtx builds without a GPU.")
+    return workspace.builder
+
+
+def _about(workspace: Workspace, builder: EngineBackend, engine: Engine) -> tuple[str, ...]:
+    """What to know of an engine, in lines."""
+    settings = workspace.plan.settings
+    target = settings.compute_capability
+    made = f"{builder.name} {builder.version}"
+    made += f" for compute capability {target[0]}.{target[1]}" if target is not None else f" on {builder.device}"
+    took = "taken from the engine cache" if engine.origin == "engine cache" else (
+        f"built in {engine.seconds:.1f} s" + (" with a timing cache" if engine.origin == "timing cache" else ""))
+    cannot = () if runs_here(builder, settings) else ("It cannot run on this machine.",)
+    tried = [f"failed {rung.said}: {rung.failed}" for rung in engine.rungs[:-1]]
+    return (f"{made}, {took}", *tried, *cannot, *engine.notes)

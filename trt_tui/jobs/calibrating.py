@@ -1,0 +1,83 @@
+"""The ranges that INT8 layers are quantized with: measured, or taken from a cache or a config."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import trt_tui
+from trt_tui.core.calibration.cache import match_cache, read_cache
+from trt_tui.core.calibration.calibrate import Calibration, calibrate
+from trt_tui.core.calibration.methods import METHODS
+from trt_tui.core.lowering.lowered import quantizes
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.errors import InputError
+from trt_tui.jobs import messages as m
+from trt_tui.jobs.scheduler import Report
+from trt_tui.jobs.steps import Steps
+from trt_tui.jobs.store import FileCache, Store
+from trt_tui.workspace import Workspace
+
+
+def run(workspace: Workspace, store: Store, report: Report, request: m.Calibrate) -> Steps[None]:
+    """Measures the ranges by a method."""
+    _calibrate(workspace, store, report, request.method)
+    yield from ()
+
+
+def use(workspace: Workspace, store: Store, report: Report, request: m.UseRanges) -> Steps[None]:
+    """Takes ranges as they are given."""
+    options = workspace.options
+    if options.calib_cache is not None and request.fill:
+        _take_cache(workspace, store, report, options.calib_method, request.calibration)
+    else:
+        workspace.calibration = request.calibration
+        report.send(m.Calibrated(report.job, request.calibration))
+    yield from ()
+
+
+def ensure_ranges(workspace: Workspace, store: Store, report: Report, configs: Iterable[PrecisionConfig]) -> None:
+    """Calibrates if any of the configs needs ranges and there are none yet."""
+    if workspace.calibration is None and any(quantizes(workspace.network, config) for config in configs):
+        _calibrate(workspace, store, report, workspace.options.calib_method)
+
+
+def measured(workspace: Workspace, store: Store, report: Report, method: str) -> Calibration:
+    """The ranges on the calibration data, from the store where they are known."""
+    network, source = workspace.network, workspace.calibrating
+    sha256 = workspace.source.sha256 if workspace.source is not None else store.network_sha256(network)
+    key = FileCache.key("calibration", trt_tui.__version__, sha256, source.sha256(), len(source), method,
+                        workspace.backend.version)
+    calibration = store.results.get(key, Calibration)
+    if calibration is None:
+        calibration = calibrate(network.model, network.activations, source, workspace.backend, method=method,
+                                progress=report.sweeping(f"calibrating ({method})"))
+        store.results.put(key, calibration)
+    return calibration
+
+
+def _calibrate(workspace: Workspace, store: Store, report: Report, method: str) -> None:
+    if method not in METHODS:
+        raise InputError(f"unknown calibration method {method}", f"there are: {', '.join(METHODS)}",
+                         "Choose one with --calib-method.")
+    if workspace.options.calib_cache is not None:
+        _take_cache(workspace, store, report, method)
+        return
+    workspace.calibration = measured(workspace, store, report, method)
+    report.send(m.Calibrated(report.job, workspace.calibration))
+
+
+def _take_cache(workspace: Workspace, store: Store, report: Report, method: str,
+                given: Calibration | None = None) -> None:
+    """Takes the ranges of the cache named; what it lacks is taken from a config, or calibrated where data are."""
+    options, activations = workspace.options, workspace.network.activations
+    fitting, warnings = match_cache(read_cache(options.calib_cache), activations)
+    for warning in warnings:
+        report.send(m.Note(report.job, warning, "warning"))
+    rest = given
+    if rest is None and options.has_data and set(activations) - set(fitting):
+        rest = measured(workspace, store, report, method)
+    if rest is None:
+        rest = Calibration("cache", 0, "", {})
+    workspace.calibration = replace(rest, ranges={**rest.ranges, **fitting})
+    report.send(m.Calibrated(report.job, workspace.calibration))

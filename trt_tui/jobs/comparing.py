@@ -1,0 +1,65 @@
+"""Runs against FP32: verdicts, then errors at the groups, then shares."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+
+from trt_tui.core.measure.comparison import GroupErrors
+from trt_tui.core.measure.layers import measure_layers
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.precision import Precision
+from trt_tui.jobs import messages as m
+from trt_tui.jobs.scheduler import Report
+from trt_tui.jobs.shares import send_shares
+from trt_tui.jobs.steps import Steps, Urgency
+from trt_tui.jobs.store import Store
+from trt_tui.jobs.verdicts import reference_metric, send_verdicts
+from trt_tui.workspace import Workspace
+
+
+def run(workspace: Workspace, store: Store, report: Report, request: m.Compare) -> Steps[None]:
+    """Measures the runs; engines of theirs that are known are sent too."""
+    yield from send_verdicts(workspace, store, report, request.runs)
+    yield from reference_metric(workspace, store, report)
+    for config in request.runs.values():
+        known = store.engine(workspace, config)
+        if known is not None:
+            report.send(m.Built(report.job, config, known))
+    if workspace.builder is not None:
+        known = store.engine(workspace, PrecisionConfig.uniform(Precision.FP32))
+        if known is not None:
+            report.send(m.Checked(report.job, known))
+    if request.layers:
+        yield Urgency.LAYERS
+        yield from send_layers(workspace, store, report, request.runs, Urgency.LAYERS)
+    if request.shares_of is not None:
+        yield Urgency.BACKGROUND
+        for name in sorted(request.runs, key=lambda name: name != request.shares_of):
+            yield from send_shares(workspace, store, report, name, request.runs[name])
+
+
+def send_layers(workspace: Workspace, store: Store, report: Report, runs: Mapping[str, PrecisionConfig],
+                   urgency: Urgency) -> Steps[None]:
+    """Sends the errors at the groups of each run."""
+    since, feeds = time.monotonic(), workspace.feeds
+    configs: dict[str, PrecisionConfig] = {}
+    for name, config in runs.items():
+        known = store.known(workspace, "layers", config, dict[str, GroupErrors])
+        if known is not None:
+            report.send(m.LayersMeasured(report.job, name, config, known, workspace.judged_count, True))
+        else:
+            configs[name] = config
+    if not configs:
+        return
+    names = list(configs)
+    for partial in measure_layers(workspace.analysis, configs, workspace.ranges, feeds=feeds):
+        feed, position = divmod(partial.done - 1, len(names))
+        name, final = names[position], feed + 1 == len(feeds)
+        if final:
+            store.keep(workspace, "layers", configs[name], partial.value[name])
+        if final or feed == 0 or report.due(f"layers {name}"):
+            samples = sum(workspace.data.judged.rows(index) for index in feeds[:feed + 1])
+            report.send(m.LayersMeasured(report.job, name, configs[name], partial.value[name], samples, final))
+        report.progress("errors at the groups", partial.done, partial.total, since)
+        yield urgency

@@ -1,0 +1,101 @@
+"""Opening the network, the data and the backends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trt_tui.backends.registry import get_builder
+from trt_tui.core.lowering.lowered import cannot_lower
+from trt_tui.core.measure.judge import left_out
+from trt_tui.core.network.preview import preview
+from trt_tui.errors import CancelledError, InputError, TrtTuiError
+from trt_tui.jobs import messages as m
+from trt_tui.jobs.scheduler import Report
+from trt_tui.jobs.steps import Steps, Urgency
+from trt_tui.jobs.store import Store
+from trt_tui.workspace import Workspace, runs_here
+
+
+@dataclass
+class Place:
+    """Where the workspace of the process stands, or why there is none."""
+
+    workspace: Workspace | None = None
+    failure: TrtTuiError | None = None
+
+    def opened(self) -> Workspace:
+        """The workspace.
+
+        Raises:
+            TrtTuiError: there is none; says why.
+        """
+        if self.workspace is None:
+            raise self.failure or InputError("no network is open", "opening it was stopped", "Open it again.")
+        return self.workspace
+
+
+def run(place: Place, store: Store, report: Report, request: m.Open) -> Steps[None]:
+    """Puts a new workspace in the place of the one before, once all of it is read."""
+    try:
+        yield from _open(place, store, report, request)
+    except CancelledError:
+        raise
+    except TrtTuiError as error:
+        place.failure = error
+        raise
+
+
+def _open(place: Place, store: Store, report: Report, request: m.Open) -> Steps[None]:
+    options, before = request.options, place.workspace
+    report.send(m.Progress(report.job, "reading the network", 0, 0))
+    first_look = preview(options.model) if before is None else None
+    if first_look is not None:
+        report.send(m.Previewed(report.job, first_look))
+    workspace = Workspace(options)
+    if request.structure and workspace.network.structure_sha256 != request.structure:
+        if before is not None:
+            before.close()
+        place.workspace = None
+        raise InputError(f"{options.model} is another network now", "its structure changed since it was opened",
+                         "Quit, and open it anew; the figures shown are those of the network as it was.")
+    yield Urgency.OPENING
+    for _ in workspace.read():
+        yield Urgency.OPENING
+    workspace.expected = request.known
+    workspace.watch()
+    if before is not None:
+        before.close()
+    place.workspace, place.failure = workspace, None
+    report.send(_opened(report.job, workspace))
+    yield Urgency.OPENING
+    builder = workspace.builder = get_builder(options.backend, lambda text: report.send(m.Note(report.job, text)))
+    if builder is not None:
+        report.send(m.BuilderReady(report.job, m.BuilderSummary(
+            builder.name, builder.version, builder.device, runs_here(builder, workspace.plan.settings),
+            builder.capabilities.reports_progress)))
+    yield from identify(workspace, store, report)
+
+
+def identify(workspace: Workspace, store: Store, report: Report) -> Steps[None]:
+    """Hashes the network, and the samples and labels in use."""
+    report.send(m.Progress(report.job, "hashing the network and the data", 0, 0))
+    sha256 = store.network_sha256(workspace.network)
+    yield Urgency.OPENING
+    report.send(m.Hashed(report.job, workspace.identify(sha256)))
+    yield Urgency.OPENING
+
+
+def _opened(job: int, workspace: Workspace) -> m.Opened:
+    network, data, samples, backend = workspace.network, workspace.data, workspace.samples, workspace.backend
+    warnings = [*network.notes, *data.warnings, *samples.warnings]
+    if samples.has_labels and workspace.metric is None:
+        warnings.append(f"The data hold labels ({', '.join(samples.label_names)}) and no --metric uses them.")
+    warnings += [f"{one.name}: {one.note}" for one in workspace.judged if "judged" in one.note]
+    warnings += [*left_out(network), *filter(None, [cannot_lower(network)])]
+    return m.Opened(
+        job, network.outline(), workspace.judged,
+        m.DataSummary(samples.source, data.judged.count, data.calibration.count, workspace.judged_count,
+                      samples.random, tuple(samples.label_names), tuple(dict.fromkeys(warnings)), workspace.profile),
+        m.BackendSummary("ONNX Runtime", backend.version, getattr(backend, "provider", "").upper(),
+                         backend.capabilities.real_fp16),
+        workspace.metric.name if workspace.metric is not None else None)

@@ -1,0 +1,188 @@
+"""Which job goes on: after each step the most urgent one.
+
+So a what-if or a look at a layer is answered in the middle of a long comparison. A newer request of a kind replaces the
+older one.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from trt_tui.errors import CancelledError, TrtTuiError, memory_error, system_error, text_of
+from trt_tui.jobs import messages as m
+from trt_tui.jobs.steps import GiveWay, Steps, Urgency, Wait
+from trt_tui.workspace import ReplacedError
+
+REPORT_S = 0.1
+"""Least time between two reports of one kind."""
+
+
+@dataclass
+class Task:
+    """A request, and how far its job is."""
+
+    job: int
+    request: m.Request
+    urgency: Urgency
+    steps: Steps[None] | None = None
+    waits: Wait | None = None
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Tasks of one urgency go on in turn of their numbers; in the background the newest goes first."""
+        return (self.urgency, -self.job if self.urgency is Urgency.BACKGROUND else self.job)
+
+
+class Scheduler:
+    """Makes tasks of requests, and does their steps.
+
+    Args:
+        start: Gives the steps of a request.
+        urgencies: How urgent the first step of a request is, by its type; `Urgency.OPENING` where it is not named.
+        send: Takes the events.
+
+    Attributes:
+        inbox: Requests that came, with the numbers of their jobs; filled by another thread.
+        arrived: Set when there is something to do.
+        stop_before: Jobs whose numbers are below it are stopped.
+    """
+
+    def __init__(self, start: Callable[[m.Request, Report], Steps[None]],
+                 urgencies: Mapping[type[m.Request], Urgency], send: Callable[[m.Event], None]) -> None:
+        self.inbox: deque[tuple[int, m.Request]] = deque()
+        self.arrived = threading.Event()
+        self.stop_before = 0
+        self.tasks: list[Task] = []
+        self.send = send
+        self._start = start
+        self._urgencies = urgencies
+        self._reported: dict[str, float] = {}
+
+    def serve(self) -> None:
+        """Works for ever."""
+        while True:
+            self.arrived.clear()
+            if not self.step():
+                self.arrived.wait()
+
+    def step(self) -> bool:
+        """Does one step of the most urgent task; False where there is none to do."""
+        self._take_in()
+        ready = [task for task in self.tasks if task.waits is None or task.waits.ready()]
+        if not ready:
+            return False
+        self._advance(min(ready, key=lambda task: task.rank))
+        return True
+
+    def urgency(self, request: m.Request) -> Urgency:
+        """How urgent the first step of a request is."""
+        return self._urgencies.get(type(request), Urgency.OPENING)
+
+    def due(self, kind: str) -> bool:
+        """Whether enough time has passed since the last report of a kind."""
+        now = time.monotonic()
+        if now - self._reported.get(kind, 0.0) < REPORT_S:
+            return False
+        self._reported[kind] = now
+        return True
+
+    def _take_in(self) -> None:
+        """Makes tasks of the requests that have come, and ends those that were replaced or stopped."""
+        while self.inbox:
+            job, request = self.inbox.popleft()
+            self._end_stopped()
+            for older in [task for task in self.tasks if type(task.request) is type(request)]:
+                self._end(older, m.Done(older.job))
+            self.tasks.append(Task(job, request, self.urgency(request)))
+        self._end_stopped()
+
+    def _end_stopped(self) -> None:
+        for task in [task for task in self.tasks if task.job < self.stop_before]:
+            self._end(task, m.Cancelled(task.job))
+
+    def _advance(self, task: Task) -> None:
+        """Does one step of a task."""
+        try:
+            if task.steps is None:
+                task.steps = self._start(task.request, Report(self, task))
+            following = next(task.steps)
+            task.waits = following if isinstance(following, Wait) else None
+            if not isinstance(following, Wait):
+                task.urgency = following
+            return
+        except StopIteration:
+            ending: m.Event = m.Done(task.job)
+        except GiveWay:
+            task.steps = None
+            return
+        except CancelledError:
+            ending = m.Cancelled(task.job)
+        except BrokenPipeError:
+            raise
+        except Exception as error:
+            ending = _failed(task.job, error)
+        self._end(task, ending)
+
+    def _end(self, task: Task, ending: m.Event) -> None:
+        self.tasks.remove(task)
+        if task.steps is not None:
+            task.steps.close()
+        self.send(ending)
+
+
+def _failed(job: int, error: Exception) -> m.Failed:
+    """The event that tells of an error; the traceback of one that was not foreseen is printed to the log."""
+    if isinstance(error, ReplacedError):
+        return m.Replaced(job, error.title, error.cause, error.next_step, int(error.exit_code), files=error.files)
+    if not isinstance(error, TrtTuiError):
+        traceback.print_exc()
+    if isinstance(error, MemoryError):
+        error = memory_error(error)
+    elif isinstance(error, OSError):
+        error = system_error(error)
+    if isinstance(error, TrtTuiError):
+        return m.Failed(job, error.title, error.cause, error.next_step, int(error.exit_code),
+                        rungs=getattr(error, "rungs", ()))
+    return m.Failed(job, f"unexpected {type(error).__name__}", text_of(error),
+                    "This is a defect of trt-tui; the log has the traceback.", detail=traceback.format_exc())
+
+
+class Report:
+    """What a job tells, and whether it may go on."""
+
+    def __init__(self, scheduler: Scheduler, task: Task) -> None:
+        self._scheduler, self._task = scheduler, task
+        self.job = task.job
+        self.send = scheduler.send
+        self.due = scheduler.due
+        self.wake = scheduler.arrived.set
+
+    def progress(self, phase: str, done: int, total: int, since: float) -> None:
+        """Tells how far the job is, at most every `REPORT_S` seconds; ``since`` is when the phase began."""
+        if done == total or self.due("progress"):
+            left = (time.monotonic() - since) / done * (total - done) if done and total > done else None
+            self.send(m.Progress(self.job, phase, done, total, left))
+
+    def sweeping(self, phase: str, gives_way: bool = False) -> Callable[[int, int], None]:
+        """A progress callback that ends a sweep over the samples when its job is stopped.
+
+        Args:
+            gives_way: It ends it when something more urgent has come, too, or a newer request of the kind.
+        """
+        since, scheduler, request = time.monotonic(), self._scheduler, self._task.request
+
+        def progress(done: int, total: int) -> None:
+            self.progress(phase, done, total, since)
+            if self.job < scheduler.stop_before:
+                raise CancelledError("stopped")
+            if gives_way and any(
+                    type(later) is type(request) or scheduler.urgency(later) < scheduler.urgency(request)
+                    for _, later in tuple(scheduler.inbox)):
+                raise GiveWay
+
+        return progress

@@ -1,0 +1,42 @@
+"""The values of tensors: histograms, what sets a range, and the ranges of every method."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from trt_tui.core.calibration.statistics import collect_stats
+from trt_tui.core.network.layers import Group
+from trt_tui.jobs import messages as m
+from trt_tui.jobs.scheduler import Report
+from trt_tui.jobs.steps import Steps, Urgency
+from trt_tui.jobs.store import Store
+from trt_tui.workspace import Workspace
+
+
+def run(workspace: Workspace, store: Store, report: Report, request: m.Stats) -> Steps[None]:
+    """Measures the values of a group's inputs and of its tail."""
+    network = workspace.network
+    group = network.group(request.group)
+    named = (*(site.tensor for site in group.activations()), *group.inputs[:2], group.tail)
+    tensors = [tensor for tensor in dict.fromkeys(named) if network.is_float(tensor)]
+    axes = {}
+    for site in group.activations():
+        rank = len(network.shape(site.tensor) or ())
+        conv = network.layer(site.layer).op_type in ("Conv", "ConvTranspose")
+        axes[site.tensor] = 1 if conv or rank < 2 else rank - 1
+    stats = collect_stats(network.model, tensors, workspace.calibrating, workspace.backend, channel_axes=axes,
+                          progress=report.sweeping("looking at the values", gives_way=True))
+    workspace.method_ranges.update({tensor: dict(one.ranges) for tensor, one in stats.items()})
+    report.send(m.StatsMeasured(report.job, group.name, stats))
+    yield Urgency.STATS
+
+
+def ranges_by_method(workspace: Workspace, report: Report, groups: Iterable[Group]) -> dict[str, dict[str, float]]:
+    """The ranges (amax) of the activations of some groups, by tensor and method; measured where they are not known."""
+    tensors = dict.fromkeys(site.tensor for group in groups for site in group.activations())
+    missing = [tensor for tensor in tensors if tensor not in workspace.method_ranges]
+    if missing:
+        stats = collect_stats(workspace.network.model, missing, workspace.calibrating, workspace.backend,
+                              progress=report.sweeping("other ranges", gives_way=True))
+        workspace.method_ranges.update({tensor: dict(one.ranges) for tensor, one in stats.items()})
+    return {tensor: workspace.method_ranges[tensor] for tensor in tensors}

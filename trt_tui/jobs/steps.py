@@ -1,0 +1,40 @@
+"""What a job is made of: steps, how urgent each is, and what it waits for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class Urgency(IntEnum):
+    """Which step goes first: the lower number."""
+
+    OPENING = 0
+    WHAT_IF = 1
+    FIRST_VERDICT = 2
+    STATS = 3
+    BUILD = 4
+    VERDICT = 5
+    OPTIONS = 6
+    SEARCH = 7
+    LAYERS = 8
+    BACKGROUND = 9
+
+
+@dataclass(frozen=True)
+class Wait:
+    """Nothing to do until ``ready`` says so: a thread is at work."""
+
+    ready: Callable[[], bool]
+
+
+Steps = Generator[Urgency | Wait, None, T]
+"""Does one step at a time, mostly one run of one batch, and yields how urgent the next one is or what it waits for."""
+
+
+class GiveWay(Exception):
+    """Something more urgent waits; the job starts again after it."""

@@ -1,0 +1,82 @@
+"""Configs at the judged outputs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+
+from trt_tui.core.measure.analysis import Partial
+from trt_tui.core.measure.comparison import Verdict
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.precision import Precision
+from trt_tui.jobs import messages as m
+from trt_tui.jobs.calibrating import ensure_ranges
+from trt_tui.jobs.scheduler import Report
+from trt_tui.jobs.steps import Steps, Urgency
+from trt_tui.jobs.store import Store
+from trt_tui.workspace import Workspace
+
+
+def verdict_of(workspace: Workspace, store: Store, report: Report, config: PrecisionConfig,
+               phase: str = "") -> Iterator[Verdict]:
+    """Yields the verdict of one config, complete in the end; progress is told where the phase has a name."""
+    known = store.known(workspace, "verdict", config, Verdict)
+    if known is not None:
+        yield known
+        return
+    since = time.monotonic()
+    for partial in workspace.analysis.verdict(config, workspace.ranges, workspace.feeds):
+        if partial.final:
+            store.keep(workspace, "verdict", config, partial.value)
+        if phase:
+            report.progress(phase, partial.done, partial.total, since)
+        yield partial.value
+
+
+def send_verdicts(workspace: Workspace, store: Store, report: Report, runs: Mapping[str, PrecisionConfig]
+                  ) -> Steps[None]:
+    """Sends the verdict of each run: all on the first feed, then all of them one feed further at a time."""
+    since, done, feeds = time.monotonic(), 0, workspace.feeds
+    measuring: dict[str, Iterator[Partial[Verdict]]] = {}
+
+    def go_on(run: str) -> None:
+        nonlocal done
+        config, partial = runs[run], next(measuring[run])
+        if partial.final:
+            store.keep(workspace, "verdict", config, partial.value)
+        if partial.final or partial.done == 1 or workspace.metric is None and report.due(f"verdict {run}"):
+            report.send(m.VerdictMeasured(report.job, run, config, partial.value, partial.final))
+        done += 1
+        report.progress("comparing with FP32", done, len(feeds) * len(measuring), since)
+
+    for run, config in runs.items():
+        ensure_ranges(workspace, store, report, [config])  # only now: FP16's first verdict need not wait for it
+        known = store.known(workspace, "verdict", config, Verdict)
+        if known is not None:
+            report.send(m.VerdictMeasured(report.job, run, config, known, True))
+            continue
+        measuring[run] = workspace.analysis.verdict(config, workspace.ranges, feeds)
+        go_on(run)
+        yield Urgency.FIRST_VERDICT
+    if measuring and workspace.metric is not None and len(feeds) > 1:
+        score = workspace.analysis.reference_metric(feeds[:1])
+        report.send(m.ReferenceMeasured(report.job, score, workspace.data.judged.rows(feeds[0])))
+    yield Urgency.VERDICT
+    for _ in feeds[1:]:
+        for run in measuring:
+            go_on(run)
+            yield Urgency.VERDICT
+
+
+def reference_metric(workspace: Workspace, store: Store, report: Report) -> Steps[dict[str, float]]:
+    """Returns the metric of the FP32 network, and sends it."""
+    fp32 = PrecisionConfig.uniform(Precision.FP32)
+    score = store.known(workspace, "metric", fp32, dict[str, float])
+    if score is None:
+        for index in workspace.feeds if workspace.metric is not None else ():
+            workspace.analysis.reference(index)
+            yield Urgency.VERDICT
+        score = workspace.analysis.reference_metric(workspace.feeds)
+        store.keep(workspace, "metric", fp32, score)
+    report.send(m.ReferenceMeasured(report.job, score, workspace.judged_count))
+    return score

@@ -1,0 +1,56 @@
+"""What each way out of a group's loss would give: a step up, FP32, another range."""
+
+from __future__ import annotations
+
+from trt_tui.core.calibration.methods import METHODS
+from trt_tui.core.moves.config import PrecisionConfig, step
+from trt_tui.core.moves.range_choice import RangeChoice
+from trt_tui.core.network.layers import Group
+from trt_tui.core.precision import Precision
+from trt_tui.jobs import messages as m
+from trt_tui.jobs.calibrating import ensure_ranges
+from trt_tui.jobs.scheduler import Report
+from trt_tui.jobs.statistics import ranges_by_method
+from trt_tui.jobs.steps import Steps, Urgency
+from trt_tui.jobs.store import Store
+from trt_tui.jobs.verdicts import verdict_of
+from trt_tui.workspace import Workspace
+
+
+def run(workspace: Workspace, store: Store, report: Report, request: m.TryOptions) -> Steps[None]:
+    """Measures the ways out of a group, and sends those that are measured after each."""
+    group, config = workspace.network.group(request.group), request.config
+    ensure_ranges(workspace, store, report, [config])
+    wanted = _ways_out(workspace, report, group, config)
+    options: list[m.Option] = []
+    for key, label, changed in wanted:
+        for verdict in verdict_of(workspace, store, report, changed, f"trying {label}"):
+            if verdict.samples >= workspace.judged_count:
+                options.append(m.Option(key, label, changed, verdict))
+            yield Urgency.OPTIONS
+        report.send(m.OptionsMeasured(report.job, group.name, config, tuple(options)))
+    if not wanted:
+        report.send(m.OptionsMeasured(report.job, group.name, config, ()))
+
+
+def _ways_out(workspace: Workspace, report: Report, group: Group, config: PrecisionConfig
+              ) -> list[tuple[str, str, PrecisionConfig]]:
+    """The key that takes each, what it is, and the config that it leads to."""
+    found: list[tuple[str, str, PrecisionConfig]] = []
+    now = config.precision_of(group)
+    higher = step(group, now, up=True)
+    if higher is not now and higher is not Precision.FP32:
+        found.append(("=", higher.label, config.with_groups([group], higher)))
+    if now is not Precision.FP32:
+        found.append(("space", Precision.FP32.label, config.with_groups([group], Precision.FP32)))
+    if now is Precision.INT8:
+        ranges = ranges_by_method(workspace, report, [group])
+        used = workspace.calibration.method if workspace.calibration is not None else ""
+        for method in METHODS:
+            if method == used:
+                continue
+            changed = config
+            for tensor, by_method in ranges.items():
+                changed = changed.with_range(tensor, RangeChoice(by_method[method], method))
+            found.append(("r", f"{method} range", changed))
+    return found

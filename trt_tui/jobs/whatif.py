@@ -1,0 +1,28 @@
+"""What one config would give."""
+
+from __future__ import annotations
+
+from trt_tui.jobs import messages as m
+from trt_tui.jobs.calibrating import ensure_ranges
+from trt_tui.jobs.comparing import send_layers
+from trt_tui.jobs.scheduler import Report
+from trt_tui.jobs.shares import send_shares
+from trt_tui.jobs.steps import Steps, Urgency
+from trt_tui.jobs.store import Store
+from trt_tui.jobs.verdicts import verdict_of
+from trt_tui.workspace import Workspace
+
+
+def run(workspace: Workspace, store: Store, report: Report, request: m.WhatIf) -> Steps[None]:
+    """Measures the verdict; with shares also those and the errors at the groups, in the background."""
+    config = request.config
+    ensure_ranges(workspace, store, report, [config])
+    for verdict in verdict_of(workspace, store, report, config, "what-if"):
+        final = verdict.samples >= workspace.judged_count
+        if final or report.due("what-if"):
+            report.send(m.VerdictMeasured(report.job, "config", config, verdict, final))
+        yield Urgency.WHAT_IF
+    if request.shares:
+        yield Urgency.BACKGROUND
+        yield from send_shares(workspace, store, report, "config", config)
+        yield from send_layers(workspace, store, report, {"config": config}, Urgency.BACKGROUND)

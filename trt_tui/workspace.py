@@ -1,0 +1,304 @@
+"""The workspace: a network with its data, its judged outputs and its backends, as the options name them.
+
+It is opened in the child process and nowhere else: data and metrics may be scripts of the user's, and libraries crash.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from trt_tui.backends.cuda import first_device
+from trt_tui.backends.registry import get_backend
+from trt_tui.core.calibration.calibrate import Calibration
+from trt_tui.core.data.samples import DataSets, Samples, load_samples, split
+from trt_tui.core.data.shapes import ShapeRange, parse_shapes
+from trt_tui.core.data.userscript import script_files, split_spec
+from trt_tui.core.data.watched import Inputs, Source, data_files
+from trt_tui.core.measure.analysis import Analysis
+from trt_tui.core.measure.comparison import EngineResult
+from trt_tui.core.measure.judge import Judged, judged_outputs
+from trt_tui.core.measure.metric import Metric, load_metric
+from trt_tui.core.network.network import Network, open_network
+from trt_tui.core.runner import Backend, BuildSettings, EngineBackend, Shape
+from trt_tui.errors import InputError
+from trt_tui.files.reading import digest
+from trt_tui.options import Options
+
+
+class ReplacedError(InputError):
+    """A file that was read is another one now.
+
+    Attributes:
+        files: Names of those files, without their folders.
+    """
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        self.files = tuple(Path(path).name for path in paths)
+        super().__init__(f"{', '.join(self.files)}: replaced after it was read", "figures of both would stand together",
+                         "Run the command again.")
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How to build and judge engines.
+
+    Attributes:
+        settings: All of a build but its precisions.
+        weak: Precisions layer by layer and implicit quantization.
+        strict: Build as asked or not at all, in place of going down the rungs of `trt_tui.core.engines.rungs`.
+        others: Samples of other shapes to judge at too, by what they are called ("min", "max").
+    """
+
+    settings: BuildSettings = field(default_factory=BuildSettings)
+    weak: bool = False
+    strict: bool = False
+    others: Mapping[str, Analysis] = field(default_factory=dict)
+
+
+class Workspace:
+    """See the module's docstring. The network is read at once, everything else when it is first asked for.
+
+    Attributes:
+        inputs: The files that were read, as they were then.
+        builder: What builds engines; None while it is not started, or where only ONNX Runtime works.
+        calibration: The ranges in use; None while nothing has needed any.
+        source: What figures are of; None while it is not hashed.
+        expected: What an earlier process had opened: this has to be the same.
+        method_ranges: Ranges (amax) by tensor and method, as far as they are measured.
+        refused: The FP32 engine, where the builder has refused it.
+        codes: Exit codes of the user's check command, by all that they depend on.
+
+    Raises:
+        InputError: the network cannot be read. Each part says so where its option cannot be honoured.
+    """
+
+    def __init__(self, options: Options) -> None:
+        self.options = options
+        cache = (options.calib_cache,) if options.calib_cache is not None else ()
+        self.inputs = Inputs.of((options.model, *cache, *data_files(options.data), *data_files(options.calib_data),
+                                 *self._metric_files()))
+        self.network: Network = open_network(options.model, get_backend)
+        self.inputs |= Inputs.of(self.network.external_files)
+        self.builder: EngineBackend | None = None
+        self.calibration: Calibration | None = None
+        self.source: Source | None = None
+        self.expected: Source | None = None
+        self.method_ranges: dict[str, dict[str, float]] = {}
+        self.refused: EngineResult | None = None
+        self.codes: dict[str, int] = {}
+        self._replaced: tuple[str, ...] = ()
+        self._looked = 0.0
+
+    # -- parts ----------------------------------------------------------------------------------------------------
+
+    @cached_property
+    def backend(self) -> Backend:
+        """What simulates and is the reference."""
+        return get_backend()
+
+    @cached_property
+    def shapes(self) -> dict[str, ShapeRange]:
+        """The profile that was asked for, by input name."""
+        return parse_shapes(self.options.shapes, self.network.inputs) if self.options.shapes else {}
+
+    @cached_property
+    def samples(self) -> Samples:
+        """All samples of ``--data``, or random ones."""
+        return self._load(self.options.data, self.options.samples)
+
+    @cached_property
+    def given(self) -> Samples | None:
+        """The samples of ``--calib-data``."""
+        return self._load(self.options.calib_data) if self.options.calib_data is not None else None
+
+    @cached_property
+    def data(self) -> DataSets:
+        """The samples that calibrate and those that are judged."""
+        return split(self.samples, self.given)
+
+    @property
+    def calibrating(self) -> Samples:
+        """The samples that calibrate; ``--data`` is not read where others were given for that."""
+        return self.given if self.given is not None else self.data.calibration
+
+    @cached_property
+    def metric(self) -> Metric | None:
+        """The user's metric.
+
+        Raises:
+            InputError: it cannot be loaded, or there are no labels.
+        """
+        metric = load_metric(self.options.metric) if self.options.metric else None
+        if metric is not None and not self.samples.has_labels:
+            raise InputError("a metric needs labels", f"{self.samples.source} holds no array that is no input",
+                             "Add the labels to the data file, or leave out --metric.")
+        return metric
+
+    @cached_property
+    def judged(self) -> tuple[Judged, ...]:
+        """What errors are taken at."""
+        return judged_outputs(self.network, self.options.judge)
+
+    @cached_property
+    def feeds(self) -> list[int]:
+        """Feeds that every figure is taken on: the first ones that hold ``--whatif-samples``; all for 0."""
+        judged, wanted = self.data.judged, self.options.whatif_samples
+        chosen: list[int] = []
+        rows = 0
+        for index in range(len(judged)):
+            if wanted and rows >= wanted:
+                break
+            chosen.append(index)
+            rows += judged.rows(index)
+        return chosen
+
+    @property
+    def judged_count(self) -> int:
+        """How many samples every figure is taken on."""
+        return sum(self.data.judged.rows(index) for index in self.feeds)
+
+    @cached_property
+    def analysis(self) -> Analysis:
+        """The simulation on the judged samples."""
+        return Analysis(self.network, self.backend, self.data.judged, self.judged, metric=self.metric,
+                        other=self.options.other)
+
+    @cached_property
+    def plan(self) -> Plan:
+        """How engines are built here, and what other shapes they are judged at.
+
+        Raises:
+            InputError: the data has no such shape.
+        """
+        options = self.options
+        settings = BuildSettings(
+            {name: (one.min, one.opt, one.max) for name, one in self.shapes.items()},
+            timing_cache=Path(options.timing_cache) if options.timing_cache else None,
+            tactic_sources=options.tactic_sources, compute_capability=options.compute_capability,
+            optimization_level=options.optimization_level)
+        return Plan(settings, options.weak, options.strict, {where: self._at(where) for where in options.judge_at})
+
+    def read(self) -> Iterator[None]:
+        """Reads every part; yields in between."""
+        _ = self.backend, self.samples
+        yield
+        _ = self.data, self.metric, self.judged, self.plan, self.analysis
+
+    @property
+    def ranges(self) -> dict[str, float]:
+        """The calibrated amax by tensor name, in the tensors' own units; empty while nothing is calibrated."""
+        return self.calibration.ranges if self.calibration is not None else {}
+
+    @property
+    def profile(self) -> dict[str, ShapeRange]:
+        """The least, usual and largest shape of the dynamic inputs: as asked for, else as the data has it."""
+        if self.options.data is None:
+            return self.shapes
+        judged = self.data.judged
+        found = profile_of(self.network, judged, range(len(judged)))
+        return {**{name: ShapeRange(*one) for name, one in found.items()}, **self.shapes}
+
+    def close(self) -> None:
+        """Frees the sessions of the simulation."""
+        parts = self.__dict__  # a part that was never asked for is not made for this
+        if "analysis" in parts:
+            self.analysis.close()
+        for other in self.plan.others.values() if "plan" in parts else ():
+            other.close()
+
+    def _load(self, spec: str | None, limit: int | None = None) -> Samples:
+        options = self.options
+        return load_samples(spec, self.network.inputs, batch=options.batch, limit=limit, seed=options.seed,
+                            shapes={name: one.opt for name, one in self.shapes.items()} or None)
+
+    def _at(self, where: str) -> Analysis:
+        """The simulation at another shape of the profile ("min" or "max")."""
+        options = self.options
+        if not self.shapes:
+            raise InputError(f"there is no {where} shape to judge at", "no profile was given",
+                             "Give --shapes NAME:MIN:OPT:MAX.")
+        wanted: dict[str, Shape] = {name: getattr(one, where) for name, one in self.shapes.items()}
+        rows = max(shape[0] for shape in wanted.values() if shape) if any(wanted.values()) else 1
+        limit = max(options.whatif_samples, rows) if options.whatif_samples else None
+        samples = load_samples(options.data, self.network.inputs, seed=options.seed, shapes=wanted,
+                               limit=min(filter(None, (options.samples, limit)), default=None))
+        for name, shape in wanted.items():
+            if (there := samples.feed(0)[name].shape) != shape:
+                raise InputError(f"the data has no {where} shape of input {name}",
+                                 f"it gives {'x'.join(map(str, there))}, the profile {'x'.join(map(str, shape))}",
+                                 "Give data of that shape, or leave --judge-at out.")
+        return Analysis(self.network, self.backend, samples, self.judged, metric=self.metric)
+
+    # -- what was read ----------------------------------------------------------------------------------------------
+
+    def watch(self) -> None:
+        """Watches what the metric has imported since, too."""
+        self.inputs |= Inputs.of(self._metric_files())
+
+    def check(self, since_s: float = 0.0) -> None:
+        """Refuses to go on where a file that was read is another one now; not looked at twice within ``since_s``.
+
+        Raises:
+            ReplacedError: it is, or was found so before.
+        """
+        now = time.monotonic()
+        if not self._replaced and now - self._looked >= since_s:
+            self._looked = now
+            self._replaced = self.inputs.replaced()
+        if self._replaced:
+            raise ReplacedError(self._replaced)
+
+    def identify(self, sha256: str) -> Source:
+        """Says what figures are of from now on, and compares it with what was expected.
+
+        Args:
+            sha256: Of the network and its external data.
+        """
+        source = self.source = Source(sha256, self._data_sha256(), self.inputs)
+        if (known := self.expected) is not None:
+            changed = self.inputs.differing(known.files)
+            if source.sha256 != known.sha256:
+                changed = (*changed, self.options.model)
+            if source.data_sha256 != known.data_sha256:
+                changed = (*changed, self.options.data or "the samples")
+            self._replaced = tuple(dict.fromkeys(changed))
+        return source
+
+    def metric_stamp(self) -> tuple[object, ...]:
+        """What a metric's figures depend on: its name and the content of its files."""
+        return (self.options.metric, *map(digest, self._metric_files())) if self.metric is not None else ()
+
+    def _data_sha256(self) -> str:
+        """Of the samples and labels that figures are taken on."""
+        judged = self.data.judged
+        labels = hashlib.sha256()
+        for index in self.feeds:
+            labels.update(repr(judged.rows(index)).encode())
+            for name, array in sorted(judged.labels(index).items()):
+                labels.update(f"{name} {array.dtype} {array.shape}".encode() + array.tobytes())
+        return judged.take(self.feeds).sha256() + labels.hexdigest()
+
+    def _metric_files(self) -> tuple[str, ...]:
+        """The metric's file, and what it has imported from its folder."""
+        spec = split_spec(self.options.metric) if self.options.metric else None
+        return tuple(map(str, script_files(spec[0]))) if spec is not None else ()
+
+
+def runs_here(backend: EngineBackend, settings: BuildSettings) -> bool:
+    """Whether the engines that a backend builds can run on this machine: it has a GPU, and they are for that one."""
+    target = settings.compute_capability
+    return backend.capabilities.runs and (target is None or target == first_device().compute_capability)
+
+
+def profile_of(network: Network, samples: Samples, feeds: Sequence[int]) -> dict[str, tuple[Shape, Shape, Shape]]:
+    """The least, first and largest shape of each dynamic input in some feeds of the samples."""
+    dynamic = [info.name for info in network.inputs
+               if info.shape is not None and not all(isinstance(size, int) for size in info.shape)]
+    shapes = {name: [samples.feed(index)[name].shape for index in feeds] for name in dynamic}
+    return {name: (tuple(map(min, zip(*found, strict=True))), found[0], tuple(map(max, zip(*found, strict=True))))
+            for name, found in shapes.items()}
