@@ -8,6 +8,7 @@ import functools
 import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -74,9 +75,9 @@ class OnnxRuntimeBackend:
         options = self._options()
         levels = self._ort.GraphOptimizationLevel
         options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimize else levels.ORT_DISABLE_ALL
-        arguments = {"enable_fallback": 0}
+        arguments: dict[str, Any] = {"enable_fallback": 0}
         weights: dict[str, np.ndarray] = {}
-        inputs = [value.name for value in model.graph.inputs]
+        inputs = [_name(value) for value in model.graph.inputs]
         if lean:
             options.enable_mem_pattern = False
             arguments["disabled_optimizers"] = ["ConstantFolding"]
@@ -86,7 +87,7 @@ class OnnxRuntimeBackend:
         values = [self._ort.OrtValue.ortvalue_from_numpy(array) for array in arrays]
         if names:
             options.add_external_initializers(names, values)
-        providers = ["CPUExecutionProvider"]
+        providers: list[str | tuple[str, dict[str, str]]] = ["CPUExecutionProvider"]
         if self.provider == "cuda":
             providers.insert(0, (_CUDA, {"use_tf32": "0"}))
         try:
@@ -101,7 +102,7 @@ class OnnxRuntimeBackend:
                              "Check it with onnx.checker; operators of other domains need their library.") from None
         return OnnxRuntimeRunner(session, (values, arrays), inputs, weights)
 
-    def _options(self):
+    def _options(self) -> Any:
         options = self._ort.SessionOptions()
         options.log_severity_level = 4
         options.add_session_config_entry("session.disable_quant_qdq", "1")
@@ -119,7 +120,8 @@ class OnnxRuntimeRunner:
         weights: What every run is fed beside that.
     """
 
-    def __init__(self, session, kept_alive: object, inputs: Sequence[str], weights: Mapping[str, np.ndarray]) -> None:
+    def __init__(self, session: Any, kept_alive: object, inputs: Sequence[str],
+                 weights: Mapping[str, np.ndarray]) -> None:
         self._session = session
         self._kept_alive = kept_alive
         self._weights = weights
@@ -190,7 +192,7 @@ def _cuda_fault() -> str:
     return "" if _CUDA in session.get_providers() else "it does not start"
 
 
-def _info(value) -> TensorInfo:
+def _info(value: Any) -> TensorInfo:
     return TensorInfo(value.name, np.dtype(_TYPES.get(value.type, object)), tuple(value.shape))
 
 
@@ -199,19 +201,31 @@ def _first_line(error: Exception) -> str:
     return text.splitlines()[0] if text else type(error).__name__
 
 
+def _name(value: ir.Value) -> str:
+    """A value's name; in a network that was opened every value has one."""
+    assert value.name is not None
+    return value.name
+
+
+def _weight(value: ir.Value) -> ir.TensorProtocol:
+    """What an initializer holds."""
+    assert value.const_value is not None
+    return value.const_value
+
+
 def _fed_weights(model: ir.Model) -> dict[str, np.ndarray]:
     """Turns big initializers into inputs, in place; returns what every run is fed, by input name."""
     graph = model.graph
     weights = {}
     for value in list(graph.initializers.values()):
-        tensor = value.const_value
+        name, tensor = _name(value), _weight(value)
         if tensor.nbytes < _FED_BYTES or tensor.dtype == ir.DataType.STRING or value.is_graph_output():
             continue
         array = tensor.numpy()
         if array.dtype.kind not in "fiub":
             continue
-        weights[value.name] = np.ascontiguousarray(array)
-        del graph.initializers[value.name]
+        weights[name] = np.ascontiguousarray(array)
+        del graph.initializers[name]
         value.const_value = None
         if not value.is_graph_input():
             graph.inputs.append(value)
@@ -227,10 +241,10 @@ def _without_weights(model: ir.Model) -> tuple[bytes, list[str], list[np.ndarray
     names, arrays = [], []
     initializers = model.graph.initializers
     before = dict(initializers)
-    stored = {name: value.const_value for name, value in before.items()}
+    stored = {name: _weight(value) for name, value in before.items()}
     try:
         for name, value in before.items():
-            tensor = value.const_value
+            tensor = stored[name]
             if not value.uses() and not value.is_graph_output() and not value.is_graph_input():
                 del initializers[name]
                 continue
@@ -240,7 +254,7 @@ def _without_weights(model: ir.Model) -> tuple[bytes, list[str], list[np.ndarray
                 names.append(name)
                 arrays.append(np.ascontiguousarray(array))
                 value.const_value = ir.ExternalTensor("weights", 0, tensor.nbytes, tensor.dtype,
-                                                      shape=ir.Shape(tensor.shape), name=name)
+                                                      shape=ir.Shape(array.shape), name=name)
             elif isinstance(tensor, ir.ExternalTensor):
                 value.const_value = ir.Tensor(tensor.numpy().copy(), dtype=tensor.dtype, name=name)
         proto: onnx.ModelProto = ir.to_proto(model)
