@@ -385,6 +385,32 @@ def test_subgraphs_of_a_half_network_are_raised_too(tmp_path, backend):
 # ------------------------------------------------------------------------------------------------- graph ends
 
 
+@pytest.mark.parametrize("taken", [True, False])
+def test_a_branch_may_return_what_the_graph_around_it_holds(taken, tmp_path, backend):
+    """An initializer from one branch and an input from the other; no runtime takes that as it is."""
+    model = networks.with_if()
+    (switch,) = [node for node in model.graph.node if node.op_type == "If"]
+    for attribute, name in zip(switch.attribute, ("kept", "x"), strict=True):
+        del attribute.g.node[:]
+        attribute.g.output[0].name = name
+    kept = np.random.default_rng(0).standard_normal((1, 4, 8, 8)).astype(np.float32)
+    model.graph.initializer.append(numpy_helper.from_array(kept, "kept"))
+    for node in model.graph.node:  # the mean is over 0 or under it, whatever is fed
+        if node.op_type == "Greater":
+            node.input[0] = "sign"
+    model.graph.initializer.append(numpy_helper.from_array(np.float32(1 if taken else -1), "sign"))
+    onnx.save(model, tmp_path / "branches.onnx")
+    opened = open_model(tmp_path / "branches.onnx")
+    x = np.random.default_rng(1).standard_normal((1, 4, 8, 8)).astype(np.float32)
+    returned = {attribute.name: one for attribute, one in zip(switch.attribute, (kept, x), strict=True)}
+    weight = numpy_helper.to_array(next(one for one in model.graph.initializer if one.name == "after.weight"))
+    source = returned["then_branch" if taken else "else_branch"]
+    expected = np.einsum("oi,nihw->nohw", weight[..., 0, 0], source)
+    for lean in (False, True):
+        with backend.load(opened.model, lean=lean) as runner:
+            np.testing.assert_allclose(runner.run({"x": x})["y"], expected, rtol=1e-4, atol=1e-5)
+
+
 def test_inputs_and_constants_may_be_outputs(tmp_path, backend):
     b = Builder()
     constant = b.weight("constant", np.arange(3, dtype=np.float32))

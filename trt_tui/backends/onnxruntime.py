@@ -15,6 +15,7 @@ import onnx
 import onnx_ir as ir
 
 from trt_tui.backends.cuda import first_device
+from trt_tui.core.network.naming import name_of
 from trt_tui.core.runner import Capabilities, TensorInfo
 from trt_tui.errors import FAILED_ALLOCATION, BackendUnavailableError, InputError, TrtTuiError, memory_error
 
@@ -77,7 +78,7 @@ class OnnxRuntimeBackend:
         options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimize else levels.ORT_DISABLE_ALL
         arguments: dict[str, Any] = {"enable_fallback": 0}
         weights: dict[str, np.ndarray] = {}
-        inputs = [_name(value) for value in model.graph.inputs]
+        inputs = [name_of(value) for value in model.graph.inputs]
         if lean:
             options.enable_mem_pattern = False
             arguments["disabled_optimizers"] = ["ConstantFolding"]
@@ -201,12 +202,6 @@ def _first_line(error: Exception) -> str:
     return text.splitlines()[0] if text else type(error).__name__
 
 
-def _name(value: ir.Value) -> str:
-    """A value's name; in a network that was opened every value has one."""
-    assert value.name is not None
-    return value.name
-
-
 def _weight(value: ir.Value) -> ir.TensorProtocol:
     """What an initializer holds."""
     assert value.const_value is not None
@@ -218,7 +213,7 @@ def _fed_weights(model: ir.Model) -> dict[str, np.ndarray]:
     graph = model.graph
     weights = {}
     for value in list(graph.initializers.values()):
-        name, tensor = _name(value), _weight(value)
+        name, tensor = name_of(value), _weight(value)
         if tensor.nbytes < _FED_BYTES or tensor.dtype == ir.DataType.STRING or value.is_graph_output():
             continue
         array = tensor.numpy()

@@ -7,6 +7,7 @@ Weights stay where they are: initializers in external files are memory-mapped wh
 
 from __future__ import annotations
 
+from collections import ChainMap
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -16,7 +17,7 @@ import onnx_ir as ir
 from trt_tui.core.network import low_floats, quantized
 from trt_tui.core.network.conversion import convert_opset, drop_initializer_inputs, ir_version_for, without_weights
 from trt_tui.core.network.inlining import inline_functions
-from trt_tui.core.network.naming import name_nodes
+from trt_tui.core.network.naming import Names, name_nodes
 from trt_tui.core.network.reading import read_model
 from trt_tui.core.network.structure import OLDEST_OPSET, check_ranks
 from trt_tui.errors import InputError
@@ -67,6 +68,7 @@ def open_model(path: Path) -> Opened:
     if len(model.graph) == 0:
         raise InputError(f"{path.name} has no nodes", "the file holds an empty graph", "Check the export.")
     drop_initializer_inputs(model.graph)
+    _end_subgraphs_in_results(model)
     inline_functions(model, path.name)
     name_nodes(model.graph)
     if opset < BASE_OPSET:
@@ -85,6 +87,32 @@ def open_model(path: Path) -> Opened:
         opened.notes.append(low_floats.NOTE)
         low_floats.drop_idle_casts(model.graph)
     return opened
+
+
+def _end_subgraphs_in_results(model: ir.Model) -> None:
+    """Puts an Identity where a branch or body returns what a graph around it holds, which no runtime takes as it is."""
+    for graph in (model.graph, *(function.graph for function in model.functions.values())):
+        _end_in_results(graph, ChainMap(), Names(graph))
+
+
+def _end_in_results(graph: ir.Graph, around: ChainMap[str | None, ir.Value], names: Names) -> None:
+    own = {value.name: value for value in (*graph.inputs, *graph.initializers.values(),
+                                           *(value for node in graph for value in node.outputs))}
+    for index, value in enumerate(graph.outputs):
+        if value.name not in own and value.name in around:  # onnx-ir makes another value of it, which nothing makes
+            copy = ir.Node("", "Identity", [around[value.name]])
+            graph.append(copy)
+            result, = copy.outputs
+            result.name, result.type, result.shape = names.new(f"{value.name}_returned"), value.type, value.shape
+            graph.outputs[index] = result
+    inside = around.new_child(own)
+    for node in graph:
+        for attribute in node.attributes.values():
+            if attribute.type == ir.AttributeType.GRAPH:
+                _end_in_results(attribute.as_graph(), inside, names)
+            elif attribute.type == ir.AttributeType.GRAPHS:
+                for inner in attribute.as_graphs():
+                    _end_in_results(inner, inside, names)
 
 
 def _drop_unused_weights(opened: Opened) -> None:
