@@ -20,7 +20,7 @@ from onnx.reference.ops._op_list import load_op
 from tests import networks
 from tests.networks.drawn import drawn_config, drawn_network
 from trt_tui.core.lowering import rules
-from trt_tui.core.lowering.gated import lower_gated
+from trt_tui.core.lowering.gated.lower import lower_gated
 from trt_tui.core.lowering.rules import LOW_FLOATS, NUMPY, Offer
 from trt_tui.core.lowering.typed import lower_typed
 from trt_tui.core.moves.config import PrecisionConfig

@@ -18,7 +18,9 @@ from tests import networks
 from trt_tui.core.calibration.calibrate import calibrate
 from trt_tui.core.data.samples import load_samples
 from trt_tui.core.lowering import rules
-from trt_tui.core.lowering.gated import SUMS, Gated, lower_gated
+from trt_tui.core.lowering.gated.gated import Gated
+from trt_tui.core.lowering.gated.lower import lower_gated
+from trt_tui.core.lowering.gated.sums import SUMS
 from trt_tui.core.lowering.typed import lower_typed
 from trt_tui.core.measure.metrics import Sums
 from trt_tui.core.moves.config import PrecisionConfig

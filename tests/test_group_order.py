@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from tests.networks import LIGHT_NAMES, Builder, floats
-from trt_tui.core.lowering.gated import lower_gated
+from trt_tui.core.lowering.gated.lower import lower_gated
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.fusion.groups import find_groups
 from trt_tui.core.network.network import Network

@@ -19,7 +19,7 @@ from tests.networks import Builder, floats
 from trt_tui.core.data.samples import load_samples
 from trt_tui.core.lowering import rules
 from trt_tui.core.lowering.explicit import lower_explicit
-from trt_tui.core.lowering.gated import lower_gated
+from trt_tui.core.lowering.gated.lower import lower_gated
 from trt_tui.core.lowering.rules import Offer
 from trt_tui.core.lowering.typed import lower_typed
 from trt_tui.core.lowering.weak import lower_weak

@@ -22,7 +22,8 @@ OTHERS = {"qdq_loss_debug": "qdq_loss_debug", "Polygraphy, all marked": "polygra
 def ours(name: str, folder: str, kind: str):
     """Sums at all groups, without an activation leaving the session; ``kind`` is accumulated or isolated (both)."""
     from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
-    from trt_tui.core.lowering.gated import SUMS, lower_gated
+    from trt_tui.core.lowering.gated.lower import lower_gated
+    from trt_tui.core.lowering.gated.sums import SUMS
     from trt_tui.core.measure.metrics import Sums
     from trt_tui.core.precision import Precision
 

@@ -22,7 +22,7 @@ def lower(path: str, kind: str):
     """A pass lowers the opened network; it says by how many bytes memory grew."""
     import psutil
 
-    from trt_tui.core.lowering.gated import lower_gated
+    from trt_tui.core.lowering.gated.lower import lower_gated
     from trt_tui.core.lowering.typed import lower_typed
     from trt_tui.core.moves.config import PrecisionConfig
     from trt_tui.core.network.network import open_network

@@ -22,7 +22,7 @@ def toggle(name: str, folder: str, label: str):
     import onnxruntime
 
     from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
-    from trt_tui.core.lowering.gated import lower_gated
+    from trt_tui.core.lowering.gated.lower import lower_gated
     from trt_tui.core.measure.metrics import Sums
     from trt_tui.core.precision import Precision
 

@@ -11,7 +11,7 @@ What the rules follow, as TensorRT-RTX 1.7 lists its engines' layers:
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import ml_dtypes
@@ -46,6 +46,9 @@ EXACT = frozenset(
     "Round".split())
 """Operators whose result on values of a precision is a value of that precision."""
 
+_COMMUTES = frozenset(("Relu",))
+"""Operators that rounding commutes with."""
+
 ARITHMETIC = 2
 """Raised by one whenever a change here gives the same config other figures, so that kept results are measured anew."""
 
@@ -77,11 +80,20 @@ def _ports(op_type: str, opset: int, inputs: int, outputs: int) -> tuple[tuple[b
     schema = onnx.defs.get_schema(op_type, opset)
     main = schema.outputs[0].type_str
 
-    def typed(parameters, count: int) -> tuple[bool, ...]:
+    def typed(parameters: Sequence[onnx.defs.OpSchema.FormalParameter], count: int) -> tuple[bool, ...]:
         return tuple(op_type in ALL_SAME_TYPE or parameters[min(index, len(parameters) - 1)].type_str == main
                      for index in range(count))
 
     return typed(schema.inputs, inputs), typed(schema.outputs, outputs)
+
+
+def typed_results(network: Network, layer: Layer) -> list[str]:
+    """The float results of a layer that have the type it computes in."""
+    if layer.kind is Kind.OPAQUE:
+        return []
+    own = typed_ports(network.node(layer.name), network.opset)[1]
+    return [tensor for tensor, typed in zip(layer.outputs, own, strict=True)
+            if typed and tensor and network.is_float(tensor)]
 
 
 def round_to(array: np.ndarray, precision: Precision) -> np.ndarray:
@@ -108,6 +120,11 @@ def clamped_at(network: Network, tensor: str, precision: Precision) -> float | N
 def keeps_precision(layer: Layer) -> bool:
     """Whether a layer's results on values of a precision are values of that precision."""
     return layer.kind is Kind.COPY or layer.op_type in EXACT
+
+
+def commutes_with_rounding(layer: Layer) -> bool:
+    """Whether a layer yields the same from rounded values as when its results are rounded."""
+    return layer.op_type in _COMMUTES
 
 
 # -- what a config makes of a group --------------------------------------------------------------------------------
@@ -176,7 +193,7 @@ def quantized_weight(network: Network, site: Site, scale: Scale) -> np.ndarray:
     step = scale.values
     if site.axis is not None:
         step = step.reshape([-1 if axis == site.axis else 1 for axis in range(weight.ndim)])
-    result = weight / step
+    result: np.ndarray = weight / step
     np.rint(result, out=result)
     np.clip(result, -128, 127, out=result)
     result *= step

@@ -15,7 +15,8 @@ import numpy as np
 
 from trt_tui.core.data.samples import Samples
 from trt_tui.core.data.stored import Mapped, Spool
-from trt_tui.core.lowering.gated import Gated, lower_gated
+from trt_tui.core.lowering.gated.gated import Gated
+from trt_tui.core.lowering.gated.lower import lower_gated
 from trt_tui.core.lowering.rules import LOW_FLOATS, Offer
 from trt_tui.core.measure.comparison import Verdict
 from trt_tui.core.measure.judge import Judged, class_scores, tensor_outputs

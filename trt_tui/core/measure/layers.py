@@ -6,7 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from trt_tui.core.lowering.gated import SUMS, lower_gated
+from trt_tui.core.lowering.gated.lower import lower_gated
+from trt_tui.core.lowering.gated.sums import SUMS
 from trt_tui.core.lowering.rules import Offer, surrounding
 from trt_tui.core.measure.analysis import Analysis, Partial
 from trt_tui.core.measure.comparison import Errors, GroupErrors

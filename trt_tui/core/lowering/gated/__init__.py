@@ -1,0 +1,13 @@
+"""The gated graph: one network in which precision is a runtime input.
+
+Every group stands in an ``If`` whose branches compute it in FP32 and in what is coarser: lower float precisions
+(inputs, weights and results rounded by Cast pairs) and INT8 (Q and DQ in FP32 arithmetic, with the scales the target
+holds). Gates, scales and weights are fed, so that any config is one run of one loaded session. A weight is rounded once
+for a config, outside the graph, by the same arithmetic.
+
+Beside the gated network ("test") the graph can hold a reference branch in FP32 and, for each group, a copy whose inputs
+come from the reference ("isolated"), with reductions on each pair of tensors so that only sums leave the session.
+
+`lower` puts the graph together and `gated` says what it is fed. What a gate becomes is `control_flow` alone; the
+graph's inputs, the walk over a group's layers (`bodies`), roundings and sums know nothing of it.
+"""

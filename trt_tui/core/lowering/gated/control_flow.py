@@ -1,0 +1,216 @@
+"""Gates as control flow: each group stands in an ``If`` whose branches compute it in one float precision each.
+
+On CPUs a branch that is not taken costs nothing, which makes this the faster form there. Whether an activation passes
+through Q and DQ, and whether it is rounded before, are further ``If`` nodes inside of a branch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import onnx_ir as ir
+
+from trt_tui.core.lowering import rules
+from trt_tui.core.lowering.gated.bodies import emit_layers
+from trt_tui.core.lowering.gated.emitter import Emitter, Nodes, Scope
+from trt_tui.core.lowering.gated.inputs import Inputs
+from trt_tui.core.lowering.gated.rounding import Rounding
+from trt_tui.core.network.layers import Group, Kind, Layer
+from trt_tui.core.precision import Precision
+
+Emit = Callable[[Nodes], ir.Value]
+"""Emits nodes into a graph and returns what it computed."""
+
+
+class ControlFlow:
+    """Emits groups with their gates."""
+
+    def __init__(self, emitter: Emitter, inputs: Inputs, rounding: Rounding) -> None:
+        self.emitter = emitter
+        self.inputs = inputs
+        self.rounding = rounding
+
+    def group(self, group: Group, scope: Mapping[str, ir.Value], wanted: Sequence[str]) -> dict[str, ir.Value]:
+        """Emits a group that has gates into the main graph; returns the tensors wanted of it."""
+        coarse = self._coarse(group, dict.fromkeys(self.inputs.forms[group.name], scope), wanted)
+        exact = self._branch(group, scope, wanted, Precision.FP32)
+        gate = self.inputs.gates[group.name]["fp32"]
+        outputs = self._if(gate, exact, coarse, wanted, group.name, self.emitter.nodes)
+        return dict(zip(wanted, outputs, strict=True))
+
+    def below_fp32(self, group: Group, scopes: Mapping[Precision, Mapping[str, ir.Value]]) -> tuple[ir.Value, Nodes]:
+        """The tail of a group that has gates, in whatever is asked below FP32, and the nodes that compute it.
+
+        Args:
+            scopes: The tensors it reads, none of them rounded, by the float type of its results.
+        """
+        coarse = self._coarse(group, scopes, (group.tail,), rounded=False)
+        tail, nodes = coarse.outputs[0], list(coarse)
+        coarse.outputs.clear()
+        coarse.remove(nodes)
+        return tail, nodes
+
+    def _coarse(self, group: Group, scopes: Mapping[Precision, Mapping[str, ir.Value]], wanted: Sequence[str],
+                rounded: bool = True) -> ir.Graph:
+        """The group in whatever is asked below FP32.
+
+        Args:
+            scopes: The tensors it reads, by the float type of its results.
+            rounded: What it reads may have values of that type already, as the gates say.
+        """
+        gates = self.inputs.gates[group.name]
+        result: ir.Graph | None = None
+        for around, precisions in reversed(self.inputs.forms[group.name].items()):
+            scope = scopes[around]
+            if len(precisions) > 1:
+                branch = self._branch(group, scope, wanted, around, gate=gates["int8"],
+                                      clean_gate=gates["clean"] if rounded else None)
+            else:
+                branch = self._branch(group, scope, wanted, around, quantized=Precision.INT8 in precisions)
+            if rounded and around in precisions:
+                as_is = self._branch(group, scope, wanted, around, clean=True)
+                branch = self._either(gates["direct"], as_is, branch, wanted, group.name)
+            result = branch if result is None else self._either(gates[around.value], branch, result, wanted, group.name)
+        assert result is not None  # a group that has gates has a form
+        return result
+
+    def _either(self, gate: ir.Value, then: ir.Graph, otherwise: ir.Graph, wanted: Sequence[str],
+                name: str) -> ir.Graph:
+        nodes: Nodes = []
+        outputs = self._if(gate, then, otherwise, wanted, name, nodes)
+        return self.emitter.graph(outputs, nodes, "coarse")
+
+    def _if(self, gate: ir.Value, then: ir.Graph, otherwise: ir.Graph, wanted: Sequence[str], name: str,
+            nodes: Nodes) -> Sequence[ir.Value]:
+        outputs = self.emitter.choose(nodes, gate, then, otherwise, f"if/{name}", len(wanted))
+        for tensor, output in zip(wanted, outputs, strict=True):
+            self.emitter.describe(output, tensor)
+        return outputs
+
+    def choice(self, gate: ir.Value, then: Emit, otherwise: Emit, tensor: str, nodes: Nodes) -> ir.Value:
+        """One of two values that stand for a tensor."""
+        graphs = []
+        for emit in (then, otherwise):
+            inner: Nodes = []
+            result = emit(inner)
+            self.emitter.describe(result, tensor)
+            graphs.append(self.emitter.graph([result], inner, "prepared"))
+        return self._if(gate, graphs[0], graphs[1], (tensor,), tensor, nodes)[0]
+
+    def _branch(self, group: Group, scope: Mapping[str, ir.Value], wanted: Sequence[str], around: Precision, *,
+                quantized: bool = False, gate: ir.Value | None = None, clean_gate: ir.Value | None = None,
+                clean: bool = False) -> ir.Graph:
+        """The group with results in one float precision; arguments as `_Branch` has them."""
+        branch = _Branch(self, group, scope, wanted, around, quantized=quantized, gate=gate, clean_gate=clean_gate,
+                         clean=clean)
+        emit_layers(self.emitter, self.inputs, branch)
+        return branch.graph()
+
+
+class _Branch:
+    """The group with results in one float precision, as the body of an ``If`` that reads outer tensors.
+
+    Args:
+        quantized: The sites' activations pass through Q and DQ.
+        gate: They do so where this is true.
+        clean_gate: Where this is true they have the precision's values already.
+        clean: What comes from outside has the precision's values already.
+    """
+
+    def __init__(self, flow: ControlFlow, group: Group, scope: Mapping[str, ir.Value], wanted: Sequence[str],
+                 around: Precision, *, quantized: bool, gate: ir.Value | None, clean_gate: ir.Value | None,
+                 clean: bool) -> None:
+        self._flow = flow
+        self._network = flow.emitter.network
+        self._wanted = wanted
+        self._around = around
+        self._lowers = around is not Precision.FP32
+        self._gate, self._clean_gate, self._clean = gate, clean_gate, clean
+        quantizes = quantized or gate is not None
+        self._sites = {(site.layer, site.index) for site in group.activations()} if quantizes else set()
+        self._prepared: dict[tuple[str, bool], ir.Value] = {}
+        self._produced: set[str] = set()
+        self._coarse: set[str] = set(group.inputs) if clean else set()  # tensors that have the precision's values
+        self.group = group
+        self.local = Scope(scope)
+        self.nodes: Nodes = []
+
+    def read(self, layer: Layer, index: int, tensor: str, value: ir.Value, follows: bool) -> ir.Value:
+        """The tensor quantized at a site, rounded where it comes from outside, or as it is."""
+        outside = tensor not in self._produced
+        if (layer.name, index) in self._sites:
+            key = (tensor, True)
+            if key not in self._prepared:
+                self._prepared[key] = self._quantized(value, tensor, self._around if outside else Precision.FP32)
+            return self._prepared[key]
+        if (outside and self._lowers and follows and not (self._clean and tensor in self.group.inputs)
+                and not self._rounds_after(layer, tensor)):
+            key = (tensor, False)
+            if key not in self._prepared:
+                self._prepared[key] = self._flow.rounding.read(value, tensor, self._around, self.nodes)
+            self._coarse.add(tensor)
+            return self._prepared[key]
+        return value
+
+    def computed(self, layer: Layer, node: ir.Node, typed: Sequence[str]) -> None:
+        """Rounds a layer's results where its operator can yield values that the precision does not have."""
+        self._produced.update(tensor for tensor in layer.outputs if tensor)
+        if not self._lowers:
+            return
+        own = rules.typed_results(self._network, layer)
+        if rules.keeps_precision(layer) and self._coarse.issuperset(typed):
+            self._coarse.update(own)
+            return
+        for tensor, output in zip(layer.outputs, node.outputs, strict=True):
+            if tensor in own and not self._rounded_later(tensor):
+                self.local[tensor] = self._flow.rounding.rounded(output, self._around, self.nodes)
+                self._coarse.add(tensor)
+
+    def graph(self) -> ir.Graph:
+        """The branch, all layers emitted."""
+        emitter, own = self._flow.emitter, set(self.nodes)
+        results: list[ir.Value] = []
+        for tensor in self._wanted:
+            value = self.local[tensor]
+            if value.producer() not in own or value in results:
+                value = emitter.add(self.nodes, "Identity", [value], f"{tensor}/result")
+            emitter.describe(value, tensor)
+            results.append(value)
+        return emitter.graph(results, self.nodes, f"{self.group.name}/{self._around.value}")
+
+    def _rounds_after(self, layer: Layer, tensor: str) -> bool:
+        """Whether rounding what a layer copies is cheaper than rounding what it copies from (an embedding table)."""
+        if layer.kind is not Kind.COPY:
+            return False
+        return tensor not in self._network.constants or not self._network.is_mask(tensor)
+
+    def _rounded_later(self, tensor: str) -> bool:
+        """Whether the one layer that reads a tensor yields the same when rounded in its place."""
+        users = self._network.consumers.get(tensor, [])
+        return (len(users) == 1 and users[0] in self.group.layers and tensor not in self._wanted
+                and rules.commutes_with_rounding(self._network.layer(users[0])))
+
+    def _quantized(self, value: ir.Value, tensor: str, around: Precision) -> ir.Value:
+        """An activation rounded to the surrounding type and to INT8, where the gate says so or there is none."""
+        flow, scale = self._flow, self._flow.inputs.scales[self.group.name, tensor]
+
+        def codes(rounds: bool, nodes: Nodes) -> ir.Value:
+            source = flow.rounding.rounded(value, around, nodes) if rounds else value
+            return flow.rounding.quantized(source, scale, nodes)
+
+        def rounded(nodes: Nodes) -> ir.Value:
+            if around is Precision.FP32:
+                return flow.emitter.add(nodes, "Identity", [value], "as_is")
+            return flow.rounding.rounded(value, around, nodes)
+
+        rounds, clean = around is not Precision.FP32, self._clean_gate
+        if self._gate is None:
+            return codes(rounds, self.nodes)
+
+        def int8(nodes: Nodes) -> ir.Value:
+            if not rounds or clean is None:
+                return codes(rounds, nodes)
+            return flow.choice(
+                clean, lambda inner: codes(False, inner), lambda inner: codes(True, inner), tensor, nodes)
+
+        return flow.choice(self._gate, int8, rounded, tensor, self.nodes)

@@ -1,0 +1,111 @@
+"""The record of a gated graph, and what makes it run in a config."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_ir as ir
+
+from trt_tui.core.lowering import rules
+from trt_tui.core.lowering.gated.inputs import WeightInput
+from trt_tui.core.lowering.rules import Offer, Ruling
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.layers import Site
+from trt_tui.core.network.network import Network
+from trt_tui.core.precision import Precision
+
+_Rounded = tuple[str, Precision, "int | None", "Precision | None"]
+"""A weight as it is fed: tensor, precision, and for INT8 the axis and the type of its scale."""
+
+
+@dataclass(frozen=True)
+class Gated:
+    """A gated graph and the names of what it is fed and what it yields.
+
+    All gates are 0-d bools, scales 0-d float32, weights float32 of the weight's own shape.
+
+    Attributes:
+        offer: What it can be asked for.
+        gates: Input names (bool scalars) by kind, by group: "fp32" (run in FP32), "fp16", "bf16" (results have that
+            type), "int8" (run in INT8), "clean" (every float input already has values of the results' type), "direct"
+            (that, and not in INT8); those that the group needs.
+        scale_inputs: Input names (float32 scalars) of activation scales, by group and tensor.
+        results: Tensors that have the type of a group's results, by group.
+        weight_inputs: What weight each further input is, by its name.
+        outputs: Output names of the test branch by tensor of the network.
+        reference: The same of the reference branch, where there is one.
+        accumulated: Output name of the sums of the test branch, float64 shaped ``(len(measured), len(SUMS))``.
+        isolated: The same of the isolated branch.
+        measured: Groups in the order of the rows of the sums.
+        counting: Input name (bool scalar) of the gate for counting what FP16 cannot hold, where there are sums.
+    """
+
+    model: ir.Model
+    network: Network
+    offer: Offer
+    gates: Mapping[str, Mapping[str, str]]
+    scale_inputs: Mapping[tuple[str, str], str]
+    weight_inputs: Mapping[str, WeightInput]
+    results: Mapping[str, frozenset[str]]
+    outputs: Mapping[str, str]
+    reference: Mapping[str, str]
+    accumulated: str | None
+    isolated: str | None
+    measured: tuple[str, ...]
+    counting: str | None = None
+    _alive: weakref.WeakValueDictionary[_Rounded, np.ndarray] = field(
+       default_factory=weakref.WeakValueDictionary, repr=False, compare=False)
+    _last: list[np.ndarray] = field(default_factory=list, repr=False, compare=False)
+
+    def feeds(self, config: PrecisionConfig, ranges: Mapping[str, float]) -> dict[str, np.ndarray]:
+        """Gates, scales and weights that make the test branch run in a config.
+
+        Weights are the same arrays as in earlier feeds that are still in use, or in the last ones.
+
+        The graph must offer what the config needs (`Offer.needed`).
+
+        Raises:
+            InputError: an INT8 layer's input has no range.
+        """
+        network = self.network
+        fed: dict[str, np.ndarray] = {}
+        has: dict[str, Precision] = {}  # of tensors that have a lower precision's values
+        rulings = rules.rule(network, config, ranges)
+        fed.update((name, np.asarray(np.float32(1))) for name in self.scale_inputs.values())
+        for group in network.groups:
+            gates = self.gates.get(group.name)
+            if gates is None:
+                continue
+            ruling = rulings[group.name]
+            fp32, int8 = ruling.precision is Precision.FP32, ruling.precision is Precision.INT8
+            clean = all(has.get(tensor) is ruling.around for tensor in group.inputs)
+            values = {"fp32": fp32, "int8": int8, "clean": clean, "direct": clean and not int8}
+            fed.update((name, np.array(values[kind] if kind in values else kind == ruling.around.value))
+                       for kind, name in gates.items())
+            fed.update((self.scale_inputs[group.name, site.tensor], np.asarray(scale.values))
+                       for site, scale in ruling.scales.items() if site.role != "weight")
+            if ruling.around is not Precision.FP32:
+                has.update(dict.fromkeys(self.results[group.name], ruling.around))
+        weights = {name: self._weight(weight.site, rulings[weight.group]) for name, weight in
+                   self.weight_inputs.items()}
+        self._last[:] = weights.values()
+        if self.counting is not None:
+            fed[self.counting] = np.array(False)
+        return fed | weights
+
+    def _weight(self, site: Site, ruling: Ruling) -> np.ndarray:
+        scale = ruling.scales.get(site)
+        key = (site.tensor, ruling.precision, *((site.axis, scale.held) if scale is not None else (None, None)))
+        array = self._alive.get(key)
+        if array is None:
+            if scale is not None:
+                array = rules.quantized_weight(self.network, site, scale)
+            elif ruling.precision is Precision.FP32:
+                array = self.network.constant(site.tensor)
+            else:
+                array = rules.rounded_constant(self.network, site.tensor, ruling.precision)
+            self._alive[key] = array
+        return array

@@ -1,0 +1,135 @@
+"""Putting a gated graph together: inputs, the reference branch, the gated one, sums."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import onnx_ir as ir
+
+from trt_tui.core.lowering.gated.bodies import emit_as_is
+from trt_tui.core.lowering.gated.control_flow import ControlFlow
+from trt_tui.core.lowering.gated.emitter import Emitter, Scope
+from trt_tui.core.lowering.gated.gated import Gated
+from trt_tui.core.lowering.gated.inputs import Inputs
+from trt_tui.core.lowering.gated.order import ordered
+from trt_tui.core.lowering.gated.rounding import Rounding
+from trt_tui.core.lowering.gated.sums import Sums
+from trt_tui.core.lowering.rules import Offer, typed_results
+from trt_tui.core.network.layers import Group, Kind
+from trt_tui.core.network.naming import name_of
+from trt_tui.core.network.network import Network
+from trt_tui.core.precision import Precision
+
+
+def lower_gated(
+    network: Network,
+    *,
+    floats: Collection[Precision] = (Precision.FP16,),
+    others: Collection[Precision] = (Precision.FP16,),
+    outputs: Sequence[str] = (),
+    reference: bool = False,
+    isolated: bool = False,
+    measured: Sequence[str] | None = None,
+) -> Gated:
+    """Builds a gated graph.
+
+    Args:
+        floats: The float precisions below FP32 that groups can be given.
+        others: What may surround INT8 layers.
+        outputs: Tensors to yield from each branch; the network's outputs by default.
+        reference: Add the FP32 branch and the sums of the accumulated error at each measured group.
+        isolated: Add each measured group with its inputs taken from the reference, and its sums; needs ``reference``.
+        measured: Groups to take sums at; all by default.
+
+    Raises:
+        TrtTuiError: groups wait for each other.
+    """
+    if isolated and not reference:
+        raise ValueError("the isolated branch reads the reference")
+    offer = Offer.of(floats, others)
+    outputs = tuple(outputs) or tuple(info.name for info in network.outputs)
+    names = tuple(measured) if measured is not None else tuple(group.name for group in network.groups)
+    emitter = Emitter(network)
+    _share_inputs(emitter)
+    inputs = Inputs(emitter, offer)
+    flow = ControlFlow(emitter, inputs, Rounding(emitter))
+    for layer in network.layers:
+        # Without a reference shape arithmetic follows the test branch's tensors.
+        if reference or layer.kind is Kind.CONSTANT:
+            emitter.copy_layer(layer, emitter.values, emitter.nodes, f"{'ref' if reference else 'shared'}/{layer.name}")
+    test = _emit_test(emitter, flow, frozenset(outputs))
+    graph_outputs: list[ir.Value] = []
+    for tensor in outputs:
+        graph_outputs.append(_as_output(emitter, test[tensor], f"test/{tensor}"))
+        if reference:
+            graph_outputs.append(_as_output(emitter, emitter.values[tensor], f"reference/{tensor}"))
+    counting: str | None = None
+    kinds: tuple[str, ...] = ()
+    if reference:
+        gate, kinds = emitter.input("counting", ir.DataType.BOOL), ("accumulated", "isolated")[:1 + isolated]
+        counting = name_of(gate)
+        graph_outputs += Sums(emitter, flow, gate).tables([network.group(name) for name in names], test, kinds)
+    return Gated(
+        _model(emitter, graph_outputs), network, offer,
+        gates=inputs.gate_names(),
+        scale_inputs=inputs.scale_names(),
+        weight_inputs=inputs.stand_for,
+        results={name: _results(network, network.group(name)) for name in inputs.forms},
+        outputs={tensor: f"test/{tensor}" for tensor in outputs},
+        reference={tensor: f"reference/{tensor}" for tensor in outputs} if reference else {},
+        accumulated="sums/accumulated" if reference else None,
+        isolated="sums/isolated" if isolated else None,
+        measured=names,
+        counting=counting)
+
+
+def _share_inputs(emitter: Emitter) -> None:
+    graph = emitter.network.model.graph
+    for value in graph.inputs:
+        copy = ir.Value(name=value.name, type=value.type, shape=value.shape)
+        emitter.values[name_of(value)] = copy
+        emitter.inputs.append(copy)
+    for name, value in graph.initializers.items():
+        assert value.const_value is not None  # as of every initializer that is no input
+        emitter.values[name] = emitter.constant(name, value.const_value)
+
+
+def _emit_test(emitter: Emitter, flow: ControlFlow, requested: frozenset[str]) -> dict[str, ir.Value]:
+    """The gated branch; returns its tensors by the network's names."""
+    network = emitter.network
+    shared = {info.name for info in network.inputs} | network.static
+    test = {name: value for name, value in emitter.values.items() if name in shared}
+    for unit in ordered(network):
+        if not isinstance(unit, Group):
+            if not all(not tensor or tensor in test for tensor in unit.outputs):
+                emitter.copy_layer(unit, test, emitter.nodes, f"test/{unit.name}")
+            continue
+        inner = [t for name in unit.layers for t in network.layer(name).outputs if t in requested]
+        wanted = tuple(dict.fromkeys((*unit.outputs, unit.tail, *inner)))
+        if unit.name in flow.inputs.gates:
+            test.update(flow.group(unit, test, wanted))
+        else:
+            local = Scope(test)
+            emit_as_is(emitter, unit, local, emitter.nodes)
+            test.update({tensor: local[tensor] for tensor in wanted})
+    return test
+
+
+def _as_output(emitter: Emitter, value: ir.Value, name: str) -> ir.Value:
+    result = emitter.add(emitter.nodes, "Identity", [value], name)
+    result.name = name
+    result.type, result.shape = value.type, value.shape
+    return result
+
+
+def _results(network: Network, group: Group) -> frozenset[str]:
+    return frozenset(tensor for name in group.layers for tensor in typed_results(network, network.layer(name)))
+
+
+def _model(emitter: Emitter, outputs: Sequence[ir.Value]) -> ir.Model:
+    base = emitter.network.model
+    nodes, initializers = emitter.used(outputs)
+    graph = ir.Graph(emitter.inputs, outputs, nodes=nodes, initializers=initializers,
+                     opset_imports=dict(base.graph.opset_imports), name="gated")
+    graph.sort()
+    return ir.Model(graph, ir_version=max(base.ir_version, 8))

@@ -1,0 +1,53 @@
+"""Roundings of tensors to lower precisions, in FP32 arithmetic: Cast pairs, Q and DQ, masks that are clamped."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from trt_tui.core.lowering import rules
+from trt_tui.core.lowering.gated.emitter import Emitter, Nodes
+from trt_tui.core.lowering.rules import TYPES
+from trt_tui.core.precision import Precision
+
+_STATIC_BYTES = 1 << 20
+"""Constants up to this size are held a second time, rounded to each lower precision."""
+
+
+class Rounding:
+    """Emits roundings."""
+
+    def __init__(self, emitter: Emitter) -> None:
+        self._emitter = emitter
+
+    def rounded(self, value: ir.Value, precision: Precision, nodes: Nodes) -> ir.Value:
+        """A value rounded to a float precision."""
+        add = self._emitter.add
+        low = add(nodes, "Cast", [value], "low", to=int(TYPES[precision]))
+        return add(nodes, "Cast", [low], "rounded", to=int(ir.DataType.FLOAT))
+
+    def read(self, value: ir.Value, tensor: str, precision: Precision, nodes: Nodes) -> ir.Value:
+        """A tensor from outside a group rounded to a float precision; a mask that it cannot hold is clamped first."""
+        network = self._emitter.network
+        if tensor in network.constants:
+            sizes = value.shape.numpy() if value.shape is not None and value.shape.is_static() else None
+            if sizes is not None and 4 * int(np.prod(sizes)) <= _STATIC_BYTES:
+                name = f"{precision.value}/{tensor}"
+                if name not in self._emitter.initializers:
+                    self._emitter.held(rules.rounded_constant(network, tensor, precision), name)
+                return self._emitter.initializers[name]
+            limit = rules.clamped_at(network, tensor, precision)
+            if limit is not None:
+                value = self.clamped(value, limit, nodes)
+        return self.rounded(value, precision, nodes)
+
+    def clamped(self, value: ir.Value, limit: float, nodes: Nodes) -> ir.Value:
+        """A value between ``-limit`` and ``limit``."""
+        low, high = self._emitter.scalar(-limit), self._emitter.scalar(limit)
+        return self._emitter.add(nodes, "Clip", [value, low, high], "clamped")
+
+    def quantized(self, value: ir.Value, scale: ir.Value, nodes: Nodes) -> ir.Value:
+        """A value rounded to INT8: Q and DQ with a scale that is fed."""
+        pair = [scale, self._emitter.array(np.zeros((), np.int8), "zero")]
+        codes = self._emitter.add(nodes, "QuantizeLinear", [value, *pair], "codes")
+        return self._emitter.add(nodes, "DequantizeLinear", [codes, *pair], "dequantized")

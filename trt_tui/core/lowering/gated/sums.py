@@ -1,0 +1,250 @@
+"""Sums over pairs of tensors, taken inside the graph, so that no activation leaves the session."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from trt_tui.core.lowering.gated.control_flow import ControlFlow
+from trt_tui.core.lowering.gated.emitter import Emitter, Nodes, Scope
+from trt_tui.core.lowering.rules import MASKS
+from trt_tui.core.network.layers import Group
+from trt_tui.core.precision import FP16_LEAST, FP16_MAX, Precision
+
+SUMS = ("diff2", "ref2", "test2", "diff1", "diff_max", "ref_max", "nan", "inf", "count", "fp16_over", "fp16_under")
+"""What the reductions yield for each pair of tensors, in this order: sums of squares of difference, reference and
+test, sum and maximum of the absolute difference, maximum of the absolute reference, counts of NaN and of Inf that only
+test has, number of elements, and, where a run asks for them, how many values of the reference FP16 cannot hold: those
+beyond its largest and those below its least magnitude (both 0 where it does not ask). Sums are accurate to 1e-4 of
+their value up to a million elements, to 2e-3 at ten."""
+
+_MEASURED = SUMS.index("count")
+"""How many columns of a row depend on the test."""
+
+_FINITE = float(np.finfo(np.float32).max)
+
+
+class _Reference(NamedTuple):
+    """What the rows of a tensor share: its sum of squares, its largest magnitude, the tensor as one row, and the last
+    columns of `SUMS`: its length and what FP16 cannot hold, float64 ``(3,)``."""
+
+    squares: ir.Value
+    largest: ir.Value
+    flat: ir.Value
+    counts: ir.Value
+
+
+class Sums:
+    """Emits the sums of groups' tails against the reference.
+
+    Args:
+        counting: The gate for counting what FP16 cannot hold.
+    """
+
+    def __init__(self, emitter: Emitter, flow: ControlFlow, counting: ir.Value) -> None:
+        self._emitter = emitter
+        self._flow = flow
+        self._counting = counting
+        self._references: dict[str, _Reference] = {}
+        self._kept: dict[str, ir.Value] = {}
+
+    def tables(self, groups: Sequence[Group], test: Mapping[str, ir.Value], kinds: Sequence[str]) -> list[ir.Value]:
+        """The sums of all groups, one table ``(len(groups), len(SUMS))`` for each kind.
+
+        ONNX Runtime computes the inputs of an operator one after the other, the one whose node stands last first. So
+        rows stand last to first: a group's tensors then live until its row is there, and no longer.
+
+        Args:
+            test: The test branch's tensors by the network's names.
+            kinds: "accumulated" takes the tails from the test branch; "isolated" computes each from the reference.
+        """
+        emitter, nodes = self._emitter, self._emitter.nodes
+        rows: Nodes = []
+        for group in groups:
+            counts = self._reference(group.tail).counts
+            for kind in kinds:
+                row = self._isolated(group) if kind == "isolated" else self._row(group.tail, test[group.tail], nodes)
+                emitter.add(rows, "Concat", [row, counts], f"row/{kind}", axis=0)
+        columns = [node.outputs[0] for node in rows]
+        nodes.extend(reversed(rows))
+        joined = emitter.add(nodes, "Concat", columns, "rows", axis=0)
+        shape = emitter.array(np.array([-1, len(kinds), len(SUMS)], np.int64), f"shape/{len(kinds)}")
+        table = emitter.add(nodes, "Reshape", [joined, shape], "table")
+        results = []
+        for index, kind in enumerate(kinds):
+            which = emitter.array(np.array(index, np.int64), f"index/{index}")
+            result = emitter.add(nodes, "Gather", [table, which], f"sums/{kind}", axis=1)
+            result.name = f"sums/{kind}"
+            result.dtype, result.shape = ir.DataType.DOUBLE, ir.Shape([len(groups), len(SUMS)])
+            results.append(result)
+        return results
+
+    # -- rows ---------------------------------------------------------------------------------------------------
+
+    def _isolated(self, group: Group) -> ir.Value:
+        """The row of a group whose inputs come from the reference; no error where it runs in FP32."""
+        emitter, tail = self._emitter, group.tail
+        exact: Nodes = []
+        reference = self._reference(tail)
+        none = self._none()
+        row = self._joined([none, reference.squares, reference.squares, none, none, reference.largest, none, none],
+                           exact)
+        gates = self._flow.inputs.gates.get(group.name)
+        if gates is None:
+            emitter.nodes.extend(exact)
+            return row
+        scopes = {around: self._with_masks_clamped(group, around) for around in self._flow.inputs.forms[group.name]}
+        alone, nodes = self._flow.below_fp32(group, scopes)
+        measured = self._row(tail, alone, nodes)
+        return self._choice(gates["fp32"], emitter.graph([row], exact, "exact"),
+                            emitter.graph([measured], nodes, "alone"), emitter.nodes)
+
+    def _with_masks_clamped(self, group: Group, around: Precision) -> Mapping[str, ir.Value]:
+        """The reference's tensors, those of the group's inputs that hold a mask clamped as the target holds it."""
+        emitter = self._emitter
+        masked = [tensor for tensor in group.inputs if tensor in emitter.network.masked]
+        limit = MASKS.get(around)
+        if not masked or limit is None:
+            return emitter.values
+        scope = Scope(emitter.values)
+        for tensor in masked:
+            scope[tensor] = self._flow.rounding.clamped(emitter.values[tensor], limit, emitter.nodes)
+        return scope
+
+    def _row(self, tensor: str, test: ir.Value, nodes: Nodes) -> ir.Value:
+        """The row of `SUMS`, without the count, of a tensor of the reference and its counterpart: float64 ``(8,)``.
+
+        Sums are taken in float32. Where squares of large numbers (masks) are beyond it, those are taken in float64;
+        where the difference is not finite either, everything is, and NaN and Inf are counted.
+        """
+        emitter = self._emitter
+        squares, largest, reference, _ = self._reference(tensor)
+        flat = self._unmasked(tensor, self._flat(test, nodes), nodes)
+        difference = emitter.add(nodes, "Sub", [flat, reference], "difference")
+        diff2 = self._reduce("ReduceSumSquare", difference, nodes)
+        test2 = self._reduce("ReduceSumSquare", flat, nodes)
+        diff1 = self._reduce("ReduceL1", difference, nodes)
+        diff_max = self._largest(difference, nodes)
+        probe = emitter.add(nodes, "Add", [emitter.add(nodes, "Add", [diff2, test2], "probe"), squares], "probe")
+        finite = emitter.add(nodes, "Less", [probe, emitter.scalar(_FINITE)], "finite")
+        none = self._none()
+        fast: Nodes = []
+        row = self._joined([diff2, squares, test2, diff1, diff_max, largest, none, none], fast)
+        wide: Nodes = []
+        two = [self._reduce("ReduceSumSquare", self._double(value, wide), wide) for value in (reference, flat)]
+        wide_row = emitter.add(wide, "Concat", [
+            self._double(diff2, wide), *two,
+            self._double(emitter.add(wide, "Concat", [diff1, diff_max, largest, none, none], "rest", axis=0), wide),
+        ], "row", axis=0)
+        self._declare(wide_row)
+        slow: Nodes = []
+        agrees = emitter.add(slow, "Less", [diff2, emitter.scalar(_FINITE)], "agrees")
+        slow_row = self._choice(agrees, emitter.graph([wide_row], wide, "wide"),
+                                self._careful(flat, reference), slow)
+        return self._choice(finite, emitter.graph([row], fast, "fast"), emitter.graph([slow_row], slow, "slow"), nodes)
+
+    def _careful(self, test: ir.Value, reference: ir.Value) -> ir.Graph:
+        """The row in float64, NaN and Inf that only the test has left out of the sums and counted."""
+        nodes: Nodes = []
+
+        def add(operator: str, *inputs: ir.Value) -> ir.Value:
+            return self._emitter.add(nodes, operator, inputs, operator.lower())
+
+        def only_in_test(operator: str) -> ir.Value:
+            flags = add("And", add(operator, test), add("Not", add(operator, reference)))
+            return self._reduce("ReduceSum", self._double(flags, nodes), nodes)
+
+        wide, expected = self._double(test, nodes), self._double(reference, nodes)
+        zero = self._emitter.array(np.zeros((), np.float64), "zero64")
+        difference = add("Where", add("Equal", wide, expected), zero, add("Sub", wide, expected))
+        absolute = add("Abs", difference)
+        row = self._emitter.add(nodes, "Concat", [
+            self._reduce("ReduceSumSquare", difference, nodes), self._reduce("ReduceSumSquare", expected, nodes),
+            self._reduce("ReduceSumSquare", wide, nodes), self._reduce("ReduceSum", absolute, nodes),
+            self._reduce("ReduceMax", absolute, nodes), self._reduce("ReduceMax", add("Abs", expected), nodes),
+            only_in_test("IsNaN"), only_in_test("IsInf")], "row", axis=0)
+        self._declare(row)
+        return self._emitter.graph([row], nodes, "careful")
+
+    # -- what the rows of a tensor share ------------------------------------------------------------------------
+
+    def _reference(self, tensor: str) -> _Reference:
+        if tensor not in self._references:
+            nodes = self._emitter.nodes
+            flat = self._unmasked(tensor, self._flat(self._emitter.values[tensor], nodes), nodes)
+            squares = self._reduce("ReduceSumSquare", flat, nodes)
+            length = self._double(self._emitter.add(nodes, "Shape", [flat], "shape"), nodes)
+            counts = self._emitter.add(nodes, "Concat", [length, self._fp16_counts(flat)], "counts", axis=0)
+            self._references[tensor] = _Reference(squares, self._largest(flat, nodes), flat, counts)
+        return self._references[tensor]
+
+    def _fp16_counts(self, flat: ir.Value) -> ir.Value:
+        """How many values FP16 cannot hold, too large and too small ones: float64 ``(2,)``; zeros unless asked for."""
+        emitter = self._emitter
+        nodes: Nodes = []
+        size = emitter.add(nodes, "Abs", [flat], "size")
+        over = emitter.add(nodes, "Greater", [size, emitter.scalar(FP16_MAX)], "over")
+        under = emitter.add(nodes, "And", [
+            emitter.add(nodes, "Less", [size, emitter.scalar(FP16_LEAST)], "small"),
+            emitter.add(nodes, "Greater", [size, emitter.scalar(0.0)], "nonzero")], "under")
+        counts = self._double(emitter.add(nodes, "Concat", [
+            self._reduce("ReduceSum", emitter.add(nodes, "Cast", [flags], "flags", to=int(ir.DataType.INT64)), nodes)
+            for flags in (over, under)], "counts", axis=0), nodes)
+        uncounted: Nodes = []
+        none = emitter.add(uncounted, "Identity", [emitter.array(np.zeros(2, np.float64), "none64")], "none")
+        for value in (counts, none):
+            value.type, value.shape = ir.TensorType(ir.DataType.DOUBLE), ir.Shape([2])
+        found = emitter.choose(emitter.nodes, self._counting, emitter.graph([counts], nodes, "counted"),
+                               emitter.graph([none], uncounted, "uncounted"), "if/counts")[0]
+        found.name = emitter.name("if/counts")
+        found.type, found.shape = ir.TensorType(ir.DataType.DOUBLE), ir.Shape([2])
+        return found
+
+    def _unmasked(self, tensor: str, flat: ir.Value, nodes: Nodes) -> ir.Value:
+        """The flat tensor without what a mask hides: those elements say nothing about precision."""
+        emitter = self._emitter
+        if tensor not in emitter.network.masked:
+            return flat
+        if tensor not in self._kept:
+            reference = self._flat(emitter.values[tensor], emitter.nodes)
+            size = emitter.add(emitter.nodes, "Abs", [reference], "size")
+            self._kept[tensor] = emitter.add(emitter.nodes, "Less", [size, emitter.scalar(FP16_MAX)], "kept")
+        return emitter.add(nodes, "Where", [self._kept[tensor], flat, emitter.scalar(0.0)], "unmasked")
+
+    # -- pieces -------------------------------------------------------------------------------------------------
+
+    def _none(self) -> ir.Value:
+        return self._emitter.array(np.zeros(1, np.float32), "none")
+
+    def _choice(self, condition: ir.Value, then: ir.Graph, otherwise: ir.Graph, nodes: Nodes) -> ir.Value:
+        row = self._emitter.choose(nodes, condition, then, otherwise, "if/row")[0]
+        self._declare(row)
+        return row
+
+    def _double(self, value: ir.Value, nodes: Nodes) -> ir.Value:
+        return self._emitter.add(nodes, "Cast", [value], "double", to=int(ir.DataType.DOUBLE))
+
+    def _flat(self, value: ir.Value, nodes: Nodes) -> ir.Value:
+        return self._emitter.add(nodes, "Reshape", [value, self._emitter.array(np.array([-1], np.int64), "flat")],
+                                 "flat")
+
+    def _reduce(self, operator: str, flat: ir.Value, nodes: Nodes) -> ir.Value:
+        return self._emitter.add(nodes, operator, [flat], operator.lower(), keepdims=1)
+
+    def _largest(self, flat: ir.Value, nodes: Nodes) -> ir.Value:
+        least = self._emitter.add(nodes, "Neg", [self._reduce("ReduceMin", flat, nodes)], "negated")
+        return self._emitter.add(nodes, "Max", [self._reduce("ReduceMax", flat, nodes), least], "largest")
+
+    def _joined(self, columns: Sequence[ir.Value], nodes: Nodes) -> ir.Value:
+        """A row of float32 columns, in float64."""
+        row = self._double(self._emitter.add(nodes, "Concat", columns, "columns", axis=0), nodes)
+        self._declare(row)
+        return row
+
+    def _declare(self, row: ir.Value) -> None:
+        if row.name is None:
+            row.name = self._emitter.name("row")
+        row.type, row.shape = ir.TensorType(ir.DataType.DOUBLE), ir.Shape([_MEASURED])
