@@ -70,7 +70,7 @@ async def test_hostile_names_are_drawn_where_they_belong(tmp_path, monkeypatch, 
         await look("y")
         copied.append(app.clipboard)
         await look("escape")
-        assert app.main.view is not View.BLOCKS
+        assert app.main.desk.listing.view is not View.BLOCKS
         assert "�" not in "".join(seen), "the net is for what no one thought of"
         assert is_clean("".join(seen)) and all(map(is_clean, copied)) and "[bold red]four[/]" in "".join(seen)
         assert "title" in copied[0]

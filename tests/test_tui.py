@@ -1,4 +1,4 @@
-"""The application driven by its keys: trt_tui.tui.app, screens and actions."""
+"""The application driven by its keys: trt_tui.tui.app, main_screen, controllers and screens."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
 from trt_tui.jobs import messages
 from trt_tui.options import Options
-from trt_tui.tui import actions, spans
+from trt_tui.tui import main_screen, spans
 from trt_tui.tui.app import TrtTuiApp
-from trt_tui.tui.screens import main as main_screen
-from trt_tui.tui.screens.configs import ConfigList, ConfigsPage
-from trt_tui.tui.screens.dialogs import Choices, ErrorDialog, Page, Picker, Prompt, Question
+from trt_tui.tui.controllers import ACTIONS, desk
+from trt_tui.tui.screens.configs import ConfigsPage
+from trt_tui.tui.screens.dialogs import ErrorDialog, Page, Picker, Prompt, Question
 from trt_tui.tui.screens.export import FORMATS, ExportDialog
 from trt_tui.tui.screens.help import HelpPage
 from trt_tui.tui.screens.log import LogPage
 from trt_tui.tui.screens.palette import Palette
 from trt_tui.tui.state.figures import Measure
 from trt_tui.tui.state.tree import View
+from trt_tui.tui.widgets.choices import Choices, ConfigList
 from trt_tui.tui.widgets.lines import Lines, Rule
 
 VIT = outline_of(networks.vit(), "vit.onnx")
@@ -38,7 +39,7 @@ RESNET = outline_of(networks.small_resnet(), "resnet.onnx")
 def quick(monkeypatch):
     """Timers that do not keep tests waiting."""
     monkeypatch.setattr(main_screen, "UPDATE_S", 0.01)
-    monkeypatch.setattr(main_screen, "REST_S", 0.03)
+    monkeypatch.setattr(desk, "REST_S", 0.03)
 
 
 def make_app(folder: Path, outline=VIT, target: str | None = "sqnr>=20", **fake: object) -> TrtTuiApp:
@@ -60,7 +61,7 @@ async def settle(pilot) -> None:
     main, quiet = pilot.app.main, 0
     for _ in range(200):
         await pilot.pause(0.02)
-        quiet = quiet + 1 if main._update is None and main._rest is None else 0
+        quiet = quiet + 1 if main._update is None and main.desk.resting else 0
         if quiet == 3:
             return
     raise AssertionError("the screen does not come to rest")
@@ -73,7 +74,7 @@ async def press(pilot, *keys: str) -> None:
 
 def current(main) -> str:
     """The name of the group under the cursor."""
-    return main.current_group.name
+    return main.desk.current_group.name
 
 
 def status(main) -> str:
@@ -93,7 +94,7 @@ def title(main, rule: str = "tree") -> str:
 
 async def test_paints_before_the_network_is_open(tmp_path):
     async with opened(tmp_path, answers=()) as (app, main, pilot):
-        assert main.model is None
+        assert not main.desk.listing.is_open
         assert "opening" in main.query_one("#header", Lines).text
         assert [type(request) for request in app.session._client.sent] == [messages.Open]
         await press(pilot, "space")
@@ -104,8 +105,8 @@ async def test_a_big_network_shows_its_rows_before_it_is_open(tmp_path):
     async with opened(tmp_path, answers=()) as (app, main, pilot):
         app.deliver(messages.Previewed(1, VIT))
         await settle(pilot)
-        assert app.session.outline is None and main.tree.rows
-        assert "patch_embed" in main.tree.text_of(0)
+        assert app.session.outline is None and main.desk.tree.rows
+        assert "patch_embed" in main.desk.tree.text_of(0)
 
 
 async def test_answers_the_first_questions_without_a_key(tmp_path):
@@ -133,7 +134,7 @@ async def test_a_failed_opening_says_why_and_closes_with_escape(tmp_path):
         assert isinstance(app.screen, ErrorDialog)
         await press(pilot, "escape")
         assert app.screen is main
-        assert "x.onnx is not ONNX" in "".join(text for line in main.tree._empty for text, _ in line)
+        assert "x.onnx is not ONNX" in "".join(text for line in main.desk.tree._empty for text, _ in line)
 
 
 async def test_a_dead_worker_is_reported_and_the_app_lives_on(tmp_path):
@@ -159,57 +160,57 @@ async def test_random_inputs_are_a_lasting_warning(tmp_path):
 @pytest.mark.parametrize(("down", "up"), [("down", "up"), ("j", "k")])
 async def test_moves_by_rows(tmp_path, down, up):
     async with opened(tmp_path) as (_, main, pilot):
-        start = main.tree.cursor
+        start = main.desk.tree.cursor
         await press(pilot, down, down)
-        assert main.tree.cursor == start + 2
+        assert main.desk.tree.cursor == start + 2
         await press(pilot, up)
-        assert main.tree.cursor == start + 1
+        assert main.desk.tree.cursor == start + 1
 
 
 async def test_moves_by_pages_and_to_the_ends(tmp_path):
     async with opened(tmp_path) as (_, main, pilot):
         await press(pilot, "end")
-        assert main.tree.cursor == len(main.tree.rows) - 1
+        assert main.desk.tree.cursor == len(main.desk.tree.rows) - 1
         await press(pilot, "pageup")
-        assert main.tree.cursor == len(main.tree.rows) - 1 - main.tree.page
+        assert main.desk.tree.cursor == len(main.desk.tree.rows) - 1 - main.desk.tree.page
         await press(pilot, "home")
-        assert main.tree.cursor == 0
+        assert main.desk.tree.cursor == 0
         await press(pilot, "pagedown")
-        assert main.tree.cursor == main.tree.page
+        assert main.desk.tree.cursor == main.desk.tree.page
 
 
 async def test_opens_and_closes_scopes_and_groups(tmp_path):
     async with opened(tmp_path) as (_, main, pilot):
         await press(pilot, "home")
-        index = next(i for i, line in enumerate(main.tree.rows) if isinstance(line.row, Scope))
-        main.tree.move_to(index)
-        count = len(main.tree.rows)
+        index = next(i for i, line in enumerate(main.desk.tree.rows) if isinstance(line.row, Scope))
+        main.desk.tree.move_to(index)
+        count = len(main.desk.tree.rows)
         await press(pilot, "enter")
-        assert len(main.tree.rows) < count
+        assert len(main.desk.tree.rows) < count
         await press(pilot, "right")
-        assert len(main.tree.rows) == count
+        assert len(main.desk.tree.rows) == count
         await press(pilot, "h")
-        assert len(main.tree.rows) < count
+        assert len(main.desk.tree.rows) < count
         await press(pilot, "l")
-        assert len(main.tree.rows) == count
+        assert len(main.desk.tree.rows) == count
 
 
 async def test_enter_on_a_group_lists_its_nodes(tmp_path):
     async with opened(tmp_path) as (_, main, pilot):
-        group = main.current_group
+        group = main.desk.current_group
         await press(pilot, "enter")
-        below = [line.node for line in main.tree.rows if line.node]
+        below = [line.node for line in main.desk.tree.rows if line.node]
         assert tuple(below) == group.layers
         await press(pilot, "down")
-        assert main.current_line.node == group.layers[0]
+        assert main.desk.current_line.node == group.layers[0]
         assert current(main) == group.name
         await press(pilot, "left", "left")
-        assert not any(line.node for line in main.tree.rows)
+        assert not any(line.node for line in main.desk.tree.rows)
 
 
 async def test_goes_to_bad_rows(tmp_path):
     async with opened(tmp_path) as (_, main, pilot):
-        loud = main.figures.loud
+        loud = main.desk.listing.figures.loud
         first = current(main)
         seen = [first]
         for _ in range(len(loud)):
@@ -241,18 +242,18 @@ async def test_the_detail_follows_a_resting_cursor(tmp_path):
         await press(pilot, "n")
         await settle(pilot)
         assert messages.Stats(current(main)) in sent[asked:]
-        assert main.model.titles[current(main)] in title(main, "detail")
+        assert main.desk.listing.model.titles[current(main)] in title(main, "detail")
 
 
 async def test_mouse_selects_and_scrolls(tmp_path):
     async with opened(tmp_path) as (_, main, pilot):
         await pilot.click("#tree", offset=(10, 3))
-        assert main.tree.cursor == 3 + main.tree.scroll_offset.y
-        scope = next(i for i, line in enumerate(main.tree.rows) if isinstance(line.row, Scope))
-        count = len(main.tree.rows)
-        await pilot.click("#tree", offset=(10, scope - main.tree.scroll_offset.y), times=2)
+        assert main.desk.tree.cursor == 3 + main.desk.tree.scroll_offset.y
+        scope = next(i for i, line in enumerate(main.desk.tree.rows) if isinstance(line.row, Scope))
+        count = len(main.desk.tree.rows)
+        await pilot.click("#tree", offset=(10, scope - main.desk.tree.scroll_offset.y), times=2)
         await pilot.pause(0.05)
-        assert len(main.tree.rows) != count
+        assert len(main.desk.tree.rows) != count
 
 
 # -- changing -------------------------------------------------------------------------------------------------------
@@ -260,21 +261,21 @@ async def test_mouse_selects_and_scrolls(tmp_path):
 
 async def test_space_raises_and_returns_a_group(tmp_path):
     async with opened(tmp_path) as (app, main, pilot):
-        group = main.current_group
+        group = main.desk.current_group
         await press(pilot, "space")
         await settle(pilot)
         assert app.session.config.precision_of(group) is Precision.FP32
         assert "c1 1 up" in verdict(main)[4] and "~14.1" in verdict(main)[4]
-        assert main.figures.values[group.name] == 0
+        assert main.desk.listing.figures.values[group.name] == 0
         await press(pilot, "space")
         assert app.session.config.precision_of(group) is Precision.INT8
 
 
 async def test_space_on_a_scope_raises_all_of_it(tmp_path):
     async with opened(tmp_path) as (app, main, pilot):
-        index = next(i for i, line in enumerate(main.tree.rows) if isinstance(line.row, Scope))
-        main.tree.move_to(index)
-        groups = main.chosen_groups()
+        index = next(i for i, line in enumerate(main.desk.tree.rows) if isinstance(line.row, Scope))
+        main.desk.tree.move_to(index)
+        groups = main.desk.chosen_groups()
         await press(pilot, "space")
         assert len(groups) > 1
         assert {app.session.config.precision_of(group) for group in groups} == {Precision.FP32}
@@ -282,7 +283,7 @@ async def test_space_on_a_scope_raises_all_of_it(tmp_path):
 
 async def test_steps_undo_and_redo(tmp_path):
     async with opened(tmp_path) as (app, main, pilot):
-        group = main.current_group
+        group = main.desk.current_group
 
         def precision() -> Precision:
             return app.session.config.precision_of(group)
@@ -305,7 +306,7 @@ async def test_steps_undo_and_redo(tmp_path):
 
 async def test_chooses_a_precision(tmp_path):
     async with opened(tmp_path) as (app, main, pilot):
-        group = main.current_group
+        group = main.desk.current_group
         await press(pilot, "p")
         assert isinstance(app.screen, Picker)
         await press(pilot, "b")
@@ -316,7 +317,7 @@ async def test_chooses_a_precision(tmp_path):
 
 async def test_next_range(tmp_path):
     async with opened(tmp_path) as (app, main, pilot):
-        group = main.current_group
+        group = main.desk.current_group
         await press(pilot, "r")
         assert "percentile" in status(main)
         assert app.session.config.ranges[group.activations()[0].tensor].method == "percentile"
@@ -326,19 +327,19 @@ async def test_next_range(tmp_path):
 
 async def test_a_range_where_there_is_none_says_why(tmp_path):
     async with opened(tmp_path) as (_, main, pilot):
-        main._go_to(next(group.name for group in VIT.groups if not group.quantizable))
+        main.desk.go_to(next(group.name for group in VIT.groups if not group.quantizable))
         await press(pilot, "r")
         assert "INT8 only" in status(main)
 
 
 async def test_shares_being_measured_again_are_dimmed_and_keep_their_order(tmp_path):
     async with opened(tmp_path, answers=("Open", "Compare", "WhatIf")) as (app, main, pilot):
-        order = [line.key for line in main.tree.rows]
+        order = [line.key for line in main.desk.tree.rows]
         app.session.answers.discard("WhatIf")
         await press(pilot, "space")
         await settle(pilot)
-        assert main.figures.stale == frozenset(main.figures.values)
-        assert [line.key for line in main.tree.rows] == order
+        assert main.desk.listing.figures.stale == frozenset(main.desk.listing.figures.values)
+        assert [line.key for line in main.desk.tree.rows] == order
         assert "…" in verdict(main)[4]
 
 
@@ -348,28 +349,29 @@ async def test_shares_being_measured_again_are_dimmed_and_keep_their_order(tmp_p
 async def test_views(tmp_path):
     async with opened(tmp_path) as (_, main, pilot):
         await press(pilot, "t")
-        assert main.view is View.WORST and title(main).startswith("1 Worst first")
-        shares = [main.figures.values[line.row.group.name] for line in main.tree.rows if isinstance(line.row, GroupRow)]
+        assert main.desk.listing.view is View.WORST and title(main).startswith("1 Worst first")
+        shares = [main.desk.listing.figures.values[line.row.group.name] for line in main.desk.tree.rows
+                   if isinstance(line.row, GroupRow)]
         assert shares == sorted(shares, reverse=True)
         await press(pilot, "t")
-        assert main.view is View.BLOCKS and main.in_blocks
-        assert "attn/qkv" in main.block_map.text_of(2)
+        assert main.desk.listing.view is View.BLOCKS and main.desk.in_blocks
+        assert "attn/qkv" in main.desk.block_map.text_of(2)
         await press(pilot, "t")
-        assert main.view is View.TREE and main.tree.has_focus
+        assert main.desk.listing.view is View.TREE and main.desk.tree.has_focus
 
 
 async def test_blocks_change_a_cell_or_a_role(tmp_path):
     async with opened(tmp_path) as (app, main, pilot):
         await press(pilot, "3", "down")
-        assert len(main.chosen_groups()) == 3
+        assert len(main.desk.chosen_groups()) == 3
         await press(pilot, "space")
-        assert all(app.session.config.precision_of(g) is Precision.FP32 for g in main.chosen_groups())
+        assert all(app.session.config.precision_of(g) is Precision.FP32 for g in main.desk.chosen_groups())
         await press(pilot, "right", "right")
-        (group,) = main.chosen_groups()
+        (group,) = main.desk.chosen_groups()
         await press(pilot, "space")
         assert app.session.config.precision_of(group) is Precision.INT8
         await press(pilot, "enter")
-        assert main.tree.has_focus and current(main) == group.name
+        assert main.desk.tree.has_focus and current(main) == group.name
 
 
 async def test_blocks_of_a_network_that_does_not_repeat(tmp_path):
@@ -377,7 +379,7 @@ async def test_blocks_of_a_network_that_does_not_repeat(tmp_path):
         await press(pilot, "3")
         assert "does not repeat" in status(main)
         await press(pilot, "t", "t")
-        assert main.view is View.TREE
+        assert main.desk.listing.view is View.TREE
 
 
 async def test_colours_by_other_errors_and_runs(tmp_path):
@@ -385,43 +387,43 @@ async def test_colours_by_other_errors_and_runs(tmp_path):
         await press(pilot, "v")
         assert isinstance(app.screen, Picker)
         await press(pilot, "i")
-        assert main.measure is Measure.ISOLATED
+        assert main.desk.listing.measure is Measure.ISOLATED
         assert "isolated error in config" in title(main)
         await press(pilot, "v", "6")
-        assert (main.measure, main.run) == (Measure.ACCUMULATED, "fp16")
-        assert all(app.session.measured("fp16").groups[n].accumulated for n in main.figures.values)
+        assert (main.desk.listing.measure, main.desk.listing.run) == (Measure.ACCUMULATED, "fp16")
+        assert all(app.session.measured("fp16").groups[n].accumulated for n in main.desk.listing.figures.values)
 
 
 async def test_sorts_on_demand(tmp_path):
     async with opened(tmp_path) as (_, main, pilot):
-        worst = [line.key for line in main.tree.rows]
+        worst = [line.key for line in main.desk.tree.rows]
         await press(pilot, "s")
         assert "network order" in status(main)
-        network = [line.key for line in main.tree.rows]
+        network = [line.key for line in main.desk.tree.rows]
         assert network != worst
         await press(pilot, "s")
-        assert [line.key for line in main.tree.rows] == worst
+        assert [line.key for line in main.desk.tree.rows] == worst
 
 
 async def test_filters_live(tmp_path):
     async with opened(tmp_path) as (_, main, pilot):
         await press(pilot, "slash", *"qkv")
-        names = [line.row.group.name for line in main.tree.rows if isinstance(line.row, GroupRow)]
-        assert len(names) == 3 and all("qkv" in main.model.titles[name] for name in names)
+        names = [line.row.group.name for line in main.desk.tree.rows if isinstance(line.row, GroupRow)]
+        assert len(names) == 3 and all("qkv" in main.desk.listing.model.titles[name] for name in names)
         assert "3 of 35 match" in title(main)
         await press(pilot, "enter")
-        assert main.tree.has_focus and main.matches is not None
+        assert main.desk.tree.has_focus and main.desk.listing.matches is not None
         await press(pilot, "escape")
-        assert main.matches is None and main.query_one("#filter", Input).value == ""
-        assert len(main.tree.rows) > 6
+        assert main.desk.listing.matches is None and main.query_one("#filter", Input).value == ""
+        assert len(main.desk.tree.rows) > 6
 
 
 async def test_a_filter_that_matches_nothing(tmp_path):
     async with opened(tmp_path) as (_, main, pilot):
         await press(pilot, "slash", *"zzz")
-        assert main.tree.rows == []
+        assert main.desk.tree.rows == []
         await press(pilot, "escape")
-        assert main.tree.rows
+        assert main.desk.tree.rows
 
 
 async def test_copies_the_full_name(tmp_path):
@@ -436,9 +438,9 @@ async def test_panes(tmp_path):
         await press(pilot, "4")
         assert isinstance(main.focused, ConfigList)
         await press(pilot, "3")
-        assert main.in_blocks
+        assert main.desk.in_blocks
         await press(pilot, "1")
-        assert main.tree.has_focus
+        assert main.desk.tree.has_focus
         await press(pilot, "2")
         assert main.has_class("-large-detail")
         await press(pilot, "escape")
@@ -476,7 +478,7 @@ async def test_leads_from_the_verdict_to_the_export(tmp_path):
             await settle(pilot)
         assert "passes" in verdict(main)[4]
         assert "b builds c3 and confirms" in status(main)
-        assert main.figures.calm
+        assert main.desk.listing.figures.calm
         await press(pilot, "b")
         await settle(pilot)
         await press(pilot, "escape")
@@ -493,11 +495,11 @@ async def test_builds_an_engine_and_tells_what_it_made(tmp_path):
         assert main.has_class("-checked") and "graph is sound" in verdict(main)[2]
         assert main.query_one("#verdict").size.height == 6
         assert spans.number(result.latency_ms[0]) in verdict(main)[5]
-        rows = [main.tree.text_of(index) for index in range(len(main.tree.rows))]
+        rows = [main.desk.tree.text_of(index) for index in range(len(main.desk.tree.rows))]
         assert any("FP16≠" in row for row in rows) and any("fused" in row for row in rows)
         assert main.query_one("#tree-header", Lines).text.endswith("ms")
         await press(pilot, "escape")
-        assert main.message is None and main.last_word == "✓ built c0"
+        assert main.desk.status.message is None and main.desk.status.last_word == "✓ built c0"
 
 
 async def test_the_titles_stand_over_their_columns(tmp_path):
@@ -505,7 +507,7 @@ async def test_the_titles_stand_over_their_columns(tmp_path):
         await press(pilot, "b", "t")
         await settle(pilot)
         header = main.query_one("#tree-header", Lines).text
-        row = main.tree.text_of(0)
+        row = main.desk.tree.text_of(0)
         assert row[header.index("engine"):].startswith("INT8") and row[header.index("asked"):].startswith("INT8")
         assert len(row) == len(header)
 
@@ -562,7 +564,7 @@ async def test_a_build_of_unknown_length_counts_seconds(tmp_path, monkeypatch):
         await press(pilot, "b")
         app.deliver(messages.Progress(max(app.session._jobs), "building", 0, 0))
         await settle(pilot)
-        main._phase_since -= 34
+        main.desk.status.since -= 34
         await pilot.pause(0.1)
         assert "building, 34 s" in status(main) and "x stops the build" in status(main)
         app.deliver(messages.Progress(max(app.session._jobs), "building: Timing tactics", 3, 98))
@@ -580,7 +582,7 @@ async def test_a_stopped_build_leaves_the_last_results(tmp_path):
         assert app.session._client.stopped == 1
         app.deliver(messages.Cancelled(max(app.session._jobs)))
         await settle(pilot)
-        assert "the last results stay" in main.last_word
+        assert "the last results stay" in main.desk.status.last_word
         assert verdict(main)[5] == before and not app.session.building
 
 
@@ -678,9 +680,9 @@ async def test_marks_two_configs_and_shows_what_differs(tmp_path):
     async with opened(tmp_path) as (app, main, pilot):
         await press(pilot, "d")
         assert "only one config" in status(main)
-        name = main.model.titles[current(main)]
+        name = main.desk.listing.model.titles[current(main)]
         await press(pilot, "m", "space", "m")
-        assert [app.session.names[main.marks[letter]] for letter in "AB"] == ["c0", "c1"]
+        assert [app.session.names[main.desk.marks.configs[letter]] for letter in "AB"] == ["c0", "c1"]
         await press(pilot, "d")
         assert isinstance(app.screen, Page)
         assert name in app.screen.text and "INT8" in app.screen.text and "FP32" in app.screen.text
@@ -749,7 +751,7 @@ async def test_log_help_and_theme(tmp_path):
         await press(pilot, "escape", "question_mark")
         assert isinstance(app.screen, HelpPage)
         words = " ".join(app.screen.text.split())
-        assert all(action.help in words for action in actions.ACTIONS)
+        assert all(action.help in words for action in ACTIONS)
         await press(pilot, "escape", "f8")
         assert app.theme == "trt-light"
         await press(pilot, "f8")
@@ -779,31 +781,12 @@ async def test_quits_at_once_and_closes_the_session(tmp_path):
         assert app.session._client.closed
 
 
-# -- the registry ---------------------------------------------------------------------------------------------------
-
-
-def test_every_action_is_done_by_the_main_screen():
-    from trt_tui.tui.screens.main import MainScreen
-
-    for action in actions.ACTIONS:
-        assert callable(getattr(MainScreen, f"do_{action.id}")), action.id
-
-
-def test_every_action_has_a_plain_key_and_no_key_two_actions():
-    keys = [key for action in actions.ACTIONS for key in action.keys]
-    assert len(keys) == len(set(keys))
-    assert not {"left_square_bracket", "[", "O", "A", "B", "C", "D"} & set(keys)
-    for action in actions.ACTIONS:
-        plain = [key for key in action.keys if "+" not in key and not key.isupper() and key != "question_mark"]
-        assert plain, action.id
-
-
 @pytest.mark.parametrize("size", [(80, 24), (100, 30), (119, 24), (120, 40), (140, 40), (60, 20)])
 async def test_resizes_live(tmp_path, size):
     async with opened(tmp_path) as (_, main, pilot):
         await pilot.resize_terminal(*size)
         await settle(pilot)
         assert main.has_class("-wide") is (size[0] >= 120)
-        assert main.tree.size.height >= 3
-        widths = {spans.width_of(main.tree._line(i)) for i in range(3)}
-        assert max(widths) <= main.tree.size.width
+        assert main.desk.tree.size.height >= 3
+        widths = {spans.width_of(main.desk.tree._line(i)) for i in range(3)}
+        assert max(widths) <= main.desk.tree.size.width

@@ -21,7 +21,7 @@ from trt_tui.tui.state.columns import Columns, row_line, tree_header
 from trt_tui.tui.state.configs import config_table
 from trt_tui.tui.state.figures import Measure, figures_of
 from trt_tui.tui.state.hint import next_step
-from trt_tui.tui.state.job_line import job_line
+from trt_tui.tui.state.status import job_line
 from trt_tui.tui.state.tree import TreeModel, VisibleRow
 
 VIT = outline_of(networks.vit(), "vit.onnx")

@@ -134,7 +134,7 @@ async def test_what_is_found_becomes_the_config_in_one_step(tmp_path):
 async def test_every_layer_it_set_says_why(tmp_path):
     async with opened(tmp_path, size=(120, 40)) as (app, main, pilot):
         await find(pilot)
-        main._go_to(raised(main)[0])
+        main.desk.go_to(raised(main)[0])
         await settle(pilot)
         text = " ".join(main.query_one("#detail", Lines).text.split())
         assert "by search:auto" in text and "without it" in text and "(fails), with it" in text
@@ -207,9 +207,10 @@ async def test_while_it_runs_status_and_tree_show_the_best_so_far(tmp_path):
         assert main.session.searching and finding.met
         assert "tried; best so far: 3 in FP32: met, ~20.2 dB" in status(main) and "a takes the best so far" in status(
             main)
-        assert set(finding.best.raised) == {name for name, mark in main.figures.marks.items() if mark == FOUND}
-        marked = [line.row.group.name for line in main.visible_rows() if isinstance(line.row, GroupRow)
-                  and main.figures.cells(line).mark == FOUND]
+        marks = main.desk.listing.figures.marks
+        assert set(finding.best.raised) == {name for name, mark in marks.items() if mark == FOUND}
+        marked = [line.row.group.name for line in main.desk.listing.rows() if isinstance(line.row, GroupRow)
+                  and main.desk.listing.figures.cells(line).mark == FOUND]
         assert marked and set(marked) <= set(finding.best.raised)
         assert "raised in the best so far" in main.query_one("#tree-rule", Rule).text
 
@@ -224,7 +225,7 @@ async def test_the_best_so_far_can_be_taken_over_while_it_runs(tmp_path):
         await press(pilot, "y")
         await settle(pilot)
         assert main.session.config == best and not main.session.searching and app.screen is main
-        assert main.session._client.stopped == 1 and not main.figures.marks
+        assert main.session._client.stopped == 1 and not main.desk.listing.figures.marks
         assert main.session.why.keys() == set(raised(main))
         await press(pilot, "z")
         assert main.session.config == before

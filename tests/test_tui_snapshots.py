@@ -9,7 +9,8 @@ from tests.test_tui import VIT, make_app, press, settle
 from tests.tui_fake import H200, NO_GPU
 from trt_tui.core.precision import Precision
 from trt_tui.jobs import messages
-from trt_tui.tui.screens import main as main_screen
+from trt_tui.tui import main_screen
+from trt_tui.tui.controllers import desk
 
 SMALL, LARGE = (80, 24), (120, 40)
 OTHERWISE = {"node_MatMul_12": Precision.FP16}
@@ -19,7 +20,7 @@ OTHERWISE = {"node_MatMul_12": Precision.FP16}
 def steady(monkeypatch):
     """The same picture on every machine."""
     monkeypatch.setattr(main_screen, "UPDATE_S", 0.01)
-    monkeypatch.setattr(main_screen, "REST_S", 0.03)
+    monkeypatch.setattr(desk, "REST_S", 0.03)
     monkeypatch.delenv("NO_COLOR", raising=False)
 
 
@@ -30,7 +31,7 @@ def keys(*pressed: str):
             await press(pilot, key)
             await settle(pilot)
         pilot.app.session.changed_at.clear()
-        pilot.app.main.draw_detail()
+        pilot.app.main.desk.draw_detail()
         await pilot.pause(0.05)
         for one in pilot.app.screen.query(Input):
             one.cursor_blink = False  # a picture taken late would miss the cursor

@@ -31,8 +31,8 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.jobs import messages as m
 from trt_tui.options import Options
-from trt_tui.tui.actions import ACTIONS
 from trt_tui.tui.app import TrtTuiApp
+from trt_tui.tui.controllers import ACTIONS
 
 SIZES = ((80, 24), (120, 40))
 ODD_SIZES = (*SIZES, (20, 5), (3, 2), (79, 12), (200, 60))
@@ -136,7 +136,7 @@ async def episode(seed: int, make: Callable[[random.Random], TrtTuiApp], result:
             raise
         result.failures.append((seed, pressed[-40:], app._exception or error))
     else:
-        if app._exception is not None or app.return_code and app.main.failure is None:
+        if app._exception is not None or app.return_code and app.main.desk.status.failure is None:
             result.failures.append((seed, pressed[-40:], app._exception or f"it ended with {app.return_code}"))
 
 

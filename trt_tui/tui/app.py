@@ -21,8 +21,7 @@ from trt_tui.options import Options
 from trt_tui.session.session import Session
 from trt_tui.tui import themes
 from trt_tui.tui.hidden import HiddenFilter
-from trt_tui.tui.screens.dialogs import ErrorDialog
-from trt_tui.tui.screens.main import MainScreen
+from trt_tui.tui.main_screen import MainScreen
 from trt_tui.tui.terminal import TerminalDriver, on_ending
 from trt_tui.words import visible
 
@@ -64,7 +63,7 @@ class TrtTuiApp(App[None]):
         self.theme = themes.DARK.name
         self.options = options
         self.session = session_factory(options, self.deliver, **session_options)
-        self.main = MainScreen(self.session)
+        self.main = MainScreen(self.session, self.quit)
         self._session_ended = False
 
     def copy_to_clipboard(self, text: str) -> None:
@@ -98,7 +97,7 @@ class TrtTuiApp(App[None]):
         try:
             self.session.start()
         except TrtTuiError as error:
-            self.push_screen(ErrorDialog(error.title, error.cause, error.next_step))
+            self.main.desk.show_error(error)
 
     @on(SessionEvent)
     def _session_event(self, message: SessionEvent) -> None:
@@ -122,7 +121,7 @@ class TrtTuiApp(App[None]):
     def quit(self) -> None:
         """Saves, ends the child process and leaves."""
         self._end_session()
-        failure = self.main.failure
+        failure = self.main.desk.status.failure
         self.exit(return_code=failure.exit_code if isinstance(failure, messages.Failed) else 0)
 
     async def action_quit(self) -> None:

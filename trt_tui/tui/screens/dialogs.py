@@ -15,6 +15,7 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from trt_tui.tui.spans import Line
+from trt_tui.tui.widgets.choices import Choices
 from trt_tui.tui.widgets.lines import Lines
 from trt_tui.words import visible
 
@@ -54,7 +55,10 @@ class Scrolling(Dialog):
 
 
 class ErrorDialog(Scrolling):
-    """What went wrong, why, and what to do now; a long cause scrolls above the next step."""
+    """What went wrong, why, and what to do now; a long cause scrolls above the next step.
+
+    Dismisses with True where the log is asked for.
+    """
 
     BINDINGS = [CLOSE, Binding("enter,q", "close", "close", show=False), Binding("y", "copy", "copy", show=False),
                 Binding("o", "log", "log", show=False)]
@@ -86,8 +90,7 @@ class ErrorDialog(Scrolling):
         self.query_one(".hint", Static).update(self._hint("copied"))
 
     def action_log(self) -> None:
-        self.dismiss(None)
-        self.app.main.perform("log")
+        self.dismiss(True)
 
 
 class Question(Dialog):
@@ -116,13 +119,6 @@ class Item:
     text: str
     value: object
     refused: str = ""
-
-
-class Choices(OptionList):
-    """A list that j and k move in, too."""
-
-    BINDINGS = [Binding("j", "cursor_down", show=False), Binding("k", "cursor_up", show=False),
-                Binding("space", "select", show=False)]
 
 
 class Picker(Dialog):

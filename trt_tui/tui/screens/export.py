@@ -11,7 +11,8 @@ from textual.content import Content
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from trt_tui.tui.screens.dialogs import Choices, Dialog
+from trt_tui.tui.screens.dialogs import Dialog
+from trt_tui.tui.widgets.choices import Choices
 from trt_tui.words import is_hidden
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Iterable
 
 from textual.app import ComposeResult
 from textual.binding import Binding
@@ -12,11 +12,9 @@ from textual.fuzzy import Matcher
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from trt_tui.tui.actions import ACTIONS, Action, key_text
-from trt_tui.tui.screens.dialogs import CLOSE, Choices, Dialog
-
-if TYPE_CHECKING:
-    from trt_tui.tui.screens.main import MainScreen
+from trt_tui.tui.actions import Offer, key_text
+from trt_tui.tui.screens.dialogs import CLOSE, Dialog
+from trt_tui.tui.widgets.choices import Choices
 
 _KEYS_ONLY = {"palette", "close", "up", "down", "left", "right", "page_up", "page_down", "first", "last", "open"}
 """Actions that make no sense but by their keys."""
@@ -27,10 +25,10 @@ class Palette(Dialog):
 
     BINDINGS = [CLOSE, Binding("down", "go(1)", show=False), Binding("up", "go(-1)", show=False)]
 
-    def __init__(self, main: MainScreen) -> None:
+    def __init__(self, offers: Iterable[Offer]) -> None:
         super().__init__()
-        self.main = main
-        self.found: list[Action] = []
+        self.offers = [offer for offer in offers if offer.action.id not in _KEYS_ONLY]
+        self.found: list[Offer] = []
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="box page"):
@@ -47,19 +45,14 @@ class Palette(Dialog):
         self._show(event.value)
 
     def _show(self, words: str) -> None:
-        self.found = [action for action in ACTIONS if action.id not in _KEYS_ONLY]
+        self.found = self.offers
         if words.strip():
             match = Matcher(words.strip()).match
-            scored = [(match(f"{action.label} {action.help}"), action) for action in self.found]
-            self.found = [action for score, action in sorted(scored, key=lambda one: -one[0]) if score]
+            scored = [(match(f"{offer.action.label} {offer.action.help}"), offer) for offer in self.offers]
+            self.found = [offer for score, offer in sorted(scored, key=lambda one: -one[0]) if score]
         choices = self.query_one(Choices)
-        choices.set_options([Option(self._line(action)) for action in self.found])
+        choices.set_options([Option(_line(offer)) for offer in self.found])
         choices.highlighted = 0 if self.found else None
-
-    def _line(self, action: Action) -> Content:
-        reason = action.enabled(self.main)
-        line = f"{' '.join(map(key_text, action.keys)):<6} {action.help}"
-        return Content(f"{line} (not now: {reason})").stylize("$text-muted") if reason else Content(line)
 
     def action_go(self, by: int) -> None:
         choices = self.query_one(Choices)
@@ -68,7 +61,13 @@ class Palette(Dialog):
     def on_input_submitted(self) -> None:
         index = self.query_one(Choices).highlighted
         if index is not None and index < len(self.found):
-            self.dismiss(self.found[index].id)
+            self.dismiss(self.found[index].action.id)
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        self.dismiss(self.found[event.option_index].id)
+        self.dismiss(self.found[event.option_index].action.id)
+
+
+def _line(offer: Offer) -> Content:
+    reason = offer.reason()
+    line = f"{' '.join(map(key_text, offer.action.keys)):<6} {offer.action.help}"
+    return Content(f"{line} (not now: {reason})").stylize("$text-muted") if reason else Content(line)

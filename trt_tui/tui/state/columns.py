@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trt_tui.session.session import Session
 from trt_tui.tui.known import RUN_TITLES
 from trt_tui.tui.spans import (
     Line,
@@ -12,7 +11,8 @@ from trt_tui.tui.spans import (
     fitted,
 )
 from trt_tui.tui.state.figures import FOUND, TRIED, Cells, Figures, Measure
-from trt_tui.tui.state.tree import TreeModel, View
+from trt_tui.tui.state.listing import Listing
+from trt_tui.tui.state.tree import View
 from trt_tui.words import left as flush_left
 
 
@@ -110,19 +110,17 @@ def row_line(cells: Cells, depth: int, columns: Columns, cursor: bool) -> Line:
     return line
 
 
-def tree_title(model: TreeModel | None, view: View, session: Session, shown: int | None, measure: Measure,
-               run: str) -> tuple[str, str]:
+def tree_title(listing: Listing) -> tuple[str, str]:
     """Left and right text of the tree's rule."""
-    if model is None:
-        return "1 Tree", ""
-    left = {View.TREE: "1 Tree", View.WORST: "1 Worst first", View.BLOCKS: "1 Blocks"}[view]
-    if shown is not None:
-        left += f" ─ {shown} of {len(model.group_rows)} match, esc clears"
-    elif session.searching and session.finding.progress is not None:
+    model, found, finding = listing.model, listing.figures, listing.session.finding
+    left = {View.TREE: "1 Tree", View.WORST: "1 Worst first", View.BLOCKS: "1 Blocks"}[listing.view]
+    if listing.matches is not None:
+        left += f" ─ {len(listing.matches)} of {len(model.group_rows)} match, esc clears"
+    elif listing.session.searching and finding is not None and finding.progress is not None:
         left += f" ─ {FOUND} raised in the best so far, {TRIED} being tried"
-    elif measure is not Measure.OWNS or run != "config":
-        left += f" ─ {measure.value}{' error' if measure is not Measure.OWNS else ''} in {RUN_TITLES[run]}"
+    elif found.measure is not Measure.OWNS or found.run != "config":
+        left += (f" ─ {found.measure.value}{' error' if found.measure is not Measure.OWNS else ''} in "
+                 f"{RUN_TITLES[found.run]}")
     else:
         left += f" ─ {model.quantizable} of {len(model.group_rows)} groups can run INT8"
-    views = [one for one in View if one is not view and (one is not View.BLOCKS or model.blocks is not None)]
-    return left, "t: " + " · ".join(one.value for one in views)
+    return left, "t: " + " · ".join(one.value for one in listing.views if one is not listing.view)

@@ -32,6 +32,29 @@ class ConfigLine:
     line: Line
 
 
+class Marks:
+    """Up to two configs that the user has marked as A and B, by letter."""
+
+    def __init__(self) -> None:
+        self.configs: dict[str, PrecisionConfig] = {}
+
+    def mark(self, config: PrecisionConfig) -> str:
+        """Marks a config as A where there is no A or both are set, else as B; takes a mark off again.
+
+        Returns:
+            Its letter, "" where it has none any more.
+        """
+        letter = next((letter for letter, one in self.configs.items() if one == config), None)
+        if letter is not None:
+            del self.configs[letter]
+            return ""
+        if "A" not in self.configs or "B" in self.configs:
+            self.configs = {"A": config}
+            return "A"
+        self.configs["B"] = config
+        return "B"
+
+
 def config_table(session: Session, marks: Mapping[str, PrecisionConfig], width: int) -> tuple[Line, list[ConfigLine]]:
     """The header and the configs of the session, the newest first, in as many columns as the width holds."""
     if session.outline is None:

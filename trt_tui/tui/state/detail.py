@@ -151,6 +151,18 @@ def detail_lines(session: Session, found: Figures, line: VisibleRow | None, widt
     return _long_detail(session, found, group, width)
 
 
+def pane_lines(session: Session, found: Figures, line: VisibleRow | None, group: Group | None, width: int,
+               height: int) -> list[Line]:
+    """`detail_lines`, and where there is room the histogram of the one group's worst input."""
+    lines = detail_lines(session, found, line, width, height)
+    stats = session.results.statistics.get(group.name, {}) if group is not None and height >= 8 else {}
+    worst = worst_input(group, stats) if group is not None else None
+    if worst is None:
+        return lines
+    plot = histogram_lines(*worst, width, rows=4 if height >= len(lines) + 7 else 2)
+    return [*lines, [], *plot] if len(lines) + len(plot) + 1 <= height else lines
+
+
 def _labelled(label: str, text: str, width: int, style: str = "") -> Line:
     return clip([(f" {label:<6}", "dim"), (text, style)], width)
 

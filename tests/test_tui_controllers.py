@@ -1,0 +1,61 @@
+"""What controllers declare: actions with handlers, reasons and words, and the events they ask for."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests import networks
+from tests.tui_fake import FakeSession, outline_of
+from trt_tui.jobs import messages
+from trt_tui.options import Options
+from trt_tui.tui.app import TrtTuiApp
+from trt_tui.tui.controllers import ACTIONS, CONTROLLERS, DRAWN_ONLY
+
+VIT = outline_of(networks.vit(), "vit.onnx")
+
+
+def app_of(tmp_path) -> TrtTuiApp:
+    return TrtTuiApp(Options("vit.onnx"), session_factory=FakeSession, outline=VIT, store=tmp_path)
+
+
+def events(kind: type = messages.Event) -> list[type]:
+    return [one for sub in kind.__subclasses__() for one in (sub, *events(sub))]
+
+
+async def test_every_action_has_a_handler_a_reason_and_words(tmp_path):
+    app = app_of(tmp_path)
+    async with app.run_test(size=(80, 24)) as pilot:
+        offers = app.main.desk.offers
+        assert tuple(offer.action for offer in offers.values()) == ACTIONS
+        before = {id: offer.reason() for id, offer in offers.items()}
+        while offers["undo"].reason() != "nothing to undo":
+            await pilot.pause(0.01)
+        after = {id: offer.reason() for id, offer in offers.items()}
+    assert before["toggle"] == "the network is not open yet" and before["help"] == "" and after["toggle"] == ""
+    for offer in offers.values():
+        action = offer.action
+        assert callable(offer.do) and isinstance(before[action.id], str) and isinstance(after[action.id], str)
+        assert action.label and action.help and action.group, action.id
+
+
+def test_every_action_has_a_plain_key_and_no_key_two_actions():
+    keys = [key for action in ACTIONS for key in action.keys]
+    assert len(keys) == len(set(keys))
+    assert len({action.id for action in ACTIONS}) == len(ACTIONS)
+    assert not {"left_square_bracket", "[", "O", "A", "B", "C", "D"} & set(keys)
+    for action in ACTIONS:
+        plain = [key for key in action.keys if "+" not in key and not key.isupper() and key != "question_mark"]
+        assert plain, action.id
+
+
+@pytest.mark.parametrize("kind", events(), ids=lambda kind: kind.__name__)
+def test_every_event_is_asked_for_or_only_drawn(tmp_path, kind):
+    """An event that is new is given to a controller, or it is said that drawing the screen is enough."""
+    heeded = {one for controller in app_of(tmp_path).main.controllers for one in controller.heeds()}
+    assert (kind in heeded) is not (kind in DRAWN_ONLY)
+
+
+def test_controllers_are_listed():
+    from trt_tui.tui.controllers.controller import Controller
+
+    assert set(Controller.__subclasses__()) == set(CONTROLLERS)

@@ -1,0 +1,35 @@
+"""Controllers: each owns the actions of one concern, does them, and says why they cannot be done now.
+
+A new key is a method in one of them, with `controller.action` above it; keys, footer, help and palette follow.
+"""
+
+from __future__ import annotations
+
+from trt_tui.jobs import messages
+from trt_tui.tui.actions import Action
+from trt_tui.tui.controllers.application import Application
+from trt_tui.tui.controllers.build import Builds
+from trt_tui.tui.controllers.configs import Configs
+from trt_tui.tui.controllers.controller import Controller
+from trt_tui.tui.controllers.export import Exports
+from trt_tui.tui.controllers.filtering import Filtering
+from trt_tui.tui.controllers.history import Changes
+from trt_tui.tui.controllers.job import Jobs
+from trt_tui.tui.controllers.navigate import Navigate
+from trt_tui.tui.controllers.precision import Precisions
+from trt_tui.tui.controllers.ranges import Ranges
+from trt_tui.tui.controllers.search import Searches
+from trt_tui.tui.controllers.target import Targets
+from trt_tui.tui.controllers.view import Looks
+
+CONTROLLERS: tuple[type[Controller], ...] = (
+    Navigate, Filtering, Precisions, Ranges, Changes, Looks, Builds, Searches, Jobs, Targets, Configs, Exports,
+    Application)
+"""All of them; help and palette list their actions in this order."""
+
+ACTIONS: tuple[Action, ...] = tuple(handler.action for kind in CONTROLLERS for handler in kind.handlers)
+"""All actions."""
+
+DRAWN_ONLY = (messages.Previewed, messages.Hashed, messages.Calibrated, messages.Note, messages.Prepared,
+              messages.Wrote)
+"""Events that no controller asks for: the screen is drawn anew, as after every event, and that is all."""

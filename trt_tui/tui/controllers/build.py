@@ -1,0 +1,70 @@
+"""Building engines, and looking at them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from trt_tui.core.measure.comparison import EngineResult
+from trt_tui.jobs import messages
+from trt_tui.tui import known
+from trt_tui.tui.controllers.controller import Controller, action
+from trt_tui.tui.screens.dialogs import Page
+from trt_tui.tui.state import built, engine_page
+
+
+class Builds(Controller):
+    """See the module's docstring."""
+
+    def heeds(self) -> Mapping[type[messages.Event], Callable[[Any], None]]:
+        """Tells what a build made."""
+        return {messages.Built: self._built}
+
+    def _built(self, event: messages.Built) -> None:
+        self.status.phase = f"built {known.config_name(self.session, event.config)}"
+        self.status.last_word = f"✓ {self.status.phase}"
+        self.desk.say(self._told(event.result), "")
+
+    def _told(self, result: EngineResult) -> str:
+        if self.session.builder is None:
+            return f"built: {result.note}" if result.note else "built"
+        alert = built.alert(self.session) if not self.desk.wide else ""
+        return f"built: {alert}" if alert else built.result_text(result, self.desk.width - 2)
+
+    @action("b", label="build", help="Build the config with the backend and judge it by its own outputs", group="Work",
+            disabled=Controller.cannot_build, footer=20)
+    def build(self) -> None:
+        """Builds in full."""
+        self._build(quick=False)
+
+    def no_preview(self) -> str:
+        """Why there is no quick build."""
+        if reason := self.cannot_build():
+            return reason
+        return "" if self.session.builder is not None else "ONNX Runtime builds in a moment: b builds in full"
+
+    @action("f6", label="preview", help="Quick build, a preview: with the lowest effort, slower than production",
+            group="Work", disabled=no_preview)
+    def preview(self) -> None:
+        """Builds with the lowest effort."""
+        self._build(quick=True)
+
+    def no_engine(self) -> str:
+        """Why there is no engine to look at."""
+        if reason := self.not_open():
+            return reason
+        found = self.session.results.check is not None or built.shown_engine(self.session) is not None
+        return "" if found else "nothing was built yet: b builds"
+
+    @action("i", label="engine", help="What the engine is made of: its layers and times, and what to check",
+            group="Look", disabled=no_engine, footer=65)
+    def engine(self) -> None:
+        """Shows the page of the engine."""
+        width = min(90, self.desk.width * 96 // 100 - 5)
+        self.desk.app.push_screen(Page(engine_page.page_title(self.session),
+                                       engine_page.page_lines(self.session, width), "↑↓ scroll  esc close"))
+
+    def _build(self, quick: bool) -> None:
+        self.session.build(quick)
+        self.status.last_word = ""
+        self.desk.draw_status()

@@ -1,0 +1,312 @@
+"""What controllers work on: the session, what is listed of it, what the status line tells, the panes that show it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from textual.app import App
+from textual.screen import Screen
+from textual.timer import Timer
+from textual.widgets import Input
+
+from trt_tui.core.network.layers import Group
+from trt_tui.errors import TrtTuiError
+from trt_tui.session.session import Session
+from trt_tui.tui.actions import Offer, footer_line
+from trt_tui.tui.screens.dialogs import ErrorDialog
+from trt_tui.tui.state import detail, verdict
+from trt_tui.tui.state.columns import Columns, tree_header, tree_title
+from trt_tui.tui.state.configs import Marks
+from trt_tui.tui.state.hint import next_step
+from trt_tui.tui.state.listing import Listing
+from trt_tui.tui.state.status import Status, status_lines
+from trt_tui.tui.state.tree import View, VisibleRow
+from trt_tui.tui.widgets.blocks import BlockMap
+from trt_tui.tui.widgets.choices import ConfigList
+from trt_tui.tui.widgets.layer_tree import LayerTree
+from trt_tui.tui.widgets.lines import Lines, Rule
+
+REST_S = 0.15
+"""The detail follows once the cursor has rested this long."""
+
+
+class Desk:
+    """See the module's docstring.
+
+    Attributes:
+        offers: All actions by their ids, in the order of help.
+        marks: The configs marked as A and B.
+        stale_figures: Whether what the rows say has changed since it was drawn.
+
+    Args:
+        screen: The one that the panes stand in.
+        leave: Ends the application.
+    """
+
+    def __init__(self, session: Session, screen: Screen[None], leave: Callable[[], None]) -> None:
+        self.session, self.screen, self.leave = session, screen, leave
+        self.listing = Listing(session)
+        self.status = Status()
+        self.marks = Marks()
+        self.offers: dict[str, Offer] = {}
+        self.stale_figures = False
+        self._looked: object = None
+        self._rest: Timer | None = None
+
+    # -- the panes ----------------------------------------------------------------------------------------------
+
+    @property
+    def app(self) -> App[object]:
+        """The application."""
+        return self.screen.app
+
+    @property
+    def width(self) -> int:
+        """Cells of the screen."""
+        return self.screen.size.width
+
+    @property
+    def wide(self) -> bool:
+        """Whether there is room for the detail beside the tree."""
+        return self.screen.has_class("-wide")
+
+    @property
+    def tree(self) -> LayerTree:
+        """The tree, or the rows worst first."""
+        return self.screen.query_one("#tree", LayerTree)
+
+    @property
+    def block_map(self) -> BlockMap:
+        """The heat map."""
+        return self.screen.query_one("#blocks", BlockMap)
+
+    @property
+    def filter(self) -> Input:
+        """The words that rows are filtered by."""
+        return self.screen.query_one("#filter", Input)
+
+    @property
+    def configs(self) -> ConfigList:
+        """The list of configs."""
+        return self.screen.query_one("#configs", ConfigList)
+
+    def _lines(self, name: str) -> Lines:
+        return self.screen.query_one(f"#{name}", Lines)
+
+    def _rule(self, name: str) -> Rule:
+        return self.screen.query_one(f"#{name}-rule", Rule)
+
+    # -- what is chosen -----------------------------------------------------------------------------------------
+
+    @property
+    def in_blocks(self) -> bool:
+        """Whether keys act on the heat map."""
+        return self.screen.focused is self.block_map
+
+    @property
+    def current_line(self) -> VisibleRow | None:
+        """The row that the detail is about; in the heat map, of a cell's group or of a role's first."""
+        if self.in_blocks and self.listing.is_open:
+            names = self.block_map.names
+            if not names:
+                return None
+            row = self.listing.model.rows[names[0]]
+            return VisibleRow(row.path, 0, row)
+        return self.tree.current
+
+    def chosen_groups(self) -> tuple[Group, ...]:
+        """The groups that a change acts on."""
+        if not self.listing.is_open:
+            return ()
+        model = self.listing.model
+        if self.in_blocks:
+            return tuple(model.outline.group_by_name[name] for name in self.block_map.names)
+        line = self.tree.current
+        if line is None:
+            return ()
+        if line.row is None:
+            group = model.outline.group_by_layer.get(line.node)
+            return (group,) if group is not None else ()
+        return model.groups_of(line.row)
+
+    @property
+    def current_group(self) -> Group | None:
+        """The one group that is chosen, None where it is none or several."""
+        groups = self.chosen_groups()
+        return groups[0] if len(groups) == 1 else None
+
+    # -- actions ------------------------------------------------------------------------------------------------
+
+    def perform(self, action_id: str) -> None:
+        """Does an action, or says why it cannot be done now."""
+        offer = self.offers[action_id]
+        had_message, self.status.message = self.status.message is not None, None
+        if reason := offer.reason():
+            self.say(f"{offer.action.key} {offer.action.label}: {reason}")
+            return
+        try:
+            offer.do()
+        except TrtTuiError as error:
+            self.show_error(error)
+        if had_message and self.status.message is None:
+            self.draw_status()
+
+    def touched(self) -> None:
+        """The user has taken the tree over: it no longer follows the figures."""
+        self.listing.following = False
+
+    def changed(self) -> None:
+        """The config is another one."""
+        self.touched()
+        self.draw()
+
+    def say(self, text: str, style: str = "warn") -> None:
+        """Shows a message in the status line until the next key."""
+        self.status.message = (text, style)
+        self.draw_status()
+
+    def show_error(self, error: TrtTuiError) -> None:
+        """Shows an error."""
+        self.show_failure(error.title, error.cause, error.next_step)
+
+    def show_failure(self, title: str, cause: str, next_step: str) -> None:
+        """Shows what went wrong, why, and what to do now; from there the log can be asked for."""
+        def closed(log: bool | None) -> None:
+            if log:
+                self.perform("log")
+
+        self.app.push_screen(ErrorDialog(title, cause, next_step), closed)
+
+    def set_view(self, view: View) -> None:
+        """Lists something else; whoever calls it draws."""
+        self.listing.view = view
+        self.screen.set_class(view is View.BLOCKS, "-blocks")
+
+    def show_blocks(self) -> None:
+        """Fills the heat map and gives it the keys."""
+        self.block_map.show(self.listing.model.blocks, self.listing.figures)
+        self.block_map.focus()
+
+    def go_to(self, group: str) -> None:
+        """Puts the cursor of the tree on a group, wherever it hides."""
+        self.touched()
+        if self.listing.view is View.BLOCKS:
+            self.set_view(View.TREE)
+        self.tree.focus()
+        self.listing.reveal(group)
+        self.draw_tree(self.listing.model.rows[group].path)
+        self.moved()
+
+    # -- following the cursor -----------------------------------------------------------------------------------
+
+    @property
+    def resting(self) -> bool:
+        """Whether the cursor has been where it is for long enough to be followed."""
+        return self._rest is None
+
+    def moved(self) -> None:
+        """The cursor is on another row: the detail follows once it rests there."""
+        self.touched()
+        if self._rest is not None:
+            self._rest.stop()
+        self._rest = self.screen.set_timer(REST_S, self._rested)
+        self.draw_status()
+
+    def _rested(self) -> None:
+        self._rest = None
+        self.draw_detail()
+        group = self.current_group
+        if group is not None and self.session.data is not None:
+            self._looked = (group.name, self.session.config)
+            self.session.look_at(group)
+
+    def _look_where_it_is(self) -> None:
+        """Asks for the detail of a row that the cursor is on without having been moved there by a key."""
+        group = self.current_group
+        if group is None or not self.resting or self._looked == (group.name, self.session.config):
+            return
+        if not self.listing.following or self.session.measured("config").shares:
+            self._rest = self.screen.set_timer(REST_S, self._rested)
+
+    # -- drawing ------------------------------------------------------------------------------------------------
+
+    def draw(self, figures: bool = True) -> None:
+        """Draws everything; only what differs is written to the terminal."""
+        if not self.screen.is_mounted:
+            return
+        session, width = self.session, self.width
+        outline = session.outline or session.preview
+        if outline is not None and self.listing.open(outline):
+            self._looked = None
+            self.screen.set_class(self.listing.model.blocks is not None, "-repeats")
+        figures = figures or not self.listing.is_measured  # of a network that was opened just now
+        if self.listing.is_open and figures:
+            self.stale_figures = False
+            self.listing.take_figures()
+        self._lines("header").lines = [verdict.header_line(session, width)]
+        self._rule("verdict").set(*verdict.verdict_title(session))
+        self._lines("verdict").lines = verdict.verdict_lines(session, width)
+        self.screen.set_class(session.results.check is not None, "-checked")
+        if figures:
+            self.draw_tree()
+        self.draw_configs()
+        self.draw_detail()
+        self.draw_status()
+
+    def draw_soon(self) -> None:
+        """Draws everything once the layout has settled."""
+        self.screen.call_after_refresh(self.draw)
+
+    def draw_configs(self) -> None:
+        """Draws the list of configs."""
+        self.configs.show(self.session, self.marks.configs, self._lines("configs-header"))
+
+    def draw_tree(self, cursor_key: str | None = None) -> None:
+        """Draws the tree, its title, and the heat map; the cursor goes to the row of ``cursor_key`` where given."""
+        tree, rule, listing = self.tree, self._rule("tree"), self.listing
+        if not listing.is_open:
+            tree.show_empty(self.status.instead_of_rows(self.session.options.model))
+            rule.set("1 Tree")
+            return
+        rule.set(*tree_title(listing))
+        self.draw_tree_header()
+        rows = listing.rows()
+        if listing.following and cursor_key is None:
+            cursor_key = listing.worst_loud
+        tree.show(rows, listing.figures, listing.view is View.WORST, cursor_key)
+        self._look_where_it_is()
+        if not rows:
+            tree.show_empty([[], [("   nothing matches; esc clears the filter", "dim")]])
+        self._rule("blocks").set("3 Blocks", "space on a row label = the role everywhere")
+        if self.block_map.display:
+            self.block_map.show(listing.model.blocks, listing.figures)
+
+    def draw_tree_header(self) -> None:
+        """Draws the titles of the tree's columns."""
+        if self.listing.is_measured:
+            found = self.listing.figures
+            columns = Columns.fit(self.tree.size.width or self.width, found.has_engines)
+            self._lines("tree-header").lines = [tree_header(columns, found)]
+
+    def draw_detail(self) -> None:
+        """Draws the detail pane for the row under the cursor."""
+        pane, rule = self._lines("detail"), self._rule("detail")
+        width, height = pane.size.width or self.width, pane.size.height or 3
+        if not self.listing.is_measured:
+            pane.lines = []
+            rule.set("2 Detail")
+            return
+        line = self.current_line
+        pane.lines = detail.pane_lines(self.session, self.listing.figures, line, self.current_group, width, height)
+        more = "2: less" if self.screen.has_class("-large-detail") else "2: more"
+        rule.set(detail.detail_title(self.listing.model, line), "" if self.wide else more)
+
+    def draw_status(self) -> None:
+        """Draws job, next step and footer."""
+        session, group = self.session, self.current_group
+        found = self.listing.figures if self.listing.is_measured else None
+        step = next_step(session, found, group.name if group is not None else "")
+        warning = next(iter(session.warnings), "") if session.outline is not None else ""
+        self._lines("status").lines = status_lines(session, self.status, step, warning, self.width, self.wide)
+        self._rule("job").set("" if self.wide or not warning else f"! {warning}")
+        self._lines("footer").lines = [footer_line(self.width, self.offers.values())]

@@ -1,0 +1,68 @@
+"""The precision of what is chosen."""
+
+from __future__ import annotations
+
+from trt_tui.core.precision import OFFERED, Precision
+from trt_tui.tui import spans
+from trt_tui.tui.controllers.controller import Controller, action
+from trt_tui.tui.screens.dialogs import Item, Picker
+
+_KEYS = {Precision.FP32: "3", Precision.BF16: "b", Precision.FP16: "6", Precision.INT8: "8"}
+
+
+class Precisions(Controller):
+    """See the module's docstring."""
+
+    @action("space", label="FP32", help="FP32 on and off, for a group, a scope or a role of the blocks",
+            group="Change", disabled=Controller.no_groups, footer=10)
+    def toggle(self) -> None:
+        """FP32 on and off."""
+        self.session.toggle(self.desk.chosen_groups())
+        self.desk.changed()
+
+    @action("equals_sign", label="up", help="One step up: INT8, FP16, FP32", group="Change",
+            disabled=Controller.no_groups, footer=11)
+    def higher(self) -> None:
+        """One step up."""
+        self._step(True)
+
+    @action("minus", label="down", help="One step down: FP32, FP16, INT8", group="Change",
+            disabled=Controller.no_groups, footer=12)
+    def lower(self) -> None:
+        """One step down."""
+        self._step(False)
+
+    @action("p", label="precision", help="Choose a precision from a list", group="Change",
+            disabled=Controller.no_groups, footer=50)
+    def precision(self) -> None:
+        """Asks for a precision."""
+        groups = self.desk.chosen_groups()
+        current = {self.session.config.precision_of(group) for group in groups}
+        items = []
+        for precision in OFFERED:
+            able = [group for group in groups if precision in group.allowed]
+            refused = "" if able else groups[0].refusals.get(precision, "not possible here")
+            some = f"  {len(able)} of {len(groups)} groups can" if able and len(able) < len(groups) else ""
+            items.append(Item(_KEYS[precision], precision.label + some, precision, refused))
+        title = groups[0].name if len(groups) == 1 else spans.plural(len(groups), "group")
+
+        def chosen(precision: Precision | None) -> None:
+            if precision is not None:
+                self.session.set_precision(groups, precision)
+                self.desk.changed()
+
+        self.desk.app.push_screen(Picker(f"Precision of {title}", items,
+                                         next(iter(current)) if len(current) == 1 else None), chosen)
+
+    def _step(self, up: bool) -> None:
+        before = self.session.config
+        self.session.step(self.desk.chosen_groups(), up)
+        self.desk.changed()
+        if self.session.config == before:
+            self.desk.say("that is the highest precision" if up else self._why_not_lower())
+
+    def _why_not_lower(self) -> str:
+        group = self.desk.current_group
+        if group is not None and Precision.INT8 in group.refusals:
+            return f"no lower: {group.refusals[Precision.INT8]}"
+        return "that is the lowest precision"

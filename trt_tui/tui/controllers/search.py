@@ -1,0 +1,123 @@
+"""Finding the fix: starting a search, taking over what it finds, and telling it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from trt_tui.core.search import Outcome
+from trt_tui.errors import TrtTuiError
+from trt_tui.jobs import messages
+from trt_tui.session.finding import Finding, found_so_far
+from trt_tui.tui import known
+from trt_tui.tui.controllers.controller import Controller, action
+from trt_tui.tui.controllers.desk import Desk
+from trt_tui.tui.controllers.target import wrong_target
+from trt_tui.tui.screens.dialogs import Question
+from trt_tui.tui.screens.find import FindDialog
+from trt_tui.tui.state.figures import is_met, search_marks
+
+
+class Searches(Controller):
+    """See the module's docstring."""
+
+    def __init__(self, desk: Desk) -> None:
+        super().__init__(desk)
+        self._marks: Mapping[str, str] = {}
+        self._told_of: Finding | None = None
+
+    def heeds(self) -> Mapping[type[messages.Event], Callable[[Any], None]]:
+        """Marks what is tried, and tells once what was found."""
+        return {messages.SearchProgress: self._progressed, messages.SearchEnded: self._ended,
+                messages.Cancelled: self._stopped}
+
+    def _progressed(self, event: messages.SearchProgress) -> None:
+        if self.session.searching:
+            self.status.phase = "search"
+            if (marks := search_marks(self.session)) != self._marks:
+                self._marks, self.desk.stale_figures = marks, True
+
+    def _ended(self, event: messages.SearchEnded) -> None:
+        self.desk.stale_figures = True
+        self._tell()
+
+    def _stopped(self, event: messages.Cancelled) -> None:
+        self._tell()
+
+    def cannot_find(self) -> str:
+        """Why no search can begin."""
+        return "" if self.session.searching else self.cannot_build()
+
+    @action("a", label="fix", help="Find the fewest layers to raise so that the target is met; again: take the "
+            "best so far over", group="Work", disabled=cannot_find, footer=18)
+    def find(self) -> None:
+        """Asks what to search for; while a search runs, whether to take its best."""
+        session = self.session
+        if session.searching and session.finding is not None:
+            self._ask_to_take(session.finding, "Take the best so far over, and end the search? "
+                              f"{found_so_far(session.finding)}.")
+            return
+        name = known.config_name(session)
+        if is_met(session):
+            self.desk.say(f"{name} meets the target already: nothing to find; g changes the target", "")
+            return
+
+        def chosen(answer: tuple[str, messages.Search] | None) -> None:
+            if answer is not None:
+                tolerance, request = answer
+                if session.target is None or tolerance != session.target.text:
+                    session.set_target(tolerance)
+                self._find(request)
+
+        self.desk.app.push_screen(FindDialog(session, name, lambda text: wrong_target(session, text)), chosen)
+
+    def _find(self, request: messages.Search) -> None:
+        try:
+            self.session.search(request)
+        except TrtTuiError as error:
+            self.desk.show_error(error)
+        self.status.last_word = ""
+        self.desk.draw()
+
+    def _ask_to_take(self, finding: Finding, question: str) -> None:
+        """Asks whether what a search found becomes the config; if so, a search that still runs ends."""
+        if finding.config is None:
+            self.desk.say("nothing was found yet")
+            return
+
+        def answered(yes: bool | None) -> None:
+            if not yes:
+                return
+            self._told_of = finding
+            if self.session.searching and self.session.finding is finding:
+                self.session.stop_job()
+            if self.session.take_found():
+                self.desk.changed()
+            self.desk.say(f"{known.config_name(self.session)}: {found_so_far(finding)}; z takes it back", "")
+
+        self.desk.app.push_screen(Question(question, "take it", "leave it"), answered)
+
+    def _tell(self) -> None:
+        """Says once what a search found; where it was stopped, asks whether to take that."""
+        session, finding = self.session, self.session.finding
+        if finding is None or finding is self._told_of or finding.ended is None and session.searching:
+            return
+        self._told_of = finding
+        if not finding.finished or finding.ended is None:
+            if finding.config not in (None, session.config):
+                self._ask_to_take(finding, f"Take what the search found? {found_so_far(finding)}.")
+            return
+        result = finding.ended.result
+        self.status.last_word = f"✓ {result.said}"
+        if result.config == session.config:
+            if result.config == finding.request.config:
+                self.desk.say(f"nothing to do: {result.said}", "")
+            else:
+                if self.listing.following and result.why:
+                    self.desk.go_to(next(iter(result.why)))
+                self.desk.say(f"{known.config_name(session)}: {result.said}; z takes it back", "")
+        elif result.outcome is Outcome.SHORT and result.best is not None and result.best.raised:
+            self._ask_to_take(finding, f"Take the best within the budget? {result.said}.")
+        else:
+            why = "" if finding.met else "; its engine misses it" if finding.ended.confirmed is False else ""
+            self.desk.say(f"{result.said}{why}; c lists it as {known.config_name(session, result.config)}")

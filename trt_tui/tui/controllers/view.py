@@ -1,0 +1,156 @@
+"""What the rows show: their view, their colour, their order; and the panes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from trt_tui.core.network.hierarchy import GroupRow, LayerRow, Scope
+from trt_tui.jobs import messages
+from trt_tui.tui.controllers.controller import Controller, action
+from trt_tui.tui.screens.dialogs import Item, Picker
+from trt_tui.tui.state.figures import Measure
+from trt_tui.tui.state.tree import View
+from trt_tui.words import visible
+
+_RUNS = {"config": ("config", "oia"), "int8": ("INT8 all", "123"), "fp16": ("FP16 all", "456")}
+_MEASURES = {Measure.OWNS: "what each owns of the error", Measure.ISOLATED: "isolated error",
+             Measure.ACCUMULATED: "accumulated error"}
+
+
+class Looks(Controller):
+    """See the module's docstring."""
+
+    def heeds(self) -> Mapping[type[messages.Event], Callable[[Any], None]]:
+        """Draws the rows anew where their figures are others, the detail where it tells more."""
+        figures = (messages.Opened, messages.VerdictMeasured, messages.LayersMeasured, messages.SharesMeasured,
+                   messages.RaisedMeasured, messages.Built, messages.Checked, messages.BuilderReady,
+                   messages.ReferenceMeasured, messages.Replaced, messages.Failed, messages.Died)
+        return {**dict.fromkeys(figures, self._figures_changed),
+                **dict.fromkeys((messages.StatsMeasured, messages.OptionsMeasured), self._more_is_known),
+                messages.Done: self._done}
+
+    def _figures_changed(self, event: messages.Event) -> None:
+        self.desk.stale_figures = True
+
+    def _done(self, event: messages.Done) -> None:
+        self.desk.stale_figures |= self.listing.following
+
+    def _more_is_known(self, event: messages.Event) -> None:
+        if self.desk.resting:
+            self.desk.draw_detail()
+
+    @action("t", label="view", help="Tree, worst first, blocks", group="Look", disabled=Controller.not_open, footer=41)
+    def view(self) -> None:
+        """Goes on to the next view."""
+        desk, listing = self.desk, self.listing
+        desk.touched()
+        line = desk.current_line
+        desk.set_view(listing.views[(listing.views.index(listing.view) + 1) % len(listing.views)])
+        if listing.view is View.WORST and listing.figures.values:
+            listing.order = listing.figures.weights
+        if listing.view is View.BLOCKS:
+            desk.show_blocks()
+        else:
+            desk.tree.focus()
+        if listing.view is View.TREE and line is not None and isinstance(line.row, GroupRow):
+            listing.reveal(line.row.group.name)
+        desk.draw_tree(line.key if line is not None else None)
+        desk.draw_soon()
+
+    @action("v", label="colour by", help="Colour by share, isolated or accumulated error; of FP16, INT8 or the config",
+            group="Look", disabled=Controller.not_open, footer=42)
+    def colour(self) -> None:
+        """Asks what to colour by."""
+        listing = self.listing
+        items = []
+        for run, (run_title, keys) in _RUNS.items():
+            for key, (measure, title) in zip(keys, _MEASURES.items(), strict=True):
+                found = listing.figures_in(measure, run)
+                empty = "" if found.values or found.bad else "not measured"
+                items.append(Item(key, f"{run_title:<9} {title}", (measure, run), empty))
+
+        def chosen(value: tuple[Measure, str] | None) -> None:
+            if value is not None:
+                listing.measure, listing.run = value
+                self.desk.draw()
+
+        self.desk.app.push_screen(Picker("Colour by", items, (listing.measure, listing.run)), chosen)
+
+    @action("s", label="sort", help="Sort by the newest figures; again: network order", group="Look",
+            disabled=Controller.not_open)
+    def sort(self) -> None:
+        """Orders the rows anew, or as in the network."""
+        desk, listing = self.desk, self.listing
+        desk.touched()
+        newest = listing.figures.weights
+        if not newest:
+            desk.say("nothing was measured to sort by")
+            return
+        newest_first = listing.order is not None and dict(listing.order) == newest
+        if newest_first and listing.view is View.TREE:
+            listing.order = None
+            desk.say("network order", "")
+        elif newest_first:
+            desk.say("the order is up to date", "")
+        else:
+            listing.order = newest
+            desk.say("worst first", "")
+        desk.draw_tree()
+
+    @action("y", label="copy name", help="Copy the full name to the clipboard (OSC 52)", group="Look",
+            disabled=Controller.no_row)
+    def copy(self) -> None:
+        """Copies the name of the row."""
+        line = self.desk.current_line
+        if line is None:
+            return
+        row = line.row
+        if row is None:
+            name = line.node
+        elif isinstance(row, GroupRow):
+            name = row.group.name
+        elif isinstance(row, LayerRow):
+            name = row.layer.name
+        else:
+            name = row.path if isinstance(row, Scope) else row.label
+        self.desk.app.copy_to_clipboard(visible(name))
+        self.desk.say(f"copied {name}", "")
+
+    @action("1", label="tree", help="Go to the tree", group="Look")
+    def pane_tree(self) -> None:
+        """To the tree."""
+        if self.listing.view is View.BLOCKS:
+            self.desk.set_view(View.TREE)
+            self.desk.draw_soon()
+        self.desk.tree.focus()
+
+    @action("2", label="detail", help="Make the detail pane large, and small again", group="Look",
+            disabled=Controller.no_row)
+    def pane_detail(self) -> None:
+        """The detail large or small."""
+        self.desk.screen.toggle_class("-large-detail")
+        self.desk.draw_soon()
+
+    def no_blocks(self) -> str:
+        """Why there is no heat map."""
+        return self.not_open() or ("" if self.listing.model.blocks is not None
+                                   else "this network does not repeat, so it has no blocks")
+
+    @action("3", label="blocks", help="Go to the blocks", group="Look", disabled=no_blocks)
+    def pane_blocks(self) -> None:
+        """To the heat map."""
+        if not self.desk.block_map.display:
+            self.desk.set_view(View.BLOCKS)
+            self.desk.show_blocks()
+        else:
+            self.desk.block_map.focus()
+        self.desk.draw_soon()
+
+    @action("4", label="configs", help="Go to the configs", group="Look", disabled=Controller.not_open)
+    def pane_configs(self) -> None:
+        """To the list of configs, or its page where there is no room for the list."""
+        if self.desk.configs.display:
+            self.desk.configs.focus()
+        else:
+            self.desk.perform("configs")

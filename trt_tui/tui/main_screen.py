@@ -1,0 +1,150 @@
+"""The main screen: composes the panes, and passes keys and events on to the controllers."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from textual import events, on
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.containers import Container, Vertical
+from textual.screen import Screen
+from textual.timer import Timer
+from textual.widgets import Input
+
+from trt_tui.jobs import messages
+from trt_tui.session.session import Session
+from trt_tui.tui.controllers import ACTIONS, CONTROLLERS
+from trt_tui.tui.controllers.configs import Configs
+from trt_tui.tui.controllers.controller import Controller
+from trt_tui.tui.controllers.desk import Desk
+from trt_tui.tui.controllers.filtering import Filtering
+from trt_tui.tui.screens.log import LogPage
+from trt_tui.tui.widgets.blocks import BlockMap
+from trt_tui.tui.widgets.choices import ConfigList
+from trt_tui.tui.widgets.layer_tree import LayerTree
+from trt_tui.tui.widgets.lines import Lines, Rule
+
+C = TypeVar("C", bound=Controller)
+
+UPDATE_S = 0.1
+"""Events of a job are drawn at most this often."""
+
+TICK_S = 1.0
+"""The seconds of a phase of unknown length are counted this often."""
+
+
+class MainScreen(Screen[None]):
+    """See the module's docstring.
+
+    Args:
+        session: What is shown and driven.
+        leave: Ends the application.
+    """
+
+    BINDINGS = [Binding(key, f"do('{action.id}')", action.label, show=False, priority=key == "ctrl+p")
+                for action in ACTIONS for key in action.keys]
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (120, "-wide")]
+    VERTICAL_BREAKPOINTS = [(0, "-short"), (34, "-tall")]
+
+    def __init__(self, session: Session, leave: Callable[[], None]) -> None:
+        super().__init__()
+        self.session = session
+        self.desk = Desk(session, self, leave)
+        self.controllers = [kind(self.desk) for kind in CONTROLLERS]
+        self.desk.offers = {offer.action.id: offer for one in self.controllers for offer in one.offers()}
+        self._heeding: defaultdict[type[messages.Event], list[Callable[[Any], None]]] = defaultdict(list)
+        for controller in self.controllers:
+            for kind, heed in controller.heeds().items():
+                self._heeding[kind].append(heed)
+        self._noticed = False
+        self._update: Timer | None = None
+
+    def _the(self, kind: type[C]) -> C:
+        return next(one for one in self.controllers if isinstance(one, kind))
+
+    def compose(self) -> ComposeResult:
+        yield Lines(id="header")
+        yield Rule(id="verdict-rule")
+        yield Lines(id="verdict")
+        with Container(id="body"):
+            with Vertical(id="left"):
+                yield Rule(id="tree-rule")
+                yield Input(placeholder="words to find in names, paths, operators", id="filter", compact=True)
+                yield Lines(id="tree-header")
+                yield LayerTree(id="tree")
+                yield Rule(id="blocks-rule")
+                yield BlockMap(id="blocks")
+            with Vertical(id="right"):
+                yield Rule(id="detail-rule")
+                yield Lines(id="detail")
+                yield Rule("4 Configs", "m marks A/B, d diff", id="configs-rule")
+                yield Lines(id="configs-header")
+                yield ConfigList(id="configs")
+        yield Rule(id="job-rule")
+        yield Lines(id="status")
+        yield Lines(id="footer")
+
+    def on_mount(self) -> None:
+        self.desk.tree.focus()
+        self.desk.draw()
+        self.set_interval(TICK_S, self._tick)
+
+    # -- events of the session ----------------------------------------------------------------------------------
+
+    def take(self, event: messages.Event) -> None:
+        """Passes an event on to who asked for it, and draws soon. The session has taken it in already."""
+        for heed in self._heeding[type(event)]:
+            heed(event)
+        if self.session.notice and not self._noticed:
+            self._noticed = True
+            self.desk.say(self.session.notice, "")
+        if self._update is None:
+            self._update = self.set_timer(UPDATE_S, self._updated)
+
+    def _updated(self) -> None:
+        self._update = None
+        self.desk.draw(figures=self.desk.stale_figures)
+        if isinstance(self.app.screen, LogPage) and self.app.screen.is_mounted:
+            self.app.screen.follow()
+
+    def _tick(self) -> None:
+        job = self.session.job
+        if job is not None and not job.total and self.desk.status.message is None:
+            self.desk.draw_status()
+
+    # -- events of the panes ------------------------------------------------------------------------------------
+
+    def action_do(self, action_id: str) -> None:
+        """A key was pressed."""
+        self.desk.perform(action_id)
+
+    @on(LayerTree.Resized)
+    def _tree_resized(self) -> None:
+        self.desk.draw_tree_header()
+
+    @on(LayerTree.Moved)
+    @on(BlockMap.Moved)
+    def _moved(self) -> None:
+        self.desk.moved()
+
+    @on(LayerTree.Opened)
+    def _double_clicked(self) -> None:
+        self.desk.perform("open")
+
+    @on(Input.Changed, "#filter")
+    def _filter_changed(self, event: Input.Changed) -> None:
+        self._the(Filtering).changed(event.value)
+
+    @on(Input.Submitted, "#filter")
+    def _filter_done(self) -> None:
+        self._the(Filtering).submitted()
+
+    @on(ConfigList.Taken)
+    def _config_taken(self, event: ConfigList.Taken) -> None:
+        self._the(Configs).take(event.config)
+
+    def on_resize(self, event: events.Resize) -> None:
+        self.desk.draw_soon()

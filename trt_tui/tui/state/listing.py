@@ -1,0 +1,150 @@
+"""What of a network is listed and how: the view, the figures, the order, the opened rows, what the filter finds."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+
+from trt_tui.core.network.hierarchy import GroupRow
+from trt_tui.core.network.layers import Group, Outline
+from trt_tui.session.session import Session
+from trt_tui.tui.state.figures import Figures, Measure, figures_of
+from trt_tui.tui.state.tree import TreeModel, View, VisibleRow
+
+FOLLOW_S = 1.0
+"""While figures stream in and nobody has touched the tree, it is ordered anew at most this often."""
+
+MOST_REVEALED = 12
+"""Rows that the tree opens by itself for."""
+
+
+class Listing:
+    """See the module's docstring.
+
+    Attributes:
+        view: What the main pane lists.
+        measure: What rows are coloured by, in the run named ``run``.
+        opened: Paths of the scopes and rows that are open.
+        order: Weights that rows are ordered by, None for network order.
+        matches: Names of the groups that the filter finds, None where there is no filter.
+        following: Nobody has touched the tree, so it follows the figures.
+    """
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.view = View.TREE
+        self.measure = Measure.OWNS
+        self.run = "config"
+        self.opened: set[str] = set()
+        self.order: Mapping[str, float] | None = None
+        self.matches: set[str] | None = None
+        self.following = True
+        self._model: TreeModel | None = None
+        self._figures: Figures | None = None
+        self._last_shares: dict[str, float] = {}
+        self._followed = 0.0
+        self._rows: list[VisibleRow] | None = None
+        self._made_of: tuple[object, ...] = ()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether there is a network to list; `model` is there only then."""
+        return self._model is not None
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether `take_figures` has been called since the network was opened; `figures` are there only then."""
+        return self._figures is not None
+
+    @property
+    def model(self) -> TreeModel:
+        """The rows of the network."""
+        assert self._model is not None, "nothing is open"
+        return self._model
+
+    @property
+    def figures(self) -> Figures:
+        """The figures of the rows."""
+        assert self._figures is not None, "nothing is open"
+        return self._figures
+
+    @property
+    def views(self) -> list[View]:
+        """The views that this network has."""
+        return [view for view in View if view is not View.BLOCKS or self.model.blocks is not None]
+
+    def open(self, outline: Outline) -> bool:
+        """Lists a network; False where it is listed already."""
+        if self._model is not None and self._model.outline is outline:
+            return False
+        self._model = TreeModel(outline)
+        self._figures = self._rows = self.matches = None
+        self.opened = self._model.first_open()
+        return True
+
+    def figures_in(self, measure: Measure, run: str) -> Figures:
+        """The figures of another view."""
+        return figures_of(self.session, self.model, measure, run)
+
+    def take_figures(self) -> None:
+        """Takes the figures from the session; while nobody has touched the tree, its order follows them."""
+        found = figures_of(self.session, self.model, self.measure, self.run, self._last_shares)
+        if self.measure is Measure.OWNS and not found.values:
+            suspects = self.figures_in(Measure.ISOLATED, self.run)
+            if suspects.values or suspects.bad:
+                found = suspects
+        elif self.measure is Measure.OWNS and self.run == "config":
+            self._last_shares = dict(found.values)
+        self._figures = found
+        now = time.monotonic()
+        if (self.following and (found.values or found.bad)
+                and (self.order is None or now - self._followed > FOLLOW_S or not self.session.busy)):
+            self._followed = now
+            self.order = found.weights
+            for name in found.worst_first[:MOST_REVEALED]:
+                if name in found.loud:
+                    self.reveal(name)
+
+    def reveal(self, group: str) -> None:
+        """Opens the scopes around a group."""
+        paths = {scope.path for scope in self.model.ancestors[group]}
+        if not paths <= self.opened:
+            self.opened = self.opened | paths
+
+    def rows(self) -> list[VisibleRow]:
+        """The lines of the tree; the same list as long as nothing that makes them has changed."""
+        made_of = (self.view, self.opened, self.order, self.matches)
+        if self._rows is None or any(one is not other for one, other in zip(made_of, self._made_of, strict=True)):
+            make = self.model.worst_first if self.view is View.WORST else self.model.visible
+            self._made_of, self._rows = made_of, make(self.opened, self.order, self.matches)
+        return self._rows
+
+    @property
+    def worst_loud(self) -> str | None:
+        """Path of the heaviest row of the order, None where it is not a bad one."""
+        if not self.order:
+            return None
+        worst = max(self.order.items(), key=lambda item: item[1])[0]
+        return self.model.rows[worst].path if worst in self.figures.loud else None
+
+    def beside(self, chosen: Sequence[Group], forward: bool) -> str | None:
+        """Name of the bad group that follows what is chosen, or precedes it, around the ends; None where there is none.
+
+        Args:
+            chosen: One group, or those of a scope, whose first may itself be next.
+        """
+        model = self.model
+        if self.view is View.WORST:
+            lines = model.worst_first(set(), self.order, self.matches)
+        else:
+            lines = model.visible({scope.path for scope in model.scopes}, self.order, self.matches)
+        order = [line.row.group.name for line in lines if isinstance(line.row, GroupRow)]
+        bad = [index for index, name in enumerate(order) if name in self.figures.loud]
+        if not bad:
+            return None
+        here = order.index(chosen[0].name) if chosen and chosen[0].name in order else -1
+        if forward:
+            after = [index for index in bad if index > here or (index == here and len(chosen) != 1)]
+            return order[after[0] if after else bad[0]]
+        before = [index for index in bad if index < here]
+        return order[before[-1] if before else bad[-1]]

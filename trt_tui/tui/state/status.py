@@ -1,0 +1,100 @@
+"""The lines that tell what is going on, what was said, and what to do next."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from trt_tui.jobs import messages
+from trt_tui.session.finding import SEARCHING, Finding, found_so_far
+from trt_tui.session.session import Session
+from trt_tui.tui.spans import SIMULATED, Line, Span, duration, padded, shorten, width_of
+
+
+@dataclass
+class Status:
+    """What the status lines tell that the session does not know.
+
+    Attributes:
+        message: What was said last; the next key takes it away.
+        last_word: On the job before.
+        phase: Of the running job, or what became of the one before.
+        since: When that phase began, by the monotonic clock.
+        failure: Why nothing was opened.
+    """
+
+    message: Span | None = None
+    last_word: str = ""
+    phase: str = ""
+    since: float = 0.0
+    failure: messages.Failed | messages.Died | None = None
+
+    def enter(self, phase: str) -> None:
+        """Begins a phase, unless it is going on."""
+        if phase != self.phase:
+            self.phase, self.since = phase, time.monotonic()
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the phase began."""
+        return time.monotonic() - self.since
+
+    def instead_of_rows(self, model: str) -> list[Line]:
+        """What stands in place of rows while there are none.
+
+        Args:
+            model: Path of the network.
+        """
+        if isinstance(self.failure, messages.Failed):
+            lines: list[Line] = [[], [("   " + self.failure.title, "strong")]]
+            lines += [[("   " + text, "dim")] for text in (self.failure.cause, self.failure.next_step) if text]
+            return [*lines, [("   q quits", "dim")]]
+        if self.failure is not None:
+            return [[], [("   The worker process ended while the network was being opened.", "strong")],
+                    [("   o shows the log, q quits", "dim")]]
+        return [[], [(f"   opening {model} …", "dim")]]
+
+
+def job_line(session: Session, last: str = "", elapsed: float = 0.0) -> Line:
+    """The running job, or the last word on the one before.
+
+    Args:
+        elapsed: Seconds since its phase began, told where nobody knows how long it takes.
+    """
+    job = session.job
+    if job is None:
+        return [(" ⋯ ", "key"), ("starting", "")] if session.busy else [(f" {last}", "dim")]
+    if session.searching and job.phase == SEARCHING:
+        return _search_line(session.finding)
+    line: Line = [(" ⋯ ", "key"), (job.phase, "")]
+    if job.total:
+        line.append((f" {job.done}/{job.total}", ""))
+    elif elapsed >= 1:
+        line.append((f", {elapsed:.0f} s" if elapsed < 10 else f", {duration(elapsed)}", ""))
+    if job.left_s is not None and job.left_s >= 1:
+        line.append((f", {duration(job.left_s)} left", "dim"))
+    return line
+
+
+def _search_line(finding: Finding) -> Line:
+    """What a search does, how far it is, and the best so far."""
+    progress = finding.progress
+    tried = shorten(progress.about, 24) if progress.about else f"{len(progress.trying)} raised"
+    return [(" ⋯ ", "key"), (f"{progress.step or 'search'}: {tried}, {progress.done} tried; best so far: ", ""),
+            (found_so_far(finding, SIMULATED), "strong" if progress.met else "")]
+
+
+def status_lines(session: Session, status: Status, step: str, warning: str, width: int, wide: bool) -> list[Line]:
+    """What was said, else the job, and the next step; on one line unless ``wide``, where the warning stands, too."""
+    if status.message is not None:
+        first = padded([(" ", ""), status.message], width)
+    else:
+        first = job_line(session, status.last_word, status.elapsed)
+    if wide:
+        right: Line = [(f"{warning} ", "warn")] if warning else []
+        return [padded(first, width, right), [(" " + step, "strong" if step else "")]]
+    if status.message is not None:
+        return [first]
+    if width_of(first) + len(step) + 2 > width and not session.busy:
+        first = []
+    return [padded(first, width, [(f"{step} ", "strong")] if step else [])]
