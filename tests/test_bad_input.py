@@ -18,7 +18,7 @@ from tests import networks
 from tests.driven import isolate, save_mlp
 from trt_tui.cli.main import main
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.file import write_config
+from trt_tui.core.moves.file import config_text
 from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
@@ -297,7 +297,7 @@ def config(tmp_path, mlp):
     made = INT8.with_groups(network.groups[:1], Precision.FP32)
     for tensor in network.activations:
         made = made.with_range(tensor, RangeChoice(4.0))
-    write_config(tmp_path / "precision.json", network, made)
+    (tmp_path / "precision.json").write_text(config_text(network, made))
     return tmp_path / "precision.json"
 
 
@@ -308,11 +308,11 @@ def changed(path, change):
 
 
 def unknown_layer(record):
-    record["layers"]["/no/such/Conv"] = {"precision": "fp32", "reason": "user"}
+    record["moves"].append({"kind": "precision", "layers": ["/no/such/Conv"], "precision": "fp32"})
 
 
 def wrong_version(record):
-    record["version"] = 2
+    record["version"] = 3
 
 
 def wrong_format(record):
@@ -320,24 +320,24 @@ def wrong_format(record):
 
 
 def unknown_precision(record):
-    record["layers"]["/fc1/Gemm"]["precision"] = "fp7"
+    record["moves"][0]["precision"] = "fp7"
 
 
 def reserved_precision(record):
-    record["layers"]["/fc1/Gemm"]["precision"] = "fp8"
+    record["moves"][0]["precision"] = "fp8"
 
 
-def no_object(record):
-    record["layers"] = ["/fc1/Gemm"]
+def no_list(record):
+    record["moves"] = {"/fc1/Gemm": "fp32"}
 
 
 def negative_range(record):
-    record["overrides"]["x"]["amax"] = -1
+    next(move for move in record["moves"] if move["kind"] == "range")["amax"] = -1
 
 
 @pytest.mark.parametrize(("change", "named"), [
-    (unknown_layer, "/no/such/Conv"), (wrong_version, "version 2"), (wrong_format, "somebody/else"),
-    (unknown_precision, "fp7"), (reserved_precision, "fp8"), (no_object, "layers"), (negative_range, "-1")])
+    (unknown_layer, "/no/such/Conv"), (wrong_version, "version 3"), (wrong_format, "somebody/else"),
+    (unknown_precision, "fp7"), (reserved_precision, "fp8"), (no_list, "moves"), (negative_range, "-1")])
 @pytest.mark.parametrize("command", ["compare", "build", "export"])
 def test_a_config_that_cannot_be_used(refused, mlp, config, command, change, named):
     changed(config, change)

@@ -16,11 +16,11 @@ import onnx
 import pytest
 
 from tests.driven import isolate, save_mlp
-from tests.structure import mismatches
+from tests.schemas import mismatches
 from trt_tui.cli.main import main
 from trt_tui.core.calibration.cache import read_cache
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.file import schema, write_config
+from trt_tui.core.moves.file import config_text
 from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
@@ -60,7 +60,7 @@ def config(tmp_path, mlp):
     made = INT8.with_groups(network.groups[:1], Precision.FP32)
     for tensor in network.activations:
         made = made.with_range(tensor, RangeChoice(4.0))
-    write_config(path, network, made)
+    path.write_text(config_text(network, made))
     return path
 
 
@@ -82,7 +82,7 @@ def test_compare_json_on_stdout_is_nothing_but_json(run, mlp, config, tmp_path):
     code, out, err = run("compare", mlp.model, "--data", mlp.data, "--config", config, "--json", "-")
     assert code == 0, err
     record = json.loads(out)
-    assert mismatches(record, schema("comparison-v1")) == []
+    assert mismatches(record, "comparison-v1") == []
     assert set(record["runs"]) == {"fp16", "int8", "config"} and record["samples"] == 12
     groups = {group.name for group in open_network(mlp.model).groups}
     for run_record in record["runs"].values():

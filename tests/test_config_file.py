@@ -6,6 +6,7 @@ import errno
 import json
 import os
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -14,9 +15,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests import networks
+from tests.schemas import mismatches, schema
 from trt_tui.core.moves.choice import Choice
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.file import FORMAT, config_text, read_config, schema, write_config
+from trt_tui.core.moves.file import FORMAT, config_text, read_config
+from trt_tui.core.moves.kinds import KINDS
 from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
@@ -55,7 +58,7 @@ def change(file, network):
 
     def write(edit, config=None):
         config = config or PrecisionConfig().with_moves({FC2: Choice(Precision.FP32)})
-        write_config(file, network, config, Ranges(ranges=ranges_of(network)))
+        file.write_text(config_text(network, config, Ranges(ranges=ranges_of(network))))
         record = json.loads(file.read_text())
         edit(record)
         file.write_text(json.dumps(record))
@@ -78,7 +81,8 @@ def test_a_config_survives_the_file(file, network):
         tensor, RangeChoice(1 / 3, "percentile"))
     calibration = Ranges(ranges=ranges_of(network))
     evidence = {"simulated": {"sqnr_db": 20.5}, "engine": {}}
-    write_config(file, network, config, calibration, evidence, "sqnr>=20", {"trt_tui": "0.1", "onnxruntime": "1.2"})
+    file.write_text(config_text(network, config, calibration, evidence=evidence, tolerance="sqnr>=20",
+                                made_with={"trt_tui": "0.1", "onnxruntime": "1.2"}))
     loaded = read_config(file, network)
     assert loaded.config == config and loaded.config.groups == config.groups and loaded.config.ranges == config.ranges
     assert loaded.config.groups[FC2].reason == "search:greedy"
@@ -101,7 +105,7 @@ def test_any_config_survives_the_file(network, file, quantized, tf32, data):
     overrides = data.draw(st.dictionaries(st.sampled_from(network.activations), st.builds(RangeChoice, amaxes)))
     ranges = data.draw(st.dictionaries(st.sampled_from(network.activations), amaxes))
     config = PrecisionConfig(quantized, Precision.FP16, tf32).with_moves(groups).with_moves(overrides)
-    write_config(file, network, config, Ranges(ranges=ranges), sha256="")
+    file.write_text(config_text(network, config, Ranges(ranges=ranges), sha256=""))
     loaded = read_config(file, network, sha256="")
     assert loaded.config == config
     assert loaded.ranges == ranges
@@ -112,14 +116,15 @@ def test_the_same_config_gives_the_same_bytes(network):
     backwards = dict(reversed(ranges.items()))
     config = PrecisionConfig().with_moves({FC1: Choice(Precision.FP32), FC2: Choice(Precision.FP32)})
     other = PrecisionConfig().with_moves({FC2: Choice(Precision.FP32), FC1: Choice(Precision.FP32)})
-    assert config_text(network, config, Ranges(ranges=ranges), {"b": 1, "a": 2}) == config_text(
-        network, other, Ranges(ranges=backwards), {"a": 2, "b": 1})
+    assert config_text(network, config, Ranges(ranges=ranges), evidence={"b": 1, "a": 2}) == config_text(
+        network, other, Ranges(ranges=backwards), evidence={"a": 2, "b": 1})
 
 
 def test_the_file_names_every_node_of_a_group(network):
     record = json.loads(config_text(network, PrecisionConfig().with_moves({FC2: Choice(Precision.FP32)})))
-    assert list(record["layers"]) == ["/fc2/MatMul", "/fc2/Add", "/act2/Relu"]
-    assert record["format"] == FORMAT and record["version"] == 1
+    assert record["moves"] == [{"kind": "precision", "layers": ["/fc2/MatMul", "/fc2/Add", "/act2/Relu"],
+                                "precision": "fp32", "reason": "user"}]
+    assert record["format"] == FORMAT and record["version"] == 2
     assert record["model"]["nodes"] == len(network.layers)
 
 
@@ -131,27 +136,28 @@ def test_figures_that_are_not_finite_become_null(network):
 
 def test_what_was_not_given_is_absent(network):
     record = json.loads(config_text(network, PrecisionConfig()))
-    assert not {"calibration", "overrides", "tolerance", "evidence", "made_with"} & set(record)
+    assert not {"calibration", "tolerance", "evidence", "made_with"} & set(record)
 
 
 def test_the_schema_knows_what_is_written(network):
     tensor = network.activations[0]
     config = PrecisionConfig().with_moves({FC2: Choice(Precision.FP32)}).with_range(tensor, RangeChoice(2.0))
-    record = json.loads(config_text(network, config, Ranges(ranges=ranges_of(network)), {"simulated": {}}, "sqnr>=20",
-                                    {"trt_tui": "0"}))
+    record = json.loads(config_text(network, config, Ranges(ranges=ranges_of(network)), evidence={"simulated": {}},
+                                    tolerance="sqnr>=20", made_with={"trt_tui": "0"}))
+    assert mismatches(record) == []
     described = schema()
     assert set(record) == set(described["properties"])
     assert set(record["model"]) == set(described["properties"]["model"]["properties"])
     assert set(record["calibration"]) == set(described["properties"]["calibration"]["properties"])
-    entry = described["properties"]["layers"]["additionalProperties"]["properties"]
-    assert set(record["layers"][FC2]) == set(entry)
-    assert set(record["overrides"][tensor]) == set(
-        described["properties"]["overrides"]["additionalProperties"]["properties"])
+    for move in record["moves"]:
+        assert set(move) == set(described["$defs"][move["kind"]]["properties"])
+        assert mismatches({**record, "moves": [{**move, "kind": "barrier"}]})
+    assert {move["kind"] for move in record["moves"]} == set(KINDS)
 
 
 def test_a_config_of_another_network_is_not_written(network, file):
     with pytest.raises(InputError, match="not one for"):
-        write_config(file, network, PrecisionConfig().with_moves({"nowhere": Choice(Precision.FP32)}))
+        file.write_text(config_text(network, PrecisionConfig().with_moves({"nowhere": Choice(Precision.FP32)})))
     assert not file.exists()
 
 
@@ -164,9 +170,9 @@ def test_a_config_of_another_network_is_not_written(network, file):
     (b"\xff\xfe\x00", "cannot be read", "UTF-8"),
     (b"[]", "not a precision config", "format"),
     (b'{"format": "other"}', "not a precision config", "'other'"),
-    (b'{"format": "trt-tui/precision-config", "version": 2}', "version 2", "reads version 1"),
-    (b'{"format": "trt-tui/precision-config"}', "version None", "reads version 1"),
-    (b'{"format": "trt-tui/precision-config", "version": 1}', "model is missing", "object"),
+    (b'{"format": "trt-tui/precision-config", "version": 3}', "version 3", "reads versions 1 and 2"),
+    (b'{"format": "trt-tui/precision-config"}', "version None", "reads versions 1"),
+    (b'{"format": "trt-tui/precision-config", "version": 2}', "model is missing", "given"),
     (b'{"format": 1, "version": 1, "version": 1}', "'version' twice", "one of them"),
     (b'{"format": "trt-tui/precision-config", "version": NaN}', "holds NaN", "finite"),
     (b'{"format": 1, "version": ' + b"9" * 5000 + b"}", "thousands of digits", "no entry"),
@@ -187,10 +193,14 @@ def test_a_missing_file(network, tmp_path):
 
 
 @pytest.mark.parametrize(("edit", "title"), [
-    (lambda r: r["layers"][FC2].update(precision="fp7"), f"layers['{FC2}'].precision is \"fp7\""),
-    (lambda r: r["layers"][FC2].update(precision="fp8"), "is fp8"),
-    (lambda r: r["layers"].update({FC2: "fp32"}), f"layers['{FC2}'] is \"fp32\""),
-    (lambda r: r["layers"][FC2].update(reason=3), "reason is 3"),
+    (lambda r: r["moves"][0].update(precision="fp7"), "moves[0].precision is \"fp7\""),
+    (lambda r: r["moves"][0].update(precision="fp8"), "moves[0].precision is fp8"),
+    (lambda r: r["moves"].insert(0, "fp32"), "moves[0] is \"fp32\""),
+    (lambda r: r["moves"][0].update(reason=3), "moves[0].reason is 3"),
+    (lambda r: r["moves"][0].update(layers=FC2), f"moves[0].layers is \"{FC2}\""),
+    (lambda r: r["moves"][0].update(layers=[3]), "moves[0].layers[0] is 3"),
+    (lambda r: r["moves"][0].pop("layers"), "moves[0].layers is missing"),
+    (lambda r: r.update(moves={}), "moves is {}"),
     (lambda r: r["default"].update(quantized="tf32"), "default.quantized"),
     (lambda r: r["default"].update(other="int8"), "default.other"),
     (lambda r: r.update(tf32="yes"), "tf32 is"),
@@ -198,7 +208,10 @@ def test_a_missing_file(network, tmp_path):
     (lambda r: r["calibration"]["ranges"].update({"x": 10**400}), "calibration.ranges['x']"),
     (lambda r: r["calibration"]["ranges"].update({"x": True}), "calibration.ranges['x'] is true"),
     (lambda r: r["calibration"]["ranges"].update({"y_y": 1}), "tensors that mlp.onnx does not have"),
-    (lambda r: r.update(overrides={"x": 1}), "overrides['x'] is 1"),
+    (lambda r: r["moves"].append({"kind": "range", "tensors": ["x"], "amax": "much"}), "moves[1].amax is \"much\""),
+    (lambda r: r["moves"].append({"kind": "range", "tensors": ["x"], "amax": -1}), "x cannot have the range -1"),
+    (lambda r: r["moves"].append({"kind": "barrier", "layers": [FC2]}), "moves[1] is no move"),
+    (lambda r: r["moves"].append({"layers": [FC2]}), "moves[1] is no move"),
     (lambda r: r["model"].pop("structure_sha256"), "model.structure_sha256 is missing"),
 ])
 def test_values_that_are_refused_are_named(network, change, edit, title):
@@ -209,7 +222,7 @@ def test_values_that_are_refused_are_named(network, change, edit, title):
 
 def test_unknown_layers_are_named_with_near_ones(network, change):
     def edit(record):
-        record["layers"].update({name: {"precision": "fp32"} for name in ("/fc1/Gem", *"abcdef")})
+        record["moves"].append({"kind": "precision", "layers": ["/fc1/Gem", *"abcdef"], "precision": "fp32"})
 
     with pytest.raises(InputError) as raised:
         read_config(change(edit), network)
@@ -219,11 +232,12 @@ def test_unknown_layers_are_named_with_near_ones(network, change):
 
 def test_any_layer_sets_its_group_and_conflicts_name_both(network, change):
     def one_member(record):
-        record["layers"] = {"/act2/Relu": {"precision": "fp16", "reason": "user"}}
+        record["moves"] = [{"kind": "precision", "layers": ["/act2/Relu"], "precision": "fp16", "reason": "user"}]
 
     assert read_config(change(one_member), network).config.groups == {FC2: Choice(Precision.FP16)}
     with pytest.raises(InputError) as raised:
-        read_config(change(lambda r: r["layers"]["/act2/Relu"].update(precision="fp16")), network)
+        read_config(change(lambda r: r["moves"].append(
+            {"kind": "precision", "layers": ["/act2/Relu"], "precision": "fp16"})), network)
     assert FC2 in raised.value.cause and "/act2/Relu" in raised.value.cause
 
 
@@ -231,11 +245,11 @@ def test_a_precision_that_a_layer_cannot_run_in(tmp_path, file):
     network = open_saved(networks.bert(), tmp_path / "bert.onnx")
     softmax = next(group for group in network.groups if group.operator == "Softmax")
     folded = next(layer.name for layer in network.layers if network.group_of(layer.name) is None)
-    write_config(file, network, PrecisionConfig())
+    file.write_text(config_text(network, PrecisionConfig()))
     record = json.loads(file.read_text())
     for name, precision, cause in ((softmax.name, "int8", "no Softmax"), (softmax.name, "tf32", "whole config"),
                                    (folded, "fp16", "no precision of its own")):
-        record["layers"] = {name: {"precision": precision}}
+        record["moves"] = [{"kind": "precision", "layers": [name], "precision": precision}]
         file.write_text(json.dumps(record))
         with pytest.raises(InputError) as raised:
             read_config(file, network)
@@ -243,8 +257,51 @@ def test_a_precision_that_a_layer_cannot_run_in(tmp_path, file):
 
 
 def test_unknown_entries_are_warned_about(network, change):
-    loaded = read_config(change(lambda r: r.update(colour="red")), network)
+    loaded = read_config(change(lambda r: (r.update(colour="red"), r["moves"][0].update(shade=3))), network)
     assert any("'colour'" in warning for warning in loaded.warnings)
+    assert any("moves[0]: unknown entry 'shade'" in warning for warning in loaded.warnings)
+
+
+def test_a_kind_of_move_that_is_not_known_is_refused_by_name(network, change):
+    with pytest.raises(InputError) as raised:
+        read_config(change(lambda r: r["moves"].append({"kind": "barrier", "layers": [FC2]})), network, force=True)
+    assert '"barrier"' in raised.value.cause and "precision, range" in raised.value.cause
+
+
+# -- version 1
+
+
+VERSION_1 = Path(__file__).parent / "version1" / "precision.json"
+
+
+def test_a_file_of_version_1_is_read_and_written_as_version_2(network):
+    loaded = read_config(VERSION_1, network, sha256="")
+    assert loaded.config.groups == {FC1: Choice(Precision.FP16), FC2: Choice(Precision.FP32, "search:auto")}
+    assert loaded.config.ranges == {"x": RangeChoice(2.5), "/act1/Relu_output_0": RangeChoice(1 / 3, "percentile")}
+    assert (loaded.config.quantized, loaded.config.other, loaded.config.tf32) == (
+        Precision.INT8, Precision.BF16, True)
+    assert loaded.ranges == {"x": 0.5, "/act1/Relu_output_0": 1.5, "/act2/Relu_output_0": 2.5}
+    assert (loaded.method, loaded.samples, loaded.tolerance) == ("entropy", 12, "sqnr>=20") and not loaded.warnings
+    record = json.loads(config_text(network, loaded.config, sha256=""))
+    assert mismatches(record) == [] and [move["kind"] for move in record["moves"]] == 2 * ["precision"] + 2 * ["range"]
+    assert read_config(VERSION_1, network).stale_ranges
+
+
+@pytest.mark.parametrize(("edit", "title"), [
+    (lambda r: r["layers"][FC2].update(precision="fp7"), f"layers['{FC2}'].precision is \"fp7\""),
+    (lambda r: r["layers"].update({FC2: "fp32"}), f"layers['{FC2}'] is \"fp32\""),
+    (lambda r: r["layers"][FC2].update(kind="range", reason=3), f"layers['{FC2}'].reason is 3"),
+    (lambda r: r["overrides"].update({"x": 1}), "overrides['x'] is 1"),
+    (lambda r: r["overrides"]["x"].pop("amax"), "overrides['x'].amax is missing"),
+    (lambda r: r["layers"].update({"/fc1/Gem": {"precision": "fp32"}}), "layers that mlp.onnx does not have"),
+    (lambda r: r["layers"]["/fc2/Add"].update(precision="fp16"), "gives one group two precisions")])
+def test_what_is_wrong_in_a_file_of_version_1_is_named_as_it_stands_there(network, file, edit, title):
+    record = json.loads(VERSION_1.read_text())
+    edit(record)
+    file.write_text(json.dumps(record))
+    with pytest.raises(InputError) as raised:
+        read_config(file, network)
+    assert title in raised.value.title and raised.value.next_step
 
 
 # -- other networks
@@ -267,7 +324,8 @@ def test_another_structure_is_refused_with_its_layers_unless_forced(network, cha
 
 def test_force_names_what_it_ignores(network, change, tmp_path):
     other = open_saved(networks.small_resnet(), tmp_path / "other.onnx")
-    file = change(lambda r: r.update(overrides={"/fc1/Gemm_output_0": {"amax": 1.0}}))
+    file = change(lambda r: r["moves"].append(
+        {"kind": "range", "tensors": ["/fc1/Gemm_output_0"], "amax": 1.0}))
     with pytest.raises(InputError, match="another structure"):
         read_config(file, other)
     loaded = read_config(file, other, force=True)
@@ -286,7 +344,7 @@ def test_new_weights_keep_the_config_and_make_its_ranges_stale(network, change, 
 
 def test_without_ranges_nothing_is_stale(network, file, tmp_path):
     retrained = open_saved(networks.mlp(seed=1), tmp_path / "mlp.onnx")
-    write_config(file, network, PrecisionConfig())
+    file.write_text(config_text(network, PrecisionConfig()))
     assert not read_config(file, retrained).stale_ranges
 
 
@@ -352,8 +410,7 @@ def test_a_layer_that_takes_its_group_with_it_is_said(tmp_path):
     saved.write_text(json.dumps(record))
     assert not any("whole group" in text for text in read_config(saved, network, sha256="").warnings)
     kept, *others = group.layers
-    for name in others:
-        del record["layers"][name]
+    record["moves"][0]["layers"] = [kept]
     saved.write_text(json.dumps(record))
     loaded = read_config(saved, network, sha256="")
     assert loaded.config.precision_of(group) is Precision.FP32

@@ -14,11 +14,11 @@ import pytest
 
 from tests import standins
 from tests.driven import isolate, save_mlp
-from tests.structure import mismatches
+from tests.schemas import mismatches
 from trt_tui import demo
 from trt_tui.cli.main import main
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.file import schema, write_config
+from trt_tui.core.moves.file import config_text
 from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
@@ -44,7 +44,7 @@ def config(tmp_path, mlp) -> Path:
     made = PrecisionConfig.uniform(Precision.INT8).with_groups(network.groups[:1], Precision.FP32)
     for tensor in network.activations:
         made = made.with_range(tensor, RangeChoice(4.0))
-    write_config(tmp_path / "precision.json", network, made)
+    (tmp_path / "precision.json").write_text(config_text(network, made))
     return tmp_path / "precision.json"
 
 
@@ -159,7 +159,7 @@ def test_compare_builds_and_judges_the_engines(mlp, config, tmp_path) -> None:
                    "--json", "-", "--markdown", tmp_path / "out.md", "--no-layers")
     assert done.returncode == 0, done.stderr
     record = json.loads(done.stdout)
-    assert mismatches(record, schema("comparison-v1")) == []
+    assert mismatches(record, "comparison-v1") == []
     engines = {name: run for name, run in record["runs"].items() if run["source"] == "engine"}
     assert set(engines) == {"fp32-engine", "fp16-engine", "int8-engine", "config-engine"}
     assert set(record["runs"]) - set(engines) == {"fp16", "int8", "config"}

@@ -12,8 +12,7 @@ import pytest
 
 from tests import standins
 from tests.driven import isolate, save_mlp
-from tests.structure import mismatches
-from trt_tui.core.moves.file import schema
+from tests.schemas import mismatches
 
 ROOT = Path(__file__).parent.parent
 
@@ -41,7 +40,7 @@ def compared(release: str, fault: str, mlp, *more: object) -> tuple[subprocess.C
     done = command(release, fault, "compare", mlp.model, "--data", mlp.data, "--batch", 4, "--engines", "--no-layers",
                    "--json", out, "--markdown", out.with_suffix(".md"), *more)
     record = json.loads(out.read_text())
-    assert mismatches(record, schema("comparison-v1")) == [] and "Traceback" not in done.stderr
+    assert mismatches(record, "comparison-v1") == [] and "Traceback" not in done.stderr
     assert record["runs"]["int8"]["source"] == "simulated" and record["runs"]["int8"]["outputs"]["y"]
     return done, record["runs"]
 

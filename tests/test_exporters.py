@@ -13,11 +13,11 @@ import onnxruntime as ort
 import pytest
 
 from tests import networks
+from tests.schemas import schema
 from trt_tui.core.exporters.markdown import comparison_markdown
 from trt_tui.core.exporters.onnx import export_typed
 from trt_tui.core.moves.choice import Choice
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.file import schema
 from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision

@@ -9,10 +9,9 @@ import onnx
 import pytest
 
 from tests import networks
-from tests.structure import mismatches
+from tests.schemas import mismatches
 from trt_tui.core.measure.comparison import EngineResult, Errors, GroupErrors, Measured, OutputErrors, Share, Verdict
 from trt_tui.core.measure.record import comparison_record, engine_record, errors_record, run_record, verdict_record
-from trt_tui.core.moves.file import schema
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 
@@ -37,7 +36,7 @@ def full_run(network):
 
 def test_a_whole_comparison_fits_its_schema(network):
     record = comparison_record(network, "ab", DATA, BACKEND, {"int8": full_run(network), "fp16": Measured()}, 0.9)
-    assert mismatches(record, schema("comparison-v1")) == []
+    assert mismatches(record, "comparison-v1") == []
     assert json.loads(json.dumps(record, allow_nan=False)) == record
     assert list(record["runs"]) == ["int8"] and record["reference"]["metric"] == 0.9
     run = record["runs"]["int8"]
@@ -73,8 +72,7 @@ def test_an_engine_is_told_from_a_simulation():
     verdict = Verdict({"y": OutputErrors(GOOD)})
     record = engine_record(EngineResult(verdict, "ONNX Runtime 1", (2.0, 1.0, 3.0), 99, 0.5, "x"))
     assert record["source"] == "engine" and record["latency_ms"] == {"median": 2.0, "min": 1.0, "max": 3.0}
-    assert record["engine_bytes"] == 99 and mismatches(record, schema("comparison-v1")["$defs"]["run"],
-                                                       schema("comparison-v1")) == []
+    assert record["engine_bytes"] == 99 and mismatches(record, "comparison-v1", "run") == []
 
 
 def test_the_structure_check_finds_what_is_wrong(network):
@@ -83,4 +81,4 @@ def test_the_structure_check_finds_what_is_wrong(network):
     del record["samples"]
     record["runs"]["int8"]["outputs"]["y"]["nan"] = -1
     record["runs"]["int8"]["source"] = "guessed"
-    assert len(mismatches(record, schema("comparison-v1"))) == 4
+    assert len(mismatches(record, "comparison-v1")) == 4

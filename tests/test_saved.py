@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 from types import SimpleNamespace
 
 import onnx
@@ -80,13 +81,15 @@ def test_any_history_survives_its_file(past, current, future):
 @pytest.mark.parametrize(("damage", "cause"), [
     (lambda text: text[:-20], "Unterminated"), (lambda text: "[" * 5000, ""),
     (lambda text: text.replace("sqnr", "\ud800"), "utf-8"),
-    (lambda text: text.replace('"version":1', '"version":7'), "it is version 7"),
+    (lambda text: text.replace('"version":2', '"version":7'), "it is version 7"),
     (lambda text: text.replace('"int8"', '"tf32"', 1), "default is TF32"),
     (lambda text: text.replace('"other":"fp16"', '"other":"int8"', 1), "default is INT8 and INT8"),
     (lambda text: text.replace('"precision":"fp32"', '"precision":"tf32"'), "/fc1/Gemm cannot run in TF32"),
-    (lambda text: text.replace('"/fc1/Gemm"', '"/fc9/Gemm"'), "the network has no /fc9/Gemm"),
-    (lambda text: text.replace('"x":{', '"z":{'), "the network has no tensor z"),
-    (lambda text: text.replace("2.5", "-2.5"), "-2.5 is no range of x")])
+    (lambda text: text.replace('"/fc1/Gemm"', '"/fc9/Gemm"'), "the network has no group /fc9/Gemm"),
+    (lambda text: text.replace('"target":"x"', '"target":"z"'), "the network has no tensor z"),
+    (lambda text: text.replace("2.5", "-2.5"), "x cannot have the range -2.5"),
+    (lambda text: text.replace('"kind":"range"', '"kind":"barrier"'), 'kind "barrier"'),
+    (lambda text: text.replace('"amax":2.5', '"amax":"x"'), "Expected `float`")])
 def test_a_session_that_cannot_be_one_of_the_network_is_lost_with_a_word(store, tmp_path, damage, cause):
     onnx.save(networks.mlp(), tmp_path / "net.onnx")
     here = open_network(tmp_path / "net.onnx").outline()
@@ -208,11 +211,33 @@ def test_a_second_damaged_session_does_not_take_the_place_of_the_first(store):
     assert {path.read_bytes() for path in one.folder.glob("*.damaged*")} == {b"one", b"two"}
 
 
+def test_a_session_of_version_1_goes_on(store, tmp_path):
+    onnx.save(networks.mlp(), tmp_path / "mlp.onnx")
+    outline = open_network(tmp_path / "mlp.onnx").outline()
+    first = store()
+    first.folder.mkdir(parents=True)
+    path = first.folder / f"{STRUCTURE[:20]}.json"
+    path.write_bytes((Path(__file__).parent / "version1" / "session.json").read_bytes())
+    saved = first.load(STRUCTURE, "/models/mlp.onnx", outline)
+    assert not first.lost and (saved.target, saved.sha256, saved.note) == ("sqnr>=20", "f" * 64, "")
+    base = PrecisionConfig(Precision.INT8, Precision.BF16, True)
+    raised = base.with_moves({"/fc2/MatMul": Choice(Precision.FP32)})
+    found = raised.with_moves({"/fc1/Gemm": Choice(Precision.FP16), "x": RangeChoice(2.5),
+                               "/act1/Relu_output_0": RangeChoice(1 / 3, "percentile")})
+    assert saved.history().snapshot() == ([base, raised], found, [base])
+    assert saved.current.config().groups["/fc2/MatMul"].reason == "search:auto"
+    assert saved.named() == [(base, "c0"), (found, "found")]
+    first.save(STRUCTURE, saved)
+    first.release()
+    again = store().load(STRUCTURE, "/models/mlp.onnx", outline)
+    assert again.history().snapshot() == saved.history().snapshot() and '"version":2' in path.read_text()
+
+
 def test_a_session_of_another_version_is_left_alone(store):
     one = store()
     one.folder.mkdir(parents=True)
     path = one.folder / f"{STRUCTURE[:20]}.json"
-    path.write_text('{"format": "trt-tui/session", "version": 2, "other": []}')
-    assert one.load(STRUCTURE, "/models/net.onnx") is None and "version 2" in one.lost[0]
+    path.write_text('{"format": "trt-tui/session", "version": 3, "other": []}')
+    assert one.load(STRUCTURE, "/models/net.onnx") is None and "version 3" in one.lost[0]
     one.save(STRUCTURE, Saved.of(outline(), history(config("b")), {}, ""))
-    assert '"version": 2' in path.read_text()
+    assert '"version": 3' in path.read_text()

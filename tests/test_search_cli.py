@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests.driven import LIMIT_S, isolate, save_resnet
-from tests.structure import mismatches
+from tests.schemas import mismatches
 from tests.test_cli import run  # noqa: F401
 from tests.test_tui_search import VIT, SearchingSession
 from tests.tui_fake import H200
@@ -22,7 +22,7 @@ from trt_tui.cli.report import Point, front, front_rows, plot, search_report, se
 from trt_tui.core.measure.comparison import EngineResult, Errors, OutputErrors, Verdict
 from trt_tui.core.measure.target import parse_target
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.file import read_config, schema
+from trt_tui.core.moves.file import read_config
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.core.search import METHODS, PRESETS
@@ -63,8 +63,9 @@ def test_the_fix_is_found_written_and_told(run, files, out, tmp_path):  # noqa: 
         row = next(line for line in lines if line.startswith(f"{name.rpartition('/')[0].lstrip('/')} "))
         assert "search:auto" in row and "without it" in row
     record = json.loads(out.read_text())
-    assert not mismatches(record, schema())
-    assert all(record["layers"][name] == {"precision": "fp32", "reason": "search:auto"} for name in raised)
+    assert not mismatches(record)
+    layers = {name: move for move in record["moves"] if move["kind"] == "precision" for name in move["layers"]}
+    assert all((layers[name]["precision"], layers[name]["reason"]) == ("fp32", "search:auto") for name in raised)
     evidence = record["evidence"]
     assert evidence["simulated"]["outputs"]["logits"]["sqnr_db"] >= 40 and "engine" not in evidence
     assert evidence["search"]["why"].keys() == set(raised) and evidence["search"]["met"] is True
@@ -194,7 +195,7 @@ def test_interrupted_it_writes_its_best_and_goes_on_later(files, out, tmp_path, 
     assert process.returncode == 130, told
     assert "Stopped; " in told and "goes on from here" in told and "Traceback" not in told and not shown
     record = json.loads(out.read_text())
-    assert record["layers"] and record["evidence"]["search"]["said"].endswith("the search is not over")
+    assert record["moves"] and record["evidence"]["search"]["said"].endswith("the search is not over")
     before = count()
     again = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
     assert again.returncode == 0, again.stderr

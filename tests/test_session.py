@@ -14,7 +14,7 @@ from tests import networks
 from tests.driven import DrivenSession, isolate, save_mlp
 from trt_tui.cli.main import main
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.file import read_config, write_config
+from trt_tui.core.moves.file import config_text, read_config
 from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
@@ -340,7 +340,7 @@ def test_what_was_resumed_comes_back_by_undoing_the_config_file(session, tmp_pat
     first.close()
     network = open_network(first.options.model)
     path = tmp_path / "precision.json"
-    write_config(path, network, INT8.with_groups([network.groups[1]], Precision.FP32))
+    path.write_text(config_text(network, INT8.with_groups([network.groups[1]], Precision.FP32)))
     second = started(session(config_path=str(path)))
     assert set(second.config.groups) == {network.groups[1].name}
     assert second.undo() and second.config == first.config

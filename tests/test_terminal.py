@@ -104,7 +104,7 @@ def test_the_main_job(terminal, tmp_path: Path) -> None:
         time.sleep(0.2)
     config = json.loads(written.read_text())
     assert config["format"] == "trt-tui/precision-config"
-    raised = {name for name, layer in config["layers"].items() if layer["precision"] == "fp32"}
+    raised = {name for move in config["moves"] if move.get("precision") == "fp32" for name in move["layers"]}
     assert {"/enc1/widen/conv/Conv", "/enc1/residual/depthwise/conv/Conv"} <= raised
     again.press("q")
     again.wait_for("ended with 0", seconds=10)

@@ -110,8 +110,9 @@ def readers(network: Network) -> tuple[Reader, ...]:
     return (
         Reader("npz", "data.npz", (_npz(zipfile.ZIP_STORED), _npz(zipfile.ZIP_DEFLATED)), _read_samples),
         Reader("inputs JSON", "data.json", (_inputs_json(),), _read_samples, True),
-        Reader("config", "precision.json", (config_text(network, config, _Ranges(ranges), {"simulated": {"x": 1}},
-                                                        "sqnr>=20", sha256="").encode(),), configs, True),
+        Reader("config", "precision.json", (config_text(
+            network, config, _Ranges(ranges), evidence={"simulated": {"x": 1}}, tolerance="sqnr>=20", sha256="",
+            ).encode(),), configs, True),
         Reader("cache", "a.cache", (_cache(ranges),), lambda path: match_cache(read_cache(path), ranges)),
         Reader("session", "abc.json", (_session(outline, config),), sessions, True),
         Reader("layers of an engine", "layers.json", (_layers(network),),

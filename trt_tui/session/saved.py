@@ -9,15 +9,16 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
-import math
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import platformdirs
 
 from trt_tui.core.moves.choice import Choice
 from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.entries import UnknownKindError, decoded, encoded
 from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.network.layers import Outline
 from trt_tui.core.precision import FLOATS, OFFERED, Precision
@@ -27,7 +28,7 @@ from trt_tui.files.writing import write_atomic
 from trt_tui.session.history import History
 
 FORMAT = "trt-tui/session"
-VERSION = 1
+VERSION = 2
 MOST_SESSIONS = 100
 """Sessions of one structure that are saved apart."""
 HISTORY_LIMIT = 100
@@ -40,16 +41,24 @@ class StoredConfig(msgspec.Struct, omit_defaults=True):
     quantized: Precision
     other: Precision
     tf32: bool = False
-    groups: dict[str, Choice] = {}
-    ranges: dict[str, RangeChoice] = {}
+    moves: list[dict[str, Any]] = []
     name: str = ""
 
     @classmethod
     def of(cls, config: PrecisionConfig, name: str = "") -> StoredConfig:
-        return cls(config.quantized, config.other, config.tf32, dict(config.groups), dict(config.ranges), name)
+        moves = [{"target": target, **encoded(move)} for (_, target), move in config.moves.items()]
+        return cls(config.quantized, config.other, config.tf32, moves, name)
 
     def config(self) -> PrecisionConfig:
-        return PrecisionConfig(self.quantized, self.other, self.tf32).with_moves(self.groups).with_moves(self.ranges)
+        """The config.
+
+        Raises:
+            UnknownKindError: it has a move of a kind that is not known.
+            ValueError: a move is damaged.
+        """
+        moves = [(msgspec.convert(entry.get("target"), str), decoded(entry)) for entry in self.moves]
+        return PrecisionConfig(self.quantized, self.other, self.tf32,
+                               {(move.kind, target): move for target, move in moves})
 
 
 class _Head(msgspec.Struct):
@@ -89,24 +98,62 @@ class Saved(msgspec.Struct):
     def named(self) -> list[tuple[PrecisionConfig, str]]:
         return [(one.config(), one.name) for one in self.named_configs]
 
+    def configs(self) -> list[PrecisionConfig]:
+        """All of its configs.
+
+        Raises:
+            UnknownKindError: one has a move of a kind that is not known.
+            ValueError: a move is damaged.
+        """
+        return [one.config() for one in (*self.past, self.current, *self.future, *self.named_configs)]
 
     def misfit(self, network: Outline) -> str:
         """Why its configs cannot be ones of a network, "" if they can."""
-        for config in (*self.past, self.current, *self.future, *self.named_configs):
+        for config in self.configs():
             if config.quantized not in OFFERED or config.other not in FLOATS:
                 return f"a config's default is {config.quantized.label} and {config.other.label}"
-            for name, choice in config.groups.items():
-                group = network.group_by_name.get(name)
-                if group is None:
-                    return f"the network has no {name}"
-                if choice.precision not in group.allowed:
-                    return f"{name} cannot run in {choice.precision.label}"
-            for tensor, choice in config.ranges.items():
-                if not network.has_tensor(tensor):
-                    return f"the network has no tensor {tensor}"
-                if not (math.isfinite(choice.amax) and choice.amax >= 0):
-                    return f"{choice.amax} is no range of {tensor}"
+            for (_, target), move in config.moves.items():
+                if not move.subject.has(network, target) or move.subject.target(network, target) != target:
+                    return f"the network has no {move.subject.whole} {target}"
+                if refused := move.refused(network, target):
+                    return f"{target} cannot {move.infinitive}: {refused}"
         return ""
+
+
+class _Config1(msgspec.Struct):
+    """A config of version 1: precisions and ranges apart."""
+
+    quantized: Precision
+    other: Precision
+    tf32: bool = False
+    groups: dict[str, dict[str, Any]] = {}
+    ranges: dict[str, dict[str, Any]] = {}
+    name: str = ""
+
+    def migrated(self) -> StoredConfig:
+        """The same with moves."""
+        moves = [{"target": target, **entry, "kind": kind.kind}
+                 for kind, entries in ((Choice, self.groups), (RangeChoice, self.ranges))
+                 for target, entry in entries.items()]
+        return StoredConfig(self.quantized, self.other, self.tf32, moves, self.name)
+
+
+class _Version1(msgspec.Struct):
+    """A session of version 1."""
+
+    network: str
+    past: list[_Config1]
+    current: _Config1
+    future: list[_Config1]
+    named_configs: list[_Config1]
+    target: str = ""
+    sha256: str = ""
+
+    def migrated(self) -> Saved:
+        """The same with moves."""
+        past, (current,), future, named = ([one.migrated() for one in configs] for configs in
+                                           (self.past, [self.current], self.future, self.named_configs))
+        return Saved(FORMAT, VERSION, self.network, past, current, future, named, self.target, sha256=self.sha256)
 
 
 class Store:
@@ -200,7 +247,7 @@ class Store:
 
 
 def _read(path: Path) -> Saved | str:
-    """The session in a file, or in words which other version it is of.
+    """The session in a file, or in words which other version it is of, or what it has that is not known.
 
     Raises:
         InputError: it cannot be read.
@@ -213,9 +260,17 @@ def _read(path: Path) -> Saved | str:
     except msgspec.DecodeError:
         record = json.loads(data)  # takes lone surrogates, which names of broken UTF-8 hold, and msgspec does not
     head = msgspec.convert(record, _Head)
-    if (head.format, head.version) != (FORMAT, VERSION):
+    if head.format != FORMAT or head.version not in (1, VERSION):
         return f"it is version {head.version} of {head.format}"
-    return msgspec.convert(record, Saved)
+    if head.version == 1:
+        saved = msgspec.convert(record, _Version1).migrated()
+    else:
+        saved = msgspec.convert(record, Saved)
+    try:
+        saved.configs()
+    except UnknownKindError as error:
+        return str(error)
+    return saved
 
 
 def _encoded(saved: Saved) -> bytes:

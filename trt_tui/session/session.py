@@ -740,8 +740,8 @@ class Session:
         if finding is not None and finding.ended is not None and finding.config == self.config:
             evidence["search"] = finding.record()
             tolerance = TOLERANCES.join(finding.request.tolerances)
-        return config_file.config_text(self.outline, self.config, self.calibration, evidence, tolerance,
-                                       self.made_with(), sha256=self.sha256)
+        return config_file.config_text(self.outline, self.config, self.calibration, evidence=evidence,
+                                       tolerance=tolerance, made_with=self.made_with(), sha256=self.sha256)
 
     def made_with(self) -> dict[str, str]:
         made = {"trt_tui": __version__}

@@ -1,54 +1,55 @@
 """precision.json: a precision config, the ranges it needs and what was measured with it, as a file.
 
-Schema v1 is ``schemas/precision-config-v1.json``. Layers stand in it by node name, every layer of a group that was
-given a precision, so that a reader that knows nothing of groups can apply it.
+Version 2 holds moves and is ``schemas/precision-config-v2.json``. Layers stand in it by node name, every layer of a
+group that was given a precision, so that a reader that knows nothing of groups can apply it. Version 1 is read too.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
-import difflib
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
+import msgspec
 import numpy as np
 
 from trt_tui.core.calibration.methods import METHODS
 from trt_tui.core.moves.choice import Choice
 from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.entries import encoded, shaped
+from trt_tui.core.moves.move import Structure
+from trt_tui.core.moves.placing import Entry, Placing, listed
 from trt_tui.core.moves.range_choice import RangeChoice
-from trt_tui.core.precision import FLOATS, OFFERED, Precision
+from trt_tui.core.network.network import Network
+from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
 from trt_tui.files.reading import read_text
-from trt_tui.files.writing import write_atomic
 from trt_tui.words import visible_json
 
-if TYPE_CHECKING:
-    from trt_tui.core.network.layers import Group
-    from trt_tui.core.network.network import Network
-
 FORMAT = "trt-tui/precision-config"
-VERSION = 1
+VERSION = 2
 
-_KEYS = ("format", "version", "model", "default", "tf32", "layers", "calibration", "overrides", "tolerance", "evidence",
-         "made_with")
 _DIGEST_BYTES = 3
-_NAMED = 5
+_GREATEST = 1.7976931348623157e308
+Amax = Annotated[float, msgspec.Meta(ge=0, le=_GREATEST)]
 
 
 class Ranges(Protocol):
     """What is written of a calibration; see `trt_tui.core.calibration.calibrate.Calibration`."""
 
-    method: str
-    samples: int
-    data_sha256: str
-    ranges: Mapping[str, float]
+    @property
+    def method(self) -> str: ...
+    @property
+    def samples(self) -> int: ...
+    @property
+    def data_sha256(self) -> str: ...
+    @property
+    def ranges(self) -> Mapping[str, float]: ...
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class LoadedConfig:
     """A config as read from a file, checked against a network.
 
     Attributes:
-        config: The precisions, and the ranges that override the calibrated ones.
+        config: The defaults and the moves, ranges that override the calibrated ones among them.
         ranges: The calibrated amax by tensor name; empty if the file has none.
         method: How the ranges were measured, "" if the file has none.
         samples: On how many samples.
@@ -77,95 +78,127 @@ class LoadedConfig:
     warnings: tuple[str, ...] = ()
     tolerance: str = ""
     evidence: dict[str, Any] = field(default_factory=dict)
-    made_with: dict[str, str] = field(default_factory=dict)
+    made_with: dict[str, Any] = field(default_factory=dict)
 
 
-def schema(name: str = "precision-config-v1") -> dict[str, Any]:
-    """The JSON Schema that ships with the package: ``precision-config-v1`` or ``comparison-v1``."""
-    return json.loads(resources.files("trt_tui.core").joinpath("schemas", f"{name}.json").read_text("utf-8"))
+# -- the shape of a file --------------------------------------------------------------------------------------------
+
+
+class _Model(msgspec.Struct):
+    structure_sha256: str
+    name: str = "another network"
+    sha256: str = ""
+    nodes: int | None = None
+    node_digests: str = ""
+
+
+class _Default(msgspec.Struct):
+    quantized: Literal["fp32", "bf16", "fp16", "int8"] = "int8"
+    other: Literal["fp32", "bf16", "fp16"] = "fp16"
+
+
+class _Calibration(msgspec.Struct):
+    method: str = ""
+    samples: int = 0
+    data_sha256: str = ""
+    ranges: dict[str, Any] = {}
+
+
+class _File(msgspec.Struct, kw_only=True):
+    """What every version has."""
+
+    format: str
+    version: int
+    model: _Model
+    default: _Default
+    tf32: bool = False
+    calibration: _Calibration | None = None
+    tolerance: str = ""
+    evidence: dict[str, Any] = {}
+    made_with: dict[str, Any] = {}
+
+    def entries(self) -> Iterator[Entry]:
+        """Its moves, each with its place in the file."""
+        raise NotImplementedError
+
+
+class _Version1(_File, kw_only=True):
+    """A precision for each layer, and ranges."""
+
+    layers: dict[str, Any] = {}
+    overrides: dict[str, Any] = {}
+
+    def entries(self) -> Iterator[Entry]:
+        for kind, entries, place in ((Choice, self.layers, "layers"), (RangeChoice, self.overrides, "overrides")):
+            for name, entry in entries.items():
+                yield Entry(f"{place}[{name!r}]", {"kind": kind.kind, kind.subject.key: [name]}, entry)
+
+
+class _Version2(_File, kw_only=True):
+    """Moves."""
+
+    moves: list[dict[str, Any]] = []
+
+    def entries(self) -> Iterator[Entry]:
+        return (Entry(f"moves[{index}]", {}, entry) for index, entry in enumerate(self.moves))
+
+
+_VERSIONS: dict[int, type[_File]] = {1: _Version1, VERSION: _Version2}
 
 
 # -- writing --------------------------------------------------------------------------------------------------------
 
 
-def write_config(
-    path: Path | str,
-    network: Network,
+def config_text(
+    network: Structure,
     config: PrecisionConfig,
     calibration: Ranges | None = None,
+    *,
     evidence: Mapping[str, Any] | None = None,
     tolerance: str = "",
     made_with: Mapping[str, str] | None = None,
-    *,
     sha256: str | None = None,
-) -> None:
-    """Writes a config; the file is whole or not there. The same arguments give the same bytes.
+) -> str:
+    """The text of a config's file. The same arguments give the same bytes.
 
     Args:
         sha256: `Network.sha256` where it is known already; by default it is computed.
 
     Raises:
-        InputError: the file cannot be written, or the config is for another network.
-    """
-    write_atomic(path, config_text(network, config, calibration, evidence, tolerance, made_with, sha256=sha256))
-
-
-def config_text(
-    network: Network,
-    config: PrecisionConfig,
-    calibration: Ranges | None = None,
-    evidence: Mapping[str, Any] | None = None,
-    tolerance: str = "",
-    made_with: Mapping[str, str] | None = None,
-    *,
-    sha256: str | None = None,
-) -> str:
-    """The text that `write_config` writes.
-
-    Raises:
         InputError: the config has groups or ranges that the network lacks.
     """
-    groups = {group.name for group in network.groups}
-    strangers = [name for name in config.groups if name not in groups]
-    strangers += [tensor for tensor in config.ranges if not network.has_tensor(tensor)]
+    strangers = [target for kind, moves in config.shown(network) for target, _ in moves
+                 if not kind.subject.has(network, target)]
     if strangers:
-        raise InputError(f"The config is not one for {network.name}", f"the network lacks {_listed(strangers)}",
+        raise InputError(f"The config is not one for {network.name}", f"the network lacks {listed(strangers)}",
                          "Write it for the network that it was made for.")
-    layers = {}
-    for group in network.groups:
-        choice = config.groups.get(group.name)
-        if choice is not None:
-            layers.update((name, {"precision": choice.precision.value, "reason": choice.reason})
-                          for name in group.layers)
+    entries = []
+    for kind, moves in config.shown(network):
+        for target, move in moves:
+            names = {kind.subject.key: kind.subject.names(network, target)}
+            entries.append({"kind": kind.kind, **names, **encoded(move)})
     record: dict[str, Any] = {
         "format": FORMAT,
         "version": VERSION,
         "model": {
             "name": network.name,
             "structure_sha256": network.structure_sha256,
-            "sha256": network.sha256() if sha256 is None else sha256,
+            "sha256": _sha256(network) if sha256 is None else sha256,
             "nodes": len(network.layers),
             "node_digests": _digests(network),
         },
         "default": {"quantized": config.quantized.value, "other": config.other.value},
         "tf32": config.tf32,
-        "layers": layers,
+        "moves": entries,
     }
-    order = {tensor: place for place, tensor in enumerate(network.activations)}
-
-    def in_order(tensors: Mapping[str, Any]) -> list[str]:
-        return sorted(tensors, key=lambda tensor: (order.get(tensor, len(order)), tensor))
-
     if calibration is not None:
         record["calibration"] = {
             "method": calibration.method,
             "samples": int(calibration.samples),
             "data_sha256": calibration.data_sha256,
-            "ranges": {tensor: float(calibration.ranges[tensor]) for tensor in in_order(calibration.ranges)},
+            "ranges": {tensor: float(calibration.ranges[tensor])
+                       for tensor in RangeChoice.subject.ordered(network, calibration.ranges)},
         }
-    if config.ranges:
-        record["overrides"] = {tensor: {"amax": float(config.ranges[tensor].amax),
-                                        "method": config.ranges[tensor].method} for tensor in in_order(config.ranges)}
     if tolerance:
         record["tolerance"] = tolerance
     if evidence:
@@ -186,7 +219,11 @@ def _sorted(value: Any) -> Any:
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _digests(network: Network) -> str:
+def _sha256(network: Structure) -> str:
+    return network.sha256() if isinstance(network, Network) else ""
+
+
+def _digests(network: Structure) -> str:
     """Base64 of the first 3 bytes of each layer's hash, in network order; tells which layers differ."""
     return base64.b64encode(b"".join(network.digests[layer.name] for layer in network.layers)).decode("ascii")
 
@@ -194,7 +231,8 @@ def _digests(network: Network) -> str:
 # -- reading --------------------------------------------------------------------------------------------------------
 
 
-def read_config(path: Path | str, network: Network, force: bool = False, *, sha256: str | None = None) -> LoadedConfig:
+def read_config(path: Path | str, network: Structure, force: bool = False, *, sha256: str | None = None
+                ) -> LoadedConfig:
     """Reads a config for a network.
 
     Args:
@@ -202,12 +240,35 @@ def read_config(path: Path | str, network: Network, force: bool = False, *, sha2
         sha256: `Network.sha256` where it is known already; by default it is computed. "" leaves the weights unchecked.
 
     Raises:
-        InputError: the file cannot be read, is no config of a known version, is for another structure, or names
-            layers, precisions or ranges that the network cannot have.
+        InputError: the file cannot be read, is no config of a known version, is for another structure, or has kinds of
+            move that are not known, or names layers, precisions or ranges that the network cannot have.
     """
     path = Path(path)
-    reader = _Reader(path.name, _json(path), network, force)
-    return reader.read(network.sha256 if sha256 is None else lambda: sha256)
+    record = _json(path)
+    shape = _VERSIONS[_version(record, path.name)]
+    file = shaped(record, shape, path.name)
+    placing = Placing(path.name, network, [entry.read(path.name) for entry in file.entries()])
+    placing.warnings += [f"{path.name}: unknown entry {key!r} is ignored." for key in record
+                         if key not in shape.__struct_fields__]
+    foreign = file.model.structure_sha256 != network.structure_sha256
+    if foreign:
+        _tell_of_structure(path.name, network, file.model, placing, force)
+    placing.lenient = foreign
+    defaults = PrecisionConfig(Precision(file.default.quantized), Precision(file.default.other), file.tf32)
+    calibration = file.calibration or _Calibration()
+    ranges = {tensor: shaped(amax, Amax, path.name, f"calibration.ranges[{tensor!r}]")
+              for tensor, amax in calibration.ranges.items()}
+    placing.check_names(RangeChoice.subject, ranges, "calibration.ranges names")
+    ranges = {tensor: amax for tensor, amax in ranges.items() if network.has_tensor(tensor)}
+    config = placing.made(defaults)
+    stale = bool(ranges or config.ranges) and (
+        foreign or _other_weights(file.model.sha256, lambda: _sha256(network) if sha256 is None else sha256))
+    if stale:
+        config = config.without_ranges(METHODS)
+        placing.warnings.append(f"{path.name}: its ranges were measured on other weights; they are left out, "
+                                "calibrate again.")
+    return LoadedConfig(config, ranges, calibration.method, calibration.samples, calibration.data_sha256, stale,
+                        tuple(placing.warnings), file.tolerance, file.evidence, file.made_with)
 
 
 def _json(path: Path) -> dict[str, Any]:
@@ -216,8 +277,8 @@ def _json(path: Path) -> dict[str, Any]:
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         record = dict(pairs)
         if len(record) != len(pairs):
-            seen: set[str] = set()
-            key = next(key for key, _ in pairs if key in seen or seen.add(key))
+            keys = [key for key, _ in pairs]
+            key = next(key for place, key in enumerate(keys) if key in keys[:place])
             raise InputError(f"{path.name} has the key {key!r} twice", "only one of them could count",
                              "Delete one of them.")
         return record
@@ -226,259 +287,74 @@ def _json(path: Path) -> dict[str, Any]:
         raise InputError(f"{path.name} holds {text}", "JSON knows finite numbers only",
                          "Correct the file, or export the config again.")
 
+    def no_config(why: str) -> InputError:
+        return InputError(f"{path.name} is not a precision config", why, "Name a precision.json that trt-tui wrote.")
+
     try:
         record = json.loads(text, object_pairs_hook=once, parse_constant=no_number)
+        json.dumps(record, ensure_ascii=False).encode("utf-8")
     except json.JSONDecodeError as error:
         raise InputError(f"{path.name} is not valid JSON", f"line {error.lineno}, column {error.colno}: {error.msg}",
                          "Correct the file there, or export the config again.") from None
     except RecursionError:
-        raise InputError(f"{path.name} is not a precision config", "it is nested too deeply",
-                         "Name a precision.json that trt-tui wrote.") from None
-    except ValueError:
-        raise InputError(f"{path.name} holds a number of thousands of digits", "no entry of a config needs one",
-                         "Correct the file, or export the config again.") from None
-    try:
-        json.dumps(record, ensure_ascii=False).encode("utf-8")
-    except RecursionError:
-        raise InputError(f"{path.name} is not a precision config", "it is nested too deeply",
-                         "Name a precision.json that trt-tui wrote.") from None
+        raise no_config("it is nested too deeply") from None
     except UnicodeEncodeError:
         raise InputError(f"{path.name} holds half a character", "a lone surrogate, as in \"\\ud800\", is no text",
                          "Correct the file, or export the config again.") from None
+    except ValueError:
+        raise InputError(f"{path.name} holds a number of thousands of digits", "no entry of a config needs one",
+                         "Correct the file, or export the config again.") from None
     if not isinstance(record, dict) or "format" not in record:
-        raise InputError(f"{path.name} is not a precision config", "it has no \"format\" entry",
-                         "Name a precision.json that trt-tui wrote.")
+        raise no_config("it has no \"format\" entry")
+    if record["format"] != FORMAT:
+        raise no_config(f"its format is {record['format']!r}, not {FORMAT!r}")
     return record
 
 
-class _Reader:
-    def __init__(self, file: str, record: dict[str, Any], network: Network, force: bool) -> None:
-        self.file = file
-        self.record = record
-        self.network = network
-        self.force = force
-        self.warnings: list[str] = []
-
-    def read(self, sha256: Any) -> LoadedConfig:
-        self._check_version()
-        model = self._mapping("model")
-        foreign = self._check_structure(model)
-        self.lenient = foreign and self.force
-        for key in self.record:
-            if key not in _KEYS:
-                self.warnings.append(f"{self.file}: unknown entry {key!r} is ignored.")
-        default = self._mapping("default")
-        quantized = self._precision(default.get("quantized", "int8"), "default.quantized", OFFERED)
-        other = self._precision(default.get("other", "fp16"), "default.other", FLOATS)
-        tf32 = self.record.get("tf32", False)
-        if not isinstance(tf32, bool):
-            raise self._nonsense("tf32", tf32, "true or false")
-        calibration = self._mapping("calibration", optional=True)
-        ranges = self._ranges(calibration)
-        config = PrecisionConfig(quantized, other, tf32).with_moves(self._groups()).with_moves(self._overrides())
-        stale = False
-        if ranges or config.ranges:
-            stale = foreign
-            written = model.get("sha256")
-            if not foreign and written:
-                here = sha256()
-                stale = bool(here) and here != written
-            if stale:
-                config = config.without_ranges(METHODS)
-                self.warnings.append(f"{self.file}: its ranges were measured on other weights; they are left out, "
-                                     "calibrate again.")
-        samples = calibration.get("samples", 0)
-        return LoadedConfig(
-            config, ranges, self._text(calibration, "method", "calibration."),
-            samples if isinstance(samples, int) and not isinstance(samples, bool) else 0,
-            self._text(calibration, "data_sha256", "calibration."), stale, tuple(self.warnings),
-            self._text(self.record, "tolerance"), self._mapping("evidence", optional=True),
-            self._mapping("made_with", optional=True))
-
-    # -- is it for this network ---------------------------------------------------------------------------------
-
-    def _check_version(self) -> None:
-        if self.record["format"] != FORMAT:
-            raise InputError(f"{self.file} is not a precision config",
-                             f"its format is {self.record['format']!r}, not {FORMAT!r}",
-                             "Name a precision.json that trt-tui wrote.")
-        version = self.record.get("version")
-        if version != VERSION or isinstance(version, bool):
-            raise InputError(f"{self.file} has version {version!r} of {FORMAT}",
-                             f"this trt-tui reads version {VERSION}",
-                             "Update trt-tui, or export the config again with this one.")
-
-    def _check_structure(self, model: dict[str, Any]) -> bool:
-        """Whether the config was made for another structure."""
-        written = model.get("structure_sha256")
-        if not isinstance(written, str) or not written:
-            raise self._nonsense("model.structure_sha256", written, "a hash")
-        if written == self.network.structure_sha256:
-            return False
-        name, differs = model.get("name", "another network"), self._difference(model)
-        if not self.force:
-            raise InputError(f"{self.file} was made for another structure than {self.network.name}",
-                             f"it was made for {name}; {differs}",
-                             "Open the network it was made for, or use --force to take what fits.")
-        self.warnings.append(f"{self.file} was made for another structure ({name}); {differs}.")
-        return True
-
-    def _difference(self, model: dict[str, Any]) -> str:
-        layers = self.network.layers
-        nodes = model.get("nodes")
-        said = [] if nodes in (None, len(layers)) else [f"it has {nodes} nodes and this network {len(layers)}"]
-        unknown = [name for name in self._mapping("layers", optional=True) if not self.network.has_layer(name)]
-        if unknown:
-            said.append(f"this network lacks {_listed(unknown)}")
-        try:
-            packed = base64.b64decode(model.get("node_digests") or "", validate=True)
-        except (TypeError, ValueError, binascii.Error):
-            packed = b""
-        if packed:
-            known = {packed[i:i + _DIGEST_BYTES] for i in range(0, len(packed), _DIGEST_BYTES)}
-            here = [self.network.digests[layer.name] for layer in layers]
-            changed = [layer.name for layer, digest in zip(layers, here, strict=True) if digest not in known]
-            gone = len(known - set(here))
-            if changed:
-                said.append(f"layers that differ here: {_listed(changed)}")
-            if gone > len(changed):
-                said.append(f"{gone - len(changed)} of its layers are not in this network")
-        return "; ".join(said) or "layers are the same, inputs, outputs or stored constants differ"
-
-    # -- its parts ----------------------------------------------------------------------------------------------
-
-    def _groups(self) -> dict[str, Choice]:
-        layers = self._mapping("layers", optional=True)
-        unknown = [name for name in layers if not self.network.has_layer(name)]
-        if unknown and not self.lenient:
-            near = _near(unknown, [layer.name for layer in self.network.layers])
-            raise InputError(f"{self.file} names layers that {self.network.name} does not have", _listed(unknown),
-                             f"Near: {', '.join(near)}." if near else "Check the names; trt-tui inspect lists them.")
-        if unknown:
-            self.warnings.append(f"{self.file}: ignored, not in this network: {_listed(unknown)}.")
-        chosen: dict[str, tuple[str, Choice]] = {}
-        for name, entry in layers.items():
-            if not self.network.has_layer(name):
-                continue
-            choice = self._choice(name, entry)
-            group = self.network.group_of(name)
-            refused = self._refused(name, group, choice.precision)
-            if refused:
-                if not self.lenient:
-                    raise InputError(f"{self.file}: {name} cannot run in {choice.precision.label}", refused,
-                                     "Take it out of \"layers\", or give it a precision it can run in.")
-                self.warnings.append(f"{self.file}: ignored, {name} cannot run in {choice.precision.label}: {refused}.")
-                continue
-            earlier = chosen.get(group.name)
-            if earlier is not None and earlier[1].precision is not choice.precision:
-                first, before = earlier
-                raise InputError(
-                    f"{self.file} gives one group two precisions",
-                    f"{first} {before.precision.label} and {name} {choice.precision.label}: TensorRT fuses them",
-                    "Give both the same precision, or take one of them out.")
-            if earlier is None or name == group.name:
-                chosen[group.name] = (name, choice)
-        self._tell_of_groups(layers, chosen)
-        return {group.name: chosen[group.name][1] for group in self.network.groups if group.name in chosen}
-
-    def _tell_of_groups(self, named: Mapping[str, Any], chosen: Mapping[str, tuple[str, Choice]]) -> None:
-        """Says which layers take a precision that the file does not give them, since they are fused with one named."""
-        moved = {name: rest for group in self.network.groups if (name := chosen.get(group.name, ("",))[0])
-                 and (rest := [layer for layer in group.layers if layer not in named])}
-        if moved:
-            told = "; ".join(f"{name} takes {_listed(rest)} with it" for name, rest in list(moved.items())[:_NAMED])
-            more = f"; {len(moved) - _NAMED} more do" if len(moved) > _NAMED else ""
-            self.warnings.append(f"{self.file}: a precision is one of the whole group: {told}{more}.")
-
-    def _choice(self, name: str, entry: Any) -> Choice:
-        where = f"layers[{name!r}]"
-        if not isinstance(entry, dict) or "precision" not in entry:
-            raise self._nonsense(where, entry, 'of the form {"precision": "fp32", "reason": "user"}')
-        precision = self._precision(entry["precision"], f"{where}.precision", tuple(Precision))
-        return Choice(precision, self._text(entry, "reason", f"{where}.") or "user")
-
-    def _refused(self, name: str, group: Group | None, precision: Precision) -> str:
-        """Why a layer cannot run in a precision, "" if it can."""
-        if group is None:
-            return f"it has no precision of its own: {self.network.layer(name).note or 'no float result'}"
-        if precision is Precision.TF32:
-            return 'TF32 is a setting of the whole config, "tf32": true'
-        return "" if precision in group.allowed else group.refusals[precision]
-
-    def _ranges(self, calibration: dict[str, Any]) -> dict[str, float]:
-        ranges = calibration.get("ranges", {})
-        if not isinstance(ranges, dict):
-            raise self._nonsense("calibration.ranges", ranges, "amax values by tensor name")
-        return {tensor: self._amax(amax, f"calibration.ranges[{tensor!r}]")
-                for tensor, amax in self._known_tensors(ranges, "calibration.ranges").items()}
-
-    def _overrides(self) -> dict[str, RangeChoice]:
-        overrides = self._known_tensors(self._mapping("overrides", optional=True), "overrides")
-        result = {}
-        for tensor, entry in overrides.items():
-            where = f"overrides[{tensor!r}]"
-            if not isinstance(entry, dict) or "amax" not in entry:
-                raise self._nonsense(where, entry, 'of the form {"amax": 2.5, "method": "user"}')
-            result[tensor] = RangeChoice(self._amax(entry["amax"], f"{where}.amax"),
-                                         self._text(entry, "method", f"{where}.") or "user")
-        return result
-
-    def _known_tensors(self, entries: dict[str, Any], where: str) -> dict[str, Any]:
-        unknown = [tensor for tensor in entries if not self.network.has_tensor(tensor)]
-        if unknown and not self.lenient:
-            names = [output for layer in self.network.layers for output in layer.outputs if output]
-            near = _near(unknown, [*(info.name for info in self.network.inputs), *names])
-            raise InputError(f"{self.file}: {where} names tensors that {self.network.name} does not have",
-                             _listed(unknown), f"Near: {', '.join(near)}." if near else "Check the names.")
-        if unknown:
-            self.warnings.append(f"{self.file}: {where} ignored for {_listed(unknown)}: not in this network.")
-        return {tensor: entry for tensor, entry in entries.items() if self.network.has_tensor(tensor)}
-
-    # -- values -------------------------------------------------------------------------------------------------
-
-    def _mapping(self, key: str, optional: bool = False) -> dict[str, Any]:
-        value = self.record.get(key, {} if optional else None)
-        if not isinstance(value, dict):
-            raise self._nonsense(key, value, "an object")
-        return value
-
-    def _text(self, record: dict[str, Any], key: str, prefix: str = "") -> str:
-        value = record.get(key, "")
-        if not isinstance(value, str):
-            raise self._nonsense(prefix + key, value, "a text")
-        return value
-
-    def _precision(self, value: Any, where: str, offered: Sequence[Precision]) -> Precision:
-        if value == "fp8":
-            raise InputError(f"{self.file}: {where} is fp8", "FP8 is reserved and cannot be asked for yet",
-                             f"Use one of {', '.join(p.value for p in offered)}.")
-        known = {precision.value: precision for precision in offered}
-        if not isinstance(value, str) or value not in known:
-            raise self._nonsense(where, value, f"one of {', '.join(known)}")
-        return known[value]
-
-    def _amax(self, value: Any, where: str) -> float:
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise self._nonsense(where, value, "a number")
-        try:
-            amax = float(value)
-        except OverflowError:
-            amax = math.inf
-        if not (math.isfinite(amax) and amax >= 0):
-            raise self._nonsense(where, value, "a finite number from 0 up")
-        return amax
-
-    def _nonsense(self, where: str, value: Any, wanted: str) -> InputError:
-        text = "missing" if value is None else json.dumps(value, ensure_ascii=False)
-        return InputError(f"{self.file}: {where} is {text if len(text) <= 60 else text[:57] + '...'}",
-                          f"it has to be {wanted}", "Correct the file, or export the config again.")
+def _version(record: Mapping[str, Any], file: str) -> int:
+    version = record.get("version")
+    if isinstance(version, bool) or not isinstance(version, int) or version not in _VERSIONS:
+        raise InputError(f"{file} has version {version!r} of {FORMAT}",
+                         f"this trt-tui reads versions {' and '.join(map(str, _VERSIONS))}",
+                         "Update trt-tui, or export the config again with this one.")
+    return version
 
 
-def _listed(names: Sequence[str]) -> str:
-    rest = len(names) - _NAMED
-    return ", ".join(names[:_NAMED]) + (f" and {rest} more" if rest > 0 else "")
+def _other_weights(written: str, sha256: Callable[[], str]) -> bool:
+    """Whether a config was made for other weights, as far as that can be told."""
+    return bool(written) and sha256() not in ("", written)
 
 
-def _near(unknown: Sequence[str], known: Sequence[str]) -> list[str]:
-    near = (difflib.get_close_matches(name, known, 1, 0.6) for name in unknown[:_NAMED])
-    return list(dict.fromkeys(match[0] for match in near if match))
+# -- is it for this network -----------------------------------------------------------------------------------------
+
+
+def _tell_of_structure(file: str, network: Structure, model: _Model, placing: Placing, force: bool) -> None:
+    """Refuses a config for another structure, or warns where that was asked for."""
+    differs = _difference(network, model, placing.unknown(Choice.subject))
+    if not force:
+        raise InputError(f"{file} was made for another structure than {network.name}",
+                         f"it was made for {model.name}; {differs}",
+                         "Open the network it was made for, or use --force to take what fits.")
+    placing.warnings.append(f"{file} was made for another structure ({model.name}); {differs}.")
+
+
+def _difference(network: Structure, model: _Model, unknown: Sequence[str]) -> str:
+    layers = network.layers
+    said = [] if model.nodes in (None, len(layers)) else [
+        f"it has {model.nodes} nodes and this network {len(layers)}"]
+    if unknown:
+        said.append(f"this network lacks {listed(unknown)}")
+    try:
+        packed = base64.b64decode(model.node_digests, validate=True)
+    except (ValueError, binascii.Error):
+        packed = b""
+    if packed:
+        known = {packed[i:i + _DIGEST_BYTES] for i in range(0, len(packed), _DIGEST_BYTES)}
+        here = [network.digests[layer.name] for layer in layers]
+        changed = [layer.name for layer, digest in zip(layers, here, strict=True) if digest not in known]
+        gone = len(known - set(here))
+        if changed:
+            said.append(f"layers that differ here: {listed(changed)}")
+        if gone > len(changed):
+            said.append(f"{gone - len(changed)} of its layers are not in this network")
+    return "; ".join(said) or "layers are the same, inputs, outputs or stored constants differ"

@@ -61,12 +61,16 @@ class Subject(ABC):
     """What moves of a kind are made on, and how a file names it.
 
     Attributes:
-        noun: One of them in words, which also heads the column of a table.
+        noun: One of their names in words, which also heads the column of a table.
         key: The entry of a file that lists names.
+        whole: One target in words.
+        why_one: Why all names of a target share its moves.
     """
 
     noun: ClassVar[str]
     key: ClassVar[str]
+    whole: ClassVar[str]
+    why_one: ClassVar[str]
 
     @abstractmethod
     def has(self, network: Structure, name: str) -> bool:
@@ -79,6 +83,10 @@ class Subject(ABC):
     @abstractmethod
     def target(self, network: Structure, name: str) -> str | None:
         """The target that a name of the network belongs to, None where it belongs to none."""
+
+    def why_none(self, network: Structure, name: str) -> str:
+        """Why a name of the network belongs to no target."""
+        return f"it is no {self.whole}"
 
     @abstractmethod
     def names(self, network: Structure, target: str) -> tuple[str, ...]:
@@ -96,7 +104,7 @@ class Subject(ABC):
 class _Groups(Subject):
     """Fusion groups: a file names every layer of a group, so that a reader need not know the groups."""
 
-    noun, key = "layer", "layers"
+    noun, key, whole, why_one = "layer", "layers", "group", "TensorRT fuses them"
 
     def has(self, network: Structure, name: str) -> bool:
         return network.has_layer(name)
@@ -107,6 +115,9 @@ class _Groups(Subject):
     def target(self, network: Structure, name: str) -> str | None:
         group = network.group_of(name)
         return None if group is None else group.name
+
+    def why_none(self, network: Structure, name: str) -> str:
+        return f"it has no precision of its own: {network.layer(name).note or 'no float result'}"
 
     def names(self, network: Structure, target: str) -> tuple[str, ...]:
         return network.group(target).layers
@@ -121,7 +132,7 @@ class _Groups(Subject):
 class _Tensors(Subject):
     """Tensors; a group's are those that it reads through Q/DQ in INT8."""
 
-    noun, key = "tensor", "tensors"
+    noun, key, whole, why_one = "tensor", "tensors", "tensor", "a tensor has one"
 
     def has(self, network: Structure, name: str) -> bool:
         return network.has_tensor(name)
@@ -151,6 +162,7 @@ def _in_order(order: Iterable[str], names: Iterable[str]) -> list[str]:
 GROUPS, TENSORS = _Groups(), _Tensors()
 
 
+@dataclass(frozen=True)
 class Move(ABC):
     """One decision; which target it is made on stands beside it, in the config. Immutable: a frozen dataclass.
 
