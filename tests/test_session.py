@@ -223,7 +223,8 @@ def test_a_new_session_leaves_the_saved_one_alone(session):
     fresh.toggle([fresh.outline.groups[1]])
     fresh.close()
     saved = [msgspec.json.decode(path.read_bytes()) for path in fresh._store.folder.glob("*.json")]
-    assert {name for one in saved for name in one["current"]["groups"]} == {*config.groups, *fresh.config.groups}
+    moved = {move["target"] for one in saved for move in one["current"]["moves"]}
+    assert moved == {*config.groups, *fresh.config.groups}
 
 
 def test_two_terminals_on_one_network_do_not_overwrite_each_other(session):
@@ -243,7 +244,7 @@ def test_two_terminals_on_one_network_do_not_overwrite_each_other(session):
     third.close()
     fourth.close()
     files = sorted(third._store.folder.glob("*.json"))
-    kept = [set(msgspec.json.decode(path.read_bytes())["current"]["groups"]) for path in files]
+    kept = [{move["target"] for move in msgspec.json.decode(path.read_bytes())["current"]["moves"]} for path in files]
     assert set(ones.groups) in kept and set(others.groups) in kept
 
 
