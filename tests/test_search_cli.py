@@ -21,14 +21,13 @@ from trt_tui import demo
 from trt_tui.cli.report import Point, front, front_rows, plot, search_report, search_table
 from trt_tui.core.measure.comparison import EngineResult, Errors, OutputErrors, Verdict
 from trt_tui.core.measure.target import parse_target
-from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.file import read_config
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.core.search import METHODS, PRESETS
 from trt_tui.jobs import messages as m
 from trt_tui.options import Options
-from trt_tui.session.session import Session
+from trt_tui.session.state import State
 
 
 @pytest.fixture(autouse=True)
@@ -218,23 +217,20 @@ def test_the_bundled_network_is_mended_by_at_most_three_layers(run, out):  # noq
 # -- the front ------------------------------------------------------------------------------------------------------
 
 
-class Known:
-    def __init__(self, decibels: float, ms: float):
-        def verdict(value):
-            return Verdict({"y": OutputErrors(Errors(value, 1.0))}, samples=8, total=8)
-
-        self.verdict = verdict(decibels + 0.2)
-        self.engine = EngineResult(verdict(decibels), "TensorRT 11.4", (ms, ms, ms), 2_000_000)
+def verdict(sqnr_db: float) -> Verdict:
+    return Verdict({"y": OutputErrors(Errors(sqnr_db, 1.0))}, samples=8, total=8)
 
 
 def test_the_front_keeps_what_nothing_beats(files):
-    session = Session.__new__(Session)
-    session.outline, session.target = open_network(files[0]).outline(), parse_target("sqnr>=20")
-    groups = session.outline.groups
-    configs = [PrecisionConfig.uniform(Precision.INT8).with_groups(groups[:count], Precision.FP32)
-               for count in range(4)]
-    session.results = dict(zip(configs, (Known(12, 1.0), Known(19, 1.2), Known(18, 1.4), Known(25, 1.6)), strict=True))
-    session.names = {config: f"c{number}" for number, config in enumerate(configs)}
+    session = State(Options(files[0]))
+    data, backend = m.DataSummary("x.npz", 8, 8, 8, False), m.BackendSummary("ONNX Runtime", "1", "CPU", False)
+    session.opened = m.Opened(1, open_network(files[0]).outline(), (), data, backend)
+    session.target = parse_target("sqnr>=20")
+    for count, (built, ms) in enumerate(((12, 1.0), (19, 1.2), (18, 1.4), (25, 1.6))):
+        config = session.config.with_groups(session.outline.groups[:count], Precision.FP32)
+        session.names.give(config)
+        session.results.at(config).verdict = verdict(built + 0.2)
+        session.results.built(config, EngineResult(verdict(built), "TensorRT 11.4", (ms, ms, ms), 2_000_000))
     points = front(session)
     assert [point.name for point in points if point.best] == ["c0", "c1", "c3"]
     rows = front_rows(points)

@@ -20,7 +20,8 @@ from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
 from trt_tui.jobs import messages as m
-from trt_tui.session.session import Session
+from trt_tui.session.events import Events
+from trt_tui.session.history import Names
 
 FP16 = PrecisionConfig.uniform(Precision.FP16)
 INT8 = PrecisionConfig.uniform(Precision.INT8)
@@ -87,7 +88,7 @@ def test_late_events_of_stopped_jobs_are_dropped(session):
     driven = session(automatic=False)
     started(driven)
     driven.compare(layers=False)
-    job = max(driven._jobs)
+    job = max(driven.asked)
     verdict = driven.until_type(m.VerdictMeasured)
     driven.stop_job()
     log = len(driven.log)
@@ -105,7 +106,7 @@ def events_of(base: type[m.Event] = m.Event) -> list[type[m.Event]]:
 
 @pytest.mark.parametrize("event", events_of(), ids=lambda event: event.__name__)
 def test_a_session_takes_every_event(event):
-    handlers = vars(Session)["_take"].dispatcher
+    handlers = vars(Events)["take"].dispatcher
     assert handlers.dispatch(event) is not handlers.dispatch(object), f"a session does not know {event.__name__}"
 
 
@@ -125,12 +126,10 @@ def test_stopping_the_opening_starts_no_comparison(session):
     assert not any(isinstance(event, m.VerdictMeasured) for event in driven.seen)
 
 
-def test_a_new_name_is_none_that_is_taken(session):
-    driven = session()
-    driven.names = {FP16: "c1", FP16.with_range("x", RangeChoice(1.0)): "best"}
-    assert driven._name(INT8) == "c2" and driven._name(INT8) == "c2"
-    driven.names = {FP16: "c1"}
-    assert driven._name(INT8) == "c2"
+def test_a_new_name_is_none_that_is_taken():
+    names = Names({FP16: "c1", FP16.with_range("x", RangeChoice(1.0)): "best"})
+    assert names.give(INT8) == "c2" and names.give(INT8) == "c2"
+    assert Names({FP16: "c1"}).give(INT8) == "c2"
 
 
 # -- saving and resuming ------------------------------------------------------------------------------------------
@@ -145,7 +144,7 @@ def test_history_names_and_target_are_resumed(session):
     first.set_target("cosine>=0.9")
     names, config = dict(first.names), first.config
     # Nothing is closed or flushed here: a session is saved as it changes.
-    first._store.release()
+    first.store.release()
     second = started(session())
     assert second.config == config and second.names == names
     assert second.target.text == "cosine>=0.9" and second.notice.startswith(f"Resumed: {names[config]}, 1 change")
@@ -174,7 +173,7 @@ def test_a_damaged_session_is_announced_and_left_as_it_is(session):
     first = started(session())
     first.toggle(first.outline.groups[:1])
     first.close()
-    (path,) = first._store.folder.glob("*.json")
+    (path,) = first.store.folder.glob("*.json")
     content = path.read_text().replace('"quantized":"int8"', '"quantized":"tf32"', 1)
     path.write_text(content)
     second = session()
@@ -222,7 +221,7 @@ def test_a_new_session_leaves_the_saved_one_alone(session):
     assert fresh.config == INT8 and not fresh.notice
     fresh.toggle([fresh.outline.groups[1]])
     fresh.close()
-    saved = [msgspec.json.decode(path.read_bytes()) for path in fresh._store.folder.glob("*.json")]
+    saved = [msgspec.json.decode(path.read_bytes()) for path in fresh.store.folder.glob("*.json")]
     moved = {move["target"] for one in saved for move in one["current"]["moves"]}
     assert moved == {*config.groups, *fresh.config.groups}
 
@@ -243,7 +242,7 @@ def test_two_terminals_on_one_network_do_not_overwrite_each_other(session):
     fourth.toggle([fourth.outline.groups[0]])
     third.close()
     fourth.close()
-    files = sorted(third._store.folder.glob("*.json"))
+    files = sorted(third.store.folder.glob("*.json"))
     kept = [{move["target"] for move in msgspec.json.decode(path.read_bytes())["current"]["moves"]} for path in files]
     assert set(ones.groups) in kept and set(others.groups) in kept
 
@@ -255,7 +254,7 @@ def test_a_file_of_the_same_structure_elsewhere_is_said_to_be_that(session, tmp_
     other = started(session(save_mlp(tmp_path, seed=4, name="finetuned")))
     assert other.config == first.config and any("mlp.onnx" in text for text in other.warnings)
     other.close()
-    assert len(list(first._store.folder.glob("*.json"))) == 2
+    assert len(list(first.store.folder.glob("*.json"))) == 2
 
 
 @pytest.mark.parametrize("content", [b"", b"nonsense", b"[1, 2]", b'{"format": "trt-tui/session", "version": 99}'])
@@ -264,7 +263,7 @@ def test_a_session_that_cannot_be_taken_up_is_left_to_the_user(session, content)
     first = started(session())
     first.toggle([first.outline.groups[0]])
     first.close()
-    path, = first._store.folder.glob("*.json")
+    path, = first.store.folder.glob("*.json")
     path.write_bytes(content)
     second = started(session())
     assert second.config == INT8 and not second.notice
@@ -290,7 +289,7 @@ def test_a_folder_that_cannot_be_written_stops_nothing(tmp_path):
 def test_a_full_disk_keeps_the_last_whole_session(session, monkeypatch):
     driven = started(session())
     driven.toggle([driven.outline.groups[0]])
-    path, = driven._store.folder.glob("*.json")
+    path, = driven.store.folder.glob("*.json")
     whole = path.read_bytes()
 
     def full(*args):
@@ -299,7 +298,7 @@ def test_a_full_disk_keeps_the_last_whole_session(session, monkeypatch):
     monkeypatch.setattr("os.fsync", full)
     driven.toggle([driven.outline.groups[1]])
     driven.until_idle()
-    assert path.read_bytes() == whole and [p.suffix for p in driven._store.folder.iterdir() if p.suffix == ".tmp"] == []
+    assert path.read_bytes() == whole and [p.suffix for p in driven.store.folder.iterdir() if p.suffix == ".tmp"] == []
 
 
 # -- configs from files -------------------------------------------------------------------------------------------

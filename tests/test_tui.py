@@ -562,12 +562,12 @@ async def test_a_build_of_unknown_length_counts_seconds(tmp_path, monkeypatch):
     monkeypatch.setattr(main_screen, "TICK_S", 0.02)
     async with opened(tmp_path, builder=H200, answers=("Open", "Compare")) as (app, main, pilot):
         await press(pilot, "b")
-        app.deliver(messages.Progress(max(app.session._jobs), "building", 0, 0))
+        app.deliver(messages.Progress(max(app.session.asked), "building", 0, 0))
         await settle(pilot)
         main.desk.status.since -= 34
         await pilot.pause(0.1)
         assert "building, 34 s" in status(main) and "x stops the build" in status(main)
-        app.deliver(messages.Progress(max(app.session._jobs), "building: Timing tactics", 3, 98))
+        app.deliver(messages.Progress(max(app.session.asked), "building: Timing tactics", 3, 98))
         await settle(pilot)
         assert "building: Timing tactics 3/98" in status(main)
 
@@ -580,7 +580,7 @@ async def test_a_stopped_build_leaves_the_last_results(tmp_path):
         app.session.answers.discard("Build")
         await press(pilot, "b", "x")
         assert app.session._client.stopped == 1
-        app.deliver(messages.Cancelled(max(app.session._jobs)))
+        app.deliver(messages.Cancelled(max(app.session.asked)))
         await settle(pilot)
         assert "the last results stay" in main.desk.status.last_word
         assert verdict(main)[5] == before and not app.session.building
@@ -590,8 +590,8 @@ async def test_a_failed_build_shows_the_builders_lines_and_scrolls(tmp_path):
     lines = [f"[E] tactic {index} failed: out of memory" for index in range(40)]
     async with opened(tmp_path, builder=H200, answers=("Open", "Compare", "WhatIf")) as (app, main, pilot):
         await press(pilot, "b")
-        app.deliver(messages.Note(max(app.session._jobs), "error: the last thing it said"))
-        app.deliver(messages.Failed(max(app.session._jobs), "TensorRT could not build the engine", "\n".join(lines),
+        app.deliver(messages.Note(max(app.session.asked), "error: the last thing it said"))
+        app.deliver(messages.Failed(max(app.session.asked), "TensorRT could not build the engine", "\n".join(lines),
                                     "Free device memory."))
         await settle(pilot)
         dialog = app.screen
@@ -616,7 +616,7 @@ async def test_the_log_follows_a_build(tmp_path):
     async with opened(tmp_path, builder=H200, answers=("Open", "Compare")) as (app, main, pilot):
         await press(pilot, "b", "o")
         long = "verbose: " + "a tactic " * 30
-        app.deliver(messages.Note(max(app.session._jobs), long))
+        app.deliver(messages.Note(max(app.session.asked), long))
         await settle(pilot)
         await pilot.pause(0.05)
         assert " ".join(app.screen.text.split()).endswith(long.strip())

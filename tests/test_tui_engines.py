@@ -409,7 +409,7 @@ def test_while_a_build_goes_on(start):
     session = start(answers=("Open", "Compare", "WhatIf"), target="sqnr>=10")
     session.build()
     assert next_step(session, found(session)) == "x stops the build"
-    job = max(session._jobs)
+    job = max(session.asked)
     session.apply(messages.Progress(job, "building", 0, 0))
     assert text(job_line(session, elapsed=0.4)) == " ⋯ building"
     assert text(job_line(session, elapsed=5.4)) == " ⋯ building, 5 s"

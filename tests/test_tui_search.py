@@ -40,8 +40,8 @@ class SearchingSession(FakeSession):
         super().__init__(*args, **options)
         self.evaluations = evaluations
 
-    def _ask(self, request: m.Request) -> None:
-        super()._ask(request)
+    def ask(self, request: m.Request) -> None:
+        super().ask(request)
         if isinstance(request, m.Search):
             for event in self.search_events(len(self._client.sent), request):
                 self.deliver(event)
@@ -78,7 +78,7 @@ class SearchingSession(FakeSession):
 
     def stop_job(self) -> None:
         """Answers as the child process does: with what was found, then that it stopped."""
-        jobs = dict(self._jobs)
+        jobs = dict(self.asked)
         super().stop_job()
         for job, request in jobs.items():
             if isinstance(request, m.Search):
@@ -258,7 +258,7 @@ async def test_stopped_one_key_takes_it(tmp_path):
 async def test_killed_it_offers_the_best_that_was_told(tmp_path):
     async with opened(tmp_path, evaluations=8) as (app, main, pilot):
         await find(pilot)
-        job = next(number for number, one in main.session._jobs.items() if isinstance(one, m.Search))
+        job = next(number for number, one in main.session.asked.items() if isinstance(one, m.Search))
         app.deliver(m.Cancelled(job))
         await settle(pilot)
         assert isinstance(app.screen, Question) and main.session.finding.ended is None
@@ -289,7 +289,7 @@ async def test_a_config_edited_meanwhile_is_not_replaced(tmp_path):
         await find(pilot)
         await press(pilot, "space")
         edited = main.session.config
-        job = next(number for number, one in main.session._jobs.items() if isinstance(one, m.Search))
+        job = next(number for number, one in main.session.asked.items() if isinstance(one, m.Search))
         main.session.evaluations = None
         for event in main.session.search_events(job, main.session.finding.request):
             app.deliver(event)

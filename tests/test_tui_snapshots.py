@@ -161,7 +161,7 @@ UNANSWERED = ("Open", "Compare", "WhatIf", "TryOptions", "Stats")
 def test_building(snap_compare, tmp_path, size):
     async def run(pilot) -> None:
         await keys("b")(pilot)
-        pilot.app.deliver(messages.Progress(max(pilot.app.session._jobs), "building: Timing tactics", 34, 128, 61.0))
+        pilot.app.deliver(messages.Progress(max(pilot.app.session.asked), "building: Timing tactics", 34, 128, 61.0))
         await settle(pilot)
 
     assert snap_compare(make_app(tmp_path, builder=H200, answers=UNANSWERED), terminal_size=size, run_before=run)
@@ -176,7 +176,7 @@ def test_build_failed(snap_compare, tmp_path, size):
     async def run(pilot) -> None:
         await keys("b")(pilot)
         pilot.app.deliver(messages.Failed(
-            max(pilot.app.session._jobs),
+            max(pilot.app.session.asked),
             "TensorRT could not build the engine: it failed at /blocks.0/attn/qkv/MatMul (MatMul)", "\n".join(lines),
             "Free device memory, or build with a smaller batch."))
         await settle(pilot)

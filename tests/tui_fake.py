@@ -106,8 +106,8 @@ class FakeSession(Session):
         order = [*worst, *(g.name for g in outline.groups if g.quantizable and g.name not in worst)]
         self.noise = {name: _NOISE[min(i, len(_NOISE) - 1)] for i, name in enumerate(order)}
 
-    def _ask(self, request: m.Request) -> None:
-        super()._ask(request)
+    def ask(self, request: m.Request) -> None:
+        super().ask(request)
         job = len(self._client.sent)
         if type(request).__name__ in self.answers:
             for event in self.answer(job, request):

@@ -1,4 +1,4 @@
-"""Configs with undo and redo."""
+"""Configs with undo and redo, and what they are called."""
 
 from __future__ import annotations
 
@@ -65,3 +65,16 @@ class History:
     @property
     def can_redo(self) -> bool:
         return bool(self._future)
+
+
+class Names(dict[PrecisionConfig, str]):
+    """What configs are called, in the order they were first seen: c0, c1, ..."""
+
+    def give(self, config: PrecisionConfig) -> str:
+        """The name of a config; one that has none gets the next that is free."""
+        if config not in self:
+            number, taken = len(self), set(self.values())
+            while f"c{number}" in taken:
+                number += 1
+            self[config] = f"c{number}"
+        return self[config]

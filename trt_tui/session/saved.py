@@ -11,7 +11,7 @@ import fcntl
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import msgspec
 import platformdirs
@@ -170,7 +170,7 @@ class Store:
         self.folder = folder or Path(platformdirs.user_state_dir("trt-tui")) / "sessions"
         self.lost: list[str] = []
         self._path: Path | None = None
-        self._lock = None
+        self._lock: TextIO | None = None
 
     def load(self, structure: str, network: str, outline: Outline | None = None) -> Saved | None:
         """The newest saved session of a structure, of the network file itself where there is one.
@@ -209,11 +209,11 @@ class Store:
 
     def save(self, structure: str, saved: Saved) -> None:
         """Writes the session; a full or read-only disk is no reason to stop the work."""
-        if self._path is None and not any(
-                self._take(path) for path in self._places(structure) if not path.exists()):
-            return
-        with contextlib.suppress(InputError):
-            write_atomic(self._path, _encoded(saved))
+        if self._path is None:
+            any(self._take(path) for path in self._places(structure) if not path.exists())
+        if self._path is not None:
+            with contextlib.suppress(InputError):
+                write_atomic(self._path, _encoded(saved))
 
     def _lose(self, path: Path, cause: str) -> None:
         self.lost.append(f"The session saved in {path} cannot be taken up and is left as it is: {cause}.")

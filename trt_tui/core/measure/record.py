@@ -16,14 +16,19 @@ VERSION = 1
 
 
 class _Data(Protocol):
-    whatif: int
-    source: str
+    @property
+    def whatif(self) -> int: ...
+    @property
+    def source(self) -> str: ...
 
 
 class _Backend(Protocol):
-    name: str
-    version: str
-    device: str
+    @property
+    def name(self) -> str: ...
+    @property
+    def version(self) -> str: ...
+    @property
+    def device(self) -> str: ...
 
 
 def _number(value: float | None) -> float | None:

@@ -1,0 +1,65 @@
+"""What the child process was asked for and has not answered yet."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+
+from trt_tui.jobs import messages as m
+
+ENDINGS = (m.SearchEnded, m.Done, m.Cancelled, m.Failed, m.Died)
+"""Events that are taken of a stopped job, too."""
+
+
+class Asked(Mapping[int, m.Request]):
+    """The requests under way, by the number of their job.
+
+    Attributes:
+        progress: How far the running job is; None while nobody knows.
+        started: When the first of them was asked for, in seconds of the monotonic clock.
+    """
+
+    def __init__(self) -> None:
+        self.progress: m.Progress | None = None
+        self.started: float | None = None
+        self._requests: dict[int, m.Request] = {}
+        self._stopped: set[int] = set()
+
+    def __getitem__(self, job: int) -> m.Request:
+        return self._requests[job]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._requests)
+
+    def __len__(self) -> int:
+        return len(self._requests)
+
+    def add(self, job: int, request: m.Request) -> None:
+        """Counts a request as under way."""
+        self._requests[job] = request
+        if self.started is None:
+            self.started = time.monotonic()
+
+    def end(self, job: int) -> m.Request | None:
+        """Counts a request as answered; returns it, None where it was none that was under way."""
+        request = self._requests.pop(job, None)
+        self._stopped.discard(job)
+        if not self._requests:
+            self.progress = self.started = None
+        return request
+
+    def stop(self) -> None:
+        """Counts all as stopped: of their events no more than the end is heeded."""
+        self._stopped.update(self._requests)
+
+    def stopped(self, job: int) -> bool:
+        """Whether a job was stopped and has not ended yet."""
+        return job in self._stopped
+
+    def heeds(self, event: m.Event) -> bool:
+        """Whether an event is to be taken in: all of jobs that were not stopped, the end of those that were."""
+        return event.job not in self._stopped or isinstance(event, ENDINGS)
+
+    def any(self, *kinds: type[m.Request]) -> bool:
+        """Whether a request of some kinds is under way."""
+        return any(isinstance(request, kinds) for request in self._requests.values())

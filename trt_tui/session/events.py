@@ -1,0 +1,189 @@
+"""What becomes of each event of the child process."""
+
+from __future__ import annotations
+
+from functools import singledispatchmethod
+from typing import Protocol
+
+from trt_tui.jobs import messages as m
+from trt_tui.session.finding import SEARCHING
+from trt_tui.session.opening import Opening
+from trt_tui.session.state import State
+
+
+class Acts(Protocol):
+    """What an event can lead to."""
+
+    def compare(self, layers: bool = True) -> None:
+        """Measures the runs of the verdict."""
+
+    def take_found(self) -> bool:
+        """Makes what a search found the config."""
+
+
+class Events:
+    """Takes events into the state of a session, each by its type.
+
+    Args:
+        state: What they change.
+        opening: What takes in what was opened.
+        acts: What is done by itself once something ended.
+    """
+
+    def __init__(self, state: State, opening: Opening, acts: Acts) -> None:
+        self._state = state
+        self._opening = opening
+        self._acts = acts
+
+    @singledispatchmethod
+    def take(self, event: m.Event) -> None:
+        """Takes an event in.
+
+        Raises:
+            TypeError: nothing is known of its type.
+            TrtTuiError: what it leads to cannot be done.
+        """
+        raise TypeError(f"a session takes no {type(event).__name__}")
+
+    # -- what was opened ----------------------------------------------------------------------------------------
+
+    @take.register
+    def _previewed(self, event: m.Previewed) -> None:
+        self._state.preview = event.outline
+
+    @take.register
+    def _opened(self, event: m.Opened) -> None:
+        self._opening.opened(event)
+
+    @take.register
+    def _builder(self, event: m.BuilderReady) -> None:
+        self._state.builder = event.builder
+
+    @take.register
+    def _hashed(self, event: m.Hashed) -> None:
+        self._opening.hashed(event.source)
+
+    @take.register
+    def _replaced(self, event: m.Replaced) -> None:
+        """Opens anew what has been replaced; a command ends there."""
+        self._state.asked.end(event.job)
+        if self._state.automatic:
+            self._opening.replaced(event.files)
+        else:
+            self._state.show(event)
+
+    # -- what was measured --------------------------------------------------------------------------------------
+
+    @take.register
+    def _calibrated(self, event: m.Calibrated) -> None:
+        self._state.calibration = event.calibration
+
+    @take.register(m.VerdictMeasured)
+    @take.register(m.LayersMeasured)
+    @take.register(m.SharesMeasured)
+    @take.register(m.RaisedMeasured)
+    @take.register(m.OptionsMeasured)
+    @take.register(m.StatsMeasured)
+    @take.register(m.Checked)
+    def _measured(self, event: m.Event) -> None:
+        self._state.results.take(event)
+
+    @take.register
+    def _reference(self, event: m.ReferenceMeasured) -> None:
+        self._state.results.take(event)
+        self._state.rebase_target()
+
+    @take.register
+    def _built(self, event: m.Built) -> None:
+        state = self._state
+        if not state.results.built(event.config, event.result):
+            state.log.append("The preview is not shown: this config was built in full before.")
+            return
+        state.built = event.config
+        state.names.give(event.config)
+        state.save()
+
+    @take.register
+    def _wrote(self, event: m.Wrote) -> None:
+        state = self._state
+        state.notice = f"Wrote {event.path}, {event.bytes / 1e6:.1f} MB."
+        if event.otherwise:
+            state.notice += f" It is NOT the engine of this config: TensorRT refuses it, and built {event.otherwise}."
+        state.log.extend(event.lines)
+        state.built_otherwise = event.otherwise
+
+    @take.register
+    def _prepared(self, event: m.Prepared) -> None:
+        """Answers what is asked where no session is; nothing of it is kept."""
+
+    # -- searching ----------------------------------------------------------------------------------------------
+
+    @take.register
+    def _search_progress(self, event: m.SearchProgress) -> None:
+        state = self._state
+        if state.finding is None or not isinstance(state.asked.get(event.job), m.Search):
+            return
+        state.finding.progress = event
+        state.asked.progress = m.Progress(event.job, SEARCHING, event.done, 0)
+
+    @take.register
+    def _search_ended(self, event: m.SearchEnded) -> None:
+        state, finding, result = self._state, self._state.finding, event.result
+        if finding is None or state.asked.get(event.job) is not finding.request:
+            return
+        finding.ended = event
+        state.log.extend((result.said, *event.remarks))
+        if result.best is None:
+            return
+        state.results.at(result.config).verdict = result.best.judgement.verdict
+        state.names.give(result.config)
+        if state.automatic and finding.finished and finding.met and state.config == finding.request.config:
+            self._acts.take_found()
+        if state.config in (result.config, finding.taken):
+            chosen = state.config.groups.keys() | state.config.ranges.keys()
+            state.why |= {name: why for name, why in finding.why.items() if name in chosen}
+
+    # -- how jobs go and end ------------------------------------------------------------------------------------
+
+    @take.register
+    def _progress(self, event: m.Progress) -> None:
+        if event.job in self._state.asked:
+            self._state.asked.progress = event
+
+    @take.register
+    def _note(self, event: m.Note) -> None:
+        self._state.log.append(event.text)
+        if event.level == "warning":
+            self._state.warnings.append(event.text)
+
+    @take.register
+    def _done(self, event: m.Done) -> None:
+        state, stopped = self._state, self._state.asked.stopped(event.job)
+        if not isinstance(state.asked.end(event.job), m.Open):
+            return
+        if state.builder is None and (idle := state.options.about_engines):
+            state.warnings.append(f"{', '.join(idle)}: no TensorRT works here, so no engine is built by it.")
+        if state.automatic and not stopped and state.data is not None:
+            self._acts.compare()
+
+    @take.register
+    def _cancelled(self, event: m.Cancelled) -> None:
+        state = self._state
+        request, finding = state.asked.end(event.job), state.finding
+        if isinstance(request, m.Search) and finding is not None and finding.config is not None:
+            state.names.give(finding.config)
+        state.log.append("Stopped.")
+
+    @take.register
+    def _failed(self, event: m.Failed) -> None:
+        self._state.asked.end(event.job)
+        self._state.show(event)
+
+    @take.register
+    def _died(self, event: m.Died) -> None:
+        state = self._state
+        for job in [job for job in state.asked if job <= event.job]:
+            state.asked.end(job)
+        state.error = event
+        state.log.append(f"The child process ended with code {event.exit_code}.")
+        state.log.extend(event.log.splitlines())

@@ -1,0 +1,154 @@
+"""A network as it is opened, resumed and, where its files were replaced, opened anew."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from trt_tui.core.calibration.calibrate import Calibration
+from trt_tui.core.calibration.methods import METHODS
+from trt_tui.core.data.watched import Source
+from trt_tui.core.moves import file as config_file
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.range_choice import RangeChoice
+from trt_tui.core.network.layers import Outline
+from trt_tui.core.precision import Precision
+from trt_tui.jobs import messages as m
+from trt_tui.session.history import History, Names
+from trt_tui.session.results import Results
+from trt_tui.session.state import TOLERANCES, State
+
+
+class Opening:
+    """Takes what was opened into the state of a session.
+
+    Args:
+        state: What it changes.
+        ask: Sends a request to the child process.
+        resume: Take up the saved session of the same network, where there is one.
+        force: Take a config file of another structure, as far as it fits.
+    """
+
+    def __init__(self, state: State, ask: Callable[[m.Request], None], *, resume: bool, force: bool) -> None:
+        self._state = state
+        self._ask = ask
+        self._resume = resume
+        self._force = force
+        self._replaced: tuple[str, ...] = ()
+
+    def opened(self, event: m.Opened) -> None:
+        """Takes a network: the first time with what was saved of it, later with what was chosen so far."""
+        state, first = self._state, self._state.outline is None
+        state.opened = event
+        state.warnings = list(event.data.warnings)
+        state.log.extend(event.data.warnings)
+        if not first:
+            self._start_over()
+            return
+        if event.outline.quantized_groups:
+            state.history = History(self._as_in_file(event.outline))
+        if state.automatic and self._resume:
+            self._resume_saved(event.outline)
+        state.set_first_target()
+        state.names.give(state.config)
+
+    def _as_in_file(self, outline: Outline) -> PrecisionConfig:
+        """The precisions that an already quantized file states: INT8 where it has Q/DQ, the other type elsewhere."""
+        other = self._state.options.other
+        config = PrecisionConfig.uniform(Precision.INT8, other)
+        others = [g for g in outline.groups if g.quantizable and g.name not in outline.quantized_groups]
+        config = config.with_groups(others, other, "file")
+        for tensor, amax in outline.quantized_ranges.items():
+            config = config.with_range(tensor, RangeChoice(amax, "file"))
+        return config
+
+    def _resume_saved(self, outline: Outline) -> None:
+        """Takes up the saved session of the same network."""
+        state = self._state
+        saved = state.store.load(outline.structure_sha256, str(outline.path), outline)
+        state.warnings.extend(state.store.lost)
+        if saved is None:
+            return
+        state.history = saved.history()
+        state.names = Names(saved.named())
+        if not state.target_text:
+            state.target_text = saved.target
+        count = len(state.config.groups) + len(state.config.ranges)
+        state.notice = (f"Resumed: {state.names.give(state.config)}, "
+                        f"{count} {'change' if count == 1 else 'changes'}.")
+        if saved.note:
+            state.warnings.append(saved.note)
+        state.saved_sha256 = saved.sha256
+
+    def hashed(self, source: Source) -> None:
+        """Takes what the figures are of: the first time with the config file that was named."""
+        state, before = self._state, self._state.source
+        state.source = source
+        if before is not None:
+            self._take_over(before, source)
+            return
+        if state.saved_sha256 not in ("", source.sha256):
+            self._drop_ranges("other weights, in the session resumed,")
+        if state.config_path is not None:
+            self._read_config(state.config_path)
+
+    def _read_config(self, path: str) -> None:
+        """Starts from a config file; what was resumed can be had back by undo."""
+        state = self._state
+        loaded = config_file.read_config(path, state.opened.outline, self._force, sha256=state.sha256)
+        state.history.apply(loaded.config)
+        state.names.give(state.config)
+        state.warnings.extend(loaded.warnings)
+        if loaded.ranges and not loaded.stale_ranges:
+            state.given = Calibration(loaded.method, loaded.samples, loaded.data_sha256, loaded.ranges)
+            self._ask(m.UseRanges(state.given, fill=True))
+            if state.options.calib_data is not None or state.options.calib_method != METHODS[0]:
+                state.warnings.append(f"The ranges are those of {Path(path).name}: what --calib-data and "
+                                      "--calib-method give is looked at beside them only.")
+        if not state.target_text and loaded.tolerance:
+            state.target_text = loaded.tolerance.partition(TOLERANCES)[0]
+            state.set_first_target()
+        state.save()
+
+    # -- files that were replaced -------------------------------------------------------------------------------
+
+    def replaced(self, files: tuple[str, ...]) -> None:
+        """Opens anew what has been replaced."""
+        state = self._state
+        if not state.asked.any(m.Open):
+            self._replaced = files
+            self._ask(m.Open(state.options, structure=state.opened.outline.structure_sha256))
+
+    def _start_over(self) -> None:
+        """Drops all that was measured of files that have been replaced; what was chosen stays."""
+        state = self._state
+        state.warnings.append(f"{', '.join(self._replaced) or 'What was opened'}: replaced, so all is measured anew.")
+        self._replaced = ()
+        state.calibration = state.built = None
+        state.results = Results()
+        state.why.clear()
+        if not state.searching:
+            state.finding = None
+        state.set_first_target()
+        state.rebase_target()
+
+    def _take_over(self, before: Source, now: Source) -> None:
+        """Keeps of the ranges that were chosen what still holds after something was replaced."""
+        state = self._state
+        changed = now.files.differing(before.files)
+        same = (now.sha256, now.data_sha256) == (before.sha256, before.data_sha256)
+        if not same or any(not name.endswith(".py") for name in changed):
+            self._drop_ranges("what was replaced")
+        if state.given is not None and state.calibration is None and now.sha256 == before.sha256:
+            self._ask(m.UseRanges(state.given, fill=True))
+
+    def _drop_ranges(self, whose: str) -> None:
+        """Returns what was measured on something else to the calibrated ranges, in every config of the history."""
+        state = self._state
+        dropped = [one for one in state.config.ranges.values() if one.method in METHODS]
+        state.history.map(lambda config: config.without_ranges(METHODS))
+        state.names = Names((config.without_ranges(METHODS), name) for config, name in state.names.items())
+        state.names.give(state.config)
+        if dropped:
+            state.warnings.append(f"{len(dropped)} range{'s' * (len(dropped) != 1)} measured on {whose} "
+                                  "are taken back: r chooses anew.")

@@ -1,0 +1,312 @@
+"""All that is known of what was opened: the network, its data, configs, results and the target; and its records."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from trt_tui import __version__
+from trt_tui.core.calibration.calibrate import Calibration
+from trt_tui.core.data.watched import Source
+from trt_tui.core.measure.agreement import what_to_check
+from trt_tui.core.measure.comparison import EngineResult, Measured
+from trt_tui.core.measure.judge import Judged
+from trt_tui.core.measure.record import comparison_record, engine_record, verdict_record
+from trt_tui.core.measure.target import Target, default_target, parse_target
+from trt_tui.core.moves import file as config_file
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.layers import Outline
+from trt_tui.core.precision import Precision
+from trt_tui.errors import InputError
+from trt_tui.jobs import messages as m
+from trt_tui.options import Options
+from trt_tui.session.asked import Asked
+from trt_tui.session.finding import Finding
+from trt_tui.session.history import History, Names
+from trt_tui.session.results import Results
+from trt_tui.session.saved import Saved, Store
+
+TOLERANCES = "; "
+"""What stands between several tolerances in a file; the first one is the target when it is read."""
+
+RUNS = ("fp16", "int8", "config")
+"""The runs of the verdict, in the order they are shown."""
+
+
+class State:
+    """What is known; None, "" or empty where it is not known yet. It asks for nothing and draws nothing.
+
+    Attributes:
+        options: What was asked for.
+        config_path: The precision.json that was named.
+        automatic: Whether it measures by itself and is saved.
+        preview: The layers of a big network, before the rest of it is known.
+        builder: What builds engines.
+        source: The hashes of network and data, and their files.
+        calibration: The ranges in use; ``given`` are those of the config file.
+        saved_sha256: The weights that the session resumed was measured on.
+        history: The configs; ``names`` what they are called, ``changed_at`` when a group was last changed (Unix time).
+        results: All that was measured.
+        built: The config that was built last.
+        built_otherwise: How the engine that was written last was built, where not as asked.
+        finding: The search that runs or ran last.
+        why: Why the search last taken set what it set, see `Finding.why`.
+        target: What is to be met; ``target_text`` as it was given.
+        asked: The requests under way.
+        error: What went wrong last.
+        warnings: What stays on screen; ``log`` all that was told; ``notice`` the last thing to tell.
+        stopped: Whether a command was interrupted and shows what it had.
+        store: Where it is saved.
+    """
+
+    def __init__(self, options: Options, *, config_path: str | None = None, target: str | None = None,
+                 automatic: bool = True, store: Store | None = None) -> None:
+        self.options = options
+        self.config_path = config_path
+        self.automatic = automatic
+        self.preview: Outline | None = None
+        self.builder: m.BuilderSummary | None = None
+        self.source: Source | None = None
+        self.calibration: Calibration | None = None
+        self.given: Calibration | None = None
+        self.saved_sha256 = ""
+        self.history = History(PrecisionConfig.uniform(Precision.INT8, options.other))
+        self.names = Names()
+        self.changed_at: dict[str, float] = {}
+        self.results = Results()
+        self.built: PrecisionConfig | None = None
+        self.built_otherwise = ""
+        self.finding: Finding | None = None
+        self.why: dict[str, str] = {}
+        self.target: Target | None = None
+        self.target_text = target
+        self.asked = Asked()
+        self.error: m.Failed | m.Died | None = None
+        self.warnings: list[str] = []
+        self.log: list[str] = []
+        self.notice = ""
+        self.stopped = False
+        self.store = store if store is not None else Store()
+        self._opened: m.Opened | None = None
+
+    # -- what was opened ----------------------------------------------------------------------------------------
+
+    @property
+    def opened(self) -> m.Opened:
+        """What was opened.
+
+        Raises:
+            InputError: nothing is open yet.
+        """
+        if self._opened is None:
+            raise InputError("nothing is open yet", "", "Wait for the network.")
+        return self._opened
+
+    @opened.setter
+    def opened(self, event: m.Opened) -> None:
+        self._opened = event
+
+    @property
+    def outline(self) -> Outline | None:
+        """The network that is open."""
+        return self._opened.outline if self._opened is not None else None
+
+    @property
+    def judged(self) -> tuple[Judged, ...]:
+        """The outputs that errors are taken at."""
+        return self._opened.judged if self._opened is not None else ()
+
+    @property
+    def data(self) -> m.DataSummary | None:
+        """The samples in use."""
+        return self._opened.data if self._opened is not None else None
+
+    @property
+    def backend(self) -> m.BackendSummary | None:
+        """What simulates."""
+        return self._opened.backend if self._opened is not None else None
+
+    @property
+    def metric(self) -> str | None:
+        """The name of the user's metric."""
+        return self._opened.metric if self._opened is not None else None
+
+    @property
+    def sha256(self) -> str:
+        """The hash of the network and its weights; "" until it is known."""
+        return self.source.sha256 if self.source is not None else ""
+
+    @property
+    def ranges_from(self) -> str:
+        """Where the ranges in use are from, in words; "" while none are needed."""
+        if self.calibration is None or self.data is None:
+            return ""
+        if self.options.calib_cache is not None:
+            rest = " and others" if self.calibration.samples else ""
+            return f"ranges of {Path(self.options.calib_cache).name}{rest}"
+        if self.config_path is not None and self.given is not None and self.calibration == self.given:
+            return f"ranges of {Path(self.config_path).name}"
+        return f"calibrated on {self.data.calibrating}"
+
+    # -- what is going on ---------------------------------------------------------------------------------------
+
+    @property
+    def job(self) -> m.Progress | None:
+        """How far the running job is."""
+        return self.asked.progress
+
+    @property
+    def job_started(self) -> float | None:
+        """When the child process was last idle, in seconds of the monotonic clock; None while it is."""
+        return self.asked.started
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything is under way."""
+        return bool(self.asked)
+
+    @property
+    def building(self) -> bool:
+        """Whether an engine is being built because the user asked for it."""
+        return self.asked.any(m.Build, m.WriteEngine)
+
+    @property
+    def searching(self) -> bool:
+        """Whether a search is going on."""
+        return self.asked.any(m.Search)
+
+    def show(self, failure: m.Failed) -> None:
+        """Takes what went wrong to the log and the screen."""
+        self.error = failure
+        self.log.append(f"{failure.title}: {failure.cause}")
+        self.log.extend(failure.detail.splitlines())
+
+    # -- configs and results ------------------------------------------------------------------------------------
+
+    @property
+    def config(self) -> PrecisionConfig:
+        """The current config."""
+        return self.history.current
+
+    def run_configs(self) -> dict[str, PrecisionConfig]:
+        """The config of every run of `RUNS`."""
+        return {"fp16": PrecisionConfig.uniform(Precision.FP16),
+                "int8": PrecisionConfig.uniform(Precision.INT8, self.config.other), "config": self.config}
+
+    def measured(self, run: str) -> Measured:
+        """What is known of the config of a run."""
+        return self.results.of(self.run_configs()[run])
+
+    def unbuilt(self) -> dict[str, EngineResult]:
+        """The engines of a comparison that could not be had, by run; the FP32 check is "fp32"."""
+        engines = {"fp32": self.results.check, **{run: self.measured(run).engine for run in RUNS}}
+        return {run: engine for run, engine in engines.items() if engine is not None and engine.failed}
+
+    def to_check(self) -> dict[str, list[str]]:
+        """What to look at, by run, where an engine is worse than simulated."""
+        found = {}
+        for run, config in self.run_configs().items():
+            known = self.results.of(config)
+            if known.engine is not None:
+                found[run] = what_to_check(self.opened.outline, config, known.verdict, known.engine,
+                                           self.results.check)
+        return {run: lines for run, lines in found.items() if lines}
+
+    # -- the target ---------------------------------------------------------------------------------------------
+
+    def check_target(self, text: str) -> Target:
+        """Reads a target of this network.
+
+        Raises:
+            InputError: the text is no target, or bounds what is not measured here.
+        """
+        target = parse_target(text)
+        if self.outline is not None:
+            target.check(self.judged, self.outline, self.metric)
+        return target
+
+    def set_target(self, text: str) -> None:
+        """Changes the target.
+
+        Raises:
+            InputError: the text is no target, or bounds what is not measured here.
+        """
+        self.target = self.check_target(text)
+        self.rebase_target()
+        self.target_text = text
+        self.save()
+
+    def set_first_target(self) -> None:
+        """Takes the target that was given with the network, or in a file; the usual one where it is of no use here."""
+        try:
+            self.target = self._given_target()
+        except InputError as error:
+            # The text comes from a file: the command line's is checked before a session is made.
+            self.warnings.append(f"The target is not taken. {error.title}: {error.cause}")
+            self.target_text = None
+            self.target = self._given_target()
+
+    def _given_target(self) -> Target:
+        if self.target_text:
+            return self.check_target(self.target_text)
+        return default_target(self.metric, self.judged, self.opened.outline, bool(self.opened.data.labels))
+
+    def rebase_target(self) -> None:
+        """Gives a target that is relative to the FP32 network's metric what that is."""
+        if self.target is not None and self.target.kind == "metric":
+            self.target = self.target.with_base(next(iter(self.results.reference.values()), None))
+
+    # -- records ------------------------------------------------------------------------------------------------
+
+    def record(self) -> dict[str, Any]:
+        """What was measured, as `compare --json` writes it."""
+        opened = self.opened
+        record = comparison_record(opened.outline, self.sha256, opened.data, opened.backend,
+                                   {run: self.measured(run) for run in RUNS},
+                                   next(iter(self.results.reference.values()), None), self.results.check)
+        for run, lines in self.to_check().items():
+            record["runs"].get(f"{run}-engine", {})["to_check"] = lines
+        return record
+
+    def precision_json(self) -> str:
+        """The text of precision.json: the config with ranges, tolerance and evidence."""
+        evidence = self._evidence()
+        tolerance = self.target.text if self.target else ""
+        finding = self.finding
+        if finding is not None and finding.ended is not None and finding.config == self.config:
+            evidence["search"] = finding.record()
+            tolerance = TOLERANCES.join(finding.request.tolerances)
+        return config_file.config_text(self.opened.outline, self.config, self.calibration, evidence=evidence,
+                                       tolerance=tolerance, made_with=self.made_with(), sha256=self.sha256)
+
+    def _evidence(self) -> dict[str, Any]:
+        """Judged outputs of the simulation and of the engine, kept apart."""
+        known = self.results.of(self.config)
+        evidence = {}
+        if known.verdict is not None:
+            evidence["simulated"] = verdict_record(known.verdict)
+        if known.engine is not None:
+            evidence["engine"] = engine_record(known.engine)
+        return evidence
+
+    def made_with(self) -> Mapping[str, str]:
+        """The versions of what measured, by name."""
+        made = {"trt_tui": __version__}
+        if self.backend is not None:
+            made["onnxruntime"] = self.backend.version
+        if self.builder is not None:
+            made[self.builder.name] = self.builder.version
+            if self.builder.device:
+                made["gpu"] = self.builder.device
+        return made
+
+    # -- saving -------------------------------------------------------------------------------------------------
+
+    def save(self) -> None:
+        """Saves history, names and target, unless nothing was opened or this session belongs to a command."""
+        if self.outline is None or not self.automatic:
+            return
+        self.store.save(self.outline.structure_sha256,
+                        Saved.of(self.outline, self.history, self.names, self.target_text or "",
+                                 self.sha256 or self.saved_sha256))
