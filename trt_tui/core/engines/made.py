@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -90,6 +90,7 @@ class EngineReport:
     layers: tuple[EngineLayer, ...]
 
     def count(self, kind: str) -> int:
+        """How many layers are of a kind."""
         return sum(layer.kind == kind for layer in self.layers)
 
     def shares(self) -> dict[str, tuple[int, float | None]]:
@@ -98,16 +99,16 @@ class EngineReport:
         Reformat layers and Q/DQ on its own count in the time, under their own names.
         """
         total = sum(layer.ms for layer in self.layers if layer.ms is not None)
-        counts: dict[str, list] = {}
+        counts: dict[str, int] = {}
+        times: dict[str, float] = {}
         for layer in self.layers:
             if layer.kind == IDLE:
                 continue
             word = layer.kind if layer.kind != COMPUTE else layer.precision.label if layer.precision else "?"
-            entry = counts.setdefault(word, [0, 0.0])
-            entry[0] += 1
-            entry[1] += layer.ms or 0.0
+            counts[word] = counts.get(word, 0) + 1
+            times[word] = times.get(word, 0.0) + (layer.ms or 0.0)
         order = ["INT8", "FP16", "BF16", "FP32", "?", REFORMAT, QDQ]
-        return {word: (counts[word][0], counts[word][1] / total if total > 0 else None)
+        return {word: (counts[word], times[word] / total if total > 0 else None)
                 for word in sorted(counts, key=order.index)}
 
     def timed(self, times: Mapping[str, float]) -> EngineReport:
@@ -133,14 +134,14 @@ class EngineReport:
             region = any(layer.region for layer in layers)
             products = [layer for layer in layers if layer.type != _GENERATED] or layers
             precisions = {layer.precision for layer in products}
-            times = [layer.ms for layer in layers]
+            times = [layer.ms for layer in layers if layer.ms is not None]
             alone = all(owners.get(node, group.name) == group.name for layer in layers for node in layer.nodes)
             names = {layer.name for layer in layers}
             reformats = sum(layer.kind == REFORMAT and any(_beside(layer.name, name) for name in names)
                             for layer in self.layers)
             found[group.name] = Made(
                 precisions.pop() if len(precisions) == 1 else None, region, tuple(layer.name for layer in layers),
-                sum(times) if alone and None not in times else None, reformats)
+                sum(times) if alone and len(times) == len(layers) else None, reformats)
         return found
 
 
@@ -200,7 +201,8 @@ def _layer(entry: Mapping[str, Any], names: Names) -> EngineLayer:
                        str(entry.get("TacticName", "") or ""))
 
 
-def _precision(inputs: list, outputs: list, weights: Precision | None, region: bool) -> Precision | None:
+def _precision(inputs: Sequence[Precision | None], outputs: Sequence[Precision | None], weights: Precision | None,
+               region: bool) -> Precision | None:
     """By the weights if they are stored, else by the first float input, else by the outputs; a region does not tell."""
     if region:
         return None

@@ -149,7 +149,7 @@ class Ladder:
 
     def _alike(self, groups: Sequence[Group], config: PrecisionConfig) -> list[Group]:
         """The groups, and those of the same operators in the same precision."""
-        def make(group: Group) -> tuple:
+        def make(group: Group) -> tuple[str, ...]:
             return config.precision_of(group), *(self.network.layer(name).op_type for name in group.layers)
 
         makes = set(map(make, groups))

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.layers import Outline
+from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
-
-if TYPE_CHECKING:
-    from trt_tui.core.network.layers import Outline
-    from trt_tui.core.network.network import Network
 
 
 def lowers(network: Network | Outline, config: PrecisionConfig) -> bool:

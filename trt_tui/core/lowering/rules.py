@@ -63,6 +63,12 @@ def surrounding(group: Group, precision: Precision, other: Precision) -> Precisi
     return other if other in group.allowed else Precision.FP32
 
 
+def why_not(group: Group, config: PrecisionConfig) -> str:
+    """Why a group does not get the precision that it is asked for; "" where it does."""
+    wanted = config.wanted(group)
+    return group.refusals.get(config.other, group.refusals[wanted]) if wanted in group.refusals else ""
+
+
 def opset_for(floats: Collection[Precision]) -> int:
     """The lowest opset that holds the float types: 17 for FP32, 21 with FP16 (its Q/DQ needs 19), 22 with BF16."""
     if Precision.BF16 in floats:

@@ -17,6 +17,7 @@ from trt_tui.core.lowering.rules import NUMPY, TYPES, Scale
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.conversion import ir_version_for
 from trt_tui.core.network.layers import Kind, Layer, Site
+from trt_tui.core.network.naming import Names, name_of
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
 
@@ -67,12 +68,10 @@ class _TypedLowering:
         self.opset = max(rules.opset_for(floats), network.opset)
         self.model = network.model_at(self.opset).clone()
         self.graph = self.model.graph
-        self.names = {node.name for node in self.graph} | {
-            v.name for node in self.graph for v in node.outputs} | set(self.graph.initializers)
-        self.names.update(v.name for v in self.graph.inputs)
+        self.names = Names(self.graph, taken=(node.name for node in self.graph if node.name))
         self.types: dict[str, ir.DataType] = {}  # of tensors that are no longer FP32
         self.cast_cache: dict[tuple[str, ir.DataType], ir.Value] = {}
-        self.qdq_cache: dict[tuple, ir.Value] = {}
+        self.qdq_cache: dict[tuple[str, int | None, ir.DataType, Precision], ir.Value] = {}
         self.became: dict[str, str] = {}
         self.notes: list[str] = []
 
@@ -86,17 +85,13 @@ class _TypedLowering:
             else:
                 self.became[layer.name] = f"part of what opset {self.opset} says in other operators"
         for node in list(self.graph):
-            if not self.network.has_layer(node.name) and node.name in by_name:
+            if node.name is not None and not self.network.has_layer(node.name) and node.name in by_name:
                 self._restore_types(node)
         self._restore_outputs(outputs)
         self.graph.sort()
         self.model.ir_version = max(self.network.model.ir_version, ir_version_for(self.opset))
-        left = {}
-        for group in self.network.groups:
-            wanted = self.config.wanted(group)
-            if wanted in group.refusals:
-                reason = group.refusals.get(self.config.other, group.refusals[wanted])
-                left.update((name, reason) for name in group.layers)
+        left = {name: reason for group in self.network.groups if (reason := rules.why_not(group, self.config))
+                for name in group.layers}
         return Typed(self.model, self.became, left, tuple(self.notes))
 
     # -- one layer ----------------------------------------------------------------------------------------------
@@ -112,7 +107,7 @@ class _TypedLowering:
         sites = {site.index: (site, scale) for site, scale in ruling.scales.items() if site.layer == layer.name}
         follows, own = rules.typed_ports(node, self.opset)
         for index, value in enumerate(node.inputs):
-            if value is None or not self.network.is_float(value.name):
+            if value is None or not self.network.is_float(name_of(value)):
                 continue
             if index in sites:
                 node.replace_input_with(index, self._quantized(*sites[index], value, around))
@@ -152,11 +147,11 @@ class _TypedLowering:
 
     def _restore_outputs(self, outputs: list[ir.Value]) -> None:
         for index, value in enumerate(outputs):
-            dtype = self.types.get(value.name)
+            name = name_of(value)
+            dtype = self.types.get(name)
             if dtype is None:
                 continue
-            name = value.name
-            value.name = self._unique(f"{name}__{_short(dtype)}")
+            value.name = self.names.new(f"{name}__{_short(dtype)}")
             cast = self._node("Cast", [value], {"to": int(ir.DataType.FLOAT)}, f"{name}__output")
             cast.outputs[0].name = name
             cast.outputs[0].dtype, cast.outputs[0].shape = ir.DataType.FLOAT, value.shape
@@ -165,33 +160,34 @@ class _TypedLowering:
     # -- pieces -------------------------------------------------------------------------------------------------
 
     def _cast(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
-        if self.types.get(value.name, ir.DataType.FLOAT) is dtype:
+        name = name_of(value)
+        if self.types.get(name, ir.DataType.FLOAT) is dtype:
             return value
-        key = (value.name, dtype)
+        key = (name, dtype)
         if key not in self.cast_cache:
             source = self._clamped(value, dtype)
             self.cast_cache[key] = source if not self.casts else self._emit(
-                "Cast", [source], {"to": int(dtype)}, f"{value.name}__{_short(dtype)}", dtype, value.shape)
+                "Cast", [source], {"to": int(dtype)}, f"{name}__{_short(dtype)}", dtype, value.shape)
         return self.cast_cache[key]
 
     def _clamped(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
         """The value, or where it is a mask that the type cannot hold, clamped."""
-        limit = rules.clamped_at(self.network, value.name, PRECISIONS[dtype])
+        limit = rules.clamped_at(self.network, name_of(value), PRECISIONS[dtype])
         if limit is None:
             return value
         label = PRECISIONS[dtype].label
         self.notes.append(f"Constant {value.name} exceeds {label} and is clamped to ±{limit:.6g}.")
-        low = self._initializer(np.float32(-limit), f"{_short(dtype)}_lowest")
-        high = self._initializer(np.float32(limit), f"{_short(dtype)}_highest")
+        low = self._initializer(np.asarray(-limit, np.float32), f"{_short(dtype)}_lowest")
+        high = self._initializer(np.asarray(limit, np.float32), f"{_short(dtype)}_highest")
         return self._emit("Clip", [value, low, high], {}, f"{value.name}__clamped", ir.DataType.FLOAT, value.shape)
 
     def _quantized(self, site: Site, scale: Scale, value: ir.Value, around: ir.DataType) -> ir.Value:
         """Q and DQ on one input, in the type of its scale, with Casts where that is not the surrounding one."""
-        key = (value.name, site.axis, around if self.casts else ir.DataType.FLOAT, scale.held)
+        key = (name_of(value), site.axis, around if self.casts else ir.DataType.FLOAT, scale.held)
         if key in self.qdq_cache:
             return self.qdq_cache[key]
         held_in = TYPES[scale.held]
-        base = value.name
+        base = name_of(value)
         if site.role != "weight":
             value = self._cast(value, around)
         value = self._cast(value, held_in)
@@ -203,44 +199,37 @@ class _TypedLowering:
         codes = self._emit("QuantizeLinear", [value, step, zero], attributes, f"{suffix}__q", ir.DataType.INT8, shape)
         result = self._emit("DequantizeLinear", [codes, step, zero], attributes, f"{suffix}__dq", held_in, shape)
         if held_in is not ir.DataType.FLOAT:
-            self.types[result.name] = held_in
+            self.types[name_of(result)] = held_in
         result = self._cast(result, around)
         self.qdq_cache[key] = result
         return result
 
-    def _emit(self, operator: str, inputs: list[ir.Value], attributes: dict, name: str, dtype: ir.DataType, shape):
+    def _emit(self, operator: str, inputs: list[ir.Value], attributes: dict[str, int], name: str, dtype: ir.DataType,
+              shape: ir.Shape | None) -> ir.Value:
         node = self._node(operator, inputs, attributes, name)
         output = node.outputs[0]
-        output.name = node.name
+        name = output.name = node.name or ""
         output.dtype, output.shape = dtype, shape
         if dtype in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16):
-            self.types[output.name] = dtype
+            self.types[name] = dtype
         return output
 
-    def _node(self, operator: str, inputs: list[ir.Value], attributes: dict, name: str) -> ir.Node:
-        node = ir.node(operator, inputs, attributes, name=self._unique(name))
+    def _node(self, operator: str, inputs: list[ir.Value], attributes: dict[str, int], name: str) -> ir.Node:
+        node = ir.node(operator, inputs, attributes, name=self.names.new(name))
         self.graph.append(node)
         return node
 
     def _initializer(self, array: np.ndarray, name: str) -> ir.Value:
-        array = np.asarray(array)
         shared = self.graph.initializers.get(name)
-        if shared is not None and shared.const_value.dtype == ir.DataType.from_numpy(array.dtype) \
-                and np.array_equal(shared.const_value.numpy(), array):
+        held = shared.const_value if shared is not None else None
+        if shared is not None and held is not None and held.dtype == ir.DataType.from_numpy(array.dtype) \
+                and np.array_equal(held.numpy(), array):
             return shared
-        value = ir.Value(name=self._unique(name), type=ir.TensorType(ir.DataType.from_numpy(array.dtype)),
+        value = ir.Value(name=self.names.new(name), type=ir.TensorType(ir.DataType.from_numpy(array.dtype)),
                          shape=ir.Shape(array.shape))
         value.const_value = ir.Tensor(array, name=value.name)
         self.graph.register_initializer(value)
         return value
-
-    def _unique(self, name: str) -> str:
-        candidate, count = name, 1
-        while candidate in self.names:
-            count += 1
-            candidate = f"{name}_{count}"
-        self.names.add(candidate)
-        return candidate
 
 
 def _short(dtype: ir.DataType) -> str:

@@ -23,13 +23,14 @@ What the rules follow:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import onnx_ir as ir
 
 from trt_tui.core.lowering import scales
-from trt_tui.core.lowering.rules import surrounding
+from trt_tui.core.lowering.rules import surrounding, why_not
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import Group, Kind, Layer
 from trt_tui.core.network.network import Network
@@ -225,11 +226,8 @@ class _WeakLowering:
     # -- in words -----------------------------------------------------------------------------------------------
 
     def _explain(self, group: Group) -> None:
-        wanted = self.config.wanted(group)
-        reason = ""
-        if wanted in group.refusals:
-            reason = group.refusals.get(self.config.other, group.refusals[wanted])
-        elif self.assignment[group.name] is Precision.BF16 and not self.bf16:
+        reason = why_not(group, self.config)
+        if not reason and self.assignment[group.name] is Precision.BF16 and not self.bf16:
             reason = "this TensorRT has no BF16, it stays in FP32"
         if reason:
             self.left_alone.update((name, reason) for name in group.layers if name not in self.left_alone)
@@ -241,9 +239,6 @@ class _WeakLowering:
         if self.stand_ins:
             notes.append("Tensors inside INT8 groups that were not calibrated and have their group's range, which "
                          f"counts only where TensorRT does not fuse them away: {len(self.stand_ins)}.")
-        opened = sum(reason.startswith("INT8 is allowed") for reason in self.left_alone.values())
-        if opened:
-            notes.append(f"Layers that may run in INT8 or stay in a float type, as TensorRT decides: {opened}.")
         if self.config.other is Precision.BF16 and any(self._is_int8(group) for group in self.network.groups):
             notes.append("Results of INT8 layers are FP32 and not BF16: TensorRT has no such INT8 kernels.")
         return notes
@@ -258,7 +253,7 @@ def _positive(amax: float) -> float:
 # The Polygraphy script holds the source of the two functions below: they use no name from outside but each other's.
 
 
-def layer_of(trt_layer_name, metadata="", names=()):
+def layer_of(trt_layer_name: str, metadata: str = "", names: Container[str] = ()) -> str | None:
     """The network's layer that a layer of a parsed TensorRT network stands for, or None.
 
     TensorRT's ONNX parser names a layer after its node, and further layers of a node that it decomposes ``<node>_<n>``
@@ -287,7 +282,9 @@ def layer_of(trt_layer_name, metadata="", names=()):
     return base if number.isdigit() and base in names else None
 
 
-def tell(trt, network, precisions, output_types, ranges, inner=None, constants=None, names=()):
+def tell(trt: Any, network: Any, precisions: Mapping[str, str], output_types: Mapping[str, str],
+         ranges: Mapping[str, float], inner: Mapping[str, float] | None = None,
+         constants: Mapping[str, float] | None = None, names: Iterable[str] = ()) -> list[str]:
     """Sets precisions, output types and ranges in a parsed TensorRT network that is weakly typed.
 
     Args:
@@ -309,9 +306,9 @@ def tell(trt, network, precisions, output_types, ranges, inner=None, constants=N
     untold = ("CONSTANT", "SHAPE", "ASSERTION", "QUANTIZE", "DEQUANTIZE", "CONDITION", "CONDITIONAL_INPUT",
               "CONDITIONAL_OUTPUT", "ITERATOR", "LOOP_OUTPUT", "RECURRENCE", "TRIP_LIMIT")
     inner, constants, names = inner or {}, constants or {}, frozenset(names)
-    held = {}
+    held: dict[str, float] = {}
 
-    def give(tensor, amax):
+    def give(tensor: Any, amax: float | None) -> None:
         if amax is not None:
             tensor.set_dynamic_range(-amax, amax)
             held[tensor.name] = amax
@@ -322,7 +319,7 @@ def tell(trt, network, precisions, output_types, ranges, inner=None, constants=N
     missing = dict.fromkeys(precisions)
     for index in range(network.num_layers):
         layer = network.get_layer(index)
-        name = layer_of(layer.name, layer.metadata, names)
+        name = layer_of(layer.name, layer.metadata, names) or ""
         missing.pop(name, None)
         results = [(position, layer.get_output(position)) for position in range(layer.num_outputs)]
         results = [(position, tensor) for position, tensor in results
@@ -336,8 +333,8 @@ def tell(trt, network, precisions, output_types, ranges, inner=None, constants=N
             # tensor that the parser added has the range of the node's result.
             amax = ranges.get(tensor.name)
             if amax is None and kind == "CONSTANT":
-                amax = constants.get(layer_of(layer.name, "", constants)) if constants else None
-            elif amax is None and kind in moves and (name is None or layer.name != name):
+                amax = constants.get(layer_of(layer.name, "", constants) or "") if constants else None
+            elif amax is None and kind in moves and (not name or layer.name != name):
                 source = layer.get_input(0)
                 amax = held.get(source.name) if source is not None else None
             elif amax is None:

@@ -47,7 +47,7 @@ def gap_db(simulated: Verdict | None, engine: Verdict | None) -> float | None:
 
 def fp32_fault(check: EngineResult | None) -> str:
     """What is wrong with the FP32 engine, in words; "" where it computes what ONNX Runtime does, or is not known."""
-    if check is None or check.verdict is None or not check.verdict.outputs:
+    if check is None or check.verdict is None or check.verdict.worst is None:
         return ""
     if check.verdict.bad:
         return f"the FP32 engine yields {check.verdict.bad} NaN or Inf"
@@ -104,8 +104,9 @@ def made_otherwise(network: Network, config: PrecisionConfig, rung: Rung, made: 
     found = {}
     for group in network.groups:
         precision = built.precision_of(group)
-        if differs(group, built, made) and made[group.name].precision in group.allowed:
-            precision = made[group.name].precision
+        told = made[group.name].precision if differs(group, built, made) else None
+        if told is not None and told in group.allowed:
+            precision = told
         if precision is not config.precision_of(group):
             found[group.name] = precision
     return found

@@ -85,7 +85,7 @@ class Verdict:
             errors = item[1].errors
             if errors.bad or errors.sqnr_db is None and not errors.exact:
                 return (0, 0.0)
-            return (1, float("inf") if errors.exact else errors.sqnr_db)
+            return (1, float("inf") if errors.exact or errors.sqnr_db is None else errors.sqnr_db)
 
         return min(judged, key=badness)
 

@@ -12,18 +12,16 @@ import difflib
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx_ir as ir
 
-from trt_tui.core.measure.parts import parts_of
+from trt_tui.core.measure.parts import FLOAT_TYPES, parts_of
+from trt_tui.core.network.layers import Outline
+from trt_tui.core.network.network import Network
+from trt_tui.core.network.operators import ANCHORS
 from trt_tui.core.network.sizes import Shapes
 from trt_tui.errors import InputError
-
-if TYPE_CHECKING:
-    from trt_tui.core.network.layers import Outline
-    from trt_tui.core.network.network import Network
 
 FLOAT = "float"
 INTEGER = "integer"
@@ -34,8 +32,6 @@ SELECTORS = frozenset(("ArgMax", "ArgMin", "TopK", "NonMaxSuppression", "NonZero
 MOST_PARTS = 16
 """A Concat that would make more parts than this is not taken apart."""
 
-_ANCHORS = frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul"))
-_FLOAT_TYPES = frozenset((ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16))
 _WHOLE_NUMBER = re.compile(r"[+-]?\d+")
 
 
@@ -83,7 +79,7 @@ def tensor_outputs(network: Network) -> tuple[str, ...]:
 def left_out(network: Network) -> tuple[str, ...]:
     """What to say of the outputs that are no tensors."""
     whole = set(tensor_outputs(network))
-    kinds = {ir.SequenceType: "a sequence of tensors", ir.OptionalType: "an optional value"}
+    kinds: dict[type, str] = {ir.SequenceType: "a sequence of tensors", ir.OptionalType: "an optional value"}
     return tuple(f"{info.name}: {kinds.get(type(network.value(info.name).type), 'no tensor')}, which is not judged"
                  for info in network.outputs if info.name not in whole)
 
@@ -140,7 +136,7 @@ def _of_output(network: Network, name: str) -> list[Judged]:
     value = network.value(name)
     if name not in network.producer or name in network.static or not isinstance(value.type, ir.TensorType):
         return []
-    integer = value.dtype not in _FLOAT_TYPES
+    integer = value.dtype not in FLOAT_TYPES
     before, selector = _before_selection(network, name, integer)
     judged = []
     what = "text" if value.dtype is ir.DataType.STRING else "integers"
@@ -190,7 +186,7 @@ def _deciding(network: Network, output: str, integer: bool) -> tuple[set[str], s
         if tensor not in network.producer:
             continue
         layer = network.layer(network.producer[tensor])
-        if not deciding and layer.op_type in _ANCHORS:
+        if not deciding and layer.op_type in ANCHORS:
             continue
         if layer.op_type in SELECTORS:
             deciding = True
@@ -198,7 +194,7 @@ def _deciding(network: Network, output: str, integer: bool) -> tuple[set[str], s
         for name in network.reads(layer.name):
             if name in network.static or name not in network.producer:
                 continue
-            if deciding and network.value(name).dtype in _FLOAT_TYPES:
+            if deciding and network.value(name).dtype in FLOAT_TYPES:
                 found.add(name)
             elif (name, deciding) not in seen:
                 seen.add((name, deciding))
@@ -251,7 +247,7 @@ def _parse(network: Network, text: str) -> Judged:
         what = "computed from constants and shapes alone" if tensor in network.producer else "an input or a constant"
         raise InputError(f"--judge {text}: {tensor} is {what}", "no precision changes it",
                          "Name a tensor that the network computes from its inputs.")
-    if not network.is_float(tensor) and network.value(tensor).dtype not in _FLOAT_TYPES:
+    if not network.is_float(tensor) and network.value(tensor).dtype not in FLOAT_TYPES:
         dtype = network.value(tensor).dtype
         raise InputError(f"--judge {text}: {tensor} is not a float tensor",
                          f"its type is {dtype.name if dtype is not None else 'unknown'}",

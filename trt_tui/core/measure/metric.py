@@ -98,11 +98,11 @@ def load_metric(spec: str) -> Metric:
     Raises:
         InputError: the text has another form, the file cannot be loaded, or it has no such function.
     """
-    split = split_spec(spec)
-    if split is None or split[1] is None:
+    path, function = split_spec(spec) or (None, None)
+    if path is None or function is None:
         raise InputError(
             f"Not a metric: {spec}",
             "A metric is given as FILE.py:FUNCTION.",
             "For example: --metric metric.py:accuracy",
         )
-    return Metric(UserFunction(*split))
+    return Metric(UserFunction(path, function))

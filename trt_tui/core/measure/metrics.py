@@ -128,7 +128,7 @@ def sample_sqnr_db(reference: np.ndarray, test: np.ndarray) -> np.ndarray:
         same = flat_reference == flat_test
         noise = np.sum(np.where(same, 0.0, flat_test - flat_reference) ** 2, axis=1)
         signal = np.sum(np.where(same & np.isinf(flat_reference), 0.0, flat_reference) ** 2, axis=1)
-        result = 10 * np.log10(signal / noise)
+        result: np.ndarray = 10 * np.log10(signal / noise)
     result[signal == 0] = np.nan
     result[noise == 0] = np.inf
     result[~np.isfinite(noise)] = -np.inf

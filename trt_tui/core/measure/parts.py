@@ -10,17 +10,18 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
 from trt_tui.core.network.constants import constant_tensor
+from trt_tui.core.network.layers import Layer
+from trt_tui.core.network.network import Network
 from trt_tui.core.network.operators import POINTWISE
+from trt_tui.core.network.sizes import Shapes
+from trt_tui.core.runner import Dimension
 
-if TYPE_CHECKING:
-    from trt_tui.core.network.layers import Layer
-    from trt_tui.core.network.network import Network
-    from trt_tui.core.network.sizes import Shapes
+Sizes = tuple[Dimension, ...]
+"""A shape as far as it is known."""
 
 Ranges = Mapping[int, tuple[int, int]]
 """Start and stop by axis; axes that are not in it are taken whole."""
@@ -28,7 +29,8 @@ Ranges = Mapping[int, tuple[int, int]]
 _RESHAPES = frozenset("Reshape Flatten Squeeze Unsqueeze".split())
 _CUTS = frozenset("Split Slice".split())
 _AS_IT_IS = frozenset("Identity Dropout Cast".split())
-_FLOATS = frozenset((ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16))
+FLOAT_TYPES = frozenset((ir.DataType.FLOAT, ir.DataType.DOUBLE, ir.DataType.FLOAT16, ir.DataType.BFLOAT16))
+"""The types of what is judged by its error."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +113,7 @@ def _step(network: Network, shapes: Shapes, layer: Layer, part: _Part) -> _Part 
         return None
     source = dynamic[0]
     before, after = shapes.get(source), shapes.get(part.source)
-    if before is None or after is None or network.value(source).dtype not in _FLOATS:
+    if before is None or after is None or network.value(source).dtype not in FLOAT_TYPES:
         return None
     exact = part.source == part.origin
 
@@ -137,7 +139,7 @@ def _step(network: Network, shapes: Shapes, layer: Layer, part: _Part) -> _Part 
     return None
 
 
-def _same(before: tuple, after: tuple) -> bool:
+def _same(before: Sizes, after: Sizes) -> bool:
     """Whether an elementwise operator broadcasts nothing of its input."""
     return len(before) == len(after) and all(
         one == other or one != 1 and not (isinstance(one, int) and isinstance(other, int))
@@ -149,7 +151,7 @@ def _later(axis: _Axis | None, start: int) -> _Axis | None:
     return axis if axis is None else replace(axis, shift=axis.shift - start * axis.ratio)
 
 
-def _known(part: _Part, before: tuple, after: tuple) -> Ranges | None:
+def _known(part: _Part, before: Sizes, after: Sizes) -> Ranges | None:
     """The part's ranges where its source was cut out of a larger tensor; None where they are not known."""
     ranges = dict(part.ranges)
     for axis, whole, size in zip(part.axes, before, after, strict=True):
@@ -162,16 +164,17 @@ def _known(part: _Part, before: tuple, after: tuple) -> Ranges | None:
     return ranges
 
 
-def _starts(network: Network, shapes: Shapes, layer: Layer, output: str, before: tuple) -> list[int] | None:
+def _starts(network: Network, shapes: Shapes, layer: Layer, output: str, before: Sizes) -> list[int] | None:
     """Where the output of a Split or Slice begins in its input, by axis; None where that is not known."""
     starts = [0] * len(before)
     if layer.op_type == "Split":
         attr = network.node(layer.name).attributes.get("axis")
         axis = (attr.as_int() if attr is not None else 0) % len(before)
         sizes = [(shapes.get(name) or before)[axis] for name in layer.outputs[:layer.outputs.index(output)]]
-        if any(not isinstance(size, int) for size in sizes):
+        known = [size for size in sizes if isinstance(size, int)]
+        if len(known) < len(sizes):
             return None
-        starts[axis] = sum(sizes)
+        starts[axis] = sum(known)
         return starts
     held = [_integers(network, shapes, name) if name else None for name in layer.inputs[1:]]
     first, axes, steps = held[0], held[2] if len(held) > 2 else None, held[3] if len(held) > 3 else None
@@ -181,9 +184,11 @@ def _starts(network: Network, shapes: Shapes, layer: Layer, output: str, before:
         return None
     for axis, start in zip(axes if axes is not None else range(len(first)), first, strict=False):
         size = before[axis % len(before)]
-        if start and not isinstance(size, int):
+        if not start:
+            continue
+        if not isinstance(size, int):
             return None
-        starts[axis % len(before)] = 0 if not start else min(max(start + size if start < 0 else start, 0), size)
+        starts[axis % len(before)] = min(max(start + size if start < 0 else start, 0), size)
     return starts
 
 
@@ -192,7 +197,7 @@ def _integers(network: Network, shapes: Shapes, tensor: str) -> list[int] | None
     return shapes.integers(tensor) if stored is None else [int(number) for number in stored.numpy().reshape(-1)]
 
 
-def _reshaped(before: tuple, after: tuple, axes: Sequence[_Axis | None]) -> list[_Axis | None]:
+def _reshaped(before: Sizes, after: Sizes, axes: Sequence[_Axis | None]) -> list[_Axis | None]:
     """How the axes before a reshape lie on the last tensor.
 
     Sizes are matched from the left in blocks of equal product; of each block the outermost axes lie on each other.
@@ -210,18 +215,18 @@ def _reshaped(before: tuple, after: tuple, axes: Sequence[_Axis | None]) -> list
             break
         outer = next((k for k in range(i, i + block[0]) if before[k] != 1), i)
         onto = next((k for k in range(j, j + block[1]) if after[k] != 1), j)
-        axis = axes[onto]
-        if axis is not None and before[outer]:
-            result[outer] = replace(axis, ratio=axis.ratio * Fraction(after[onto], before[outer]))
+        axis, size, other_size = axes[onto], before[outer], after[onto]
+        if axis is not None and isinstance(size, int) and isinstance(other_size, int):
+            result[outer] = replace(axis, ratio=axis.ratio * Fraction(other_size, size))
         i, j = i + block[0], j + block[1]
     return result
 
 
-def _block(before: tuple, after: tuple) -> tuple[int, int] | None:
+def _block(before: Sizes, after: Sizes) -> tuple[int, int] | None:
     """How many axes from the left hold the same number of elements, on either side; None where that is not known."""
-    count = [1, 1]
-    while all(isinstance(size, int) and size > 0 for size in (*before[:count[0]], *after[:count[1]])):
-        products = math.prod(before[:count[0]]), math.prod(after[:count[1]])
+    count, known = [1, 1], (_leading(before), _leading(after))
+    while count[0] <= len(known[0]) and count[1] <= len(known[1]):
+        products = math.prod(known[0][:count[0]]), math.prod(known[1][:count[1]])
         if products[0] == products[1]:
             return count[0], count[1]
         shorter = 0 if products[0] < products[1] else 1
@@ -229,6 +234,16 @@ def _block(before: tuple, after: tuple) -> tuple[int, int] | None:
             return None
         count[shorter] += 1
     return None
+
+
+def _leading(sizes: Sizes) -> list[int]:
+    """The sizes from the left up to the first that is not known, or is 0."""
+    known: list[int] = []
+    for size in sizes:
+        if not isinstance(size, int) or size <= 0:
+            break
+        known.append(size)
+    return known
 
 
 def _pieces(network: Network, shapes: Shapes, part: _Part) -> list[_Part] | None:
@@ -246,9 +261,10 @@ def _pieces(network: Network, shapes: Shapes, part: _Part) -> list[_Part] | None
     pieces, start = [], 0
     for name in layer.inputs:
         shape = shapes.get(name)
-        if shape is None or len(shape) != len(part.axes) or not isinstance(shape[place], int):
+        size = shape[place] if shape is not None and len(shape) == len(part.axes) else None
+        if not isinstance(size, int):
             return None
-        covered = axis.range(start, start + shape[place])
+        covered = axis.range(start, start + size)
         if covered is None or name not in network.producer or name in network.static:
             return None
         low, high = part.ranges.get(axis.last, covered)
@@ -257,7 +273,7 @@ def _pieces(network: Network, shapes: Shapes, part: _Part) -> list[_Part] | None
             own = [*part.axes]
             own[place] = _later(axis, -start)
             pieces.append(_Part(name, tuple(own), name, {**part.ranges, axis.last: clipped}, part.depth + 1))
-        start += shape[place]
+        start += size
     if len(pieces) == 1:  # the only one that a cut behind the Concat left
         return [replace(pieces[0], ranges=part.ranges)]
     return pieces or None

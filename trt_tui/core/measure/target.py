@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from trt_tui.core.measure.comparison import Errors, Verdict
@@ -94,6 +94,7 @@ class Target:
         return f"metric ≥ {bound:.4g}" if bound is not None else self.text
 
     def with_base(self, base: float | None) -> Target:
+        """The same with the FP32 network's metric."""
         return replace(self, base=base)
 
     def figure(self, verdict: Verdict) -> float | None:
@@ -108,10 +109,10 @@ class Target:
         if self.kind in UPPER:
             figures = [self._of(one.errors) for one in verdict.outputs.values()
                        if (one.errors.mismatch is None) is (self.kind != "mismatch")]
-            return None if not figures or None in figures else max(figures)
+            return _all_of(figures, max)
         if self.kind == "cosine":  # the output with the worst SQNR need not have the worst cosine
             figures = [self._of(one.errors) for one in verdict.outputs.values() if one.errors.mismatch is None]
-            return None if not figures or None in figures else min(figures)
+            return _all_of(figures, min)
         worst = verdict.worst
         return None if worst is None else self._of(worst[1].errors)
 
@@ -140,12 +141,12 @@ class Target:
     def margin(self, verdict: Verdict) -> float | None:
         """How far beyond the bound a verdict is in the figure's own unit, negative where it falls short; None where
         it was not measured. NaN and Inf fall short by infinity."""
-        if self.reached(verdict) is None:
+        figure, bound = self.figure(verdict), self.bound
+        if bound is None or self.reached(verdict) is None:
             return None
-        figure = self.figure(verdict)
         if verdict.bad or figure is None:
             return -math.inf
-        return self.bound - figure if self.kind in UPPER else figure - self.bound
+        return bound - figure if self.kind in UPPER else figure - bound
 
     def noise(self, verdict: Verdict) -> float | None:
         """The error's energy in units of what the target allows: 1 is just enough, 0 is exact, lower is better.
@@ -154,9 +155,9 @@ class Target:
         of an absolute error. None for "metric", "agreement" and "mismatch", which are no energies, and where nothing
         was measured.
         """
-        if self.kind in ("metric", "agreement", "mismatch") or self.reached(verdict) is None:
-            return None
         figure, bound = self.figure(verdict), self.bound
+        if self.kind in ("metric", "agreement", "mismatch") or bound is None or self.reached(verdict) is None:
+            return None
         if verdict.bad or figure is None:
             return math.inf
         if self.kind == "sqnr":
@@ -177,7 +178,7 @@ class Target:
             return None
         if noise is not None:
             return math.inf if noise == 0 else -10 * math.log10(noise) if math.isfinite(noise) else -math.inf
-        return 100 * margin / (abs(self.bound) or 1.0) if self.kind == "metric" else 100 * margin
+        return 100 * margin / (abs(self.bound or 0.0) or 1.0) if self.kind == "metric" else 100 * margin
 
     def measured(self, verdict: Verdict) -> str:
         """The figure of a verdict in words."""
@@ -231,7 +232,7 @@ def judge(targets: Sequence[Target], verdict: Verdict) -> Judgement:
             raise InputError(f"whether {target.text} is met is not known", f"no {target.kind} was measured",
                              "Give labels and --metric, judge that output, or bound another figure.")
     noises = [noise for target in targets if (noise := target.noise(verdict)) is not None]
-    scores = tuple(target.score(verdict) for target in targets)
+    scores = tuple(score for target in targets if (score := target.score(verdict)) is not None)
     return Judgement(all(target.reached(verdict) for target in targets), min(scores), verdict,
                      max(noises) if noises else None, ", ".join(
                          target.measured(verdict) + (f" at {target.output}" if target.output is not None else "")
@@ -246,13 +247,13 @@ def parse_target(text: str) -> Target:
         InputError: it is none of these.
     """
     match = _TEXT.match(text)
-    try:
-        kind, output, relative, percent = match["kind"], match["output"], bool(match["base"]), bool(match["percent"])
-        value = float(match["number"]) * (-1 if match["step"] == "-" else 1)
-    except (TypeError, ValueError):
+    number = _number(match["number"]) if match is not None else None
+    if match is None or number is None:
         raise InputError(f"{text!r} is no target", "a target bounds one figure",
                          "Write metric>=base-0.01, metric>=base-1%, sqnr>=20, cosine>=0.999, agreement>=0.99 or "
-                         "max_abs<=1e-2.") from None
+                         "max_abs<=1e-2.")
+    kind, output, relative, percent = match["kind"], match["output"], bool(match["base"]), bool(match["percent"])
+    value = -number if match["step"] == "-" else number
     if (match["sign"] == "<=") is not (kind in UPPER):
         raise InputError(f"{text!r} is no target",
                          f"{kind} is better the {'lower' if kind in UPPER else 'higher'} it is",
@@ -275,11 +276,25 @@ def parse_target(text: str) -> Target:
     return Target(kind, value, relative, percent, source=text.strip(), output=output)
 
 
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _all_of(figures: Sequence[float | None], worst: Callable[[Iterable[float]], float]) -> float | None:
+    """The worst of some figures; None where there are none, or one of them is not known."""
+    known = [figure for figure in figures if figure is not None]
+    return worst(known) if known and len(known) == len(figures) else None
+
+
 def default_target(metric: str | None, judged: Sequence[Judged], outline: Outline, labels: bool) -> Target:
     """The metric if there is one with labels, else argmax agreement for a classifier, else the worst output's SQNR."""
     if metric is not None and labels:
         return Target("metric", -100 * DEFAULT_METRIC_LOSS, relative=True, percent=True)
     scores = class_scores(outline, judged)
-    if scores is not None and outline.shape(scores.tensor)[1] >= FEWEST_CLASSES:
+    classes = (outline.shape(scores.tensor) or ())[1:2] if scores is not None else ()
+    if classes and isinstance(classes[0], int) and classes[0] >= FEWEST_CLASSES:
         return Target("agreement", DEFAULT_AGREEMENT)
     return Target("sqnr", DEFAULT_SQNR_DB)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import onnx_ir as ir
 
 
@@ -29,10 +31,15 @@ def name_of(value: ir.Value) -> str:
 
 
 class Names:
-    """Gives tensors names that are new to a graph and those inside of it."""
+    """Gives tensors names that are new to a graph and those inside of it.
 
-    def __init__(self, graph: ir.Graph) -> None:
-        self._taken = {value.name for value in (*graph.inputs, *graph.initializers.values())}
+    Args:
+        taken: Further names that are not to be given.
+    """
+
+    def __init__(self, graph: ir.Graph, taken: Iterable[str] = ()) -> None:
+        self._taken: set[str | None] = {value.name for value in (*graph.inputs, *graph.initializers.values())}
+        self._taken.update(taken)
         self._taken.update(value.name for node in graph.all_nodes() for value in node.outputs)
         for inner in graph.subgraphs():
             self._taken.update(value.name for value in (*inner.inputs, *inner.initializers.values()))
