@@ -133,6 +133,12 @@ class DrivenSession(Session):
     def until_type(self, *types: type) -> m.Event:
         return self.until(lambda event: isinstance(event, types))
 
+    def written(self, kind: str, path: Path, overwrite: bool = False) -> str:
+        """Exports and waits; returns what is said of it."""
+        self.export(kind, path, overwrite)
+        self.until_idle()
+        return self.notice
+
     def until_idle(self) -> None:
         while self.busy:
             self.until(lambda event: True)

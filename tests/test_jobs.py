@@ -10,6 +10,7 @@ import sys
 import textwrap
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -351,6 +352,18 @@ def test_interrupted_shares_are_kept(opened, runs, talkative):
     raised_together = len(of(worker.wire.events, m.RaisedMeasured)[-1].order)
     configs = 1 + len(worker.network.groups) - 2 + raised_together
     assert runs["run"] - before == configs * len(worker.feeds)
+
+
+def test_no_export_takes_the_place_of_another_and_none_waits_for_a_comparison(opened, tmp_path):
+    worker = opened()
+    long = worker.ask(EVERYTHING)
+    paths = [str(tmp_path / name) for name in ("one.onnx", "two.onnx", "one.json", "two.json")]
+    jobs = [worker.ask(m.Export("onnx", path, INT8)) for path in paths[:2]]
+    jobs += [worker.ask(m.WriteText(path, path)) for path in paths[2:]]
+    events = worker.finish()
+    assert [event.paths for event in of(events, m.Exported)] == [(path,) for path in paths[2:] + paths[:2]]
+    assert [event.job for event in events if isinstance(event, m.Done)][-1] == long
+    assert Path(paths[2]).read_text() == paths[2]
 
 
 # -- failures -----------------------------------------------------------------------------------------------------

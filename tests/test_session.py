@@ -310,7 +310,7 @@ def test_a_config_file_brings_its_ranges_and_target(session, tmp_path):
     first.until_idle()
     first.set_target("sqnr>=12")
     path = tmp_path / "precision.json"
-    assert str(path) in first.export("precision.json", path)
+    assert str(path) in first.written("precision.json", path)
     with pytest.raises(InputError, match="exists"):
         first.export("precision.json", path)
     first.close()
@@ -326,7 +326,7 @@ def test_a_config_file_brings_its_ranges_and_target(session, tmp_path):
 def test_ranges_of_other_weights_are_measured_anew(session, tmp_path):
     first = started(session())
     path = tmp_path / "precision.json"
-    first.export("precision.json", path)
+    first.written("precision.json", path)
     first.close()
     onnx.save(networks.mlp(7), first.options.model)
     second = started(session(first.options, config_path=str(path), resume=False))
@@ -360,7 +360,7 @@ def test_a_config_that_cannot_be_read_is_an_error_and_the_network_is_compared(se
 def test_exports_are_whole_and_say_where_they_are(session, tmp_path):
     driven = started(session())
     for kind, name in (("onnx", "typed.onnx"), ("markdown", "report.md")):
-        assert driven.export(kind, tmp_path / name) == f"Wrote {tmp_path / name}"
+        assert driven.written(kind, tmp_path / name) == f"Wrote {tmp_path / name}"
     onnx.checker.check_model(str(tmp_path / "typed.onnx"), full_check=True)
     assert "| " in (tmp_path / "report.md").read_text()
     with pytest.raises(InputError, match="unknown format"):
@@ -396,7 +396,7 @@ def test_an_export_from_the_app_is_the_one_of_the_command(session, tmp_path, mon
     for kind in ("trtexec", "polygraphy"):
         for folder in ("app", "command"):
             (tmp_path / folder).mkdir(exist_ok=True)
-        driven.export(kind, tmp_path / "app" / "net.out", overwrite=True)
+        driven.written(kind, tmp_path / "app" / "net.out", overwrite=True)
         with pytest.raises(SystemExit) as stop:
             main(["export", options.model, *shared, "--format", kind, "-o", str(tmp_path / "command" / "net.out"),
                   "--optimization-level", "1", "--tactic-sources", "CUBLAS"])

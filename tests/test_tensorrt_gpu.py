@@ -291,7 +291,7 @@ def test_polygraphy_builds_from_the_script_what_is_simulated(open_session, tmp_p
         simulated[label] = one.results[config].verdict.worst[1].errors.sqnr_db
         path = tmp_path / label / "scenes.py"
         path.parent.mkdir()
-        one.export("polygraphy", path)
+        one.written("polygraphy", path)
         text = ast.get_docstring(ast.parse(path.read_text()))
         words = shlex.split(text[text.index("polygraphy convert"):].partition("\n\n")[0].replace("\\\n", " "))
         said = polygraphy(path.parent, *words[1:], "--profiling-verbosity", "detailed")

@@ -87,7 +87,8 @@ class FakeSession(Session):
     """
 
     def __init__(self, options: Options, deliver: Callable[[m.Event], None], *, outline: Outline, store: Path,
-                 answers: Iterable[str] = ("Open", "Compare", "WhatIf", "TryOptions", "Stats", "Build"),
+                 answers: Iterable[str] = ("Open", "Compare", "WhatIf", "TryOptions", "Stats", "Build", "Export",
+                                          "WriteText"),
                  worst: tuple[str, ...] = (), nan: tuple[str, ...] = (), random: bool = False, metric: bool = True,
                  partial: bool = False, builder: m.BuilderSummary | None = None, worse_db: float = 0.2,
                  check_db: float = 96.1, otherwise: Mapping[str, Precision] | None = None,
@@ -230,6 +231,11 @@ class FakeSession(Session):
 
     def _answer_stats(self, job: int, request: m.Stats) -> Iterator[m.Event]:
         yield m.StatsMeasured(job, request.group, self.stats_of(self.known.group_by_name[request.group]))
+
+    def _answer_export(self, job: int, request: m.Export | m.WriteText) -> Iterator[m.Event]:
+        yield m.Exported(job, (request.path,))
+
+    _answer_writetext = _answer_export
 
     def _answer_build(self, job: int, request: m.Build) -> Iterator[m.Event]:
         verdict = self.verdict(request.config, offset=-self.worse_db)

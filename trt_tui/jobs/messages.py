@@ -122,6 +122,27 @@ class WriteEngine:
 
 
 @dataclass(frozen=True)
+class Export:
+    """Write a config in another tool's format, with the ranges in use; answered by `Exported`.
+
+    Attributes:
+        kind: A name of `trt_tui.core.exporters.production.KINDS`.
+    """
+
+    kind: str
+    path: str
+    config: PrecisionConfig
+
+
+@dataclass(frozen=True)
+class WriteText:
+    """Write a text to a file; answered by `Exported`."""
+
+    path: str
+    text: str
+
+
+@dataclass(frozen=True)
 class Search:
     """Find the smallest set of groups to raise; answered by `SharesMeasured`, `SearchProgress` and `SearchEnded`.
 
@@ -173,7 +194,8 @@ class Prepare:
     shapes: bool = False
 
 
-Request = Prepare | Open | Calibrate | UseRanges | Compare | WhatIf | TryOptions | Stats | Build | WriteEngine | Search
+Request = (Prepare | Open | Calibrate | UseRanges | Compare | WhatIf | TryOptions | Stats | Build | WriteEngine
+           | Export | WriteText | Search)
 
 
 @dataclass(frozen=True)
@@ -456,6 +478,13 @@ class Prepared(Event):
 
     ranges: Mapping[str, float]
     shapes: Mapping[str, ShapeRange]
+
+
+@dataclass(frozen=True)
+class Exported(Event):
+    """A config was written; ``paths`` are all files of it, the one asked for first."""
+
+    paths: tuple[str, ...]
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import threading
 import time
 import traceback
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from trt_tui.errors import CancelledError, TrtTuiError, memory_error, system_error, text_of
@@ -45,6 +45,7 @@ class Scheduler:
         start: Gives the steps of a request.
         urgencies: How urgent the first step of a request is, by its type; `Urgency.OPENING` where it is not named.
         send: Takes the events.
+        lasting: Types of requests that a newer one does not take the place of.
 
     Attributes:
         inbox: Requests that came, with the numbers of their jobs; filled by another thread.
@@ -53,7 +54,8 @@ class Scheduler:
     """
 
     def __init__(self, start: Callable[[m.Request, Report], Steps[None]],
-                 urgencies: Mapping[type[m.Request], Urgency], send: Callable[[m.Event], None]) -> None:
+                 urgencies: Mapping[type[m.Request], Urgency], send: Callable[[m.Event], None], *,
+                 lasting: Collection[type[m.Request]] = ()) -> None:
         self.inbox: deque[tuple[int, m.Request]] = deque()
         self.arrived = threading.Event()
         self.stop_before = 0
@@ -61,6 +63,7 @@ class Scheduler:
         self.send = send
         self._start = start
         self._urgencies = urgencies
+        self._lasting = lasting
         self._reported: dict[str, float] = {}
 
     def serve(self) -> None:
@@ -96,8 +99,9 @@ class Scheduler:
         while self.inbox:
             job, request = self.inbox.popleft()
             self._end_stopped()
-            for older in [task for task in self.tasks if type(task.request) is type(request)]:
-                self._end(older, m.Done(older.job))
+            if type(request) not in self._lasting:
+                for older in [task for task in self.tasks if type(task.request) is type(request)]:
+                    self._end(older, m.Done(older.job))
             self.tasks.append(Task(job, request, self.urgency(request)))
         self._end_stopped()
 

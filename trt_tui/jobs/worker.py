@@ -19,7 +19,7 @@ from typing import Any
 from trt_tui.backends.registry import get_backend
 from trt_tui.core.network.network import open_network
 from trt_tui.files.scratch import clear_scratch
-from trt_tui.jobs import bench, build, calibrating, comparing, opening, statistics, ways_out, whatif
+from trt_tui.jobs import bench, build, calibrating, comparing, exporting, opening, statistics, ways_out, whatif
 from trt_tui.jobs import messages as m
 from trt_tui.jobs.lifeline import end_process, tie
 from trt_tui.jobs.opening import Place
@@ -40,10 +40,12 @@ class Job:
     Attributes:
         run: Gives the steps, for a workspace that is open and identified.
         urgency: Of the first step.
+        writes: It writes a file that was asked for: a newer request of the type does not take its place.
     """
 
     run: Callable[[Workspace, Store, Report, Any], Steps[None]]
     urgency: Urgency
+    writes: bool = False
 
 
 JOBS: dict[type[m.Request], Job] = {
@@ -54,7 +56,8 @@ JOBS: dict[type[m.Request], Job] = {
     m.TryOptions: Job(ways_out.run, Urgency.OPTIONS),
     m.Stats: Job(statistics.run, Urgency.STATS),
     m.Build: Job(build.run, Urgency.BUILD),
-    m.WriteEngine: Job(build.write, Urgency.BUILD),
+    m.WriteEngine: Job(build.write, Urgency.BUILD, writes=True),
+    m.Export: Job(exporting.run, Urgency.BUILD, writes=True),
     m.Search: Job(bench.run, Urgency.SEARCH),
 }
 """The kinds of jobs, opening apart."""
@@ -71,7 +74,8 @@ class Worker:
     def __init__(self, send: Callable[[m.Event], None], store: Store | None = None) -> None:
         self.store = store or Store()
         self.place = Place()
-        self.scheduler = Scheduler(self._steps, {request: job.urgency for request, job in JOBS.items()}, send)
+        self.scheduler = Scheduler(self._steps, {request: job.urgency for request, job in JOBS.items()}, send,
+                                   lasting=(m.WriteText, *(request for request, job in JOBS.items() if job.writes)))
 
     def listen(self, pipe: Connection) -> None:
         """Takes in what comes on a pipe until the other end closes it, then ends the process; run by a thread."""
@@ -96,6 +100,9 @@ class Worker:
                 prepared = prepare(open_network(request.options.model, get_backend), request,
                                    report.sweeping(f"calibrating ({request.options.calib_method})"))
                 report.send(replace(prepared, job=report.job))
+                return
+            if isinstance(request, m.WriteText):
+                yield from exporting.write_text(report, request)
                 return
             workspace = self.place.opened()
             if workspace.source is None:

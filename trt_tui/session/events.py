@@ -104,6 +104,11 @@ class Events:
         state.save()
 
     @take.register
+    def _exported(self, event: m.Exported) -> None:
+        beside = f" and {len(event.paths) - 1} files beside it" if len(event.paths) > 1 else ""
+        self._state.notice = f"Wrote {event.paths[0]}{beside}"
+
+    @take.register
     def _wrote(self, event: m.Wrote) -> None:
         state = self._state
         state.notice = f"Wrote {event.path}, {event.bytes / 1e6:.1f} MB."

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from trt_tui.backends.registry import get_backend
 from trt_tui.core.calibration.calibrate import Calibration
 from trt_tui.core.data.places import files_read, refuse_over
 from trt_tui.core.exporters import production
@@ -20,10 +19,8 @@ from trt_tui.core.measure.comparison import builder_title, unbuilt
 from trt_tui.core.moves.config import PrecisionConfig, step
 from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.network.layers import Group
-from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError, TrtTuiError
-from trt_tui.files.writing import write_atomic
 from trt_tui.jobs import messages as m
 from trt_tui.jobs.client import Client
 from trt_tui.options import Options
@@ -270,37 +267,27 @@ class Session(State):
 
     # -- files ----------------------------------------------------------------------------------------------------
 
-    def export(self, kind: str, path: Path, overwrite: bool = False) -> str:
-        """Writes a format of `EXPORTS`; returns what to tell the user.
+    def export(self, kind: str, path: Path, overwrite: bool = False) -> None:
+        """Has the child process write a format of `EXPORTS`; `notice` says when it is there.
 
         Raises:
-            InputError: the file exists and ``overwrite`` is False, or it cannot be written.
+            InputError: there is no such format, the file exists and ``overwrite`` is False, or it is read from.
         """
         path = Path(path).expanduser()
-        if path.exists() and not overwrite:
-            raise InputError(f"{path} exists", "", "Choose another name, or overwrite it.")
-        self._refuse_what_is_read([path, *production.companions(kind, path).values()],
-                                  None if kind == "precision.json" else self.config_path)
+        if kind not in self.EXPORTS:
+            raise InputError(f"unknown format {kind}", f"there are {', '.join(self.EXPORTS)}", "")
+        beside = production.companions(kind, path).values()
+        for other in () if overwrite else (path, *beside):
+            if other.exists():
+                why = "" if other == path else "it is written beside the other"
+                raise InputError(f"{other} exists", why, "Choose another name, or overwrite it.")
+        self._refuse_what_is_read([path, *beside], None if kind == "precision.json" else self.config_path)
         if kind == "precision.json":
-            write_atomic(path, self.precision_json())
-            return f"Wrote {path}"
-        if kind == "markdown":
-            write_atomic(path, comparison_markdown(self.record(), self.opened.outline, self.config))
-            return f"Wrote {path}"
-        if not overwrite:
-            for other in production.companions(kind, path).values():
-                if other.exists():
-                    raise InputError(f"{other} exists", "it is written beside the other", "Choose another name, or "
-                                     "overwrite it.")
-        network = open_network(self.options.model, get_backend)
-        if self.source is not None and (changed := self.source.files.replaced()):
-            raise InputError(f"{', '.join(changed)}: replaced after it was read",
-                             "the ranges and figures here are of what it was", "f5 measures it anew.")
-        written = production.write(kind, path, network, self.config,
-                                   self.calibration.ranges if self.calibration else {},
-                                   shapes=self.data.shapes if self.data is not None else {}, effort=self.options.effort)
-        beside = f" and {len(written) - 1} files beside it" if len(written) > 1 else ""
-        return f"Wrote {written[0]}{beside}"
+            self._ask(m.WriteText(str(path), self.precision_json()))
+        elif kind == "markdown":
+            self._ask(m.WriteText(str(path), comparison_markdown(self.record(), self.opened.outline, self.config)))
+        else:
+            self._ask(m.Export(kind, str(path), self.config))
 
     def _refuse_what_is_read(self, written: Iterable[Path], config_path: str | None) -> None:
         options = self.options

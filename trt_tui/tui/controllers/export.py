@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from trt_tui.errors import TrtTuiError
+from trt_tui.jobs import messages
 from trt_tui.tui.controllers.controller import Controller, action
 from trt_tui.tui.screens.dialogs import Question
 from trt_tui.tui.screens.export import ExportDialog
@@ -12,6 +15,13 @@ from trt_tui.tui.screens.export import ExportDialog
 
 class Exports(Controller):
     """See the module's docstring."""
+
+    def heeds(self) -> Mapping[type[messages.Event], Callable[[Any], None]]:
+        """Says what was written."""
+        return {messages.Exported: self._exported}
+
+    def _exported(self, event: messages.Exported) -> None:
+        self.desk.say(self.session.notice, "")
 
     @action("e", label="export", help="Write precision.json, a typed ONNX, files for other tools, or a report",
             group="Files", disabled=Controller.not_open, footer=58)
@@ -37,8 +47,6 @@ class Exports(Controller):
 
     def _write(self, kind: str, path: Path, overwrite: bool) -> None:
         try:
-            told = self.session.export(kind, path, overwrite)
+            self.session.export(kind, path, overwrite)
         except TrtTuiError as error:
             self.desk.show_error(error)
-        else:
-            self.desk.say(told, "")
