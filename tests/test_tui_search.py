@@ -28,6 +28,41 @@ from trt_tui.tui.state.figures import FOUND
 from trt_tui.tui.widgets.lines import Lines, Rule
 
 
+class FakeBench(Bench):
+    """Measures by the figures of the fake child process; engines are worse than simulated by what its session says."""
+
+    def __init__(self, session: SearchingSession, events: list[m.Event], job: int) -> None:
+        self.session, self.events, self.job = session, events, job
+        self.builds = session.known_builder is not None and session.known_builder.runs
+        self.checks = False
+
+    def verdict(self, config):
+        yield
+        return self.session.verdict(config)
+
+    def impacts(self, config, names):
+        yield
+        part = {group.name: self.session.part(group, config) for group in self.session.known.groups}
+        return {name: Impact(share.owns, share.kept_db, share.impact_db, part[name])
+                for name, share in self.session.shares(config).items() if name in names}
+
+    def ranges(self, groups):
+        return {}
+
+    def build(self, config):
+        yield
+        verdict = self.session.verdict(config, offset=-self.session.worse_db)
+        result = EngineResult(verdict, "TensorRT 11.4", (1.0, 0.9, 1.2), 10**7)
+        self.events.append(m.Built(self.job, config, result))
+        return result
+
+    def built(self, config):
+        return False
+
+    def report(self, work, heard=False):
+        self.events.append(work.progress(self.job))
+
+
 class SearchingSession(FakeSession):
     """The real search over the figures of the fake child process, up to as many evaluations as a test asks for.
 
@@ -46,31 +81,10 @@ class SearchingSession(FakeSession):
             for event in self.search_events(len(self._client.sent), request):
                 self.deliver(event)
 
-    def bench(self, events: list[m.Event], job: int) -> Bench:
-        def verdict(config):
-            yield
-            return self.verdict(config)
-
-        def impacts(config, names):
-            yield
-            return {name: Impact(share.owns, share.kept_db, share.impact_db, self.part(self.known.group_by_name[name],
-                                                                                      config))
-                    for name, share in self.shares(config).items() if name in names}
-
-        def build(config):
-            yield
-            result = EngineResult(self.verdict(config, offset=-self.worse_db), "TensorRT 11.4", (1.0, 0.9, 1.2), 10**7)
-            events.append(m.Built(job, config, result))
-            return result
-
-        return Bench(verdict, impacts, lambda groups: {},
-                     build if self.known_builder is not None and self.known_builder.runs else None,
-                     report=lambda work, heard: events.append(work.progress(job)))
-
     def search_events(self, job: int, request: m.Search) -> list[m.Event]:
         events: list[m.Event] = []
         self.work = SearchJob(self.known, request, [parse_target(text) for text in request.tolerances],
-                              self.bench(events, job))
+                              FakeBench(self, events, job))
         for _ in self.work.steps():
             if self.evaluations is not None and len(self.work.search.evaluations) >= self.evaluations:
                 return events
