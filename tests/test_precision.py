@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from trt_tui.core.moves.choice import Choice
-from trt_tui.core.moves.config import Compared, PrecisionConfig, changed, changes, compared, step
+from trt_tui.core.moves.config import Compared, PrecisionConfig, compared, distance, step
 from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.network.layers import Group
 from trt_tui.core.precision import Precision, rank
@@ -119,11 +119,15 @@ MOVES = st.tuples(
 
 
 @given(MOVES, MOVES)
-def test_the_inverse_of_changes_undoes_them(one, other):
+def test_moves_are_made_counted_and_taken_back(one, other):
     one, other = (PrecisionConfig().with_moves(moves[0]).with_moves(moves[1]) for moves in (one, other))
-    made = changes(one, other)
-    assert changed(one, made).moves == other.moves and (made == []) == (one.moves == other.moves)
-    assert changed(other, [change.inverse for change in made]).moves == one.moves
+    there = one.with_moves(other.of(Choice)).with_moves(other.of(RangeChoice))
+    assert distance(there, other) == len({*one.moves} - {*other.moves})
+    assert (distance(one, other) == 0) == (one == other)
+    history = History(one)
+    history.apply(there)
+    history.undo()
+    assert history.current == one and distance(one, there) == distance(there, one)
 
 
 CONFIGS = st.integers(0, 4).map(lambda n: PrecisionConfig().with_moves({"x": RangeChoice(float(n))}))

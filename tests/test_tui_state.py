@@ -15,7 +15,7 @@ from tests.tui_fake import FakeSession, outline_of
 from trt_tui.core.calibration.statistics import TensorStats, TopChannels
 from trt_tui.core.measure.comparison import Errors, Measured, OutputErrors, Verdict
 from trt_tui.core.measure.target import parse_target
-from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.config import PrecisionConfig, distance
 from trt_tui.core.network.hierarchy import GroupRow, Scope
 from trt_tui.core.precision import Precision
 from trt_tui.jobs import messages
@@ -282,7 +282,7 @@ def test_configs_newest_first_and_what_differs(session):
     assert text(lines[0].line).startswith(" >c2") and text(lines[2].line).startswith("A c0")
     shown = "\n".join(text(line) for line in diff_lines(session, MODEL, first, session.config))
     assert MODEL.titles[VIT.groups[0].name] in shown and "FP32" in shown
-    assert known.distance(first, session.config) == len(session.config.groups)
+    assert distance(first, session.config) == len(session.config.groups)
     assert "same" in text(diff_lines(session, MODEL, first, PrecisionConfig())[0])
 
 

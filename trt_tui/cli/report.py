@@ -11,12 +11,12 @@ from pathlib import Path
 from trt_tui import words
 from trt_tui.core.engines.made import IDLE, EngineReport
 from trt_tui.core.engines.rungs import rung_lines
-from trt_tui.core.exporters.markdown import code_cell, markdown_table, search_markdown, text_cell
+from trt_tui.core.exporters.markdown import moves_markdown, search_markdown, text_cell
 from trt_tui.core.lowering.lowered import lowers, quantizes
 from trt_tui.core.measure.agreement import fp32_fault, gap_db
 from trt_tui.core.measure.comparison import EngineResult, Verdict
 from trt_tui.core.measure.target import UPPER
-from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.config import PrecisionConfig, tables
 from trt_tui.core.network.hierarchy import build_tree, titles
 from trt_tui.core.network.network import Network
 from trt_tui.core.search import Outcome, scoped
@@ -250,17 +250,10 @@ def search_table(session: Session) -> str:
     lines += [f"  {line}" for line in (*search_source(session), *ended.remarks)]
     if finding.request.method == "scoped" and (rows := result.rows):
         lines += ["", scoped.table_text(rows, finding.request.higher.label)]
-    if result.config.groups:
-        rows = [["layer", "operator", "precision", "set by", "why"]]
-        places = titles(build_tree(outline.layers, outline.groups))
-        rows += [[places.get(group.name, group.name), group.operator, choice.precision.label, choice.reason,
-                  result.why.get(group.name, "")] for group in outline.groups
-                 if (choice := result.config.groups.get(group.name)) is not None]
-        lines += ["", *table(rows, left=5)]
-    if result.config.ranges:
-        rows = [["range of", "amax", "method"]]
-        rows += [[tensor, f"{choice.amax:.5g}", choice.method] for tensor, choice in result.config.ranges.items()]
-        lines += ["", *table(rows, left=3)]
+    places = titles(build_tree(outline.layers, outline.groups))
+    for header, rows in tables(result.config, outline):
+        lines += ["", *table([(*header, "why"), *((places.get(row[0], row[0]), *row[1:], result.why.get(row[0], ""))
+                                                 for row in rows)], left=len(header) + 1)]
     if len(parts := metric_parts(session)) > 1:
         lines += ["", *table(parts)]
     if points := front(session):
@@ -274,7 +267,7 @@ def search_headline(session: Session) -> str:
     said = result.said
     if result.outcome is Outcome.NOTHING_TO_DO:
         start = result.config
-        name = "the config" if start.groups or start.ranges else start.quantized.label
+        name = "the config" if start.moves else start.quantized.label
         said = f"{name} meets it already: nothing to do ({result.best.judgement.figure})"
     tolerances = " and ".join((*finding.request.tolerances,
                                *([f"check {finding.request.check!r}"] if finding.request.check is not None else [])))
@@ -393,17 +386,7 @@ def config_markdown(network: Network, config: PrecisionConfig, path: str) -> str
              f"For {text_cell(network.name)} ({len(network.layers)} nodes, structure {network.structure_sha256[:12]}). "
              f"Layers that can be quantized run in {config.quantized.label}, the others in {config.other.label}; "
              f"TF32 is {'on' if config.tf32 else 'off'}.", ""]
-    rows = [(code_cell(group.name), text_cell(group.operator), config.precision_of(group).label,
-             text_cell(config.groups[group.name].reason)) for group in network.groups if group.name in config.groups]
-    if rows:
-        lines += markdown_table(("layer", "operator", "precision", "set by"), rows)
-    else:
-        lines.append("No layer differs from the defaults.")
-    if config.ranges:
-        lines += ["", *markdown_table(("tensor", "range (amax)", "method"), [
-            (code_cell(tensor), f"{choice.amax:.6g}", text_cell(choice.method))
-            for tensor, choice in config.ranges.items()])]
-    return "\n".join(lines) + "\n"
+    return "\n".join(lines + (moves_markdown(config, network) or ["No layer differs from the defaults."])) + "\n"
 
 
 def engine_table(network: Network, report: EngineReport) -> str:

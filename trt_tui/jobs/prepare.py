@@ -72,7 +72,10 @@ def known_ranges(network: Network, request: m.Prepare,
         for warning in warnings:
             warn(warning)
         known = {**known, **fitting}
-    known = {**{tensor: choice.amax for tensor, choice in config.ranges.items()}, **known}
+    chosen: dict[str, float] = {}
+    for (_, target), move in config.moves.items():
+        move.adjust(chosen, (target,))
+    known = {**chosen, **known}
     needed = {site.tensor for group in network.groups for site in group.activations()
               if request.every or config.precision_of(group) is Precision.INT8}
     return known, sorted(needed - set(known))

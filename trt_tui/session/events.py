@@ -145,7 +145,7 @@ class Events:
         if state.automatic and finding.finished and finding.met and state.config == finding.request.config:
             self._acts.take_found()
         if state.config in (result.config, finding.taken):
-            chosen = state.config.groups.keys() | state.config.ranges.keys()
+            chosen = {target for _, target in state.config.moves}
             state.why |= {name: why for name, why in finding.why.items() if name in chosen}
 
     # -- how jobs go and end ------------------------------------------------------------------------------------

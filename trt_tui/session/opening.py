@@ -73,7 +73,7 @@ class Opening:
         state.names = Names(saved.named())
         if not state.target_text:
             state.target_text = saved.target
-        count = len(state.config.groups) + len(state.config.ranges)
+        count = len(state.config.moves)
         state.notice = (f"Resumed: {state.names.give(state.config)}, "
                         f"{count} {'change' if count == 1 else 'changes'}.")
         if saved.note:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from trt_tui.core.measure.comparison import EngineResult, Verdict
 from trt_tui.core.measure.target import PER_OUTPUT
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.network.layers import Outline
-from trt_tui.core.precision import rank
 from trt_tui.session.session import Session
 from trt_tui.tui.spans import NOTHING, SIMULATED, Span, decibel, number
 
@@ -21,21 +19,6 @@ def config_name(session: Session, config: PrecisionConfig | None = None) -> str:
 def is_edited(session: Session) -> bool:
     """Whether the config differs from the one that was built last."""
     return session.built is not None and session.built != session.config
-
-
-def distance(one: PrecisionConfig, other: PrecisionConfig) -> int:
-    """How many groups and ranges differ."""
-    groups = {name for name in {*one.groups, *other.groups}
-              if (one.groups[name].precision if name in one.groups else None)
-              is not (other.groups[name].precision if name in other.groups else None)}
-    ranges = {name for name in {*one.ranges, *other.ranges} if one.ranges.get(name) != other.ranges.get(name)}
-    return len(groups) + len(ranges) + (one.quantized is not other.quantized) + (one.other is not other.other)
-
-
-def raised_count(session: Session, config: PrecisionConfig, outline: Outline) -> int:
-    by_name = outline.group_by_name
-    return sum(1 for name, choice in config.groups.items()
-               if name in by_name and rank(choice.precision) > rank(config.default_for(by_name[name])))
 
 
 def met(session: Session, verdict: Verdict | None) -> bool | None:

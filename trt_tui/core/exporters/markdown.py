@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from trt_tui.core.moves.config import PrecisionConfig, tables
+from trt_tui.core.moves.move import Structure
+from trt_tui.core.search import Evaluation, Result
 from trt_tui.words import visible
-
-if TYPE_CHECKING:
-    from trt_tui.core.moves.config import PrecisionConfig
-    from trt_tui.core.network.layers import Outline
-    from trt_tui.core.network.network import Network
-    from trt_tui.core.search import Evaluation, Result
 
 WORST_ROWS = 15
 """How many layers of a run are listed."""
@@ -23,7 +20,7 @@ _COMPUTED_IN = {"INT8": "INT8", "FP16": "FP16", "BF16": "BF16", "FP32": "FP32", 
                 "reformat": "reformats", "qdq": "Q/DQ alone"}
 
 
-def comparison_markdown(comparison: Mapping[str, Any], network: Network | None = None,
+def comparison_markdown(comparison: Mapping[str, Any], network: Structure | None = None,
                         config: PrecisionConfig | None = None) -> str:
     """The report: verdict, judged outputs, engines, layers that lose most, and the config.
 
@@ -171,7 +168,7 @@ def _outputs(runs: Mapping[str, Mapping[str, Any]]) -> list[str]:
     return markdown_table(header, rows)
 
 
-def _worst(run: Mapping[str, Any], network: Network | None) -> list[str]:
+def _worst(run: Mapping[str, Any], network: Structure | None) -> list[str]:
     """The groups that own most of the error; the layers of lowest isolated SQNR where shares were not measured."""
     layers: Mapping[str, Mapping[str, Any]] = run.get("layers", {})
     groups: Mapping[str, Mapping[str, Any]] = run.get("groups", {})
@@ -204,27 +201,29 @@ def _worst(run: Mapping[str, Any], network: Network | None) -> list[str]:
     return table
 
 
-def _operator(network: Network | None, name: str) -> str:
+def _operator(network: Structure | None, name: str) -> str:
     if network is None or not network.has_layer(name):
         return ""
     group = network.group_of(name)
     return group.operator if group is not None and group.name == name else network.layer(name).op_type
 
 
-def _config(config: PrecisionConfig, network: Network) -> list[str]:
+def _config(config: PrecisionConfig, network: Structure) -> list[str]:
     lines = [f"Layers that can be quantized run in {config.quantized.label}, all others in {config.other.label}"
              + ("; FP32 layers may use TF32." if config.tf32 else ".")]
-    chosen = [(code_cell(group.name), group.operator, config.groups[group.name].precision.label,
-               text_cell(config.groups[group.name].reason)) for group in network.groups if group.name in config.groups]
-    if chosen:
-        lines += ["", *markdown_table(("layer", "operator", "precision", "set by"), chosen)]
-    if config.ranges:
-        rows = [(code_cell(tensor), _number(one.amax), text_cell(one.method)) for tensor, one in config.ranges.items()]
-        lines += ["", *markdown_table(("tensor", "range", "set by"), rows)]
-    return lines
+    moves = moves_markdown(config, network)
+    return [*lines, "", *moves] if moves else lines
 
 
-def search_markdown(network: Outline, result: Result, evaluations: Sequence[Evaluation], headline: str,
+def moves_markdown(config: PrecisionConfig, network: Structure) -> list[str]:
+    """A table for each kind of move in a config."""
+    lines: list[str] = []
+    for header, rows in tables(config, network):
+        lines += ["", *markdown_table(header, [(code_cell(row[0]), *map(text_cell, row[1:])) for row in rows])]
+    return lines[1:]
+
+
+def search_markdown(network: Structure, result: Result, evaluations: Sequence[Evaluation], headline: str,
                     notes: Sequence[str], metric: Sequence[Sequence[str]], engines: Sequence[Sequence[str]],
                     plot: Sequence[str]) -> str:
     """The report of a search: the config with the reasons, and every evaluation as evidence.
@@ -240,11 +239,11 @@ def search_markdown(network: Outline, result: Result, evaluations: Sequence[Eval
     lines = [f"# The smallest fix of {text_cell(network.name)}", "", f"{text_cell(headline)}.", ""]
     lines += [*(f"- {text_cell(note)}" for note in notes), "", "## Config", "", *_config(result.config, network), ""]
     if result.why:
-        rows = [(code_cell(name), text_cell(why)) for name, why in result.why.items()]
-        lines += ["## Why", "", *markdown_table(("layer", "why it is raised"), rows), ""]
-    for title, (header, *rows) in (("Metric", metric or [()]), ("Engines", engines or [()])):
-        if rows:
-            lines += [f"## {title}", "", *markdown_table(header, [tuple(map(text_cell, row)) for row in rows]), ""]
+        whys = [(code_cell(name), text_cell(why)) for name, why in result.why.items()]
+        lines += ["## Why", "", *markdown_table(("layer", "why it is raised"), whys), ""]
+    for title, (header, *parts) in (("Metric", metric or [()]), ("Engines", engines or [()])):
+        if parts:
+            lines += [f"## {title}", "", *markdown_table(header, [tuple(map(text_cell, row)) for row in parts]), ""]
     if plot:
         lines += ["```text", *map(visible, plot), "```", ""]
     rows = [(str(number), text_cell(one.step), str(len(one.raised)), code_cell(one.about),

@@ -118,7 +118,7 @@ def _move_weights(graph: ir.Graph, stream: BinaryIO, name: str) -> None:
         offset = stream.tell()
         stream.write(tensor.tobytes())
         value.const_value = ir.ExternalTensor(name, offset, stream.tell() - offset, tensor.dtype,
-                                              shape=ir.Shape(tensor.shape), name=value.name)
+                                              shape=ir.Shape(tensor.shape.numpy()), name=value.name or "")
 
 
 # -- weights in files -----------------------------------------------------------------------------------------------

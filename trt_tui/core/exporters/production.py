@@ -12,10 +12,14 @@ from trt_tui.core.exporters.modelopt import write_modelopt
 from trt_tui.core.exporters.onnx import export_typed
 from trt_tui.core.lowering.scales import activation_ranges
 from trt_tui.core.lowering.typed import lower_typed
-from trt_tui.core.lowering.weak import lower_weak
+from trt_tui.core.lowering.weak import Weak, lower_weak
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network
 from trt_tui.errors import InputError
+
+_Ranges = Mapping[str, float]
+_Shapes = Mapping[str, trtexec.Shapes] | None
+_Effort = trtexec.Effort | None
 
 KINDS = ("onnx", "trtexec", "polygraphy", "modelopt", "calibration-cache")
 
@@ -48,8 +52,9 @@ def write(kind: str, path: Path, network: Network, config: PrecisionConfig, rang
     Raises:
         InputError: the config cannot be told in this format, a range is missing, or a file cannot be written.
     """
-    writers: dict[str, Callable] = {"onnx": _onnx, "trtexec": _trtexec, "polygraphy": _polygraphy,
-                                    "modelopt": _modelopt, "calibration-cache": _cache}
+    writers: dict[str, Callable[[Path, Network, PrecisionConfig, _Ranges, _Shapes, _Effort], list[Path]]] = {
+        "onnx": _onnx, "trtexec": _trtexec, "polygraphy": _polygraphy, "modelopt": _modelopt,
+        "calibration-cache": _cache}
     if kind not in writers:
         raise InputError(f"unknown format {kind}", f"there are {', '.join(writers)}", "")
     refuse_over([path, *companions(kind, path).values()], [network.path, *network.external_files])
@@ -64,12 +69,14 @@ def trtexec_lines(network: Network, config: PrecisionConfig, ranges: Mapping[str
     return trtexec.command_lines(network, config, weak, files, shapes=shapes, effort=effort)
 
 
-def _onnx(path: Path, network: Network, config: PrecisionConfig, ranges, shapes, effort) -> list[Path]:
+def _onnx(path: Path, network: Network, config: PrecisionConfig, ranges: _Ranges,
+          shapes: _Shapes, effort: _Effort) -> list[Path]:
     written = export_typed(lower_typed(network, config, ranges).model, network, path)
     return [written.path, *written.data]
 
 
-def _trtexec(path: Path, network: Network, config: PrecisionConfig, ranges, shapes, effort) -> list[Path]:
+def _trtexec(path: Path, network: Network, config: PrecisionConfig, ranges: _Ranges,
+             shapes: _Shapes, effort: _Effort) -> list[Path]:
     beside = companions("trtexec", path)
     weak = lower_weak(network, config, ranges)
     lines = trtexec.command_lines(network, config, weak, files_beside("trtexec", path), shapes=shapes, effort=effort)
@@ -78,7 +85,8 @@ def _trtexec(path: Path, network: Network, config: PrecisionConfig, ranges, shap
     return [path, *written]
 
 
-def _polygraphy(path: Path, network: Network, config: PrecisionConfig, ranges, shapes, effort) -> list[Path]:
+def _polygraphy(path: Path, network: Network, config: PrecisionConfig, ranges: _Ranges,
+                shapes: _Shapes, effort: _Effort) -> list[Path]:
     beside = companions("polygraphy", path)
     weak = lower_weak(network, config, ranges)
     files = files_beside("polygraphy", path)
@@ -87,7 +95,7 @@ def _polygraphy(path: Path, network: Network, config: PrecisionConfig, ranges, s
     return [path, *_base(beside, network, weak)]
 
 
-def _base(beside: Mapping[str, Path], network: Network, weak) -> list[Path]:
+def _base(beside: Mapping[str, Path], network: Network, weak: Weak) -> list[Path]:
     """The FP32 network under the config's node names, and the cache where anything has a range."""
     exported = export_typed(weak.model, network, beside["base"])
     if not weak.ranges:
@@ -96,11 +104,13 @@ def _base(beside: Mapping[str, Path], network: Network, weak) -> list[Path]:
     return [exported.path, *exported.data, beside["cache"]]
 
 
-def _modelopt(path: Path, network: Network, config: PrecisionConfig, ranges, shapes, effort) -> list[Path]:
+def _modelopt(path: Path, network: Network, config: PrecisionConfig, ranges: _Ranges,
+              shapes: _Shapes, effort: _Effort) -> list[Path]:
     write_modelopt(path, network, config, Path(network.path).name)
     return [path]
 
 
-def _cache(path: Path, network: Network, config: PrecisionConfig, ranges, shapes, effort) -> list[Path]:
+def _cache(path: Path, network: Network, config: PrecisionConfig, ranges: _Ranges,
+           shapes: _Shapes, effort: _Effort) -> list[Path]:
     write_cache(path, {**ranges, **activation_ranges(network, ranges, config)})
     return [path]

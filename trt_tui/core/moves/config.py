@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -160,42 +160,24 @@ class PrecisionConfig(Defaults):
 # -- between two configs ----------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Change:
-    """A move that one config has and the other has not, or has otherwise.
+def distance(one: PrecisionConfig, other: PrecisionConfig) -> int:
+    """How many decisions, default precisions among them, two configs take otherwise."""
+    def decided(config: PrecisionConfig) -> set[tuple[Key, Hashable]]:
+        return {(key, move.decides) for key, move in config.moves.items()}
 
-    Attributes:
-        before: The move of the first config, None where it has none.
-        after: The same of the second.
-    """
-
-    kind: str
-    target: str
-    before: Move | None
-    after: Move | None
-
-    @property
-    def inverse(self) -> Change:
-        """What takes the change back."""
-        return Change(self.kind, self.target, self.after, self.before)
+    moves = {key for key, _ in decided(one) ^ decided(other)}
+    return len(moves) + (one.quantized is not other.quantized) + (one.other is not other.other)
 
 
-def changes(one: PrecisionConfig, other: PrecisionConfig) -> list[Change]:
-    """The moves in which two configs differ, by kind and target."""
-    keys = dict.fromkeys((*one.moves, *other.moves))
-    return [Change(*key, one.moves.get(key), other.moves.get(key)) for key in keys
-            if one.moves.get(key) != other.moves.get(key)]
-
-
-def changed(config: PrecisionConfig, made: Iterable[Change]) -> PrecisionConfig:
-    """The config after changes."""
-    moves = dict(config.moves)
-    for change in made:
-        if change.after is None:
-            moves.pop((change.kind, change.target), None)
+def tables(config: PrecisionConfig, network: Structure) -> Iterator[tuple[tuple[str, ...], list[tuple[str, ...]]]]:
+    """The moves of each kind as a table: its header, and rows of target, operator (of a group), what, by whom."""
+    for kind, moves in config.shown(network):
+        if kind.subject is GROUPS:
+            yield ((kind.subject.noun, "operator", kind.column, "set by"),
+                   [(target, network.group(target).operator, move.label, move.set_by) for target, move in moves])
         else:
-            moves[change.kind, change.target] = change.after
-    return replace(config, moves=moves)
+            yield ((kind.subject.noun, kind.column, "set by"),
+                   [(target, move.label, move.set_by) for target, move in moves])
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ class RangeChoice(Move):
 
     @property
     def label(self) -> str:
-        return f"{self.amax:.4g}"
+        return f"{self.amax:.5g}"
 
     @property
     def compared(self) -> str:

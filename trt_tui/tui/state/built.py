@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from trt_tui.core.engines.made import QDQ, REFORMAT, Made
 from trt_tui.core.measure.agreement import GAP_DB, differs, fp32_fault, gap_db
 from trt_tui.core.measure.comparison import EngineResult, Verdict
-from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.config import PrecisionConfig, distance
 from trt_tui.core.network.layers import Group
 from trt_tui.core.precision import Precision
 from trt_tui.jobs.messages import BuilderSummary
 from trt_tui.session.session import Session
-from trt_tui.tui.known import config_name, distance, met
+from trt_tui.tui.known import config_name, met
 from trt_tui.tui.spans import Span, duration, number, plural, shorten
 
 CANNOT_RUN = "built, cannot run here"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from trt_tui.core.measure.comparison import EngineResult
 from trt_tui.core.moves.config import PrecisionConfig, compared
 from trt_tui.session.session import Session
-from trt_tui.tui.known import config_name, headline, met, raised_count
+from trt_tui.tui.known import config_name, headline, met
 from trt_tui.tui.spans import (
     NOTHING,
     Line,
@@ -72,7 +72,7 @@ def config_table(session: Session, marks: Mapping[str, PrecisionConfig], width: 
         reached = met(session, verdict)
         rows.append((config, name, [
             (f"{letters.get(config, ' ')}{'>' if now else ' '}{name}", "strong" if now else ""),
-            (f"{raised_count(session, config, session.outline)}", "dim"),
+            (f"{len(config.raised(session.outline))}", "dim"),
             (decibel(worst[1].errors if worst else None)[0], "bad" if verdict and verdict.bad else ""),
             (headline(session, verdict)[0] if title else "", ""),
             *_built_cells(session, engine),

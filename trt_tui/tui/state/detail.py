@@ -7,6 +7,7 @@ import time
 from collections.abc import Mapping, Sequence
 
 from trt_tui.core.calibration.statistics import TensorStats
+from trt_tui.core.moves.choice import Choice
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.hierarchy import FoldedRow, GroupRow, LayerRow, Scope
 from trt_tui.core.network.layers import Group
@@ -184,11 +185,12 @@ def _set_by(session: Session, config: PrecisionConfig, group: Group) -> str:
     return f"{choice.precision.label} by {who}{when}{': ' if why else ''}{why}; default {default}"
 
 
-def _range_note(session: Session, config: PrecisionConfig, group: Group) -> str:
-    tensors = [site.tensor for site in group.activations() if site.tensor in config.ranges]
-    methods = {config.ranges[tensor].method for tensor in tensors}
-    who = {session.why[tensor] for tensor in tensors if tensor in session.why}
-    return f"range by {', '.join(sorted(methods))}{', set by ' if who else ''}{', '.join(who)}" if methods else ""
+def other_moves(session: Session, config: PrecisionConfig, group: Group) -> str:
+    """What is said of the moves on a group beside its precision, "" where there are none."""
+    moves = [(target, move) for target, move in config.moves_on(group) if not isinstance(move, Choice)]
+    notes = "; ".join(dict.fromkeys(move.note for _, move in moves))
+    who = dict.fromkeys(session.why[target] for target, _ in moves if target in session.why)
+    return f"; {notes}{', set by ' if who else ''}{', '.join(who)}" if moves else ""
 
 
 def _best_ranges(session: Session, options: Sequence[Option]) -> list[Option]:
@@ -227,8 +229,8 @@ def _short_detail(session: Session, found: Figures, group: Group, width: int) ->
     if sentences:
         label = built.DIFFERS if built.is_marked(shown, group, found.asked(group)) else "made"
         return [*lines, _labelled(label, "; ".join(sentences), width, "stale" if shown.stale else "")]
-    note = _range_note(session, found.config, group)
-    lines.append(_labelled("set", _set_by(session, found.config, group) + (f"; {note}" if note else ""), width, "dim"))
+    said = _set_by(session, found.config, group) + other_moves(session, found.config, group)
+    lines.append(_labelled("set", said, width, "dim"))
     return lines
 
 
@@ -254,8 +256,8 @@ def _long_detail(session: Session, found: Figures, group: Group, width: int) -> 
     for index, option in enumerate(option_spans(session, group, max(10, width - 10))):
         lines.append([(" try      " if index == 0 else " " * 10, "dim"), *option])
     lines += _engine_lines(session, found, group, width)
-    note = _range_note(session, found.config, group)
-    lines += _wrapped("set", _set_by(session, found.config, group) + (f"; {note}" if note else ""), width)
+    said = _set_by(session, found.config, group) + other_moves(session, found.config, group)
+    lines += _wrapped("set", said, width)
     shape = found.model.outline.shapes.get(group.tail)
     if shape is not None:
         lines += _wrapped("output", "×".join(str(size or "?") for size in shape), width, "dim")

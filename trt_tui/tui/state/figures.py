@@ -330,11 +330,9 @@ def _sum_scopes(result: Figures) -> None:
                 stale.add(path)
     for name in result.bad:
         bad.update(scope.path for scope in model.ancestors.get(name, ()))
-    for name, choice in result.config.groups.items():
-        group = model.outline.group_by_name.get(name)
-        if group is not None and rank(choice.precision) > rank(result.config.default_for(group)):
-            for scope in model.ancestors[name]:
-                result.scope_raised[scope.path] = result.scope_raised.get(scope.path, 0) + 1
+    for name in result.config.raised(model.outline):
+        for scope in model.ancestors[name]:
+            result.scope_raised[scope.path] = result.scope_raised.get(scope.path, 0) + 1
     result.scope_values, result.scope_bad, result.scope_stale = sums, frozenset(bad), frozenset(stale)
 
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from trt_tui.core.lowering.lowered import lowers
 from trt_tui.core.measure.agreement import fp32_fault
 from trt_tui.core.measure.comparison import EngineResult, Verdict
+from trt_tui.core.moves.choice import Choice
 from trt_tui.session.session import Session
-from trt_tui.tui.known import RUN_TITLES, config_name, engine_met, is_edited, met, raised_count
+from trt_tui.tui.known import RUN_TITLES, config_name, engine_met, is_edited, met
 from trt_tui.tui.spans import NOTHING, SIMULATED, Line, Span, clip, decibel, number, padded, plural, width_of
 from trt_tui.tui.state.built import (
     CANNOT_RUN,
@@ -178,10 +179,9 @@ def _run_name(session: Session, run: str) -> str:
         return f"{name} = INT8"
     if config == session.run_configs()["fp16"]:
         return f"{name} = FP16"
-    up = raised_count(session, config, session.outline)
+    up = len(config.raised(session.outline))
     changes = [f"{up} up"] if up else []
-    if config.ranges:
-        changes.append(plural(len(config.ranges), "range"))
+    changes += [plural(len(moves), kind.column) for kind, moves in config.shown(session.outline) if kind is not Choice]
     return f"{name} {', '.join(changes) or 'edited'}"
 
 
