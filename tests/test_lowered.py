@@ -18,9 +18,9 @@ from tests import lowered, networks, rtx
 from tests.networks import Builder, floats
 from trt_tui.core.data.samples import load_samples
 from trt_tui.core.lowering import rules
-from trt_tui.core.lowering.explicit import lower_explicit
 from trt_tui.core.lowering.gated.lower import lower_gated
 from trt_tui.core.lowering.rules import Offer
+from trt_tui.core.lowering.told import lower_told
 from trt_tui.core.lowering.typed import lower_typed
 from trt_tui.core.lowering.weak import lower_weak
 from trt_tui.core.measure.analysis import Analysis
@@ -98,7 +98,7 @@ def test_a_group_that_fp16_cannot_have_is_in_fp32_among_fp16(operator, opened, b
     assert case.plain[group.tail].max() > 65504
     gated = lowered.gated_values(backend, case.network, config, case.ranges, case.feeds)
     assert np.isfinite(gated[group.tail]).all() and lowered.compare(case, backend) is None
-    told = lower_explicit(case.network, config, case.ranges)[1], lower_weak(case.network, config, case.ranges)
+    told = lower_told(case.network, config, case.ranges)[1], lower_weak(case.network, config, case.ranges)
     assert told[1].output_types["/act/Celu"] is FP32 and FP16 in told[0].flags
 
 

@@ -100,9 +100,9 @@ def told_of(backend: EngineBackend) -> object:
     """What an FP32 network is built with where no precision is told."""
     if backend.capabilities.strong:
         return None
-    from trt_tui.core.lowering.explicit import Explicit
+    from trt_tui.core.lowering.told import ToldFloats
 
-    return Explicit({}, {}, {}, frozenset(), ())
+    return ToldFloats({}, {}, {}, frozenset(), ())
 
 
 # -- the contract -----------------------------------------------------------------------------------------------------

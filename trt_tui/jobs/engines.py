@@ -14,7 +14,7 @@ from pathlib import Path
 from trt_tui import __version__
 from trt_tui.core.engines.rungs import FREE, PREFER, Ladder, Rung, one_line
 from trt_tui.core.exporters.onnx import export_typed
-from trt_tui.core.lowering.explicit import lower_explicit
+from trt_tui.core.lowering.told import lower_told
 from trt_tui.core.lowering.typed import lower_typed
 from trt_tui.core.lowering.weak import lower_weak
 from trt_tui.core.moves.config import PrecisionConfig
@@ -108,7 +108,7 @@ def lower_for(network: Network, config: PrecisionConfig, ranges: Mapping[str, fl
     if capabilities.strong:
         typed = lower_typed(network, config, ranges)
         return Lowered(typed.model, None, typed.notes)
-    typed, told = lower_explicit(network, config, ranges)
+    typed, told = lower_told(network, config, ranges)
     return Lowered(typed.model, told, typed.notes)
 
 

@@ -31,13 +31,16 @@ MOST_FEEDS = 1 << 22
 
 
 class Feeds(Protocol):
-    """Makes feeds by number; its methods are those of `Samples`."""
+    """Makes feeds by number."""
 
-    def rows(self, index: int) -> int: ...
+    def rows(self, index: int) -> int:
+        """As `Samples.rows`."""
 
-    def feed(self, index: int) -> dict[str, np.ndarray]: ...
+    def feed(self, index: int) -> dict[str, np.ndarray]:
+        """As `Samples.feed`."""
 
-    def labels(self, index: int) -> dict[str, np.ndarray]: ...
+    def labels(self, index: int) -> dict[str, np.ndarray]:
+        """As `Samples.labels`."""
 
 
 class Samples:
@@ -84,6 +87,7 @@ class Samples:
 
     @property
     def has_labels(self) -> bool:
+        """Whether there are arrays that are no input."""
         return bool(self.label_names)
 
     def rows(self, index: int) -> int:

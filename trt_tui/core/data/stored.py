@@ -47,12 +47,15 @@ class Member(Protocol):
     """One array on disk: its type and shape are known, its values are read by `load`."""
 
     @property
-    def dtype(self) -> np.dtype: ...
+    def dtype(self) -> np.dtype:
+        """The type of its values."""
 
     @property
-    def shape(self) -> tuple[int, ...]: ...
+    def shape(self) -> tuple[int, ...]:
+        """Its sizes."""
 
-    def load(self) -> np.ndarray: ...
+    def load(self) -> np.ndarray:
+        """The values, not to be written to; raises what a damaged file makes numpy and zipfile raise, see `reading`."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,7 @@ class Header:
 
     @property
     def nbytes(self) -> int:
+        """Bytes of its values."""
         return self.dtype.itemsize * math.prod(self.shape)
 
     def array(self, values: bytes) -> np.ndarray:
@@ -85,6 +89,7 @@ class Mapped:
     fortran: bool = False
 
     def load(self) -> np.ndarray:
+        """The values, mapped."""
         if 0 in self.shape:
             return np.empty(self.shape, self.dtype)
         mapped: np.ndarray = np.memmap(self.file, self.dtype, "r", self.offset, self.shape or (1,),
@@ -103,13 +108,16 @@ class Compressed:
 
     @property
     def dtype(self) -> np.dtype:
+        """By the header."""
         return self.header.dtype
 
     @property
     def shape(self) -> tuple[int, ...]:
+        """By the header."""
         return self.header.shape
 
     def load(self) -> np.ndarray:
+        """The values, unpacked."""
         header = self.header
         with open_regular(self.path) as file, zipfile.ZipFile(file) as archive, archive.open(self.name) as stream:
             stream.read(header.offset)

@@ -266,6 +266,7 @@ class Names:
         return tuple(layer for layer in self.order[min(start, end):max(start, end) + 1] if layer not in named)
 
     def place(self, name: str) -> int | None:
+        """Where a layer, or the one that computes or reads a tensor, stands in the network; None for neither."""
         known = self._known(name)
         if known is not None:
             return self.index[known]

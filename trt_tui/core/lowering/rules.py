@@ -232,6 +232,7 @@ class Offer:
 
     @classmethod
     def of(cls, floats: Iterable[Precision], others: Iterable[Precision]) -> Offer:
+        """An offer of some float precisions; FP32, which every group has, counts for nothing among them."""
         return cls(frozenset(floats) - {Precision.FP32}, frozenset(others))
 
     @classmethod
@@ -244,6 +245,7 @@ class Offer:
         return Offer(self.floats | more.floats, self.others | more.others)
 
     def covers(self, needed: Offer) -> bool:
+        """Whether all that is needed is offered."""
         return self.floats >= needed.floats and self.others >= needed.others
 
     def forms(self, group: Group) -> dict[Precision, frozenset[Precision]]:

@@ -65,7 +65,7 @@ class Weak(Told):
         """Whether OBEY_PRECISION_CONSTRAINTS is to be set: an FP32 build has nothing to obey."""
         return bool(self.flags)
 
-    def arguments(self) -> dict[str, object]:
+    def arguments(self) -> dict[str, Any]:
         """What `tell` is given, as plain data that JSON holds."""
         return {"precisions": {name: precision.value for name, precision in self.precisions.items()},
                 "output_types": {name: precision.value for name, precision in self.output_types.items()},

@@ -42,6 +42,7 @@ class Errors:
 
     @property
     def bad(self) -> int:
+        """Count of NaN and Inf."""
         return self.nan + self.inf
 
 
@@ -91,6 +92,7 @@ class Verdict:
 
     @property
     def bad(self) -> int:
+        """Count of NaN and Inf over all outputs."""
         return sum(one.errors.bad for one in self.outputs.values())
 
     @property

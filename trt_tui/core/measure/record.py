@@ -49,6 +49,7 @@ def errors_record(errors: Errors) -> dict[str, Any]:
 
 
 def output_record(output: OutputErrors) -> dict[str, Any]:
+    """A judged output's errors and its worst sample."""
     record = errors_record(output.errors)
     if output.worst_index is not None:
         record["worst_sample"] = {"index": output.worst_index, "sqnr_db": _number(output.worst_sqnr_db)}
@@ -68,6 +69,7 @@ def verdict_record(verdict: Verdict) -> dict[str, Any]:
 
 
 def engine_record(engine: EngineResult) -> dict[str, Any]:
+    """What an engine is and how it does; where there is none, why not."""
     record: dict[str, Any] = {"source": "engine", "backend": engine.backend}
     if engine.device:
         record["gpu"] = engine.device
@@ -123,6 +125,7 @@ def rung_record(rung: Rung) -> dict[str, Any]:
 
 
 def run_record(network: Network | Outline, run: Measured) -> dict[str, Any]:
+    """What was measured of one config, by layer and by group."""
     record: dict[str, Any] = {"source": "simulated"}
     if run.verdict is not None:
         record.update(verdict_record(run.verdict))

@@ -1,4 +1,4 @@
-"""trt_tui.core.lowering.explicit: what TensorRT 8.6 is told beside Q/DQ."""
+"""trt_tui.core.lowering.told: what TensorRT 8.6 is told beside Q/DQ."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 
 from tests.networks import Builder, floats
 from tests.test_weak import ranges_of
-from trt_tui.core.lowering.explicit import lower_explicit
+from trt_tui.core.lowering.told import lower_told
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import Kind
 from trt_tui.core.precision import Precision
@@ -39,7 +39,7 @@ def config(request, network):
 
 
 def test_the_graph_has_q_dq_and_no_type_but_fp32(network, config) -> None:
-    typed, _ = lower_explicit(network, config, ranges_of(network))
+    typed, _ = lower_told(network, config, ranges_of(network))
     operators = {node.op_type for node in typed.model.graph}
     assert operators - {layer.op_type for layer in network.layers} <= {"QuantizeLinear", "DequantizeLinear"}
     used = {config.precision_of(group) for group in network.groups}
@@ -49,7 +49,7 @@ def test_the_graph_has_q_dq_and_no_type_but_fp32(network, config) -> None:
 
 
 def test_groups_are_told_the_precision_that_they_have(network, config) -> None:
-    _, told = lower_explicit(network, config, ranges_of(network))
+    _, told = lower_told(network, config, ranges_of(network))
     if not told.flags:
         assert told.precisions == told.output_types == {}
         return
@@ -63,14 +63,14 @@ def test_groups_are_told_the_precision_that_they_have(network, config) -> None:
 
 
 def test_flags_are_what_layers_may_use(network) -> None:
-    flags = {name: lower_explicit(network, make(network), ranges_of(network))[1].flags
+    flags = {name: lower_told(network, make(network), ranges_of(network))[1].flags
              for name, make in CONFIGS.items()}
     assert flags == {"fp32": set(), "fp16": {FP16}, "int8": {INT8, FP16}, "int8 and fp32": {INT8},
                      "mixed": {INT8, FP16}}
 
 
 def test_names_are_those_of_the_layers_and_of_the_graph(network, config) -> None:
-    typed, told = lower_explicit(network, config, ranges_of(network))
+    typed, told = lower_told(network, config, ranges_of(network))
     assert told.names == tuple(layer.name for layer in network.layers)
     assert set(told.names) <= {node.name for node in typed.model.graph}
     assert {*told.precisions, *told.output_types} <= set(told.names)
@@ -97,7 +97,7 @@ def residual(opened, channels: int, after: str):
     (48, "conv", True), (16, "conv", True)])
 def test_a_residual_add_that_8_6_cannot_fuse_is_told_a_float(opened, channels, after, alone) -> None:
     network = residual(opened, channels, after)
-    _, told = lower_explicit(network, PrecisionConfig.uniform(INT8, FP16), ranges_of(network))
+    _, told = lower_told(network, PrecisionConfig.uniform(INT8, FP16), ranges_of(network))
     assert network.group_of("/sum/Add").name == "/second/Conv"
     assert ("/sum/Add" in told.precisions) == alone
     assert "/second/Conv" not in told.precisions and "/first/Conv" not in told.precisions
@@ -105,7 +105,7 @@ def test_a_residual_add_that_8_6_cannot_fuse_is_told_a_float(opened, channels, a
         assert told.precisions["/sum/Add"] is FP16
         assert told.output_types["/second/Conv"] is told.output_types["/sum/Add"] is FP16
     raised = PrecisionConfig.uniform(INT8, FP16).with_groups([network.group("/second/Conv")], FP32)
-    _, told = lower_explicit(network, raised, ranges_of(network))
+    _, told = lower_told(network, raised, ranges_of(network))
     assert told.precisions["/sum/Add"] is told.precisions["/second/Conv"] is FP32
 
 
@@ -115,5 +115,5 @@ def test_a_missing_range_is_named(named_network) -> None:
     missing = network.activations[1]
     del ranges[missing]
     with pytest.raises(InputError, match="range") as raised:
-        lower_explicit(network, PrecisionConfig(), ranges)
+        lower_told(network, PrecisionConfig(), ranges)
     assert missing in str(raised.value)

@@ -26,7 +26,7 @@ from trt_tui.core.runner import Told
 
 
 @dataclass(frozen=True)
-class Explicit(Told):
+class ToldFloats(Told):
     """What is told beside Q/DQ.
 
     Attributes:
@@ -36,7 +36,7 @@ class Explicit(Told):
     names: tuple[str, ...]
 
 
-def lower_explicit(network: Network, config: PrecisionConfig, ranges: Mapping[str, float]) -> tuple[Typed, Explicit]:
+def lower_told(network: Network, config: PrecisionConfig, ranges: Mapping[str, float]) -> tuple[Typed, ToldFloats]:
     """Lowers to a network with Q/DQ and what to tell beside it.
 
     Args:
@@ -69,7 +69,7 @@ def lower_explicit(network: Network, config: PrecisionConfig, ranges: Mapping[st
         precisions.clear()  # nothing but FP32 can come of it
         output_types.clear()
     names = tuple(layer.name for layer in network.layers)
-    return typed, Explicit(precisions, output_types, {}, frozenset(flags), names)
+    return typed, ToldFloats(precisions, output_types, {}, frozenset(flags), names)
 
 
 def _adds_on_its_own(network: Network, group: Group, quantized: Set[tuple[str, int]]) -> bool:
