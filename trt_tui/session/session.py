@@ -283,11 +283,11 @@ class Session(State):
                 raise InputError(f"{other} exists", why, "Choose another name, or overwrite it.")
         self._refuse_what_is_read([path, *beside], None if kind == "precision.json" else self.config_path)
         if kind == "precision.json":
-            self._ask(m.WriteText(str(path), self.precision_json()))
+            self.ask(m.WriteText(str(path), self.precision_json()))
         elif kind == "markdown":
-            self._ask(m.WriteText(str(path), comparison_markdown(self.record(), self.opened.outline, self.config)))
+            self.ask(m.WriteText(str(path), comparison_markdown(self.record(), self.opened.outline, self.config)))
         else:
-            self._ask(m.Export(kind, str(path), self.config))
+            self.ask(m.Export(kind, str(path), self.config))
 
     def _refuse_what_is_read(self, written: Iterable[Path], config_path: str | None) -> None:
         options = self.options
