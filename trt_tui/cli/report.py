@@ -20,6 +20,9 @@ from trt_tui.core.moves.config import PrecisionConfig, tables
 from trt_tui.core.network.hierarchy import build_tree, titles
 from trt_tui.core.network.network import Network
 from trt_tui.core.search import Outcome, scoped
+from trt_tui.errors import InputError
+from trt_tui.jobs.messages import SearchEnded
+from trt_tui.session.finding import Finding
 from trt_tui.session.session import Session
 
 LAYER_ROWS = 20
@@ -50,7 +53,7 @@ def table(rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
 
 def comparison_table(session: Session) -> str:
     """The verdict of each run, its judged outputs where there are several, and the worst groups."""
-    outline, data, backend = session.outline, session.data, session.backend
+    outline, data, backend = session.opened.outline, session.opened.data, session.opened.backend
     lines = [f"{outline.name}: {len(outline.groups)} groups ({len(outline.layers)} nodes), {data.whatif} samples of "
              f"{data.source}{', ' if session.ranges_from else ''}{session.ranges_from}",
              f"against FP32 on {backend.name} {backend.version} {backend.device}; ~ marks simulated figures"]
@@ -81,11 +84,11 @@ def comparison_table(session: Session) -> str:
 
 def _explained(session: Session) -> list[str]:
     """The runs whose loss is laid out by group: those that miss the target, else the last one with shares."""
-    known = [run for run in _shown(session)
-             if session.measured(run).shares and session.measured(run).verdict is not None]
-    missed = [run for run in known if session.target is None
-              or session.target.reached(session.measured(run).verdict) is False]
-    return missed or known[-1:]
+    known = {run: measured.verdict for run in _shown(session)
+             if (measured := session.measured(run)).shares and measured.verdict is not None}
+    missed = [run for run, verdict in known.items()
+              if session.target is None or session.target.reached(verdict) is False]
+    return missed or list(known)[-1:]
 
 
 def session_metric(session: Session) -> str:
@@ -112,11 +115,11 @@ def _engines(session: Session) -> dict[str, EngineResult]:
 def _mark(session: Session, run: str, verdict: Verdict) -> str:
     """Whether a run meets the target; that nothing was lowered, or quantized, where that is so."""
     config = session.run_configs()[run]
-    if not lowers(session.outline, config):
+    if not lowers(session.opened.outline, config):
         return "nothing lowered"
     reached = session.target.reached(verdict) if session.target is not None else None
     said = [{True: "passes", False: "FAILS", None: ""}[reached]]
-    if run == "int8" and not quantizes(session.outline, config):
+    if run == "int8" and not quantizes(session.opened.outline, config):
         said.append("nothing in INT8")
     return ", ".join(filter(None, said))
 
@@ -215,14 +218,14 @@ def _checks(session: Session, engines: Mapping[str, EngineResult]) -> list[str]:
 
 
 def _worst(session: Session, run: str) -> list[str]:
-    record, config = session.measured(run), session.run_configs()[run]
+    record, config, outline = session.measured(run), session.run_configs()[run], session.opened.outline
     order = sorted(record.shares, key=lambda name: -record.shares[name].owns)[:LAYER_ROWS]
     rows = [[f"what owns the loss of {RUN_NAMES[run]}", "operator", "precision", "owns", "isolated", "accumulated",
              "alone in FP32"]]
     notes = []
-    places = titles(build_tree(session.outline.layers, session.outline.groups))
+    places = titles(build_tree(outline.layers, outline.groups))
     for name in order:
-        share, group = record.shares[name], session.outline.group(name)
+        share, group = record.shares[name], outline.group(name)
         errors = record.groups.get(name)
         isolated = errors.isolated if errors else None
         accumulated = errors.accumulated if errors else None
@@ -243,13 +246,13 @@ PLOT_WIDTH, PLOT_HEIGHT = 48, 8
 
 def search_table(session: Session) -> str:
     """What a search found: the layers with the reason, ranges, the metric's parts, and the engines that were built."""
-    finding, ended = session.finding, session.finding.ended
-    result, outline = ended.result, session.outline
+    request, ended, outline = _finding(session).request, _ended(session), session.opened.outline
+    result = ended.result
     how = f"{ended.how}; " if ended.ranked else ""
     lines = [search_headline(session), f"  {how}{result.evaluations} evaluation{'s' * (result.evaluations != 1)}"]
     lines += [f"  {line}" for line in (*search_source(session), *ended.remarks)]
-    if finding.request.method == "scoped" and (rows := result.rows):
-        lines += ["", scoped.table_text(rows, finding.request.higher.label)]
+    if request.method == "scoped" and (scopes := result.rows):
+        lines += ["", scoped.table_text(scopes, request.higher.label)]
     places = titles(build_tree(outline.layers, outline.groups))
     for header, rows in tables(result.config, outline):
         lines += ["", *table([(*header, "why"), *((places.get(row[0], row[0]), *row[1:], result.why.get(row[0], ""))
@@ -261,26 +264,38 @@ def search_table(session: Session) -> str:
     return "\n".join(map(partial(words.visible, lines=True), lines))
 
 
+def _finding(session: Session) -> Finding:
+    if session.finding is None:
+        raise InputError("nothing was searched", "", "")
+    return session.finding
+
+
+def _ended(session: Session) -> SearchEnded:
+    if (ended := _finding(session).ended) is None:
+        raise InputError("the search has not ended", "", "")
+    return ended
+
+
 def search_headline(session: Session) -> str:
     """The outcome in one line."""
-    finding, result = session.finding, session.finding.ended.result
+    request, result = _finding(session).request, _ended(session).result
     said = result.said
     if result.outcome is Outcome.NOTHING_TO_DO:
         start = result.config
         name = "the config" if start.moves else start.quantized.label
         said = f"{name} meets it already: nothing to do ({result.best.judgement.figure})"
-    tolerances = " and ".join((*finding.request.tolerances,
-                               *([f"check {finding.request.check!r}"] if finding.request.check is not None else [])))
+    tolerances = " and ".join((*request.tolerances,
+                               *([f"check {request.check!r}"] if request.check is not None else [])))
     return f"{tolerances}: {said}"
 
 
 def search_source(session: Session) -> list[str]:
     """Where the figures are from: the simulation alone, or confirmed by an engine or not."""
-    finding, confirmed = session.finding, session.finding.ended.confirmed
+    confirmed = _ended(session).confirmed
     if confirmed is not None:
-        checked = finding.request.check is not None
+        checked = _finding(session).request.check is not None
         met = "meets the tolerance too; the check saw the simulation only" if checked else "meets it too"
-        if not finding.ended.result.met:
+        if not _ended(session).result.met:
             met = "meets it all the same"
         return [f"its engine {met if confirmed else 'does NOT meet it'}"]
     if session.builder is None or not session.builder.runs:
@@ -290,7 +305,7 @@ def search_source(session: Session) -> list[str]:
 
 def metric_parts(session: Session) -> list[list[str]]:
     """The metric's parts in FP32, at the start of the search and as found, with a header."""
-    ended = session.finding.ended
+    ended = _ended(session)
     columns = [session.results.reference]
     columns += [one.judgement.verdict.metric for one in (ended.evaluations[0], ended.result.best)]
     rows = [["metric", "FP32", "start", "found"]]
@@ -328,7 +343,7 @@ def front(session: Session) -> list[Point]:
         figure = target.figure(engine.verdict)
         if figure is None or engine.quick:
             continue
-        raised = len(config.raised(session.outline))
+        raised = len(config.raised(session.opened.outline))
         name = session.names.get(config, "")
         points.append(Point(name, raised, f"~{target.measured(known.verdict)}" if known.verdict is not None else "–",
                             target.measured(engine.verdict), -figure if target.kind in UPPER else figure,
@@ -373,9 +388,9 @@ def _letters(points: Sequence[Point]) -> list[str]:
 def search_report(session: Session) -> str:
     """What a search found, with the evidence, in Markdown."""
     points = front(session)
-    ended = session.finding.ended
+    ended = _ended(session)
     lines = [*([ended.how] if ended.ranked else []), *search_source(session), *ended.remarks]
-    return search_markdown(session.outline, ended.result, ended.evaluations,
+    return search_markdown(session.opened.outline, ended.result, ended.evaluations,
                            search_headline(session), lines,
                            metric_parts(session), front_rows(points), plot(points) if len(points) > 1 else [])
 
