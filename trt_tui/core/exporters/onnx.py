@@ -15,16 +15,14 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
 import onnx
 import onnx_ir as ir
 
+from trt_tui.core.network.network import Network
 from trt_tui.errors import InputError
 from trt_tui.files.writing import atomic, cannot_write
-
-if TYPE_CHECKING:
-    from trt_tui.core.network.network import Network
 
 MOST_INLINE_BYTES = (1 << 31) - (1 << 26)
 """Weights of more bytes than this together go into a data file: a protobuf file ends at 2 GiB, and nodes need room."""

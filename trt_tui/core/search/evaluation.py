@@ -8,6 +8,9 @@ from dataclasses import dataclass, field, replace
 from trt_tui.core.measure.judgement import Judgement
 from trt_tui.core.moves.range_choice import RangeChoice
 
+Key = tuple[frozenset[str], tuple[tuple[str, float], ...]]
+"""What two trials of one config have in common: the groups that are raised, and the ranges (amax) by tensor."""
+
 
 @dataclass(frozen=True)
 class Trial:
@@ -26,7 +29,7 @@ class Trial:
     step: str = ""
 
     @property
-    def key(self) -> tuple:
+    def key(self) -> Key:
         """What two trials of one config have in common."""
         return self.raised, tuple(sorted((tensor, choice.amax) for tensor, choice in (self.ranges or {}).items()))
 
@@ -60,7 +63,8 @@ class Evaluation:
         return self.judgement.error
 
     @property
-    def key(self) -> tuple:
+    def key(self) -> Key:
+        """What two evaluations of one config have in common; see `Trial`."""
         return Trial(frozenset(self.raised), self.ranges).key
 
     def judged(self, margins: Sequence[float]) -> Evaluation:

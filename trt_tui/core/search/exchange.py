@@ -7,9 +7,10 @@ they are taken back; outsiders are tried in the order of suspicion, as long as o
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from itertools import combinations
 
-from trt_tui.core.search.evaluation import Steps, Trial
+from trt_tui.core.search.evaluation import Evaluation, Steps, Trial
 from trt_tui.core.search.revert import revert
 from trt_tui.core.search.state import State
 
@@ -30,7 +31,7 @@ def exchange(state: State, found: frozenset[str]) -> Steps:
     return found
 
 
-def _swap(state: State, found: frozenset[str]) -> Steps:
+def _swap(state: State, found: frozenset[str]) -> Generator[Trial, Evaluation, frozenset[str] | None]:
     """A passing set with one group less, or None."""
     now, cost = (yield Trial(found)), {}
     for name in state.candidates:

@@ -10,6 +10,7 @@ are measured again.
 from __future__ import annotations
 
 import math
+from collections.abc import Generator
 
 from trt_tui.core.search.bisect import bisect
 from trt_tui.core.search.evaluation import Evaluation, Steps, Trial
@@ -34,7 +35,8 @@ def fill(state: State) -> Steps:
     return (yield from _add(state, begin, len(state.candidates))) or begin
 
 
-def _add(state: State, raised: frozenset[str], most: int) -> Steps:
+def _add(state: State, raised: frozenset[str], most: int
+         ) -> Generator[Trial, Evaluation, frozenset[str] | None]:
     """Raises one more group at a time; None if that leads to no passing set of at most ``most`` groups.
 
     While the error is not finite, groups go in the order of suspicion.

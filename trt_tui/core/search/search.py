@@ -12,6 +12,7 @@ import math
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import TypeVar
 
 from trt_tui.core.measure.comparison import GroupErrors, Share
 from trt_tui.core.measure.judgement import Judgement
@@ -19,7 +20,7 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.precision import Precision
 from trt_tui.core.search import auto, bisect, greedy, linear, scoped, worst_first
-from trt_tui.core.search.evaluation import Evaluation, Steps, Trial
+from trt_tui.core.search.evaluation import Evaluation, Key, Steps, Trial
 from trt_tui.core.search.presets import preset_groups
 from trt_tui.core.search.ranges import improve_ranges
 from trt_tui.core.search.ranking import Ranking, best_ranking
@@ -27,6 +28,8 @@ from trt_tui.core.search.revert import revert
 from trt_tui.core.search.space import Space
 from trt_tui.core.search.state import Row, State
 from trt_tui.errors import InputError
+
+T = TypeVar("T")
 
 METHODS: dict[str, Callable[[State], Steps]] = {
     "auto": auto.auto,
@@ -141,7 +144,7 @@ class Search:
         self.ranking = ranking or best_ranking(space.candidates, self.impacts, errors)
         self.base = frozenset(preset_groups(space.network, presets)).intersection(space.candidates)
         self.evaluations: list[Evaluation] = []
-        self._memory: dict[tuple, Evaluation] = {}
+        self._memory: dict[Key, Evaluation] = {}
         self._latencies: dict[frozenset[str], float] = {}
         for one in known:
             self._remember(one)
@@ -173,7 +176,7 @@ class Search:
         """Evaluates until the search is over, yielding after each evaluation."""
         while (config := self.ask()) is not None:
             latest = self.tell(evaluate(config))
-            yield Progress(len(self.evaluations), latest, self.best)
+            yield Progress(len(self.evaluations), latest, self.best or latest)
 
     def tighten(self, margins: Sequence[float]) -> None:
         """Goes on with a stricter criterion: each score at least its margin. Nothing is evaluated again, but latencies
@@ -203,7 +206,7 @@ class Search:
         """Lets the strategy go on until it asks for a config that is not known."""
         while True:
             try:
-                trial = self._plan.send(answer.judged(self.margins) if answer is not None else None)
+                trial = next(self._plan) if answer is None else self._plan.send(answer.judged(self.margins))
             except StopIteration:
                 self._asked = None
                 return
@@ -251,7 +254,10 @@ class Search:
     def _fits(self, raised: frozenset[str]) -> bool:
         if self.max_raised is not None and len(self.space.already | raised) > self.max_raised:
             return False
-        return self.max_latency is None or self._latency(raised) <= self.max_latency
+        if self.max_latency is None:
+            return True
+        latency = self._latency(raised)
+        return latency is None or latency <= self.max_latency
 
     def _latency(self, raised: frozenset[str]) -> float | None:
         if self.latency is None:
@@ -274,7 +280,7 @@ class Search:
         else the one within the budgets with the highest score."""
         return min(self.evaluations, key=self._badness, default=None)
 
-    def _badness(self, evaluation: Evaluation) -> tuple:
+    def _badness(self, evaluation: Evaluation) -> tuple[float, ...]:
         fits = self._fits(frozenset(evaluation.raised))
         count, score = len(evaluation.raised), -evaluation.score
         if fits and evaluation.judged(self.margins).passed:
@@ -338,7 +344,7 @@ class Search:
         if self.outcome is Outcome.NOTHING_TO_DO:
             return f"the start meets the tolerance already: {figure}"
         full = next((one for one in self.evaluations if len(one.raised) == total), None)
-        if self.outcome is Outcome.UNREACHABLE:
+        if self.outcome is Outcome.UNREACHABLE and full is not None:
             return f"the tolerance{beyond} cannot be met, even with all {total} groups in {higher}: {_figure(full)}"
         if met:
             said = f"{set_so} meet{verb} the tolerance{beyond}: {figure}"
@@ -359,12 +365,12 @@ def _figure(evaluation: Evaluation) -> str:
     return evaluation.judgement.figure or f"score {evaluation.score:+.3g}"
 
 
-def _labelled(steps: Steps, step: str) -> Steps:
+def _labelled(steps: Generator[Trial, Evaluation, T], step: str) -> Generator[Trial, Evaluation, T]:
     """The same steps, each trial carrying who asks."""
-    answer = None
-    while True:
-        try:
-            trial = steps.send(answer)
-        except StopIteration as stop:
-            return stop.value
-        answer = yield trial if trial.step else replace(trial, step=step)
+    try:
+        trial = next(steps)
+        while True:
+            trial = steps.send((yield trial if trial.step else replace(trial, step=step)))
+    except StopIteration as stop:
+        found: T = stop.value
+        return found

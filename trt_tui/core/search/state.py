@@ -49,5 +49,5 @@ class State:
     def expected(self, name: str, now: Evaluation) -> float:
         """How much the loss is expected to fall when a group is raised, by its share of the start's loss, or of what is
         left now where the start's is not finite; 0 where nothing is known."""
-        whole = next((one.error for one in (self.start, now) if 0 < one.error < math.inf), 1.0)
+        whole = next((one.error for one in (self.start, now) if one is not None and 0 < one.error < math.inf), 1.0)
         return self.ranking.shares.get(name, 0.0) * whole
