@@ -2,22 +2,55 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import onnx
 import pytest
 
 from tests import networks
+from tests.driven import DrivenSession, save_mlp
 from trt_tui import demo
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
 from trt_tui.backends.registry import get_backend
+from trt_tui.cli.main import main
 from trt_tui.core.network.network import Network, open_network
+from trt_tui.options import Options
 
 
 @pytest.fixture(scope="session")
 def backend() -> OnnxRuntimeBackend:
     """ONNX Runtime's CPU provider on two threads."""
     return OnnxRuntimeBackend("cpu", threads=2)
+
+
+@pytest.fixture
+def run(capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Runs a command in this process; returns exit code, stdout and stderr."""
+
+    def run_it(*arguments: object) -> tuple[int, str, str]:
+        capfd.readouterr()
+        with pytest.raises(SystemExit) as stop:
+            main([str(argument) for argument in arguments])
+        return stop.value.code, *capfd.readouterr()
+
+    return run_it
+
+
+@pytest.fixture
+def session(tmp_path: Path) -> Iterator[Callable[..., DrivenSession]]:
+    """Makes sessions with child processes, of a three-layer network unless options are given; closes them."""
+    sessions = []
+
+    def make(options: Options | None = None, **arguments: Any) -> DrivenSession:
+        made = DrivenSession(options or save_mlp(tmp_path), tmp_path, **arguments)
+        sessions.append(made)
+        return made
+
+    yield make
+    for made in sessions:
+        made.close()
 
 
 @pytest.fixture(scope="session")

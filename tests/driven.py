@@ -52,6 +52,17 @@ def save_resnet(folder: Path, samples: int = 16, batch: int = 4) -> Options:
     return Options(str(model), str(data), batch=batch, whatif_samples=0)
 
 
+def stuck_data(folder: Path) -> Path:
+    """Writes a script of data that never come; it leaves ``stuck.started`` beside it when it is asked for them."""
+    script = folder / "stuck.py"
+    script.write_text("import pathlib, time\n"
+                      "def load_data():\n"
+                      "    pathlib.Path(__file__).with_suffix('.started').touch()\n"
+                      "    time.sleep(3600)\n"
+                      "    yield {}\n")
+    return script
+
+
 class Wire:
     """In place of the pipe to the program: keeps the events, and lets a test act on each."""
 

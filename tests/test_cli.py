@@ -17,7 +17,6 @@ import pytest
 
 from tests.driven import isolate, save_mlp
 from tests.schemas import mismatches
-from trt_tui.cli.main import main
 from trt_tui.core.calibration.cache import read_cache
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.file import config_text
@@ -31,20 +30,6 @@ INT8 = PrecisionConfig.uniform(Precision.INT8)
 @pytest.fixture(autouse=True)
 def _isolated(monkeypatch, tmp_path, tmp_path_factory):
     isolate(monkeypatch, tmp_path, cache=tmp_path_factory.getbasetemp() / "cache")
-
-
-@pytest.fixture
-def run(capfd):
-    """Runs a command in this process; returns exit code, stdout and stderr."""
-
-    def run_it(*arguments):
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as stop:
-            main([str(argument) for argument in arguments])
-        shown = capfd.readouterr()
-        return stop.value.code, shown.out, shown.err
-
-    return run_it
 
 
 @pytest.fixture

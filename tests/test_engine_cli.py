@@ -16,7 +16,6 @@ from tests import standins
 from tests.driven import isolate, save_mlp
 from tests.schemas import mismatches
 from trt_tui import demo
-from trt_tui.cli.main import main
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.file import config_text
 from trt_tui.core.moves.range_choice import RangeChoice
@@ -53,19 +52,6 @@ def command(release: str, *arguments: object, **variables: str) -> subprocess.Co
     environment = {**os.environ, **(standins.environment(release) if release else {}), **variables}
     return subprocess.run([sys.executable, "-m", "trt_tui", *map(str, arguments)], cwd=ROOT, env=environment,
                           capture_output=True, text=True, timeout=120)
-
-
-@pytest.fixture
-def run(capfd):
-    """Runs a command that starts no TensorRT in this process; returns exit code, stdout and stderr."""
-
-    def run_it(*arguments: object) -> tuple[int, str, str]:
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as stop:
-            main([str(argument) for argument in arguments])
-        return stop.value.code, *capfd.readouterr()
-
-    return run_it
 
 
 def installed(module: str) -> bool:

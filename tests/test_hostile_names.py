@@ -13,7 +13,6 @@ import pytest
 
 from tests import networks
 from tests.driven import isolate
-from trt_tui.cli.main import main
 from trt_tui.words import is_hidden
 
 TITLE = "\x1b]0;owned\x07"
@@ -52,20 +51,6 @@ def files(tmp_path):
     onnx.save(hostile_mlp(), model)
     np.savez(data, x=np.random.default_rng(0).standard_normal((8, 16), dtype=np.float32))
     return str(model), str(data)
-
-
-@pytest.fixture
-def run(capfd):
-    """Runs a command in this process; returns exit code, stdout and stderr."""
-
-    def run_it(*arguments):
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as stop:
-            main([str(argument) for argument in arguments])
-        shown = capfd.readouterr()
-        return stop.value.code, shown.out, shown.err
-
-    return run_it
 
 
 def test_inspect_shows_names_in_their_columns(run, files):

@@ -7,13 +7,12 @@ import os
 import signal
 import subprocess
 import sys
-import textwrap
 import time
 from pathlib import Path
 
 import pytest
 
-from tests.driven import LIMIT_S, isolate, save_mlp
+from tests.driven import LIMIT_S, isolate, save_mlp, stuck_data
 from trt_tui.cli import interrupts
 
 BOTH = [signal.SIGTERM, signal.SIGHUP]
@@ -33,14 +32,7 @@ def program(tmp_path):
         options = save_mlp(tmp_path)
         data = options.data
         if stuck:
-            data = tmp_path / "stuck.py"
-            data.write_text(textwrap.dedent("""
-                import pathlib, time
-                def load_data():
-                    pathlib.Path(__file__).with_suffix('.started').touch()
-                    time.sleep(3600)
-                    yield {}
-            """))
+            data = stuck_data(tmp_path)
         arguments = [str(word) for word in (words[0], options.model, *words[1:], "--data", data, "--batch", "4")]
         code = f"{code}\nfrom trt_tui.cli.main import main\nmain({arguments!r})"
 

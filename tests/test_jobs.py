@@ -18,7 +18,7 @@ import psutil
 import pytest
 
 from tests import networks
-from tests.driven import LIMIT_S, DrivenSession, DrivenWorker, isolate, save_mlp, save_resnet
+from tests.driven import LIMIT_S, DrivenSession, DrivenWorker, isolate, save_mlp, save_resnet, stuck_data
 from trt_tui.backends import onnxruntime as backend
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
@@ -506,20 +506,6 @@ def test_the_cache_drops_what_was_used_longest_ago(tmp_path):
 # -- the child process --------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def session(tmp_path):
-    sessions = []
-
-    def make(options, **arguments):
-        made = DrivenSession(options, tmp_path, **arguments)
-        sessions.append(made)
-        return made
-
-    yield make
-    for made in sessions:
-        made.close()
-
-
 def gone(pid: int) -> bool:
     deadline = time.monotonic() + LIMIT_S
     while time.monotonic() < deadline:
@@ -575,14 +561,7 @@ def test_a_stop_leaves_a_child_that_heeds_it_alive(session, tmp_path):
 
 
 def test_a_stuck_child_is_killed_after_the_grace_and_reported_as_stopped(session, tmp_path):
-    script = tmp_path / "stuck.py"
-    script.write_text(textwrap.dedent("""
-        import pathlib, time
-        def load_data():
-            pathlib.Path(__file__).with_suffix('.started').touch()
-            time.sleep(3600)
-            yield {}
-    """))
+    script = stuck_data(tmp_path)
     driven = session(replace(save_mlp(tmp_path), data=str(script)))
     driven.start()
     pid = driven.child_pid
@@ -595,8 +574,7 @@ def test_a_stuck_child_is_killed_after_the_grace_and_reported_as_stopped(session
 
 
 def test_what_is_asked_between_a_stop_and_the_kill_is_answered_by_a_new_child(tmp_path):
-    script = tmp_path / "stuck.py"
-    script.write_text("import time\ndef load_data():\n    time.sleep(3600)\n    yield {}\n")
+    script = stuck_data(tmp_path)
     events: queue.Queue[m.Event] = queue.Queue()
     options = save_mlp(tmp_path)
     client = Client(events.put)

@@ -10,7 +10,6 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tests.driven import isolate
-from trt_tui.cli.main import main
 from trt_tui.core.lowering.lowered import cannot_lower, lowers, quantizes
 from trt_tui.core.measure.judge import left_out, tensor_outputs
 from trt_tui.core.moves.config import PrecisionConfig
@@ -29,18 +28,6 @@ TEXT = helper.make_tensor_value_info("t", TensorProto.STRING, [])
 def _isolated(monkeypatch, tmp_path, tmp_path_factory):
     isolate(monkeypatch, tmp_path, cache=tmp_path_factory.getbasetemp() / "cache")
     monkeypatch.chdir(tmp_path)
-
-
-@pytest.fixture
-def run(capfd):
-    def run_it(*arguments):
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as stop:
-            main([str(argument) for argument in arguments])
-        shown = capfd.readouterr()
-        return stop.value.code, shown.out, shown.err
-
-    return run_it
 
 
 def save(path, nodes, outputs, dtype=TensorProto.FLOAT):

@@ -34,20 +34,17 @@ def _isolated(monkeypatch, tmp_path):
 
 
 @pytest.fixture
-def driven(tmp_path):
-    sessions = []
+def driven(session):
+    """Makes sessions as `session` does, opened and with nothing left to do."""
 
     def make(options, **arguments):
-        made = DrivenSession(options, tmp_path, **arguments)
-        sessions.append(made)
+        made = session(options, **arguments)
         made.start()
         made.until_idle()
         assert made.error is None, made.error
         return made
 
-    yield make
-    for made in sessions:
-        made.close()
+    return make
 
 
 def retrain(options, scale=3.0):

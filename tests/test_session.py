@@ -32,20 +32,6 @@ def _isolated(monkeypatch, tmp_path, tmp_path_factory):
     isolate(monkeypatch, tmp_path, cache=tmp_path_factory.getbasetemp() / "cache")
 
 
-@pytest.fixture
-def session(tmp_path):
-    sessions = []
-
-    def make(options=None, **arguments):
-        made = DrivenSession(options or save_mlp(tmp_path), tmp_path, **arguments)
-        sessions.append(made)
-        return made
-
-    yield make
-    for made in sessions:
-        made.close()
-
-
 def started(session):
     session.start()
     session.until_idle()

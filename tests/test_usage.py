@@ -24,20 +24,6 @@ def _isolated(monkeypatch, tmp_path, tmp_path_factory):
     monkeypatch.chdir(tmp_path)
 
 
-@pytest.fixture
-def run(capfd):
-    """Runs a command in this process; returns exit code, stdout and stderr."""
-
-    def run_it(*arguments):
-        capfd.readouterr()
-        with pytest.raises(SystemExit) as stop:
-            main([str(argument) for argument in arguments])
-        shown = capfd.readouterr()
-        return stop.value.code, shown.out, shown.err
-
-    return run_it
-
-
 @pytest.mark.parametrize(("command", "option"), [
     ("compare m.onnx --force", "--force"),
     ("compare m.onnx --config c.json --other bf16", "--other"),
