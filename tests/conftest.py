@@ -40,11 +40,12 @@ def run(capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]
 
 @pytest.fixture
 def session(tmp_path: Path) -> Iterator[Callable[..., DrivenSession]]:
-    """Makes sessions with child processes, of a three-layer network unless options are given; closes them."""
+    """Makes sessions, with child processes and of a three-layer network by default; closes them."""
     sessions = []
 
-    def make(options: Options | None = None, **arguments: Any) -> DrivenSession:
-        made = DrivenSession(options or save_mlp(tmp_path), tmp_path, **arguments)
+    def make(options: Options | None = None, kind: type[DrivenSession] = DrivenSession, **arguments: Any
+             ) -> DrivenSession:
+        made = kind(options or save_mlp(tmp_path), tmp_path, **arguments)
         sessions.append(made)
         return made
 

@@ -133,13 +133,16 @@ class DrivenSession(Session):
         deadline = time.monotonic() + LIMIT_S
         while True:
             try:
-                event = self.queue.get(timeout=max(0.01, deadline - time.monotonic()))
+                event = self.next_event(max(0.01, deadline - time.monotonic()))
             except queue.Empty:
                 raise AssertionError(f"not seen in {LIMIT_S} s; last events: {self.seen[-5:]}") from None
             self.seen.append(event)
             self.apply(event)
             if wanted(event):
                 return event
+
+    def next_event(self, timeout_s: float) -> m.Event:
+        return self.queue.get(timeout=timeout_s)
 
     def until_type(self, *types: type) -> m.Event:
         return self.until(lambda event: isinstance(event, types))
@@ -153,3 +156,41 @@ class DrivenSession(Session):
     def until_idle(self) -> None:
         while self.busy:
             self.until(lambda event: True)
+
+
+class LocalClient:
+    """In place of the child process: a worker in this one, which works while the session waits for an event."""
+
+    pid = None
+
+    def __init__(self, deliver: Callable[[m.Event], None]) -> None:
+        self.scheduler = Worker(deliver).scheduler
+        self._last = 0
+
+    def send(self, request: m.Request) -> int:
+        self._last += 1
+        self.scheduler.inbox.append((self._last, request))
+        return self._last
+
+    def stop(self) -> None:
+        self.scheduler.stop_before = self._last + 1
+
+    def close(self) -> None:
+        self.scheduler.tasks.clear()
+
+
+class LocalSession(DrivenSession):
+    """A session that is answered in this process: for tests of what becomes of the answers."""
+
+    def __init__(self, options: Options, folder: Path, **arguments: object) -> None:
+        super().__init__(options, folder, **arguments)
+        self._client = LocalClient(self.queue.put)
+
+    def next_event(self, timeout_s: float) -> m.Event:
+        deadline = time.monotonic() + timeout_s
+        while self.queue.empty():
+            if not self._client.scheduler.step():
+                time.sleep(0.005)
+            if time.monotonic() > deadline:
+                raise queue.Empty
+        return self.queue.get()

@@ -12,7 +12,7 @@ import onnx
 import pytest
 
 from tests import networks
-from tests.driven import DrivenSession, DrivenWorker, isolate, save_mlp
+from tests.driven import DrivenSession, DrivenWorker, LocalSession, isolate, save_mlp
 from trt_tui.cli.headless import write_engine
 from trt_tui.core.data.userscript import script_files
 from trt_tui.core.data.watched import Inputs, data_files
@@ -37,8 +37,8 @@ def _isolated(monkeypatch, tmp_path):
 def driven(session):
     """Makes sessions as `session` does, opened and with nothing left to do."""
 
-    def make(options, **arguments):
-        made = session(options, **arguments)
+    def make(options, kind=LocalSession, **arguments):
+        made = session(options, kind, **arguments)
         made.start()
         made.until_idle()
         assert made.error is None, made.error
@@ -64,7 +64,7 @@ def other_samples(options):
 @pytest.mark.parametrize(("change", "killed"), [(retrain, False), (retrain, True), (other_samples, False)])
 def test_all_is_measured_anew_where_network_or_data_were_replaced(driven, tmp_path, change, killed):
     options = save_mlp(tmp_path)
-    session = driven(options)
+    session = driven(options, DrivenSession if killed else LocalSession)
     before, ranges, old = session.measured("int8").verdict, session.calibration.ranges, session.source
     tensor = session.outline.groups[0].activations()[0].tensor
     session.set_config(session.config.with_range(tensor, RangeChoice(0.5, "entropy")))
@@ -90,7 +90,7 @@ def test_all_is_measured_anew_where_network_or_data_were_replaced(driven, tmp_pa
 
 def test_a_command_ends_where_a_file_was_replaced(tmp_path):
     options = save_mlp(tmp_path)
-    session = DrivenSession(options, tmp_path, automatic=False)
+    session = LocalSession(options, tmp_path, automatic=False)
     try:
         session.start()
         session.until_idle()

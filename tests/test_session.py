@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -11,7 +12,7 @@ import onnx
 import pytest
 
 from tests import networks
-from tests.driven import DrivenSession, isolate, save_mlp
+from tests.driven import LocalSession, isolate, save_mlp
 from trt_tui.cli.main import main
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.file import config_text, read_config
@@ -30,6 +31,12 @@ INT8 = PrecisionConfig.uniform(Precision.INT8)
 @pytest.fixture(autouse=True)
 def _isolated(monkeypatch, tmp_path, tmp_path_factory):
     isolate(monkeypatch, tmp_path, cache=tmp_path_factory.getbasetemp() / "cache")
+
+
+@pytest.fixture
+def session(session):
+    """Makes sessions that are answered in this process."""
+    return partial(session, kind=LocalSession)
 
 
 def started(session):
@@ -264,7 +271,7 @@ def test_a_session_that_cannot_be_taken_up_is_left_to_the_user(session, content)
 
 def test_a_folder_that_cannot_be_written_stops_nothing(tmp_path):
     (tmp_path / "sessions").write_text("a file where the folder should be")
-    driven = DrivenSession(save_mlp(tmp_path), tmp_path)
+    driven = LocalSession(save_mlp(tmp_path), tmp_path)
     started(driven)
     driven.toggle([driven.outline.groups[0]])
     driven.until_idle()

@@ -19,7 +19,7 @@ from trt_tui.core.measure.target import UPPER
 from trt_tui.core.moves.config import PrecisionConfig, tables
 from trt_tui.core.network.hierarchy import build_tree, titles
 from trt_tui.core.network.network import Network
-from trt_tui.core.search import Outcome, scoped
+from trt_tui.core.search import Evaluation, Outcome, scoped
 from trt_tui.errors import InputError
 from trt_tui.jobs.messages import SearchEnded
 from trt_tui.session.finding import Finding
@@ -276,6 +276,12 @@ def _ended(session: Session) -> SearchEnded:
     return ended
 
 
+def _best(session: Session) -> Evaluation:
+    if (best := _ended(session).result.best) is None:
+        raise InputError("the search has evaluated nothing", "", "")
+    return best
+
+
 def search_headline(session: Session) -> str:
     """The outcome in one line."""
     request, result = _finding(session).request, _ended(session).result
@@ -283,7 +289,7 @@ def search_headline(session: Session) -> str:
     if result.outcome is Outcome.NOTHING_TO_DO:
         start = result.config
         name = "the config" if start.moves else start.quantized.label
-        said = f"{name} meets it already: nothing to do ({result.best.judgement.figure})"
+        said = f"{name} meets it already: nothing to do ({_best(session).judgement.figure})"
     tolerances = " and ".join((*request.tolerances,
                                *([f"check {request.check!r}"] if request.check is not None else [])))
     return f"{tolerances}: {said}"
@@ -307,7 +313,8 @@ def metric_parts(session: Session) -> list[list[str]]:
     """The metric's parts in FP32, at the start of the search and as found, with a header."""
     ended = _ended(session)
     columns = [session.results.reference]
-    columns += [one.judgement.verdict.metric for one in (ended.evaluations[0], ended.result.best)]
+    columns += [verdict.metric if (verdict := one.judgement.verdict) is not None else {}
+                for one in (ended.evaluations[0], _best(session))]
     rows = [["metric", "FP32", "start", "found"]]
     return rows + [[name, *(f"{one[name]:.4g}" if name in one else "–" for one in columns)] for name in columns[0]]
 

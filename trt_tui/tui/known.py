@@ -45,7 +45,8 @@ def headline(session: Session, verdict: Verdict | None, simulated: bool = True) 
         return (f"{text} dB" if text[-1:].isdigit() else text, style)
     figure = target.figure(verdict)
     if figure is None or verdict.bad and target.kind in PER_OUTPUT:
-        return decibel(verdict.worst[1].errors) if verdict.bad else (NOTHING, "dim")
+        worst = verdict.worst
+        return decibel(worst[1].errors) if verdict.bad and worst is not None else (NOTHING, "dim")
     text = {"agreement": f"{100 * figure:.1f}%", "mismatch": f"{100 * figure:.2g}%",
             "cosine": f"{figure:.4f}"}.get(target.kind, number(figure))
     return (f"{mark}{text}", "")
