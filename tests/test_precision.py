@@ -72,6 +72,8 @@ def test_configs_travel_and_compare_by_what_they_lower_to(network):
     config = PrecisionConfig().with_groups(network.groups[:2], FP32).with_range("x", RangeChoice(1.0, "mse"))
     again = pickle.loads(pickle.dumps(config))
     assert again == config == copy.copy(config) and hash(again) == hash(config)
+    first, second = (one.name for one in network.groups[:2])
+    assert config.key() == ("int8", "fp16", False, tuple(sorted([(first, "fp32"), (second, "fp32")])), (("x", 1.0),))
     renamed = PrecisionConfig().with_groups(network.groups[:2], FP32, "search:x").with_range("x", RangeChoice(1.0))
     assert renamed == config and hash(renamed) == hash(config) and {renamed: 1}[config] == 1
     other = config.with_range("x", RangeChoice(2.0))

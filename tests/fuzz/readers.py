@@ -81,7 +81,7 @@ def readers(network: Network) -> tuple[Reader, ...]:
 
     def configs(path: Path) -> None:
         for force in (False, True):
-            loaded = read_config(path, network, force, sha256="")
+            loaded = read_config(path, network, force=force, sha256="")
             loaded.config.assignment(network)
             config_text(network, loaded.config, tolerance=loaded.tolerance, sha256="").encode()
 

@@ -235,7 +235,7 @@ def load_config(options: Options, config_path: str | None, precision: str | None
     network = open_network(options.model, get_backend)
     if config_path is None:
         return network, PrecisionConfig.uniform(Precision(precision), options.other), {}, ()
-    loaded = config_file.read_config(config_path, network, force)
+    loaded = config_file.read_config(config_path, network, force=force)
     return network, loaded.config, {} if loaded.stale_ranges else loaded.ranges, tuple(loaded.warnings)
 
 

@@ -95,7 +95,7 @@ class Opening:
     def _read_config(self, path: str) -> None:
         """Starts from a config file; what was resumed can be had back by undo."""
         state = self._state
-        loaded = config_file.read_config(path, state.opened.outline, self._force, sha256=state.sha256)
+        loaded = config_file.read_config(path, state.opened.outline, force=self._force, sha256=state.sha256)
         state.history.apply(loaded.config)
         state.names.give(state.config)
         state.warnings.extend(loaded.warnings)

@@ -231,7 +231,7 @@ def _digests(network: Structure) -> str:
 # -- reading --------------------------------------------------------------------------------------------------------
 
 
-def read_config(path: Path | str, network: Structure, force: bool = False, *, sha256: str | None = None
+def read_config(path: Path | str, network: Structure, *, force: bool = False, sha256: str | None = None
                 ) -> LoadedConfig:
     """Reads a config for a network.
 

@@ -52,14 +52,17 @@ class Evaluation:
 
     @property
     def passed(self) -> bool:
+        """Whether it meets the tolerance."""
         return self.judgement.passed
 
     @property
     def score(self) -> float:
+        """Higher is better; see `Judgement`."""
         return self.judgement.score
 
     @property
     def error(self) -> float:
+        """The loss that strategies compare; see `Judgement`."""
         return self.judgement.error
 
     @property

@@ -249,6 +249,7 @@ class Search:
 
     @property
     def has_budget(self) -> bool:
+        """Whether the groups raised or the latency are limited."""
         return self.max_raised is not None or self.max_latency is not None
 
     def _fits(self, raised: frozenset[str]) -> bool:
