@@ -77,7 +77,7 @@ class TrtTuiApp(App[None]):
         """Takes an event from any thread."""
         self.post_message(self.SessionEvent(event))
 
-    def get_default_screen(self) -> Screen:
+    def get_default_screen(self) -> Screen[None]:
         return self.main
 
     def get_driver_class(self) -> type[Driver]:

@@ -7,6 +7,7 @@ what the names look like. ``~`` before a number says that it is simulated.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import TypeAlias
 
 from trt_tui.core.measure.comparison import Errors
@@ -63,7 +64,7 @@ def clip(line: Line, width: int) -> Line:
     return [*result, ("…", "dim")]
 
 
-def padded(line: Line, width: int, right: Line = ()) -> Line:
+def padded(line: Line, width: int, right: Sequence[Span] = ()) -> Line:
     """The line, then blanks, then ``right`` at the right edge; ``right`` goes first where there is no room."""
     gap = width - width_of(line) - width_of(list(right))
     if right and gap >= 1:

@@ -46,9 +46,10 @@ class TerminalDriver(LinuxDriver):
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
-        if not os.isatty(2):
-            self._file = sys.__stdout__
-        self._file.reconfigure(errors="replace")  # a locale that has no "│" gets a "?"
+        file = sys.__stderr__ if os.isatty(2) else sys.__stdout__
+        assert file is not None, "check_terminal refuses to open the app where it could not be drawn"
+        file.reconfigure(errors="replace")  # a locale that has no "│" gets a "?"
+        self._file = file
 
     def run_input_thread(self) -> None:
         while True:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+from textual import events
 from textual.app import ComposeResult
 from textual.await_complete import AwaitComplete
 from textual.binding import Binding
@@ -22,7 +24,7 @@ from trt_tui.words import visible
 CLOSE = Binding("escape", "close", "close", show=False)
 
 
-class Dialog(ModalScreen):
+class Dialog(ModalScreen[Any]):
     """A box over the main screen that Esc closes.
 
     Keys that were typed in one burst can answer it again after it has gone, or after another dialog came over it: only
@@ -31,10 +33,9 @@ class Dialog(ModalScreen):
 
     BINDINGS = [CLOSE]
 
-    def dismiss(self, result: object = None) -> AwaitComplete | None:
-        if self.app.screen is self:
-            return super().dismiss(result)
-        return None
+    def dismiss(self, result: Any = None) -> AwaitComplete:
+        """Closes it with an answer, unless another dialog is over it."""
+        return super().dismiss(result) if self.app.screen is self else AwaitComplete()
 
     def action_close(self) -> None:
         self.dismiss(None)
@@ -161,7 +162,7 @@ class Picker(Dialog):
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         self.dismiss(self.items[event.option_index].value)
 
-    def on_key(self, event) -> None:
+    def on_key(self, event: events.Key) -> None:
         for item in self.items:
             if event.character == item.key and not item.refused:
                 event.stop()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from textual.app import ComposeResult
 from textual.containers import Vertical
@@ -11,12 +10,10 @@ from textual.content import Content
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
+from trt_tui.session.session import Session
 from trt_tui.tui.screens.dialogs import Dialog
 from trt_tui.tui.widgets.choices import Choices
 from trt_tui.words import is_hidden
-
-if TYPE_CHECKING:
-    from trt_tui.session.session import Session
 
 FORMATS: dict[str, tuple[str, str, str]] = {
     "precision.json": ("precision.json", "the config, with ranges and evidence", ".precision.json"),
@@ -30,14 +27,9 @@ FORMATS: dict[str, tuple[str, str, str]] = {
 }
 """By kind: name, what it is, and how the file's name ends."""
 
-ALWAYS = ("precision.json", "onnx", "markdown")
-"""The kinds that every session writes."""
-
-
 def offered(session: Session) -> list[str]:
     """The kinds that a session can write, in the order of `FORMATS`."""
-    kinds = getattr(session, "EXPORTS", ALWAYS)
-    return [kind for kind in FORMATS if kind in kinds]
+    return [kind for kind in FORMATS if kind in session.EXPORTS]
 
 
 class ExportDialog(Dialog):
@@ -56,7 +48,7 @@ class ExportDialog(Dialog):
     def compose(self) -> ComposeResult:
         with Vertical(classes="box wide"):
             yield Static("Export", classes="heading")
-            yield Choices(*(Option(Content(f"{name:<16} {what}")) for name, what, _ in map(FORMATS.get, self.kinds)),
+            yield Choices(*(Option(Content(f"{FORMATS[kind][0]:<16} {FORMATS[kind][1]}")) for kind in self.kinds),
                           compact=True)
             yield Static("to", classes="dim")
             yield Input(self.default_path(self.kind), compact=True, select_on_focus=False)

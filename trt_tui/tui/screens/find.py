@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import Generic, TypeVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding
@@ -17,11 +17,9 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision, rank
 from trt_tui.core.search.presets import preset_groups
 from trt_tui.jobs import messages as m
+from trt_tui.session.session import Session
 from trt_tui.tui.screens.dialogs import CLOSE, Dialog
 from trt_tui.words import visible
-
-if TYPE_CHECKING:
-    from trt_tui.session.session import Session
 
 STRATEGIES = {
     "auto": "chooses by what is known",
@@ -44,9 +42,12 @@ PRESETS = {
 """The groups of each preset of `trt_tui.core.search.presets.PRESETS`, in a few words."""
 
 BUILDS = 3
+"""Engines that a search may build."""
+
+V = TypeVar("V")
 
 
-class Setting(Static, can_focus=True):
+class Setting(Static, Generic[V], can_focus=True):
     """One line with a choice that the left and right keys change."""
 
     BINDINGS = [Binding("right,l,space", "change(1)", show=False), Binding("left,h", "change(-1)", show=False)]
@@ -54,12 +55,13 @@ class Setting(Static, can_focus=True):
     class Changed(Message):
         """Another value was chosen."""
 
-    def __init__(self, label: str, values: Sequence[tuple[object, str]], id: str) -> None:
+    def __init__(self, label: str, values: Sequence[tuple[V, str]], id: str) -> None:
         super().__init__(id=id, classes="setting")
         self.label, self.values, self.index = label, list(values), 0
 
     @property
-    def value(self) -> object:
+    def value(self) -> V:
+        """What is chosen."""
         return self.values[self.index][0]
 
     def render(self) -> Content:
@@ -89,8 +91,19 @@ class FindDialog(Dialog):
         self.config, self.config_name, self.check = session.config, name, check
         self.tolerance = session.target.text if session.target is not None else "sqnr>=20"
         self.confirms = session.builder is not None and session.builder.runs
-        self.quantizes = any(session.config.precision_of(group) is Precision.INT8 for group in session.outline.groups)
-        self.presets = [name for name in PRESETS if preset_groups(session.outline, [name])]
+        outline = session.outline
+        assert outline is not None, "a search begins where a network is open"
+        presets = [name for name in PRESETS if preset_groups(outline, [name])]
+        self.method = Setting("strategy", [(name, f"{name}: {what}") for name, what in STRATEGIES.items()], "strategy")
+        self.higher = Setting("raise to", [(one, one.label) for one in higher_than(self.config)], "higher")
+        self.presets = Setting("begin with", begin_with(presets), "presets") if presets else None
+        self.ranges = self.builds = None
+        if any(session.config.precision_of(group) is Precision.INT8 for group in outline.groups):
+            self.ranges = Setting("ranges", [(True, "other ones are tried first"), (False, "stay as they are")],
+                                  "ranges")
+        if self.confirms:
+            self.builds = Setting("engines", [(BUILDS, f"at most {BUILDS} are built to confirm it"),
+                                              (0, "none: simulated only")], "builds")
 
     def compose(self) -> ComposeResult:
         with Vertical(classes="box"):
@@ -102,15 +115,14 @@ class FindDialog(Dialog):
             with Vertical(classes="field"):
                 yield Static("budget ")
                 yield Input("", placeholder=f"none; or like {self.budgets}", compact=True, id="budget")
-            yield Setting("strategy", [(name, f"{name}: {what}") for name, what in STRATEGIES.items()], "strategy")
-            yield Setting("raise to", [(one, one.label) for one in higher_than(self.config)], "higher")
-            if self.presets:
-                yield Setting("begin with", begin_with(self.presets), "presets")
-            if self.quantizes:
-                yield Setting("ranges", [(True, "other ones are tried first"), (False, "stay as they are")], "ranges")
-            if self.confirms:
-                yield Setting("engines", [(BUILDS, f"at most {BUILDS} are built to confirm it"),
-                                          (0, "none: simulated only")], "builds")
+            yield self.method
+            yield self.higher
+            if self.presets is not None:
+                yield self.presets
+            if self.ranges is not None:
+                yield self.ranges
+            if self.builds is not None:
+                yield self.builds
             else:
                 yield Static("engines      none run here: simulated only", classes="dim setting")
             yield Static("", id="note", markup=False)
@@ -123,19 +135,16 @@ class FindDialog(Dialog):
     def on_input_submitted(self) -> None:
         self.action_start()
 
-    def _chosen(self, setting: str, otherwise: object) -> object:
-        found = self.query(f"#{setting}")
-        return found.first(Setting).value if found else otherwise
-
     def action_start(self) -> None:
         tolerance, text = (self.query_one(name, Input).value.strip() for name in ("#tolerance", "#budget"))
         raised, latency = parse_budget(text)
+        builds = self.builds.value if self.builds is not None else 0
         wrong = self.check(tolerance)
         if not wrong and text and raised is latency is None:
             wrong = f"a budget is like {self.budgets}"
         if not wrong and latency is not None and not self.confirms:
             wrong = "a budget in ms needs engines, and none runs here"
-        if not wrong and latency is not None and not self._chosen("builds", 0):
+        if not wrong and latency is not None and not builds:
             wrong = "a budget in ms needs engines: let some be built"
         if wrong:
             note = self.query_one("#note", Static)
@@ -143,9 +152,10 @@ class FindDialog(Dialog):
             note.add_class("bad")
             return
         self.dismiss((tolerance, m.Search(
-            self.config, (tolerance,), self._chosen("strategy", "auto"), self._chosen("higher", Precision.FP32),
-            self._chosen("presets", ()), ranges=self._chosen("ranges", False), max_raised=raised, max_latency=latency,
-            max_builds=self._chosen("builds", 0), shares=True)))
+            self.config, (tolerance,), self.method.value, self.higher.value,
+            self.presets.value if self.presets is not None else (),
+            ranges=self.ranges is not None and self.ranges.value, max_raised=raised, max_latency=latency,
+            max_builds=builds, shares=True)))
 
 
 def begin_with(presets: Sequence[str]) -> list[tuple[tuple[str, ...], str]]:

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from textual.containers import VerticalScroll
 
+from trt_tui.session.session import Session
 from trt_tui.tui.screens.dialogs import Page
 from trt_tui.tui.spans import Line, wrap
 from trt_tui.tui.widgets.lines import Lines
 from trt_tui.words import cells, visible
-
-if TYPE_CHECKING:
-    from trt_tui.session.session import Session
 
 MOST_LINES = 5000
 """Of a longer log the end is shown."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trt_tui.core.engines.made import QDQ, REFORMAT, Made
+from trt_tui.core.engines.made import QDQ, REFORMAT, EngineReport, Made
 from trt_tui.core.measure.agreement import GAP_DB, differs, fp32_fault, gap_db
 from trt_tui.core.measure.comparison import EngineResult, Verdict
 from trt_tui.core.moves.config import PrecisionConfig, distance
@@ -48,9 +48,9 @@ def shown_engine(session: Session, run: str = "config") -> Shown | None:
     config, result = session.run_configs()[run], session.measured(run).engine
     if result is not None:
         return Shown(result, config, config_name(session, config))
-    built = session.built
-    result = session.results.of(built).engine if run == "config" and built is not None else None
-    if result is None:
+    built = session.built if run == "config" else None
+    result = session.results.of(built).engine if built is not None else None
+    if built is None or result is None:
         return None
     return Shown(result, built, config_name(session, built), max(1, distance(built, config)))
 
@@ -97,12 +97,10 @@ def check_texts(check: EngineResult) -> list[str]:
     """What the FP32 engine says of the graph, the longest text first."""
     if check.failed:
         return [f"not built: {check.failed}", "not built"]
-    if not fp32_fault(check):
+    verdict = check.verdict
+    if not fp32_fault(check) or verdict is None or verdict.worst is None:
         return ["graph is sound"]
-    if check.verdict.bad:
-        how = f"{check.verdict.bad} NaN or Inf"
-    else:
-        how = f"differs by {check.verdict.worst[1].errors.sqnr_db:.1f} dB"
+    how = f"{verdict.bad} NaN or Inf" if verdict.bad else f"differs by {verdict.worst[1].errors.sqnr_db:.1f} dB"
     return [f"no precision problem: {how}", "no precision problem", "graph differs"]
 
 
@@ -175,16 +173,16 @@ def built_text(result: EngineResult) -> str:
     return f"{what} in {duration(result.build_s)}{how}" if result.build_s else what
 
 
-def latency_texts(result: EngineResult) -> tuple[str, str]:
+def latency_texts(latency_ms: tuple[float, float, float], quick: bool) -> tuple[str, str]:
     """Median with minimum and maximum, and the median alone."""
-    median, least, most = (number(ms) for ms in result.latency_ms)
-    word = "preview " if result.quick else ""
+    median, least, most = (number(ms) for ms in latency_ms)
+    word = "preview " if quick else ""
     return f"{word}{median} ms ({least} to {most})", f"{word}{median} ms"
 
 
-def shares_texts(result: EngineResult) -> tuple[str, str]:
+def shares_texts(report: EngineReport) -> tuple[str, str]:
     """How many layers compute in what and their share of the time, and the shares alone."""
-    shares = {word: entry for word, entry in result.report.shares().items() if word not in (REFORMAT, QDQ)}
+    shares = {word: entry for word, entry in report.shares().items() if word not in (REFORMAT, QDQ)}
     layers = [f"{WORDS.get(word, word)} {plural(count, 'layer')}{_percent(time)}"
               for word, (count, time) in shares.items()]
     if any(time is not None for _, time in shares.values()):
@@ -203,10 +201,10 @@ def result_text(result: EngineResult, width: int) -> str:
     if result.verdict is None:
         parts.append((result.note or "cannot run here", "cannot run here"))
     if result.latency_ms is not None:
-        parts.append(latency_texts(result))
+        parts.append(latency_texts(result.latency_ms, result.quick))
     if result.report is not None:
-        parts.append(shares_texts(result))
-        parts += [(text, text) for text in _apart(result)]
+        parts.append(shares_texts(result.report))
+        parts += [(text, text) for text in _apart(result.report)]
     if result.bytes is not None:
         parts.append((f"{result.bytes / 1e6:.1f} MB",) * 2)
     if result.device_memory:
@@ -225,13 +223,14 @@ def result_text(result: EngineResult, width: int) -> str:
     return " · ".join(chosen) or shorten(parts[0][1], width)
 
 
-def _apart(result: EngineResult) -> list[str]:
+def _apart(report: EngineReport) -> list[str]:
     """The layers that only change a layout or type, counted; nothing where there are none."""
-    reformats, alone = result.report.count(REFORMAT), result.report.count(QDQ)
+    reformats, alone = report.count(REFORMAT), report.count(QDQ)
     return [*([plural(reformats, "reformat")] if reformats else []), *([f"{alone} Q/DQ alone"] if alone else [])]
 
 
 def megabytes(count: int) -> str:
+    """A number of bytes."""
     return f"{count / 1e6:.0f} MB" if count >= 1e7 else f"{number(count / 1e6)} MB"
 
 

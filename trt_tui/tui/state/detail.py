@@ -225,8 +225,7 @@ def _short_detail(session: Session, found: Figures, group: Group, width: int) ->
     elif len(known) > 1:
         lines.append(_labelled("also", known[1], width))
     shown = built.shown_engine(session, found.run)
-    sentences = built.group_sentences(shown, group, found.asked(group)) if shown is not None else []
-    if sentences:
+    if shown is not None and (sentences := built.group_sentences(shown, group, found.asked(group))):
         label = built.DIFFERS if built.is_marked(shown, group, found.asked(group)) else "made"
         return [*lines, _labelled(label, "; ".join(sentences), width, "stale" if shown.stale else "")]
     said = _set_by(session, found.config, group) + other_moves(session, found.config, group)

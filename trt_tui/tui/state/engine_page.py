@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from trt_tui.core.engines.made import COMPUTE
+from trt_tui.core.engines.made import COMPUTE, EngineReport
 from trt_tui.core.engines.rungs import rung_lines
 from trt_tui.core.measure.agreement import differs, fp32_fault, gap_db, what_to_check
-from trt_tui.core.measure.comparison import EngineResult, Verdict
+from trt_tui.core.measure.comparison import Verdict
 from trt_tui.session.session import Session
 from trt_tui.tui.known import config_name, headline
 from trt_tui.tui.spans import Line, decibel, fitted, number, plural, wrap
@@ -39,10 +39,11 @@ def page_lines(session: Session, width: int) -> list[Line]:
     if shown is None:
         return lines
     lines += _checks(session, shown, width)
-    if shown.result.report is not None:
-        lines += _computed_in(shown.result)
+    report = shown.result.report
+    if report is not None:
+        lines += _computed_in(report)
         lines += _otherwise(session, shown, width)
-        lines += _slowest(shown.result, width)
+        lines += _slowest(report, shown.result.quick, width)
     return lines
 
 
@@ -94,6 +95,8 @@ def _worst(verdict: Verdict, simulated: bool) -> str:
 
 def _checks(session: Session, shown: Shown, width: int) -> list[Line]:
     simulated = _simulated(session, shown)
+    if session.outline is None:
+        return []
     known = what_to_check(session.outline, shown.config, simulated, shown.result, session.results.check)
     if not known:
         return []
@@ -106,9 +109,9 @@ def _checks(session: Session, shown: Shown, width: int) -> list[Line]:
     return lines
 
 
-def _computed_in(result: EngineResult) -> list[Line]:
+def _computed_in(report: EngineReport) -> list[Line]:
     lines: list[Line] = [[], [(f"{'Computed in':<16}{'layers':>8}{'time':>8}", "strong")]]
-    for word, (count, time) in result.report.shares().items():
+    for word, (count, time) in report.shares().items():
         lines.append([(f"  {WORDS.get(word, word):<14}", "dim" if word in WORDS else ""), (f"{count:>8}", ""),
                       (f"{'–' if time is None else f'{100 * time:.0f} %':>8}", "")])
     return lines
@@ -116,32 +119,34 @@ def _computed_in(result: EngineResult) -> list[Line]:
 
 def _otherwise(session: Session, shown: Shown, width: int) -> list[Line]:
     """The groups that run in another precision than asked."""
-    groups = [group for group in session.outline.groups if differs(group, shown.config, shown.result.made)]
-    if not groups:
+    config, all_made = shown.config, shown.result.made
+    groups = session.outline.groups if session.outline is not None else ()
+    changed = [(group, made, made.precision) for group in groups if differs(group, config, all_made)
+               and (made := all_made[group.name]).precision is not None]
+    if not changed:
         return [[], [("Every group that TensorRT tells of runs as asked.", "dim")]]
-    lines: list[Line] = [[], [(f"Asked {DIFFERS} made: {plural(len(groups), 'group')}", "strong")]]
+    lines: list[Line] = [[], [(f"Asked {DIFFERS} made: {plural(len(changed), 'group')}", "strong")]]
     room = max(10, width - _RIGHT)
-    for group in groups:
-        made = shown.result.made[group.name]
+    for group, made, precision in changed:
         time = f"{number(made.ms)} ms" if made.ms is not None else ""
         lines.append([("  " + fitted(group.name, room), ""),
-                      (f"{f'{shown.config.precision_of(group).label} → {made.precision.label}':>13}", ""),
+                      (f"{f'{config.precision_of(group).label} → {precision.label}':>13}", ""),
                       (f"{time:>11}", "dim")])
     return lines
 
 
-def _slowest(result: EngineResult, width: int) -> list[Line]:
-    timed = sorted((layer for layer in result.report.layers if layer.ms), key=lambda layer: -layer.ms)
+def _slowest(report: EngineReport, quick: bool, width: int) -> list[Line]:
+    timed = sorted(((layer.ms, layer) for layer in report.layers if layer.ms), key=lambda one: -one[0])
     if not timed:
         return []
-    total = sum(layer.ms for layer in timed)
-    lines: list[Line] = [[], [("Slowest layers" + (" of the preview" if result.quick else ""), "strong")]]
+    total = sum(ms for ms, _ in timed)
+    lines: list[Line] = [[], [("Slowest layers" + (" of the preview" if quick else ""), "strong")]]
     room = max(10, width - _RIGHT)
-    for layer in timed[:_SLOWEST]:
+    for ms, layer in timed[:_SLOWEST]:
         precision = layer.precision.label if layer.precision is not None else ""
         word = precision or "?" if layer.kind == COMPUTE else layer.kind
         lines.append([("  " + fitted(layer.name, room), ""), (f"{word:>13}", "dim"),
-                      (f"{number(layer.ms):>8} ms", ""), (f"{100 * layer.ms / total:>4.0f} %", "dim")])
+                      (f"{number(ms):>8} ms", ""), (f"{100 * ms / total:>4.0f} %", "dim")])
     return lines
 
 

@@ -259,8 +259,9 @@ def figures_of(session: Session, model: TreeModel, measure: Measure, run: str,
     else:
         for name, one in errors.items():
             at = one.isolated if measure is Measure.ISOLATED else one.accumulated
-            if at is not None and (at.exact or at.sqnr_db is not None):
-                values[name] = math.inf if at.exact else at.sqnr_db
+            decibels = None if at is None else math.inf if at.exact else at.sqnr_db
+            if decibels is not None:
+                values[name] = decibels
     config = session.config
     result = Figures(model, config, measure, run, values, frozenset(stale), frozenset(bad),
                      raised_texts(session.measured(run)),
@@ -275,7 +276,7 @@ def figures_of(session: Session, model: TreeModel, measure: Measure, run: str,
 
 def search_marks(session: Session) -> dict[str, str]:
     """What a search that runs says of groups: those of the best so far, and the one that is tried."""
-    progress = session.finding.progress
+    progress = session.finding.progress if session.finding is not None else None
     if progress is None:
         return {}
     best = progress.best.raised if progress.best is not None else ()
@@ -318,7 +319,8 @@ def raised_texts(results: Measured) -> dict[str, tuple[int, str]]:
 def _sum_scopes(result: Figures) -> None:
     model = result.model
     sums: dict[str, float] = {}
-    bad, stale = set(), set()
+    bad: set[str] = set()
+    stale: set[str] = set()
     for name, value in result.values.items():
         for scope in model.ancestors.get(name, ()):
             path = scope.path

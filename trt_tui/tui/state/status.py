@@ -64,8 +64,8 @@ def job_line(session: Session, last: str = "", elapsed: float = 0.0) -> Line:
     job = session.job
     if job is None:
         return [(" ⋯ ", "key"), ("starting", "")] if session.busy else [(f" {last}", "dim")]
-    if session.searching and job.phase == SEARCHING:
-        return _search_line(session.finding)
+    if session.searching and job.phase == SEARCHING and session.finding is not None and session.finding.progress:
+        return _search_line(session.finding, session.finding.progress)
     line: Line = [(" ⋯ ", "key"), (job.phase, "")]
     if job.total:
         line.append((f" {job.done}/{job.total}", ""))
@@ -76,9 +76,8 @@ def job_line(session: Session, last: str = "", elapsed: float = 0.0) -> Line:
     return line
 
 
-def _search_line(finding: Finding) -> Line:
+def _search_line(finding: Finding, progress: messages.SearchProgress) -> Line:
     """What a search does, how far it is, and the best so far."""
-    progress = finding.progress
     tried = shorten(progress.about, 24) if progress.about else f"{len(progress.trying)} raised"
     return [(" ⋯ ", "key"), (f"{progress.step or 'search'}: {tried}, {progress.done} tried; best so far: ", ""),
             (found_so_far(finding, SIMULATED), "strong" if progress.met else "")]

@@ -65,8 +65,8 @@ class TreeModel:
         self.quantizable = sum(group.quantizable for group in outline.groups)
         self.macs: dict[str, int | None] = {}
         for group in outline.groups:
-            known = [outline.layer_by_name[name].macs for name in group.layers]
-            self.macs[group.name] = None if None in known else sum(known)
+            known = [macs for name in group.layers if (macs := outline.layer_by_name[name].macs) is not None]
+            self.macs[group.name] = sum(known) if len(known) == len(group.layers) else None
         self.scope_macs: dict[str, int] = {}
         for name, value in self.macs.items():
             for scope in self.ancestors[name]:
@@ -134,10 +134,9 @@ class TreeModel:
     def visible(self, opened: set[str], weights: Mapping[str, float] | None = None,
                 matches: set[str] | None = None) -> list[VisibleRow]:
         """The lines of the tree view: siblings by weight where weights are given, else in network order."""
-        sums = self.weights_of_scopes(weights) if weights else {}
-        allowed = None
-        if matches is not None:
-            allowed = {scope.path for name in matches for scope in self.ancestors[name]}
+        weights = weights or {}
+        sums = self.weights_of_scopes(weights)
+        allowed = {scope.path for name in matches or () for scope in self.ancestors[name]}
 
         def weigh(row: Row) -> float:
             if isinstance(row, Scope):

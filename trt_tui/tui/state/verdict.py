@@ -174,14 +174,16 @@ def _run_name(session: Session, run: str) -> str:
     if run != "config":
         return RUN_TITLES[run]
     name = f"{config_name(session)}{'*' if is_edited(session) else ''}"
-    config = session.config
+    config, outline = session.config, session.outline
     if config == session.run_configs()["int8"]:
         return f"{name} = INT8"
     if config == session.run_configs()["fp16"]:
         return f"{name} = FP16"
-    up = len(config.raised(session.outline))
+    if outline is None:
+        return name
+    up = len(config.raised(outline))
     changes = [f"{up} up"] if up else []
-    changes += [plural(len(moves), kind.column) for kind, moves in config.shown(session.outline) if kind is not Choice]
+    changes += [plural(len(moves), kind.column) for kind, moves in config.shown(outline) if kind is not Choice]
     return f"{name} {', '.join(changes) or 'edited'}"
 
 
@@ -218,17 +220,18 @@ def _engine_cells(engine: EngineResult | None, simulated: Verdict | None, table:
     cells: dict[str, Span] = {title: (NOTHING, "dim") for title, _ in table.built}
     if engine is not None and engine.bytes is not None:
         cells["MB"] = (f"{engine.bytes / 1e6:.1f}", "")
-    if engine is not None and engine.verdict is None:
+    verdict = engine.verdict if engine is not None else None
+    if engine is not None and verdict is None:
         before = _cells(table.built[:list(cells).index("MB")]) - 1
         words = "not built" if engine.failed else fitting((CANNOT_RUN, "cannot run here"), before)
         return padded([(f"{words:>{before}} ", "dim"), (f"{cells['MB'][0]:>6} ", "")], _cells(table.built))
-    if engine is not None:
-        worst = engine.verdict.worst
+    if engine is not None and verdict is not None:
+        worst = verdict.worst
         cells["dB"] = decibel(worst[1].errors if worst else None, simulated=False)
         if not engine.as_asked:
             cells["dB"] = (f"{DIFFERS}{cells['dB'][0]}", "warn")
         if table.figure:
-            cells[table.figure] = _figure(engine.verdict, "")
+            cells[table.figure] = _figure(verdict, "")
         if engine.latency_ms is not None:
             cells["ms"] = (number(engine.latency_ms[0]), "dim" if engine.quick else "")
         if engine.quick:

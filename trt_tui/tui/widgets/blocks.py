@@ -16,7 +16,7 @@ from trt_tui.tui.widgets.lines import COMPONENTS, Styled
 from trt_tui.words import visible
 
 
-class BlockMap(Styled, ScrollView, can_focus=True, inherit_bindings=False):
+class BlockMap(ScrollView, Styled, can_focus=True, inherit_bindings=False):
     """The heat map with a cursor on a cell, or on a role's label (column -1)."""
 
     COMPONENT_CLASSES = COMPONENTS
@@ -35,7 +35,7 @@ class BlockMap(Styled, ScrollView, can_focus=True, inherit_bindings=False):
         self._drawn: dict[int, Line] = {}
         self._notes: dict[int, str] = {}
 
-    def show(self, blocks: Blocks | None, figures: Figures | None) -> None:
+    def show(self, blocks: Blocks | None, figures: Figures) -> None:
         """Shows a network's blocks; lines that stay the same are not repainted."""
         if blocks is not self.blocks or self._figures is None or figures.config != self._figures.config:
             self._notes = {}
@@ -86,12 +86,14 @@ class BlockMap(Styled, ScrollView, can_focus=True, inherit_bindings=False):
 
     @property
     def _label_width(self) -> int:
-        return min(20, max((width_of([(role, "")]) for role in self.blocks.roles), default=0))
+        roles = self.blocks.roles if self.blocks is not None else ()
+        return min(20, max((width_of([(role, "")]) for role in roles), default=0))
 
     @property
     def _cell_width(self) -> int:
-        widest = max((len(column) for column in self.blocks.columns), default=1)
-        roomy = self._room // max(1, len(self.blocks.columns))
+        columns = self.blocks.columns if self.blocks is not None else ()
+        widest = max((len(column) for column in columns), default=1)
+        roomy = self._room // max(1, len(columns))
         return max(widest + 1, 3, min(5, roomy))
 
     @property
@@ -118,8 +120,8 @@ class BlockMap(Styled, ScrollView, can_focus=True, inherit_bindings=False):
         shown = slice(self._first, self._first + self._fitting)
         left, right = self._first > 0, shown.stop < len(self.blocks.columns)
         if y == 0:
-            names = "".join(f"{name:>{cell}}" for name in self.blocks.columns[shown])
-            return [(" " * (label + 2), ""), (f"{'‹' if left else ' '}{names}{'  ›' if right else ''}", "dim")]
+            titles = "".join(f"{name:>{cell}}" for name in self.blocks.columns[shown])
+            return [(" " * (label + 2), ""), (f"{'‹' if left else ' '}{titles}{'  ›' if right else ''}", "dim")]
         role = y - 1
         if role == len(self.blocks.roles):
             return [(f"  {legend(self._figures.measure)}", "dim")]
@@ -136,8 +138,7 @@ class BlockMap(Styled, ScrollView, can_focus=True, inherit_bindings=False):
             text = f"[{glyph}]" if picked else f" {glyph}{'↑' if up else ' '}"
             line.append((text.rjust(cell + 1)[-cell:] if cell < 3 else " " * (cell - 3) + text, style))
         if role not in self._notes:
-            names = [name for names in self.blocks.cells[role] for name in names]
-            self._notes[role] = block_note(self._figures, names)
+            self._notes[role] = block_note(self._figures, [name for names in self.blocks.cells[role] for name in names])
         line.append((f"   {self._notes[role]}", "dim"))
         return line
 

@@ -18,7 +18,7 @@ from trt_tui.tui.widgets.lines import COMPONENTS, Styled
 from trt_tui.words import visible
 
 
-class LayerTree(Styled, ScrollView, can_focus=True, inherit_bindings=False):
+class LayerTree(ScrollView, Styled, can_focus=True, inherit_bindings=False):
     """Rows of a `TreeModel` with a cursor.
 
     The rows and their figures are given with `show`; the widget keeps the cursor on the row with the same key.

@@ -20,9 +20,10 @@ STYLES = ("dim", "strong", "bad", "good", "warn", "stale", "key", "rule", "plot"
 COMPONENTS = {f"span--{name}" for name in STYLES}
 
 
-class Styled:
-    """Mixin: turns a line into a strip, with the component classes ``span--<style>`` of the style sheet."""
+class Styled(Widget):
+    """Turns a line into a strip, with the component classes ``span--<style>`` of the style sheet."""
 
+    COMPONENT_CLASSES = COMPONENTS
     _span_styles: dict[str, Style]
 
     def span_style(self, name: str) -> Style:
@@ -48,7 +49,7 @@ class Styled:
         super().notify_style_update()
 
 
-class Lines(Styled, Widget):
+class Lines(Styled):
     """A block of lines; setting ``lines`` repaints those that differ."""
 
     COMPONENT_CLASSES = COMPONENTS
