@@ -627,7 +627,7 @@ async def test_stop_asks_only_for_old_jobs(tmp_path):
     async with opened(tmp_path, answers=("Open",)) as (app, main, pilot):
         await press(pilot, "x")
         assert app.session._client.stopped == 1
-        app.session.job_started -= 60
+        app.session.asked.started -= 60
         await press(pilot, "x")
         assert isinstance(app.screen, Question)
         await press(pilot, "n")

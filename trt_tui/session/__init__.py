@@ -1,1 +1,1 @@
-"""What the app and the commands share: configs with undo, results, saving."""
+"""What the app and the commands share: what is known, configs with undo, results, saving, and what is asked for."""

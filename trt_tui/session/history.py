@@ -29,6 +29,7 @@ class History:
         return True
 
     def undo(self) -> bool:
+        """Goes back to the config before; returns whether there was one."""
         if not self._past:
             return False
         self._future.append(self.current)
@@ -36,6 +37,7 @@ class History:
         return True
 
     def redo(self) -> bool:
+        """Goes on to what was undone last; returns whether there was anything."""
         if not self._future:
             return False
         self._past.append(self.current)
@@ -60,10 +62,12 @@ class History:
 
     @property
     def can_undo(self) -> bool:
+        """Whether there is a config before."""
         return bool(self._past)
 
     @property
     def can_redo(self) -> bool:
+        """Whether anything was undone."""
         return bool(self._future)
 
 

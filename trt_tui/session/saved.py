@@ -46,6 +46,7 @@ class StoredConfig(msgspec.Struct, omit_defaults=True):
 
     @classmethod
     def of(cls, config: PrecisionConfig, name: str = "") -> StoredConfig:
+        """A config to be stored; only configs that are listed have names."""
         moves = [{"target": target, **encoded(move)} for (_, target), move in config.moves.items()]
         return cls(config.quantized, config.other, config.tf32, moves, name)
 
@@ -85,6 +86,7 @@ class Saved(msgspec.Struct):
     @classmethod
     def of(cls, outline: Outline, history: History, names: Mapping[PrecisionConfig, str], target: str,
            sha256: str = "") -> Saved:
+        """A session to be saved, no more of it than `HISTORY_LIMIT` allows."""
         past, current, future = history.snapshot()
         return cls(FORMAT, VERSION, str(outline.path), [StoredConfig.of(c) for c in past[-HISTORY_LIMIT:]],
                    StoredConfig.of(current), [StoredConfig.of(c) for c in future[-HISTORY_LIMIT:]],
@@ -92,10 +94,12 @@ class Saved(msgspec.Struct):
                    sha256=sha256)
 
     def history(self) -> History:
+        """The configs with undo and redo."""
         return History.restored([c.config() for c in self.past], self.current.config(),
                                 [c.config() for c in self.future])
 
     def named(self) -> list[tuple[PrecisionConfig, str]]:
+        """The configs that have names."""
         return [(one.config(), one.name) for one in self.named_configs]
 
     def configs(self) -> list[PrecisionConfig]:

@@ -165,9 +165,11 @@ class Session(State):
         self._change(config)
 
     def undo(self) -> bool:
+        """Takes the last change back; returns whether there was one."""
         return self.history.undo() and self._changed()
 
     def redo(self) -> bool:
+        """Makes the change that was undone last; returns whether there was one."""
         return self.history.redo() and self._changed()
 
     def _change(self, config: PrecisionConfig, groups: Iterable[Group] = ()) -> None:
