@@ -54,6 +54,7 @@ class Builder:
     """A backend whose engines are the network, run by ONNX Runtime."""
 
     name, version, device = "tensorrt", "8.6.1", "it"
+    stamp = ("stand-in", "0", "it")
     capabilities = Capabilities(runs=True, builds=True, simulates=False, real_fp16=True)
 
     def __init__(self, backend, network, fails: str) -> None:

@@ -25,6 +25,7 @@ class Backend:
     """Builds at once, once it ``may_end``, and says one line; ``fails`` is raised in place of a result."""
 
     name, version, device = "fake", "1", "it"
+    stamp = ("stand-in", "0", "it")
     capabilities = Capabilities(runs=False, builds=True, simulates=False, real_fp16=True)
 
     def __init__(self, fails: Exception | None = None) -> None:
@@ -120,6 +121,7 @@ def test_a_build_of_another_version_of_this_program_is_not_taken(resnet, tmp_pat
 class Refusing(Backend):
     """Is told precisions, and refuses them in the words of ``says`` while they are of a kind."""
 
+    stamp = ("stand-in", "0", "it")
     capabilities = Capabilities(runs=False, builds=True, simulates=False, real_fp16=True, strong=False)
 
     def __init__(self, says: str, obeys: tuple[str, ...] = ()) -> None:

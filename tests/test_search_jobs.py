@@ -296,6 +296,7 @@ def with_builder(opened, monkeypatch):
     def make(worse_db: float, latency=lambda config: 1.0, bad: bool = False):
         worker = opened()
         worker.workspace.builder = SimpleNamespace(name="tensorrt", version="11.4", device="H200",
+                                                   stamp=("tensorrt", "11.4"),
                                                    capabilities=Capabilities(True, True, False, True))
         worker.built = []
 

@@ -87,6 +87,8 @@ class Backend(Protocol):
 
     name: str
     version: str
+    provider: str
+    """What it runs them on, like "cpu" or "cuda"."""
     capabilities: Capabilities
 
     def load(self, model: ir.Model, *, lean: bool = False) -> Runner:
@@ -218,6 +220,10 @@ class EngineBackend(Protocol):
     device: str
     """The GPU's name, "" where there is none."""
     capabilities: Capabilities
+
+    @property
+    def stamp(self) -> tuple[object, ...]:
+        """What an engine is bound to: package, version, GPU and driver."""
 
     def build(self, model: Path, settings: BuildSettings, told: Told | None = None, *, step: BuildStep | None = None,
               message: Callable[[str, str], None] | None = None) -> bytes:

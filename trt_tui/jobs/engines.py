@@ -295,7 +295,7 @@ def _engine_key(backend: EngineBackend, files: tuple[Path, ...], told: Told | No
         with open(path, "rb") as stream:
             for block in iter(lambda: stream.read(1 << 24), b""):
                 digest.update(block)
-    return EngineCache.key(__version__, digest.hexdigest(), _stamp(backend), _told_key(told),
+    return EngineCache.key(__version__, digest.hexdigest(), backend.stamp, _told_key(told),
                            sorted(settings.profile.items()), settings.tf32, settings.optimization_level,
                            settings.tactic_sources, settings.compute_capability)
 
@@ -303,20 +303,15 @@ def _engine_key(backend: EngineBackend, files: tuple[Path, ...], told: Told | No
 def _told_key(told: Told | None) -> tuple | None:
     if told is None:
         return None
-    more = [sorted(getattr(told, name, {}).items()) for name in ("inner", "constants")]
     return (sorted(told.precisions.items()), sorted(told.output_types.items()), sorted(told.ranges.items()),
-            sorted(told.flags), told.constraints, *more)
-
-
-def _stamp(backend: EngineBackend) -> tuple:
-    return getattr(backend, "stamp", (backend.name, backend.version, backend.device))
+            sorted(told.flags), told.constraints, sorted(told.inner.items()), sorted(told.constants.items()))
 
 
 def _with_timing_cache(settings: BuildSettings, backend: EngineBackend, network: Network, told: Told | None,
                        cache: EngineCache) -> BuildSettings:
     """A timing cache is bound to GPU, release and flags. One that another network filled makes releases without a
     progress monitor (before 10) print errors, so there it is bound to the network too."""
-    bound = [_stamp(backend), settings.tf32, settings.tactic_sources, settings.optimization_level,
+    bound = [backend.stamp, settings.tf32, settings.tactic_sources, settings.optimization_level,
              settings.compute_capability, sorted(told.flags) if told is not None else "typed"]
     if not backend.capabilities.reports_progress:
         bound.append(network.structure_sha256)
@@ -327,7 +322,8 @@ def _with_node(error: Exception, network: Network) -> Exception:
     """The error, naming the ONNX node of the layer that its text, or else the last message before it, names."""
     if not isinstance(error, TrtTuiError) or " at node " in error.title:
         return error
-    for text, how in ((error.cause, "it failed at"), *((line, "it was at") for line in reversed(_details(error)))):
+    details = error.details if isinstance(error, BuildFailed) else ()
+    for text, how in ((error.cause, "it failed at"), *((line, "it was at") for line in reversed(details))):
         named = _named(text.rpartition(" for ")[2], network) or _named(text, network)
         if named is not None:
             error.title = f"{error.title}: {how} {named.name} ({named.op_type})"
@@ -341,7 +337,3 @@ def _named(text: str, network: Network) -> Layer | None:
     found = [(match.start(), -len(layer.name), layer) for layer in network.layers if layer.name in text
              and (match := re.search(rf"(?<![\w/]){re.escape(layer.name)}(?![^\W_]|/)", text))]
     return min(found, key=lambda one: one[:2])[2] if found else None
-
-
-def _details(error: TrtTuiError) -> tuple[str, ...]:
-    return getattr(error, "details", ())

@@ -96,6 +96,6 @@ def _opened(job: int, workspace: Workspace) -> m.Opened:
         job, network.outline(), workspace.judged,
         m.DataSummary(samples.source, data.judged.count, data.calibration.count, workspace.judged_count,
                       samples.random, tuple(samples.label_names), tuple(dict.fromkeys(warnings)), workspace.profile),
-        m.BackendSummary("ONNX Runtime", backend.version, getattr(backend, "provider", "").upper(),
+        m.BackendSummary("ONNX Runtime", backend.version, backend.provider.upper(),
                          backend.capabilities.real_fp16),
         workspace.metric.name if workspace.metric is not None else None)

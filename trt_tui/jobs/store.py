@@ -176,10 +176,10 @@ class Store:
         sha256, data_sha256 = (source.sha256, source.data_sha256) if source is not None else ("", "")
         return FileCache.key(trt_tui.__version__, ARITHMETIC, kind, sha256, data_sha256,
                              [one.name for one in workspace.judged], workspace.metric_stamp(), backend.name,
-                             backend.version, getattr(backend, "provider", ""), ranges, config.key(), more)
+                             backend.version, backend.provider, ranges, config.key(), more)
 
     def _engine_key(self, workspace: Workspace, config: PrecisionConfig) -> str:
-        plan, stamp_of = workspace.plan, getattr(workspace.builder, "stamp", ())
+        plan, stamp_of = workspace.plan, workspace.builder.stamp if workspace.builder is not None else ()
         settings = plan.settings
         return self.key(workspace, "engine", config, stamp_of, sorted(settings.profile.items()),
                         settings.tactic_sources, settings.compute_capability, settings.optimization_level, plan.weak,
