@@ -64,7 +64,7 @@ def test_an_fp32_engine_that_differs_is_said_by_how_much_and_where() -> None:
     assert "59.5 dB at z" in fault and "ONNX Runtime" in fault
     assert "7 NaN or Inf" in fp32_fault(engine(verdict(y=Errors(nan=3, inf=4))))
     assert fp32_fault(engine(verdict(y=Errors(mismatch=CHECK_SHARE)))) == ""
-    assert "12.5 % of y differ" in fp32_fault(engine(verdict(y=Errors(mismatch=0.125))))
+    assert "12.5% of y differ" in fp32_fault(engine(verdict(y=Errors(mismatch=0.125))))
 
 
 def made(precision: Precision | None, **about: object) -> Made:

@@ -15,8 +15,8 @@ from trt_tui.core.measure.comparison import Share
 from trt_tui.core.measure.target import parse_target
 from trt_tui.core.precision import Precision
 from trt_tui.options import Options
-from trt_tui.tui.spans import percent
 from trt_tui.tui.state.verdict import header_line
+from trt_tui.words import number, percent
 
 VIT = outline_of(networks.vit(), "vit.onnx")
 FIRST = VIT.groups[0].name
@@ -50,14 +50,14 @@ def test_engines_stand_beside_their_runs(built):
     table = comparison_table(session)
     rows = rows_of(table)
     assert list(rows) == ["run", "FP32 engine", "FP16 all", "INT8 all", "INT8 engine", "config", "config engine"]
-    assert rows["run"].endswith("f1 ms MB") and rows["INT8 all"].endswith("~0.687 passes")
+    assert rows["run"].endswith("f1 ms MB") and rows["INT8 all"].endswith("~.6870 passes")
     assert rows["INT8 engine"].startswith("INT8 engine logits 10.5 ") and "~" not in rows["INT8 engine"]
     result = session.results[session.config].engine
-    assert rows["config engine"].endswith(f"{result.latency_ms[0]:.3g} 23.0 passes")
-    assert rows["FP32 engine"].endswith("0.873 3.7 88.0")
+    assert rows["config engine"].endswith(f"{number(result.latency_ms[0])} 23.0 passes")
+    assert rows["FP32 engine"].endswith(".8730 3.70 88.0")
     shares = next(line for line in table.splitlines() if line.startswith("config engine  ") and "%" in line)
     assert shares.split()[2:4] == [f"{result.report.shares()['INT8'][0]},",
-                                   f"{100 * result.report.shares()['INT8'][1]:.0f}"]
+                                   percent(result.report.shares()['INT8'][1])]
 
 
 def test_without_engines_there_are_no_columns_for_them(tmp_path):
@@ -86,8 +86,8 @@ def test_a_graph_that_differs_is_told(built):
 def test_a_preview_is_called_one(built):
     session = built(quick=True, builder=H200)
     result = session.results[session.config].engine
-    assert f"{result.latency_ms[0]:.3g} preview" in rows_of(comparison_table(session))["config engine"]
-    assert f"{result.latency_ms[0]:.4g} (preview)" in comparison_markdown(session.record(), VIT, session.config)
+    assert f"{number(result.latency_ms[0])} preview" in rows_of(comparison_table(session))["config engine"]
+    assert f"{number(result.latency_ms[0])} (preview)" in comparison_markdown(session.record(), VIT, session.config)
 
 
 def test_an_engine_that_cannot_run_here_has_its_size(built):
@@ -103,9 +103,9 @@ def test_the_markdown_report_tells_of_engines(built):
     report = comparison_markdown(record, VIT, session.config)
     verdict = report[report.index("## Verdict"):report.index("## Judged outputs")]
     row = next(line for line in verdict.splitlines() if line.startswith("| INT8 engine |"))
-    assert "| 10.5 dB |" in row and "~" not in row and "| 23 |" in row
+    assert "| 10.5 |" in row and "~" not in row and "| 23.0 |" in row
     section = report[report.index("## Engines"):]
-    assert "| FP32 engine | TensorRT 11.4.0.21 | NVIDIA H200 | 41.0 s | cold | 8.4 MB |" in section
+    assert "| FP32 engine | TensorRT 11.4.0.21 | NVIDIA H200 | 41 s | cold | 8.4 MB |" in section
     titles = next(line for line in section.splitlines() if line.startswith("| engine | ") and "reformats" in line)
     assert {"INT8", "FP16", "FP32", "not told", "Q/DQ alone"} <= set(titles.strip("| ").split(" | "))
     assert "## What to check" not in report

@@ -26,6 +26,7 @@ from trt_tui.jobs import messages as m
 from trt_tui.jobs.searching import check_words, latency_between
 from trt_tui.jobs.steps import Wait
 from trt_tui.session.finding import Finding
+from trt_tui.words import percent
 
 INT8 = PrecisionConfig.uniform(Precision.INT8)
 FP32 = PrecisionConfig.uniform(Precision.FP32)
@@ -219,7 +220,7 @@ def test_shares_that_are_known_are_not_measured_again(opened, runs):
     events = worker.answer(replace(GOAL, shares=True))
     assert not of_type(events, m.SharesMeasured), "an impact without a share must not replace one"
     for name, why in found(events).result.why.items():
-        assert f"owns {100 * shares[name].owns:.1f} %" in why
+        assert f"owns {percent(shares[name].owns)} of" in why
 
 
 # -- the user's command ---------------------------------------------------------------------------------------------

@@ -110,11 +110,11 @@ def test_several_targets_must_all_be_met_and_the_tightest_gives_the_score():
     targets = [parse_target(text) for text in ("boxes:0[:, 0:4]:sqnr>=40", "scores:sqnr>=5", "max_abs<=0.3")]
     told = judge(targets, BOTH)
     assert told.passed and told.score == pytest.approx(3.0)
-    assert told.figure == "46.0 dB at boxes:0[:, 0:4], 8.0 dB at scores, max_abs 0.2"
+    assert told.figure == "46.0 dB at boxes:0[:, 0:4], 8.0 dB at scores, max_abs .200"
     assert told.error == pytest.approx(10**-0.3) and told.verdict is BOTH
     failing = judge([*targets, parse_target("agreement>=0.99")], BOTH)
     assert not failing.passed and failing.score == pytest.approx(-4.0)
-    assert failing.figure.endswith("max_abs 0.2, same top class in 95.0 %")
+    assert failing.figure.endswith("max_abs .200, same top class in 95.0%")
 
 
 def test_a_metric_against_its_base():

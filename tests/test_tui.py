@@ -12,6 +12,7 @@ from textual.widgets import Input
 
 from tests import networks
 from tests.tui_fake import H200, NO_GPU, FakeSession, outline_of
+from trt_tui import words
 from trt_tui.core.network.hierarchy import GroupRow, Scope
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
@@ -494,7 +495,7 @@ async def test_builds_an_engine_and_tells_what_it_made(tmp_path):
         assert "built in 26 s with a timing cache" in status(main)
         assert main.has_class("-checked") and "graph is sound" in verdict(main)[2]
         assert main.query_one("#verdict").size.height == 6
-        assert spans.number(result.latency_ms[0]) in verdict(main)[5]
+        assert words.number(result.latency_ms[0]) in verdict(main)[5]
         rows = [main.desk.tree.text_of(index) for index in range(len(main.desk.tree.rows))]
         assert any("FP16≠" in row for row in rows) and any("fused" in row for row in rows)
         assert main.query_one("#tree-header", Lines).text.endswith("ms")

@@ -8,6 +8,7 @@ import pytest
 
 from tests import networks
 from tests.tui_fake import H200, NO_GPU, FakeSession, outline_of
+from trt_tui import words
 from trt_tui.core.engines.made import Made
 from trt_tui.core.engines.rungs import NAMED, Rung
 from trt_tui.core.measure.comparison import EngineResult
@@ -78,10 +79,10 @@ def test_an_engine_has_its_own_columns(start):
     session.build()
     result = session.results[session.config].engine
     row = table(session, 80)["c0 ="].partition("│")[2].split()
-    assert row == ["10.5", ".687", spans.number(result.latency_ms[0]), "23.0", "FAILS"]
+    assert row == ["10.5", ".6870", words.number(result.latency_ms[0]), "23.0", "FAILS"]
     share = built.int8_time(result)
     wide = table(session, 120)["c0 ="].partition("│")[2]
-    assert share.endswith(" %") and wide.split()[4:] == [*share.split(), "0.2", "FAILS"]
+    assert share.endswith("%") and wide.split()[4:] == [*share.split(), "0.2", "FAILS"]
     header = text(verdict.verdict_lines(session, 120)[1])
     assert header.index("INT8 time") + 9 == table(session, 120)["c0 ="].index(share) + len(share)
 
@@ -120,7 +121,7 @@ def test_an_engine_of_another_config_is_stale(start):
     session.build()
     session.toggle(VIT.groups[:1])
     row = table(session, 80)["c1* 1"]
-    assert "10.5  is c0, 1 edit behind" in row and spans.number(session.results[session.built].engine.latency_ms[0]
+    assert "10.5  is c0, 1 edit behind" in row and words.number(session.results[session.built].engine.latency_ms[0]
                                                                   ) not in row
 
 
@@ -129,10 +130,10 @@ def test_a_preview_is_called_one_wherever_its_time_stands(start, width):
     session = start()
     session.build(quick=True)
     result = session.results[session.config].engine
-    assert f"{spans.number(result.latency_ms[0])} preview" in table(session, width)["c0 ="]
+    assert f"{words.number(result.latency_ms[0])} preview" in table(session, width)["c0 ="]
     assert "23.0" not in table(session, width)["c0 ="]
     _, lines = config_table(session, {}, 60)
-    assert "preview" in text(lines[0].line) and spans.number(result.latency_ms[0]) not in text(lines[0].line)
+    assert "preview" in text(lines[0].line) and words.number(result.latency_ms[0]) not in text(lines[0].line)
     assert built.result_text(result, 200).startswith("preview built in 5.1 s cold · preview ")
     assert "ms" not in text(tree_header(Columns.fit(80, True), found(session))).split()
     assert "in a preview" in built.group_sentences(built.shown_engine(session), VIT.group_by_name[QKV],
@@ -264,7 +265,7 @@ def test_milliseconds_replace_the_macs(start):
     assert text(tree_header(Columns.fit(80, True), found(session))).endswith("MACs")
     session.build()
     result = session.results[session.config].engine
-    assert cells(session, QKV).cost == spans.number(result.made[QKV].ms)
+    assert cells(session, QKV).cost == words.number(result.made[QKV].ms)
     assert cells(session, CORE).cost == ""
     inside = {name for name, made in result.made.items() if made.region}
     scope = MODEL.ancestors[CORE][-1]
@@ -310,7 +311,7 @@ def test_the_detail_says_what_the_engine_made(start, width, height):
     session = start(otherwise=INT8_AS_FP16)
     session.build()
     shown = " ".join(" ".join(lines_of(session, QKV, width, height)).split())
-    time = spans.number(session.results[session.config].engine.made[QKV].ms)
+    time = words.number(session.results[session.config].engine.made[QKV].ms)
     assert f"FP16, asked INT8 · {time} ms" in shown and "≠" in shown
     first = next(name for name, made in session.results[session.config].engine.made.items() if made.reformats)
     assert "1 reformat around it" in " ".join(" ".join(lines_of(session, first, width, height)).split())
@@ -348,8 +349,8 @@ def test_the_result_says_as_much_as_fits(start):
     session.build()
     result = session.results[session.config].engine
     whole = built.result_text(result, 400)
-    for part in ("built in 26 s with a timing cache", f"{spans.number(result.latency_ms[0])} ms (", "INT8 14 layers ",
-                 "FP16 12 layers ", "1 reformat", "1 Q/DQ alone", "13 MB of device memory", "23.0 MB"):
+    for part in ("built in 26 s with a timing cache", f"{words.number(result.latency_ms[0])} ms (", "INT8 14 layers ",
+                 "FP16 12 layers ", "1 reformat", "1 Q/DQ alone", "12.6 MB of device memory", "23.0 MB"):
         assert part in whole
     for width in range(20, 200, 7):
         assert len(built.result_text(result, width)) <= width
@@ -371,7 +372,7 @@ def test_the_page_tells_all(start, width):
     assert all(spans.width_of(line) <= width for line in lines)
     page = "\n".join(text(line) for line in lines)
     for part in ("TensorRT 11.4.0.21 on NVIDIA H200", "graph is sound", "5.2 dB worse than simulated", "Computed in",
-                 "reformat ", "Q/DQ alone", "Asked ≠ made: 1 group", "INT8 → FP16", "Slowest layers",
+                 "reformats ", "Q/DQ alone", "Asked ≠ made: 1 group", "INT8 → FP16", "Slowest layers",
                  "layers that run in another precision"):
         assert part in page, part
     assert engine_page.page_title(session) == "The engine of c0"

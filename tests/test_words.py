@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trt_tui.words import visible
+from trt_tui.words import (
+    decibels,
+    duration,
+    engine_title,
+    number,
+    percent,
+    table,
+    visible,
+    with_unit,
+    worst_sample,
+)
 
 STEERING = [*map(chr, range(0x20)), "\x7f", *map(chr, range(0x80, 0xA0)), *map(chr, range(0x202A, 0x202F)),
             *map(chr, range(0x2060, 0x2070)), *map(chr, range(0x200B, 0x2010)), "\u2028", "\u2029", "\u061c", "\ufeff",
@@ -45,3 +57,48 @@ def test_what_is_shown_can_be_written_and_shown_again(text, lines):
 @given(st.text(st.characters(codec="utf-8")).filter(lambda text: not text.isprintable()))
 def test_no_character_is_lost(text):
     assert len(visible(text)) >= len(text)
+
+
+# -- figures and tables -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("value", "shown"), [
+    (None, "–"), (0.0, ".000"), (0.4731, ".473"), (-0.5, "-.500"), (41.23, "41.2"), (1234.5, "1234"), (1.2e5, "1.2e5"),
+    (1.7e-5, "1.7e-5"), (math.inf, "inf"), (1.0, "1.00"), (100.0, "100")])
+def test_numbers_are_short(value, shown):
+    assert number(value) == shown
+
+
+@pytest.mark.parametrize(("share", "shown"), [
+    (0.523, "~52%"), (0.05, "~5%"), (0.0098, "~1%"), (0.004, "~.4%"), (0.0004, "·"), (-0.04, "~-4%"),
+    (-0.004, "~-.4%")])
+def test_shares_carry_the_mark_of_the_simulation(share, shown):
+    assert percent(share, "~") == shown
+
+
+@pytest.mark.parametrize(("text", "shown"), [
+    (decibels(12.34), "~12.3 dB"), (decibels(12.34, mark=""), "12.3 dB"), (decibels(None), "–"),
+    (decibels(None, exact=True), "exact"), (decibels(3.0, nan=1, inf=1), "NaN"), (decibels(None, inf=2), "Inf")])
+def test_decibels_have_a_unit_where_they_are_a_number(text, shown):
+    assert with_unit(text) == shown
+
+
+def test_the_worst_sample_is_named_with_its_figure():
+    assert (worst_sample(17, 8.12), worst_sample(0, None, "")) == ("~8.1 #17", "NaN #0")
+
+
+@pytest.mark.parametrize(("seconds", "shown"), [(0.04, "0.0 s"), (9.94, "9.9 s"), (42.4, "42 s"), (185, "3 min 05 s"),
+                                                (4800, "1 h 20 min")])
+def test_durations(seconds, shown):
+    assert duration(seconds) == shown
+
+
+def test_engines_are_called_after_their_runs():
+    assert [engine_title(run) for run in ("fp16", "int8", "config", "fp32")] == [
+        "FP16 engine", "INT8 engine", "config engine", "FP32 engine"]
+
+
+def test_a_table_has_columns_as_wide_as_their_cells():
+    assert table([["layer", "dB"], ["漢字", "~12.3"], ["a long heading of its own"], ["\x1b", "4"]]) == [
+        "layer     dB", "漢字   ~12.3", "a long heading of its own", "\\x1b       4"]
+    assert table([]) == []

@@ -1,8 +1,15 @@
-"""Text from files, as it is shown to a person."""
+"""What a person reads, on the screen, on stdout and in Markdown alike.
+
+Text from files made safe to show, what things are called, figures with their units, tables of text.
+
+``~`` before a figure says that it is simulated; figures of engines carry no mark.
+"""
 
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Sequence
 from typing import Any, TextIO
 from unicodedata import category
 
@@ -88,6 +95,151 @@ def _shown(character: str, lines: bool) -> str:
     if not is_hidden(character) or lines and character == "\n":
         return character
     return character.encode("unicode_escape").decode("ascii")
+
+
+# -- what things are called -------------------------------------------------------------------------------------------
+
+RUN_TITLES = {"fp16": "FP16 all", "int8": "INT8 all", "config": "config"}
+"""The runs of a comparison, by their keys."""
+
+COMPUTED_IN = {"INT8": "INT8", "FP16": "FP16", "BF16": "BF16", "FP32": "FP32", "?": "not told",
+               "reformat": "reformats", "qdq": "Q/DQ alone"}
+"""What engine layers compute in, by the keys of `EngineReport.shares`, in the order of columns."""
+
+_BACKENDS = {"tensorrt": "TensorRT", "tensorrt-rtx": "TensorRT-RTX", "onnxruntime": "ONNX Runtime"}
+
+
+def engine_title(run: str) -> str:
+    """What the engine of a run is called: ``INT8 engine``."""
+    return f"{RUN_TITLES.get(run, run.upper()).removesuffix(' all')} engine"
+
+
+def builder_title(name: str, version: str) -> str:
+    """What a backend that builds is called: ``TensorRT 8.6.1``."""
+    return f"{_BACKENDS.get(name, name)} {version}"
+
+
+# -- figures ----------------------------------------------------------------------------------------------------------
+
+SIMULATED = "~"
+NOTHING = "–"
+"""Stands where nothing was measured."""
+
+
+def number(value: float | None, digits: int = 3) -> str:
+    """A figure with so many digits, without a leading zero where it is below 1."""
+    if value is None:
+        return NOTHING
+    if not math.isfinite(value):
+        return str(value)
+    if value and not 1e-3 <= abs(value) < 1e5:
+        return f"{value:.2g}".replace("e+0", "e").replace("e-0", "e-").replace("e+", "e")
+    whole = len(str(int(abs(value))))
+    text = f"{value:.{max(0, digits - (whole if abs(value) >= 1 else 0))}f}"
+    return text.replace("0.", ".", 1) if abs(value) < 1 and text.lstrip("-").startswith("0.") else text
+
+
+def decibels(sqnr_db: float | None, *, exact: bool = False, nan: int = 0, inf: int = 0, mark: str = SIMULATED) -> str:
+    """An SQNR in dB: ``~12.3`` simulated, ``12.3`` as built, or ``exact``, ``NaN``, ``Inf``, a dash for none.
+
+    Args:
+        exact: The error is zero.
+        nan, inf: Elements that are NaN or infinite where the reference is not.
+        mark: Stands before the figure.
+    """
+    if nan or inf:
+        return "NaN" if nan else "Inf"
+    if exact:
+        return "exact"
+    return NOTHING if sqnr_db is None else f"{mark}{sqnr_db:.1f}"
+
+
+def with_unit(text: str, unit: str = "dB") -> str:
+    """A figure as text with its unit; words such as ``exact`` have none."""
+    return f"{text} {unit}" if text[-1:].isdigit() else text
+
+
+def worst_sample(index: int, sqnr_db: float | None, mark: str = SIMULATED) -> str:
+    """The judged sample of lowest SQNR and that SQNR: ``~8.1 #17``."""
+    return f"{decibels(sqnr_db, nan=sqnr_db is None, mark=mark)} #{index}"
+
+
+def worse_by(worse_db: float | None) -> str:
+    """By how much an engine is worse than its simulation; None: it is not finite where that is."""
+    return f"{worse_db:.1f} dB worse than simulated" if worse_db is not None else "NaN or Inf that were not simulated"
+
+
+def percent(share: float, mark: str = "") -> str:
+    """A share of a whole such as ``52%``, ``5%``, ``.4%``; ``·`` for one that is next to nothing, a dash for none."""
+    if not math.isfinite(share):
+        return NOTHING
+    if abs(share) < 0.002:
+        return "·"
+    if abs(share) < 0.0095:
+        return f"{mark}{'-' if share < 0 else ''}.{round(abs(share) * 1000)}%"
+    return f"{mark}{100 * share:.0f}%"
+
+
+def rate(share: float, mark: str = "") -> str:
+    """How many of the samples agree: ``97.5%``."""
+    return f"{mark}{100 * share:.1f}%"
+
+
+def differing(share: float, mark: str = "") -> str:
+    """How many of an integer output's elements differ: ``0.12%``."""
+    return f"{mark}{100 * share:.3g}%"
+
+
+def cosine(value: float | None, mark: str = "") -> str:
+    """A cosine similarity: ``0.99987``."""
+    return NOTHING if value is None else f"{mark}{value:.5f}"
+
+
+def metric_figure(value: float | None, mark: str = "") -> str:
+    """A figure of a user's metric, four digits of it."""
+    return NOTHING if value is None else f"{mark}{number(value, 4)}"
+
+
+def megabytes(count: int) -> str:
+    """Bytes in MB (10^6), without the unit: ``28.4``."""
+    return f"{count / 1e6:.1f}"
+
+
+def duration(seconds: float) -> str:
+    """A time as a person says it: ``4.2 s``, ``37 s``, ``3 min 05 s``, ``1 h 20 min``."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    if seconds < 100:
+        return f"{seconds:.0f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def plural(count: int, word: str) -> str:
+    """A count of things: ``1 group``, ``2 groups``."""
+    return f"{count} {word}" if count == 1 else f"{count} {word}s"
+
+
+# -- tables -----------------------------------------------------------------------------------------------------------
+
+
+def table(rows: Sequence[Sequence[str]], flush_left: int = 1) -> list[str]:
+    """Lines of columns padded to their widest cell; the first ``flush_left`` are flush left, the rest right.
+
+    A row may end early; where it has one cell alone, that is a heading, which makes its column no wider.
+    """
+    rows = [[visible(cell) for cell in row] for row in rows]
+    columns = max(map(len, rows), default=0)
+    widths = [max((cells(row[i]) for row in rows if len(row) > max(i, 1)), default=0) for i in range(columns)]
+
+    def line(row: Sequence[str]) -> str:
+        both = enumerate(zip(row, widths, strict=False))
+        return "  ".join(left(cell, w) if i < flush_left else right(cell, w) for i, (cell, w) in both).rstrip()
+
+    return [line(row) for row in rows]
+
+
+# -- streams ----------------------------------------------------------------------------------------------------------
 
 
 class VisibleStream:

@@ -29,7 +29,7 @@ from trt_tui.jobs.prepare import known_ranges, prepare
 from trt_tui.options import Options
 from trt_tui.session.finding import Finding, found_so_far
 from trt_tui.session.session import Session
-from trt_tui.words import visible
+from trt_tui.words import duration, visible
 
 
 class _Bar:
@@ -45,7 +45,7 @@ class _Bar:
         if not self.live or time.monotonic() - self.shown < 0.1:
             return
         count = f" {event.done}/{event.total}" if event.total else ""
-        left = f", {event.left_s:.0f} s left" if event.left_s is not None and event.left_s >= 1 else ""
+        left = f", {duration(event.left_s)} left" if event.left_s is not None and event.left_s >= 1 else ""
         self._write(f"{event.phase}{count}{left}")
 
     def searched(self, finding: Finding) -> None:

@@ -14,7 +14,7 @@ from trt_tui.core.engines.rungs import rung_lines
 from trt_tui.core.exporters.markdown import moves_markdown, search_markdown, text_cell
 from trt_tui.core.lowering.lowered import lowers, quantizes
 from trt_tui.core.measure.agreement import fp32_fault, gap_db
-from trt_tui.core.measure.comparison import EngineResult, Verdict
+from trt_tui.core.measure.comparison import EngineResult, Errors, Verdict
 from trt_tui.core.measure.target import UPPER
 from trt_tui.core.moves.config import PrecisionConfig, tables
 from trt_tui.core.network.hierarchy import build_tree, titles
@@ -24,31 +24,9 @@ from trt_tui.errors import InputError
 from trt_tui.jobs.messages import SearchEnded
 from trt_tui.session.finding import Finding
 from trt_tui.session.session import Session
+from trt_tui.words import COMPUTED_IN, NOTHING, RUN_TITLES, SIMULATED, engine_title, table
 
 LAYER_ROWS = 20
-RUN_NAMES = {"fp16": "FP16 all", "int8": "INT8 all", "config": "config"}
-COMPUTED_IN = {"INT8": "INT8", "FP16": "FP16", "BF16": "BF16", "FP32": "FP32", "?": "not told",
-               "reformat": "reformats", "qdq": "Q/DQ alone"}
-"""Titles of what engine layers compute in, by the words of `EngineReport.shares`."""
-
-
-def decibels(value: float | None, exact: bool = False, mark: str = "~") -> str:
-    """An SQNR as it is shown: ``~12.3`` simulated, ``12.3`` as built, ``exact``, or ``–`` where there is none."""
-    if exact:
-        return "exact"
-    return "–" if value is None else f"{mark}{value:.1f}"
-
-
-def table(rows: Sequence[Sequence[str]], left: int = 1) -> list[str]:
-    """Columns padded to their widest cell; the first ``left`` are flush left, the rest right."""
-    rows = [[words.visible(cell) for cell in row] for row in rows]
-    widths = [max(words.cells(row[i]) for row in rows) for i in range(len(rows[0]))]
-
-    def line(row: Sequence[str]) -> str:
-        cells = enumerate(zip(row, widths, strict=True))
-        return "  ".join(words.left(cell, w) if i < left else words.right(cell, w) for i, (cell, w) in cells).rstrip()
-
-    return [line(row) for row in rows]
 
 
 def comparison_table(session: Session) -> str:
@@ -59,7 +37,7 @@ def comparison_table(session: Session) -> str:
              f"against FP32 on {backend.name} {backend.version} {backend.device}; ~ marks simulated figures"]
     if session.results.reference:
         name, value = next(iter(session.results.reference.items()))
-        lines.append(f"{name} in FP32: {value:.4g}")
+        lines.append(f"{name} in FP32: {words.metric_figure(value)}")
     if session.target is not None:
         lines.append(f"target: {session.target.shown}")
     rows = [["run", "output", "dB", "cosine", "worst sample", "NaN/Inf", session_metric(session), "ms", "MB", ""]]
@@ -68,14 +46,14 @@ def comparison_table(session: Session) -> str:
         rows.extend(_engine_rows(session, "FP32 engine", session.results.check))
     for run in _shown(session):
         if (verdict := session.measured(run).verdict) is not None:
-            rows.extend(_verdict_rows(session, RUN_NAMES[run], verdict, run=run))
+            rows.extend(_verdict_rows(session, RUN_TITLES[run], verdict, run=run))
         if run in engines:
-            rows.extend(_engine_rows(session, engine_name(run), engines[run], run))
+            rows.extend(_engine_rows(session, engine_title(run), engines[run], run))
     kept = [i for i in range(len(rows[0])) if i == len(rows[0]) - 1 or any(row[i] for row in rows[1:])]
-    lines += ["", *table([[row[i] for i in kept] for row in rows], left=2)]
+    lines += ["", *table([[row[i] for i in kept] for row in rows], flush_left=2)]
     checked = {"FP32 engine": session.results.check} if session.results.check is not None else {}
-    lines += _rungs({**checked, **{engine_name(run): result for run, result in engines.items()}})
-    lines += _computed_in({_titled(engine_name(run), result): result for run, result in engines.items()})
+    lines += _rungs({**checked, **{engine_title(run): result for run, result in engines.items()}})
+    lines += _computed_in({_titled(engine_title(run), result): result for run, result in engines.items()})
     lines += _checks(session, engines)
     for run in _explained(session):
         lines += ["", *_worst(session, run)]
@@ -95,11 +73,6 @@ def session_metric(session: Session) -> str:
     if session.metric and session.results.reference:
         return next(iter(session.results.reference))
     return "same class" if session.target is not None and session.target.kind == "agreement" else ""
-
-
-def engine_name(run: str) -> str:
-    """What the engine of a run is called: ``INT8 engine``."""
-    return f"{RUN_NAMES[run].removesuffix(' all')} engine"
 
 
 def _shown(session: Session) -> list[str]:
@@ -128,26 +101,30 @@ def _verdict_rows(session: Session, title: str, verdict: Verdict, sign: str = "~
     """A row for each judged output; ``sign`` marks simulated figures, a ``run`` adds whether the target is met."""
     mark = _mark(session, run, verdict) if run else ""
     if verdict.headline is not None:
-        metric = f"{sign}{verdict.headline:.4g}"
+        metric = words.metric_figure(verdict.headline, sign)
     elif verdict.agreement is not None and session.target is not None and session.target.kind == "agreement":
-        metric = f"{sign}{100 * verdict.agreement:.1f} %"
+        metric = words.rate(verdict.agreement, sign)
     else:
         metric = ""
     rows = []
     for position, (name, one) in enumerate(verdict.outputs.items()):
         errors = one.errors
         if errors.mismatch is not None:
-            figures = [f"{sign}{100 * errors.mismatch:.2g} % differ", "", "", "0"]
+            figures = [f"{words.differing(errors.mismatch, sign)} differ", "", "", "0"]
         else:
-            worst = "–"
+            worst = NOTHING
             if one.worst_index is not None:
-                lowest = "NaN/Inf" if one.worst_sqnr_db is None else decibels(one.worst_sqnr_db, mark=sign)
-                worst = f"{lowest} #{one.worst_index}"
-            cosine = "–" if errors.cosine is None else f"{errors.cosine:.5f}"
-            figures = [decibels(errors.sqnr_db, errors.exact, sign), cosine, worst, str(errors.bad)]
+                worst = words.worst_sample(one.worst_index, one.worst_sqnr_db, sign)
+            figures = [_decibels(errors, sign), words.cosine(errors.cosine), worst, str(errors.bad)]
         first = position == 0
         rows.append([title if first else "", name, *figures, metric if first else "", "", "", mark if first else ""])
     return rows
+
+
+def _decibels(errors: Errors | None, mark: str = SIMULATED) -> str:
+    if errors is None:
+        return NOTHING
+    return words.decibels(errors.sqnr_db, exact=errors.exact, nan=errors.nan, inf=errors.inf, mark=mark)
 
 
 def _engine_rows(session: Session, title: str, result: EngineResult, run: str = "") -> list[list[str]]:
@@ -166,9 +143,9 @@ def _engine_rows(session: Session, title: str, result: EngineResult, run: str = 
     else:
         rows = _verdict_rows(session, title, result.verdict, "", run)
     if result.latency_ms is not None:
-        rows[0][7] = f"{result.latency_ms[0]:.3g}" + (" preview" if result.quick else "")
+        rows[0][7] = words.number(result.latency_ms[0]) + (" preview" if result.quick else "")
     if result.bytes is not None:
-        rows[0][8] = f"{result.bytes / 1e6:.1f}"
+        rows[0][8] = words.megabytes(result.bytes)
     return simulated + rows
 
 
@@ -197,12 +174,12 @@ def _computed_in(engines: Mapping[str, EngineResult]) -> list[str]:
         return []
     rows = [["engine layers, share of the time", *(COMPUTED_IN[kind] for kind in kinds)]]
     for name, one in shares.items():
-        rows.append([name, *(_share(*one[kind]) if kind in one else "–" for kind in kinds)])
+        rows.append([name, *(_share(*one[kind]) if kind in one else NOTHING for kind in kinds)])
     return ["", *table(rows)]
 
 
 def _share(count: int, time: float | None) -> str:
-    return str(count) if time is None else f"{count}, {100 * time:.0f} %"
+    return str(count) if time is None else f"{count}, {words.percent(time)}"
 
 
 def _checks(session: Session, engines: Mapping[str, EngineResult]) -> list[str]:
@@ -212,15 +189,14 @@ def _checks(session: Session, engines: Mapping[str, EngineResult]) -> list[str]:
         if run not in engines:
             continue  # the config is another run's, which says it
         gap = gap_db(engines[run].beside(session.measured(run).verdict), engines[run].verdict)
-        worse = f"{gap:.1f} dB worse than simulated" if gap is not None else "not finite where the simulation is"
-        lines += ["", f"{engine_name(run)}: {worse}; what to check:", *(f"  {line}" for line in found)]
+        lines += ["", f"{engine_title(run)}: {words.worse_by(gap)}; what to check:", *(f"  {line}" for line in found)]
     return lines
 
 
 def _worst(session: Session, run: str) -> list[str]:
     record, config, outline = session.measured(run), session.run_configs()[run], session.opened.outline
     order = sorted(record.shares, key=lambda name: -record.shares[name].owns)[:LAYER_ROWS]
-    rows = [[f"what owns the loss of {RUN_NAMES[run]}", "operator", "precision", "owns", "isolated", "accumulated",
+    rows = [[f"what owns the loss of {RUN_TITLES[run]}", "operator", "precision", "owns", "isolated", "accumulated",
              "alone in FP32"]]
     notes = []
     places = titles(build_tree(outline.layers, outline.groups))
@@ -230,13 +206,12 @@ def _worst(session: Session, run: str) -> list[str]:
         isolated = errors.isolated if errors else None
         accumulated = errors.accumulated if errors else None
         rows.append([places.get(name, name), group.operator, config.precision_of(group).label,
-                     f"~{100 * share.owns:.1f} %" if math.isfinite(share.owns) else "brings NaN/Inf in FP32",
-                     decibels(isolated.sqnr_db, isolated.exact) if isolated else "–",
-                     decibels(accumulated.sqnr_db, accumulated.exact) if accumulated else "–", decibels(share.kept_db)])
+                     words.percent(share.owns, SIMULATED) if math.isfinite(share.owns) else "brings NaN/Inf in FP32",
+                     _decibels(isolated), _decibels(accumulated), words.decibels(share.kept_db)])
     for name, errors in record.groups.items():
         if errors.warning:
             notes.append(f"{places.get(name, name)}: {errors.warning}")
-    return [*table(rows, left=3), *(["", *notes[:LAYER_ROWS]] if notes else [])]
+    return [*table(rows, flush_left=3), *(["", *notes[:LAYER_ROWS]] if notes else [])]
 
 
 # -- a search ---------------------------------------------------------------------------------------------------------
@@ -252,11 +227,12 @@ def search_table(session: Session) -> str:
     lines = [search_headline(session), f"  {how}{result.evaluations} evaluation{'s' * (result.evaluations != 1)}"]
     lines += [f"  {line}" for line in (*search_source(session), *ended.remarks)]
     if request.method == "scoped" and (scopes := result.rows):
-        lines += ["", scoped.table_text(scopes, request.higher.label)]
+        lines += ["", *table(scoped.table_rows(scopes, request.higher.label))]
     places = titles(build_tree(outline.layers, outline.groups))
     for header, rows in tables(result.config, outline):
         lines += ["", *table([(*header, "why"), *((places.get(row[0], row[0]), *row[1:], result.why.get(row[0], ""))
-                                                 for row in rows)], left=len(header) + 1)]
+                                                 for row in rows)],
+                             flush_left=len(header) + 1)]
     if len(parts := metric_parts(session)) > 1:
         lines += ["", *table(parts)]
     if points := front(session):
@@ -316,7 +292,7 @@ def metric_parts(session: Session) -> list[list[str]]:
     columns += [verdict.metric if (verdict := one.judgement.verdict) is not None else {}
                 for one in (ended.evaluations[0], _best(session))]
     rows = [["metric", "FP32", "start", "found"]]
-    return rows + [[name, *(f"{one[name]:.4g}" if name in one else "–" for one in columns)] for name in columns[0]]
+    return rows + [[name, *(words.metric_figure(one.get(name)) for one in columns)] for name in columns[0]]
 
 
 @dataclass(frozen=True)
@@ -333,7 +309,7 @@ class Point:
     built: str
     figure: float
     ms: float
-    megabytes: float | None
+    bytes: int | None
     best: bool = False
 
 
@@ -352,9 +328,10 @@ def front(session: Session) -> list[Point]:
             continue
         raised = len(config.raised(session.opened.outline))
         name = session.names.get(config, "")
-        points.append(Point(name, raised, f"~{target.measured(known.verdict)}" if known.verdict is not None else "–",
+        simulated = f"{SIMULATED}{target.measured(known.verdict)}" if known.verdict is not None else NOTHING
+        points.append(Point(name, raised, simulated,
                             target.measured(engine.verdict), -figure if target.kind in UPPER else figure,
-                            engine.latency_ms[0], engine.bytes / 1e6 if engine.bytes is not None else None))
+                            engine.latency_ms[0], engine.bytes))
     points.sort(key=lambda point: (point.ms, -point.figure))
     return [replace(point, best=not any(
         other is not point and other.ms <= point.ms and other.figure >= point.figure
@@ -364,8 +341,8 @@ def front(session: Session) -> list[Point]:
 def front_rows(points: Sequence[Point]) -> list[list[str]]:
     """The points with a letter each, and a header."""
     rows = [["built", "raised", "simulated", "engine", "ms", "MB", ""]]
-    return rows + [[f"{letter} {point.name}", str(point.raised), point.simulated, point.built, f"{point.ms:.3g}",
-                    "–" if point.megabytes is None else f"{point.megabytes:.1f}", "front" if point.best else ""]
+    return rows + [[f"{letter} {point.name}", str(point.raised), point.simulated, point.built, words.number(point.ms),
+                    NOTHING if point.bytes is None else words.megabytes(point.bytes), "front" if point.best else ""]
                    for letter, point in zip(_letters(points), points, strict=True)]
 
 
@@ -384,7 +361,7 @@ def plot(points: Sequence[Point]) -> list[str]:
         row = PLOT_HEIGHT - 1 - place(point.figure, low, high, PLOT_HEIGHT)
         grid[row][place(point.ms, left, right, PLOT_WIDTH)] = letter
     lines = [f"  │{''.join(row).rstrip()}" for row in grid]
-    fastest, slowest = f"{left:.3g} ms", f"{right:.3g} ms"
+    fastest, slowest = f"{words.number(left)} ms", f"{words.number(right)} ms"
     return ["  better", *lines, f"  └{'─' * PLOT_WIDTH}", f"   {fastest}{slowest:>{PLOT_WIDTH - len(fastest)}}"]
 
 
@@ -427,4 +404,4 @@ def engine_table(network: Network, report: EngineReport) -> str:
         rows.append([places.get(group.name, group.name), group.operator, *cells])
     idle = sum(layer.kind == IDLE for layer in report.layers)
     return "\n".join([f"{len(report.layers)} engine layers: {counts}" + (f", {idle} idle" if idle else ""), "",
-                      *table(rows, left=4)])
+                      *table(rows, flush_left=4)])

@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from trt_tui.core.lowering.lowered import lowers
-from trt_tui.core.measure.comparison import EngineResult, builder_title, unbuilt
+from trt_tui.core.measure.comparison import EngineResult, unbuilt
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import EngineBackend
@@ -22,6 +22,7 @@ from trt_tui.jobs.judging import build_and_judge, run_typed
 from trt_tui.jobs.scheduler import Report
 from trt_tui.jobs.steps import Steps, Urgency, Wait
 from trt_tui.jobs.store import Store
+from trt_tui.words import builder_title, duration
 from trt_tui.workspace import Workspace, profile_of, runs_here
 
 Making = Iterator[Step | Said | Wait | EngineResult]
@@ -159,7 +160,7 @@ def _about(workspace: Workspace, builder: EngineBackend, engine: Engine) -> tupl
     made = f"{builder.name} {builder.version}"
     made += f" for compute capability {target[0]}.{target[1]}" if target is not None else f" on {builder.device}"
     took = "taken from the engine cache" if engine.origin == "engine cache" else (
-        f"built in {engine.seconds:.1f} s" + (" with a timing cache" if engine.origin == "timing cache" else ""))
+        f"built in {duration(engine.seconds)}" + " with a timing cache" * (engine.origin == "timing cache"))
     cannot = () if runs_here(builder, settings) else ("It cannot run on this machine.",)
     tried = [f"failed {rung.said}: {rung.failed}" for rung in engine.rungs[:-1]]
     return (f"{made}, {took}", *tried, *cannot, *engine.notes)

@@ -16,7 +16,7 @@ from trt_tui.core.exporters.onnx import export_typed
 from trt_tui.core.lowering.typed import lower_typed
 from trt_tui.core.measure.agreement import made_otherwise
 from trt_tui.core.measure.analysis import Analysis
-from trt_tui.core.measure.comparison import EngineResult, Verdict, builder_title
+from trt_tui.core.measure.comparison import EngineResult, Verdict
 from trt_tui.core.measure.judge import Judged, tensor_outputs
 from trt_tui.core.measure.tally import comparable
 from trt_tui.core.moves.config import PrecisionConfig
@@ -27,6 +27,7 @@ from trt_tui.errors import InputError, TrtTuiError
 from trt_tui.jobs.engines import QUICK_LEVEL, Engine, Said, Step, build_engine
 from trt_tui.jobs.steps import Wait
 from trt_tui.jobs.store import EngineCache
+from trt_tui.words import builder_title
 from trt_tui.workspace import Plan, profile_of, runs_here
 
 WARM_UPS = 3

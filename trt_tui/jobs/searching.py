@@ -29,6 +29,7 @@ from trt_tui.files.scratch import scratch_folder
 from trt_tui.jobs import messages as m
 from trt_tui.jobs.judging import write_typed
 from trt_tui.jobs.steps import Steps, Wait
+from trt_tui.words import number
 
 NEED_NO_RANKING = ("start", "all raised")
 """The steps of a search that tell whether there is anything to find."""
@@ -202,8 +203,8 @@ class SearchJob:
         if timed and engine.latency_ms is not None:
             latency = engine.latency_ms[0]
             if latency > budget:
-                self.remarks.append(f"the engine with {raised} raised takes {latency:.3g} ms where "
-                                    f"{found.best.latency:.3g} ms were estimated: more than {budget:g} ms; went on "
+                self.remarks.append(f"the engine with {raised} raised takes {number(latency)} ms where "
+                                    f"{number(found.best.latency)} ms were estimated: more than {budget:g} ms; went on "
                                     "with what that tells of the others")
             if latency > budget or not found.met and not known:
                 self.search.tighten(self.search.margins)

@@ -15,7 +15,7 @@ from trt_tui.core.calibration.calibrate import Calibration
 from trt_tui.core.data.places import files_read, refuse_over
 from trt_tui.core.exporters import production
 from trt_tui.core.exporters.markdown import comparison_markdown
-from trt_tui.core.measure.comparison import builder_title, unbuilt
+from trt_tui.core.measure.comparison import unbuilt
 from trt_tui.core.moves.config import PrecisionConfig, step
 from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.network.layers import Group
@@ -29,6 +29,7 @@ from trt_tui.session.finding import Finding
 from trt_tui.session.opening import Opening
 from trt_tui.session.saved import Store
 from trt_tui.session.state import State
+from trt_tui.words import builder_title
 
 
 class Session(State):

@@ -6,9 +6,8 @@ from trt_tui.core.measure.comparison import EngineResult, Verdict
 from trt_tui.core.measure.target import PER_OUTPUT
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.session.session import Session
-from trt_tui.tui.spans import NOTHING, SIMULATED, Span, decibel, number
-
-RUN_TITLES = {"fp16": "FP16 all", "int8": "INT8 all", "config": "config"}
+from trt_tui.tui.spans import Span, decibel
+from trt_tui.words import NOTHING, SIMULATED, cosine, differing, metric_figure, number, rate, with_unit
 
 
 def config_name(session: Session, config: PrecisionConfig | None = None) -> str:
@@ -42,11 +41,10 @@ def headline(session: Session, verdict: Verdict | None, simulated: bool = True) 
         output = None if target is None else target.output
         worst = verdict.worst if output is None else (output, verdict.outputs.get(output))
         text, style = decibel(worst[1].errors if worst is not None and worst[1] is not None else None, simulated)
-        return (f"{text} dB" if text[-1:].isdigit() else text, style)
+        return (with_unit(text), style)
     figure = target.figure(verdict)
     if figure is None or verdict.bad and target.kind in PER_OUTPUT:
         worst = verdict.worst
         return decibel(worst[1].errors) if verdict.bad and worst is not None else (NOTHING, "dim")
-    text = {"agreement": f"{100 * figure:.1f}%", "mismatch": f"{100 * figure:.2g}%",
-            "cosine": f"{figure:.4f}"}.get(target.kind, number(figure))
-    return (f"{mark}{text}", "")
+    shown = {"agreement": rate, "mismatch": differing, "cosine": cosine, "metric": metric_figure}
+    return (f"{mark}{shown.get(target.kind, number)(figure)}", "")

@@ -1,26 +1,22 @@
-"""Lines of styled text, and figures as they are written on the screen.
+"""Lines of styled text.
 
 Nothing here draws. A line is a list of spans, a span a text and the name of a style; `trt_tui.tui.widgets.lines` knows
-what the names look like. ``~`` before a number says that it is simulated.
+what the names look like. Figures are written by `trt_tui.words`.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import TypeAlias
 
 from trt_tui.core.measure.comparison import Errors
-from trt_tui.words import cells, first_cells, last_cells, left, visible
+from trt_tui.words import NOTHING, SIMULATED, cells, decibels, first_cells, last_cells, left, visible
 
 Span: TypeAlias = tuple[str, str]
 """A text and the name of its style: "", "dim", "strong", "bad", "good", "warn", "stale", "key", "rule", "plot" or
 "band0" to "band4"."""
 
 Line: TypeAlias = list[Span]
-
-SIMULATED = "~"
-NOTHING = "–"
 
 _LONG = 2000
 """Characters of a text that is shortened before it is measured."""
@@ -87,53 +83,10 @@ def wrap(text: str, width: int) -> list[str]:
     return [*lines, current] if current else lines
 
 
-def number(value: float | None, digits: int = 3) -> str:
-    """A figure with so many digits, without a leading zero where it is below 1."""
-    if value is None:
-        return NOTHING
-    if not math.isfinite(value):
-        return str(value)
-    if value and not 1e-3 <= abs(value) < 1e5:
-        return f"{value:.2g}".replace("e+0", "e").replace("e-0", "e-").replace("e+", "e")
-    whole = len(str(int(abs(value))))
-    text = f"{value:.{max(0, digits - (whole if abs(value) >= 1 else 0))}f}"
-    return text.replace("0.", ".", 1) if abs(value) < 1 and text.lstrip("-").startswith("0.") else text
-
-
-def percent(share: float, simulated: bool = True) -> str:
-    """A share such as ``~52%``, ``~ 5%``, ``~.4%``, ``·`` for one that is next to nothing, or a dash for none."""
-    mark = SIMULATED if simulated else ""
-    if not math.isfinite(share):
-        return NOTHING
-    if abs(share) < 0.002:
-        return "·"
-    if abs(share) < 0.0095:
-        sign = "-" if share < 0 else ""
-        return f"{mark}{sign}.{round(abs(share) * 1000)}%"
-    return f"{mark}{100 * share:2.0f}%"
-
-
 def decibel(errors: Errors | None, simulated: bool = True) -> Span:
     """The SQNR in dB, "exact", "NaN" or "Inf", or a dash where it was not measured."""
     if errors is None:
         return (NOTHING, "dim")
-    if errors.bad:
-        return ("NaN" if errors.nan else "Inf", "bad")
-    if errors.exact:
-        return ("exact", "")
-    if errors.sqnr_db is None:
-        return (NOTHING, "dim")
-    return (f"{SIMULATED if simulated else ''}{errors.sqnr_db:.1f}", "")
-
-
-def duration(seconds: float) -> str:
-    if seconds < 10:
-        return f"{seconds:.1f} s"
-    if seconds < 100:
-        return f"{seconds:.0f} s"
-    minutes, rest = divmod(round(seconds), 60)
-    return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
-
-
-def plural(count: int, word: str) -> str:
-    return f"{count} {word}" if count == 1 else f"{count} {word}s"
+    text = decibels(errors.sqnr_db, exact=errors.exact, nan=errors.nan, inf=errors.inf,
+                    mark=SIMULATED if simulated else "")
+    return (text, "bad" if errors.bad else "dim" if text == NOTHING else "")

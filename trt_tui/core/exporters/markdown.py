@@ -9,15 +9,28 @@ from typing import Any
 from trt_tui.core.moves.config import PrecisionConfig, tables
 from trt_tui.core.moves.move import Structure
 from trt_tui.core.search import Evaluation, Result
-from trt_tui.words import visible
+from trt_tui.words import (
+    COMPUTED_IN,
+    RUN_TITLES,
+    SIMULATED,
+    cosine,
+    decibels,
+    differing,
+    duration,
+    engine_title,
+    megabytes,
+    metric_figure,
+    number,
+    percent,
+    visible,
+    with_unit,
+    worst_sample,
+)
 
 WORST_ROWS = 15
 """How many layers of a run are listed."""
 
-_RUN_NAMES = {"fp16": "FP16", "int8": "INT8", "config": "config", "bf16": "BF16", "fp32": "FP32"}
 _ENGINE = "-engine"
-_COMPUTED_IN = {"INT8": "INT8", "FP16": "FP16", "BF16": "BF16", "FP32": "FP32", "?": "not told",
-                "reformat": "reformats", "qdq": "Q/DQ alone"}
 
 
 def comparison_markdown(comparison: Mapping[str, Any], network: Structure | None = None,
@@ -38,7 +51,7 @@ def comparison_markdown(comparison: Mapping[str, Any], network: Structure | None
              f"{samples} sample{'s' * (samples != 1)}, against FP32{f' on {where}' if where else ''}. "
              "`~` marks a simulated figure; engine figures are of the engine as built.", ""]
     if "metric" in reference:
-        lines += [f"Metric in FP32: {_number(reference['metric'])}.", ""]
+        lines += [f"Metric in FP32: {metric_figure(reference['metric'])}.", ""]
     lines += ["## Verdict", "", *_verdict(runs), ""]
     lines += ["## Judged outputs", "", *_outputs(runs), ""]
     engines = {name: run for name, run in runs.items() if run.get("source") == "engine"}
@@ -62,18 +75,18 @@ def comparison_markdown(comparison: Mapping[str, Any], network: Structure | None
 
 def _run_name(name: str) -> str:
     base = name.removesuffix(_ENGINE)
-    return _RUN_NAMES.get(base, text_cell(base)) + (" engine" if base != name else "")
+    return engine_title(base) if base != name else RUN_TITLES.get(name, text_cell(name))
 
 
 def _engines(runs: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """How each engine was built, and how many of its layers compute in what with which share of the time."""
     rows, shares = [], []
-    words = [word for word in _COMPUTED_IN if any(word in run.get("computed_in", {}) for run in runs.values())]
+    words = [word for word in COMPUTED_IN if any(word in run.get("computed_in", {}) for run in runs.values())]
     for name, run in runs.items():
         memory, seconds = run.get("device_memory_bytes"), run.get("build_s")
         rows.append((_run_name(name), text_cell(run.get("backend", "")), text_cell(run.get("gpu", "")),
-                     "" if seconds is None else f"{seconds:.1f} s", text_cell(run.get("built_from", "")),
-                     "" if memory is None else f"{_number(memory / 1e6)} MB",
+                     "" if seconds is None else duration(seconds), text_cell(run.get("built_from", "")),
+                     "" if memory is None else f"{megabytes(memory)} MB",
                      "preview" if run.get("quick") else "", text_cell(run.get("note", "")), _as_asked(run)))
         if run.get("computed_in"):
             shares.append((_run_name(name), *(_computed_in(run["computed_in"].get(word)) for word in words)))
@@ -81,7 +94,7 @@ def _engines(runs: Mapping[str, Mapping[str, Any]]) -> list[str]:
     lines = markdown_table(header, rows)
     if shares:
         lines += ["", "Layers, and their share of the time:", "",
-                  *markdown_table(("engine", *(_COMPUTED_IN[word] for word in words)), shares)]
+                  *markdown_table(("engine", *(COMPUTED_IN[word] for word in words)), shares)]
     return lines
 
 
@@ -101,14 +114,15 @@ def _rungs(run: Mapping[str, Any]) -> list[str]:
         "" if made else " TensorRT tells of no layer that runs otherwise."))
     outputs = run.get("made_simulated", {}).get("outputs", {})
     if (worst := _worst_output(outputs)) is not None:
-        lines += ["", f"What was made, simulated: ~{_decibel(outputs[worst])} at {code_cell(worst)}."]
+        figure = with_unit(_decibels(outputs[worst], SIMULATED))
+        lines += ["", f"What was made, simulated: {figure} at {code_cell(worst)}."]
     return lines + (["", *markdown_table(("runs otherwise", "in"), made)] if made else [])
 
 
 def _computed_in(entry: Mapping[str, Any] | None) -> str:
     if entry is None:
         return ""
-    return str(entry["layers"]) + (f", {_percent(entry['time'])}" if entry.get("time") is not None else "")
+    return str(entry["layers"]) + (f", {percent(entry['time'])}" if entry.get("time") is not None else "")
 
 
 def _verdict(runs: Mapping[str, Mapping[str, Any]]) -> list[str]:
@@ -122,15 +136,15 @@ def _verdict(runs: Mapping[str, Mapping[str, Any]]) -> list[str]:
         latency = run.get("latency_ms", {})
         rows.append((
             ", ".join(filter(None, (_run_name(name), _as_asked(run)))), run.get("source", ""),
-            mark + _decibel(errors) if errors else "", code_cell(worst),
+            _decibels(errors, mark) if errors else "", code_cell(worst),
             _sample(min((e["worst_sample"] for e in outputs.values() if "worst_sample" in e),
                         key=_sample_order, default=None), mark),
-            mark + _percent(max(mismatches.values())) if mismatches else "",
+            differing(max(mismatches.values()), mark) if mismatches else "",
             str(sum(e.get("nan", 0) + e.get("inf", 0) for e in outputs.values())) if outputs else "",
-            mark + _number(run["metric"]) if "metric" in run else "",
-            _number(latency["median"]) + (" (preview)" if run.get("quick") else "") if "median" in latency else "",
-            _number(run["engine_bytes"] / 1e6) if "engine_bytes" in run else ""))
-    header = ("run", "source", "worst output", "which", "worst sample", "integers that differ", "NaN/Inf", "metric",
+            metric_figure(run["metric"], mark) if "metric" in run else "",
+            number(latency["median"]) + (" (preview)" if run.get("quick") else "") if "median" in latency else "",
+            megabytes(run["engine_bytes"]) if "engine_bytes" in run else ""))
+    header = ("run", "source", "dB", "output", "worst sample", "integers that differ", "NaN/Inf", "metric",
               "ms", "MB")
     return markdown_table(header, rows)
 
@@ -159,12 +173,12 @@ def _outputs(runs: Mapping[str, Mapping[str, Any]]) -> list[str]:
         mark = "~" if run.get("source") == "simulated" else ""
         for output, errors in run.get("outputs", {}).items():
             rows.append((
-                _run_name(name), code_cell(output), mark + _decibel(errors) if "sqnr_db" in errors else "",
-                *(mark + _number(errors[key]) if errors.get(key) is not None else "" for key in
-                  ("cosine", "max_abs", "mean_abs")),
-                mark + _percent(errors["mismatch"]) if errors.get("mismatch") is not None else "",
+                _run_name(name), code_cell(output), _decibels(errors, mark) if "sqnr_db" in errors else "",
+                cosine(errors["cosine"], mark) if errors.get("cosine") is not None else "",
+                *(mark + number(errors[key]) if errors.get(key) is not None else "" for key in ("max_abs", "mean_abs")),
+                differing(errors["mismatch"], mark) if errors.get("mismatch") is not None else "",
                 str(errors.get("nan", "")), str(errors.get("inf", "")), _sample(errors.get("worst_sample"), mark)))
-    header = ("run", "output", "SQNR", "cosine", "max abs", "mean abs", "differ", "NaN", "Inf", "worst sample")
+    header = ("run", "output", "dB", "cosine", "max abs", "mean abs", "differ", "NaN", "Inf", "worst sample")
     return markdown_table(header, rows)
 
 
@@ -189,14 +203,14 @@ def _worst(run: Mapping[str, Any], network: Structure | None) -> list[str]:
                if count]
         rows.append((
             code_cell(name), _operator(network, name), str(layer.get("precision", "")).upper(),
-            mark + _percent(shares[name]) if name in shares else "",
-            *(mark + _decibel(layer[kind]) if kind in layer else "" for kind in ("isolated", "accumulated")),
-            mark + _decibel(kept) if kept else "", ", ".join(bad)))
-    header = ("layer", "operator", "precision", "owns", "isolated", "accumulated", "output if FP32", "NaN/Inf")
+            percent(shares[name], mark) if name in shares else "",
+            *(_decibels(layer[kind], mark) if kind in layer else "" for kind in ("isolated", "accumulated")),
+            _decibels(kept, mark) if kept else "", ", ".join(bad)))
+    header = ("layer", "operator", "precision", "owns", "isolated", "accumulated", "alone in FP32", "NaN/Inf")
     table = markdown_table(header, rows)
     rest = names[WORST_ROWS:]
     if rest:
-        table += ["", f"{len(rest)} more" + (f", together {mark}{_percent(sum(shares[n] for n in rest))}." if shares
+        table += ["", f"{len(rest)} more" + (f", together {percent(sum(shares[n] for n in rest), mark)}." if shares
                                               else ".")]
     return table
 
@@ -285,26 +299,11 @@ def code_cell(name: str | None) -> str:
     return f"{fence} {name} {fence}"
 
 
-def _decibel(errors: Mapping[str, Any]) -> str:
-    if errors.get("nan") or errors.get("inf"):
-        return "NaN/Inf"
+def _decibels(errors: Mapping[str, Any], mark: str) -> str:
     sqnr = errors.get("sqnr_db")
-    if sqnr is None:
-        return "exact" if errors.get("cosine", 1) == 1 else "–"
-    return f"{sqnr:.1f} dB"
+    exact = sqnr is None and errors.get("cosine", 1) == 1
+    return decibels(sqnr, exact=exact, nan=errors.get("nan", 0), inf=errors.get("inf", 0), mark=mark)
 
 
 def _sample(sample: Mapping[str, Any] | None, mark: str) -> str:
-    if sample is None:
-        return ""
-    sqnr = sample.get("sqnr_db")
-    return f"#{sample.get('index', '?')}" + (f" {mark}{sqnr:.1f} dB" if sqnr is not None else "")
-
-
-def _percent(share: float) -> str:
-    percent = 100 * share
-    return f"{percent:.0f} %" if abs(percent) >= 10 else f"{percent:.1f} %"
-
-
-def _number(value: float) -> str:
-    return f"{value:.4g}"
+    return worst_sample(sample["index"], sample.get("sqnr_db"), mark) if sample is not None else ""

@@ -12,6 +12,7 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import Group, Outline
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
+from trt_tui.words import differing
 
 GAP_DB = 3.0
 """An engine whose output error is this much worse than the simulated one does something that is not simulated."""
@@ -55,7 +56,7 @@ def fp32_fault(check: EngineResult | None) -> str:
     if worst.errors.sqnr_db is not None and worst.errors.sqnr_db < CHECK_DB:
         return f"the FP32 engine differs from ONNX Runtime's FP32 by {worst.errors.sqnr_db:.1f} dB at {name}"
     if worst.errors.mismatch is not None and worst.errors.mismatch > CHECK_SHARE:
-        return f"{100 * worst.errors.mismatch:.3g} % of {name} differ between the FP32 engine and ONNX Runtime's FP32"
+        return f"{differing(worst.errors.mismatch)} of {name} differ between the FP32 engine and ONNX Runtime's FP32"
     return ""
 
 

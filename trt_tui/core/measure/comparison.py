@@ -191,14 +191,6 @@ class EngineResult:
         return asked if self.as_asked else self.simulated
 
 
-_TITLES = {"tensorrt": "TensorRT", "tensorrt-rtx": "TensorRT-RTX", "onnxruntime": "ONNX Runtime"}
-
-
-def builder_title(name: str, version: str) -> str:
-    """What a backend that builds is called in reports: ``TensorRT 8.6.1``."""
-    return f"{_TITLES.get(name, name)} {version}"
-
-
 def unbuilt(builder: str, error: TrtTuiError) -> EngineResult:
     """What stands in the place of an engine that could not be had: the reason.
 

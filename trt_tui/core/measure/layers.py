@@ -15,6 +15,7 @@ from trt_tui.core.measure.metrics import Sums
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import FP16_LEAST, FP16_LEAST_NORMAL, FP16_MAX, Precision
+from trt_tui.words import percent
 
 _COUNTS = [SUMS.index("fp16_over"), SUMS.index("fp16_under")]
 
@@ -94,7 +95,7 @@ def _warning(around: Precision, sums: Sums, isolated: Errors | None) -> str:
     if around is Precision.FP16 and 0 < sums.ref_max < FP16_LEAST_NORMAL:
         return f"max {sums.ref_max:.1e} lies below FP16's least normal {FP16_LEAST_NORMAL:.1e}"
     if around is Precision.FP16 and sums.fp16_under > UNDERFLOW_SHARE * sums.count:
-        return f"{100 * sums.fp16_under / sums.count:.0f} % underflow: below FP16's least magnitude {FP16_LEAST:.0e}"
+        return f"{percent(sums.fp16_under / sums.count)} underflow: below FP16's least magnitude {FP16_LEAST:.0e}"
     if isolated is not None and isolated.bad:
         return f"{isolated.nan} NaN and {isolated.inf} Inf arise here"
     return ""

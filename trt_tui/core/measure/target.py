@@ -14,6 +14,7 @@ from trt_tui.core.measure.judgement import Judgement
 from trt_tui.core.network.layers import Outline
 from trt_tui.core.network.network import Network
 from trt_tui.errors import InputError
+from trt_tui.words import cosine, decibels, metric_figure, number, rate, with_unit
 
 DEFAULT_SQNR_DB = 20.0
 DEFAULT_AGREEMENT = 0.99
@@ -90,8 +91,8 @@ class Target:
             words = {"max_abs": "largest error", "mean_abs": "mean error", "mismatch": "share that differs"}
             return f"{words.get(self.kind, 'MSE')} of {self.output or 'the worst output'} ≤ {self.value:g}"
         if self.kind == "agreement":
-            return f"same top class ≥ {100 * self.value:g} %"
-        return f"metric ≥ {bound:.4g}" if bound is not None else self.text
+            return f"same top class ≥ {100 * self.value:g}%"
+        return f"metric ≥ {metric_figure(bound)}" if bound is not None else self.text
 
     def with_base(self, base: float | None) -> Target:
         """The same with the FP32 network's metric."""
@@ -188,10 +189,11 @@ class Target:
         if figure is None:
             return f"no {self.kind}"
         if self.kind == "sqnr":
-            return "exact" if math.isinf(figure) else f"{figure:.1f} dB"
+            return with_unit(decibels(figure, exact=math.isinf(figure), mark=""))
         if self.kind == "agreement":
-            return f"same top class in {100 * figure:.1f} %"
-        return f"{self.kind} {figure:.{4 if self.kind == 'metric' else 6}g}"
+            return f"same top class in {rate(figure)}"
+        shown = {"metric": metric_figure, "cosine": cosine}.get(self.kind, number)
+        return f"{self.kind} {shown(figure)}"
 
     def check(self, judged: Sequence[Judged], network: Network | Outline, metric: str | None) -> None:
         """Checks that what it bounds is measured here.

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from trt_tui.core.network.hierarchy import GroupRow, LayerRow, Scope, walk
 from trt_tui.core.network.layers import Shape
 from trt_tui.core.precision import Precision
-from trt_tui.words import cells, left, visible
+from trt_tui.words import table
 
 _INVENTED = "unk__"  # how onnx's shape inference begins the names of sizes that it does not know
 _COLUMNS = ("operator", "shape", "nodes", "FP16", "INT8", "why not")
@@ -37,11 +37,7 @@ def render_tree(tree: Scope, shape_of: Callable[[str], Shape | None], *,
             lines.append((label, row.layer.op_type, _shape_text(shape_of(output)), "1", "no", "no", row.refused))
         else:
             lines.append((label,))
-    lines = [tuple(map(visible, line)) for line in lines]
-    widths = [max((cells(line[i]) for line in lines if len(line) > max(i, 1)), default=0)
-              for i in range(len(_COLUMNS) + 1)]
-    return "\n".join("  ".join(left(cell, width) for cell, width in zip(line, widths, strict=False)).rstrip()
-                     for line in lines)
+    return "\n".join(table(lines, flush_left=1 + len(_COLUMNS)))
 
 
 def _shape_text(shape: Shape | None) -> str:

@@ -25,12 +25,7 @@ def scoped(state: State) -> Steps:
     return raised
 
 
-def table_text(rows: Sequence[Row], higher: str = "FP32") -> str:
-    """The table in columns, with the layers that stick marked by the precision they keep."""
-    if not rows:
-        return ""
-    name, figure = (max(len(text) for text in texts) for texts in
-                    ([row.layer for row in rows] + ["layer"], [row.similarity for row in rows] + ["similarity"]))
-    lines = [f"{'layer':<{name}}  {'similarity':>{figure}}  sticks to"]
-    lines += [f"{row.layer:<{name}}  {row.similarity:>{figure}}  {higher if row.sticks else '-'}" for row in rows]
-    return "\n".join(lines)
+def table_rows(rows: Sequence[Row], higher: str = "FP32") -> list[tuple[str, str, str]]:
+    """The table's rows, a header first; layers that stick are marked by the precision they keep."""
+    return [("layer", "similarity", "sticks to"),
+            *((row.layer, row.similarity, higher if row.sticks else "-") for row in rows)]

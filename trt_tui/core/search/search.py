@@ -28,6 +28,7 @@ from trt_tui.core.search.revert import revert
 from trt_tui.core.search.space import Space
 from trt_tui.core.search.state import Row, State
 from trt_tui.errors import InputError
+from trt_tui.words import number, percent
 
 T = TypeVar("T")
 
@@ -315,7 +316,7 @@ class Search:
             reasons.append(f"without it {_figure(low)} ({verb}), with it {_figure(high)}")
         share = self.impacts.get(name)
         if share is not None and math.isfinite(share.owns):
-            reasons.append(f"owns {100 * share.owns:.1f} % of the error at the start")
+            reasons.append(f"owns {percent(share.owns)} of the error at the start")
         if name in self.base:
             reasons.append("raised by a preset")
         return "; ".join(reasons) or f"raised by {self.method}"
@@ -352,7 +353,7 @@ class Search:
         elif not self._fits(frozenset(best.raised)):
             said = f"nothing keeps within the budget: {set_so}: {figure}"
             if best.latency is not None:
-                said += f", about {best.latency:.3g} ms"
+                said += f", about {number(best.latency)} ms"
         else:
             said = f"short of the tolerance{beyond} with {set_so}: {figure}"
             if full is not None and not full.judged(self.margins).passed:

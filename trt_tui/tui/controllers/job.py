@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from trt_tui.jobs import messages
-from trt_tui.tui import spans
 from trt_tui.tui.controllers.controller import Controller, action
 from trt_tui.tui.screens.dialogs import Question
+from trt_tui.words import duration
 
 ASK_AFTER_S = 10.0
 """A job older than this is stopped only after a question."""
@@ -74,7 +74,7 @@ class Jobs(Controller):
                 self._stop()
 
         phase = self.session.job.phase if self.session.job is not None else "job"
-        self.desk.app.push_screen(Question(f"Stop {phase}? It has run for {spans.duration(age)}.", "stop it", "go on"),
+        self.desk.app.push_screen(Question(f"Stop {phase}? It has run for {duration(age)}.", "stop it", "go on"),
                                   answered)
 
     def _stop(self) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from trt_tui.core.precision import OFFERED, Precision
-from trt_tui.tui import spans
 from trt_tui.tui.controllers.controller import Controller, action
 from trt_tui.tui.screens.dialogs import Item, Picker
+from trt_tui.words import plural
 
 _KEYS = {Precision.FP32: "3", Precision.BF16: "b", Precision.FP16: "6", Precision.INT8: "8"}
 
@@ -44,7 +44,7 @@ class Precisions(Controller):
             refused = "" if able else groups[0].refusals.get(precision, "not possible here")
             some = f"  {len(able)} of {len(groups)} groups can" if able and len(able) < len(groups) else ""
             items.append(Item(_KEYS[precision], precision.label + some, precision, refused))
-        title = groups[0].name if len(groups) == 1 else spans.plural(len(groups), "group")
+        title = groups[0].name if len(groups) == 1 else plural(len(groups), "group")
 
         def chosen(precision: Precision | None) -> None:
             if precision is not None:

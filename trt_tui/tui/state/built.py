@@ -14,13 +14,12 @@ from trt_tui.core.precision import Precision
 from trt_tui.jobs.messages import BuilderSummary
 from trt_tui.session.session import Session
 from trt_tui.tui.known import config_name, met
-from trt_tui.tui.spans import Span, duration, number, plural, shorten
+from trt_tui.tui.spans import Span, shorten
+from trt_tui.words import COMPUTED_IN, builder_title, duration, megabytes, number, percent, plural, worse_by
 
 CANNOT_RUN = "built, cannot run here"
 DIFFERS = "≠"
 
-_TITLES = {"tensorrt": "TensorRT", "tensorrt-rtx": "TensorRT-RTX"}
-WORDS = {REFORMAT: "reformat", QDQ: "Q/DQ alone", "?": "not told"}
 
 
 @dataclass(frozen=True)
@@ -60,7 +59,7 @@ def shown_engine(session: Session, run: str = "config") -> Shown | None:
 
 def builder_texts(builder: BuilderSummary) -> list[str]:
     """What builds and on which GPU, the longest text first."""
-    title = f"{_TITLES.get(builder.name, builder.name)} {'.'.join(builder.version.split('.')[:2])}"
+    title = builder_title(builder.name, ".".join(builder.version.split(".")[:2]))
     if not builder.runs:
         return [f"{title}, builds only"]
     gpu = builder.device.removeprefix("NVIDIA ").removeprefix("GeForce ")
@@ -82,7 +81,7 @@ def int8_time(result: EngineResult) -> str:
     shares = result.report.shares()
     if all(time is None for _, time in shares.values()):
         return ""
-    return f"{100 * (shares.get('INT8', (0, 0.0))[1] or 0.0):.0f} %"
+    return percent(shares.get("INT8", (0, 0.0))[1] or 0.0)
 
 
 def gap_span(simulated: Verdict | None, result: EngineResult) -> Span | None:
@@ -183,16 +182,16 @@ def latency_texts(latency_ms: tuple[float, float, float], quick: bool) -> tuple[
 def shares_texts(report: EngineReport) -> tuple[str, str]:
     """How many layers compute in what and their share of the time, and the shares alone."""
     shares = {word: entry for word, entry in report.shares().items() if word not in (REFORMAT, QDQ)}
-    layers = [f"{WORDS.get(word, word)} {plural(count, 'layer')}{_percent(time)}"
+    layers = [f"{COMPUTED_IN.get(word, word)} {plural(count, 'layer')}{_percent(time)}"
               for word, (count, time) in shares.items()]
     if any(time is not None for _, time in shares.values()):
-        short = ", ".join(f"{WORDS.get(word, word)}{_percent(time)}" for word, (_, time) in shares.items())
+        short = ", ".join(f"{COMPUTED_IN.get(word, word)}{_percent(time)}" for word, (_, time) in shares.items())
         return ", ".join(layers) + " of time", short + " of time"
-    return ", ".join(layers), ", ".join(f"{WORDS.get(word, word)} {count}" for word, (count, _) in shares.items())
+    return ", ".join(layers), ", ".join(f"{COMPUTED_IN.get(word, word)} {count}" for word, (count, _) in shares.items())
 
 
 def _percent(time: float | None) -> str:
-    return "" if time is None else f" {100 * time:.0f} %"
+    return "" if time is None else f" {percent(time)}"
 
 
 def result_text(result: EngineResult, width: int) -> str:
@@ -206,9 +205,9 @@ def result_text(result: EngineResult, width: int) -> str:
         parts.append(shares_texts(result.report))
         parts += [(text, text) for text in _apart(result.report)]
     if result.bytes is not None:
-        parts.append((f"{result.bytes / 1e6:.1f} MB",) * 2)
+        parts.append((f"{megabytes(result.bytes)} MB",) * 2)
     if result.device_memory:
-        memory = megabytes(result.device_memory)
+        memory = f"{megabytes(result.device_memory)} MB"
         parts.append((f"{memory} of device memory", f"{memory} memory"))
     if result.note and result.report is None and result.verdict is not None:
         parts.append((result.note,) * 2)
@@ -229,11 +228,6 @@ def _apart(report: EngineReport) -> list[str]:
     return [*([plural(reformats, "reformat")] if reformats else []), *([f"{alone} Q/DQ alone"] if alone else [])]
 
 
-def megabytes(count: int) -> str:
-    """A number of bytes."""
-    return f"{count / 1e6:.0f} MB" if count >= 1e7 else f"{number(count / 1e6)} MB"
-
-
 # -- what to do next ------------------------------------------------------------------------------------------------
 
 
@@ -251,7 +245,7 @@ def alert(session: Session) -> str:
     broken = result.verdict is not None and result.verdict.bad and simulated is not None and not simulated.bad
     if not broken and (gap is None or gap <= GAP_DB):
         return ""
-    return (f"{gap:.1f} dB worse than simulated" if gap is not None else "NaN or Inf") + ": i says what to check"
+    return worse_by(gap) + ": i says what to check"
 
 
 def next_step(session: Session) -> str:

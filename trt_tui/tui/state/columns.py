@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trt_tui.tui.known import RUN_TITLES
 from trt_tui.tui.spans import (
     Line,
     clip,
@@ -13,6 +12,7 @@ from trt_tui.tui.spans import (
 from trt_tui.tui.state.figures import FOUND, TRIED, Cells, Figures, Measure
 from trt_tui.tui.state.listing import Listing
 from trt_tui.tui.state.tree import View
+from trt_tui.words import RUN_TITLES
 from trt_tui.words import left as flush_left
 
 

@@ -14,11 +14,12 @@ from trt_tui.core.network.layers import Group
 from trt_tui.core.precision import FP16_MAX, Precision
 from trt_tui.jobs.messages import Option
 from trt_tui.session.session import Session
-from trt_tui.tui.known import RUN_TITLES, headline, met
-from trt_tui.tui.spans import NOTHING, SIMULATED, Line, clip, decibel, number, percent, plural, shorten, wrap
+from trt_tui.tui.known import headline, met
+from trt_tui.tui.spans import Line, clip, decibel, shorten, wrap
 from trt_tui.tui.state import built
 from trt_tui.tui.state.figures import Figures
 from trt_tui.tui.state.tree import TreeModel, VisibleRow
+from trt_tui.words import NOTHING, RUN_TITLES, SIMULATED, decibels, number, percent, plural, with_unit
 
 
 def bits_used(stats: TensorStats, amax: float | None = None) -> float | None:
@@ -54,7 +55,7 @@ def range_sentence(stats: TensorStats) -> str:
         sets = "sets" if len(top.indices) == 1 else "set"
         return f"{len(top.indices)} of {top.channels} input channels {sets} the range: {tail}"
     if stats.p9999 > 0 and stats.amax > 4 * stats.p9999:
-        return f"outliers set the range (99.99 % lie below {number(stats.p9999)}): {tail}"
+        return f"outliers set the range (99.99% lie below {number(stats.p9999)}): {tail}"
     return f"range: {tail}"
 
 
@@ -65,10 +66,10 @@ def fp16_sentence(stats: Mapping[str, TensorStats]) -> str:
             return f"overflow: max {number(one.amax)} exceeds FP16's {FP16_MAX:.0f} in {name}"
     for name, one in stats.items():
         if one.share_below_fp16_subnormal > 0.01:
-            return f"underflow: {100 * one.share_below_fp16_subnormal:.0f} % of {name} is below FP16's least magnitude"
+            return f"underflow: {percent(one.share_below_fp16_subnormal)} of {name} is below FP16's least magnitude"
     for name, one in stats.items():
         if one.share_subnormal > 0.1:
-            return f"{100 * one.share_subnormal:.0f} % of {name} is subnormal in FP16"
+            return f"{percent(one.share_subnormal)} of {name} is subnormal in FP16"
     return ""
 
 
@@ -242,9 +243,9 @@ def _long_detail(session: Session, found: Figures, group: Group, width: int) -> 
                            accumulated, (" dB", "dim")], width))
     share = session.measured(found.run).shares.get(group.name)
     if share is not None:
-        line: Line = [(" owns     ", "dim"), (percent(share.owns), "")]
+        line: Line = [(" owns     ", "dim"), (percent(share.owns, SIMULATED), "")]
         if share.impact_db is not None:
-            line += [("   only it lowered: ", "dim"), (f"{SIMULATED}{share.impact_db:.1f} dB", "")]
+            line += [("   only it lowered: ", "dim"), (with_unit(decibels(share.impact_db)), "")]
         lines.append(clip(line, width))
     known = reasons(session, found, group)
     for index, text in enumerate(known):

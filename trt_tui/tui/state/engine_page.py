@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from trt_tui.core.engines.made import COMPUTE, EngineReport
+from trt_tui.core.engines.made import COMPUTE, QDQ, REFORMAT, EngineReport
 from trt_tui.core.engines.rungs import rung_lines
 from trt_tui.core.measure.agreement import differs, fp32_fault, gap_db, what_to_check
 from trt_tui.core.measure.comparison import Verdict
 from trt_tui.session.session import Session
 from trt_tui.tui.known import config_name, headline
-from trt_tui.tui.spans import Line, decibel, fitted, number, plural, wrap
-from trt_tui.tui.state.built import CANNOT_RUN, DIFFERS, WORDS, Shown, built_text, check_texts, megabytes, shown_engine
+from trt_tui.tui.spans import Line, decibel, fitted, wrap
+from trt_tui.tui.state.built import CANNOT_RUN, DIFFERS, Shown, built_text, check_texts, shown_engine
+from trt_tui.words import COMPUTED_IN, NOTHING, megabytes, number, percent, plural, with_unit, worse_by
 
 _SLOWEST = 8
 _LABEL = 11
@@ -51,7 +52,7 @@ def _summary(session: Session, shown: Shown, width: int) -> list[Line]:
     result = shown.result
     on = f" on {result.device}" if result.device else ""
     lines = _labelled("builder", result.backend + on, width)
-    size = f", {result.bytes / 1e6:.1f} MB" if result.bytes is not None else ""
+    size = f", {megabytes(result.bytes)} MB" if result.bytes is not None else ""
     lines += _labelled("build", built_text(result) + size, width)
     if not result.as_asked:
         for index, text in enumerate(rung_lines(result.rungs, result.otherwise)):
@@ -65,7 +66,7 @@ def _summary(session: Session, shown: Shown, width: int) -> list[Line]:
         word = ", of the preview" if result.quick else ""
         lines += _labelled("latency", f"median {median} ms, {least} to {most}{word}", width)
     if result.device_memory:
-        lines += _labelled("memory", f"{megabytes(result.device_memory)} on the device, beside weights and tensors",
+        lines += _labelled("memory", f"{megabytes(result.device_memory)} MB on the device, beside weights and tensors",
                            width)
     simulated = _simulated(session, shown)
     text = f"{_worst(result.verdict, False)} as built"
@@ -90,7 +91,7 @@ def _simulated(session: Session, shown: Shown) -> Verdict | None:
 def _worst(verdict: Verdict, simulated: bool) -> str:
     worst = verdict.worst
     text = decibel(worst[1].errors if worst else None, simulated)[0]
-    return f"{text} dB" if text[-1:].isdigit() else text
+    return with_unit(text)
 
 
 def _checks(session: Session, shown: Shown, width: int) -> list[Line]:
@@ -101,7 +102,7 @@ def _checks(session: Session, shown: Shown, width: int) -> list[Line]:
     if not known:
         return []
     gap = gap_db(simulated, shown.result.verdict)
-    why = f"{gap:.1f} dB worse than simulated" if gap is not None else "NaN or Inf that were not simulated"
+    why = worse_by(gap)
     lines: list[Line] = [[], [(f"What to check: it is {why}", "warn")]]
     for text in known:
         lines += [[("  · " if index == 0 else "    ", "dim"), (part, "")]
@@ -112,8 +113,9 @@ def _checks(session: Session, shown: Shown, width: int) -> list[Line]:
 def _computed_in(report: EngineReport) -> list[Line]:
     lines: list[Line] = [[], [(f"{'Computed in':<16}{'layers':>8}{'time':>8}", "strong")]]
     for word, (count, time) in report.shares().items():
-        lines.append([(f"  {WORDS.get(word, word):<14}", "dim" if word in WORDS else ""), (f"{count:>8}", ""),
-                      (f"{'–' if time is None else f'{100 * time:.0f} %':>8}", "")])
+        style = "dim" if word in ("?", REFORMAT, QDQ) else ""
+        lines.append([(f"  {COMPUTED_IN.get(word, word):<14}", style), (f"{count:>8}", ""),
+                      (f"{NOTHING if time is None else percent(time):>8}", "")])
     return lines
 
 
@@ -146,7 +148,7 @@ def _slowest(report: EngineReport, quick: bool, width: int) -> list[Line]:
         precision = layer.precision.label if layer.precision is not None else ""
         word = precision or "?" if layer.kind == COMPUTE else layer.kind
         lines.append([("  " + fitted(layer.name, room), ""), (f"{word:>13}", "dim"),
-                      (f"{number(ms):>8} ms", ""), (f"{100 * ms / total:>4.0f} %", "dim")])
+                      (f"{number(ms):>8} ms", ""), (f"{percent(ms / total):>6}", "dim")])
     return lines
 
 

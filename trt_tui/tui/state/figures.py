@@ -16,15 +16,10 @@ from trt_tui.core.network.layers import Group
 from trt_tui.core.precision import Precision, rank
 from trt_tui.session.session import Session
 from trt_tui.tui.known import engine_met, met
-from trt_tui.tui.spans import (
-    SIMULATED,
-    Span,
-    decibel,
-    number,
-    percent,
-)
+from trt_tui.tui.spans import Span, decibel
 from trt_tui.tui.state import built
 from trt_tui.tui.state.tree import TreeModel, VisibleRow
+from trt_tui.words import SIMULATED, decibels, number, percent, with_unit
 
 
 class Measure(Enum):
@@ -144,8 +139,8 @@ class Figures:
 
     def value_text(self, value: float) -> str:
         if self.measure is Measure.OWNS:
-            return percent(value)
-        return "exact" if value == math.inf else f"{SIMULATED}{value:.1f}"
+            return percent(value, SIMULATED)
+        return decibels(value, exact=value == math.inf)
 
     def style_of(self, value: float | None, bad: bool, stale: bool) -> tuple[str, str]:
         """Glyph and style of a value."""
@@ -225,7 +220,7 @@ class Figures:
         if macs is None or not self.model.all_macs:
             return ""
         share = macs / self.model.all_macs
-        return "·" if share < 0.005 else f"{100 * share:.0f}%"
+        return percent(share)
 
 
 def config_precision(run: str, group: Group, config: PrecisionConfig) -> Precision:
@@ -312,7 +307,7 @@ def raised_texts(results: Measured) -> dict[str, tuple[int, str]]:
     texts = {}
     for position, (name, verdict) in enumerate(zip(results.raised_order, results.raised, strict=False), 1):
         text = decibel(verdict.worst[1].errors if verdict.worst is not None else None)[0]
-        texts[name] = (position, f"{text} dB" if text[-1:].isdigit() else text)
+        texts[name] = (position, with_unit(text))
     return texts
 
 

@@ -6,12 +6,10 @@ from trt_tui.core.measure.comparison import Measured
 from trt_tui.core.precision import Precision
 from trt_tui.session.session import Session
 from trt_tui.tui.known import config_name, met
-from trt_tui.tui.spans import (
-    SIMULATED,
-    shorten,
-)
+from trt_tui.tui.spans import shorten
 from trt_tui.tui.state import built
 from trt_tui.tui.state.figures import Figures, Measure
+from trt_tui.words import decibels, with_unit
 
 
 def next_step(session: Session, found: Figures | None, cursor: str = "") -> str:
@@ -51,7 +49,7 @@ def _next_raise(session: Session, found: Figures, cursor: str) -> str:
         lead = "next: "
     if cursor == worst:
         share = session.measured("config").shares.get(worst)
-        gain = f" → {SIMULATED}{share.kept_db:.1f} dB" if share is not None and share.kept_db is not None else ""
+        gain = f" → {with_unit(decibels(share.kept_db))}" if share is not None and share.kept_db is not None else ""
         return f"{lead}space raises this one{gain}"
     return f"{lead}n, space raises {shorten(found.model.titles[worst], 24)}"
 

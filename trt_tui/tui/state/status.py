@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from trt_tui.jobs import messages
 from trt_tui.session.finding import SEARCHING, Finding, found_so_far
 from trt_tui.session.session import Session
-from trt_tui.tui.spans import SIMULATED, Line, Span, duration, padded, shorten, width_of
+from trt_tui.tui.spans import Line, Span, padded, shorten, width_of
+from trt_tui.words import SIMULATED, duration
 
 
 @dataclass

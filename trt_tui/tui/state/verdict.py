@@ -9,8 +9,8 @@ from trt_tui.core.measure.agreement import fp32_fault
 from trt_tui.core.measure.comparison import EngineResult, Verdict
 from trt_tui.core.moves.choice import Choice
 from trt_tui.session.session import Session
-from trt_tui.tui.known import RUN_TITLES, config_name, engine_met, is_edited, met
-from trt_tui.tui.spans import NOTHING, SIMULATED, Line, Span, clip, decibel, number, padded, plural, width_of
+from trt_tui.tui.known import config_name, engine_met, is_edited, met
+from trt_tui.tui.spans import Line, Span, clip, decibel, padded, width_of
 from trt_tui.tui.state.built import (
     CANNOT_RUN,
     DIFFERS,
@@ -23,6 +23,7 @@ from trt_tui.tui.state.built import (
     int8_time,
     shown_engine,
 )
+from trt_tui.words import NOTHING, RUN_TITLES, SIMULATED, megabytes, metric_figure, number, plural, rate, worst_sample
 
 _NAME = 15
 """Cells of a run's name, with the blanks around it."""
@@ -78,7 +79,7 @@ def verdict_title(session: Session) -> tuple[str, str]:
     left = " Verdict against FP32"
     metric = next(iter(session.results.reference.items()), None)
     if metric is not None:
-        left += f", {metric[0]} {number(metric[1])}"
+        left += f", {metric[0]} {metric_figure(metric[1])}"
     return left, f"target: {session.target.shown}" if session.target is not None else ""
 
 
@@ -198,8 +199,7 @@ def _verdict_cells(verdict: Verdict | None, table: _Table, simulated: bool) -> l
         if sample is None or sample.worst_index is None:
             cells.append((NOTHING, "dim"))
         else:
-            value = "NaN" if sample.worst_sqnr_db is None else f"{mark}{sample.worst_sqnr_db:.1f}"
-            cells.append((f"{value} #{sample.worst_index}", "dim"))
+            cells.append((worst_sample(sample.worst_index, sample.worst_sqnr_db, mark), "dim"))
     if table.figure:
         cells.append(_figure(verdict, mark))
     cells.append((str(verdict.bad) if verdict.bad < 1e5 else number(float(verdict.bad)),
@@ -209,9 +209,9 @@ def _verdict_cells(verdict: Verdict | None, table: _Table, simulated: bool) -> l
 
 def _figure(verdict: Verdict, mark: str) -> Span:
     if verdict.headline is not None:
-        return (f"{mark}{number(verdict.headline)}", "")
+        return (metric_figure(verdict.headline, mark), "")
     if verdict.agreement is not None:
-        return (f"{mark}{100 * verdict.agreement:.1f}%", "")
+        return (rate(verdict.agreement, mark), "")
     return (NOTHING, "dim")
 
 
@@ -219,7 +219,7 @@ def _engine_cells(engine: EngineResult | None, simulated: Verdict | None, table:
     """The cells of an engine, padded to their columns. A preview's latency stands beside that word."""
     cells: dict[str, Span] = {title: (NOTHING, "dim") for title, _ in table.built}
     if engine is not None and engine.bytes is not None:
-        cells["MB"] = (f"{engine.bytes / 1e6:.1f}", "")
+        cells["MB"] = (megabytes(engine.bytes), "")
     verdict = engine.verdict if engine is not None else None
     if engine is not None and verdict is None:
         before = _cells(table.built[:list(cells).index("MB")]) - 1
