@@ -251,3 +251,14 @@ def test_nothing_is_logged_with_names_from_a_file(tmp_path, caplog):
     path.write_bytes(model.SerializeToString())
     open_network(path)
     assert not [record for record in caplog.records if record.name.startswith("onnx_ir")]
+
+
+def test_a_network_that_inference_gives_up_says_so(tmp_path):
+    model = network()
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    assert not open_network(path).notes
+    model.graph.node.append(helper.make_node("Cast", ["r"], ["s"], domain="acme"))
+    path.write_bytes(model.SerializeToString())
+    (note,) = open_network(path).notes
+    assert "could not be inferred" in note and "acme" in note

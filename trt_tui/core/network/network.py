@@ -15,6 +15,7 @@ from trt_tui.core.network.constants import Constants
 from trt_tui.core.network.conversion import convert_opset
 from trt_tui.core.network.fusion.groups import find_groups
 from trt_tui.core.network.graph import LayerGraph
+from trt_tui.core.network.growth import refuse_growth
 from trt_tui.core.network.layers import Outline, Shape
 from trt_tui.core.network.opening import Opened, open_model
 from trt_tui.core.precision import FP16_MAX
@@ -38,6 +39,9 @@ class Network(Outline):
         model: At `opset`.
         graph: Its layers and tensors. `producer`, `consumers`, `constants` and `static` are the graph's.
         external_files: The data files that the weights lie in.
+
+    Raises:
+        InputError: the network computes constants that do not fit in memory.
     """
 
     def __init__(self, opened: Opened, path: Path, backend: Callable[[], Backend] | None = None) -> None:
@@ -46,6 +50,8 @@ class Network(Outline):
         self.graph = graph = LayerGraph(self.model)
         self.producer, self.consumers = graph.producer, graph.consumers
         self.constants, self.static = graph.constants, graph.static
+        refuse_growth(graph, self.model.graph.opset_imports, path.name,
+                      sum(file.stat().st_size for file in (path, *self.external_files)))
         groups = find_groups(graph)
         group_of = {layer: group for group in groups for layer in group.layers}
         tails = {group.tail for group in groups} | {name for layer in graph.layers for name in layer.outputs[:1]}
@@ -145,7 +151,7 @@ def open_network(path: Path | str, backend: Callable[[], Backend] | None = None)
             raises for those.
 
     Raises:
-        InputError: see `trt_tui.core.network.opening.open_model`.
+        InputError: see `trt_tui.core.network.opening.open_model` and `Network`.
     """
     path = Path(path)
     return Network(open_model(path), path, backend)

@@ -11,11 +11,11 @@ from collections import ChainMap
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import onnx
 import onnx_ir as ir
 
 from trt_tui.core.network import low_floats, quantized
-from trt_tui.core.network.conversion import convert_opset, drop_initializer_inputs, ir_version_for, without_weights
+from trt_tui.core.network.conversion import convert_opset, drop_initializer_inputs, ir_version_for
+from trt_tui.core.network.inference import infer_shapes
 from trt_tui.core.network.inlining import inline_functions
 from trt_tui.core.network.naming import Names, name_nodes
 from trt_tui.core.network.reading import read_model
@@ -81,7 +81,9 @@ def open_model(path: Path) -> Opened:
     _drop_unused_weights(opened)
     raised = low_floats.raise_to_fp32(model.graph)
     name_nodes(model.graph)  # what was put in may be called as something that was there
-    _infer_shapes(model)
+    failed = infer_shapes(model)
+    if failed:
+        opened.notes.append(f"Shapes could not be inferred, so that layers may say less of themselves: {failed}")
     check_ranks(model.graph, path.name)
     if raised:
         opened.notes.append(low_floats.NOTE)
@@ -143,16 +145,3 @@ def _converted(opened: Opened, path: Path, opset: int, target: int) -> ir.Model:
                          f"Export the network again with opset {target} or higher.") from None
     opened.notes.append(f"Converted from opset {opset} to {target}.")
     return model
-
-
-def _infer_shapes(model: ir.Model) -> None:
-    """Gives values the shapes and types that onnx can infer; leaves them as they are where inference gives up."""
-    try:
-        graph = onnx.shape_inference.infer_shapes(without_weights(model)[0], data_prop=True).graph
-    except Exception:
-        return
-    found = {info.name: info for info in (*graph.value_info, *graph.output)}
-    for node in model.graph:
-        for value in node.outputs:
-            if value.name in found:
-                ir.serde.deserialize_value_info_proto(found[value.name], value)

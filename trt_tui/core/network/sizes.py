@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 
 from trt_tui.core.network.conversion import without_weights
+from trt_tui.core.network.inference import inferred
 from trt_tui.core.network.layers import Shape
 
 if TYPE_CHECKING:
@@ -54,10 +55,10 @@ class Shapes:
         for _ in range(_MOST_ROUNDS):
             del model.graph.value_info[:]
             try:
-                inferred = onnx.shape_inference.infer_shapes(model, data_prop=True).graph
+                graph = inferred(model)
             except Exception:
                 break
-            shapes |= {info.name: _shape(info) for info in (*inferred.input, *inferred.value_info, *inferred.output)
+            shapes |= {info.name: _shape(info) for info in (*graph.input, *graph.value_info, *graph.output)
                        if info.type.tensor_type.HasField("shape")}
             shapes |= {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer}
             before = len(self._values)
