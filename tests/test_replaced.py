@@ -13,7 +13,6 @@ import pytest
 
 from tests import networks
 from tests.driven import DrivenSession, DrivenWorker, LocalSession, isolate, save_mlp
-from trt_tui.cli.headless import write_engine
 from trt_tui.core.data.userscript import script_files
 from trt_tui.core.data.watched import Inputs, data_files
 from trt_tui.core.measure.metric import load_metric
@@ -22,7 +21,6 @@ from trt_tui.core.moves.file import read_config
 from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
-from trt_tui.errors import InputError
 from trt_tui.jobs import messages as m
 
 INT8 = PrecisionConfig.uniform(Precision.INT8)
@@ -228,9 +226,12 @@ def test_only_what_of_a_folder_is_read_is_watched(tmp_path):
     assert [os.path.basename(one) for one in inputs.replaced()] == ["a.npz"]
 
 
-def test_an_engine_takes_no_ranges_of_a_network_that_was_replaced_meanwhile(tmp_path):
+def test_no_file_is_written_of_a_network_that_was_replaced_meanwhile(tmp_path):
     options = save_mlp(tmp_path)
-    read = Inputs.of((options.model, options.data))
+    worker = DrivenWorker(tmp_path)
+    assert [type(event) for event in worker.answer(m.Open(options, lean=True))][-2:] == [m.Previewed, m.Done]
     retrain(options)
-    with pytest.raises(InputError, match="replaced"):
-        write_engine(options, INT8, {}, tmp_path / "out.engine", False, read)
+    for request in (m.WriteEngine(INT8, str(tmp_path / "out.engine"), given={}),
+                    m.Export("onnx", str(tmp_path / "out.onnx"), INT8, {})):
+        assert isinstance(worker.answer(request)[-1], m.Replaced)
+    assert not list(tmp_path.glob("out.*"))

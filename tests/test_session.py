@@ -157,8 +157,6 @@ def test_no_export_takes_the_place_of_what_is_read(session, tmp_path):
                        ("markdown", tmp_path / "m.py"), ("trtexec", tmp_path / "out.sh"), ("markdown", config)):
         with pytest.raises(InputError, match="is read from"):
             made.export(kind, Path(path), overwrite=True)
-    with pytest.raises(InputError, match="is read from"):
-        made.write_engine(INT8, Path(options.model))
     assert {path: path.read_bytes() for path in read} == read
 
 

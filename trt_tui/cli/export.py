@@ -21,9 +21,8 @@ from trt_tui.cli.options import (
     takes,
 )
 from trt_tui.cli.places import check_places
-from trt_tui.cli.usage import check_usage, stdout_for, without_idle_data
+from trt_tui.cli.usage import check_usage, stdout_for, warn_of_idle_data
 from trt_tui.errors import InputError
-from trt_tui.words import visible
 
 
 @click.command(cls=Command, context_settings=CONTEXT)
@@ -36,11 +35,10 @@ from trt_tui.words import visible
 def export(model: str, config_path: str | None, force: bool, precision: str | None, kind: str, output: str,
            **arguments: Any) -> None:
     """Write a config in another tool's format."""
-    from trt_tui.cli.headless import load_config, prepared
+    from trt_tui.cli.headless import Writer
     from trt_tui.cli.report import config_markdown
-    from trt_tui.core.exporters import production
     from trt_tui.files.writing import write_atomic
-    from trt_tui.jobs.messages import Prepare
+    from trt_tui.jobs.exporting import WITH_SHAPES
 
     check_usage()
     check_config_or_precision("export", config_path, precision)
@@ -48,16 +46,12 @@ def export(model: str, config_path: str | None, force: bool, precision: str | No
         raise InputError("an export goes to a file", "stdout tells which files were written", "Give -o a file's name.")
     check_places(model, arguments, config_path, output, kind=kind)
     options = options_of(model, 0, arguments)
-    network, config, ranges, warnings = load_config(options, config_path, precision, force)
-    for warning in warnings:
-        click.echo(f"Warning: {visible(warning)}", err=True)
-    if kind == "markdown":
-        write_atomic(Path(output), config_markdown(network, config, config_path or ""))
-        click.echo(output)
-        return
-    request = Prepare(options, config, ranges, quantizes=kind != "modelopt", every=kind == "calibration-cache",
-                      shapes=kind in ("trtexec", "polygraphy"))
-    ready = prepared(network, without_idle_data(request, network))
-    for written in production.write(kind, Path(output), network, config, ready.ranges, shapes=ready.shapes,
-                                    effort=options.effort):
-        click.echo(str(written))
+    with Writer(options, config_path, precision, force) as writer:
+        if kind == "markdown":
+            write_atomic(Path(output), config_markdown(writer.outline, writer.config, config_path or ""))
+            click.echo(output)
+            return
+        written = writer.export(kind, output)
+    warn_of_idle_data(written.needless, shapes=kind in WITH_SHAPES)
+    for path in written.paths:
+        click.echo(path)

@@ -1,4 +1,4 @@
-"""What the commands without an app share: a session driven to its end, and configs loaded with their ranges."""
+"""What the commands without an app share: a session driven to its end, and a child process that writes configs."""
 
 from __future__ import annotations
 
@@ -10,26 +10,23 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
-from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from trt_tui.backends.registry import get_backend
 from trt_tui.cli.interrupts import held
-from trt_tui.core.calibration.calibrate import Calibration
-from trt_tui.core.data.watched import Inputs
 from trt_tui.core.measure.comparison import Verdict
 from trt_tui.core.moves import file as config_file
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.network.network import Network, open_network
+from trt_tui.core.network.layers import Outline
 from trt_tui.core.precision import Precision
-from trt_tui.errors import CancelledError, InputError, TrtTuiError
+from trt_tui.errors import CancelledError, TrtTuiError
 from trt_tui.jobs import messages as m
 from trt_tui.jobs.client import Client
-from trt_tui.jobs.prepare import known_ranges, prepare
 from trt_tui.options import Options
 from trt_tui.session.finding import Finding, found_so_far
 from trt_tui.session.session import Session
 from trt_tui.words import duration, visible
+
+AnEvent = TypeVar("AnEvent", bound=m.Event)
 
 
 class _Bar:
@@ -172,31 +169,6 @@ def search_session(options: Options, config_path: str | None, force: bool, preci
             raise failure
 
 
-def write_engine(options: Options, config: PrecisionConfig, ranges: Mapping[str, float], path: Path,
-                 quick: bool, read: Inputs) -> tuple[list[str], str]:
-    """Builds a config's engine in a child process and writes it; returns what to tell the user, and how it was built
-    where it could not be as asked.
-
-    Args:
-        read: What the config and the ranges were read for, as it was then.
-
-    Raises:
-        TrtTuiError: something of it has been replaced since; the backend is not available, refuses the network, or
-            failed; or the child process died.
-        KeyboardInterrupt: passed on after the child has been stopped.
-    """
-    with _opened(options, warns=False) as (session, drain):
-        if changed := session.source.files.differing(read):
-            raise InputError(f"{', '.join(changed)}: replaced after it was read", "the ranges are of what it was",
-                             "Run the command again.")
-        if ranges:
-            session.use_ranges(Calibration("config", 0, "", dict(ranges)))
-        session.write_engine(config, path, quick)
-        before = len(session.log)
-        drain()
-        return [line for line in session.log[before:] if not line.startswith("info: ")], session.built_otherwise
-
-
 def _drain(session: Session, events: queue.Queue[m.Event], bar: _Bar, warned: set[str] | None) -> None:
     """Applies events until no job runs; the bar is gone after it, and what to warn of is said, unless ``warned``."""
     try:
@@ -229,43 +201,85 @@ def _raised(error: m.Failed | m.Died) -> TrtTuiError:
     return raised
 
 
-def load_config(options: Options, config_path: str | None, precision: str | None, force: bool
-                ) -> tuple[Network, PrecisionConfig, dict[str, float], tuple[str, ...]]:
-    """The network, the config asked for, the ranges that came with it, and warnings."""
-    network = open_network(options.model, get_backend)
-    if config_path is None:
-        return network, PrecisionConfig.uniform(Precision(precision), options.other), {}, ()
-    loaded = config_file.read_config(config_path, network, force=force)
-    return network, loaded.config, {} if loaded.stale_ranges else loaded.ranges, tuple(loaded.warnings)
+class Writer:
+    """A child process in which a network is read, and which writes a config of it.
 
+    Args:
+        options: What the network and the data are.
+        config_path: The config, None for everything in one precision.
+        precision: That precision.
+        force: Take a config made for another structure.
 
-def prepared(network: Network, request: m.Prepare) -> m.Prepared:
-    """What it takes to write a config; see `trt_tui.jobs.prepare`. Data are read in a child process.
+    Attributes:
+        outline: The network.
+        config: What is written.
+        given: The ranges (amax by tensor name) that came with the config, where they hold for this network.
 
     Raises:
-        TrtTuiError: there are neither ranges nor data, or the child process failed or died.
+        TrtTuiError: the network or the config is refused, or the child process failed or died.
         KeyboardInterrupt: passed on after the child has been stopped.
     """
-    _, missing = known_ranges(network, request, _print_warning)
-    if not request.options.has_data or not (missing or request.shapes):
-        return prepare(network, request)
-    events: queue.Queue[m.Event] = queue.Queue()
-    client, bar = Client(events.put), _Bar()
-    answer: m.Prepared | None = None
-    try:
-        client.send(request)
-        while not isinstance(event := events.get(), m.Done):
-            match event:
-                case m.Progress():
-                    bar.show(event)
-                case m.Prepared():
-                    answer = event
-                case m.Failed() | m.Died():
-                    raise _raised(event)
-    finally:
-        bar.clear()
-        client.close()
-    return answer
+
+    def __init__(self, options: Options, config_path: str | None, precision: str | None, force: bool) -> None:
+        self._events: queue.Queue[m.Event] = queue.Queue()
+        self._client, self._bar = Client(self._events.put), _Bar()
+        try:
+            read = self._answer(m.Open(options, lean=True), m.Previewed)
+            self.outline = read.outline
+            self.config, self.given = load_config(self.outline, options, config_path, precision, force)
+        except BaseException:
+            self._client.close()
+            raise
+
+    def __enter__(self) -> Writer:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._client.close()
+
+    def export(self, kind: str, path: str) -> m.Exported:
+        """Writes a format of `trt_tui.core.exporters.production.KINDS`."""
+        return self._answer(m.Export(kind, path, self.config, self.given), m.Exported)
+
+    def engine(self, path: str, quick: bool) -> m.Wrote:
+        """Builds the engine and writes it; what the builder warned of is said on stderr."""
+        return self._answer(m.WriteEngine(self.config, path, quick, self.given), m.Wrote)
+
+    def _answer(self, request: m.Request, wanted: type[AnEvent]) -> AnEvent:
+        answer: AnEvent | None = None
+        self._client.send(request)
+        try:
+            while not isinstance(event := self._events.get(), m.Done):
+                match event:
+                    case m.Progress():
+                        self._bar.show(event)
+                    case m.Note(level="warning"):
+                        self._bar.clear()
+                        _print_warning(event.text)
+                    case m.Note() if not event.text.startswith("info: "):
+                        self._bar.clear()
+                        print(visible(event.text), file=sys.stderr)
+                    case m.Failed() | m.Died():
+                        raise _raised(event)
+                    case m.Cancelled():
+                        raise CancelledError("stopped")
+                    case wanted():
+                        answer = event
+        finally:
+            self._bar.clear()
+        assert answer is not None, "a request that is done was answered"
+        return answer
+
+
+def load_config(outline: Outline, options: Options, config_path: str | None, precision: str | None, force: bool
+                ) -> tuple[PrecisionConfig, Mapping[str, float]]:
+    """The config asked for and the ranges that came with it; what to warn of is said."""
+    if config_path is None:
+        return PrecisionConfig.uniform(Precision(precision), options.other), {}
+    loaded = config_file.read_config(config_path, outline, force=force)
+    for warning in loaded.warnings:
+        _print_warning(warning)
+    return loaded.config, {} if loaded.stale_ranges else loaded.ranges
 
 
 def _print_warning(text: str) -> None:

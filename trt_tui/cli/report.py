@@ -18,6 +18,7 @@ from trt_tui.core.measure.comparison import EngineResult, Errors, Verdict
 from trt_tui.core.measure.target import UPPER
 from trt_tui.core.moves.config import PrecisionConfig, tables
 from trt_tui.core.network.hierarchy import build_tree, titles
+from trt_tui.core.network.layers import Outline
 from trt_tui.core.network.network import Network
 from trt_tui.core.search import Evaluation, Outcome, scoped
 from trt_tui.errors import InputError
@@ -379,7 +380,7 @@ def search_report(session: Session) -> str:
                            metric_parts(session), front_rows(points), plot(points) if len(points) > 1 else [])
 
 
-def config_markdown(network: Network, config: PrecisionConfig, path: str) -> str:
+def config_markdown(network: Outline, config: PrecisionConfig, path: str) -> str:
     """A config as a table in Markdown."""
     lines = [f"# Precision config {text_cell(Path(path).name)}".rstrip(), "",
              f"For {text_cell(network.name)} ({len(network.layers)} nodes, structure {network.structure_sha256[:12]}). "

@@ -14,8 +14,7 @@ from click.core import ParameterSource
 from trt_tui.errors import InputError
 
 if TYPE_CHECKING:
-    from trt_tui.core.network.network import Network
-    from trt_tui.jobs.messages import Prepare
+    pass
 
 Values = Mapping[str, Any]
 """The values of a command's parameters, by name."""
@@ -104,14 +103,15 @@ def _unread_data(shapes: bool) -> list[str]:
     return [text for name, text in given().items() if name in _DATA and name not in kept]
 
 
-def without_idle_data(request: Prepare, network: Network) -> Prepare:
-    """The request; where it needs nothing measured, says which options about data are not read."""
-    from trt_tui.jobs.prepare import known_ranges
+def warn_of_idle_data(why: str, *, shapes: bool) -> None:
+    """Says which options about data were not read.
 
-    if request.quantizes and not known_ranges(network, request)[1] and (idle := _unread_data(request.shapes)):
-        why = "the ranges are known" if request.ranges or request.options.calib_cache else "nothing runs in INT8"
+    Args:
+        why: Why no data was needed for ranges; "" where it was.
+        shapes: Whether the shapes of the data were read all the same.
+    """
+    if why and (idle := _unread_data(shapes)):
         click.echo(f"Warning: {', '.join(idle)}: not read, since {why}.", err=True)
-    return request
 
 
 def stdout_for(path: str | None) -> str | None:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import shlex
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
+from trt_tui.backends.registry import get_builder
+from trt_tui.core.exporters.production import files_beside, trtexec_lines
 from trt_tui.core.lowering.lowered import lowers
 from trt_tui.core.measure.comparison import EngineResult, unbuilt
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import EngineBackend
-from trt_tui.errors import BackendUnavailableError, CancelledError, TrtTuiError
+from trt_tui.errors import BackendUnavailableError, CancelledError, InputError, TrtTuiError
 from trt_tui.files.writing import write_atomic
 from trt_tui.jobs import messages as m
-from trt_tui.jobs.calibrating import ensure_ranges
+from trt_tui.jobs.calibrating import ensure_ranges, ranges_to_write
 from trt_tui.jobs.engines import QUICK_LEVEL, Engine, Said, Step, build_engine
 from trt_tui.jobs.judging import build_and_judge, run_typed
 from trt_tui.jobs.scheduler import Report
@@ -114,8 +117,11 @@ def _made(workspace: Workspace, store: Store, report: Report, config: PrecisionC
 
 def write(workspace: Workspace, store: Store, report: Report, request: m.WriteEngine) -> Steps[None]:
     """Builds a config's engine and writes it, unjudged."""
+    if workspace.builder is None:
+        workspace.builder = get_builder(workspace.options.backend, lambda text: report.send(m.Note(report.job, text)))
     builder, plan, network = _builder(workspace), workspace.plan, workspace.network
-    ensure_ranges(workspace, store, report, [request.config])
+    ranges, needless = ranges_to_write(workspace, store, report, request.config, request.given)
+    workspace.check()
     taken = {}
     if workspace.options.data is not None:
         found = profile_of(network, workspace.data.judged, workspace.feeds)
@@ -125,7 +131,7 @@ def write(workspace: Workspace, store: Store, report: Report, request: m.WriteEn
         settings = replace(settings, optimization_level=QUICK_LEVEL)
     cache = None if settings.timing_cache is not None else store.engines
     since = time.monotonic()
-    with contextlib.closing(build_engine(builder, network, request.config, workspace.ranges, settings, cache=cache,
+    with contextlib.closing(build_engine(builder, network, request.config, ranges, settings, cache=cache,
                                          wake=report.wake, weak=plan.weak, strict=plan.strict)) as making:
         for made in making:
             match made:
@@ -135,7 +141,8 @@ def write(workspace: Workspace, store: Store, report: Report, request: m.WriteEn
                         f"{name}: {' to '.join('x'.join(map(str, one)) for one in (shapes[0], shapes[2]))}, as the "
                         "data has it (--shapes sets another profile)" for name, shapes in taken.items()))
                     otherwise = made.rungs[-1].said if len(made.rungs) > 1 else ""
-                    report.send(m.Wrote(report.job, request.path, len(made.data), about, otherwise))
+                    about = (*about, *_quick(request.quick), *_with_trtexec(workspace, request, ranges))
+                    report.send(m.Wrote(report.job, request.path, len(made.data), about, otherwise, needless))
                 case Said():
                     report.send(m.Note(report.job, f"{made.level}: {made.text}"))
                 case Step():
@@ -151,6 +158,28 @@ def _builder(workspace: Workspace) -> EngineBackend:
             "no TensorRT works here to build an engine", "trt-tui doctor says why",
             "Write -o typed.onnx instead, or name a backend: --backend tensorrt-rtx builds without a GPU.")
     return workspace.builder
+
+
+def _quick(quick: bool) -> tuple[str, ...]:
+    return ("A quick preview, built with the lowest effort: not for production.",) if quick else ()
+
+
+def _with_trtexec(workspace: Workspace, request: m.WriteEngine, ranges: Mapping[str, float]) -> list[str]:
+    """The trtexec command lines that build the same."""
+    path, options = Path(request.path), workspace.options
+    script = path.with_name(f"{path.name}.sh")
+    if request.quick:
+        options = replace(options, optimization_level=QUICK_LEVEL)
+    told = [f"The same config with trtexec (`trt-tui export --format trtexec -o {script.name}` writes the files it "
+            "names):"]
+    try:
+        files = replace(files_beside("trtexec", script), engine=path.name)
+        lines = trtexec_lines(workspace.network, request.config, ranges, files, workspace.profile, options.effort)
+    except InputError as error:
+        return [f"trtexec cannot be told the same: {error.title}"]
+    for line in lines:
+        told += [f"  # {line.release}", f"  {shlex.join(line.argv) if line.argv else '# ' + line.refused}"]
+    return told
 
 
 def _about(workspace: Workspace, builder: EngineBackend, engine: Engine) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import trt_tui
@@ -11,6 +11,7 @@ from trt_tui.core.calibration.calibrate import Calibration, calibrate
 from trt_tui.core.calibration.methods import METHODS
 from trt_tui.core.lowering.lowered import quantizes
 from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
 from trt_tui.jobs import messages as m
 from trt_tui.jobs.scheduler import Report
@@ -54,6 +55,39 @@ def measured(workspace: Workspace, store: Store, report: Report, method: str) ->
                                 progress=report.sweeping(f"calibrating ({method})"))
         store.results.put(key, calibration)
     return calibration
+
+
+def ranges_to_write(workspace: Workspace, store: Store, report: Report, config: PrecisionConfig,
+                    given: Mapping[str, float] | None, *, every: bool = False) -> tuple[Mapping[str, float], str]:
+    """The ranges that a config is written with, and why no data was needed for them ("" where it was).
+
+    Args:
+        given: See `trt_tui.jobs.messages.Export`.
+        every: Of every tensor that could be quantized, whether or not the config does.
+
+    Raises:
+        InputError: there are neither ranges nor data, or they cannot be used.
+    """
+    if given is None:
+        ensure_ranges(workspace, store, report, [config])
+        return workspace.ranges, ""
+    options, network = workspace.options, workspace.network
+    known = {**{tensor: choice.amax for tensor, choice in config.ranges.items()}, **given}
+    if options.calib_cache is not None:
+        fitting, warnings = match_cache(read_cache(options.calib_cache), network.activations)
+        for warning in warnings:
+            report.send(m.Note(report.job, warning, "warning"))
+        known |= fitting
+    needed = {site.tensor for group in network.groups for site in group.activations()
+              if every or config.precision_of(group) is Precision.INT8}
+    missing = sorted(needed - known.keys())
+    if not missing:
+        return known, "the ranges are known" if given or options.calib_cache else "nothing runs in INT8"
+    if not options.has_data:
+        raise InputError("INT8 needs ranges", f"{len(missing)} tensors have none, {missing[0]} among them",
+                         "Give --calib-data or --data to calibrate on, or --calib-cache.")
+    found = measured(workspace, store, report, options.calib_method).ranges
+    return ({**found, **known} if options.calib_cache is not None else found), ""
 
 
 def _calibrate(workspace: Workspace, store: Store, report: Report, method: str) -> None:

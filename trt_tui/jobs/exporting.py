@@ -2,27 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
+from trt_tui.core.data.places import refuse_over
 from trt_tui.core.exporters import production
+from trt_tui.core.exporters.onnx import export_typed
+from trt_tui.core.lowering.typed import lower_typed
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.network import Network
 from trt_tui.files.writing import write_atomic
 from trt_tui.jobs import messages as m
-from trt_tui.jobs.calibrating import ensure_ranges
+from trt_tui.jobs.calibrating import ranges_to_write
 from trt_tui.jobs.scheduler import Report
 from trt_tui.jobs.steps import Steps, Urgency
 from trt_tui.jobs.store import Store
 from trt_tui.workspace import Workspace
 
+WITH_SHAPES = ("trtexec", "polygraphy")
+"""The kinds that tell an optimization profile."""
+
 
 def run(workspace: Workspace, store: Store, report: Report, request: m.Export) -> Steps[None]:
-    """Writes a config in another tool's format, with the ranges in use."""
-    report.send(m.Progress(report.job, f"writing {Path(request.path).name}", 0, 0))
+    """Writes a config in another tool's format."""
+    path, network, config = Path(request.path), workspace.network, request.config
+    report.send(m.Progress(report.job, f"writing {path.name}", 0, 0))
     yield Urgency.BUILD
-    ensure_ranges(workspace, store, report, [request.config])
+    shapes = workspace.profile if request.kind in WITH_SHAPES else workspace.shapes
+    ranges: Mapping[str, float] = {}
+    needless = ""
+    if request.kind != "modelopt":
+        ranges, needless = ranges_to_write(workspace, store, report, config, request.given,
+                                           every=request.kind == "calibration-cache")
     workspace.check()
-    written = production.write(request.kind, Path(request.path), workspace.network, request.config, workspace.ranges,
-                               shapes=workspace.profile, effort=workspace.options.effort)
-    report.send(m.Exported(report.job, tuple(map(str, written))))
+    if request.kind == "onnx":
+        written, lines = write_typed(network, config, ranges, path)
+    else:
+        written, lines = production.write(request.kind, path, network, config, ranges, shapes=shapes,
+                                          effort=workspace.options.effort), []
+    report.send(m.Exported(report.job, tuple(map(str, written)), tuple(lines), needless))
 
 
 def write_text(report: Report, request: m.WriteText) -> Steps[None]:
@@ -30,3 +48,23 @@ def write_text(report: Report, request: m.WriteText) -> Steps[None]:
     write_atomic(Path(request.path), request.text)
     report.send(m.Exported(report.job, (request.path,)))
     yield from ()
+
+
+def write_typed(network: Network, config: PrecisionConfig, ranges: Mapping[str, float],
+                path: Path) -> tuple[list[Path], list[str]]:
+    """Writes the typed network; returns its files and what to tell the user.
+
+    Args:
+        ranges: Calibrated amax by tensor name, in the tensors' own units.
+
+    Raises:
+        InputError: a range is missing, or the file cannot be written.
+    """
+    refuse_over([path], [network.path, *network.external_files])
+    typed = lower_typed(network, config, ranges)
+    written = export_typed(typed.model, network, path)
+    counts: dict[str, int] = {}
+    for precision in config.assignment(network).values():
+        counts[precision.label] = counts.get(precision.label, 0) + 1
+    lines = [", ".join(f"{count} groups in {label}" for label, count in sorted(counts.items())), *typed.notes]
+    return [written.path, *written.data], lines

@@ -6,13 +6,11 @@ import statistics
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 
 import onnx_ir as ir
 
 from trt_tui.core.engines.made import EngineReport, read_inspector
 from trt_tui.core.engines.rungs import REASON
-from trt_tui.core.exporters.onnx import export_typed
 from trt_tui.core.lowering.typed import lower_typed
 from trt_tui.core.measure.agreement import made_otherwise
 from trt_tui.core.measure.analysis import Analysis
@@ -198,22 +196,6 @@ def _report(runner: EngineRunner, network: Network, feed: Mapping) -> tuple[Engi
         return report.timed(runner.layer_times_ms(feed, PROFILED_RUNS)), ""
     except TrtTuiError as error:
         return report, f"its layers could not be timed: {error.title}"
-
-
-def write_typed(network: Network, config: PrecisionConfig, ranges: Mapping[str, float],
-                path: Path) -> tuple[Path, list[str]]:
-    """Writes the typed network; returns its path and what to tell the user.
-
-    Raises:
-        InputError: a range is missing, or the file cannot be written.
-    """
-    typed = lower_typed(network, config, ranges)
-    written = export_typed(typed.model, network, path)
-    counts: dict[str, int] = {}
-    for precision in config.assignment(network).values():
-        counts[precision.label] = counts.get(precision.label, 0) + 1
-    lines = [", ".join(f"{count} groups in {label}" for label, count in sorted(counts.items())), *typed.notes]
-    return written.path, lines
 
 
 def typed_bytes(model: ir.Model) -> int:

@@ -32,11 +32,13 @@ class Open:
     Attributes:
         known: What an earlier process had opened: what is asked next is answered only where it is still the same.
         structure: Refuse a network of another structure; "" takes any.
+        lean: Read the network only, which is answered by `Previewed`; data and backends when a job needs them.
     """
 
     options: Options
     known: Source | None = None
     structure: str = ""
+    lean: bool = False
 
 
 @dataclass(frozen=True)
@@ -114,24 +116,33 @@ class Build:
 
 @dataclass(frozen=True)
 class WriteEngine:
-    """Build the config and write the engine to a file, without judging it; answered by `Wrote`."""
+    """Build the config and write the engine to a file, without judging it; answered by `Wrote`.
+
+    Attributes:
+        quick: Build with the lowest effort.
+        given: See `Export`.
+    """
 
     config: PrecisionConfig
     path: str
     quick: bool = False
+    given: Mapping[str, float] | None = None
 
 
 @dataclass(frozen=True)
 class Export:
-    """Write a config in another tool's format, with the ranges in use; answered by `Exported`.
+    """Write a config in another tool's format; answered by `Exported`.
 
     Attributes:
         kind: A name of `trt_tui.core.exporters.production.KINDS`.
+        given: The amax by tensor name that came with the config: only what lacks one is measured, and on no random
+            inputs. With None the ranges in use are taken.
     """
 
     kind: str
     path: str
     config: PrecisionConfig
+    given: Mapping[str, float] | None = None
 
 
 @dataclass(frozen=True)
@@ -175,26 +186,7 @@ class Search:
     shares: bool = False
 
 
-@dataclass(frozen=True)
-class Prepare:
-    """What it takes to write a config, with nothing opened before; answered by `Prepared`.
-
-    Attributes:
-        ranges: The amax by tensor name that came with the config.
-        quantizes: Whether ranges are needed.
-        every: Ranges of every tensor that could be quantized, whether or not the config does.
-        shapes: Whether the shapes of the data are needed.
-    """
-
-    options: Options
-    config: PrecisionConfig
-    ranges: Mapping[str, float]
-    quantizes: bool = True
-    every: bool = False
-    shapes: bool = False
-
-
-Request = (Prepare | Open | Calibrate | UseRanges | Compare | WhatIf | TryOptions | Stats | Build | WriteEngine
+Request = (Open | Calibrate | UseRanges | Compare | WhatIf | TryOptions | Stats | Build | WriteEngine
            | Export | WriteText | Search)
 
 
@@ -254,7 +246,7 @@ class Event:
 
 @dataclass(frozen=True)
 class Previewed(Event):
-    """The layers of a big network by name; `Opened` follows with everything else."""
+    """The layers of a big network by name; `Opened` follows with everything else, unless the opening is lean."""
 
     outline: Outline
 
@@ -473,18 +465,18 @@ class Died(Event):
 
 
 @dataclass(frozen=True)
-class Prepared(Event):
-    """The amax by tensor name, and the least, usual and largest shape by input name."""
-
-    ranges: Mapping[str, float]
-    shapes: Mapping[str, ShapeRange]
-
-
-@dataclass(frozen=True)
 class Exported(Event):
-    """A config was written; ``paths`` are all files of it, the one asked for first."""
+    """A config was written.
+
+    Attributes:
+        paths: All files of it, the one asked for first.
+        lines: What to know about it.
+        needless: Why no data was read for ranges, "" where it was.
+    """
 
     paths: tuple[str, ...]
+    lines: tuple[str, ...] = ()
+    needless: str = ""
 
 
 @dataclass(frozen=True)
@@ -493,12 +485,14 @@ class Wrote(Event):
 
     Attributes:
         otherwise: How it was built where it could not be as asked, "" where it was.
+        needless: Why no data was read for ranges, "" where it was.
     """
 
     path: str
     bytes: int
     lines: tuple[str, ...] = ()
     otherwise: str = ""
+    needless: str = ""
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ def run(place: Place, store: Store, report: Report, request: m.Open) -> Steps[No
 def _open(place: Place, store: Store, report: Report, request: m.Open) -> Steps[None]:
     options, before = request.options, place.workspace
     report.send(m.Progress(report.job, "reading the network", 0, 0))
-    first_look = preview(options.model) if before is None else None
+    first_look = preview(options.model) if before is None and not request.lean else None
     if first_look is not None:
         report.send(m.Previewed(report.job, first_look))
     workspace = Workspace(options)
@@ -58,6 +58,10 @@ def _open(place: Place, store: Store, report: Report, request: m.Open) -> Steps[
         place.workspace = None
         raise InputError(f"{options.model} is another network now", "its structure changed since it was opened",
                          "Quit, and open it anew; the figures shown are those of the network as it was.")
+    if request.lean:
+        place.workspace, place.failure = workspace, None
+        report.send(m.Previewed(report.job, workspace.network.outline()))
+        return
     yield Urgency.OPENING
     for _ in workspace.read():
         yield Urgency.OPENING

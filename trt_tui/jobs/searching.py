@@ -27,7 +27,7 @@ from trt_tui.core.search.ranges import LEAST_GAIN
 from trt_tui.errors import CancelledError, InputError, TrtTuiError
 from trt_tui.files.scratch import scratch_folder
 from trt_tui.jobs import messages as m
-from trt_tui.jobs.judging import write_typed
+from trt_tui.jobs.exporting import write_typed
 from trt_tui.jobs.steps import Steps, Wait
 from trt_tui.words import number
 

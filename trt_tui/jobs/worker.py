@@ -12,18 +12,15 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
-from trt_tui.backends.registry import get_backend
-from trt_tui.core.network.network import open_network
 from trt_tui.files.scratch import clear_scratch
 from trt_tui.jobs import bench, build, calibrating, comparing, exporting, opening, statistics, ways_out, whatif
 from trt_tui.jobs import messages as m
 from trt_tui.jobs.lifeline import end_process, tie
 from trt_tui.jobs.opening import Place
-from trt_tui.jobs.prepare import prepare
 from trt_tui.jobs.scheduler import Report, Scheduler
 from trt_tui.jobs.steps import Steps, Urgency
 from trt_tui.jobs.store import Store
@@ -38,7 +35,7 @@ class Job:
     """How requests of one type are answered.
 
     Attributes:
-        run: Gives the steps, for a workspace that is open and identified.
+        run: Gives the steps, for a workspace that is open and, unless the job writes a file, identified.
         urgency: Of the first step.
         writes: It writes a file that was asked for: a newer request of the type does not take its place.
     """
@@ -95,20 +92,15 @@ class Worker:
             if isinstance(request, m.Open):
                 yield from opening.run(self.place, self.store, report, request)
                 return
-            if isinstance(request, m.Prepare):
-                report.send(m.Progress(report.job, "reading the network and the data", 0, 0))
-                prepared = prepare(open_network(request.options.model, get_backend), request,
-                                   report.sweeping(f"calibrating ({request.options.calib_method})"))
-                report.send(replace(prepared, job=report.job))
-                return
             if isinstance(request, m.WriteText):
                 yield from exporting.write_text(report, request)
                 return
             workspace = self.place.opened()
-            if workspace.source is None:
+            job = JOBS[type(request)]
+            if workspace.source is None and not job.writes:
                 yield from opening.identify(workspace, self.store, report)
             workspace.check()
-            with contextlib.closing(JOBS[type(request)].run(workspace, self.store, report, request)) as steps:
+            with contextlib.closing(job.run(workspace, self.store, report, request)) as steps:
                 for step in steps:
                     yield step
                     workspace.check(LOOKS_S)

@@ -9,7 +9,6 @@ from trt_tui.jobs import messages as m
 from trt_tui.session.finding import SEARCHING
 from trt_tui.session.opening import Opening
 from trt_tui.session.state import State
-from trt_tui.words import megabytes
 
 
 class Acts(Protocol):
@@ -111,16 +110,7 @@ class Events:
 
     @take.register
     def _wrote(self, event: m.Wrote) -> None:
-        state = self._state
-        state.notice = f"Wrote {event.path}, {megabytes(event.bytes)} MB."
-        if event.otherwise:
-            state.notice += f" It is NOT the engine of this config: TensorRT refuses it, and built {event.otherwise}."
-        state.log.extend(event.lines)
-        state.built_otherwise = event.otherwise
-
-    @take.register
-    def _prepared(self, event: m.Prepared) -> None:
-        """Answers what is asked where no session is; nothing of it is kept."""
+        """Answers what a command asks; a session asks for no engine file."""
 
     # -- searching ----------------------------------------------------------------------------------------------
 

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from trt_tui.core.calibration.calibrate import Calibration
 from trt_tui.core.data.places import files_read, refuse_over
 from trt_tui.core.exporters import production
 from trt_tui.core.exporters.markdown import comparison_markdown
@@ -225,21 +224,6 @@ class Session(State):
         self.error = None
         builder = self.builder if self.builder is not None else self.opened.backend
         self.results.built(config, unbuilt(builder_title(builder.name, builder.version), error))
-
-    def write_engine(self, config: PrecisionConfig, path: Path, quick: bool = False) -> None:
-        """Builds a config's engine and writes it to a file, without judging it.
-
-        Raises:
-            InputError: a build is going on, or something is read from that file.
-        """
-        if self.building:
-            raise InputError("a build is going on", "", "x stops it.")
-        self._refuse_what_is_read([path], self.config_path)
-        self.ask(m.WriteEngine(config, str(path), quick))
-
-    def use_ranges(self, calibration: Calibration) -> None:
-        """Takes ranges in place of calibrating."""
-        self.ask(m.UseRanges(calibration))
 
     # -- searching ------------------------------------------------------------------------------------------------
 

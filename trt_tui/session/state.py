@@ -49,7 +49,6 @@ class State:
         history: The configs; ``names`` what they are called, ``changed_at`` when a group was last changed (Unix time).
         results: All that was measured.
         built: The config that was built last.
-        built_otherwise: How the engine that was written last was built, where not as asked.
         finding: The search that runs or ran last.
         why: Why the search last taken set what it set, see `Finding.why`.
         target: What is to be met; ``target_text`` as it was given.
@@ -76,7 +75,6 @@ class State:
         self.changed_at: dict[str, float] = {}
         self.results = Results()
         self.built: PrecisionConfig | None = None
-        self.built_otherwise = ""
         self.finding: Finding | None = None
         self.why: dict[str, str] = {}
         self.target: Target | None = None
