@@ -71,6 +71,7 @@ class TrtTuiApp(App[None]):
         super().copy_to_clipboard(visible(text, lines=True))
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
+        """The colours that the style sheet names."""
         return dict(themes.DARK.variables)
 
     def deliver(self, event: messages.Event) -> None:
@@ -78,12 +79,15 @@ class TrtTuiApp(App[None]):
         self.post_message(self.SessionEvent(event))
 
     def get_default_screen(self) -> Screen[None]:
+        """The main screen."""
         return self.main
 
     def get_driver_class(self) -> type[Driver]:
+        """What speaks to the terminal."""
         return TerminalDriver
 
     def on_mount(self) -> None:
+        """Listens to signals, and opens the session once the first picture stands."""
         if not self.is_headless:
             on_ending(self._end)
         self.call_after_refresh(self._start)
@@ -125,9 +129,11 @@ class TrtTuiApp(App[None]):
         self.exit(return_code=failure.exit_code if isinstance(failure, messages.Failed) else 0)
 
     async def action_quit(self) -> None:
+        """Textual's own key to quit."""
         self.quit()
 
     def on_unmount(self) -> None:
+        """Ends the session, however the app ends."""
         self._end_session()
 
     def _end_session(self) -> None:

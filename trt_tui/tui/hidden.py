@@ -14,6 +14,7 @@ class HiddenFilter(LineFilter):
     """Puts � for hidden characters, cell by cell; names come here as `trt_tui.words.visible` already."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
+        """A line of the screen without hidden characters."""
         return [segment if segment.control or segment.text.isprintable()
                 else Segment("".join(map(_shown, segment.text)), segment.style) for segment in segments]
 

@@ -11,6 +11,7 @@ from trt_tui.words import NOTHING, SIMULATED, cosine, differing, metric_figure, 
 
 
 def config_name(session: Session, config: PrecisionConfig | None = None) -> str:
+    """What a config is called, the current one by default."""
     config = session.config if config is None else config
     return session.names.get(config, "c?")
 

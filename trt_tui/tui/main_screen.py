@@ -66,6 +66,7 @@ class MainScreen(Screen[None]):
         return next(one for one in self.controllers if isinstance(one, kind))
 
     def compose(self) -> ComposeResult:
+        """The panes."""
         yield Lines(id="header")
         yield Rule(id="verdict-rule")
         yield Lines(id="verdict")
@@ -88,6 +89,7 @@ class MainScreen(Screen[None]):
         yield Lines(id="footer")
 
     def on_mount(self) -> None:
+        """Draws for the first time, and begins to count seconds."""
         self.desk.tree.focus()
         self.desk.draw()
         self.set_interval(TICK_S, self._tick)
@@ -147,4 +149,5 @@ class MainScreen(Screen[None]):
         self._the(Configs).take(event.config)
 
     def on_resize(self, event: events.Resize) -> None:
+        """There is more or less room."""
         self.desk.draw_soon()

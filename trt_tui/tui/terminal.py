@@ -52,6 +52,7 @@ class TerminalDriver(LinuxDriver):
         self._file = file
 
     def run_input_thread(self) -> None:
+        """Reads keys until the app ends."""
         while True:
             try:
                 return super().run_input_thread()

@@ -31,6 +31,7 @@ class ConfigsPage(Dialog):
         self.session, self.marks, self.diff = session, marks, diff
 
     def compose(self) -> ComposeResult:
+        """Its parts."""
         with Vertical(classes="box page"):
             yield Static("Configs", classes="heading")
             yield Lines(id="config-header")
@@ -38,6 +39,7 @@ class ConfigsPage(Dialog):
             yield Static("enter takes it up  m marks A, then B  d diff  esc close", classes="hint")
 
     def on_mount(self) -> None:
+        """Fills it and gives the keys to where they are wanted."""
         self.call_after_refresh(self.show)
         self.query_one(ConfigList).focus()
 

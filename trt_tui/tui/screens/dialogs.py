@@ -38,6 +38,7 @@ class Dialog(ModalScreen[Any]):
         return super().dismiss(result) if self.app.screen is self else AwaitComplete()
 
     def action_close(self) -> None:
+        """Closes it without an answer."""
         self.dismiss(None)
 
 
@@ -52,6 +53,7 @@ class Scrolling(Dialog):
     BINDINGS = [*_SCROLLS]
 
     def action_scroll(self, way: str) -> None:
+        """Scrolls its body."""
         getattr(self.query_one(VerticalScroll), f"scroll_{way}")(animate=False)
 
 
@@ -69,6 +71,7 @@ class ErrorDialog(Scrolling):
         self.parts = (title, cause, next_step)
 
     def compose(self) -> ComposeResult:
+        """Its parts."""
         title, cause, next_step = self.parts
         with Vertical(classes="box wide error" if self._long else "box error"):
             yield Static(visible(title), classes="heading bad", markup=False)
@@ -87,10 +90,12 @@ class ErrorDialog(Scrolling):
         return f"{'↑↓ scroll  ' if self._long else ''}esc close  {copy}  o log"
 
     def action_copy(self) -> None:
+        """Copies what it says."""
         self.app.copy_to_clipboard("\n".join(part for part in self.parts if part))
         self.query_one(".hint", Static).update(self._hint("copied"))
 
     def action_log(self) -> None:
+        """Asks for the log."""
         self.dismiss(True)
 
 
@@ -104,11 +109,13 @@ class Question(Dialog):
         self.question, self.yes, self.no = question, yes, no
 
     def compose(self) -> ComposeResult:
+        """Its parts."""
         with Vertical(classes="box"):
             yield Static(visible(self.question), classes="heading", markup=False)
             yield Static(f"y {self.yes}  n {self.no}", classes="hint")
 
     def action_yes(self) -> None:
+        """Answers yes."""
         self.dismiss(True)
 
 
@@ -137,6 +144,7 @@ class Picker(Dialog):
         self.heading, self.items, self.chosen, self.preview = title, list(items), chosen, preview
 
     def compose(self) -> ComposeResult:
+        """Its parts."""
         with Vertical(classes="box"):
             yield Static(visible(self.heading), classes="heading", markup=False)
             options = []
@@ -148,6 +156,7 @@ class Picker(Dialog):
             yield Static("enter takes it  esc close", classes="hint")
 
     def on_mount(self) -> None:
+        """Fills it and gives the keys to where they are wanted."""
         choices = self.query_one(Choices)
         index = next((i for i, item in enumerate(self.items) if item.value == self.chosen and not item.refused), None)
         if index is None:
@@ -156,13 +165,16 @@ class Picker(Dialog):
         choices.focus()
 
     def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
+        """The cursor is on another entry."""
         if self.preview is not None:
             self.preview(self.items[event.option_index].value)
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        """An entry was taken."""
         self.dismiss(self.items[event.option_index].value)
 
     def on_key(self, event: events.Key) -> None:
+        """Takes the entry of a key."""
         for item in self.items:
             if event.character == item.key and not item.refused:
                 event.stop()
@@ -178,6 +190,7 @@ class Prompt(Dialog):
         self.heading, self.value, self.note, self.check = title, value, note, check
 
     def compose(self) -> ComposeResult:
+        """Its parts."""
         with Vertical(classes="box"):
             yield Static(visible(self.heading), classes="heading", markup=False)
             yield Input(self.value, compact=True, select_on_focus=False)
@@ -185,9 +198,11 @@ class Prompt(Dialog):
             yield Static("enter takes it  esc close", classes="hint")
 
     def on_mount(self) -> None:
+        """Fills it and gives the keys to where they are wanted."""
         self.query_one(Input).focus()
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Enter was pressed in a line."""
         wrong = self.check(event.value) if self.check is not None else ""
         if wrong:
             note = self.query_one("#note", Static)
@@ -207,6 +222,7 @@ class Page(Scrolling):
         self.heading, self.page_lines, self.hint, self.at_end = title, list(lines), hint, at_end
 
     def compose(self) -> ComposeResult:
+        """Its parts."""
         with Vertical(classes="box page"):
             yield Static(visible(self.heading), classes="heading", markup=False)
             with VerticalScroll(classes="body", can_focus=False):
@@ -216,9 +232,11 @@ class Page(Scrolling):
             yield Static(self.hint, classes="hint")
 
     def on_mount(self) -> None:
+        """Fills it and gives the keys to where they are wanted."""
         if self.at_end:
             self.query_one(VerticalScroll).scroll_end(animate=False)
 
     @property
     def text(self) -> str:
+        """What stands on it, without styles."""
         return self.query_one(Lines).text

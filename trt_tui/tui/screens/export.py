@@ -42,10 +42,12 @@ class ExportDialog(Dialog):
         self.kind = self.kinds[0]
 
     def default_path(self, kind: str) -> str:
+        """Where a kind is written unless another path is typed."""
         stem = "".join("_" if is_hidden(one) else one for one in self.model_path.stem)
         return str(Path.cwd() / f"{stem}{FORMATS[kind][2]}")
 
     def compose(self) -> ComposeResult:
+        """Its parts."""
         with Vertical(classes="box wide"):
             yield Static("Export", classes="heading")
             yield Choices(*(Option(Content(f"{FORMATS[kind][0]:<16} {FORMATS[kind][1]}")) for kind in self.kinds),
@@ -55,10 +57,12 @@ class ExportDialog(Dialog):
             yield Static("enter chooses the format, then writes  esc close", classes="hint")
 
     def on_mount(self) -> None:
+        """Fills it and gives the keys to where they are wanted."""
         self.query_one(Choices).highlighted = 0
         self.query_one(Choices).focus()
 
     def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
+        """The cursor is on another entry."""
         path = self.query_one(Input)
         untouched = path.value == self.default_path(self.kind)
         self.kind = self.kinds[event.option_index]
@@ -66,10 +70,12 @@ class ExportDialog(Dialog):
             path.value = self.default_path(self.kind)
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        """An entry was taken."""
         path = self.query_one(Input)
         path.focus()
         path.cursor_position = len(path.value)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Enter was pressed in a line."""
         if event.value.strip():
             self.dismiss((self.kind, Path(event.value.strip()).expanduser()))

@@ -65,10 +65,12 @@ class Setting(Static, Generic[V], can_focus=True):
         return self.values[self.index][0]
 
     def render(self) -> Content:
+        """The choice as it is drawn."""
         arrows = ("◂ ", " ▸") if len(self.values) > 1 else ("  ", "")
         return Content(f"{self.label:<10} {arrows[0]}{self.values[self.index][1]}{arrows[1]}")
 
     def action_change(self, by: int) -> None:
+        """Takes another value."""
         self.index = (self.index + by) % len(self.values)
         self.refresh()
         self.post_message(self.Changed())
@@ -106,6 +108,7 @@ class FindDialog(Dialog):
                                               (0, "none: simulated only")], "builds")
 
     def compose(self) -> ComposeResult:
+        """Its parts."""
         with Vertical(classes="box"):
             yield Static(f"Find the fix: the fewest layers of {visible(self.config_name)} to raise", classes="heading",
                          markup=False)
@@ -130,12 +133,15 @@ class FindDialog(Dialog):
 
     @property
     def budgets(self) -> str:
+        """An example of each budget that can be given."""
         return "8 layers or 1.5 ms" if self.confirms else "8 layers"
 
     def on_input_submitted(self) -> None:
+        """Enter was pressed in a line."""
         self.action_start()
 
     def action_start(self) -> None:
+        """Starts the search, or says what is wrong."""
         tolerance, text = (self.query_one(name, Input).value.strip() for name in ("#tolerance", "#budget"))
         raised, latency = parse_budget(text)
         builds = self.builds.value if self.builds is not None else 0

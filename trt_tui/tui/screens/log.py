@@ -36,6 +36,7 @@ class LogPage(Page):
         self._shown = 0
 
     def on_mount(self) -> None:
+        """Fills it and gives the keys to where they are wanted."""
         self.call_after_refresh(self._fill)
 
     def follow(self) -> None:

@@ -31,6 +31,7 @@ class Palette(Dialog):
         self.found: list[Offer] = []
 
     def compose(self) -> ComposeResult:
+        """Its parts."""
         with Vertical(classes="box page"):
             yield Static("Actions", classes="heading")
             yield Input(placeholder="words of an action", compact=True)
@@ -38,10 +39,12 @@ class Palette(Dialog):
             yield Static("↑↓ go  enter does it  esc close", classes="hint")
 
     def on_mount(self) -> None:
+        """Fills it and gives the keys to where they are wanted."""
         self.query_one(Input).focus()
         self._show("")
 
     def on_input_changed(self, event: Input.Changed) -> None:
+        """Other words were typed."""
         self._show(event.value)
 
     def _show(self, words: str) -> None:
@@ -55,15 +58,18 @@ class Palette(Dialog):
         choices.highlighted = 0 if self.found else None
 
     def action_go(self, by: int) -> None:
+        """Moves the cursor of the list while words are typed."""
         choices = self.query_one(Choices)
         (choices.action_cursor_down if by > 0 else choices.action_cursor_up)()
 
     def on_input_submitted(self) -> None:
+        """Enter was pressed in a line."""
         index = self.query_one(Choices).highlighted
         if index is not None and index < len(self.found):
             self.dismiss(self.found[index].action.id)
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        """An entry was taken."""
         self.dismiss(self.found[event.option_index].action.id)
 
 

@@ -39,6 +39,7 @@ class Shown:
 
     @property
     def stale(self) -> bool:
+        """Whether it is another config's."""
         return self.behind > 0
 
 

@@ -17,6 +17,7 @@ from trt_tui.words import left as flush_left
 
 
 def legend(measure: Measure) -> str:
+    """What the glyphs mean."""
     if measure is Measure.OWNS:
         return "█ ≥20%  ▓ 5–20  ▒ 1–5  ░ .2–1  · less  ! NaN/Inf  ? not measured"
     return "█ <10 dB  ▓ 10–20  ▒ 20–30  ░ 30–40  · more  ! NaN/Inf  ? not measured"

@@ -113,6 +113,7 @@ def option_spans(session: Session, group: Group, width: int) -> list[Line]:
 
 
 def detail_title(model: TreeModel, line: VisibleRow | None) -> str:
+    """The title of the detail pane."""
     if line is None:
         return "2 Detail"
     row = line.row

@@ -19,6 +19,7 @@ _RIGHT = 32
 
 
 def page_title(session: Session) -> str:
+    """The title of the page."""
     shown = shown_engine(session)
     if shown is None:
         return "The FP32 engine"

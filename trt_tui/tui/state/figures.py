@@ -138,6 +138,7 @@ class Figures:
         return frozenset((loud | self.bad) & self.model.rows.keys())
 
     def value_text(self, value: float) -> str:
+        """A value as the rows show it."""
         if self.measure is Measure.OWNS:
             return percent(value, SIMULATED)
         return decibels(value, exact=value == math.inf)

@@ -60,6 +60,7 @@ class BlockMap(ScrollView, Styled, can_focus=True, inherit_bindings=False):
         return cells[self.column]
 
     def move(self, down: int = 0, right: int = 0) -> None:
+        """Moves the cursor."""
         if self.blocks is None:
             return
         role = max(0, min(self.role + down, len(self.blocks.roles) - 1))
@@ -111,6 +112,7 @@ class BlockMap(ScrollView, Styled, can_focus=True, inherit_bindings=False):
         return self._drawn[y]
 
     def text_of(self, y: int) -> str:
+        """A line as it is drawn, without styles."""
         return "".join(visible(text) for text, _ in self._line(y)).rstrip()
 
     def _line(self, y: int) -> Line:
@@ -143,22 +145,27 @@ class BlockMap(ScrollView, Styled, can_focus=True, inherit_bindings=False):
         return line
 
     def render_line(self, y: int) -> Strip:
+        """One line as it is drawn."""
         return self.strip_of(self._drawn_line(y + self.scroll_offset.y), self.size.width)
 
     def on_focus(self) -> None:
+        """The cursor shows."""
         self._drawn = {}
         self.refresh()
 
     def on_blur(self) -> None:
+        """The cursor hides."""
         self._drawn = {}
         self.refresh()
 
     def on_resize(self, event: events.Resize) -> None:
+        """There is more or less room."""
         self._drawn = {}
         if self.blocks is not None:
             self.virtual_size = Size(self.size.width, len(self.blocks.roles) + 2)
 
     def on_click(self, event: events.Click) -> None:
+        """The mouse takes a row."""
         if self.blocks is None:
             return
         role = event.y + self.scroll_offset.y - 1

@@ -78,6 +78,7 @@ class LayerTree(ScrollView, Styled, can_focus=True, inherit_bindings=False):
 
     @property
     def current(self) -> VisibleRow | None:
+        """The row under the cursor."""
         return self.rows[self.cursor] if self.cursor < len(self.rows) else None
 
     def text_of(self, index: int) -> str:
@@ -99,10 +100,12 @@ class LayerTree(ScrollView, Styled, can_focus=True, inherit_bindings=False):
         self.post_message(self.Moved())
 
     def move(self, steps: int) -> None:
+        """Moves the cursor by some rows."""
         self.move_to(self.cursor + steps)
 
     @property
     def page(self) -> int:
+        """How many rows a page has."""
         return max(1, self.size.height - 1)
 
     def _refresh_line(self, index: int) -> None:
@@ -133,6 +136,7 @@ class LayerTree(ScrollView, Styled, can_focus=True, inherit_bindings=False):
         return self._drawn[index]
 
     def render_line(self, y: int) -> Strip:
+        """One line as it is drawn."""
         width = self.size.width
         if not self.rows:
             return self.strip_of(self._empty[y] if y < len(self._empty) else [], width)
@@ -141,16 +145,19 @@ class LayerTree(ScrollView, Styled, can_focus=True, inherit_bindings=False):
         return self.strip_of(line, width, "cursor") if index == self.cursor else self.strip_of(line, width)
 
     def notify_style_update(self) -> None:
+        """The theme is another one."""
         super().notify_style_update()
         self._drawn = {}
 
     def on_resize(self, event: events.Resize) -> None:
+        """There is more or less room."""
         self._drawn = {}
         self.virtual_size = Size(self.size.width, len(self.rows))
         self._keep_cursor_visible()
         self.post_message(self.Resized())
 
     def on_click(self, event: events.Click) -> None:
+        """The mouse takes a row."""
         if not self.rows:
             return
         index = event.y + self.scroll_offset.y

@@ -27,6 +27,7 @@ class Styled(Widget):
     _span_styles: dict[str, Style]
 
     def span_style(self, name: str) -> Style:
+        """What a style of a span looks like."""
         if not name:
             return Style.null()
         if name not in self._span_styles:
@@ -45,6 +46,7 @@ class Styled(Widget):
         return Strip(segments).adjust_cell_length(width, blank)
 
     def notify_style_update(self) -> None:
+        """The theme is another one."""
         self._span_styles = {}
         super().notify_style_update()
 
@@ -61,6 +63,7 @@ class Lines(Styled):
 
     @property
     def lines(self) -> list[Line]:
+        """The lines that are shown."""
         return self._lines
 
     @lines.setter
@@ -77,6 +80,7 @@ class Lines(Styled):
         return "\n".join("".join(visible(text) for text, _ in line).rstrip() for line in self._lines)
 
     def render_line(self, y: int) -> Strip:
+        """One line as it is drawn."""
         return self.strip_of(self._lines[y] if y < len(self._lines) else [], self.size.width)
 
 
@@ -88,15 +92,18 @@ class Rule(Lines):
         self._titles = (title, right)
 
     def set(self, title: str, right: str = "") -> None:
+        """Changes its texts."""
         if (title, right) != self._titles:
             self._titles = (title, right)
             self.refresh()
 
     @property
     def text(self) -> str:
+        """What stands in it, without styles."""
         return " ".join(self._titles).strip()
 
     def render_line(self, y: int) -> Strip:
+        """One line as it is drawn."""
         width = self.size.width
         title, right = self._titles
         end = [(f" {right} ", "dim"), ("─", "rule")] if right else []
