@@ -18,7 +18,7 @@ NAMES = ("onnxruntime", *BUILDERS)
 
 
 @dataclass(frozen=True)
-class State:
+class Diagnosis:
     """What `trt-tui doctor` says of one backend.
 
     Attributes:
@@ -35,10 +35,10 @@ class State:
     remedy: str = ""
 
 
-def survey() -> tuple[State, ...]:
-    """The state of every backend, working ones first."""
-    states = [_onnxruntime("cpu"), _onnxruntime("cuda"), *(_engines(name) for name in BUILDERS)]
-    return tuple(sorted(states, key=lambda state: not state.works))
+def survey() -> tuple[Diagnosis, ...]:
+    """What is to be said of every backend, working ones first."""
+    found = [_onnxruntime("cpu"), _onnxruntime("cuda"), *(_engines(name) for name in BUILDERS)]
+    return tuple(sorted(found, key=lambda one: not one.works))
 
 
 def get_backend(threads: int | None = None) -> Backend:
@@ -88,7 +88,7 @@ def _version(*distributions: str) -> str:
     return ""
 
 
-def _onnxruntime(provider: str) -> State:
+def _onnxruntime(provider: str) -> Diagnosis:
     from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
 
     name = f"onnxruntime ({provider})"
@@ -96,13 +96,13 @@ def _onnxruntime(provider: str) -> State:
     try:
         backend = OnnxRuntimeBackend(provider)
     except BackendUnavailableError as error:
-        return State(name, False, _version("onnxruntime-gpu", "onnxruntime"), f"{error.title}: {error.cause}",
+        return Diagnosis(name, False, _version("onnxruntime-gpu", "onnxruntime"), f"{error.title}: {error.cause}",
                      f"pip install 'trt-tui[{extra}]'")
     detail = "reference, simulation and runs" + ("" if provider == "cuda" else "; FP16 is computed in FP32 here")
-    return State(name, True, backend.version, detail)
+    return Diagnosis(name, True, backend.version, detail)
 
 
-def _engines(name: str) -> State:
+def _engines(name: str) -> Diagnosis:
     """What building with TensorRT comes to here: its builder is started, and nothing built."""
     from trt_tui.backends.cuda import first_device
     from trt_tui.backends.tensorrt.package import EXTRAS, MODULES, module_for, not_starting
@@ -110,20 +110,20 @@ def _engines(name: str) -> State:
     remedy = f"pip install 'trt-tui[{EXTRAS[name]}]'"
     module = MODULES[name]
     if importlib.util.find_spec(module) is None:
-        return State(name, False, "", "not installed", remedy)
+        return Diagnosis(name, False, "", "not installed", remedy)
     try:
         trt = module_for(name)
     except BackendUnavailableError as error:
-        return State(name, False, _version(module), " ".join(filter(None, (error.title, error.cause))), remedy)
+        return Diagnosis(name, False, _version(module), " ".join(filter(None, (error.title, error.cause))), remedy)
     if importlib.util.find_spec("polygraphy") is None:
-        return State(name, False, trt.__version__, "Polygraphy is not installed", remedy)
+        return Diagnosis(name, False, trt.__version__, "Polygraphy is not installed", remedy)
     try:
         device = first_device()
         if why := not_starting(trt):
-            return State(name, False, trt.__version__, f"does not start on {device.name}: {' '.join(why.split())}")
-        return State(name, True, trt.__version__, f"builds and runs engines on {device.name}")
+            return Diagnosis(name, False, trt.__version__, f"does not start on {device.name}: {' '.join(why.split())}")
+        return Diagnosis(name, True, trt.__version__, f"builds and runs engines on {device.name}")
     except BackendUnavailableError as error:
         why = f"{error.title} ({error.cause})"
     if hasattr(trt, "ComputeCapability"):
-        return State(name, True, trt.__version__, f"builds engines for a named compute capability, runs none: {why}")
-    return State(name, False, trt.__version__, why)
+        return Diagnosis(name, True, trt.__version__, f"builds engines for a named compute capability, runs none: {why}")
+    return Diagnosis(name, False, trt.__version__, why)
