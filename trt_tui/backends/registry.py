@@ -125,5 +125,6 @@ def _engines(name: str) -> Diagnosis:
     except BackendUnavailableError as error:
         why = f"{error.title} ({error.cause})"
     if hasattr(trt, "ComputeCapability"):
-        return Diagnosis(name, True, trt.__version__, f"builds engines for a named compute capability, runs none: {why}")
+        what = f"builds engines for a named compute capability, runs none: {why}"
+        return Diagnosis(name, True, trt.__version__, what)
     return Diagnosis(name, False, trt.__version__, why)

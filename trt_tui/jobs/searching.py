@@ -255,7 +255,7 @@ class SearchJob:
             job, len(search.evaluations), tuple(asked.raised) if asked is not None else (),
             asked.about if asked is not None else "", asked.step if asked is not None else "",
             search.evaluations[-1] if search.evaluations else None, best, config,
-            best is not None and best.judged(search.margins).passed and search.state.fits(frozenset(best.raised)))
+            best is not None and best.judged(search.margins).passed and search.board.fits(frozenset(best.raised)))
 
     def ended(self, job: int, stopped: bool = False) -> m.SearchEnded:
         """The event that says what was found so far."""

@@ -3,7 +3,7 @@
 from trt_tui.core.search.evaluation import Evaluation, Trial
 from trt_tui.core.search.presets import PRESETS
 from trt_tui.core.search.ranking import Ranking, best_ranking
-from trt_tui.core.search.search import METHODS, Outcome, Progress, Result, Search
+from trt_tui.core.search.search import METHODS, Evaluated, Outcome, Result, Search
 from trt_tui.core.search.space import Space, groups_named, with_kept
 
 __all__ = [
@@ -11,7 +11,7 @@ __all__ = [
     "PRESETS",
     "Evaluation",
     "Outcome",
-    "Progress",
+    "Evaluated",
     "Ranking",
     "Result",
     "Search",

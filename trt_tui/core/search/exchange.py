@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Generator
 from itertools import combinations
 
+from trt_tui.core.search.board import Board
 from trt_tui.core.search.evaluation import Evaluation, Steps, Trial
 from trt_tui.core.search.revert import revert
-from trt_tui.core.search.state import State
 
 PAIRS = 2
 OUTSIDERS = 8
@@ -22,28 +22,28 @@ HOPE = 1.5
 """How many times its expected gain an outsider is trusted to gain."""
 
 
-def exchange(state: State, found: frozenset[str]) -> Steps:
+def exchange(board: Board, found: frozenset[str]) -> Steps:
     """Needs a passing set; beside the `revert` passes at most 16 evaluations more for each group it saves."""
     smaller: frozenset[str] | None = found
     while smaller is not None:
-        found = yield from revert(state, smaller)
-        smaller = yield from _swap(state, found)
+        found = yield from revert(board, smaller)
+        smaller = yield from _swap(board, found)
     return found
 
 
-def _swap(state: State, found: frozenset[str]) -> Generator[Trial, Evaluation, frozenset[str] | None]:
+def _swap(board: Board, found: frozenset[str]) -> Generator[Trial, Evaluation, frozenset[str] | None]:
     """A passing set with one group less, or None."""
     now, cost = (yield Trial(found)), {}
-    for name in state.candidates:
+    for name in board.candidates:
         if name in found:
             cost[name] = (yield Trial(found - {name}, about=name)).error - now.error
     pairs = sorted(combinations(sorted(cost, key=lambda name: cost[name])[:PAIRS + 1], 2),
                    key=lambda pair: cost[pair[0]] + cost[pair[1]])
     for pair in pairs[:PAIRS]:
-        for name in state.suspects(found)[:OUTSIDERS]:
-            if HOPE * state.expected(name, now) < max(cost[member] for member in pair):
+        for name in board.suspects(found)[:OUTSIDERS]:
+            if HOPE * board.expected(name, now) < max(cost[member] for member in pair):
                 break
             tried = found.difference(pair) | {name}
-            if state.fits(tried) and (yield Trial(tried, about=name)).passed:
+            if board.fits(tried) and (yield Trial(tried, about=name)).passed:
                 return tried
     return None

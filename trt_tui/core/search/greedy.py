@@ -13,42 +13,42 @@ import math
 from collections.abc import Generator
 
 from trt_tui.core.search.bisect import bisect
+from trt_tui.core.search.board import Board
 from trt_tui.core.search.evaluation import Evaluation, Steps, Trial
-from trt_tui.core.search.state import State
 
 KEPT = 0.5
 """The part of the shortest passing run of suspects that is raised without asking again."""
 
 
-def greedy(state: State) -> Steps:
+def greedy(board: Board) -> Steps:
     """Finds by halving how many suspects are enough, then whether fewer are: goes on greedily from a part of them."""
-    suspects = state.suspects(state.base)
-    prefix = yield from bisect(state, suspects)
-    begin = state.base.union(suspects[:int(KEPT * (len(prefix) - len(state.base)))])
-    found = yield from _add(state, begin, len(prefix) - 1)
+    suspects = board.suspects(board.base)
+    prefix = yield from bisect(board, suspects)
+    begin = board.base.union(suspects[:int(KEPT * (len(prefix) - len(board.base)))])
+    found = yield from _add(board, begin, len(prefix) - 1)
     return prefix if found is None else found
 
 
-def fill(state: State) -> Steps:
+def fill(board: Board) -> Steps:
     """Adds groups within the budgets, until the tolerance is met or nothing more fits."""
-    begin = state.base if state.fits(state.base) else frozenset()
-    return (yield from _add(state, begin, len(state.candidates))) or begin
+    begin = board.base if board.fits(board.base) else frozenset()
+    return (yield from _add(board, begin, len(board.candidates))) or begin
 
 
-def _add(state: State, raised: frozenset[str], most: int
+def _add(board: Board, raised: frozenset[str], most: int
          ) -> Generator[Trial, Evaluation, frozenset[str] | None]:
     """Raises one more group at a time; None if that leads to no passing set of at most ``most`` groups.
 
     While the error is not finite, groups go in the order of suspicion.
     """
     now = yield Trial(raised)
-    gain = {name: state.expected(name, now) for name in state.suspects(raised)}
+    gain = {name: board.expected(name, now) for name in board.suspects(raised)}
     while not now.passed and len(raised) < most:
         best: Evaluation | None = None
         for name in sorted(gain, key=lambda one: -gain[one]):
             if best is not None and (best.passed or math.isinf(now.error) or now.error - best.error >= gain[name]):
                 break
-            if not state.fits(raised | {name}):
+            if not board.fits(raised | {name}):
                 continue
             tried = yield Trial(raised | {name}, about=name)
             if math.isfinite(now.error):

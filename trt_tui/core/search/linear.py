@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from trt_tui.core.search.board import Board
 from trt_tui.core.search.evaluation import Steps, Trial
-from trt_tui.core.search.state import State
 
 
-def linear(state: State, order: Sequence[str]) -> Steps:
+def linear(board: Board, order: Sequence[str]) -> Steps:
     """At most n evaluations; raising all of ``order`` is known to pass."""
-    raised = state.base
+    raised = board.base
     for name in order:
         if name in raised:
             continue
@@ -24,11 +24,11 @@ def linear(state: State, order: Sequence[str]) -> Steps:
     return raised
 
 
-def forward(state: State) -> Steps:
+def forward(board: Board) -> Steps:
     """The first layers, one more at a time."""
-    return linear(state, state.candidates)
+    return linear(board, board.candidates)
 
 
-def reverse(state: State) -> Steps:
+def reverse(board: Board) -> Steps:
     """The last layers, one more at a time."""
-    return linear(state, state.candidates[::-1])
+    return linear(board, board.candidates[::-1])

@@ -11,36 +11,36 @@ from collections.abc import Generator, Mapping
 
 from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.precision import Precision
+from trt_tui.core.search.board import Board
 from trt_tui.core.search.evaluation import Evaluation, Trial
 from trt_tui.core.search.space import Space
-from trt_tui.core.search.state import State
 
 LEAST_GAIN = 0.01
 """Groups that are expected to own less of the error are left alone, where that is known."""
 
 
-def improve_ranges(state: State, space: Space, trying: Mapping[str, Mapping[str, float]]
+def improve_ranges(board: Board, space: Space, trying: Mapping[str, Mapping[str, float]]
                    ) -> Generator[Trial, Evaluation, None]:
-    """Settles ``state.ranges`` on what lowers the loss; one evaluation for each method of each INT8 group.
+    """Settles ``board.ranges`` on what lowers the loss; one evaluation for each method of each INT8 group.
 
     Args:
         trying: amax by tensor and method.
     """
-    best = yield Trial(state.base)
-    for name in state.suspects(state.base):
+    best = yield Trial(board.base)
+    for name in board.suspects(board.base):
         if best.passed:
             return
         group = space.network.group(name)
         if space.start.precision_of(group) is not Precision.INT8:
             continue
-        if state.ranking.shares and state.ranking.shares.get(name, 0.0) < LEAST_GAIN:
+        if board.ranking.shares and board.ranking.shares.get(name, 0.0) < LEAST_GAIN:
             continue
         tensors = dict.fromkeys(site.tensor for site in group.activations())
         methods = dict.fromkeys(method for tensor in tensors for method in trying.get(tensor, ()))
         for method in methods:
             choices = {tensor: RangeChoice(trying[tensor][method], method)
                        for tensor in tensors if method in trying.get(tensor, ())}
-            tried = yield Trial(state.base, {**state.ranges, **choices}, about=name)
+            tried = yield Trial(board.base, {**board.ranges, **choices}, about=name)
             if tried.error < best.error or tried.passed:
                 best = tried
-        state.ranges = dict(best.ranges)
+        board.ranges = dict(best.ranges)

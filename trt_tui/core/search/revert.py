@@ -8,13 +8,13 @@ the result can be taken back.
 
 from __future__ import annotations
 
+from trt_tui.core.search.board import Board
 from trt_tui.core.search.evaluation import Steps, Trial
-from trt_tui.core.search.state import State
 
 
-def revert(state: State, found: frozenset[str]) -> Steps:
+def revert(board: Board, found: frozenset[str]) -> Steps:
     """At most ceil(log2(k)) + k evaluations for a passing set of k groups."""
-    order = [name for name in reversed(state.suspects()) if name in found]
+    order = [name for name in reversed(board.suspects()) if name in found]
     passes, fails = 0, len(order)  # how many of the first can go together; all of them: the start, which fails
     while fails - passes > 1:
         middle = (passes + fails) // 2
@@ -25,6 +25,6 @@ def revert(state: State, found: frozenset[str]) -> Steps:
             fails = middle
     raised = found.difference(order[:passes])
     for name in order[passes:]:
-        if (len(raised) > 1 or state.ranges) and (yield Trial(raised - {name}, about=name)).passed:
+        if (len(raised) > 1 or board.ranges) and (yield Trial(raised - {name}, about=name)).passed:
             raised = raised - {name}
     return raised

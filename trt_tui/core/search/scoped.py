@@ -9,17 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from trt_tui.core.search.board import Board, Row
 from trt_tui.core.search.evaluation import Steps, Trial
-from trt_tui.core.search.state import Row, State
 
 
-def scoped(state: State) -> Steps:
+def scoped(board: Board) -> Steps:
     """As many evaluations as there are candidates outside the base, which sticks without a try."""
-    raised = frozenset(state.candidates)
-    for name in state.candidates:
-        if name not in state.base:
+    raised = frozenset(board.candidates)
+    for name in board.candidates:
+        if name not in board.base:
             lowered = yield Trial(raised - {name}, about=name)
-            state.rows.append(Row(name, lowered.judgement.figure or f"{lowered.score:+.3g}", not lowered.passed))
+            board.rows.append(Row(name, lowered.judgement.figure or f"{lowered.score:+.3g}", not lowered.passed))
             if lowered.passed:
                 raised = raised - {name}
     return raised

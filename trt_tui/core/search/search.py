@@ -20,19 +20,19 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.precision import Precision
 from trt_tui.core.search import auto, bisect, greedy, linear, scoped, worst_first
+from trt_tui.core.search.board import Board, Row
 from trt_tui.core.search.evaluation import Evaluation, Key, Steps, Trial
 from trt_tui.core.search.presets import preset_groups
 from trt_tui.core.search.ranges import improve_ranges
 from trt_tui.core.search.ranking import Ranking, best_ranking
 from trt_tui.core.search.revert import revert
 from trt_tui.core.search.space import Space
-from trt_tui.core.search.state import Row, State
 from trt_tui.errors import InputError
 from trt_tui.words import number, percent
 
 T = TypeVar("T")
 
-METHODS: dict[str, Callable[[State], Steps]] = {
+METHODS: dict[str, Callable[[Board], Steps]] = {
     "auto": auto.auto,
     "greedy": greedy.greedy,
     "bisect": bisect.forward,
@@ -79,7 +79,7 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Progress:
+class Evaluated:
     """After one more evaluation."""
 
     done: int
@@ -173,11 +173,11 @@ class Search:
         self._advance(evaluation)
         return evaluation
 
-    def run(self, evaluate: Callable[[PrecisionConfig], Judgement]) -> Iterator[Progress]:
+    def run(self, evaluate: Callable[[PrecisionConfig], Judgement]) -> Iterator[Evaluated]:
         """Evaluates until the search is over, yielding after each evaluation."""
         while (config := self.ask()) is not None:
             latest = self.tell(evaluate(config))
-            yield Progress(len(self.evaluations), latest, self.best or latest)
+            yield Evaluated(len(self.evaluations), latest, self.best or latest)
 
     def tighten(self, margins: Sequence[float]) -> None:
         """Goes on with a stricter criterion: each score at least its margin. Nothing is evaluated again, but latencies
@@ -199,7 +199,7 @@ class Search:
 
     def _restart(self) -> None:
         self.outcome = Outcome.SEARCHING
-        self.state = State(self.space.candidates, self.ranking, self.base, self._fits)
+        self.board = Board(self.space.candidates, self.ranking, self.base, self._fits)
         self._plan = self._steps()
         self._advance(None)
 
@@ -211,7 +211,7 @@ class Search:
             except StopIteration:
                 self._asked = None
                 return
-            ranges = self.state.ranges if trial.ranges is None else trial.ranges
+            ranges = self.board.ranges if trial.ranges is None else trial.ranges
             self._asked = replace(trial, ranges=dict(ranges))
             answer = self._memory.get(self._asked.key)
             if answer is None:
@@ -220,9 +220,9 @@ class Search:
     # -- the plan -----------------------------------------------------------------------------------------------
 
     def _steps(self) -> Generator[Trial, Evaluation, None]:
-        state, everything = self.state, frozenset(self.space.candidates)
-        state.start = yield Trial(frozenset(), step="start")
-        if state.start.passed:  # what is raised beside it only takes longer
+        board, everything = self.board, frozenset(self.space.candidates)
+        board.start = yield Trial(frozenset(), step="start")
+        if board.start.passed:  # what is raised beside it only takes longer
             self.outcome = Outcome.NOTHING_TO_DO if self._fits(frozenset()) else Outcome.SHORT
             return
         full = yield Trial(everything, step="all raised")
@@ -230,21 +230,21 @@ class Search:
             self.outcome = Outcome.UNREACHABLE
             return
         if self.trying:
-            yield from _labelled(improve_ranges(state, self.space, self.trying), "ranges")
+            yield from _labelled(improve_ranges(board, self.space, self.trying), "ranges")
         if full.passed:
-            found = state.base
+            found = board.base
             if not (yield Trial(found, step="presets")).passed:
-                found = yield from _labelled(METHODS[self.method](state), self.method)
+                found = yield from _labelled(METHODS[self.method](board), self.method)
             if self.take_back:
-                yield from _labelled(revert(state, found), "revert")
+                yield from _labelled(revert(board, found), "revert")
         if not self._meets(self.best):
-            yield from _labelled(greedy.fill(state), "budget")
+            yield from _labelled(greedy.fill(board), "budget")
         self.outcome = Outcome.MET if self._meets(self.best) else Outcome.SHORT
 
     @property
     def how(self) -> str:
         """What the method does and why, in words."""
-        return auto.choice(self.state) if self.method == "auto" else self.method
+        return auto.choice(self.board) if self.method == "auto" else self.method
 
     # -- what is known ------------------------------------------------------------------------------------------
 
@@ -298,7 +298,7 @@ class Search:
         config = self.config_of(best.raised, best.ranges) if best is not None else self.space.start
         why = {name: self.why(name, best) for name in best.raised} if best is not None else {}
         return Result(config, best, self.outcome, met, why, len(self.evaluations), self._said(best, met),
-                      tuple(self.state.rows))
+                      tuple(self.board.rows))
 
     def _in_use(self, best: Evaluation) -> dict[str, RangeChoice]:
         """The ranges that an INT8 layer reads: where its readers are raised, a range does nothing."""

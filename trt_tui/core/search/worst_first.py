@@ -7,11 +7,11 @@ again on the way.
 
 from __future__ import annotations
 
+from trt_tui.core.search.board import Board
 from trt_tui.core.search.evaluation import Steps
 from trt_tui.core.search.linear import linear
-from trt_tui.core.search.state import State
 
 
-def worst_first(state: State) -> Steps:
+def worst_first(board: Board) -> Steps:
     """As many evaluations as it raises groups."""
-    return linear(state, state.suspects())
+    return linear(board, board.suspects())

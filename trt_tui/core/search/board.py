@@ -21,7 +21,7 @@ class Row:
 
 
 @dataclass
-class State:
+class Board:
     """The board that the strategies of one search share.
 
     Attributes:
