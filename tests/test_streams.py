@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
@@ -10,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests.driven import isolate, save_mlp
+from trt_tui.cli.streams import print_table
+from trt_tui.words import VisibleStream
 
 FULL = Path("/dev/full")
 
@@ -82,3 +85,19 @@ def test_a_reader_that_has_gone_away_leaves_the_exit_code(shell, tmp_path):
 def test_all_of_them_closed(shell, tmp_path):
     assert shell("build", "<&- >&- 2>&-")[0] == 2
     assert (tmp_path / "typed.onnx").exists()
+
+
+@pytest.mark.parametrize("plain", [{"NO_COLOR": "1"}, {"TERM": "dumb"}, {}])
+def test_verdicts_have_colours_in_a_terminal_alone(monkeypatch, plain):
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    monkeypatch.setenv("TERM", "xterm")
+    for name, value in plain.items():
+        monkeypatch.setenv(name, value)
+    for terminal in (True, False):
+        out = io.StringIO()
+        monkeypatch.setattr(sys, "stdout", VisibleStream(out))
+        monkeypatch.setattr(os, "isatty", lambda descriptor, terminal=terminal: terminal)
+        print_table("run  FAILS of it  passes\n\x1b[31m  FAILS, nothing in INT8")
+        passes, fails = ("\x1b[32m\x1b[1mpasses\x1b[0m", "\x1b[31m\x1b[1mFAILS\x1b[0m") if terminal and not plain else (
+            "passes", "FAILS")
+        assert out.getvalue() == f"run  FAILS of it  {passes}\n\\x1b[31m  {fails}, nothing in INT8\n"

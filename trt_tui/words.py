@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TextIO
 from unicodedata import category
 
@@ -254,9 +254,13 @@ class VisibleStream:
     def write(self, text: str) -> int:
         if not isinstance(text, str):
             raise TypeError(f"a text is written here, not {type(text).__name__}")
-        encoding = self._stream.encoding or "utf-8"
-        self._stream.write(visible(text, lines=True).encode(encoding, "backslashreplace").decode(encoding))
+        self.write_styled(text, lambda shown: shown)
         return len(text)
+
+    def write_styled(self, text: str, style: Callable[[str], str]) -> None:
+        """Writes what can be seen of a text with control sequences that ``style`` puts around parts of it."""
+        encoding = self._stream.encoding or "utf-8"
+        self._stream.write(style(visible(text, lines=True)).encode(encoding, "backslashreplace").decode(encoding))
 
     def isatty(self) -> bool:
         return False

@@ -10,6 +10,7 @@ import click
 
 from trt_tui.cli.options import CONTEXT, EVERYTHING, Command, file_option, option, options_of, takes
 from trt_tui.cli.places import check_places, write_outputs
+from trt_tui.cli.streams import print_table
 from trt_tui.cli.usage import check_usage, one_on_stdout, stdout_for
 from trt_tui.errors import ExitCode, InputError
 from trt_tui.words import visible
@@ -49,7 +50,7 @@ def compare(model: str, config_path: str | None, force: bool, target: str | None
                 (markdown_path, lambda session: comparison_markdown(record, session.outline, session.config))],
                session, over=not stopped)
         if not quiet:
-            click.echo(comparison_table(session))
+            print_table(comparison_table(session))
         if stopped:
             click.echo("Stopped; what was measured until then is shown. The same command goes on from here.", err=True)
             sys.exit(int(ExitCode.CANCELLED))

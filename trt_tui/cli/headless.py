@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import queue
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
@@ -13,6 +11,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from trt_tui.cli.interrupts import held
+from trt_tui.cli.progress import Bar
 from trt_tui.core.measure.comparison import Verdict
 from trt_tui.core.moves import file as config_file
 from trt_tui.core.moves.config import PrecisionConfig
@@ -22,54 +21,10 @@ from trt_tui.errors import CancelledError, TrtTuiError
 from trt_tui.jobs import messages as m
 from trt_tui.jobs.client import Client
 from trt_tui.options import Options
-from trt_tui.session.finding import Finding, found_so_far
 from trt_tui.session.session import Session
-from trt_tui.words import duration, visible
+from trt_tui.words import visible
 
 AnEvent = TypeVar("AnEvent", bound=m.Event)
-
-
-class _Bar:
-    """One line of progress on stderr, where that is a terminal."""
-
-    def __init__(self) -> None:
-        self.shown = 0.0
-        self.wrote = False
-        self.live = os.isatty(2)
-        self.best = ""
-
-    def show(self, event: m.Progress) -> None:
-        if not self.live or time.monotonic() - self.shown < 0.1:
-            return
-        count = f" {event.done}/{event.total}" if event.total else ""
-        left = f", {duration(event.left_s)} left" if event.left_s is not None and event.left_s >= 1 else ""
-        self._write(f"{event.phase}{count}{left}")
-
-    def searched(self, finding: Finding) -> None:
-        """How far a search is; where stderr is no terminal, a line for each config that is better."""
-        if finding.best is None:
-            return
-        said = f"best so far: {found_so_far(finding)}"
-        if self.live:
-            if time.monotonic() - self.shown >= 0.1:
-                self._write(f"{finding.progress.done} tried; {said}")
-        elif said != self.best:
-            self.best = said
-            print(f"{finding.progress.done} tried; {said}", file=sys.stderr)
-
-    def _write(self, text: str) -> None:
-        self.shown = time.monotonic()
-        self._line(visible(text))
-        self.wrote = True
-
-    def clear(self) -> None:
-        if self.wrote:
-            self._line("")
-
-    def _line(self, text: str) -> None:
-        """Puts a text in place of the line; `sys.stderr` itself lets no control sequence through."""
-        with suppress(OSError):  # a terminal that has gone away
-            os.write(2, f"\r\x1b[K{text}".encode())
 
 
 @contextmanager
@@ -77,7 +32,7 @@ def _opened(options: Options, warns: bool = True, **arguments: Any) -> Iterator[
     """A session with its network open, and what applies its events until no job runs."""
     events: queue.Queue[m.Event] = queue.Queue()
     session = Session(options, events.put, resume=False, automatic=False, **arguments)
-    drain = partial(_drain, session, events, _Bar(), set() if warns else None)
+    drain = partial(_drain, session, events, Bar(), set() if warns else None)
     try:
         session.start()
         drain()
@@ -169,7 +124,7 @@ def search_session(options: Options, config_path: str | None, force: bool, preci
             raise failure
 
 
-def _drain(session: Session, events: queue.Queue[m.Event], bar: _Bar, warned: set[str] | None) -> None:
+def _drain(session: Session, events: queue.Queue[m.Event], bar: Bar, warned: set[str] | None) -> None:
     """Applies events until no job runs; the bar is gone after it, and what to warn of is said, unless ``warned``."""
     try:
         while session.busy:
@@ -222,7 +177,7 @@ class Writer:
 
     def __init__(self, options: Options, config_path: str | None, precision: str | None, force: bool) -> None:
         self._events: queue.Queue[m.Event] = queue.Queue()
-        self._client, self._bar = Client(self._events.put), _Bar()
+        self._client, self._bar = Client(self._events.put), Bar()
         try:
             read = self._answer(m.Open(options, lean=True), m.Previewed)
             self.outline = read.outline

@@ -11,6 +11,7 @@ import click
 
 from trt_tui.cli.options import CONTEXT, EVERYTHING, Command, file_option, option, options_of, takes
 from trt_tui.cli.places import check_places, write_outputs
+from trt_tui.cli.streams import print_table
 from trt_tui.cli.usage import check_usage, one_on_stdout, stdout_for
 from trt_tui.errors import ExitCode, InputError, TrtTuiError
 
@@ -108,7 +109,7 @@ def search(model: str, config_path: str | None, force: bool, target: str | None,
             click.echo(f"Stopped; {found_so_far(finding)}. The same command goes on from here.", err=True)
             sys.exit(int(ExitCode.CANCELLED))
         if "-" not in (output, markdown_path):
-            click.echo(search_table(session))
+            print_table(search_table(session))
         if not finding.met:
             what = "Tolerance not met by the engine" if finding.ended.result.met else "Tolerance not met"
             click.echo(f"{what}: {finding.ended.result.said}", err=True)

@@ -9,11 +9,15 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import re
 import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+import click
+
 from trt_tui.errors import InputError
+from trt_tui.words import VisibleStream
 
 if TYPE_CHECKING:
     from typing_extensions import Buffer
@@ -45,6 +49,24 @@ class _Stdout(_Stream):
         if not isinstance(error, BrokenPipeError):
             raise InputError("stdout cannot be written", error.strerror or str(error),
                              "Free some space, or send it elsewhere; files that were named are written.")
+
+
+_VERDICT = re.compile(r"\b(passes|FAILS)(?=(, nothing in INT8)?$)", re.M)
+_COLOURS = {"passes": "green", "FAILS": "red"}
+
+
+def print_table(text: str) -> None:
+    """Prints a report on stdout; in a terminal the verdicts of its rows have colours, unless NO_COLOR is set."""
+    out = sys.stdout
+    if isinstance(out, VisibleStream) and os.isatty(1) and not os.environ.get("NO_COLOR") \
+            and os.environ.get("TERM") != "dumb":
+        out.write_styled(f"{text}\n", _with_colours)
+    else:
+        print(text)
+
+
+def _with_colours(text: str) -> str:
+    return _VERDICT.sub(lambda found: click.style(found[1], fg=_COLOURS[found[1]], bold=True), text)
 
 
 @contextlib.contextmanager
