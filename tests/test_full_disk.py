@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 
 from tests.driven import DrivenWorker, isolate, save_mlp
-from tests.test_cli import run  # noqa: F401
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError

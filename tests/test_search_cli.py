@@ -14,7 +14,6 @@ import pytest
 
 from tests.driven import LIMIT_S, isolate, save_resnet
 from tests.schemas import mismatches
-from tests.test_cli import run  # noqa: F401
 from tests.test_tui_search import VIT, SearchingSession
 from tests.tui_fake import H200
 from trt_tui import demo
