@@ -37,7 +37,7 @@ class TrtTuiError(Exception):
     def __str__(self) -> str:
         return "\n".join(part for part in (self.title, self.cause, self.next_step) if part)
 
-    def __reduce__(self):
+    def __reduce__(self) -> tuple[type[TrtTuiError], tuple[str, str, str]]:
         return (type(self), (self.title, self.cause, self.next_step))
 
 
@@ -49,12 +49,6 @@ class BackendUnavailableError(TrtTuiError):
     """A backend that the command needs is not installed or does not work on this machine."""
 
     exit_code = ExitCode.BACKEND_UNAVAILABLE
-
-
-class ToleranceNotMetError(TrtTuiError):
-    """The command ran, and its tolerance is not met."""
-
-    exit_code = ExitCode.TOLERANCE_NOT_MET
 
 
 class CancelledError(TrtTuiError):
@@ -86,7 +80,7 @@ def system_error(error: OSError) -> InputError:
     what = ", ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
     cause = error.strerror or str(error)
     return InputError(f"the system refused: {cause}", what and f"at {what}",
-                      _REMEDIES.get(error.errno, "Check that file or folder, and its permissions."))
+                      _REMEDIES.get(error.errno or 0, "Check that file or folder, and its permissions."))
 
 
 FAILED_ALLOCATION = re.compile(r"bad_alloc|bad allocation|failed to allocate (?:memory|\d)|cannot allocate memory|"

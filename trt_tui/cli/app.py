@@ -35,7 +35,7 @@ def open_(model: str, whatif_samples: int, new: bool, config_path: str | None, f
         group = parent.command if parent is not None else None
         commands = list(group.commands) if isinstance(group, click.Group) else []
         near = difflib.get_close_matches(model, commands, 1)
-        raise InputError(f"{model} is no command and no file", f"Near: {near[0]}." if near else "",
+        raise InputError(f"{model} is no command and no file", f"Did you mean {near[0]}?" if near else "",
                          "See `trt-tui --help`, or check the path.")
     check_usage()
     _run_app(options_of(model, whatif_samples, arguments), config_path, target, force, new)

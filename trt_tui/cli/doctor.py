@@ -6,6 +6,7 @@ import click
 
 from trt_tui.cli.options import CONTEXT, Command
 from trt_tui.errors import ExitCode
+from trt_tui.words import table
 
 
 @click.command(cls=Command, context_settings=CONTEXT)
@@ -23,12 +24,12 @@ def doctor() -> None:
     click.echo(f"trt-tui {__version__}, Python {platform.python_version()}, numpy {numpy.__version__}, "
                f"onnx {onnx.__version__}, onnx-ir {onnx_ir.__version__}")
     states = survey()
-    width = max(len(state.name) for state in states)
+    rows = []
     for state in states:
-        mark = "yes" if state.works else "no "
-        version = f" {state.version}" if state.version else ""
-        click.echo(f"  {mark}  {state.name:<{width}} {version:<9} {state.detail}")
+        rows.append(["yes" if state.works else "no", state.name, state.version or "", state.detail])
         if state.remedy:
-            click.echo(f"       {'':<{width}} {'':<9} {state.remedy}")
+            rows.append(["", "", "", state.remedy])
+    for line in table(rows, flush_left=4):
+        click.echo(f"  {line}")
     if not any(state.works for state in states):
         raise SystemExit(int(ExitCode.BACKEND_UNAVAILABLE))

@@ -50,7 +50,7 @@ class State:
         results: All that was measured.
         built: The config that was built last.
         finding: The search that runs or ran last.
-        why: Why the search last taken set what it set, see `Finding.why`.
+        why: The reason for each choice of the last search whose result was taken over, see `Finding.why`.
         target: What is to be met; ``target_text`` as it was given.
         asked: The requests under way.
         error: What went wrong last.

@@ -240,7 +240,7 @@ def _parse(network: Network, text: str) -> Judged:
                  if network.is_float(layer_output)]
         near = difflib.get_close_matches(tensor, known, 3, 0.5)
         raise InputError(f"--judge {text}: {network.name} has no tensor {tensor}",
-                         f"Near: {', '.join(near)}." if near else "",
+                         f"Did you mean {', '.join(near)}?" if near else "",
                          "Name an output or a tensor as the file does, for example --judge "
                          f"'{next((i.name for i in network.outputs), 'out')}[:, 4:]'.")
     if tensor not in network.producer or tensor in network.static:

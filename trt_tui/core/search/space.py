@@ -79,7 +79,7 @@ def groups_named(network: Network | Outline, names: Iterable[str]) -> tuple[str,
                              "Name a layer that computes floats; trt-tui inspect lists them.")
         if group is None:
             near = difflib.get_close_matches(name, [layer.name for layer in network.layers], 3, 0.5)
-            raise InputError(f"{network.name} has no layer {name}", f"Near: {', '.join(near)}." if near else "",
+            raise InputError(f"{network.name} has no layer {name}", f"Did you mean {', '.join(near)}?" if near else "",
                              "trt-tui inspect lists the layers.")
         found.setdefault(group.name)
     return tuple(found)
