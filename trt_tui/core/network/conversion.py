@@ -25,23 +25,22 @@ def without_weights(model: ir.Model) -> tuple[onnx.ModelProto, dict[str, ir.Valu
     """
     graph = model.graph
     inputs = list(graph.inputs)
-    initializers = list(graph.initializers.values())
-    big = [v for v in initializers
-           if v.const_value is not None
-           and (v.const_value.nbytes > SMALL_TENSOR_BYTES or isinstance(v.const_value, ir.ExternalTensor))]
-    for value in big:
-        value.shape = value.shape or ir.Shape(value.const_value.shape)
-        value.dtype = value.dtype or value.const_value.dtype
-        del graph.initializers[value.name]
-    graph.inputs.extend(big)
+    initializers = dict(graph.initializers)
+    big: dict[str, ir.Value] = {}
+    for name, value in list(graph.initializers.items()):
+        tensor = value.const_value
+        if tensor is not None and (tensor.nbytes > SMALL_TENSOR_BYTES or isinstance(tensor, ir.ExternalTensor)):
+            value.shape = value.shape or ir.Shape(tensor.shape.numpy())
+            value.dtype = value.dtype or tensor.dtype
+            big[name] = graph.initializers.pop(name)
+    graph.inputs.extend(big.values())
     try:
-        return ir.to_proto(model), {value.name: value for value in big}
+        return ir.to_proto(model), big
     finally:
         graph.inputs.clear()
         graph.inputs.extend(inputs)
         graph.initializers.clear()
-        for value in initializers:
-            graph.initializers[value.name] = value
+        graph.initializers.update(initializers)
 
 
 def _with_weights(proto: onnx.ModelProto, weights: dict[str, ir.Value]) -> ir.Model:
@@ -52,10 +51,10 @@ def _with_weights(proto: onnx.ModelProto, weights: dict[str, ir.Value]) -> ir.Mo
     graph.inputs.clear()
     graph.inputs.extend(value for value in inputs if value.name not in weights)
     for value in inputs:
-        weight = weights.get(value.name)
-        if weight is not None:
+        weight = weights.get(value.name or "")
+        if weight is not None and weight.name:
             value.const_value, value.shape, value.type = weight.const_value, weight.shape, weight.type
-            graph.initializers[value.name] = value
+            graph.initializers[weight.name] = value
     return model
 
 

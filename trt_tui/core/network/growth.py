@@ -112,7 +112,8 @@ class _Sizes:
             bounded = layer.op_type in _SHRINK or all(count is not None and count <= _LARGEST for count in counts)
             if bounded and len(small) == len(named):
                 results = ReferenceEvaluator(model).run(None, {})
-                self._values.update(zip((info.name for info in model.graph.output), results, strict=True))
+                self._values.update((info.name, np.asarray(value)) for info, value
+                                    in zip(model.graph.output, results, strict=True))
         except Exception:  # what onnx cannot infer or compute stays open
             return
 

@@ -85,4 +85,4 @@ def drop_idle_casts(graph: ir.Graph) -> None:
 
 def _as_float32(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
     return ir.LazyTensor(lambda: ir.tensor(tensor.numpy().astype(np.float32)), dtype=ir.DataType.FLOAT,
-                         shape=ir.Shape(tensor.shape), cache=True, name=tensor.name)
+                         shape=ir.Shape(tensor.shape.numpy()), cache=True, name=tensor.name)

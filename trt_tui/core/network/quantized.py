@@ -84,7 +84,7 @@ def _fold_dequantize(graph: ir.Graph, node: ir.Node, stored: ir.TensorProtocol) 
         return
     axis = node.attributes["axis"].as_int() if "axis" in node.attributes else 1
 
-    def dequantized() -> ir.Tensor:
+    def dequantized() -> ir.TensorProtocol:
         codes, scale, *zero = (part.numpy() for part in parts)
         shape = [1] * codes.ndim
         if scale.size > 1:
@@ -94,9 +94,9 @@ def _fold_dequantize(graph: ir.Graph, node: ir.Node, stored: ir.TensorProtocol) 
             codes -= zero[0].astype(np.float32).reshape(shape)
         return ir.tensor(codes * scale.astype(np.float32).reshape(shape))
 
-    value = ir.Value(name=output.name, type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(stored.shape))
-    value.const_value = ir.LazyTensor(dequantized, dtype=ir.DataType.FLOAT, shape=ir.Shape(stored.shape), cache=True,
-                                      name=output.name)
+    shape = ir.Shape(stored.shape.numpy())
+    value = ir.Value(name=output.name, type=ir.TensorType(ir.DataType.FLOAT), shape=shape)
+    value.const_value = ir.LazyTensor(dequantized, dtype=ir.DataType.FLOAT, shape=shape, cache=True, name=output.name)
     output.name = f"{output.name}__dequantized"
     output.replace_all_uses_with(value)
     graph.remove(node, safe=True)

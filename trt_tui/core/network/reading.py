@@ -54,9 +54,10 @@ def _parsed(path: Path) -> ir.Model:
     except PermissionError as error:
         raise InputError(f"{path} cannot be read", str(error), "Check the file's permissions.") from None
     except Exception as error:
-        while error.__cause__ is not None:  # the wrappers only say where it was met
-            error = error.__cause__
-        raise InputError(f"{path} is not a complete ONNX file", f"{type(error).__name__}: {error}",
+        cause: BaseException = error
+        while cause.__cause__ is not None:  # the wrappers only say where it was met
+            cause = cause.__cause__
+        raise InputError(f"{path} is not a complete ONNX file", f"{type(cause).__name__}: {cause}",
                          _COPY_AGAIN) from None
     return model
 
@@ -91,10 +92,10 @@ def _replace_attributes(graph: ir.Graph, kind: type) -> None:
 
 def _in_memory(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
     if tensor.dtype == ir.DataType.STRING:
-        return ir.StringTensor(tensor.string_data(), shape=ir.Shape(tensor.shape), name=tensor.name)
+        return ir.StringTensor(tensor.string_data(), shape=ir.Shape(tensor.shape.numpy()), name=tensor.name)
     array = tensor.numpy()
     return ir.Tensor(array.copy() if isinstance(tensor, ir.ExternalTensor) else array, dtype=tensor.dtype,
-                     shape=ir.Shape(tensor.shape), name=tensor.name)
+                     shape=ir.Shape(tensor.shape.numpy()), name=tensor.name)
 
 
 # -- external data --------------------------------------------------------------------------------------------------

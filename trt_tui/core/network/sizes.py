@@ -4,23 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 
 from trt_tui.core.network.conversion import without_weights
 from trt_tui.core.network.inference import inferred
 from trt_tui.core.network.layers import Shape
+from trt_tui.core.runner import TensorInfo
 
-if TYPE_CHECKING:
-    from trt_tui.core.network.network import Network
+Attributes: TypeAlias = Mapping[str, Any]
+"""Attributes of a node by name, as onnx reads them."""
 
 _MOST_ROUNDS = 40
 """Each round gets past the next such Slice of a chain."""
 
 _LARGEST = 64
 """Elements of a tensor that may still be a shape."""
+
+
+class Sized(Protocol):
+    """What is asked of a network."""
+
+    model: ir.Model
+
+    @property
+    def inputs(self) -> tuple[TensorInfo, ...]:
+        """What it is fed."""
+
+    def shape(self, tensor: str) -> Shape | None:
+        """Sizes of a tensor, as inferred."""
 
 
 class Shapes:
@@ -30,7 +45,7 @@ class Shapes:
     fixed: elsewhere sizes are open because the data decide them.
     """
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: Sized) -> None:
         self._network = network
         self._fixed = all(isinstance(size, int) for info in network.inputs for size in (info.shape or (None,) * 2)[1:])
         self._values: dict[str, np.ndarray] = {}
@@ -98,11 +113,12 @@ def _value(node: onnx.NodeProto, values: Mapping[str, np.ndarray], shapes: Mappi
     """What a layer of shape arithmetic computes, NaN for sizes that are not known; None for any other layer."""
     if node.domain or len(node.output) != 1:
         return None
-    attributes = {attr.name: onnx.helper.get_attribute_value(attr) for attr in node.attribute}
+    attributes: Attributes = {attr.name: onnx.helper.get_attribute_value(attr) for attr in node.attribute}
     if node.op_type == "Constant":
         tensor = attributes.get("value")
-        small = tensor is not None and int(np.prod(tensor.dims)) <= _LARGEST
-        return onnx.numpy_helper.to_array(tensor) if small and tensor.data_type == onnx.TensorProto.INT64 else None
+        if tensor is None or tensor.data_type != onnx.TensorProto.INT64 or int(np.prod(tensor.dims)) > _LARGEST:
+            return None
+        return onnx.numpy_helper.to_array(tensor)
     if node.op_type == "Shape":
         shape = shapes.get(node.input[0])
         sizes = None if shape is None else [size if isinstance(size, int) else np.nan for size in shape]
@@ -116,15 +132,15 @@ def _value(node: onnx.NodeProto, values: Mapping[str, np.ndarray], shapes: Mappi
         return None
 
 
-def _gather(attributes: Mapping, data: np.ndarray, indices: np.ndarray) -> np.ndarray:
+def _gather(attributes: Attributes, data: np.ndarray, indices: np.ndarray) -> np.ndarray:
     return np.take(data, indices.astype(np.int64), axis=attributes.get("axis", 0))
 
 
-def _divide(attributes: Mapping, one: np.ndarray, other: np.ndarray) -> np.ndarray:
+def _divide(attributes: Attributes, one: np.ndarray, other: np.ndarray) -> np.ndarray:
     return np.trunc(one / np.where(other == 0, np.nan, other))
 
 
-def _concat(attributes: Mapping, *pieces: np.ndarray) -> np.ndarray:
+def _concat(attributes: Attributes, *pieces: np.ndarray) -> np.ndarray:
     return np.concatenate(pieces, axis=attributes["axis"])
 
 

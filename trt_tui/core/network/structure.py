@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, MutableSequence, Sequence
 
 import onnx
 import onnx_ir as ir
@@ -218,12 +218,12 @@ class _Check:
                     if one.option == _SINGLE and not name:
                         raise self._damaged(f"{_title(node)} lacks its input {one.name}")
         given = {attribute.name: attribute for attribute in node.attribute}
-        for name, wanted in schema.attributes.items():
+        for name, formal_attribute in schema.attributes.items():
             attribute = given.get(name)
             if attribute is None:
-                if wanted.required:
+                if formal_attribute.required:
                     raise self._damaged(f"{_title(node)} lacks attribute {name}")
-            elif attribute.type != int(wanted.type.value):
+            elif attribute.type != _type_number(formal_attribute):
                 raise self._damaged(f"attribute {name} of {_title(node)} has another type than {node.op_type} takes")
         if schema.name == "Constant" and not any(name in schema.attributes for name in given):
             raise self._damaged(f"{_title(node)} holds no value")
@@ -366,7 +366,12 @@ def _first_repeated(names: Iterable[str]) -> str | None:
     return None
 
 
-def _drop_unreadable(infos) -> None:
+def _type_number(formal: OpSchema.Attribute) -> int:
+    number: int = formal.type.value  # type: ignore[attr-defined]  # onnx's stubs know no value of its enums
+    return number
+
+
+def _drop_unreadable(infos: MutableSequence[onnx.ValueInfoProto]) -> None:
     """Takes out what is said of inner tensors that are no tensors, which onnx-ir cannot hold."""
     kept = [info for info in infos if not _unreadable(info.type)]
     if len(kept) < len(infos):
