@@ -233,12 +233,12 @@ def test_the_front_keeps_what_nothing_beats(files):
     points = front(session)
     assert [point.name for point in points if point.best] == ["c0", "c1", "c3"]
     rows = front_rows(points)
-    assert rows[2][:5] == ["B c1", "1", "~19.2 dB", "19.0 dB", "1.2"] and rows[3][-1] == ""
+    assert rows[2][:5] == ["B c1", "1", "~19.2 dB", "19.0 dB", "1.20"] and rows[3][-1] == ""
     drawn = plot(points)
     places = {letter: next((row, line.index(letter)) for row, line in enumerate(drawn[1:-2]) if letter in line)
               for letter in "ABCD"}
     assert places["D"][0] < places["B"][0] < places["A"][0] and places["A"][1] < places["B"][1] < places["D"][1]
-    assert "1 ms" in drawn[-1] and "1.6 ms" in drawn[-1]
+    assert "1.00 ms" in drawn[-1] and "1.60 ms" in drawn[-1]
 
 
 def test_engines_are_in_the_table_and_the_report(tmp_path):
@@ -257,7 +257,7 @@ def test_engines_are_in_the_table_and_the_report(tmp_path):
     session.history.apply(session.finding.config)
     for text in (search_table(session), search_report(session)):
         assert "its engine meets it too" in text and "went on with a margin of 3" in text
-        assert "└───" in text and "1 ms" in text and "engine" in text
+        assert "└───" in text and "1.00 ms" in text and "engine" in text
     record = json.loads(session.precision_json())["evidence"]
     assert record["engine"]["latency_ms"]["median"] == 1.0 and record["search"]["confirmed_by_engine"] is True
 
