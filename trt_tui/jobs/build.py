@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import shlex
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from trt_tui.core.lowering.lowered import lowers
 from trt_tui.core.measure.comparison import EngineResult, unbuilt
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
-from trt_tui.core.runner import EngineBackend
+from trt_tui.core.runner import BuildFailed, EngineBackend
 from trt_tui.errors import BackendUnavailableError, CancelledError, InputError, TrtTuiError
 from trt_tui.files.writing import write_atomic
 from trt_tui.jobs import messages as m
@@ -28,7 +28,7 @@ from trt_tui.jobs.store import Store
 from trt_tui.words import builder_title, duration
 from trt_tui.workspace import Workspace, profile_of, runs_here
 
-Making = Iterator[Step | Said | Wait | EngineResult]
+Making = Generator[Step | Said | Wait | EngineResult, None, None]
 """A build under way; its result comes last."""
 
 
@@ -82,7 +82,7 @@ def _check(workspace: Workspace, store: Store, report: Report, builder: EngineBa
             if not tolerant:
                 raise
             known = unbuilt(builder_title(builder.name, builder.version), error)
-            workspace.refused = known if getattr(error, "refused", False) else None
+            workspace.refused = known if isinstance(error, BuildFailed) and error.refused else None
     report.send(m.Checked(report.job, known))
     return known
 
@@ -91,7 +91,7 @@ def _made(workspace: Workspace, store: Store, report: Report, config: PrecisionC
           prefix: str = "") -> Steps[EngineResult]:
     """Reports how a build goes on and what it made; returns that. A preview is not kept."""
     since, phase = time.monotonic(), ""
-    with contextlib.closing(making):  # type: ignore[type-var]
+    with contextlib.closing(making):
         for made in making:
             match made:
                 case EngineResult():

@@ -8,9 +8,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from multiprocessing import Pipe
 from pathlib import Path
+from typing import BinaryIO
 
 import platformdirs
 
@@ -208,7 +209,7 @@ class Client:
 
 
 @contextlib.contextmanager
-def _log():
+def _log() -> Iterator[BinaryIO]:
     """The log file, or nowhere where none can be written; logs of earlier programs are cleared away."""
     path = log_path()
     try:

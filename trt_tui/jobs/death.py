@@ -67,7 +67,7 @@ def why_it_ended(exit_code: int | None, log: str, killed_before: int | None, kil
         killed_after: The same when it had ended.
     """
     if exit_code == -signal.SIGKILL:
-        if None not in (killed_before, killed_after):
+        if killed_before is not None and killed_after is not None:
             if killed_after > killed_before:
                 return Death("The kernel killed it: memory ran out.", LESS_MEMORY)
             return Death("It was killed from outside (SIGKILL); the kernel counts no lack of memory.", "Run it again.")

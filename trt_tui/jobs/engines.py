@@ -7,9 +7,11 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+import onnx_ir as ir
 
 from trt_tui import __version__
 from trt_tui.core.engines.rungs import FREE, PREFER, Ladder, Rung, one_line
@@ -81,7 +83,7 @@ class Engine:
 class Lowered:
     """What a backend builds from: the ONNX model and, where the graph's types do not decide, what to tell beside it."""
 
-    model: object
+    model: ir.Model
     told: Told | None
     notes: tuple[str, ...]
 
@@ -116,7 +118,7 @@ def build_engine(
     backend: EngineBackend, network: Network, config: PrecisionConfig, ranges: Mapping[str, float],
     settings: BuildSettings, *, cache: EngineCache | None, wake: Callable[[], None], weak: bool = False,
     strict: bool = False,
-) -> Iterator[Step | Said | Wait | Engine]:
+) -> Generator[Step | Said | Wait | Engine, None, None]:
     """Builds a config's engine, or takes it from the cache; yields the `Engine` last.
 
     Where the builder refuses what is asked, it goes down the rungs of `trt_tui.core.engines.rungs`. The build runs in a
@@ -132,7 +134,7 @@ def build_engine(
         TrtTuiError: the build failed on every rung; its cause tells of each, its ``rungs`` hold them.
     """
     rung, tried, ladder = Rung(), [], None
-    first: TrtTuiError | None = None
+    first: BuildFailed | ParseFailed | None = None
     while True:
         yield Step("lowering")
         lowered = lower_for(network, rung.config(network, config), ranges, backend.capabilities,
@@ -185,20 +187,21 @@ def _built(backend: EngineBackend, network: Network, lowered: Lowered, settings:
         return Engine(build.data, build.seconds, origin, lowered.notes)
 
 
-def _refused(error: TrtTuiError, told: Told | None) -> bool:
+def _refused(error: BuildFailed | ParseFailed, told: Told | None) -> bool:
     """Whether other precisions may help. What the parser of a release that is told them refuses is the network."""
     return error.refused if isinstance(error, BuildFailed) else told is None and bool(error.node)
 
 
-def _names(error: TrtTuiError) -> str:
+def _names(error: BuildFailed | ParseFailed) -> str:
     """The part of an error that names layers."""
     return error.node if isinstance(error, ParseFailed) else error.cause
 
 
 def _ladder(network: Network, config: PrecisionConfig, told: Told | None) -> Ladder:
     """The rungs of a config, by what is told of it as asked."""
-    some = told is not None and bool(told.flags)
-    return Ladder(network, config, some, some and bool(told.precisions or told.output_types))
+    if told is None or not told.flags:
+        return Ladder(network, config, False, False)
+    return Ladder(network, config, True, bool(told.precisions or told.output_types))
 
 
 def _loosened(told: Told | None, rung: Rung, network: Network) -> Told | None:
@@ -211,7 +214,7 @@ def _loosened(told: Told | None, rung: Rung, network: Network) -> Told | None:
     return replace(told, constraints="prefer") if rung.name == PREFER else told
 
 
-def _failed(error: TrtTuiError, tried: Sequence[Rung], network: Network) -> Exception:
+def _failed(error: BuildFailed | ParseFailed, tried: Sequence[Rung], network: Network) -> Exception:
     """The first error with the node that it names, and with what else was tried."""
     named = _with_node(error, network)
     lines = [error.cause, *(f"also failed, with {rung.said}: {rung.failed}" for rung in tried[1:])]
@@ -300,7 +303,7 @@ def _engine_key(backend: EngineBackend, files: tuple[Path, ...], told: Told | No
                            settings.tactic_sources, settings.compute_capability)
 
 
-def _told_key(told: Told | None) -> tuple | None:
+def _told_key(told: Told | None) -> tuple[object, ...] | None:
     if told is None:
         return None
     return (sorted(told.precisions.items()), sorted(told.output_types.items()), sorted(told.ranges.items()),

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
 
+import numpy as np
 import onnx_ir as ir
 
 from trt_tui.core.engines.made import EngineReport, read_inspector
@@ -37,7 +38,7 @@ PROFILED_RUNS = 10
 
 
 def run_typed(analysis: Analysis, config: PrecisionConfig, ranges: Mapping[str, float],
-              feeds: Sequence[int]) -> Iterator[Step | EngineResult]:
+              feeds: Sequence[int]) -> Generator[Step | EngineResult, None, None]:
     """Runs a config's typed network with the backend that simulates; yields the `EngineResult` last.
 
     It is judged at its outputs: judged tensors inside the network are left to the simulation.
@@ -68,7 +69,7 @@ def run_typed(analysis: Analysis, config: PrecisionConfig, ranges: Mapping[str, 
 def build_and_judge(
     analysis: Analysis, backend: EngineBackend, config: PrecisionConfig, ranges: Mapping[str, float],
     feeds: Sequence[int], plan: Plan, *, quick: bool, cache: EngineCache | None, wake: Callable[[], None],
-) -> Iterator[Step | Said | Wait | EngineResult]:
+) -> Generator[Step | Said | Wait | EngineResult, None, None]:
     """Builds a config's engine and judges it as built; yields the `EngineResult` last.
 
     No tensor is marked as an output for it. Latency is taken without a profiler, the time of each layer in runs of
@@ -87,13 +88,15 @@ def build_and_judge(
     if quick:
         settings = replace(settings, optimization_level=QUICK_LEVEL)
     settings = replace(settings, profile={**profile_of(network, samples, feeds), **settings.profile})
-    engine = None
-    for made in build_engine(backend, network, config, ranges, settings, cache=cache, wake=wake, weak=plan.weak,
+    engine: Engine | None = None
+    for step in build_engine(backend, network, config, ranges, settings, cache=cache, wake=wake, weak=plan.weak,
                              strict=plan.strict):
-        if isinstance(made, Engine):
-            engine = made
+        if isinstance(step, Engine):
+            engine = step
         else:
-            yield made
+            yield step
+    if engine is None:
+        raise AssertionError("a build ends with an engine")
     result = EngineResult(None, builder_title(backend.name, backend.version), None, len(engine.data), engine.seconds,
                           "; ".join(engine.notes), backend.device, origin=engine.origin, quick=quick,
                           rungs=engine.rungs, otherwise=made_otherwise(network, config, engine.rungs[-1], {}))
@@ -106,7 +109,8 @@ def build_and_judge(
     yield Step("loading the engine")
     with backend.load_engine(engine.data) as runner:
         verdict = yield from _judged(analysis, runner, feeds)
-        shapes, lacking = {}, []
+        shapes: dict[str, Verdict] = {}
+        lacking: list[str] = []
         for name, other in plan.others.items():
             phase = f"judging at the {name} shape"
             try:
@@ -148,7 +152,7 @@ def _simulated(analysis: Analysis, config: PrecisionConfig, otherwise: Mapping[s
 
 
 def _judged(analysis: Analysis, runner: Runner, feeds: Sequence[int],
-            phase: str = "judging the build") -> Iterator[Step]:
+            phase: str = "judging the build") -> Generator[Step, None, Verdict]:
     """Yields steps; returns the verdict at the network's own outputs."""
     names = tensor_outputs(analysis.network)
     judged: list[Judged] = [one for one in analysis.judged if one.tensor in names]
@@ -160,14 +164,15 @@ def _judged(analysis: Analysis, runner: Runner, feeds: Sequence[int],
     return verdict
 
 
-def _as_declared(analysis: Analysis, outputs: Mapping) -> dict:
+def _as_declared(analysis: Analysis, outputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The outputs in the types that the network declares (an engine may yield INT32 for INT64)."""
     types = {info.name: info.dtype for info in analysis.network.outputs}
     return {name: array.astype(types[name], copy=False) if array.dtype.kind != "U" else array
             for name, array in ((name, comparable(value)) for name, value in outputs.items())}
 
 
-def _latency(run_ms: Callable[[], float], seconds: float | None = None) -> Iterator[Step]:
+def _latency(run_ms: Callable[[], float], seconds: float | None = None
+             ) -> Generator[Step, None, tuple[float, float, float]]:
     """Yields steps; returns median, minimum and maximum in milliseconds."""
     for _ in range(WARM_UPS):
         run_ms()
@@ -180,13 +185,13 @@ def _latency(run_ms: Callable[[], float], seconds: float | None = None) -> Itera
     return (statistics.median(times), min(times), max(times))
 
 
-def _run_ms(runner: Runner, feed: Mapping) -> float:
+def _run_ms(runner: Runner, feed: Mapping[str, np.ndarray]) -> float:
     before = time.perf_counter()
     runner.run(feed)
     return (time.perf_counter() - before) * 1e3
 
 
-def _report(runner: EngineRunner, network: Network, feed: Mapping) -> tuple[EngineReport | None, str]:
+def _report(runner: EngineRunner, network: Network, feed: Mapping[str, np.ndarray]) -> tuple[EngineReport | None, str]:
     """What the engine's layers are, with their times, and what of that could not be had: what was judged stands."""
     try:
         report = read_inspector(runner.inspect(), network)

@@ -119,7 +119,8 @@ class SearchJob:
 
     def _evaluate(self, only: Sequence[str] = ()) -> Steps[None]:
         """Evaluates what the search asks for, as long as one of some steps asks; all of them where none is named."""
-        while (config := self.search.ask()) is not None and (not only or self.search.asked.step in only):
+        while (config := self.search.ask()) is not None and (asked := self.search.asked) is not None and (
+                not only or asked.step in only):
             self.bench.report(self)
             verdict = yield from self.bench.verdict(config)
             judgement = self._judged(verdict)

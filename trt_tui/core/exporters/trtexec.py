@@ -39,9 +39,14 @@ _WRAP = 100
 class Shapes(Protocol):
     """Least, usual and largest shape of an input; see `trt_tui.core.data.samples.ShapeRange`."""
 
-    min: tuple[int, ...]
-    opt: tuple[int, ...]
-    max: tuple[int, ...]
+    @property
+    def min(self) -> tuple[int, ...]: ...
+
+    @property
+    def opt(self) -> tuple[int, ...]: ...
+
+    @property
+    def max(self) -> tuple[int, ...]: ...
 
 
 TACTIC_SOURCES = ("CUBLAS", "CUBLAS_LT", "CUDNN", "EDGE_MASK_CONVOLUTIONS", "JIT_CONVOLUTIONS")
