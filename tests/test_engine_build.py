@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from trt_tui.core.engines.failures import BuildFailed, ParseFailed
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
-from trt_tui.core.runner import BuildFailed, BuildSettings, Capabilities, ParseFailed
+from trt_tui.core.runner import BuildSettings, Capabilities
 from trt_tui.errors import InputError, TrtTuiError
 from trt_tui.jobs import engines
 from trt_tui.jobs.engines import Engine, Said, Step, build_engine

@@ -13,13 +13,14 @@ import pytest
 
 from tests.driven import LIMIT_S, DrivenSession, DrivenWorker, isolate, save_mlp, save_resnet
 from trt_tui.backends import onnxruntime as backend
+from trt_tui.core.engines.failures import BuildFailed
 from trt_tui.core.engines.made import Made
 from trt_tui.core.measure.comparison import EngineResult, Errors, OutputErrors, Verdict
 from trt_tui.core.measure.target import parse_target
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
-from trt_tui.core.runner import BuildFailed, Capabilities
+from trt_tui.core.runner import Capabilities
 from trt_tui.core.search import Outcome, Space
 from trt_tui.jobs import build, scheduler
 from trt_tui.jobs import messages as m

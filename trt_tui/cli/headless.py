@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 from trt_tui.cli.interrupts import held
 from trt_tui.cli.progress import Bar
+from trt_tui.core.engines.failures import NoEngine
 from trt_tui.core.measure.comparison import Verdict
 from trt_tui.core.moves import file as config_file
 from trt_tui.core.moves.config import PrecisionConfig
@@ -150,9 +151,11 @@ def _raised(error: m.Failed | m.Died) -> TrtTuiError:
     if isinstance(error, m.Died):
         return TrtTuiError("the child process that measures ended", f"{error.why}\n{error.log}".strip(),
                            error.next_step)
-    raised = TrtTuiError(error.title, error.cause, error.next_step)
+    kind = NoEngine if error.rungs else TrtTuiError
+    raised = kind(error.title, error.cause, error.next_step)
     raised.exit_code = error.exit_code
-    raised.rungs = error.rungs
+    if isinstance(raised, NoEngine):
+        raised.rungs = error.rungs
     return raised
 
 

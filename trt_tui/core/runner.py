@@ -16,7 +16,6 @@ import numpy as np
 import onnx_ir as ir
 
 from trt_tui.core.precision import Precision
-from trt_tui.errors import InputError, TrtTuiError
 
 Dimension = int | str | None
 """One dimension of a shape: a size, a symbolic name, or unknown."""
@@ -160,33 +159,6 @@ class Told:
                        output_types={name: one for name, one in self.output_types.items() if name not in gone})
 
 
-class BuildFailed(TrtTuiError):
-    """A build failed.
-
-    Attributes:
-        details: The last of the builder's most detailed messages.
-        refused: The builder found nothing that honours the precisions; else it lacked memory, say.
-    """
-
-    def __init__(self, title: str, cause: str = "", next_step: str = "", details: tuple[str, ...] = (),
-                 refused: bool = True) -> None:
-        super().__init__(title, cause, next_step)
-        self.details = details
-        self.refused = refused
-
-
-class ParseFailed(InputError):
-    """The builder's parser refused the network.
-
-    Attributes:
-        node: The node that it stopped at, "" where it names none.
-    """
-
-    def __init__(self, title: str, cause: str = "", next_step: str = "", node: str = "") -> None:
-        super().__init__(title, cause, next_step)
-        self.node = node
-
-
 TIMINGS_REFUSED = re.compile(r"timing cache will not be used|(fail\w*|unable) to deserialize timing cache", re.I)
 """What a builder says where it does not take a timing cache."""
 
@@ -209,6 +181,8 @@ class EngineRunner(Runner, Protocol):
 
     def inspect(self) -> str:
         """The inspector's JSON."""
+
+    def __enter__(self) -> EngineRunner: ...
 
 
 @runtime_checkable

@@ -10,12 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from trt_tui.backends.registry import get_builder
+from trt_tui.core.engines.failures import BuildFailed
 from trt_tui.core.exporters.production import files_beside, trtexec_lines
 from trt_tui.core.lowering.lowered import lowers
 from trt_tui.core.measure.comparison import EngineResult, unbuilt
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
-from trt_tui.core.runner import BuildFailed, EngineBackend
+from trt_tui.core.runner import EngineBackend
 from trt_tui.errors import BackendUnavailableError, CancelledError, InputError, TrtTuiError
 from trt_tui.files.writing import write_atomic
 from trt_tui.jobs import messages as m

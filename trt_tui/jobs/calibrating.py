@@ -30,7 +30,7 @@ def use(workspace: Workspace, store: Store, report: Report, request: m.UseRanges
     """Takes ranges as they are given."""
     options = workspace.options
     if options.calib_cache is not None and request.fill:
-        _take_cache(workspace, store, report, options.calib_method, request.calibration)
+        _take_cache(workspace, store, report, options.calib_cache, options.calib_method, request.calibration)
     else:
         workspace.calibration = request.calibration
         report.send(m.Calibrated(report.job, request.calibration))
@@ -94,18 +94,18 @@ def _calibrate(workspace: Workspace, store: Store, report: Report, method: str) 
     if method not in METHODS:
         raise InputError(f"unknown calibration method {method}", f"there are: {', '.join(METHODS)}",
                          "Choose one with --calib-method.")
-    if workspace.options.calib_cache is not None:
-        _take_cache(workspace, store, report, method)
+    if (cache := workspace.options.calib_cache) is not None:
+        _take_cache(workspace, store, report, cache, method)
         return
     workspace.calibration = measured(workspace, store, report, method)
     report.send(m.Calibrated(report.job, workspace.calibration))
 
 
-def _take_cache(workspace: Workspace, store: Store, report: Report, method: str,
+def _take_cache(workspace: Workspace, store: Store, report: Report, path: str, method: str,
                 given: Calibration | None = None) -> None:
-    """Takes the ranges of the cache named; what it lacks is taken from a config, or calibrated where data are."""
+    """Takes the ranges of a cache; what it lacks is taken from a config, or calibrated where data are."""
     options, activations = workspace.options, workspace.network.activations
-    fitting, warnings = match_cache(read_cache(options.calib_cache), activations)
+    fitting, warnings = match_cache(read_cache(path), activations)
     for warning in warnings:
         report.send(m.Note(report.job, warning, "warning"))
     rest = given

@@ -14,6 +14,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from trt_tui import __version__
+from trt_tui.core.engines.failures import BuildFailed, ParseFailed
 from trt_tui.core.engines.rungs import FREE, PREFER, Ladder, Rung, one_line
 from trt_tui.core.exporters.onnx import export_typed
 from trt_tui.core.lowering.told import lower_told
@@ -23,15 +24,7 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import Layer
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
-from trt_tui.core.runner import (
-    TIMINGS_REFUSED,
-    BuildFailed,
-    BuildSettings,
-    Capabilities,
-    EngineBackend,
-    ParseFailed,
-    Told,
-)
+from trt_tui.core.runner import TIMINGS_REFUSED, BuildSettings, Capabilities, EngineBackend, Told
 from trt_tui.errors import InputError, TrtTuiError
 from trt_tui.files.scratch import scratch_folder
 from trt_tui.jobs.steps import Wait
@@ -131,7 +124,7 @@ def build_engine(
 
     Raises:
         InputError: the release cannot honour the config, or refuses the network.
-        TrtTuiError: the build failed on every rung; its cause tells of each, its ``rungs`` hold them.
+        NoEngine: the build failed on every rung; its cause tells of each, its ``rungs`` hold them.
     """
     rung, tried, ladder = Rung(), [], None
     first: BuildFailed | ParseFailed | None = None

@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
+from trt_tui.core.engines.failures import NoEngine
 from trt_tui.errors import CancelledError, TrtTuiError, memory_error, system_error, text_of
 from trt_tui.jobs import messages as m
 from trt_tui.jobs.steps import GiveWay, Steps, Urgency, Wait
@@ -150,8 +151,8 @@ def _failed(job: int, error: Exception) -> m.Failed:
     elif isinstance(error, OSError):
         error = system_error(error)
     if isinstance(error, TrtTuiError):
-        return m.Failed(job, error.title, error.cause, error.next_step, int(error.exit_code),
-                        rungs=getattr(error, "rungs", ()))
+        rungs = error.rungs if isinstance(error, NoEngine) else ()
+        return m.Failed(job, error.title, error.cause, error.next_step, int(error.exit_code), rungs=rungs)
     return m.Failed(job, f"unexpected {type(error).__name__}", text_of(error),
                     "This is a defect of trt-tui; the log has the traceback.", detail=traceback.format_exc())
 

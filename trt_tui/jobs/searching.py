@@ -182,7 +182,10 @@ class SearchJob:
         there with better estimates until it comes to the same again. What was found stands where its engine fails.
         """
         found, budget = self.search.result, self.request.max_latency
-        timed = budget is not None and found.best is not None and found.best.latency <= budget
+        best = found.best
+        if best is None:
+            return False
+        timed = budget is not None and best.latency is not None and best.latency <= budget
         if not self.bench.builds or not (self.targets and found.met or timed):
             return False
         known = timed and _without_ranges(found.config) in self.measured
@@ -200,12 +203,12 @@ class SearchJob:
         if not engine.as_asked:
             self.remarks.append(self._built_otherwise(engine))
             return False
-        raised = len(found.best.raised)
-        if timed and engine.latency_ms is not None:
+        raised = len(best.raised)
+        if budget is not None and best.latency is not None and timed and engine.latency_ms is not None:
             latency = engine.latency_ms[0]
             if latency > budget:
                 self.remarks.append(f"the engine with {raised} raised takes {number(latency)} ms where "
-                                    f"{number(found.best.latency)} ms were estimated: more than {budget:g} ms; went on "
+                                    f"{number(best.latency)} ms were estimated: more than {budget:g} ms; went on "
                                     "with what that tells of the others")
             if latency > budget or not found.met and not known:
                 self.search.tighten(self.search.margins)
@@ -217,13 +220,13 @@ class SearchJob:
             return False
         told = judge(self.targets, engine.verdict)
         self.confirmed = told.passed
-        if told.passed or not found.met:
+        simulated = best.judgement.verdict
+        if told.passed or not found.met or simulated is None:
             return False
-        simulated = found.best.judgement.verdict
         margins, gaps = list(self.search.margins or [-math.inf] * len(self.targets)), []
         for place, target in enumerate(self.targets):
             if not target.reached(engine.verdict):
-                gap = _score(target, simulated, engine.verdict) - target.score(engine.verdict)
+                gap = _gap(target, simulated, engine.verdict)
                 if not math.isfinite(gap):
                     self.remarks.append(f"its engine yields {target.measured(engine.verdict)}, which the simulation "
                                         "does not: no margin helps")
@@ -272,10 +275,12 @@ def _checked(judgement: Judgement, code: int, bounded: bool) -> Judgement:
     return Judgement(judgement.passed and code == 0, judgement.score, judgement.verdict, judgement.loss, figure)
 
 
-def _score(target: Target, simulated: Verdict, engine: Verdict) -> float:
-    """A target's score of what was simulated, of the outputs that the engine has; others may be judged inside."""
-    return target.score(replace(simulated, outputs={name: one for name, one in simulated.outputs.items()
-                                                    if name in engine.outputs}))
+def _gap(target: Target, simulated: Verdict, engine: Verdict) -> float:
+    """How far a target's score of what was simulated is above the engine's, at the outputs that the engine has (others
+    may be judged inside); NaN where one of them has none."""
+    outputs = {name: one for name, one in simulated.outputs.items() if name in engine.outputs}
+    before, after = target.score(replace(simulated, outputs=outputs)), target.score(engine)
+    return math.nan if before is None or after is None else before - after
 
 
 def _otherwise(engine: EngineResult) -> str:
@@ -294,10 +299,17 @@ def latency_between(space: Space, low: EngineResult, high: EngineResult, measure
     What lies between the two medians is shared out among the raised groups: by how much their engine layers differ
     where layers were timed, else by their multiply-accumulates. That scale is bent so that it goes through every
     config of ``measured``, whose ranges are left out; it is read at each call.
+
+    Raises:
+        ValueError: one of the two engines was not timed.
     """
+    if low.latency_ms is None or high.latency_ms is None:
+        raise ValueError("both engines have to be timed")
+    least, most = low.latency_ms[0], high.latency_ms[0]
+
     def weight(name: str) -> float:
-        ends = [engine.made[name].ms if name in engine.made else None for engine in (low, high)]
-        return max(0.0, ends[1] - ends[0]) if None not in ends else 0.0
+        before, after = (engine.made[name].ms if name in engine.made else None for engine in (low, high))
+        return max(0.0, after - before) if before is not None and after is not None else 0.0
 
     weights = {name: weight(name) for name in space.candidates}
     if not any(weights.values()):
@@ -313,7 +325,7 @@ def latency_between(space: Space, low: EngineResult, high: EngineResult, measure
     def estimate(config: PrecisionConfig) -> float:
         if (known := measured.get(_without_ranges(config))) is not None:
             return known
-        points = {0.0: low.latency_ms[0], 1.0: high.latency_ms[0]}
+        points = {0.0: least, 1.0: most}
         points |= {part(one): latency for one, latency in measured.items() if 0.0 < part(one) < 1.0}
         places = sorted(points)
         return float(np.interp(part(config), places, [points[place] for place in places]))
@@ -355,7 +367,7 @@ def run_check(command: str, network: Network, config: PrecisionConfig, ranges: M
     with scratch_folder() as folder:
         model, arrays = folder / "model.onnx", folder / "outputs.npz"
         write_typed(network, config, ranges, model)
-        np.savez(arrays, **outputs)
+        np.savez(arrays, **outputs)  # type: ignore[arg-type]  # its stub takes names for the option allow_pickle too
         words = [word.replace("{model}", str(model)).replace("{outputs}", str(arrays)) for word in check_words(command)]
         try:
             process = subprocess.Popen(words, stdin=subprocess.DEVNULL)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from trt_tui.backends.tensorrt.log import Said, errors
-from trt_tui.core.runner import BuildFailed, ParseFailed
+from trt_tui.core.engines.failures import BuildFailed, ParseFailed
 from trt_tui.errors import BackendUnavailableError, InputError, TrtTuiError
 
 MEMORY = re.compile(r"out ?of ?memory|insufficient memory|Cuda (?:error|initialization failure with error:) 2\b|"

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from trt_tui.core.engines.failures import NoEngine
 from trt_tui.core.engines.made import EngineReport, Made
 from trt_tui.core.engines.rungs import ASKED, Rung, one_line
 from trt_tui.core.precision import Precision
@@ -197,7 +198,7 @@ def unbuilt(builder: str, error: TrtTuiError) -> EngineResult:
     Args:
         builder: Its title.
     """
-    rungs = getattr(error, "rungs", ())
+    rungs = error.rungs if isinstance(error, NoEngine) else ()
     cause = rungs[0].failed if rungs else error.cause
     return EngineResult(None, builder, failed=": ".join(filter(None, (error.title, one_line(cause)))), rungs=rungs)
 
