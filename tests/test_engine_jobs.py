@@ -172,7 +172,7 @@ def test_a_what_if_is_answered_while_a_build_goes_on_and_another_build_is_not_be
     driven.until(lambda event: isinstance(event, m.Progress) and "building" in event.phase)
     with pytest.raises(InputError, match="a build is going on"):
         driven.build(config=INT8)
-    driven.measure_shares()
+    driven.ask(m.WhatIf(driven.config, shares=True))
     driven.until_idle()
     kinds = [type(event) for event in of(driven.seen, m.VerdictMeasured, m.Checked, m.Built)]
     assert kinds.index(m.VerdictMeasured) < kinds.index(m.Checked) < kinds.index(m.Built)

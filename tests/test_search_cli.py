@@ -25,6 +25,7 @@ from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.core.search import METHODS, PRESETS
 from trt_tui.jobs import messages as m
+from trt_tui.jobs.summaries import BackendSummary, DataSummary
 from trt_tui.options import Options
 from trt_tui.session.state import State
 
@@ -222,7 +223,7 @@ def verdict(sqnr_db: float) -> Verdict:
 
 def test_the_front_keeps_what_nothing_beats(files):
     session = State(Options(files[0]))
-    data, backend = m.DataSummary("x.npz", 8, 8, 8, False), m.BackendSummary("ONNX Runtime", "1", "CPU", False)
+    data, backend = DataSummary("x.npz", 8, 8, 8, False), BackendSummary("ONNX Runtime", "1", "CPU", False)
     session.opened = m.Opened(1, open_network(files[0]).outline(), (), data, backend)
     session.target = parse_target("sqnr>=20")
     for count, (built, ms) in enumerate(((12, 1.0), (19, 1.2), (18, 1.4), (25, 1.6))):

@@ -24,6 +24,7 @@ from trt_tui.core.network.layers import Group, Outline
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.jobs import messages as m
+from trt_tui.jobs.summaries import BackendSummary, BuilderSummary, DataSummary
 from trt_tui.options import Options
 from trt_tui.session.saved import Store
 from trt_tui.session.session import Session
@@ -33,10 +34,10 @@ _NOISE = (0.046, 0.021, 0.0080, 0.0046, 0.0027, 0.0012, 0.0004, 0.00005)
 _METHODS = {"minmax": 1.0, "percentile": 0.4, "entropy": 0.35, "mse": 0.3}
 
 
-H200 = m.BuilderSummary("tensorrt", "11.4.0.21", "NVIDIA H200", True, True)
+H200 = BuilderSummary("tensorrt", "11.4.0.21", "NVIDIA H200", True, True)
 """A TensorRT whose engines run here."""
 
-NO_GPU = m.BuilderSummary("tensorrt-rtx", "1.7.1.35", "", False, True)
+NO_GPU = BuilderSummary("tensorrt-rtx", "1.7.1.35", "", False, True)
 """A TensorRT-RTX that builds on a machine without a GPU."""
 
 
@@ -90,7 +91,7 @@ class FakeSession(Session):
                  answers: Iterable[str] = ("Open", "Compare", "WhatIf", "TryOptions", "Stats", "Build", "Export",
                                           "WriteText"),
                  worst: tuple[str, ...] = (), nan: tuple[str, ...] = (), random: bool = False, metric: bool = True,
-                 partial: bool = False, builder: m.BuilderSummary | None = None, worse_db: float = 0.2,
+                 partial: bool = False, builder: BuilderSummary | None = None, worse_db: float = 0.2,
                  check_db: float = 96.1, otherwise: Mapping[str, Precision] | None = None,
                  **session_options: object) -> None:
         super().__init__(options, deliver, store=Store(store), **session_options)
@@ -167,9 +168,9 @@ class FakeSession(Session):
 
     def _answer_open(self, job: int, request: m.Open) -> Iterator[m.Event]:
         warnings = ("random inputs: give samples with --data",) if self.is_random else ()
-        data = m.DataSummary("samples.npz", SAMPLES, 128, 32, self.is_random,
-                             ("labels",) if self.has_metric else (), warnings, "d" * 64)
-        backend = m.BackendSummary("ONNX Runtime", "1.31", "CPU", False)
+        data = DataSummary("samples.npz", SAMPLES, 128, 32, self.is_random,
+                           ("labels",) if self.has_metric else (), warnings, "d" * 64)
+        backend = BackendSummary("ONNX Runtime", "1.31", "CPU", False)
         judged = (Judged(self.known.outputs[0].name, self.known.outputs[0].name),)
         yield m.Opened(job, self.known, judged, data, backend, "f1" if self.has_metric else None)
         if self.known_builder is not None:

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 
 from trt_tui.core.calibration.calibrate import Calibration
 from trt_tui.core.calibration.statistics import TensorStats
-from trt_tui.core.data.shapes import ShapeRange
 from trt_tui.core.data.watched import Source
 from trt_tui.core.engines.rungs import Rung
 from trt_tui.core.measure.comparison import EngineResult, GroupErrors, Share, Verdict
@@ -20,6 +19,7 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import Outline
 from trt_tui.core.precision import Precision
 from trt_tui.core.search import Evaluation, Result
+from trt_tui.jobs.summaries import BackendSummary, BuilderSummary, DataSummary
 from trt_tui.options import Options
 
 # -- requests ---------------------------------------------------------------------------------------------------------
@@ -198,45 +198,6 @@ class Stop:
 
 
 # -- events -----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class DataSummary:
-    """The samples in use: counts are of samples, not of batches; ``shapes`` are the profile of the dynamic inputs."""
-
-    source: str
-    judged: int
-    calibrating: int
-    whatif: int
-    random: bool
-    labels: tuple[str, ...] = ()
-    warnings: tuple[str, ...] = ()
-    shapes: Mapping[str, ShapeRange] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class BackendSummary:
-    name: str
-    version: str
-    device: str
-    real_fp16: bool
-
-
-@dataclass(frozen=True)
-class BuilderSummary:
-    """What builds engines.
-
-    Attributes:
-        device: The GPU, "" where there is none.
-        runs: Whether engines can run here.
-        heeds_stop: Whether a build can be stopped without ending the child process.
-    """
-
-    name: str
-    version: str
-    device: str
-    runs: bool
-    heeds_stop: bool
 
 
 @dataclass(frozen=True)

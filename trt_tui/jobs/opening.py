@@ -13,6 +13,7 @@ from trt_tui.jobs import messages as m
 from trt_tui.jobs.scheduler import Report
 from trt_tui.jobs.steps import Steps, Urgency
 from trt_tui.jobs.store import Store
+from trt_tui.jobs.summaries import BackendSummary, BuilderSummary, DataSummary
 from trt_tui.workspace import Workspace, runs_here
 
 
@@ -74,7 +75,7 @@ def _open(place: Place, store: Store, report: Report, request: m.Open) -> Steps[
     yield Urgency.OPENING
     builder = workspace.builder = get_builder(options.backend, lambda text: report.send(m.Note(report.job, text)))
     if builder is not None:
-        report.send(m.BuilderReady(report.job, m.BuilderSummary(
+        report.send(m.BuilderReady(report.job, BuilderSummary(
             builder.name, builder.version, builder.device, runs_here(builder, workspace.plan.settings),
             builder.capabilities.reports_progress)))
     yield from identify(workspace, store, report)
@@ -98,8 +99,7 @@ def _opened(job: int, workspace: Workspace) -> m.Opened:
     warnings += [*left_out(network), *filter(None, [cannot_lower(network)])]
     return m.Opened(
         job, network.outline(), workspace.judged,
-        m.DataSummary(samples.source, data.judged.count, data.calibration.count, workspace.judged_count,
-                      samples.random, tuple(samples.label_names), tuple(dict.fromkeys(warnings)), workspace.profile),
-        m.BackendSummary("ONNX Runtime", backend.version, backend.provider.upper(),
-                         backend.capabilities.real_fp16),
+        DataSummary(samples.source, data.judged.count, data.calibration.count, workspace.judged_count,
+                    samples.random, tuple(samples.label_names), tuple(dict.fromkeys(warnings)), workspace.profile),
+        BackendSummary("ONNX Runtime", backend.version, backend.provider.upper(), backend.capabilities.real_fp16),
         workspace.metric.name if workspace.metric is not None else None)

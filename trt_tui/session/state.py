@@ -20,6 +20,7 @@ from trt_tui.core.network.layers import Outline
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
 from trt_tui.jobs import messages as m
+from trt_tui.jobs.summaries import BackendSummary, BuilderSummary, DataSummary
 from trt_tui.options import Options
 from trt_tui.session.asked import Asked
 from trt_tui.session.finding import Finding
@@ -65,7 +66,7 @@ class State:
         self.config_path = config_path
         self.automatic = automatic
         self.preview: Outline | None = None
-        self.builder: m.BuilderSummary | None = None
+        self.builder: BuilderSummary | None = None
         self.source: Source | None = None
         self.calibration: Calibration | None = None
         self.given: Calibration | None = None
@@ -116,12 +117,12 @@ class State:
         return self._opened.judged if self._opened is not None else ()
 
     @property
-    def data(self) -> m.DataSummary | None:
+    def data(self) -> DataSummary | None:
         """The samples in use."""
         return self._opened.data if self._opened is not None else None
 
     @property
-    def backend(self) -> m.BackendSummary | None:
+    def backend(self) -> BackendSummary | None:
         """What simulates."""
         return self._opened.backend if self._opened is not None else None
 

@@ -11,7 +11,7 @@ from trt_tui.core.measure.comparison import EngineResult, Verdict
 from trt_tui.core.moves.config import PrecisionConfig, distance
 from trt_tui.core.network.layers import Group
 from trt_tui.core.precision import Precision
-from trt_tui.jobs.messages import BuilderSummary
+from trt_tui.jobs.summaries import BuilderSummary
 from trt_tui.session.session import Session
 from trt_tui.tui.known import config_name, met
 from trt_tui.tui.spans import Span, shorten

@@ -1,0 +1,49 @@
+"""What an opened network is measured with: data, backend and builder, as the program shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from trt_tui.core.data.shapes import ShapeRange
+
+
+@dataclass(frozen=True)
+class DataSummary:
+    """The samples in use: counts are of samples, not of batches; ``shapes`` are the profile of the dynamic inputs."""
+
+    source: str
+    judged: int
+    calibrating: int
+    whatif: int
+    random: bool
+    labels: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+    shapes: Mapping[str, ShapeRange] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class BackendSummary:
+    """What runs and simulates networks; ``real_fp16`` where it computes FP16 in FP16."""
+
+    name: str
+    version: str
+    device: str
+    real_fp16: bool
+
+
+@dataclass(frozen=True)
+class BuilderSummary:
+    """What builds engines.
+
+    Attributes:
+        device: The GPU, "" where there is none.
+        runs: Whether engines can run here.
+        heeds_stop: Whether a build can be stopped without ending the child process.
+    """
+
+    name: str
+    version: str
+    device: str
+    runs: bool
+    heeds_stop: bool
