@@ -59,16 +59,18 @@ def compare(model: str, config_path: str | None, force: bool, target: str | None
             click.echo(f"Engine of {run} not built: {visible(engine.failed)}", err=True)
         if target is not None:
             run = "config" if config_path else "int8"
-            if not lowers(session.outline, session.run_configs()[run]):
-                why = cannot_lower(session.outline) or "every layer of the config is in FP32"
+            outline, asked, verdict = session.opened.outline, session.target, session.measured(run).verdict
+            assert asked is not None and verdict is not None, "the session was given the target, and is not stopped"
+            if not lowers(outline, session.run_configs()[run]):
+                why = cannot_lower(outline) or "every layer of the config is in FP32"
                 raise InputError(f"{run} meets {target} for lack of anything lowered", why,
                                  "No figure here tells what precision costs.")
-            reached = session.target.reached(session.measured(run).verdict)
+            reached = asked.reached(verdict)
             if reached is None:
-                raise InputError(f"whether {target} is met is not known", f"no {session.target.kind} was measured",
+                raise InputError(f"whether {target} is met is not known", f"no {asked.kind} was measured",
                                  "A metric needs --metric and labels, agreement a classifier; sqnr and cosine a float.")
             if not reached:
-                click.echo(f"Target not met by {run}: {session.target.shown}", err=True)
+                click.echo(f"Target not met by {run}: {asked.shown}", err=True)
                 sys.exit(int(ExitCode.TOLERANCE_NOT_MET))
         if missing:
             engines_had = [session.measured(run).engine for run in session.run_configs()]

@@ -18,7 +18,7 @@ from trt_tui.core.moves import file as config_file
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import Outline
 from trt_tui.core.precision import Precision
-from trt_tui.errors import CancelledError, TrtTuiError
+from trt_tui.errors import CancelledError, ExitCode, TrtTuiError
 from trt_tui.jobs import messages as m
 from trt_tui.jobs.client import Client
 from trt_tui.options import Options
@@ -29,11 +29,11 @@ AnEvent = TypeVar("AnEvent", bound=m.Event)
 
 
 @contextmanager
-def _opened(options: Options, warns: bool = True, **arguments: Any) -> Iterator[tuple[Session, Callable[[], None]]]:
+def _opened(options: Options, **arguments: Any) -> Iterator[tuple[Session, Callable[[], None]]]:
     """A session with its network open, and what applies its events until no job runs."""
     events: queue.Queue[m.Event] = queue.Queue()
     session = Session(options, events.put, resume=False, automatic=False, **arguments)
-    drain = partial(_drain, session, events, Bar(), set() if warns else None)
+    drain = partial(_drain, session, events, Bar(), set())
     try:
         session.start()
         drain()
@@ -114,10 +114,10 @@ def search_session(options: Options, config_path: str | None, force: bool, preci
                 with suppress(TrtTuiError):
                     drain()
         except TrtTuiError as error:
-            if session.finding.config is None:
+            if not _found(session):
                 raise
             failure = error
-        if session.finding.config is None:
+        if not _found(session):
             raise KeyboardInterrupt
         with held():
             yield session
@@ -125,15 +125,20 @@ def search_session(options: Options, config_path: str | None, force: bool, preci
             raise failure
 
 
-def _drain(session: Session, events: queue.Queue[m.Event], bar: Bar, warned: set[str] | None) -> None:
-    """Applies events until no job runs; the bar is gone after it, and what to warn of is said, unless ``warned``."""
+def _found(session: Session) -> bool:
+    """Whether the search has found a config."""
+    return session.finding is not None and session.finding.config is not None
+
+
+def _drain(session: Session, events: queue.Queue[m.Event], bar: Bar, warned: set[str]) -> None:
+    """Applies events until no job runs; the bar is gone after it, and what to warn of is said, but for ``warned``."""
     try:
         while session.busy:
             event = events.get()
             session.apply(event)
             if isinstance(event, m.Progress):
                 bar.show(event)
-            elif isinstance(event, m.SearchProgress):
+            elif isinstance(event, m.SearchProgress) and session.finding is not None:
                 bar.searched(session.finding)
             if isinstance(event, m.Cancelled):
                 raise CancelledError("stopped")
@@ -141,7 +146,7 @@ def _drain(session: Session, events: queue.Queue[m.Event], bar: Bar, warned: set
                 raise _raised(session.error)
     finally:
         bar.clear()
-        for warning in session.warnings if warned is not None else ():
+        for warning in session.warnings:
             if warning not in warned:
                 warned.add(warning)
                 _print_warning(warning)
@@ -153,7 +158,7 @@ def _raised(error: m.Failed | m.Died) -> TrtTuiError:
                            error.next_step)
     kind = NoEngine if error.rungs else TrtTuiError
     raised = kind(error.title, error.cause, error.next_step)
-    raised.exit_code = error.exit_code
+    raised.exit_code = ExitCode(error.exit_code)
     if isinstance(raised, NoEngine):
         raised.rungs = error.rungs
     return raised

@@ -99,13 +99,14 @@ def search(model: str, config_path: str | None, force: bool, target: str | None,
     with search_session(options_of(model, 0, arguments), config_path, force,
                         Precision(precision) if precision else None, request) as session:
         finding = session.finding
+        assert finding is not None and finding.config is not None, "else the session is not handed on"
         session.history.apply(finding.config)
         reports = [(markdown_path, search_report)] if finding.ended is not None else []  # it says how the search ended
         write_outputs([(output, Session.precision_json), *reports], session)
         if session.error is not None:
             click.echo(f"Ended early; {found_so_far(finding)}. The same command goes on from here.", err=True)
             return
-        if not finding.finished:
+        if finding.ended is None or not finding.finished:
             click.echo(f"Stopped; {found_so_far(finding)}. The same command goes on from here.", err=True)
             sys.exit(int(ExitCode.CANCELLED))
         if "-" not in (output, markdown_path):
