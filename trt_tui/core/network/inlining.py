@@ -138,8 +138,7 @@ def _paired(inner: Sequence[ir.Value], given: Sequence[ir.Value | None]) -> list
 def _take_place(graph: ir.Graph, old: ir.Value, new: ir.Value | None, names: Names) -> None:
     """Lets everything that used a call's output use what the function makes of it; graph outputs keep their names."""
     if new is None:
-        raise InputError("a local function hands on an input that was not given", f"output {old.name}",
-                         "Check the export.")
+        raise _not_given(old)
     if old.is_graph_output():
         name, old.name = old.name, names.new(f"{old.name}__call")
         producer = new.producer()
@@ -155,6 +154,12 @@ def _take_place(graph: ir.Graph, old: ir.Value, new: ir.Value | None, names: Nam
     elif new.shape is None and old.shape is not None:
         new.shape, new.type = old.shape, new.type or old.type
     old.replace_all_uses_with(new)
+
+
+def _not_given(output: ir.Value) -> InputError:
+    """The error where an output of a body would be an input that its call leaves out."""
+    return InputError("a local function hands on an input that was not given", f"output {output.name}",
+                      "Check the export.")
 
 
 class _Copier:
@@ -179,7 +184,7 @@ class _Copier:
         inputs = [None if value is None else self.values.get(value, value) for value in node.inputs]
         attributes = [one for one in map(self._attribute, node.attributes.values()) if one is not None]
         return ir.Node(node.domain, node.op_type, inputs, attributes, overload=node.overload, name=node.name,
-                       outputs=[self.values[value] for value in node.outputs],
+                       outputs=[self._standing(value) for value in node.outputs],
                        metadata_props=dict(node.metadata_props))
 
     def _value(self, value: ir.Value) -> ir.Value:
@@ -188,9 +193,16 @@ class _Copier:
             const_value=value.const_value)
         return copy
 
+    def _standing(self, value: ir.Value) -> ir.Value:
+        """What stands for a value of the body that has to be there."""
+        found = self.values.get(value, value)
+        if found is None:
+            raise _not_given(value)
+        return found
+
     def _attribute(self, attr: ir.Attr) -> ir.Attr | None:
         """The attribute, with the call's value where it stands for one; None where the call gives none."""
-        if attr.is_ref():
+        if attr.ref_attr_name is not None:
             given = self._attributes.get(attr.ref_attr_name)
             if given is not None and given.type in _GRAPHS:
                 raise InputError("a local function takes a graph as an attribute", f"attribute {attr.ref_attr_name}",
@@ -204,8 +216,8 @@ class _Copier:
 
     def _graph(self, graph: ir.Graph) -> ir.Graph:
         inputs = [self._value(value) for value in graph.inputs]
-        initializers = [self.values[value] if value in self.values else self._value(value)
+        initializers = [self._standing(value) if value in self.values else self._value(value)
                         for value in graph.initializers.values()]
         nodes = self.nodes(graph)
-        outputs = [self.values.get(value, value) for value in graph.outputs]
+        outputs = [self._standing(value) for value in graph.outputs]
         return ir.Graph(inputs, outputs, nodes=nodes, initializers=initializers, name=graph.name)

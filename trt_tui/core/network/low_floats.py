@@ -21,7 +21,7 @@ def raise_to_fp32(graph: ir.Graph) -> bool:
     Returns whether there was anything to turn.
     """
     subgraphs = list(graph.subgraphs())
-    stored = [v for one in (graph, *subgraphs) for v in one.initializers.values()
+    stored = [(v, v.const_value) for one in (graph, *subgraphs) for v in one.initializers.values()
               if v.const_value is not None and v.const_value.dtype in _LOW_FLOATS]
     inputs = [v for v in graph.inputs if v.dtype in _LOW_FLOATS]
     casts = [n for n in graph.all_nodes()
@@ -31,8 +31,8 @@ def raise_to_fp32(graph: ir.Graph) -> bool:
     if not (stored or inputs or casts or constants):
         return False
     names = Names(graph)
-    for value in stored:
-        value.const_value = _as_float32(value.const_value)
+    for value, tensor in stored:
+        value.const_value = _as_float32(tensor)
         value.dtype = ir.DataType.FLOAT
     for node in constants:
         for attr in list(node.attributes.values()):
@@ -78,8 +78,9 @@ def drop_idle_casts(graph: ir.Graph) -> None:
     """Takes out Casts from FP32 to FP32: what is left of Casts between 16 bits and 32."""
     for node in list(graph):
         if node.op_type == "Cast" and node.domain == "" and not node.outputs[0].is_graph_output() \
-                and node.inputs[0].dtype == node.outputs[0].dtype == ir.DataType.FLOAT:
-            node.outputs[0].replace_all_uses_with(node.inputs[0])
+                and (source := node.inputs[0]) is not None \
+                and source.dtype == node.outputs[0].dtype == ir.DataType.FLOAT:
+            node.outputs[0].replace_all_uses_with(source)
             graph.remove(node, safe=True)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from trt_tui.core.network.constants import constant_tensor
-from trt_tui.core.network.naming import Names
+from trt_tui.core.network.naming import Names, name_of
 
 
 @dataclass
@@ -43,10 +43,12 @@ def take_out_pairs(graph: ir.Graph) -> Pairs:
             stored = constant_tensor(node.inputs[0])
             if stored is not None:
                 if stored.dtype == ir.DataType.INT8:
-                    found.layers.update(use.node.name for use in node.outputs[0].uses())
+                    found.layers.update(_readers(node.outputs[0]))
                 _fold_dequantize(graph, node, stored)
             continue
         source = sources.get(quantize) or quantize.inputs[0]
+        if source is None:  # an input that the call of a local function leaves out
+            continue
         scale = constant_tensor(node.inputs[1])
         zero = constant_tensor(node.inputs[2]) if len(node.inputs) > 2 else None
         if scale is not None and scale.size == 1 and constant_tensor(source) is None \
@@ -56,9 +58,10 @@ def take_out_pairs(graph: ir.Graph) -> Pairs:
                 source = sources[quantize] = activations.behind(source, high)
             asymmetric += low != -high
             amax = max(high, -low)
-            found.ranges[source.name] = max(amax, found.ranges.get(source.name, 0.0))
+            name = name_of(source)
+            found.ranges[name] = max(amax, found.ranges.get(name, 0.0))
         pairs += 1
-        found.layers.update(use.node.name for use in node.outputs[0].uses())
+        found.layers.update(_readers(node.outputs[0]))
         _bypass(graph, node.outputs[0], source)
         graph.remove(node, safe=True)
         if not quantize.outputs[0].uses() and not quantize.outputs[0].is_graph_output():
@@ -74,12 +77,18 @@ def take_out_pairs(graph: ir.Graph) -> Pairs:
     return found
 
 
+def _readers(value: ir.Value) -> list[str]:
+    """Names of the nodes that read a value, less those in inner graphs that have none."""
+    return [use.node.name for use in value.uses() if use.node.name]
+
+
 def _fold_dequantize(graph: ir.Graph, node: ir.Node, stored: ir.TensorProtocol) -> None:
     """Puts an FP32 initializer, computed when somebody reads it, in place of a DequantizeLinear on a constant."""
     output = node.outputs[0]
-    parts = [constant_tensor(value) for value in node.inputs if value is not None]
+    given = [value for value in node.inputs if value is not None]
+    parts = [part for value in given if (part := constant_tensor(value)) is not None]
     block = node.attributes.get("block_size")
-    if (stored.dtype not in (ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT32) or None in parts
+    if (stored.dtype not in (ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT32) or len(parts) < len(given)
             or output.is_graph_output() or (block is not None and block.as_int())):
         return
     axis = node.attributes["axis"].as_int() if "axis" in node.attributes else 1
@@ -147,6 +156,7 @@ class _Activations:
             self._graph.register_initializer(limit)
             inputs.append(limit)
         producer = value.producer()
+        assert producer is not None, "what may be negative is computed"
         node = ir.Node("", operator, inputs, name=f"{producer.name}__relu",
                        metadata_props=dict(producer.metadata_props))
         output = node.outputs[0]

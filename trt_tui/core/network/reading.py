@@ -78,7 +78,7 @@ def _let_go_of_the_file(model: ir.Model) -> None:
         _replace_attributes(graph, ir.serde.TensorProtoTensor)
 
 
-def _replace_attributes(graph: ir.Graph, kind: type) -> None:
+def _replace_attributes(graph: ir.Graph, kind: type[ir.serde.TensorProtoTensor] | type[ir.ExternalTensor]) -> None:
     """Puts a tensor in memory in place of each tensor of this kind that an attribute holds."""
     for node in graph:
         for name, attr in list(node.attributes.items()):
@@ -91,7 +91,7 @@ def _replace_attributes(graph: ir.Graph, kind: type) -> None:
 
 
 def _in_memory(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
-    if tensor.dtype == ir.DataType.STRING:
+    if isinstance(tensor, ir.StringTensor):
         return ir.StringTensor(tensor.string_data(), shape=ir.Shape(tensor.shape.numpy()), name=tensor.name)
     array = tensor.numpy()
     return ir.Tensor(array.copy() if isinstance(tensor, ir.ExternalTensor) else array, dtype=tensor.dtype,
@@ -120,10 +120,10 @@ def _resolve_external_data(model: ir.Model, path: Path) -> list[Path]:
                                                  f"needs {end}: it is truncated")
             tensor.base_dir = folder
         for value in graph.initializers.values():
-            tensor = value.const_value
-            if isinstance(tensor, ir.ExternalTensor) \
-                    and (graph is not model.graph or tensor.nbytes <= SMALL_TENSOR_BYTES):
-                value.const_value = _in_memory(tensor)
+            stored = value.const_value
+            if isinstance(stored, ir.ExternalTensor) \
+                    and (graph is not model.graph or stored.nbytes <= SMALL_TENSOR_BYTES):
+                value.const_value = _in_memory(stored)
         _replace_attributes(graph, ir.ExternalTensor)
     return files
 
