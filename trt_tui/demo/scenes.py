@@ -46,7 +46,8 @@ def split_digits(seed: int) -> tuple[Digits, Digits, Digits]:
     order = np.random.default_rng(seed).permutation(len(bunch.target))
     images = (bunch.images[order] / 16).astype(np.float32)
     classes = bunch.target[order].astype(np.uint8)
-    return tuple(Digits(*part) for part in zip(np.split(images, SPLIT), np.split(classes, SPLIT), strict=True))
+    train, calibrate, held_out = map(Digits, np.split(images, SPLIT), np.split(classes, SPLIT))
+    return train, calibrate, held_out
 
 
 def _warped(image: np.ndarray, height: int, rng: np.random.Generator) -> np.ndarray:
@@ -55,7 +56,8 @@ def _warped(image: np.ndarray, height: int, rng: np.random.Generator) -> np.ndar
     turn = np.array([[np.cos(angle), np.sin(angle)], [-np.sin(angle), np.cos(angle)]])
     matrix = turn @ np.array([[1, 0], [shear, stretch]]) * (9 / height)
     offset = 3.5 - matrix @ np.full(2, (height - 1) / 2)
-    return affine_transform(image, matrix, offset, (height, height), order=1)
+    warped: np.ndarray = affine_transform(image, matrix, offset, (height, height), order=1)
+    return warped
 
 
 def _free_corner(labels: np.ndarray, height: int, rng: np.random.Generator) -> tuple[int, int] | None:

@@ -144,7 +144,8 @@ def train(digits: Digits, seed: int, steps: int = STEPS) -> SceneUNet:
         losses.append(loss.item())
         if step % 50 == 49:
             print(f"step {step + 1}/{steps}  loss {np.mean(losses[-50:]):.3f}", flush=True)
-    return model.eval()
+    model.eval()
+    return model
 
 
 def export(model: SceneUNet, path: Path) -> None:
