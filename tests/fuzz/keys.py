@@ -100,7 +100,9 @@ async def episode(seed: int, make: Callable[[random.Random], TrtTuiApp], result:
     """One app driven by keys; what ends it goes to ``result``."""
     rng = random.Random(seed)
     app = make(rng)
+    desk = app.main.desk
     quit_, app.quit = app.quit, lambda: None  # by the palette, too
+    desk.leave = app.quit
     pressed: list[str] = []
     try:
         async with app.run_test(size=rng.choice(SIZES)) as pilot:
@@ -129,7 +131,7 @@ async def episode(seed: int, make: Callable[[random.Random], TrtTuiApp], result:
             result.keys += count
             if not app._exit:
                 await _lead_back(app, pilot, result, seed, pressed)
-            app.quit = quit_
+            app.quit = desk.leave = quit_
             await _leave(app, result, rng, seed, pressed)
     except BaseException as error:
         if isinstance(error, KeyboardInterrupt):
