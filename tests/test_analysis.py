@@ -439,7 +439,7 @@ def test_values_that_fp16_cannot_hold_are_counted_in_every_run(analysed):
     inputs["x"][:, 0] = 1
     small = analysed(single("Relu", 1.0), inputs)
     warning = last(measure_layers(small, {"fp16": FP16}, {}))["fp16"][group].warning
-    assert warning == "12 % underflow: below FP16's least magnitude 6e-08"
+    assert warning == "12% underflow: below FP16's least magnitude 6e-08"
 
 
 def test_a_reference_with_nan_is_an_error(analysed):

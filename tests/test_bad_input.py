@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 import resource
@@ -382,19 +381,6 @@ def test_a_place_that_is_none(refused, mlp, config, tmp_path, command, place):
     (tmp_path / "here").mkdir()
     more = ["--format", "onnx"] if command == "export" else []
     assert place in refused(command, mlp.model, "--config", config, *more, "-o", place)
-
-
-@pytest.mark.parametrize("kind", ["onnx", "markdown", "calibration-cache"])
-def test_a_full_disk_leaves_the_old_file(refused, mlp, config, tmp_path, monkeypatch, kind):
-    (tmp_path / "out").write_text("what was there before")
-
-    def full(*args):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "fsync", full)
-    data = ["--data", mlp.data] if kind != "markdown" else []
-    text = refused("export", mlp.model, "--config", config, "--format", kind, *data, "-o", "out")
-    assert "No space left" in text and "nothing was written" in text
 
 
 def test_a_limit_on_file_sizes_leaves_nothing(mlp, config, tmp_path):

@@ -106,6 +106,19 @@ def test_a_full_disk_loses_nothing_that_was_there(run, tmp_path):  # noqa: F811
             out.unlink()
 
 
+@pytest.mark.parametrize("kind", ["onnx", "calibration-cache", "markdown"])
+def test_an_export_to_a_full_disk_leaves_the_old_file(run, tmp_path, kind):  # noqa: F811
+    options = save_mlp(tmp_path)
+    words = ["export", options.model, "--precision", "int8", "--data", options.data, "--format", kind, "-o"]
+    code, _, told = run(*words, tmp_path / "fits")
+    assert code == 0, told
+    with small_disk(tmp_path / "disk", "4096") as disk:
+        (disk / "out").write_text("what was there before")
+        code, _, told = run(*words, disk / "out")
+        assert code == 2 and "No space left" in told and "cannot be written" in told, told
+        assert {path.name: path.read_text() for path in disk.iterdir()} == {"out": "what was there before"}
+
+
 def test_a_full_disk_for_temporary_files_fails_the_check_of_a_search_plainly(tmp_path, monkeypatch):
     worker = DrivenWorker(tmp_path)
     worker.answer(m.Open(save_mlp(tmp_path)))

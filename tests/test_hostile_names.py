@@ -96,8 +96,8 @@ def test_a_config_on_stdout_is_json_of_the_names_themselves(run, files):
     model, data = files
     code, out, err = run("search", model, "--data", data, "--tolerance", "sqnr>=60", "-o", "-")
     assert code in (0, 1) and is_clean(out + err), err
-    layers = json.loads(out)["layers"]
-    assert set(layers) & set(NAMES)
+    layers = {name for move in json.loads(out)["moves"] for name in move.get("layers", ())}
+    assert layers & set(NAMES)
     with open("precision.json", "w", encoding="utf-8") as file:
         file.write(out)
     code, out, err = run("export", model, "--config", "precision.json", "--format", "markdown", "-o", "config.md")
