@@ -109,7 +109,8 @@ def test_a_full_disk_loses_nothing_that_was_there(run, tmp_path):  # noqa: F811
 @pytest.mark.parametrize("kind", ["onnx", "calibration-cache", "markdown"])
 def test_an_export_to_a_full_disk_leaves_the_old_file(run, tmp_path, kind):  # noqa: F811
     options = save_mlp(tmp_path)
-    words = ["export", options.model, "--precision", "int8", "--data", options.data, "--format", kind, "-o"]
+    config = ["--precision", "fp16"] if kind == "markdown" else ["--precision", "int8", "--data", options.data]
+    words = ["export", options.model, *config, "--format", kind, "-o"]
     code, _, told = run(*words, tmp_path / "fits")
     assert code == 0, told
     with small_disk(tmp_path / "disk", "4096") as disk:
