@@ -24,7 +24,7 @@ from trt_tui.tui import known, spans, themes
 from trt_tui.tui.state import detail, verdict
 from trt_tui.tui.state.columns import Columns, bar_text, row_line, tree_header
 from trt_tui.tui.state.configs import config_table, diff_lines
-from trt_tui.tui.state.figures import Measure, band_of, figures_of, raised_texts
+from trt_tui.tui.state.figures import Measure, band_of, figures_of, is_met, raised_texts
 from trt_tui.tui.state.hint import next_step, rows_to_target
 from trt_tui.tui.state.tree import TreeModel, VisibleRow
 
@@ -270,6 +270,16 @@ def test_configs_newest_first_and_what_differs(session):
     assert MODEL.titles[VIT.groups[0].name] in shown and "FP32" in shown
     assert distance(first, session.config) == len(session.config.groups)
     assert "same" in text(diff_lines(session, MODEL, first, PrecisionConfig())[0])
+
+
+def test_a_config_that_lowers_nothing_is_not_called_one_that_passes(session):
+    session.set_target("sqnr>=1")
+    assert text(config_table(session, {}, 60)[1][0].line).endswith("passes") and is_met(session)
+    session.set_precision(VIT.groups, Precision.FP32)
+    line = text(config_table(session, {}, 60)[1][0].line)
+    assert "passes" not in line and "FAILS" not in line and not is_met(session)
+    assert "b builds" not in next_step(session, found(session))
+    assert any("nothing lowered" in text(one) for one in verdict.verdict_lines(session, 120))
 
 
 @pytest.mark.parametrize("theme", [themes.DARK, themes.LIGHT], ids=lambda theme: theme.name)

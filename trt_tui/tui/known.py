@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from trt_tui.core.lowering.lowered import lowers
 from trt_tui.core.measure.comparison import EngineResult, Verdict
 from trt_tui.core.measure.target import PER_OUTPUT
 from trt_tui.core.moves.config import PrecisionConfig
@@ -26,6 +27,13 @@ def met(session: Session, verdict: Verdict | None) -> bool | None:
     if verdict is None or session.target is None:
         return None
     return session.target.reached(verdict)
+
+
+def config_met(session: Session, config: PrecisionConfig) -> bool | None:
+    """Whether a config meets the target as simulated; None where it lowers nothing, which proves nothing."""
+    if session.outline is None or not lowers(session.outline, config):
+        return None
+    return met(session, session.results.of(config).verdict)
 
 
 def engine_met(session: Session, engine: EngineResult | None) -> bool | None:

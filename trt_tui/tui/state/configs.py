@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from trt_tui.core.measure.comparison import EngineResult
 from trt_tui.core.moves.config import PrecisionConfig, compared
 from trt_tui.session.session import Session
-from trt_tui.tui.known import config_name, headline, met
+from trt_tui.tui.known import config_met, config_name, headline
 from trt_tui.tui.spans import Line, Span, clip, decibel, fitted, width_of
 from trt_tui.tui.state import built
 from trt_tui.tui.state.tree import TreeModel
@@ -61,7 +61,7 @@ def config_table(session: Session, marks: Mapping[str, PrecisionConfig], width: 
         verdict, engine = results.verdict, results.engine
         worst = verdict.worst if verdict is not None else None
         now = config == session.config
-        reached = met(session, verdict)
+        reached = config_met(session, config)
         rows.append((config, name, [
             (f"{letters.get(config, ' ')}{'>' if now else ' '}{name}", "strong" if now else ""),
             (f"{len(config.raised(session.outline))}", "dim"),

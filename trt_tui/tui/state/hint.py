@@ -5,7 +5,7 @@ from __future__ import annotations
 from trt_tui.core.measure.comparison import Measured
 from trt_tui.core.precision import Precision
 from trt_tui.session.session import Session
-from trt_tui.tui.known import config_name, met
+from trt_tui.tui.known import config_met, config_name
 from trt_tui.tui.spans import shorten
 from trt_tui.tui.state import built
 from trt_tui.tui.state.figures import Figures, Measure
@@ -27,7 +27,7 @@ def next_step(session: Session, found: Figures | None, cursor: str = "") -> str:
         return "a takes the best so far"
     if after := built.next_step(session):
         return after
-    reached = met(session, verdict)
+    reached = config_met(session, session.config)
     if reached is None and session.target is not None:
         return ""
     return f"next: b builds {config_name(session)} and confirms it" if reached else _next_raise(session, found, cursor)
