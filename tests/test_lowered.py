@@ -81,7 +81,8 @@ def test_a_graph_that_offers_more_gives_the_same(random: Random, opened, backend
     arguments = backend, case.network, case.config, case.ranges, case.feeds
     for one, two in zip(lowered.gated_values(*arguments).values(),
                         lowered.gated_values(*arguments, EVERYTHING).values(), strict=True):
-        np.testing.assert_array_equal(one, two)
+        largest = np.abs(one, where=np.isfinite(one), out=np.zeros_like(one)).max(initial=0)
+        np.testing.assert_allclose(one, two, rtol=0, atol=1e-5 * largest)  # kernels of the two graphs may differ
 
 
 # ------------------------------------------------------------------------------------------------- single rules
