@@ -10,6 +10,7 @@ from trt_tui.core.network.fusion import (
     batch_normalisation,
     constant_pointwise,
     copies,
+    group_normalisation,
     moved_bias,
     normalisation,
     pointwise_region,
@@ -118,29 +119,74 @@ def test_a_tensor_added_to_itself_is_no_residual(opened):
     assert "own" in residual.match(growing, members).reason
 
 
+def node(b, operator, *inputs, **attributes):
+    """A layer named after its place; numbers are constants."""
+    read = [one if isinstance(one, str) else b.weight(f"c{len(b.nodes)}", np.float32(one)) for one in inputs]
+    return b.node(operator, read, f"/{len(b.nodes)}", **attributes)
+
+
+def mean(b, x, operator="ReduceMean"):
+    return node(b, operator, x, axes=[-1])
+
+
 def softmax(b):
-    x = b.node("Exp", [b.node("Sub", ["x", b.node("ReduceMax", ["x"], "/max", axes=[-1])], "/sub")], "/exp")
-    return b.node("Div", [x, b.node("ReduceSum", [x, b.weight("last", np.array([-1]))], "/sum")], "/div")
+    x = node(b, "Exp", node(b, "Sub", "x", mean(b, "x", "ReduceMax")))
+    return node(b, "Div", x, b.node("ReduceSum", [x, b.weight("last", np.array([-1]))], "/sum"))
 
 
-def test_a_normalisation_that_was_taken_apart_is_found_at_its_first_layer(opened):
-    growing = growing_of(opened, softmax)
-    first, *others = growing.graph.layers
-    match = normalisation.match(growing, first)
-    assert list(match.layers) == others and match.tail == others[-1].outputs[0]
-    assert normalisation.operator(growing.graph.layers) == "Softmax"
+def rms(b, root=lambda b, x: node(b, "Div", 1, node(b, "Sqrt", x)), square=lambda b: node(b, "Pow", "x", 2)):
+    return node(b, "Mul", "x", root(b, node(b, "Add", mean(b, square(b)), 1e-6)))
 
 
-@pytest.mark.parametrize(("build", "reason"), [
-    (lambda b: relu(b, "x"), "starts with Relu"),
-    (lambda b: b.node("Mul", ["x", "z"], "/mul"), "several tensors"),
-    (lambda b: b.node("Softmax", [b.node("ReduceMax", ["x"], "/max", axes=[-1])], "/soft"), "before it is scaled"),
+def l2(b):
+    length = node(b, "Clip", mean(b, "x", "ReduceL2"), 1e-12)
+    return node(b, "Div", "x", b.node("Expand", [length, b.weight("to", np.array([1, 4, 8, 8]))], "/expand"))
+
+
+def mean_of_squares(b):
+    middle = mean(b, "x")
+    spread = node(b, "Sub", mean(b, node(b, "Mul", "x", "x")), node(b, "Mul", middle, middle))
+    return node(b, "Div", node(b, "Sub", "x", middle), node(b, "Sqrt", node(b, "Add", spread, 1e-5)))
+
+
+def group_norm(b, split=True, back=True):
+    x = b.node("Reshape", ["x", b.weight("groups", np.array([1, 2, -1]))], "/split") if split else "x"
+    ones = b.weight("ones", np.ones(2 if split else 4, np.float32))
+    x = node(b, "InstanceNormalization", x, ones, ones)
+    return b.node("Reshape", [x, b.weight("whole", np.array([1, 4, 8, 8]))], "/back") if back else x
+
+
+@pytest.mark.parametrize(("rule", "build", "name"), [
+    (normalisation, softmax, "Softmax"),
+    (normalisation, rms, "RMSNorm"),
+    (normalisation, lambda b: rms(b, lambda b, x: node(b, "Reciprocal", node(b, "Sqrt", x)),
+                                  lambda b: node(b, "Mul", "x", "x")), "RMSNorm"),
+    (normalisation, lambda b: rms(b, lambda b, x: node(b, "Pow", x, -0.5)), "RMSNorm"),
+    (normalisation, l2, "L2Norm"),
+    (normalisation, mean_of_squares, "LayerNorm"),
+    (group_normalisation, group_norm, "GroupNorm"),
 ])
-def test_what_is_no_normalisation_says_why(build, reason, opened):
+def test_what_was_taken_apart_is_found_at_its_first_layer(rule, build, name, opened):
     growing = growing_of(opened, build)
-    match = normalisation.match(growing, growing.graph.layers[0])
+    first, *others = [layer for layer in growing.graph.layers if not layer.name.startswith("/split")]
+    match = rule.match(growing, first)
+    assert list(match.layers) == others and match.tail == others[-1].outputs[0] and match.operator == name
+
+
+@pytest.mark.parametrize(("rule", "build", "reason"), [
+    (normalisation, lambda b: relu(b, "x"), "starts with Relu"),
+    (normalisation, lambda b: b.node("Mul", ["x", "z"], "/mul"), "several tensors"),
+    (normalisation, lambda b: b.node("Softmax", [mean(b, "x", "ReduceMax")], "/soft"), "before it is scaled"),
+    (normalisation, lambda b: node(b, "Div", 1, node(b, "Sqrt", mean(b, "x"))), "before it is scaled"),
+    (group_normalisation, lambda b: relu(b, "x"), "made of Relu"),
+    (group_normalisation, lambda b: group_norm(b, split=False, back=False), "one by one"),
+    (group_normalisation, lambda b: group_norm(b, back=False), "no Reshape"),
+])
+def test_what_is_no_normalisation_says_why(rule, build, reason, opened):
+    growing = growing_of(opened, build)
+    first = next(layer for layer in growing.graph.layers if not layer.name.startswith("/split"))
+    match = rule.match(growing, first)
     assert not match and reason in match.reason
-    assert normalisation.operator(growing.graph.layers) == ""
 
 
 def test_a_copy_joins_what_computed_its_values(opened):

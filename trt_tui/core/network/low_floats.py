@@ -75,7 +75,7 @@ def raise_to_fp32(graph: ir.Graph) -> bool:
 
 
 def drop_idle_casts(graph: ir.Graph) -> None:
-    """Takes out Casts from FP32 to FP32: what is left of Casts between 16 bits and 32."""
+    """Takes out Casts from FP32 to FP32: what is left of Casts between 16 bits and 32, and what `x.float()` leaves."""
     for node in list(graph):
         if node.op_type == "Cast" and node.domain == "" and not node.outputs[0].is_graph_output() \
                 and (source := node.inputs[0]) is not None \

@@ -87,7 +87,7 @@ def open_model(path: Path) -> Opened:
     check_ranks(model.graph, path.name)
     if raised:
         opened.notes.append(low_floats.NOTE)
-        low_floats.drop_idle_casts(model.graph)
+    low_floats.drop_idle_casts(model.graph)
     return opened
 
 

@@ -16,6 +16,10 @@ POINTWISE = frozenset(
 REDUCTIONS = frozenset("ReduceMean ReduceMax ReduceSum ReduceL2 ReduceSumSquare".split())
 """Reductions that decomposed normalisations and Softmax are made of."""
 
+NORMALISATIONS = frozenset(
+    "BatchNormalization InstanceNormalization GroupNormalization LayerNormalization RMSNormalization".split())
+"""Operators that normalise, which scales, shifts and activations fuse behind."""
+
 COPIES = frozenset(
     "Reshape Transpose Squeeze Unsqueeze Flatten Identity Slice Split Gather Dropout Expand Tile DepthToSpace "
     "SpaceToDepth GatherElements GatherND ReverseSequence Compress Trilu Pad Concat".split())

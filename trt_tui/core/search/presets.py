@@ -12,8 +12,8 @@ from trt_tui.core.network.layers import Outline
 from trt_tui.core.network.network import Network
 from trt_tui.errors import InputError
 
-_NORMS = frozenset(("LayerNorm", "RMSNorm", "LayerNormalization", "RMSNormalization", "GroupNormalization",
-                    "InstanceNormalization", "LpNormalization"))
+_NORMS = frozenset("LayerNorm RMSNorm GroupNorm L2Norm LayerNormalization RMSNormalization GroupNormalization "
+                   "InstanceNormalization LpNormalization".split())
 
 
 def _by_operator(*operators: str) -> Callable[[Network | Outline], list[str]]:

@@ -9,6 +9,7 @@ from trt_tui.core.network.fusion import (
     batch_normalisation,
     constant_pointwise,
     copies,
+    group_normalisation,
     moved_bias,
     normalisation,
     pointwise_region,
@@ -17,14 +18,17 @@ from trt_tui.core.network.fusion import (
 from trt_tui.core.network.fusion.growing import Growing, Match, Members
 from trt_tui.core.network.graph import LayerGraph
 from trt_tui.core.network.layers import Group, Kind, Layer
-from trt_tui.core.network.operators import ANCHORS, FREE_COPIES, POINTWISE
+from trt_tui.core.network.operators import ANCHORS, FREE_COPIES, NORMALISATIONS, POINTWISE
 from trt_tui.core.precision import Precision
 
 BEHIND: tuple[Callable[[Growing, Members], Match], ...] = (
     batch_normalisation.match, constant_pointwise.match, residual.match, moved_bias.match, pointwise_region.match)
 """The rules by which a group grows, in the order in which they are tried."""
 
-_GROWS = ANCHORS | POINTWISE | {"BatchNormalization"}
+STARTS: tuple[Callable[[Growing, Layer], Match], ...] = (normalisation.match, group_normalisation.match)
+"""The rules by which a layer starts a group of several, in the order in which they are tried."""
+
+_GROWS = ANCHORS | POINTWISE | NORMALISATIONS
 
 
 def find_groups(graph: LayerGraph) -> tuple[Group, ...]:
@@ -42,7 +46,8 @@ def find_groups(graph: LayerGraph) -> tuple[Group, ...]:
         position = growing.waits_for(layer)
         if _has_group(graph, layer):
             if layer.name not in growing.owner and not _joins(growing, layer):
-                groups.append(_started(growing, layer, normalisation.match(growing, layer)))
+                start = next(filter(None, (rule(growing, layer) for rule in STARTS)), Match())
+                groups.append(_started(growing, layer, start))
             position = growing.owner[layer.name].position
         else:
             growing.loose[layer.name] = position
@@ -67,7 +72,7 @@ def _joins(growing: Growing, layer: Layer) -> bool:
 
 
 def _started(growing: Growing, layer: Layer, start: Match) -> Members:
-    """A group that starts at a layer, with the rest of a normalisation where one starts there, and what follows it."""
+    """A group that starts at a layer, with what a rule found to start there, and what follows it."""
     whole = layer.kind is Kind.OPAQUE or len(layer.outputs) != 1 and layer.op_type not in FREE_COPIES
     tail = next(name for name in layer.outputs if growing.graph.is_float(name))
     members = growing.owner[layer.name] = Members(layer, tail, takes_copies=not whole)
@@ -93,11 +98,9 @@ def _group(growing: Growing, members: Members) -> Group:
     outputs = tuple(
         output for layer in layers for output in layer.outputs
         if output and (growing.is_output(output) or not names.issuperset(graph.consumers.get(output, ()))))
-    operator = normalisation.operator(layers) if leader.op_type not in ANCHORS else ""
-    operator = operator or leader.op_type
-    sites, why_not = forms.sites(graph, leader, members.skip, operator)
+    sites, why_not = forms.sites(graph, leader, members.skip, members.operator)
     refusals = forms.refusals(graph, layers, why_not)
-    return Group(name=leader.name, operator=operator, layers=tuple(layer.name for layer in layers),
+    return Group(name=leader.name, operator=members.operator, layers=tuple(layer.name for layer in layers),
                  inputs=tuple(inputs), outputs=outputs or (members.computed,), tail=members.computed,
                  sites=sites if Precision.INT8 not in refusals else (), refusals=refusals,
                  inner=_inner(growing, members))

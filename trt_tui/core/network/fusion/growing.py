@@ -22,6 +22,7 @@ class Match:
         tail: The tensor that leads out of the group then; "" where that does not change.
         computes: Whether the tail is computed there, and so where the group's error is taken; False where it is moved.
         skip: An Add that joins two paths, and the index of the input that comes from the other one.
+        operator: What a group that starts with it is called; "" for the name of its first layer's operator.
         reason: Why the rule declines, "" where it does not.
     """
 
@@ -29,6 +30,7 @@ class Match:
     tail: str = ""
     computes: bool = True
     skip: tuple[Layer, int] | None = None
+    operator: str = ""
     reason: str = ""
 
     def __bool__(self) -> bool:
@@ -40,6 +42,7 @@ class Members:
 
     Attributes:
         leader: The layer that it is named after.
+        operator: What it is called.
         tail: The tensor that leads out of it.
         computed: The last tensor that it computes.
         skip: Its residual Add, and the index of the input that comes from elsewhere.
@@ -50,6 +53,7 @@ class Members:
     def __init__(self, leader: Layer, tail: str, *, takes_copies: bool = True) -> None:
         self.layers = [leader]
         self.leader = leader
+        self.operator = leader.op_type
         self.tail = self.computed = tail
         self.skip: tuple[Layer, int] | None = None
         self.position = leader.index
@@ -81,6 +85,7 @@ class Growing:
             members.tail = match.tail
             members.computed = match.tail if match.computes else members.computed
         members.skip = match.skip or members.skip
+        members.operator = match.operator or members.operator
 
     # -- about a tensor -----------------------------------------------------------------------------------------
 
