@@ -7,11 +7,12 @@ import pytest
 
 from tests.networks import Builder, floats
 from trt_tui.core.network.fusion import (
+    activation,
     batch_normalisation,
     constant_pointwise,
     copies,
     group_normalisation,
-    moved_bias,
+    moved,
     normalisation,
     pointwise_region,
     residual,
@@ -33,6 +34,12 @@ def behind_first(opened, build):
     first = growing.graph.layers[0]
     members = growing.owner[first.name] = Members(first, first.outputs[0])
     return growing, members
+
+
+def node(b, operator, *inputs, **attributes):
+    """A layer named after its place; numbers are constants."""
+    read = [one if isinstance(one, str) else b.weight(f"c{len(b.nodes)}", np.float32(one)) for one in inputs]
+    return b.node(operator, read, f"/{len(b.nodes)}", **attributes)
 
 
 def conv(b):
@@ -62,6 +69,26 @@ def silu(b):
     return b.node("Mul", [x, b.node("Sigmoid", [x], "/sigmoid")], "/mul")
 
 
+def gelu(b, x):
+    """By the error function."""
+    gate = node(b, "Add", node(b, "Erf", node(b, "Div", x, 1.414)), 1)
+    return node(b, "Mul", node(b, "Mul", x, gate), 0.5)
+
+
+def gelu_tanh(b, x, cube=lambda b, x: node(b, "Pow", x, 3)):
+    curve = node(b, "Mul", node(b, "Add", x, node(b, "Mul", cube(b, x), 0.044715)), 0.798)
+    return node(b, "Mul", node(b, "Mul", x, 0.5), node(b, "Add", node(b, "Tanh", curve), 1))
+
+
+def swish(b, x, gate="Sigmoid", scale=None, **attributes):
+    return node(b, "Mul", x, node(b, gate, x if scale is None else node(b, "Mul", x, scale), **attributes))
+
+
+def with_reader(b, x):
+    """The tensor is read by something else too."""
+    return b.node("Add", [swish(b, x), b.node("Softmax", [x], "/soft")], "/add")
+
+
 def added(b, other="z", first=None):
     return b.node("Add", [(first or conv)(b), other], "/add")
 
@@ -75,7 +102,8 @@ def twice(b):
     (batch_normalisation, lambda b: norm(b, conv(b)), "BatchNormalization"),
     (constant_pointwise, lambda b: relu(b, conv(b)), "Relu"),
     (residual, added, "Add"),
-    (moved_bias, lambda b: copied(b, lambda b, x: b.node("Add", [x, b.vector("bias", 8)], "/add")), "Transpose"),
+    (moved, lambda b: copied(b, lambda b, x: b.node("Add", [x, b.vector("bias", 8)], "/add")), "Transpose"),
+    (moved, lambda b: copied(b, lambda b, x: gelu(b, b.node("Identity", [x], "/same"))), "Transpose Identity"),
     (pointwise_region, silu, "Sigmoid Mul"),
 ])
 def test_a_group_grows(rule, build, taken, opened):
@@ -85,7 +113,7 @@ def test_a_group_grows(rule, build, taken, opened):
     growing.take(members, match)
     assert members.tail == match.layers[-1].outputs[0] and all(growing.owner[one.name] is members
                                                                for one in match.layers)
-    assert (members.computed == members.tail) is (rule is not moved_bias)
+    assert (members.computed == members.tail) is (rule is not moved)
     assert (members.skip is not None) is (rule is residual)
 
 
@@ -97,9 +125,9 @@ def test_a_group_grows(rule, build, taken, opened):
     (residual, two_readers, "read elsewhere"),
     (residual, lambda b: added(b, first=lambda b: relu(b, "x")), "Relu has no kernel"),
     (residual, lambda b: relu(b, conv(b)), "no Add of two"),
-    (moved_bias, two_readers, "read elsewhere"),
-    (moved_bias, lambda b: relu(b, conv(b)), "more than move"),
-    (moved_bias, lambda b: copied(b, lambda b, x: b.node("Softmax", [x], "/soft")), "no bias"),
+    (moved, two_readers, "read elsewhere"),
+    (moved, lambda b: relu(b, conv(b)), "more than move"),
+    (moved, lambda b: copied(b, lambda b, x: b.node("Softmax", [x], "/soft")), "no bias"),
     (pointwise_region, two_readers, "no pointwise operators"),
     (pointwise_region, conv, "an output of the network"),
 ])
@@ -117,12 +145,6 @@ def test_a_group_has_one_residual_add(opened):
 def test_a_tensor_added_to_itself_is_no_residual(opened):
     growing, members = behind_first(opened, twice)
     assert "own" in residual.match(growing, members).reason
-
-
-def node(b, operator, *inputs, **attributes):
-    """A layer named after its place; numbers are constants."""
-    read = [one if isinstance(one, str) else b.weight(f"c{len(b.nodes)}", np.float32(one)) for one in inputs]
-    return b.node(operator, read, f"/{len(b.nodes)}", **attributes)
 
 
 def mean(b, x, operator="ReduceMean"):
@@ -165,6 +187,12 @@ def group_norm(b, split=True, back=True):
     (normalisation, l2, "L2Norm"),
     (normalisation, mean_of_squares, "LayerNorm"),
     (group_normalisation, group_norm, "GroupNorm"),
+    (activation, lambda b: gelu_tanh(b, "x"), "GELU"),
+    (activation, lambda b: gelu_tanh(b, "x", lambda b, x: node(b, "Mul", node(b, "Mul", x, x), x)), "GELU"),
+    (activation, lambda b: swish(b, "x", scale=1.702), "GELU"),
+    (activation, lambda b: swish(b, "x"), "SiLU"),
+    (activation, lambda b: swish(b, "x", "HardSigmoid"), "HardSwish"),
+    (activation, lambda b: node(b, "Mul", "x", node(b, "Tanh", node(b, "Softplus", "x"))), "Mish"),
 ])
 def test_what_was_taken_apart_is_found_at_its_first_layer(rule, build, name, opened):
     growing = growing_of(opened, build)
@@ -173,7 +201,20 @@ def test_what_was_taken_apart_is_found_at_its_first_layer(rule, build, name, ope
     assert list(match.layers) == others and match.tail == others[-1].outputs[0] and match.operator == name
 
 
+@pytest.mark.parametrize("build", [lambda b: gelu(b, "x"), lambda b: with_reader(b, "x")])
+def test_an_activation_ends_in_its_product(build, opened):
+    """What scales it follows by a rule of its own; others may read what it is of."""
+    growing = growing_of(opened, build)
+    match = activation.match(growing, growing.graph.layers[0])
+    end = growing.graph.by_name[growing.graph.producer[match.tail]]
+    assert end.op_type == "Mul" and end is match.layers[-1]
+    assert len(match.layers) == {"GELU": 3, "SiLU": 1}[match.operator]
+
+
 @pytest.mark.parametrize(("rule", "build", "reason"), [
+    (activation, lambda b: b.node("Mul", ["x", "z"], "/mul"), "several tensors"),
+    (activation, lambda b: node(b, "Mul", "x", relu(b, "x")), "no"),
+    (activation, lambda b: node(b, "Mul", "z", node(b, "Sigmoid", "x")), "nothing that ends"),
     (normalisation, lambda b: relu(b, "x"), "starts with Relu"),
     (normalisation, lambda b: b.node("Mul", ["x", "z"], "/mul"), "several tensors"),
     (normalisation, lambda b: b.node("Softmax", [mean(b, "x", "ReduceMax")], "/soft"), "before it is scaled"),

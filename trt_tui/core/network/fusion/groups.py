@@ -6,11 +6,12 @@ from collections.abc import Callable
 
 from trt_tui.core.network import forms
 from trt_tui.core.network.fusion import (
+    activation,
     batch_normalisation,
     constant_pointwise,
     copies,
     group_normalisation,
-    moved_bias,
+    moved,
     normalisation,
     pointwise_region,
     residual,
@@ -22,10 +23,11 @@ from trt_tui.core.network.operators import ANCHORS, FREE_COPIES, NORMALISATIONS,
 from trt_tui.core.precision import Precision
 
 BEHIND: tuple[Callable[[Growing, Members], Match], ...] = (
-    batch_normalisation.match, constant_pointwise.match, residual.match, moved_bias.match, pointwise_region.match)
+    batch_normalisation.match, constant_pointwise.match, residual.match, moved.match, pointwise_region.match)
 """The rules by which a group grows, in the order in which they are tried."""
 
-STARTS: tuple[Callable[[Growing, Layer], Match], ...] = (normalisation.match, group_normalisation.match)
+STARTS: tuple[Callable[[Growing, Layer], Match], ...] = (
+    normalisation.match, group_normalisation.match, activation.match)
 """The rules by which a layer starts a group of several, in the order in which they are tried."""
 
 _GROWS = ANCHORS | POINTWISE | NORMALISATIONS

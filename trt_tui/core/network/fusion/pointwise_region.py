@@ -21,6 +21,11 @@ def match(growing: Growing, members: Members) -> Match:
     return Match(tuple(region), tail)
 
 
+def hides(growing: Growing, tensor: str) -> bool:
+    """Whether pointwise operators that end in one tensor are all that reads a tensor."""
+    return not growing.is_output(tensor) and bool(_region(growing, tensor))
+
+
 def _region(growing: Growing, start: str) -> list[Layer]:
     """Layers computed from ``start`` and constants alone that end in one tensor; [] where there are none."""
     region: list[Layer] = []
