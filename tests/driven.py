@@ -16,7 +16,7 @@ from trt_tui.jobs import messages as m
 from trt_tui.jobs.store import ResultCache, Store
 from trt_tui.jobs.worker import Worker
 from trt_tui.options import Options
-from trt_tui.session.saved import Store as SavedSessions
+from trt_tui.session.saved import SavedSessions
 from trt_tui.session.session import Session
 from trt_tui.workspace import Workspace
 

@@ -20,9 +20,9 @@ from trt_tui.core.measure import analysis as analysis_module
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.judge import judged_outputs
 from trt_tui.core.measure.layers import measure_layers
-from trt_tui.core.measure.metric import load_metric
-from trt_tui.core.measure.metrics import errors, sample_sqnr_db
+from trt_tui.core.measure.metrics import errors_between, sample_sqnr_db
 from trt_tui.core.measure.shares import measure_cumulative, measure_shares
+from trt_tui.core.measure.user_metric import load_metric
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
@@ -157,8 +157,8 @@ def test_errors_at_the_groups_are_those_of_networks_run_group_by_group(resnet):
     assert len(int8) >= 6
     for group in analysis.network.groups:
         reference = plain.reference[group.tail]
-        accumulated = errors(reference, whole[group.tail])
-        isolated = errors(reference, plain.group(group, plain.reference, group.name in int8)[group.tail])
+        accumulated = errors_between(reference, whole[group.tail])
+        isolated = errors_between(reference, plain.group(group, plain.reference, group.name in int8)[group.tail])
         assert found[group.name].accumulated.sqnr_db == pytest.approx(accumulated.sqnr_db, abs=0.3)
         assert found[group.name].accumulated.cosine == pytest.approx(accumulated.cosine, abs=1e-3)
         assert found[group.name].ref_max == pytest.approx(np.abs(reference).max(), rel=1e-5)
@@ -221,7 +221,7 @@ def test_verdicts_are_pooled_over_uneven_batches_and_name_the_worst_sample(analy
     reference = np.concatenate([analysis.reference(i)["y"] for i in range(3)])
     test = np.concatenate([one["y"] for one in analysis.outputs(INT8, ranges)])
     each = sample_sqnr_db(reference, test)
-    assert verdict.outputs["y"].errors == errors(reference, test)
+    assert verdict.outputs["y"].errors == errors_between(reference, test)
     assert verdict.outputs["y"].worst_index == int(each.argmin())
     assert verdict.outputs["y"].worst_sqnr_db == pytest.approx(each.min())
     assert verdict.energy == pytest.approx(10 ** (-verdict.outputs["y"].errors.sqnr_db / 10))
@@ -324,7 +324,7 @@ def test_a_dead_part_shows_beside_a_loud_one(analysed):
     reference = np.concatenate([analysis.reference(i)["detections"] for i in range(len(analysis.samples))])
     test = np.concatenate([one["detections"] for one in analysis.outputs(INT8, {"x": 0.05})])
     for name, part in ((boxes, np.s_[:, :4]), (scores, np.s_[:, 4:])):
-        measured, expected = verdict.outputs[name].errors, errors(reference[part], test[part])
+        measured, expected = verdict.outputs[name].errors, errors_between(reference[part], test[part])
         for figure in ("sqnr_db", "cosine", "mse", "max_abs", "mean_abs"):
             assert getattr(measured, figure) == pytest.approx(getattr(expected, figure), rel=1e-12)
 

@@ -17,7 +17,7 @@ from trt_tui.core.calibration import methods
 from trt_tui.core.calibration.cache import match_cache, read_cache, write_cache
 from trt_tui.core.calibration.calibrate import calibrate
 from trt_tui.core.calibration.histogram import Histogram
-from trt_tui.core.calibration.methods import METHODS, chosen
+from trt_tui.core.calibration.methods import RANGE_METHODS, chosen
 from trt_tui.core.calibration.statistics import Accumulator, collect_stats
 from trt_tui.core.calibration.sweep import Probe
 from trt_tui.core.data.samples import load_samples
@@ -36,7 +36,7 @@ def histogram(*arrays):
 
 
 def ranges_of(hist):
-    return {method: chosen(hist, method) for method in METHODS}
+    return {method: chosen(hist, method) for method in RANGE_METHODS}
 
 
 # ------------------------------------------------------------------------------------------------- histogram
@@ -68,7 +68,7 @@ def test_growing_keeps_counts_and_never_lowers_amax(arrays):
 @given(ARRAYS, st.floats(0.01, 100))
 def test_every_range_is_positive_and_at_most_minmax(array, percent):
     hist = histogram(array)
-    for method in METHODS:
+    for method in RANGE_METHODS:
         amax = chosen(hist, method, percent)
         assert amax <= hist.amax
         assert amax > 0 or hist.amax == 0
@@ -246,14 +246,14 @@ def test_histogram_methods_in_chunks(tmp_path, model, memory_limit, passes, meth
         assert calibration.ranges[name] == chosen(histogram(array), method)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", RANGE_METHODS)
 def test_one_method_alone(tmp_path, model, method):
     samples, data = make_samples(tmp_path)
     result = calibrate(model, ["b"], samples, OrtBackend(), method=method, percentile=90)
     assert result.ranges == {"b": chosen(histogram(expected_tensors(data)["b"]), method, 90)}
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", RANGE_METHODS)
 def test_what_is_not_finite_is_named(tmp_path, model, method):
     samples, _ = make_samples(tmp_path)
     with pytest.raises(InputError, match="Tensor 'l' holds an infinity"):  # log(0)

@@ -12,8 +12,8 @@ from trt_tui.core.calibration.calibrate import calibrate
 from trt_tui.core.data.samples import load_samples, split
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.judge import judged_outputs
-from trt_tui.core.measure.metric import load_metric
 from trt_tui.core.measure.shares import measure_shares
+from trt_tui.core.measure.user_metric import load_metric
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision

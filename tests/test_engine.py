@@ -1,4 +1,4 @@
-"""trt_tui.core.engines.made: what the inspector of each release says, as layers, groups and shares."""
+"""trt_tui.core.engines.inspector: what the inspector of each release says, as layers, groups and shares."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.networks import Builder, floats
-from trt_tui.core.engines.made import COMPUTE, IDLE, QDQ, REFORMAT, EngineLayer, EngineReport, read_inspector
+from trt_tui.core.engines.inspector import COMPUTE, IDLE, QDQ, REFORMAT, EngineLayer, EngineReport, read_inspector
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
 

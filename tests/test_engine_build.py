@@ -1,4 +1,4 @@
-"""trt_tui.jobs.engines: how a build in a thread is followed, and what tells one engine in the cache from another."""
+"""trt_tui.jobs.engine_building: following a build in a thread, and what tells cached engines apart."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import BuildSettings, Capabilities
 from trt_tui.errors import InputError, TrtTuiError
-from trt_tui.jobs import engines
-from trt_tui.jobs.engines import Engine, Said, Step, build_engine
+from trt_tui.jobs import engine_building
+from trt_tui.jobs.engine_building import BuilderLine, BuildProgress, Engine, build_engine
 from trt_tui.jobs.steps import Wait
 from trt_tui.jobs.store import EngineCache
 
@@ -45,7 +45,7 @@ class Backend:
 
 
 def following(backend: Backend, network, wake, cache: EngineCache | None = None,
-              settings: BuildSettings | None = None) -> Iterator[Step | Said | Wait | Engine]:
+              settings: BuildSettings | None = None) -> Iterator[BuildProgress | BuilderLine | Wait | Engine]:
     return build_engine(backend, network, FP32, {}, settings or BuildSettings(), cache=cache, wake=wake)
 
 
@@ -58,13 +58,13 @@ def resnet(named_network):
 def lingering(monkeypatch):
     """Build threads live on after their last wake until this event is set."""
     go_on = threading.Event()
-    run = engines._Build.run
+    run = engine_building._Build.run
 
     def lives_on(build) -> None:
         run(build)
         go_on.wait(20)
 
-    monkeypatch.setattr(engines._Build, "run", lives_on)
+    monkeypatch.setattr(engine_building._Build, "run", lives_on)
     yield go_on
     go_on.set()
 
@@ -84,7 +84,7 @@ def test_the_last_wake_is_enough_though_the_thread_lives_on(resnet, lingering, f
                     woke.clear()
                 if one.ready.__self__.ended:
                     threading.Timer(0.2, lingering.set).start()  # the end waits for the thread itself
-    assert Said("info", "building") in made and Step("building: phase", 1, 2) in made
+    assert BuilderLine("info", "building") in made and BuildProgress("building: phase", 1, 2) in made
     assert isinstance(made[-1], Engine) == (fails is None)
 
 
@@ -112,7 +112,7 @@ def test_a_build_of_another_version_of_this_program_is_not_taken(resnet, tmp_pat
         return list(following(backend, resnet, lambda: None, cache))[-1].origin
 
     assert [origin(), origin()] == ["cold", "engine cache"] and backend.built == 1
-    monkeypatch.setattr(engines, "__version__", "99.0")
+    monkeypatch.setattr(engine_building, "__version__", "99.0")
     assert [origin(), origin()] == ["cold", "engine cache"] and backend.built == 2
 
 

@@ -17,7 +17,7 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError, TrtTuiError
 from trt_tui.jobs import messages as m
-from trt_tui.jobs.engines import _with_node
+from trt_tui.jobs.engine_building import _with_node
 from trt_tui.options import Options
 
 FP32, FP16, INT8 = (PrecisionConfig.uniform(one) for one in (Precision.FP32, Precision.FP16, Precision.INT8))
@@ -101,12 +101,12 @@ def test_fp32_is_checked_once_and_every_engine_is_judged_as_built(standin, sessi
     builder = driven.builder
     assert (builder.device, builder.runs, builder.heeds_stop) == ("Stand-in GPU", True, release != "8.6.1")
     first = built(driven, INT8).result
-    checked = of(driven.seen, m.Checked)
-    order = [type(event) for event in of(driven.seen, m.Checked, m.Built)]
-    assert order == [m.Checked, m.Built] and of(driven.seen, m.Calibrated)
-    check = driven.results.check
+    checked = of(driven.seen, m.Fp32EngineJudged)
+    order = [type(event) for event in of(driven.seen, m.Fp32EngineJudged, m.Built)]
+    assert order == [m.Fp32EngineJudged, m.Built] and of(driven.seen, m.Calibrated)
+    check = driven.results.fp32_engine
     assert check == checked[0].result and fp32_fault(check) == "" and check.verdict.samples == 12
-    assert any(phase.startswith("FP32 check: building") for phase in phases(driven.seen))
+    assert any(phase.startswith("FP32 engine: building") for phase in phases(driven.seen))
     assert first.backend == TITLES[release] and first.device == "Stand-in GPU" and not first.quick
     assert first.verdict.samples == first.verdict.total == 12 and set(first.verdict.outputs) == {"y"}
     assert 5 < first.verdict.worst[1].errors.sqnr_db < 60
@@ -133,19 +133,20 @@ def test_what_was_built_once_is_there_for_the_next_process(standin, session) -> 
     standin("10.16.1")
     first = session()
     result = built(first, FP16).result
-    check = first.results.check
+    check = first.results.fp32_engine
     first.close()
     second = session()
     again = built(second, FP16).result
     assert again.origin == "engine cache" and again.verdict == result.verdict
-    assert second.results.check == check and not [phase for phase in phases(second.seen) if "FP32 check" in phase]
+    assert second.results.fp32_engine == check
+    assert not [phase for phase in phases(second.seen) if "FP32 engine" in phase]
 
 
 def test_the_all_fp32_config_is_the_check(standin, session) -> None:
     standin("11.4.0")
     driven = session()
     event = built(driven, FP32)
-    assert event.result == driven.results.check and len(of(driven.seen, m.Built)) == 1
+    assert event.result == driven.results.fp32_engine and len(of(driven.seen, m.Built)) == 1
 
 
 def test_going_back_to_a_config_shows_its_engine_at_once_and_no_preview_hides_it(standin, session, tmp_path) -> None:
@@ -174,8 +175,8 @@ def test_a_what_if_is_answered_while_a_build_goes_on_and_another_build_is_not_be
         driven.build(config=INT8)
     driven.ask(m.WhatIf(driven.config, shares=True))
     driven.until_idle()
-    kinds = [type(event) for event in of(driven.seen, m.VerdictMeasured, m.Checked, m.Built)]
-    assert kinds.index(m.VerdictMeasured) < kinds.index(m.Checked) < kinds.index(m.Built)
+    kinds = [type(event) for event in of(driven.seen, m.VerdictMeasured, m.Fp32EngineJudged, m.Built)]
+    assert kinds.index(m.VerdictMeasured) < kinds.index(m.Fp32EngineJudged) < kinds.index(m.Built)
 
 
 # -- stops and failures -----------------------------------------------------------------------------------------------
@@ -190,7 +191,7 @@ def test_a_builder_that_heeds_a_stop_leaves_the_child_alive(standin, session, tm
     driven.stop_job()
     driven.until_type(m.Cancelled)
     assert driven.child_pid == pid and not driven.busy and driven.error is None
-    assert not of(driven.seen, m.Built, m.Checked) and headers(tmp_path) == []
+    assert not of(driven.seen, m.Built, m.Fp32EngineJudged) and headers(tmp_path) == []
     assert built(driven, FP32).result.verdict is not None and driven.child_pid == pid
 
 
@@ -202,7 +203,7 @@ def test_a_builder_that_does_not_heed_is_killed_and_the_session_builds_again(sta
     known, calibration = driven.measured("int8").verdict, driven.calibration
     pid = driven.child_pid
     driven.build(config=INT8)
-    driven.until(lambda event: isinstance(event, m.Progress) and event.phase == "FP32 check: building")
+    driven.until(lambda event: isinstance(event, m.Progress) and event.phase == "FP32 engine: building")
     driven.stop_job()
     driven.until_type(m.Cancelled)
     assert driven.child_pid is None and not driven.busy and driven.error is None
@@ -266,7 +267,7 @@ def test_without_a_gpu_rtx_builds_and_nothing_is_judged(standin, session, tmp_pa
     result = built(driven, INT8).result
     assert result.verdict is result.latency_ms is result.report is None and result.bytes > 1000
     assert "compute capability 8.9" in result.note and "cannot run on this machine" in result.note
-    assert not of(driven.seen, m.Checked)
+    assert not of(driven.seen, m.Fp32EngineJudged)
     assert [header["config"]["compute_capabilities"] for header in headers(tmp_path)] == [["SM89"]]
     assert "int8-engine" in driven.record()["runs"]
 

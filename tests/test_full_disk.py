@@ -128,7 +128,7 @@ def test_a_full_disk_for_temporary_files_fails_the_check_of_a_search_plainly(tmp
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(np, "savez", full)
-    failed = worker.answer(m.Search(INT8, check="true"))[-1]
+    failed = worker.answer(m.FindConfig(INT8, check="true"))[-1]
     assert isinstance(failed, m.Failed) and "No space left on device" in failed.title
     assert "TMPDIR" in failed.next_step and not failed.detail
 

@@ -32,7 +32,7 @@ FP16 = PrecisionConfig.uniform(Precision.FP16)
 INT8 = PrecisionConfig.uniform(Precision.INT8)
 RUNS = {"fp16": FP16, "int8": INT8}
 EVERYTHING = m.Compare(RUNS, layers=True, shares_of="int8")
-MEASURED = (m.VerdictMeasured, m.LayersMeasured, m.SharesMeasured, m.RaisedMeasured, m.OptionsMeasured,
+MEASURED = (m.VerdictMeasured, m.LayersMeasured, m.SharesMeasured, m.RaisedMeasured, m.WaysOutMeasured,
             m.StatsMeasured, m.Built)
 
 
@@ -121,7 +121,7 @@ def test_the_first_verdicts_come_before_anything_else_is_measured(opened):
     worker = opened()
     worker.ask(EVERYTHING)
     worker.ask(m.Stats(worker.network.groups[0].name))
-    worker.ask(m.TryOptions(worker.network.groups[0].name, INT8))
+    worker.ask(m.TryWaysOut(worker.network.groups[0].name, INT8))
     measured = of(worker.finish(), *MEASURED)
     assert [(type(e), e.run) for e in measured[:2]] == [(m.VerdictMeasured, "fp16"), (m.VerdictMeasured, "int8")]
     assert isinstance(measured[2], m.StatsMeasured)
@@ -136,7 +136,7 @@ def test_short_requests_are_answered_within_a_comparison_that_goes_on(opened, mo
 
     def interrupt(event):
         if isinstance(event, moment) and not short:
-            requests = (m.TryOptions(group, INT8), m.Stats(group), m.WhatIf(raised(worker, 0)))
+            requests = (m.TryWaysOut(group, INT8), m.Stats(group), m.WhatIf(raised(worker, 0)))
             short.extend(worker.ask(request) for request in requests)
 
     worker.wire.on_event = interrupt
@@ -150,7 +150,7 @@ def test_short_requests_are_answered_within_a_comparison_that_goes_on(opened, mo
     assert {e.run for e in of(mine, m.VerdictMeasured) if e.final} == set(RUNS)
     assert {e.run for e in of(mine, m.LayersMeasured) if e.final} == set(RUNS)
     assert {e.run for e in of(mine, m.SharesMeasured) if e.done == e.total} == set(RUNS)
-    options = [e for e in events if e.job == tried and isinstance(e, m.OptionsMeasured)][-1].options
+    options = [e for e in events if e.job == tried and isinstance(e, m.WaysOutMeasured)][-1].options
     assert [option.key for option in options] == ["=", "space", "r", "r", "r"]
     assert all(option.verdict.samples == 12 for option in options)
 
@@ -261,8 +261,8 @@ PHASES = {
     "raising the worst groups": m.Compare,
     "what-if": m.WhatIf,
     "looking at the values": m.Stats,
-    "other ranges": m.TryOptions,
-    "trying": m.TryOptions,
+    "other ranges": m.TryWaysOut,
+    "trying": m.TryWaysOut,
     "judging the build": m.Build,
     "timing": m.Build,
 }
@@ -276,7 +276,7 @@ def test_a_stop_ends_every_phase_before_its_next_run(tmp_path, talkative, runs, 
         worker.answer(m.Open(options))
     group = worker.network.groups[0].name if worker.workspace is not None else ""
     job = worker.ask({m.Open: m.Open(options), m.Compare: EVERYTHING, m.WhatIf: m.WhatIf(INT8),
-                      m.Stats: m.Stats(group), m.TryOptions: m.TryOptions(group, INT8),
+                      m.Stats: m.Stats(group), m.TryWaysOut: m.TryWaysOut(group, INT8),
                       m.Build: m.Build(INT8)}[PHASES[phase]])
     stopped = []
 

@@ -9,7 +9,7 @@ from onnx import TensorProto, helper
 
 from tests import networks
 from tests.networks import Builder, floats
-from trt_tui.core.measure.judge import INTEGER, Cut, Judged, judged_outputs, take
+from trt_tui.core.measure.judge import INTEGER, AxisSlice, Judged, judged_outputs, take
 from trt_tui.core.network.network import open_network
 from trt_tui.errors import InputError
 
@@ -56,7 +56,7 @@ def test_float_outputs_are_judged_whole(opened):
 def test_a_terminal_concat_is_judged_in_parts(opened):
     judged = judged_outputs(opened(yolo().model([X], [floats("out", "batch", 10, 8, 8)])))
     assert names(judged) == ["out[:, 0:4]", "out[:, 4:10]"]
-    assert judged[1].slices == (Cut(1, 4, 10),) and judged[1].note == "from score/Conv"
+    assert judged[1].slices == (AxisSlice(1, 4, 10),) and judged[1].note == "from score/Conv"
     array = np.arange(2 * 10 * 3).reshape(2, 10, 3)
     part = take(array, judged[1])
     assert part.base is array or part.base is array.base
@@ -227,4 +227,4 @@ def test_names_with_brackets_are_names_first(opened):
     b = yolo(names=("/a[0]", "/b"))
     network = opened(b.model([X], [floats("out", "batch", 10, 8, 8)]))
     assert judged_outputs(network, ["a[0]"])[0].tensor == "a[0]"
-    assert judged_outputs(network, ["a[0][:, 1:]"])[0].slices == (Cut(1, 1),)
+    assert judged_outputs(network, ["a[0][:, 1:]"])[0].slices == (AxisSlice(1, 1),)

@@ -1,4 +1,4 @@
-"""Tests of trt_tui.core.measure.metric."""
+"""Tests of trt_tui.core.measure.user_metric."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from trt_tui.core.data.userscript import script_files
-from trt_tui.core.measure.metric import load_metric
+from trt_tui.core.measure.user_metric import load_metric
 from trt_tui.errors import InputError
 
 OUTPUTS, LABELS = {"y": np.array([1.0, 3.0])}, {"t": np.array([1, 2])}

@@ -43,8 +43,8 @@ def test_any_mix_is_compared_tried_and_searched(opened, other):
     config, names = mixed(worker, other), {group.name for group in worker.network.groups}
     runs = {"fp16": PrecisionConfig.uniform(FP16), "int8": PrecisionConfig.uniform(INT8, other), "config": config}
     requests = [m.WhatIf(config, shares=True), m.Compare(runs, layers=True, shares_of="config"),
-                *(m.TryOptions(name, config) for name in sorted(names)),
-                *(m.Search(runs["int8"], ("sqnr>=60",), higher=higher) for higher in (BF16, FP16))]
+                *(m.TryWaysOut(name, config) for name in sorted(names)),
+                *(m.FindConfig(runs["int8"], ("sqnr>=60",), higher=higher) for higher in (BF16, FP16))]
     for request in requests:
         events = worker.answer(request)
         assert isinstance(events[-1], m.Done), events[-1]
@@ -53,7 +53,7 @@ def test_any_mix_is_compared_tried_and_searched(opened, other):
             assert {event.run for event in measured} == set(runs)
             layers = [event for event in events if isinstance(event, m.LayersMeasured) and event.final]
             assert {event.run for event in layers} == set(runs) and all(set(e.groups) == names for e in layers)
-        if isinstance(request, m.Search):
+        if isinstance(request, m.FindConfig):
             assert any(isinstance(event, m.SearchEnded) for event in events)
 
 

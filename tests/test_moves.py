@@ -22,7 +22,7 @@ from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
 from trt_tui.session.history import History
-from trt_tui.session.saved import Saved, Store
+from trt_tui.session.saved import Saved, SavedSessions
 from trt_tui.tui.state.detail import other_moves
 
 FC1, FC2 = "/fc1/Gemm", "/fc2/MatMul"
@@ -95,7 +95,7 @@ def test_a_new_kind_goes_through_the_file_and_is_refused_where_nobody_knows_it(n
 def test_a_new_kind_is_kept_in_saved_sessions(network, config, tmp_path, monkeypatch):
     history = History(PrecisionConfig())
     history.apply(config)
-    store = Store(tmp_path / "sessions")
+    store = SavedSessions(tmp_path / "sessions")
     store.save("a" * 64, Saved.of(network.outline(), history, {config: "c1"}, ""))
     store.release()
     saved = store.load("a" * 64, network.outline().path, network.outline())

@@ -14,8 +14,8 @@ import pytest
 from tests import networks
 from tests.driven import DrivenSession, DrivenWorker, LocalSession, isolate, save_mlp
 from trt_tui.core.data.userscript import script_files
-from trt_tui.core.data.watched import Inputs, data_files
-from trt_tui.core.measure.metric import load_metric
+from trt_tui.core.data.watched import StampedFiles, data_files
+from trt_tui.core.measure.user_metric import load_metric
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.file import read_config
 from trt_tui.core.moves.range_choice import RangeChoice
@@ -219,7 +219,7 @@ def test_only_what_of_a_folder_is_read_is_watched(tmp_path):
     for name in ("a.npz", "b.json", "notes.txt"):
         (tmp_path / name).write_bytes(b"1")
     assert [os.path.basename(one) for one in data_files(str(tmp_path))] == ["a.npz", "b.json"]
-    inputs = Inputs.of([*data_files(str(tmp_path)), tmp_path / "absent"])
+    inputs = StampedFiles.of([*data_files(str(tmp_path)), tmp_path / "absent"])
     (tmp_path / "notes.txt").write_bytes(b"22")
     assert inputs.replaced() == ()
     (tmp_path / "a.npz").unlink()

@@ -53,10 +53,10 @@ def test_a_verdict_on_fewer_samples_takes_the_place_of_none_on_more():
 def test_a_way_out_that_was_tried_is_a_result_of_its_config():
     raised = INT8.with_groups(MLP.groups[:1], Precision.FP32)
     results = Results()
-    options = tuple(m.Option("space", "FP32", config, verdict(40.0)) for config in (raised, INT8))
+    options = tuple(m.WayOut("space", "FP32", config, verdict(40.0)) for config in (raised, INT8))
     results.take(measured(INT8, verdict(20.0)))
-    results.take(m.OptionsMeasured(2, MLP.groups[0].name, INT8, options))
-    assert results.options[MLP.groups[0].name, INT8] == options
+    results.take(m.WaysOutMeasured(2, MLP.groups[0].name, INT8, options))
+    assert results.ways_out[MLP.groups[0].name, INT8] == options
     assert results[raised].verdict == verdict(40.0) and results[INT8].verdict == verdict(20.0)
 
 

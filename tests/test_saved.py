@@ -18,7 +18,7 @@ from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.session.history import History
-from trt_tui.session.saved import HISTORY_LIMIT, Saved, Store
+from trt_tui.session.saved import HISTORY_LIMIT, Saved, SavedSessions
 
 STRUCTURE = "a" * 64
 CHOICES = st.builds(Choice, st.sampled_from([Precision.FP32, Precision.FP16, Precision.INT8]), st.text(max_size=8))
@@ -49,7 +49,7 @@ def store(tmp_path):
     stores = []
 
     def make():
-        stores.append(Store(tmp_path / "sessions"))
+        stores.append(SavedSessions(tmp_path / "sessions"))
         return stores[-1]
 
     yield make

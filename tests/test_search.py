@@ -17,7 +17,7 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.network.layers import Group, Kind, Layer, Site
 from trt_tui.core.precision import Precision
-from trt_tui.core.search import METHODS, Evaluation, Outcome, Ranking, Search, Space, groups_named, with_kept
+from trt_tui.core.search import SEARCH_METHODS, Evaluation, Outcome, Ranking, Search, Space, groups_named, with_kept
 from trt_tui.core.search import scoped as scoped_module
 from trt_tui.core.search.ranking import best_ranking, both_ways
 from trt_tui.errors import InputError
@@ -98,7 +98,7 @@ def finish(search, evaluate):
 # -- every strategy -----------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", SEARCH_METHODS)
 @pytest.mark.parametrize("seed", range(6))
 def test_no_config_is_evaluated_twice_and_what_is_found_passes(method, seed):
     noise = Noise(9, seed)
@@ -111,7 +111,7 @@ def test_no_config_is_evaluated_twice_and_what_is_found_passes(method, seed):
     assert {choice.reason for choice in result.config.groups.values()} == {f"search:{method}"}
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", SEARCH_METHODS)
 @pytest.mark.parametrize("seed", range(4))
 def test_a_criterion_without_any_order_is_borne(method, seed):
     noise, rng = Noise(7, seed), np.random.default_rng(seed)
@@ -126,7 +126,7 @@ def test_a_criterion_without_any_order_is_borne(method, seed):
     assert result.met and set(noise.counts.values()) == {1}
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", SEARCH_METHODS)
 def test_nothing_that_was_found_can_be_taken_back(method):
     for seed in range(5):
         noise = Noise(8, seed, together=0)
@@ -136,7 +136,7 @@ def test_nothing_that_was_found_can_be_taken_back(method):
         assert all(noise.energy(raised - {name}) > noise.bound for name in raised)
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", SEARCH_METHODS)
 def test_a_search_goes_on_from_its_list_of_evaluations(method):
     noise = Noise(8, 3)
     whole = noise.search(method)
@@ -151,7 +151,7 @@ def test_a_search_goes_on_from_its_list_of_evaluations(method):
         assert result.config == expected.config and resumed.evaluations == whole.evaluations
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", SEARCH_METHODS)
 def test_the_best_so_far_is_there_at_any_moment(method):
     noise = Noise(8, 2)
     search = noise.search(method)
@@ -292,7 +292,7 @@ def test_rankings():
     assert best_ranking("ab", {"a": Impact(0.0, energy=0.1), "b": Impact(0.0, energy=math.inf)}).order == ("b", "a")
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", SEARCH_METHODS)
 def test_what_brings_about_nan_is_raised_first(method):
     noise = Noise(8, 1)
     finite = noise.energy
@@ -380,7 +380,7 @@ def test_rules_keep_their_layers_unless_a_layer_has_that_name():
     assert set(with_kept(toy(4, names=("g0", "ends")), INT8, ["ends"]).groups) == {"ends"}
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", SEARCH_METHODS)
 def test_presets_are_a_start_and_are_taken_back_where_they_are_not_needed(method):
     operators = ("Gemm", "LayerNorm", "Gemm", "Softmax", "Gemm")
     noise = additive([0, 3, 8, 0, 1], 2)
@@ -507,7 +507,7 @@ def test_a_budget_where_the_start_is_not_finite():
 # -- going on with a margin ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", SEARCH_METHODS)
 def test_a_margin_goes_on_from_what_is_known(method):
     noise = Noise(8, 4)
     search = noise.search(method)
@@ -548,7 +548,7 @@ def test_every_raised_group_says_why():
     assert unknown.result.why["g7"] == "raised by linear" and "not over" in unknown.result.said
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", SEARCH_METHODS)
 @pytest.mark.parametrize("seed", range(4))
 def test_nothing_is_evaluated_twice_with_everything_at_once(method, seed):
     operators = ("Gemm", "LayerNorm", "Gemm", "Gemm", "Softmax", "Gemm", "Gemm")

@@ -23,7 +23,7 @@ from trt_tui.core.measure.target import parse_target
 from trt_tui.core.moves.file import read_config
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
-from trt_tui.core.search import METHODS, PRESETS
+from trt_tui.core.search import PRESETS, SEARCH_METHODS
 from trt_tui.jobs import messages as m
 from trt_tui.jobs.summaries import BackendSummary, DataSummary
 from trt_tui.options import Options
@@ -162,7 +162,7 @@ def test_bad_input(run, files, out, options, title):  # noqa: F811
 def test_help_names_what_there_is(run):  # noqa: F811
     code, shown, _ = run("search", "--help")
     text = "".join(shown.split())  # lines are broken at hyphens
-    assert code == 0 and all(name in text for name in (*METHODS, *PRESETS))
+    assert code == 0 and all(name in text for name in (*SEARCH_METHODS, *PRESETS))
 
 
 def test_a_check_command_passes_or_fails(run, files, out):  # noqa: F811
@@ -253,7 +253,7 @@ def test_engines_are_in_the_table_and_the_report(tmp_path):
 
     session.start()
     apply()
-    session.search(m.Search(session.config, ("sqnr>=20",)))
+    session.search(m.FindConfig(session.config, ("sqnr>=20",)))
     apply()
     session.history.apply(session.finding.config)
     for text in (search_table(session), search_report(session)):

@@ -14,7 +14,7 @@ import pytest
 from tests.driven import LIMIT_S, DrivenSession, DrivenWorker, isolate, save_mlp, save_resnet
 from trt_tui.backends import onnxruntime as backend
 from trt_tui.core.engines.failures import BuildFailed
-from trt_tui.core.engines.made import Made
+from trt_tui.core.engines.inspector import Made
 from trt_tui.core.measure.comparison import EngineResult, Errors, OutputErrors, Verdict
 from trt_tui.core.measure.target import parse_target
 from trt_tui.core.moves.config import PrecisionConfig
@@ -31,7 +31,7 @@ from trt_tui.words import percent
 
 INT8 = PrecisionConfig.uniform(Precision.INT8)
 FP32 = PrecisionConfig.uniform(Precision.FP32)
-GOAL = m.Search(INT8, ("sqnr>=40",))
+GOAL = m.FindConfig(INT8, ("sqnr>=40",))
 
 
 @pytest.fixture(autouse=True)
@@ -507,7 +507,7 @@ def test_a_metric_is_searched_for_by_its_base(tmp_path):
                       "    return {'accuracy': float(right.mean()), 'first': float(right[:4].mean())}\n")
     worker = DrivenWorker(tmp_path)
     worker.answer(m.Open(replace(options, metric=f"{script}:score")))
-    ended = found(worker.answer(m.Search(INT8, ("metric>=base-0.0",), ranges=False)))
+    ended = found(worker.answer(m.FindConfig(INT8, ("metric>=base-0.0",), ranges=False)))
     assert ended.result.met and ended.result.best.judgement.verdict.metric["accuracy"] == 1.0
     assert set(ended.result.best.judgement.verdict.metric) == {"accuracy", "first"}
 

@@ -137,7 +137,7 @@ def test_what_is_no_target_is_refused(text, why):
 
 def test_an_output_that_is_not_judged_is_refused_with_those_that_are():
     with pytest.raises(InputError) as refused:
-        parse_target("score:sqnr>=20").check(JUDGED, NETWORK, None)
+        parse_target("score:sqnr>=20").require_measurable(JUDGED, NETWORK, None)
     assert "score is not a judged output" in refused.value.title and "scores" in refused.value.cause
     assert parse_target("score:sqnr>=20").reached(BOTH) is None
 
@@ -149,14 +149,14 @@ def test_an_output_that_is_not_judged_is_refused_with_those_that_are():
     ("class:mismatch<=0.1", None, ""), ("scores:max_abs<=0.1", None, ""), ("sqnr>=20", None, "")])
 def test_a_target_of_what_is_not_measured_is_refused(text, metric, title):
     if not title:
-        return parse_target(text).check(JUDGED, NETWORK, metric)
+        return parse_target(text).require_measurable(JUDGED, NETWORK, metric)
     with pytest.raises(InputError, match=title):
-        parse_target(text).check(JUDGED, NETWORK, metric)
+        parse_target(text).require_measurable(JUDGED, NETWORK, metric)
 
 
 def test_floats_are_not_bounded_where_integers_alone_are_judged():
     with pytest.raises(InputError, match="bounds nothing"):
-        parse_target("max_abs<=0.1").check(JUDGED[2:], NETWORK, None)
+        parse_target("max_abs<=0.1").require_measurable(JUDGED[2:], NETWORK, None)
 
 
 @pytest.mark.parametrize("text", ["sqnr>=1e999", "mse<=1e400", "metric>=1e999"])

@@ -22,7 +22,7 @@ from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
 from trt_tui.jobs import messages as m
 from trt_tui.session.events import Events
-from trt_tui.session.history import Names
+from trt_tui.session.history import ConfigNames
 
 FP16 = PrecisionConfig.uniform(Precision.FP16)
 INT8 = PrecisionConfig.uniform(Precision.INT8)
@@ -120,9 +120,9 @@ def test_stopping_the_opening_starts_no_comparison(session):
 
 
 def test_a_new_name_is_none_that_is_taken():
-    names = Names({FP16: "c1", FP16.with_range("x", RangeChoice(1.0)): "best"})
+    names = ConfigNames({FP16: "c1", FP16.with_range("x", RangeChoice(1.0)): "best"})
     assert names.give(INT8) == "c2" and names.give(INT8) == "c2"
-    assert Names({FP16: "c1"}).give(INT8) == "c2"
+    assert ConfigNames({FP16: "c1"}).give(INT8) == "c2"
 
 
 # -- saving and resuming ------------------------------------------------------------------------------------------

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 
 from trt_tui.core.measure.comparison import Errors, OutputErrors, Verdict
-from trt_tui.core.measure.judge import Cut, Judged
+from trt_tui.core.measure.judge import AxisSlice, Judged
 from trt_tui.core.measure.target import Target, default_target, parse_target
 from trt_tui.errors import InputError
 
@@ -76,7 +76,7 @@ DEFAULTS = [
     (None, True, (Judged("y", "y"),), ("n", 1000), "agreement"),
     (None, False, (Judged("y", "y"),), ("n", 4), "sqnr"),
     (None, False, (Judged("y", "y"),), ("n", 3, 8, 8), "sqnr"),
-    (None, False, (Judged("y[:, 4:]", "y", (Cut(1, 4),)),), ("n", 1000), "sqnr"),
+    (None, False, (Judged("y[:, 4:]", "y", (AxisSlice(1, 4),)),), ("n", 1000), "sqnr"),
     (None, False, (Judged("y", "y"), Judged("z", "z")), ("n", 1000), "sqnr"),
     (None, False, (Judged("y", "y"),), None, "sqnr"),
 ]

@@ -9,7 +9,7 @@ import pytest
 from tests import networks
 from tests.tui_fake import H200, NO_GPU, FakeSession, outline_of
 from trt_tui import words
-from trt_tui.core.engines.made import Made
+from trt_tui.core.engines.inspector import Made
 from trt_tui.core.engines.rungs import NAMED, Rung
 from trt_tui.core.measure.comparison import EngineResult
 from trt_tui.core.network.hierarchy import GroupRow, Scope
@@ -99,9 +99,9 @@ def test_a_gap_is_marked_where_it_is_large(start, worse, shown, style):
     (80, True, "graph is sound"), (120, True, "graph is sound"), (80, False, "graph is sound")])
 def test_a_sound_graph_is_said_to_be_one(start, width, metric, shown):
     session = start(metric=metric)
-    assert "FP32 check" not in table(session, width)
+    assert "FP32 engine" not in table(session, width)
     session.build()
-    left, _, right = table(session, width)["FP32 check"].partition("│")
+    left, _, right = table(session, width)["FP32 engine"].partition("│")
     assert shown in left and right.split()[0] == "96.1"
 
 
@@ -148,7 +148,7 @@ def test_an_engine_that_cannot_run_here_shows_its_size(start, width, metric):
     session = start(builder=NO_GPU, metric=metric)
     session.build()
     assert "built, cannot run here   23.0" in table(session, width)["c0 ="]
-    assert session.results.check is None and found(session).made == {}
+    assert session.results.fp32_engine is None and found(session).made == {}
     assert "23.0 MB" in text(config_table(session, {}, 60)[1][0].line)
     session.set_target("sqnr>=5")
     assert "cannot run here" in next_step(session, found(session))
@@ -219,8 +219,8 @@ def test_an_engine_that_is_not_as_asked_is_held_against_the_simulation_of_what_w
 def test_an_fp32_engine_that_could_not_be_built_is_not_called_sound(start, width):
     session = start()
     session.build()
-    session.apply(messages.Checked(0, EngineResult(None, "TensorRT 8.6.1", failed="no implementation")))
-    line = table(session, width)["FP32 check"]
+    session.apply(messages.Fp32EngineJudged(0, EngineResult(None, "TensorRT 8.6.1", failed="no implementation")))
+    line = table(session, width)["FP32 engine"]
     assert "sound" not in line and line.count("not built") == 2
     assert any("not built: no implementation" in text(line) for line in engine_page.page_lines(session, width))
 

@@ -16,7 +16,7 @@ from trt_tui.core.measure.shares import Impact
 from trt_tui.core.measure.target import parse_target
 from trt_tui.core.network.hierarchy import GroupRow
 from trt_tui.core.precision import Precision
-from trt_tui.core.search import METHODS, PRESETS, Outcome
+from trt_tui.core.search import PRESETS, SEARCH_METHODS, Outcome
 from trt_tui.jobs import messages as m
 from trt_tui.jobs.searching import Bench, SearchJob
 from trt_tui.options import Options
@@ -77,11 +77,11 @@ class SearchingSession(FakeSession):
 
     def ask(self, request: m.Request) -> None:
         super().ask(request)
-        if isinstance(request, m.Search):
+        if isinstance(request, m.FindConfig):
             for event in self.search_events(len(self._client.sent), request):
                 self.deliver(event)
 
-    def search_events(self, job: int, request: m.Search) -> list[m.Event]:
+    def search_events(self, job: int, request: m.FindConfig) -> list[m.Event]:
         events: list[m.Event] = []
         self.work = SearchJob(self.known, request, [parse_target(text) for text in request.tolerances],
                               FakeBench(self, events, job))
@@ -95,7 +95,7 @@ class SearchingSession(FakeSession):
         jobs = dict(self.asked)
         super().stop_job()
         for job, request in jobs.items():
-            if isinstance(request, m.Search):
+            if isinstance(request, m.FindConfig):
                 self.deliver(self.work.ended(job))
             self.deliver(m.Cancelled(job))
 
@@ -125,11 +125,11 @@ def raised(main) -> tuple[str, ...]:
 
 
 def test_every_preset_can_be_chosen():
-    assert dialog.PRESETS.keys() == PRESETS.keys()
+    assert dialog.PRESET_TEXTS.keys() == PRESETS.keys()
 
 
 def test_every_method_can_be_chosen():
-    assert set(STRATEGIES) == set(METHODS) and next(iter(STRATEGIES)) == "auto"
+    assert set(STRATEGIES) == set(SEARCH_METHODS) and next(iter(STRATEGIES)) == "auto"
 
 
 async def test_what_is_found_becomes_the_config_in_one_step(tmp_path):
@@ -158,7 +158,7 @@ async def test_nothing_to_find_where_the_target_is_met(tmp_path):
     async with opened(tmp_path, target="sqnr>=5") as (app, main, pilot):
         await press(pilot, "a")
         assert "meets the target already" in status(main) and app.screen is main
-        assert not any(isinstance(request, m.Search) for request in main.session._client.sent)
+        assert not any(isinstance(request, m.FindConfig) for request in main.session._client.sent)
 
 
 async def test_the_dialog_is_what_is_searched(tmp_path):
@@ -174,7 +174,7 @@ async def test_the_dialog_is_what_is_searched(tmp_path):
         assert [one.value for one in app.screen.query(Setting)] == ["greedy", Precision.FP16, ("layernorm",), False]
         await press(pilot, "enter")
         await settle(pilot)
-        request = next(one for one in main.session._client.sent if isinstance(one, m.Search))
+        request = next(one for one in main.session._client.sent if isinstance(one, m.FindConfig))
         assert (request.tolerances, request.method, request.higher, request.ranges) == (
             ("sqnr>=25",), "greedy", Precision.FP16, False)
         assert request.max_builds == 0 and main.session.target.text == "sqnr>=25"
@@ -272,7 +272,7 @@ async def test_stopped_one_key_takes_it(tmp_path):
 async def test_killed_it_offers_the_best_that_was_told(tmp_path):
     async with opened(tmp_path, evaluations=8) as (app, main, pilot):
         await find(pilot)
-        job = next(number for number, one in main.session.asked.items() if isinstance(one, m.Search))
+        job = next(number for number, one in main.session.asked.items() if isinstance(one, m.FindConfig))
         app.deliver(m.Cancelled(job))
         await settle(pilot)
         assert isinstance(app.screen, Question) and main.session.finding.ended is None
@@ -303,7 +303,7 @@ async def test_a_config_edited_meanwhile_is_not_replaced(tmp_path):
         await find(pilot)
         await press(pilot, "space")
         edited = main.session.config
-        job = next(number for number, one in main.session.asked.items() if isinstance(one, m.Search))
+        job = next(number for number, one in main.session.asked.items() if isinstance(one, m.FindConfig))
         main.session.evaluations = None
         for event in main.session.search_events(job, main.session.finding.request):
             app.deliver(event)

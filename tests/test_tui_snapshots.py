@@ -133,7 +133,7 @@ def test_engine_cannot_run(snap_compare, tmp_path, size):
 
 
 @pytest.mark.parametrize("size", [SMALL, LARGE])
-def test_fp32_check_fails(snap_compare, tmp_path, size):
+def test_fp32_engine_fails(snap_compare, tmp_path, size):
     assert snap_compare(make_app(tmp_path, builder=H200, check_db=12.3, worse_db=5.2), terminal_size=size,
                         run_before=keys("b", "j"))
 
@@ -154,7 +154,7 @@ def test_engine_no_color(snap_compare, tmp_path, monkeypatch):
                         run_before=keys("b", "space"))
 
 
-UNANSWERED = ("Open", "Compare", "WhatIf", "TryOptions", "Stats")
+UNANSWERED = ("Open", "Compare", "WhatIf", "TryWaysOut", "Stats")
 
 
 @pytest.mark.parametrize("size", [SMALL, LARGE])

@@ -325,7 +325,7 @@ def test_no_figure_is_shown_for_what_is_not_finite(session):
 def test_the_detail_keeps_the_range_that_is_better_by_the_target(session, target, kept):
     def option(label, sqnr, largest):
         one = Errors(sqnr, 0.99, 1e-3, largest, largest)
-        return messages.Option("r", label, session.config, Verdict({"y": OutputErrors(one)}))
+        return messages.WayOut("r", label, session.config, Verdict({"y": OutputErrors(one)}))
 
     session.target = parse_target(target)
     options = [option("low", 10.0, 0.02), option("high", 30.0, 0.5)]

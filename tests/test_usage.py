@@ -88,7 +88,7 @@ def test_stdout_by_another_name_is_stdout_and_nothing_else_is(tmp_path):
 
 
 def test_every_rule_is_about_options_that_exist():
-    for rule in usage.RULES:
+    for rule in usage.IDLE_OPTIONS:
         for command in rule.commands:
             known = {one.name for one in main.commands[command].params if isinstance(one, click.Option)}
             assert set(rule.options) & known, (command, rule.options)

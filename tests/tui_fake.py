@@ -15,8 +15,8 @@ import onnx
 
 from trt_tui.core.calibration.calibrate import Calibration
 from trt_tui.core.calibration.statistics import TensorStats, TopChannels
-from trt_tui.core.data.watched import Inputs, Source
-from trt_tui.core.engines.made import COMPUTE, QDQ, REFORMAT, EngineLayer, EngineReport
+from trt_tui.core.data.watched import Source, StampedFiles
+from trt_tui.core.engines.inspector import COMPUTE, QDQ, REFORMAT, EngineLayer, EngineReport
 from trt_tui.core.measure.comparison import EngineResult, Errors, GroupErrors, OutputErrors, Share, Verdict
 from trt_tui.core.measure.judge import Judged
 from trt_tui.core.moves.config import PrecisionConfig
@@ -26,7 +26,7 @@ from trt_tui.core.precision import Precision
 from trt_tui.jobs import messages as m
 from trt_tui.jobs.summaries import BackendSummary, BuilderSummary, DataSummary
 from trt_tui.options import Options
-from trt_tui.session.saved import Store
+from trt_tui.session.saved import SavedSessions
 from trt_tui.session.session import Session
 
 SAMPLES = 64
@@ -88,13 +88,13 @@ class FakeSession(Session):
     """
 
     def __init__(self, options: Options, deliver: Callable[[m.Event], None], *, outline: Outline, store: Path,
-                 answers: Iterable[str] = ("Open", "Compare", "WhatIf", "TryOptions", "Stats", "Build", "Export",
+                 answers: Iterable[str] = ("Open", "Compare", "WhatIf", "TryWaysOut", "Stats", "Build", "Export",
                                           "WriteText"),
                  worst: tuple[str, ...] = (), nan: tuple[str, ...] = (), random: bool = False, metric: bool = True,
                  partial: bool = False, builder: BuilderSummary | None = None, worse_db: float = 0.2,
                  check_db: float = 96.1, otherwise: Mapping[str, Precision] | None = None,
                  **session_options: object) -> None:
-        super().__init__(options, deliver, store=Store(store), **session_options)
+        super().__init__(options, deliver, store=SavedSessions(store), **session_options)
         self._client = FakeClient()
         self.deliver = deliver
         self.known = outline
@@ -175,7 +175,7 @@ class FakeSession(Session):
         yield m.Opened(job, self.known, judged, data, backend, "f1" if self.has_metric else None)
         if self.known_builder is not None:
             yield m.BuilderReady(job, self.known_builder)
-        yield m.Hashed(job, Source("a" * 64, "b" * 64, Inputs()))
+        yield m.Hashed(job, Source("a" * 64, "b" * 64, StampedFiles()))
 
     def _answer_compare(self, job: int, request: m.Compare) -> Iterator[m.Event]:
         yield m.Calibrated(job, Calibration("minmax", 128, "d" * 64, {}))
@@ -221,14 +221,14 @@ class FakeSession(Session):
         if request.shares:
             yield from self._measure_shares(job, "config", request.config)
 
-    def _answer_tryoptions(self, job: int, request: m.TryOptions) -> Iterator[m.Event]:
+    def _answer_trywaysout(self, job: int, request: m.TryWaysOut) -> Iterator[m.Event]:
         group = self.known.group_by_name[request.group]
         options = []
         for key, precision in (("=", Precision.FP16), ("space", Precision.FP32)):
             config = request.config.with_groups([group], precision)
             if config != request.config:
-                options.append(m.Option(key, precision.label, config, self.verdict(config)))
-        yield m.OptionsMeasured(job, request.group, request.config, tuple(options))
+                options.append(m.WayOut(key, precision.label, config, self.verdict(config)))
+        yield m.WaysOutMeasured(job, request.group, request.config, tuple(options))
 
     def _answer_stats(self, job: int, request: m.Stats) -> Iterator[m.Event]:
         yield m.StatsMeasured(job, request.group, self.stats_of(self.known.group_by_name[request.group]))
@@ -253,8 +253,9 @@ class FakeSession(Session):
                 origin="cold"))
             return
         fp32 = PrecisionConfig.uniform(Precision.FP32)
-        yield m.Checked(job, EngineResult(self.check_verdict(), backend, (3.7, 3.66, 3.81), 88_000_000, 41.0, "batch 8",
-                                          builder.device, 8_400_000, self.report(fp32), origin="cold"))
+        yield m.Fp32EngineJudged(job, EngineResult(
+            self.fp32_verdict(), backend, (3.7, 3.66, 3.81), 88_000_000, 41.0, "batch 8",
+            builder.device, 8_400_000, self.report(fp32), origin="cold"))
         report = self.report(request.config)
         median = sum(layer.ms for layer in report.layers)
         yield m.Built(job, request.config, EngineResult(
@@ -262,7 +263,7 @@ class FakeSession(Session):
             "batch 8", builder.device, 12_600_000, report, report.made(self.known),
             "cold" if request.quick else "timing cache", request.quick))
 
-    def check_verdict(self) -> Verdict:
+    def fp32_verdict(self) -> Verdict:
         errors = Errors(self.check_db, cosine=1.0)
         return Verdict({self.known.outputs[0].name: OutputErrors(errors, 3, self.check_db - 2)},
                        {"f1": 0.873} if self.has_metric else {}, None if self.has_metric else 1.0, SAMPLES, SAMPLES)

@@ -215,6 +215,12 @@ def duration(seconds: float) -> str:
     return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
 
 
+def first_few(names: Sequence[str], most: int = 5) -> str:
+    """The first ``most`` names, and how many more there are: "conv1, conv2 and 3 more"."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+
+
 def plural(count: int, word: str) -> str:
     """A count of things: ``1 group``, ``2 groups``."""
     return f"{count} {word}" if count == 1 else f"{count} {word}s"

@@ -18,13 +18,13 @@ from trt_tui.core.calibration.calibrate import Calibration
 from trt_tui.core.data.samples import DataSets, Samples, load_samples, split
 from trt_tui.core.data.shapes import ShapeRange, parse_shapes
 from trt_tui.core.data.userscript import script_files, split_spec
-from trt_tui.core.data.watched import Inputs, Source, data_files
+from trt_tui.core.data.watched import Source, StampedFiles, data_files
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.comparison import EngineResult
 from trt_tui.core.measure.judge import Judged, judged_outputs
-from trt_tui.core.measure.metric import Metric, load_metric
+from trt_tui.core.measure.user_metric import Metric, load_metric
 from trt_tui.core.network.network import Network, open_network
-from trt_tui.core.runner import Backend, BuildSettings, EngineBackend, Shape
+from trt_tui.core.runner import Backend, BuildSettings, EngineBackend, FixedShape
 from trt_tui.errors import InputError
 from trt_tui.files.reading import digest
 from trt_tui.options import Options
@@ -80,10 +80,10 @@ class Workspace:
     def __init__(self, options: Options) -> None:
         self.options = options
         cache = (options.calib_cache,) if options.calib_cache is not None else ()
-        self.inputs = Inputs.of((options.model, *cache, *data_files(options.data), *data_files(options.calib_data),
-                                 *self._metric_files()))
+        self.inputs = StampedFiles.of((options.model, *cache, *data_files(options.data),
+                                       *data_files(options.calib_data), *self._metric_files()))
         self.network: Network = open_network(options.model, get_backend)
-        self.inputs |= Inputs.of(self.network.external_files)
+        self.inputs |= StampedFiles.of(self.network.external_files)
         self.builder: EngineBackend | None = None
         self.calibration: Calibration | None = None
         self.source: Source | None = None
@@ -222,7 +222,7 @@ class Workspace:
         if not self.shapes:
             raise InputError(f"there is no {where} shape to judge at", "no profile was given",
                              "Give --shapes NAME:MIN:OPT:MAX.")
-        wanted: dict[str, Shape] = {name: getattr(one, where) for name, one in self.shapes.items()}
+        wanted: dict[str, FixedShape] = {name: getattr(one, where) for name, one in self.shapes.items()}
         rows = max(shape[0] for shape in wanted.values() if shape) if any(wanted.values()) else 1
         limit = max(options.whatif_samples, rows) if options.whatif_samples else None
         samples = load_samples(options.data, self.network.inputs, seed=options.seed, shapes=wanted,
@@ -238,9 +238,9 @@ class Workspace:
 
     def watch(self) -> None:
         """Watches what the metric has imported since, too."""
-        self.inputs |= Inputs.of(self._metric_files())
+        self.inputs |= StampedFiles.of(self._metric_files())
 
-    def check(self, since_s: float = 0.0) -> None:
+    def require_unchanged(self, since_s: float = 0.0) -> None:
         """Refuses to go on where a file that was read is another one now; not looked at twice within ``since_s``.
 
         Raises:
@@ -295,7 +295,8 @@ def runs_here(backend: EngineBackend, settings: BuildSettings) -> bool:
     return backend.capabilities.runs and (target is None or target == first_device().compute_capability)
 
 
-def profile_of(network: Network, samples: Samples, feeds: Sequence[int]) -> dict[str, tuple[Shape, Shape, Shape]]:
+def profile_of(network: Network, samples: Samples, feeds: Sequence[int],
+               ) -> dict[str, tuple[FixedShape, FixedShape, FixedShape]]:
     """The least, first and largest shape of each dynamic input in some feeds of the samples."""
     dynamic = [info.name for info in network.inputs
                if info.shape is not None and not all(isinstance(size, int) for size in info.shape)]

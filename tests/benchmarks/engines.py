@@ -1,4 +1,4 @@
-"""Engines on a GPU: the FP32 check, builds cold and warm, latency, actual precisions, and simulated against real error.
+"""Engines on a GPU: the FP32 engine, cold and warm builds, latency, actual precisions, simulated against real error.
 
     python -m tests.benchmarks.engines NAME=MODEL.onnx=DATA.npz ... [--out FOLDER] [--budget S] [--configs N]
         [--tactic-sources EDGE_MASK_CONVOLUTIONS,JIT_CONVOLUTIONS] [--level L] [--batch B] [--part I/N] [--times]
@@ -36,7 +36,7 @@ from trt_tui.core.network.network import Network, open_network
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import BuildSettings
 from trt_tui.errors import TrtTuiError
-from trt_tui.jobs.engines import Said
+from trt_tui.jobs.engine_building import BuilderLine
 from trt_tui.jobs.judging import build_and_judge
 from trt_tui.jobs.steps import Wait
 from trt_tui.jobs.store import EngineCache
@@ -121,7 +121,7 @@ def built(case: Case, backend: TensorRTBackend, config: PrecisionConfig, plan: P
     for made in making:
         if isinstance(made, Wait):
             time.sleep(0.02)
-        elif isinstance(made, Said) and made.level != "info":
+        elif isinstance(made, BuilderLine) and made.level != "info":
             log.append(f"{made.level}: {made.text}")
         elif isinstance(made, EngineResult):
             return made

@@ -47,7 +47,7 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.core.search import Search, Space
-from trt_tui.core.search.ranking import Ranking, alone, at_groups, both_ways, ordered, owned
+from trt_tui.core.search.ranking import Ranking, alone, at_groups, both_ways, owned, worst_first_order
 
 START = PrecisionConfig.uniform(Precision.INT8, Precision.FP32)
 NAMES = ("demo", "vit", "bert6", "resnet50")
@@ -254,7 +254,7 @@ def rankings(name: str, one: Simulated, more: float) -> Iterator[tuple[object, .
     for label, badness in (("only-this", alone(impacts)), ("all-but-this", owned(impacts)),
                            ("both ways", both_ways(impacts)), ("isolated", at_groups(errors, "isolated")),
                            ("accumulated", at_groups(errors, "accumulated"))):
-        ranking = Ranking(ordered(names, badness), why=label)
+        ranking = Ranking(worst_first_order(names, badness), why=label)
         prefix = one.search(one.target(more), "worst-first", ranking=ranking, take_back=False)
         found = one.search(one.target(more), "worst-first", ranking=ranking)
         guess, truth = [badness[n] for n in names], [effect[n] for n in names]

@@ -142,7 +142,7 @@ def ours(arguments: argparse.Namespace, network: Network, folder: Path, weak: bo
     raised = {network.group_of(name).name for name, layer in config["layers"].items() if layer["precision"] == "fp32"}
     built = len(list((home / "trt-tui" / "engines").glob("*/*")))
     confirmed = "meets it too" in (home / "report.md").read_text()
-    return (label, f"{took:.0f}", f"{built} + FP32 check", f"{len(raised)} groups", len(raised),
+    return (label, f"{took:.0f}", f"{built} + FP32 engine", f"{len(raised)} groups", len(raised),
             "met as built" if done.returncode == 0 and confirmed else "not met as built")
 
 

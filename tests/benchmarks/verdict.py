@@ -37,7 +37,7 @@ def drive(model: str, data: str, calibration: str, limit_s: float) -> None:
     """Opens a network as the app does and prints a line, with the time of the monotonic clock, at each moment."""
     from trt_tui.jobs import messages as m
     from trt_tui.options import Options
-    from trt_tui.session.saved import Store
+    from trt_tui.session.saved import SavedSessions
     from trt_tui.session.session import Session
 
     events: queue.Queue[m.Event] = queue.Queue()
@@ -50,7 +50,7 @@ def drive(model: str, data: str, calibration: str, limit_s: float) -> None:
             print(time.monotonic(), moment, flush=True)
 
     with tempfile.TemporaryDirectory() as folder:
-        session = Session(options, events.put, store=Store(Path(folder)))
+        session = Session(options, events.put, store=SavedSessions(Path(folder)))
         session.start()
         while time.monotonic() - started < limit_s:
             try:

@@ -78,7 +78,7 @@ def burst(rng: random.Random) -> list[str]:
 
 def fake_session(outline, folder: Path, rng: random.Random) -> Callable[..., FakeSession]:
     """A session whose answers differ from seed to seed."""
-    answers = [name for name in ("Open", "Compare", "WhatIf", "TryOptions", "Stats", "Build")
+    answers = [name for name in ("Open", "Compare", "WhatIf", "TryWaysOut", "Stats", "Build")
                if name == "Open" or rng.random() < 0.85]
     return partial(FakeSession, outline=outline, store=folder / "store", answers=answers, metric=rng.random() < 0.5,
                    random=rng.random() < 0.2, builder=rng.choice((None, H200)),

@@ -34,7 +34,7 @@ from trt_tui.core.calibration.cache import match_cache, read_cache, write_cache
 from trt_tui.core.calibration.calibrate import Calibration
 from trt_tui.core.data.samples import load_samples
 from trt_tui.core.data.shapes import parse_shapes
-from trt_tui.core.engines.made import read_inspector
+from trt_tui.core.engines.inspector import read_inspector
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.file import config_text, read_config
 from trt_tui.core.moves.range_choice import RangeChoice
@@ -44,7 +44,7 @@ from trt_tui.core.runner import TensorInfo
 from trt_tui.errors import InputError
 from trt_tui.jobs.store import ResultCache
 from trt_tui.session.history import History
-from trt_tui.session.saved import Saved, Store
+from trt_tui.session.saved import Saved, SavedSessions
 
 SLOW_S = 20.0
 MEMORY = 8 << 30
@@ -86,7 +86,7 @@ def readers(network: Network) -> tuple[Reader, ...]:
             config_text(network, loaded.config, tolerance=loaded.tolerance, sha256="").encode()
 
     def sessions(path: Path) -> None:
-        store = Store(path.parent)
+        store = SavedSessions(path.parent)
         saved = store.load(path.stem, str(outline.path), outline)
         store.release()
         if saved is not None:
@@ -177,7 +177,7 @@ def _session(outline: Any, config: PrecisionConfig) -> bytes:
     history = History(PrecisionConfig())
     history.apply(config)
     with tempfile.TemporaryDirectory() as folder:
-        Store(Path(folder)).save("abc", Saved.of(outline, history, {config: "first"}, "sqnr>=20"))
+        SavedSessions(Path(folder)).save("abc", Saved.of(outline, history, {config: "first"}, "sqnr>=20"))
         return (Path(folder) / "abc.json").read_bytes()
 
 

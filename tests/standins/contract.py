@@ -23,15 +23,15 @@ from onnx import TensorProto, helper
 from tests import networks, standins
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
 from trt_tui.backends.tensorrt.backend import TensorRTBackend
-from trt_tui.backends.tensorrt.log import errors
-from trt_tui.core.engines.made import COMPUTE, read_inspector
+from trt_tui.backends.tensorrt.log import printed_errors
+from trt_tui.core.engines.inspector import COMPUTE, read_inspector
 from trt_tui.core.exporters.onnx import export_typed
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network, open_network
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import BuildSettings, EngineBackend, EngineRunner
 from trt_tui.errors import CancelledError, InputError, TrtTuiError
-from trt_tui.jobs.engines import lower_for
+from trt_tui.jobs.engine_building import lower_for
 
 RELEASE = os.environ.get("STANDIN_RELEASE", "")
 FP32, FP16, BF16, INT8 = (PrecisionConfig.uniform(one) for one in
@@ -370,9 +370,9 @@ def test_there_is_one_execution_context_at_a_time(backend, fp32, monkeypatch, fa
 def test_polygraphys_conclusions_are_left_out_where_tensorrt_said_something() -> None:
     said = [("error", "Invalid Engine. Please ensure"), ("info", "x"), ("error", "Error Code 10"), ("error", "x"),
             ("error", "Error Code 10")]
-    assert errors(said) == "Error Code 10\nx"
-    assert errors(said[:2]) == "Invalid Engine. Please ensure"
-    assert errors([("error", "Could not find any implementation for node a"), said[0]]).endswith("for node a")
+    assert printed_errors(said) == "Error Code 10\nx"
+    assert printed_errors(said[:2]) == "Invalid Engine. Please ensure"
+    assert printed_errors([("error", "Could not find any implementation for node a"), said[0]]).endswith("for node a")
 
 
 # -- what the builder is told -------------------------------------------------------------------------------------

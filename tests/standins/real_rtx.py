@@ -19,7 +19,7 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import BuildSettings
 from trt_tui.errors import BackendUnavailableError, CancelledError, InputError
-from trt_tui.jobs.engines import build_engine, lower_for
+from trt_tui.jobs.engine_building import build_engine, lower_for
 
 ADA = BuildSettings({"image": ((1, 3, 32, 32), (2, 3, 32, 32), (4, 3, 32, 32))}, compute_capability=(8, 9),
                     optimization_level=0)

@@ -41,7 +41,7 @@ def build(model: str, config_path: str | None, force: bool, precision: str | Non
     Exit code 1: the engine could not be built as asked, and what was written is another one (see --strict).
     """
     from trt_tui.cli.headless import Writer
-    from trt_tui.jobs.messages import Wrote
+    from trt_tui.jobs.messages import EngineWritten
 
     check_usage()
     check_config_or_precision("build", config_path, precision)
@@ -66,7 +66,7 @@ def build(model: str, config_path: str | None, force: bool, precision: str | Non
     for line in made.lines:
         click.echo(line, err=True)
     click.echo(output)
-    if isinstance(made, Wrote) and made.otherwise:
+    if isinstance(made, EngineWritten) and made.otherwise:
         click.echo("Not the engine of this config: TensorRT refuses it as asked, and built it with "
                    f"{visible(made.otherwise)}", err=True)
         sys.exit(int(ExitCode.TOLERANCE_NOT_MET))

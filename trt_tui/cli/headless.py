@@ -90,7 +90,7 @@ def _whole(verdict: Verdict | None) -> bool:
 
 @contextmanager
 def search_session(options: Options, config_path: str | None, force: bool, precision: Precision | None,
-                   request: m.Search) -> Iterator[Session]:
+                   request: m.FindConfig) -> Iterator[Session]:
     """A session in which a search has come to its end, or was interrupted and holds the best so far.
 
     Args:
@@ -201,12 +201,12 @@ class Writer:
         self._client.close()
 
     def export(self, kind: str, path: str) -> m.Exported:
-        """Writes a format of `trt_tui.core.exporters.production.KINDS`."""
+        """Writes a format of `trt_tui.core.exporters.production.EXPORT_FORMATS`."""
         return self._answer(m.Export(kind, path, self.config, self.given), m.Exported)
 
-    def engine(self, path: str, quick: bool) -> m.Wrote:
+    def engine(self, path: str, quick: bool) -> m.EngineWritten:
         """Builds the engine and writes it; what the builder warned of is said on stderr."""
-        return self._answer(m.WriteEngine(self.config, path, quick, self.given), m.Wrote)
+        return self._answer(m.WriteEngine(self.config, path, quick, self.given), m.EngineWritten)
 
     def _answer(self, request: m.Request, wanted: type[AnEvent]) -> AnEvent:
         answer: AnEvent | None = None

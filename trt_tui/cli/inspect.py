@@ -13,7 +13,7 @@ from trt_tui.errors import BackendUnavailableError
 from trt_tui.words import visible
 
 if TYPE_CHECKING:
-    from trt_tui.core.engines.made import EngineReport
+    from trt_tui.core.engines.inspector import EngineReport
     from trt_tui.core.network.network import Network
 
 
@@ -48,7 +48,7 @@ def inspect(model: str, nodes: bool, engine: str | None, backend: str) -> None:
 def _layer_information(path: str, backend: str, network: Network) -> EngineReport:
     """The layers of an engine file, or of a JSON file that tells them."""
     from trt_tui.backends.registry import get_builder
-    from trt_tui.core.engines.made import read_inspector
+    from trt_tui.core.engines.inspector import read_inspector
     from trt_tui.files.reading import read_bytes
 
     file = Path(path)

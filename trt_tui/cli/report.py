@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from trt_tui import words
-from trt_tui.core.engines.made import IDLE, EngineReport
+from trt_tui.core.engines.inspector import IDLE, EngineReport
 from trt_tui.core.engines.rungs import rung_lines
 from trt_tui.core.exporters.markdown import moves_markdown, search_markdown, text_cell
 from trt_tui.core.lowering.lowered import lowers, quantizes
@@ -43,8 +43,8 @@ def comparison_table(session: Session) -> str:
         lines.append(f"target: {session.target.shown}")
     rows = [["run", "output", "dB", "cosine", "worst sample", "NaN/Inf", session_metric(session), "ms", "MB", ""]]
     engines = _engines(session)
-    if session.results.check is not None:
-        rows.extend(_engine_rows(session, "FP32 engine", session.results.check))
+    if session.results.fp32_engine is not None:
+        rows.extend(_engine_rows(session, "FP32 engine", session.results.fp32_engine))
     for run in _shown(session):
         if (verdict := session.measured(run).verdict) is not None:
             rows.extend(_verdict_rows(session, RUN_TITLES[run], verdict, run=run))
@@ -52,7 +52,7 @@ def comparison_table(session: Session) -> str:
             rows.extend(_engine_rows(session, engine_title(run), engines[run], run))
     kept = [i for i in range(len(rows[0])) if i == len(rows[0]) - 1 or any(row[i] for row in rows[1:])]
     lines += ["", *table([[row[i] for i in kept] for row in rows], flush_left=2)]
-    checked = {"FP32 engine": session.results.check} if session.results.check is not None else {}
+    checked = {"FP32 engine": session.results.fp32_engine} if session.results.fp32_engine is not None else {}
     lines += _rungs({**checked, **{engine_title(run): result for run, result in engines.items()}})
     lines += _computed_in({_titled(engine_title(run), result): result for run, result in engines.items()})
     lines += _checks(session, engines)
@@ -185,7 +185,7 @@ def _share(count: int, time: float | None) -> str:
 
 def _checks(session: Session, engines: Mapping[str, EngineResult]) -> list[str]:
     """Whether the FP32 engine computes something else, and what to look at where an engine is worse than simulated."""
-    lines = ["", f"no precision problem: {fault}"] if (fault := fp32_fault(session.results.check)) else []
+    lines = ["", f"no precision problem: {fault}"] if (fault := fp32_fault(session.results.fp32_engine)) else []
     for run, found in session.to_check().items():
         if run not in engines:
             continue  # the config is another run's, which says it

@@ -17,9 +17,9 @@ from trt_tui.errors import ExitCode, InputError, TrtTuiError
 
 
 def _methods(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    from trt_tui.core.search import METHODS
+    from trt_tui.core.search import SEARCH_METHODS
 
-    return [method for method in METHODS if method.startswith(incomplete)]
+    return [method for method in SEARCH_METHODS if method.startswith(incomplete)]
 
 
 def _layers(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
@@ -77,7 +77,7 @@ def search(model: str, config_path: str | None, force: bool, target: str | None,
     from trt_tui.core.measure.target import parse_target
     from trt_tui.core.moves.config import PrecisionConfig
     from trt_tui.core.precision import Precision
-    from trt_tui.jobs.messages import Search
+    from trt_tui.jobs.messages import FindConfig
     from trt_tui.session.finding import found_so_far
     from trt_tui.session.session import Session
 
@@ -94,8 +94,8 @@ def search(model: str, config_path: str | None, force: bool, target: str | None,
     for text in tolerances:
         parse_target(text)
     check_places(model, arguments, config_path, output, markdown_path, config_to=output)
-    request = Search(PrecisionConfig(), tolerances, method, Precision(higher), presets, (*keep, *sticky), not no_ranges,
-                     max_raised, max_latency, max_builds, check)
+    request = FindConfig(PrecisionConfig(), tolerances, method, Precision(higher), presets, (*keep, *sticky),
+                         not no_ranges, max_raised, max_latency, max_builds, check)
     with search_session(options_of(model, 0, arguments), config_path, force,
                         Precision(precision) if precision else None, request) as session:
         finding = session.finding

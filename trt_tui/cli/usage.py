@@ -25,7 +25,7 @@ _DATA = ("data", "calib_data", "calib_method", "calib_cache", "samples", "batch"
 
 
 @dataclass(frozen=True)
-class Rule:
+class IdleOptions:
     """Options of some commands that do nothing where ``idle`` holds, and why."""
 
     commands: tuple[str, ...]
@@ -43,30 +43,32 @@ def _no_int8(values: Values) -> bool:
     return values.get("precision") not in (None, "int8")
 
 
-RULES = (
-    Rule(("open", "compare", "search", "build", "export"), ("force",), lambda values: not values["config_path"],
-         "it takes a config made for another structure, and there is none", "Name one with --config, or leave it out."),
-    Rule(("open", "compare", "search", "build", "export"), ("other",), lambda values: bool(values["config_path"]),
-         "the config says what layers around INT8 ones run in", "Leave it out."),
-    Rule(("search", "build", "export"), ("other",), _no_int8,
-         "it says what layers around INT8 ones run in, and nothing is asked to run in INT8",
-         "Leave it out, or use --precision int8."),
-    Rule(("open", "compare", "search"), ("seed",), lambda values: bool(values["data"]),
-         "random inputs alone have a seed, and there are data", "Leave out one of --seed and --data."),
-    Rule(("compare",), _ENGINE, lambda values: not values["engines"], "it is about engines, and none is built",
-         "Add --engines, or leave it out."),
-    Rule(("build",), ("quick", "weak", "strict", *_EFFORT, "compute_capability", "backend"), _writes_network,
-         "a network is written, and nothing is built", "Name an engine with -o model.engine, or leave it out."),
-    Rule(("build",), ("optimization_level",), lambda values: bool(values["quick"]),
-         "--quick is the lowest effort already", "Leave out one of them."),
-    Rule(("export",), _EFFORT, lambda values: values["kind"] not in ("trtexec", "polygraphy"),
-         "this format says nothing of how the builder works", "Leave it out."),
-    Rule(("export",), _DATA, lambda values: values["kind"] in ("modelopt", "markdown"),
-         "this format takes nothing from data", "Leave it out."),
-    Rule(("inspect",), ("nodes",), lambda values: bool(values["engine"]), "an engine is shown by groups",
-         "Leave out one of them."),
-    Rule(("inspect",), ("backend",), lambda values: not values["engine"], "it loads an engine, and none is named",
-         "Name one with --engine, or leave it out."),
+IDLE_OPTIONS = (
+    IdleOptions(
+        ("open", "compare", "search", "build", "export"), ("force",), lambda values: not values["config_path"],
+        "it takes a config made for another structure, and there is none", "Name one with --config, or leave it out."),
+    IdleOptions(
+        ("open", "compare", "search", "build", "export"), ("other",), lambda values: bool(values["config_path"]),
+        "the config says what layers around INT8 ones run in", "Leave it out."),
+    IdleOptions(("search", "build", "export"), ("other",), _no_int8,
+                "it says what layers around INT8 ones run in, and nothing is asked to run in INT8",
+                "Leave it out, or use --precision int8."),
+    IdleOptions(("open", "compare", "search"), ("seed",), lambda values: bool(values["data"]),
+                "random inputs alone have a seed, and there are data", "Leave out one of --seed and --data."),
+    IdleOptions(("compare",), _ENGINE, lambda values: not values["engines"], "it is about engines, and none is built",
+                "Add --engines, or leave it out."),
+    IdleOptions(("build",), ("quick", "weak", "strict", *_EFFORT, "compute_capability", "backend"), _writes_network,
+                "a network is written, and nothing is built", "Name an engine with -o model.engine, or leave it out."),
+    IdleOptions(("build",), ("optimization_level",), lambda values: bool(values["quick"]),
+                "--quick is the lowest effort already", "Leave out one of them."),
+    IdleOptions(("export",), _EFFORT, lambda values: values["kind"] not in ("trtexec", "polygraphy"),
+                "this format says nothing of how the builder works", "Leave it out."),
+    IdleOptions(("export",), _DATA, lambda values: values["kind"] in ("modelopt", "markdown"),
+                "this format takes nothing from data", "Leave it out."),
+    IdleOptions(("inspect",), ("nodes",), lambda values: bool(values["engine"]), "an engine is shown by groups",
+                "Leave out one of them."),
+    IdleOptions(("inspect",), ("backend",), lambda values: not values["engine"],
+                "it loads an engine, and none is named", "Name one with --engine, or leave it out."),
 )
 
 
@@ -87,7 +89,7 @@ def check_usage() -> None:
     """
     context = click.get_current_context()
     said = given()
-    for rule in RULES:
+    for rule in IDLE_OPTIONS:
         idle = [said[name] for name in rule.options if name in said]
         if context.info_name in rule.commands and idle and rule.idle(context.params):
             raise InputError(f"{' and '.join(idle)} would do nothing here", rule.why, rule.next_step)

@@ -102,7 +102,7 @@ class Backend(Protocol):
         """
 
 
-Shape = tuple[int, ...]
+FixedShape = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -118,7 +118,7 @@ class BuildSettings:
         compute_capability: GPU to build for, as (major, minor); the one here when None.
     """
 
-    profile: Mapping[str, tuple[Shape, Shape, Shape]] = field(default_factory=dict)
+    profile: Mapping[str, tuple[FixedShape, FixedShape, FixedShape]] = field(default_factory=dict)
     tf32: bool = False
     optimization_level: int | None = None
     timing_cache: Path | None = None

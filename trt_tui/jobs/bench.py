@@ -33,12 +33,12 @@ RANKED_ROWS = 8
 """A search ranks all groups by their impact on as many feeds as hold so many samples."""
 
 
-def run(workspace: Workspace, store: Store, report: Report, request: m.Search) -> Steps[None]:
+def run(workspace: Workspace, store: Store, report: Report, request: m.FindConfig) -> Steps[None]:
     """Finds the smallest fix. Nothing that was measured before, by an interrupted search too, is measured again."""
     network, metric = workspace.network, workspace.metric
     targets = [parse_target(text) for text in request.tolerances]
     for target in targets:
-        target.check(workspace.judged, network, metric.name if metric is not None else None)
+        target.require_measurable(workspace.judged, network, metric.name if metric is not None else None)
     if not lowers(network, request.config):
         raise InputError("there is nothing to search", cannot_lower(network) or "every layer is in FP32 already",
                          "Begin with a config that lowers layers, such as --precision int8.")
@@ -61,7 +61,7 @@ def run(workspace: Workspace, store: Store, report: Report, request: m.Search) -
 class WorkspaceBench:
     """See `trt_tui.jobs.searching.Bench`."""
 
-    def __init__(self, workspace: Workspace, store: Store, report: Report, request: m.Search) -> None:
+    def __init__(self, workspace: Workspace, store: Store, report: Report, request: m.FindConfig) -> None:
         self._workspace, self._store, self._report, self._request = workspace, store, report, request
         builder = workspace.builder
         self.builds = builder is not None and runs_here(builder, workspace.plan.settings)

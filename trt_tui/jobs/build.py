@@ -21,7 +21,7 @@ from trt_tui.errors import BackendUnavailableError, CancelledError, InputError, 
 from trt_tui.files.writing import write_atomic
 from trt_tui.jobs import messages as m
 from trt_tui.jobs.calibrating import ensure_ranges, ranges_to_write
-from trt_tui.jobs.engines import QUICK_LEVEL, Engine, Said, Step, build_engine
+from trt_tui.jobs.engine_building import QUICK_LEVEL, BuilderLine, BuildProgress, Engine, build_engine
 from trt_tui.jobs.judging import build_and_judge, run_typed
 from trt_tui.jobs.scheduler import Report
 from trt_tui.jobs.steps import Steps, Urgency, Wait
@@ -29,7 +29,7 @@ from trt_tui.jobs.store import Store
 from trt_tui.words import builder_title, duration
 from trt_tui.workspace import Workspace, profile_of, runs_here
 
-Making = Generator[Step | Said | Wait | EngineResult, None, None]
+Making = Generator[BuildProgress | BuilderLine | Wait | EngineResult, None, None]
 """A build under way; its result comes last."""
 
 
@@ -76,7 +76,7 @@ def _check(workspace: Workspace, store: Store, report: Report, builder: EngineBa
     if known is None:
         try:
             known = yield from _made(workspace, store, report, fp32, making(workspace, store, report, fp32, False),
-                                     False, "FP32 check: ")
+                                     False, "FP32 engine: ")
         except (CancelledError, BackendUnavailableError):
             raise
         except TrtTuiError as error:
@@ -84,7 +84,7 @@ def _check(workspace: Workspace, store: Store, report: Report, builder: EngineBa
                 raise
             known = unbuilt(builder_title(builder.name, builder.version), error)
             workspace.refused = known if isinstance(error, BuildFailed) and error.refused else None
-    report.send(m.Checked(report.job, known))
+    report.send(m.Fp32EngineJudged(report.job, known))
     return known
 
 
@@ -101,9 +101,9 @@ def _made(workspace: Workspace, store: Store, report: Report, config: PrecisionC
                     if not prefix:
                         report.send(m.Built(report.job, config, made))
                     return made
-                case Said():
+                case BuilderLine():
                     report.send(m.Note(report.job, f"{made.level}: {made.text}"))
-                case Step():
+                case BuildProgress():
                     since = time.monotonic() if made.phase != phase else since
                     phase = made.phase
                     report.progress(prefix + phase, made.done, made.total, since)
@@ -122,7 +122,7 @@ def write(workspace: Workspace, store: Store, report: Report, request: m.WriteEn
         workspace.builder = get_builder(workspace.options.backend, lambda text: report.send(m.Note(report.job, text)))
     builder, plan, network = _builder(workspace), workspace.plan, workspace.network
     ranges, needless = ranges_to_write(workspace, store, report, request.config, request.given)
-    workspace.check()
+    workspace.require_unchanged()
     taken = {}
     if workspace.options.data is not None:
         found = profile_of(network, workspace.data.judged, workspace.feeds)
@@ -143,10 +143,10 @@ def write(workspace: Workspace, store: Store, report: Report, request: m.WriteEn
                         "data has it (--shapes sets another profile)" for name, shapes in taken.items()))
                     otherwise = made.rungs[-1].said if len(made.rungs) > 1 else ""
                     about = (*about, *_quick(request.quick), *_with_trtexec(workspace, request, ranges))
-                    report.send(m.Wrote(report.job, request.path, len(made.data), about, otherwise, needless))
-                case Said():
+                    report.send(m.EngineWritten(report.job, request.path, len(made.data), about, otherwise, needless))
+                case BuilderLine():
                     report.send(m.Note(report.job, f"{made.level}: {made.text}"))
-                case Step():
+                case BuildProgress():
                     report.progress(made.phase, made.done, made.total, since)
                     yield Urgency.BUILD
                 case Wait():

@@ -8,7 +8,7 @@ from dataclasses import replace
 import trt_tui
 from trt_tui.core.calibration.cache import match_cache, read_cache
 from trt_tui.core.calibration.calibrate import Calibration, calibrate
-from trt_tui.core.calibration.methods import METHODS
+from trt_tui.core.calibration.methods import RANGE_METHODS
 from trt_tui.core.lowering.lowered import quantizes
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
@@ -91,8 +91,8 @@ def ranges_to_write(workspace: Workspace, store: Store, report: Report, config: 
 
 
 def _calibrate(workspace: Workspace, store: Store, report: Report, method: str) -> None:
-    if method not in METHODS:
-        raise InputError(f"unknown calibration method {method}", f"there are: {', '.join(METHODS)}",
+    if method not in RANGE_METHODS:
+        raise InputError(f"unknown calibration method {method}", f"there are: {', '.join(RANGE_METHODS)}",
                          "Choose one with --calib-method.")
     if (cache := workspace.options.calib_cache) is not None:
         _take_cache(workspace, store, report, cache, method)

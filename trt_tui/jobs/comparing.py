@@ -29,7 +29,7 @@ def run(workspace: Workspace, store: Store, report: Report, request: m.Compare) 
     if workspace.builder is not None:
         known = store.engine(workspace, PrecisionConfig.uniform(Precision.FP32))
         if known is not None:
-            report.send(m.Checked(report.job, known))
+            report.send(m.Fp32EngineJudged(report.job, known))
     if request.layers:
         yield Urgency.LAYERS
         yield from send_layers(workspace, store, report, request.runs, Urgency.LAYERS)

@@ -34,7 +34,7 @@ def run(workspace: Workspace, store: Store, report: Report, request: m.Export) -
     if request.kind != "modelopt":
         ranges, needless = ranges_to_write(workspace, store, report, config, request.given,
                                            every=request.kind == "calibration-cache")
-    workspace.check()
+    workspace.require_unchanged()
     if request.kind == "onnx":
         written, lines = write_typed(network, config, ranges, path)
     else:

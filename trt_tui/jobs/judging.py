@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
-from trt_tui.core.engines.made import EngineReport, read_inspector
+from trt_tui.core.engines.inspector import EngineReport, read_inspector
 from trt_tui.core.engines.rungs import REASON
 from trt_tui.core.lowering.typed import lower_typed
 from trt_tui.core.measure.agreement import made_otherwise
@@ -23,7 +23,7 @@ from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import EngineBackend, EngineRunner, Runner
 from trt_tui.errors import InputError, TrtTuiError
-from trt_tui.jobs.engines import QUICK_LEVEL, Engine, Said, Step, build_engine
+from trt_tui.jobs.engine_building import QUICK_LEVEL, BuilderLine, BuildProgress, Engine, build_engine
 from trt_tui.jobs.steps import Wait
 from trt_tui.jobs.store import EngineCache
 from trt_tui.words import builder_title
@@ -38,7 +38,7 @@ PROFILED_RUNS = 10
 
 
 def run_typed(analysis: Analysis, config: PrecisionConfig, ranges: Mapping[str, float],
-              feeds: Sequence[int]) -> Generator[Step | EngineResult, None, None]:
+              feeds: Sequence[int]) -> Generator[BuildProgress | EngineResult, None, None]:
     """Runs a config's typed network with the backend that simulates; yields the `EngineResult` last.
 
     It is judged at its outputs: judged tensors inside the network are left to the simulation.
@@ -51,11 +51,11 @@ def run_typed(analysis: Analysis, config: PrecisionConfig, ranges: Mapping[str, 
     if Precision.BF16 in used | {config.other} and not backend.capabilities.real_fp16:
         raise InputError("this config asks for BF16", "ONNX Runtime's CPU provider has no BF16 Conv or MatMul",
                          "Export the typed network and build it with TensorRT; the what-if simulates BF16 meanwhile.")
-    yield Step("lowering")
+    yield BuildProgress("lowering")
     since = time.perf_counter()
     typed = lower_typed(network, config, ranges)
     size = typed_bytes(typed.model)
-    yield Step("building with ONNX Runtime")
+    yield BuildProgress("building with ONNX Runtime")
     with backend.load(typed.model) as runner:
         build_s = time.perf_counter() - since
         verdict = yield from _judged(analysis, runner, feeds)
@@ -69,7 +69,7 @@ def run_typed(analysis: Analysis, config: PrecisionConfig, ranges: Mapping[str, 
 def build_and_judge(
     analysis: Analysis, backend: EngineBackend, config: PrecisionConfig, ranges: Mapping[str, float],
     feeds: Sequence[int], plan: Plan, *, quick: bool, cache: EngineCache | None, wake: Callable[[], None],
-) -> Generator[Step | Said | Wait | EngineResult, None, None]:
+) -> Generator[BuildProgress | BuilderLine | Wait | EngineResult, None, None]:
     """Builds a config's engine and judges it as built; yields the `EngineResult` last.
 
     No tensor is marked as an output for it. Latency is taken without a profiler, the time of each layer in runs of
@@ -77,7 +77,7 @@ def build_and_judge(
 
     Args:
         quick: Build with the lowest effort, as a preview.
-        cache: See `trt_tui.jobs.engines.build_engine`.
+        cache: See `trt_tui.jobs.engine_building.build_engine`.
 
     Raises:
         InputError: the release cannot honour the config, or refuses the network.
@@ -106,7 +106,7 @@ def build_and_judge(
         note = "; ".join(filter(None, (f"built{where}; it cannot run on this machine", result.note)))
         yield replace(result, note=note)
         return
-    yield Step("loading the engine")
+    yield BuildProgress("loading the engine")
     with backend.load_engine(engine.data) as runner:
         verdict = yield from _judged(analysis, runner, feeds)
         shapes: dict[str, Verdict] = {}
@@ -123,7 +123,7 @@ def build_and_judge(
             times = yield from _latency(lambda: runner.latency_ms(feed))
         except TrtTuiError as error:
             lacking.append(f"its latency could not be measured: {error.title}")
-        yield Step("timing the layers")
+        yield BuildProgress("timing the layers")
         report, missing = _report(runner, network, feed)
         note = "; ".join(filter(None, (f"batch {samples.rows(feeds[0])}", result.note, *lacking, missing)))
         made = report.made(network) if report is not None else {}
@@ -137,7 +137,7 @@ def build_and_judge(
 
 
 def _simulated(analysis: Analysis, config: PrecisionConfig, otherwise: Mapping[str, Precision],
-               ranges: Mapping[str, float], feeds: Sequence[int]) -> Generator[Step, None, Verdict | None]:
+               ranges: Mapping[str, float], feeds: Sequence[int]) -> Generator[BuildProgress, None, Verdict | None]:
     """Returns the verdict of what was made in place of a config; None where the simulation does not offer it."""
     for name, precision in otherwise.items():
         config = config.with_groups([analysis.network.group(name)], precision, REASON)
@@ -145,21 +145,21 @@ def _simulated(analysis: Analysis, config: PrecisionConfig, otherwise: Mapping[s
     try:
         for partial in analysis.verdict(config, ranges, feeds):
             verdict = partial.value
-            yield Step("simulating what was made", partial.done, len(feeds))
+            yield BuildProgress("simulating what was made", partial.done, len(feeds))
     except InputError:
         return None
     return verdict
 
 
 def _judged(analysis: Analysis, runner: Runner, feeds: Sequence[int],
-            phase: str = "judging the build") -> Generator[Step, None, Verdict]:
+            phase: str = "judging the build") -> Generator[BuildProgress, None, Verdict]:
     """Yields steps; returns the verdict at the network's own outputs."""
     names = tensor_outputs(analysis.network)
     judged: list[Judged] = [one for one in analysis.judged if one.tensor in names]
     tally = analysis.tally(feeds, judged)
     for done, index in enumerate(feeds, 1):
         tally.add(index, _as_declared(analysis, runner.run(analysis.samples.feed(index), names)))
-        yield Step(phase, done, len(feeds))
+        yield BuildProgress(phase, done, len(feeds))
     verdict: Verdict = tally.verdict()
     return verdict
 
@@ -172,7 +172,7 @@ def _as_declared(analysis: Analysis, outputs: Mapping[str, np.ndarray]) -> dict[
 
 
 def _latency(run_ms: Callable[[], float], seconds: float | None = None
-             ) -> Generator[Step, None, tuple[float, float, float]]:
+             ) -> Generator[BuildProgress, None, tuple[float, float, float]]:
     """Yields steps; returns median, minimum and maximum in milliseconds."""
     for _ in range(WARM_UPS):
         run_ms()
@@ -181,7 +181,7 @@ def _latency(run_ms: Callable[[], float], seconds: float | None = None
     while len(times) < TIMED_RUNS and (
             seconds is None or len(times) < 5 or time.perf_counter() - start < seconds):
         times.append(run_ms())
-        yield Step("timing", len(times), TIMED_RUNS)
+        yield BuildProgress("timing", len(times), TIMED_RUNS)
     return (statistics.median(times), min(times), max(times))
 
 

@@ -88,8 +88,8 @@ class WhatIf:
 
 
 @dataclass(frozen=True)
-class TryOptions:
-    """What-if results of the ways out for one group; answered by `OptionsMeasured`."""
+class TryWaysOut:
+    """What-if results of the ways out for one group; answered by `WaysOutMeasured`."""
 
     group: str
     config: PrecisionConfig
@@ -104,7 +104,7 @@ class Stats:
 
 @dataclass(frozen=True)
 class Build:
-    """Build the config and judge what came out; answered by `Checked` (the FP32 engine) and `Built`.
+    """Build the config and judge what came out; answered by `Fp32EngineJudged` (the FP32 engine) and `Built`.
 
     Attributes:
         quick: Build with the lowest effort, as a preview.
@@ -116,7 +116,7 @@ class Build:
 
 @dataclass(frozen=True)
 class WriteEngine:
-    """Build the config and write the engine to a file, without judging it; answered by `Wrote`.
+    """Build the config and write the engine to a file, without judging it; answered by `EngineWritten`.
 
     Attributes:
         quick: Build with the lowest effort.
@@ -134,7 +134,7 @@ class Export:
     """Write a config in another tool's format; answered by `Exported`.
 
     Attributes:
-        kind: A name of `trt_tui.core.exporters.production.KINDS`.
+        kind: A name of `trt_tui.core.exporters.production.EXPORT_FORMATS`.
         given: The amax by tensor name that came with the config: only what lacks one is measured, and on no random
             inputs. With None the ranges in use are taken.
     """
@@ -154,13 +154,13 @@ class WriteText:
 
 
 @dataclass(frozen=True)
-class Search:
+class FindConfig:
     """Find the smallest set of groups to raise; answered by `SharesMeasured`, `SearchProgress` and `SearchEnded`.
 
     Attributes:
         config: What it begins with; groups that are raised there stay so.
         tolerances: Target texts that must all be met.
-        method: A name of `trt_tui.core.search.METHODS`.
+        method: A name of `trt_tui.core.search.SEARCH_METHODS`.
         higher: What groups are raised to.
         presets: Names of `trt_tui.core.search.PRESETS`: their groups are raised to begin with.
         keep: Layers that are raised for good, or rules: names of `trt_tui.core.search.PRESETS`.
@@ -186,8 +186,8 @@ class Search:
     shares: bool = False
 
 
-Request = (Open | Calibrate | UseRanges | Compare | WhatIf | TryOptions | Stats | Build | WriteEngine
-           | Export | WriteText | Search)
+Request = (Open | Calibrate | UseRanges | Compare | WhatIf | TryWaysOut | Stats | Build | WriteEngine
+           | Export | WriteText | FindConfig)
 
 
 @dataclass(frozen=True)
@@ -296,7 +296,7 @@ class RaisedMeasured(Event):
 
 
 @dataclass(frozen=True)
-class Option:
+class WayOut:
     """One way out for a group: the key that takes it, what it is, the config it leads to, and how that does."""
 
     key: str
@@ -306,10 +306,10 @@ class Option:
 
 
 @dataclass(frozen=True)
-class OptionsMeasured(Event):
+class WaysOutMeasured(Event):
     group: str
     config: PrecisionConfig
-    options: tuple[Option, ...]
+    options: tuple[WayOut, ...]
 
 
 @dataclass(frozen=True)
@@ -319,7 +319,7 @@ class StatsMeasured(Event):
 
 
 @dataclass(frozen=True)
-class Checked(Event):
+class Fp32EngineJudged(Event):
     """The FP32 engine against FP32 on the simulating backend: what it loses is no matter of precision."""
 
     result: EngineResult
@@ -441,7 +441,7 @@ class Exported(Event):
 
 
 @dataclass(frozen=True)
-class Wrote(Event):
+class EngineWritten(Event):
     """An engine file was written, in so many bytes; ``lines`` say what to know about it.
 
     Attributes:

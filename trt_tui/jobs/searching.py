@@ -78,7 +78,7 @@ class SearchJob:
         InputError: an option makes no sense for this network; see `trt_tui.core.search.Search` and `Space`.
     """
 
-    def __init__(self, network: Network, request: m.Search, targets: Sequence[Target], bench: Bench) -> None:
+    def __init__(self, network: Network, request: m.FindConfig, targets: Sequence[Target], bench: Bench) -> None:
         if not targets and not bench.checks:
             raise InputError("a search needs a tolerance", "", "Give --tolerance, or --check.")
         self.network, self.request, self.targets, self.bench = network, request, tuple(targets), bench

@@ -19,7 +19,7 @@ class Urgency(IntEnum):
     STATS = 3
     BUILD = 4
     VERDICT = 5
-    OPTIONS = 6
+    WAYS_OUT = 6
     SEARCH = 7
     LAYERS = 8
     BACKGROUND = 9

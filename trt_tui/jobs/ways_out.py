@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from trt_tui.core.calibration.methods import METHODS
+from trt_tui.core.calibration.methods import RANGE_METHODS
 from trt_tui.core.moves.config import PrecisionConfig, step
 from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.network.layers import Group
@@ -17,20 +17,20 @@ from trt_tui.jobs.verdicts import verdict_of
 from trt_tui.workspace import Workspace
 
 
-def run(workspace: Workspace, store: Store, report: Report, request: m.TryOptions) -> Steps[None]:
+def run(workspace: Workspace, store: Store, report: Report, request: m.TryWaysOut) -> Steps[None]:
     """Measures the ways out of a group, and sends those that are measured after each."""
     group, config = workspace.network.group(request.group), request.config
     ensure_ranges(workspace, store, report, [config])
     wanted = _ways_out(workspace, report, group, config)
-    options: list[m.Option] = []
+    options: list[m.WayOut] = []
     for key, label, changed in wanted:
         for verdict in verdict_of(workspace, store, report, changed, f"trying {label}"):
             if verdict.samples >= workspace.judged_count:
-                options.append(m.Option(key, label, changed, verdict))
-            yield Urgency.OPTIONS
-        report.send(m.OptionsMeasured(report.job, group.name, config, tuple(options)))
+                options.append(m.WayOut(key, label, changed, verdict))
+            yield Urgency.WAYS_OUT
+        report.send(m.WaysOutMeasured(report.job, group.name, config, tuple(options)))
     if not wanted:
-        report.send(m.OptionsMeasured(report.job, group.name, config, ()))
+        report.send(m.WaysOutMeasured(report.job, group.name, config, ()))
 
 
 def _ways_out(workspace: Workspace, report: Report, group: Group, config: PrecisionConfig
@@ -46,7 +46,7 @@ def _ways_out(workspace: Workspace, report: Report, group: Group, config: Precis
     if now is Precision.INT8:
         ranges = ranges_by_method(workspace, report, [group])
         used = workspace.calibration.method if workspace.calibration is not None else ""
-        for method in METHODS:
+        for method in RANGE_METHODS:
             if method == used:
                 continue
             changed = config

@@ -50,12 +50,12 @@ JOBS: dict[type[m.Request], Job] = {
     m.UseRanges: Job(calibrating.use, Urgency.OPENING),
     m.Compare: Job(comparing.run, Urgency.FIRST_VERDICT),
     m.WhatIf: Job(whatif.run, Urgency.WHAT_IF),
-    m.TryOptions: Job(ways_out.run, Urgency.OPTIONS),
+    m.TryWaysOut: Job(ways_out.run, Urgency.WAYS_OUT),
     m.Stats: Job(statistics.run, Urgency.STATS),
     m.Build: Job(build.run, Urgency.BUILD),
     m.WriteEngine: Job(build.write, Urgency.BUILD, writes=True),
     m.Export: Job(exporting.run, Urgency.BUILD, writes=True),
-    m.Search: Job(bench.run, Urgency.SEARCH),
+    m.FindConfig: Job(bench.run, Urgency.SEARCH),
 }
 """The kinds of jobs, opening apart."""
 
@@ -99,11 +99,11 @@ class Worker:
             job = JOBS[type(request)]
             if workspace.source is None and not job.writes:
                 yield from opening.identify(workspace, self.store, report)
-            workspace.check()
+            workspace.require_unchanged()
             with contextlib.closing(job.run(workspace, self.store, report, request)) as steps:
                 for step in steps:
                     yield step
-                    workspace.check(LOOKS_S)
+                    workspace.require_unchanged(LOOKS_S)
         finally:
             if self.place.workspace is not None:
                 self.place.workspace.watch()  # some of a metric may have been imported by this job

@@ -82,9 +82,9 @@ class Events:
     @take.register(m.LayersMeasured)
     @take.register(m.SharesMeasured)
     @take.register(m.RaisedMeasured)
-    @take.register(m.OptionsMeasured)
+    @take.register(m.WaysOutMeasured)
     @take.register(m.StatsMeasured)
-    @take.register(m.Checked)
+    @take.register(m.Fp32EngineJudged)
     def _measured(self, event: m.Event) -> None:
         self._state.results.take(event)
 
@@ -109,7 +109,7 @@ class Events:
         self._state.notice = f"Wrote {event.paths[0]}{beside}"
 
     @take.register
-    def _wrote(self, event: m.Wrote) -> None:
+    def _wrote(self, event: m.EngineWritten) -> None:
         """Answers what a command asks; a session asks for no engine file."""
 
     # -- searching ----------------------------------------------------------------------------------------------
@@ -117,7 +117,7 @@ class Events:
     @take.register
     def _search_progress(self, event: m.SearchProgress) -> None:
         state = self._state
-        if state.finding is None or not isinstance(state.asked.get(event.job), m.Search):
+        if state.finding is None or not isinstance(state.asked.get(event.job), m.FindConfig):
             return
         state.finding.progress = event
         state.asked.progress = m.Progress(event.job, SEARCHING, event.done, 0)
@@ -166,7 +166,7 @@ class Events:
     def _cancelled(self, event: m.Cancelled) -> None:
         state = self._state
         request, finding = state.asked.end(event.job), state.finding
-        if isinstance(request, m.Search) and finding is not None and finding.config is not None:
+        if isinstance(request, m.FindConfig) and finding is not None and finding.config is not None:
             state.names.give(finding.config)
         state.log.append("Stopped.")
 

@@ -17,7 +17,7 @@ SEARCHING = "the search"
 class Finding:
     """A search, and what it has found so far."""
 
-    request: m.Search
+    request: m.FindConfig
     progress: m.SearchProgress | None = None
     ended: m.SearchEnded | None = None
     taken: PrecisionConfig | None = None

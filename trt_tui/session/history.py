@@ -71,7 +71,7 @@ class History:
         return bool(self._future)
 
 
-class Names(dict[PrecisionConfig, str]):
+class ConfigNames(dict[PrecisionConfig, str]):
     """What configs are called, in the order they were first seen: c0, c1, ..."""
 
     def give(self, config: PrecisionConfig) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from trt_tui.core.calibration.calibrate import Calibration
-from trt_tui.core.calibration.methods import METHODS
+from trt_tui.core.calibration.methods import RANGE_METHODS
 from trt_tui.core.data.watched import Source
 from trt_tui.core.moves import file as config_file
 from trt_tui.core.moves.config import PrecisionConfig
@@ -14,7 +14,7 @@ from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.network.layers import Outline
 from trt_tui.core.precision import Precision
 from trt_tui.jobs import messages as m
-from trt_tui.session.history import History, Names
+from trt_tui.session.history import ConfigNames, History
 from trt_tui.session.results import Results
 from trt_tui.session.state import TOLERANCES, State
 
@@ -70,7 +70,7 @@ class Opening:
         if saved is None:
             return
         state.history = saved.history()
-        state.names = Names(saved.named())
+        state.names = ConfigNames(saved.named())
         if not state.target_text:
             state.target_text = saved.target
         count = len(state.config.moves)
@@ -102,7 +102,7 @@ class Opening:
         if loaded.ranges and not loaded.stale_ranges:
             state.given = Calibration(loaded.method, loaded.samples, loaded.data_sha256, loaded.ranges)
             self._ask(m.UseRanges(state.given, fill=True))
-            if state.options.calib_data is not None or state.options.calib_method != METHODS[0]:
+            if state.options.calib_data is not None or state.options.calib_method != RANGE_METHODS[0]:
                 state.warnings.append(f"The ranges are those of {Path(path).name}: what --calib-data and "
                                       "--calib-method give is looked at beside them only.")
         if not state.target_text and loaded.tolerance:
@@ -145,9 +145,9 @@ class Opening:
     def _drop_ranges(self, whose: str) -> None:
         """Returns what was measured on something else to the calibrated ranges, in every config of the history."""
         state = self._state
-        dropped = [one for one in state.config.ranges.values() if one.method in METHODS]
-        state.history.map(lambda config: config.without_ranges(METHODS))
-        state.names = Names((config.without_ranges(METHODS), name) for config, name in state.names.items())
+        dropped = [one for one in state.config.ranges.values() if one.method in RANGE_METHODS]
+        state.history.map(lambda config: config.without_ranges(RANGE_METHODS))
+        state.names = ConfigNames((config.without_ranges(RANGE_METHODS), name) for config, name in state.names.items())
         state.names.give(state.config)
         if dropped:
             state.warnings.append(f"{len(dropped)} range{'s' * (len(dropped) != 1)} measured on {whose} "

@@ -16,16 +16,16 @@ class Results(Mapping[PrecisionConfig, Measured]):
 
     Attributes:
         reference: The FP32 network's own metric and its parts, the headline first; empty without one.
-        check: The FP32 engine, judged against FP32 on the simulating backend.
+        fp32_engine: The FP32 engine, judged against FP32 on the simulating backend.
         statistics: Of the inputs and the tail of a group in FP32, by the group's name and the tensor's.
-        options: The ways out for a group, by its name and the config that they were tried in.
+        ways_out: The ways out for a group, by its name and the config that they were tried in.
     """
 
     def __init__(self) -> None:
         self.reference: Mapping[str, float] = {}
-        self.check: EngineResult | None = None
+        self.fp32_engine: EngineResult | None = None
         self.statistics: dict[str, Mapping[str, TensorStats]] = {}
-        self.options: dict[tuple[str, PrecisionConfig], tuple[m.Option, ...]] = {}
+        self.ways_out: dict[tuple[str, PrecisionConfig], tuple[m.WayOut, ...]] = {}
         self._configs: dict[PrecisionConfig, Measured] = {}
 
     def __getitem__(self, config: PrecisionConfig) -> Measured:
@@ -82,8 +82,8 @@ class Results(Mapping[PrecisionConfig, Measured]):
         known.raised_order, known.raised = event.order, event.verdicts
 
     @take.register
-    def _options(self, event: m.OptionsMeasured) -> None:
-        self.options[event.group, event.config] = event.options
+    def _ways_out(self, event: m.WaysOutMeasured) -> None:
+        self.ways_out[event.group, event.config] = event.options
         for option in event.options:
             self.tried(option.config, option.verdict)
 
@@ -98,8 +98,8 @@ class Results(Mapping[PrecisionConfig, Measured]):
         self.statistics[event.group] = dict(event.tensors)
 
     @take.register
-    def _check(self, event: m.Checked) -> None:
-        self.check = event.result
+    def _fp32_engine(self, event: m.Fp32EngineJudged) -> None:
+        self.fp32_engine = event.result
 
     def built(self, config: PrecisionConfig, result: EngineResult) -> bool:
         """Keeps the engine of a config; False where it is a preview of one that was built in full before."""

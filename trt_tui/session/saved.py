@@ -160,7 +160,7 @@ class _Version1(msgspec.Struct):
         return Saved(FORMAT, VERSION, self.network, past, current, future, named, self.target, sha256=self.sha256)
 
 
-class Store:
+class SavedSessions:
     """The folder of saved sessions.
 
     Args:

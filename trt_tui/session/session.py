@@ -26,7 +26,7 @@ from trt_tui.options import Options
 from trt_tui.session.events import Events
 from trt_tui.session.finding import Finding
 from trt_tui.session.opening import Opening
-from trt_tui.session.saved import Store
+from trt_tui.session.saved import SavedSessions
 from trt_tui.session.state import State
 from trt_tui.words import builder_title
 
@@ -49,7 +49,7 @@ class Session(State):
         automatic: Measure by itself and save; False for commands that do one thing and end.
     """
 
-    EXPORTS = ("precision.json", *production.KINDS, "markdown")
+    EXPORTS = ("precision.json", *production.EXPORT_FORMATS, "markdown")
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class Session(State):
         target: str | None = None,
         force: bool = False,
         resume: bool = True,
-        store: Store | None = None,
+        store: SavedSessions | None = None,
         automatic: bool = True,
     ) -> None:
         super().__init__(options, config_path=config_path, target=target, automatic=automatic, store=store)
@@ -203,8 +203,8 @@ class Session(State):
         waiting = list(self.asked.values())
         if group.name not in self.results.statistics and m.Stats(group.name) not in waiting:
             self.ask(m.Stats(group.name))
-        request = m.TryOptions(group.name, self.config)
-        if (group.name, self.config) not in self.results.options and request not in waiting and len(group.allowed) > 1:
+        request = m.TryWaysOut(group.name, self.config)
+        if (group.name, self.config) not in self.results.ways_out and request not in waiting and len(group.allowed) > 1:
             self.ask(request)
 
     def build(self, quick: bool = False, config: PrecisionConfig | None = None) -> None:
@@ -227,7 +227,7 @@ class Session(State):
 
     # -- searching ------------------------------------------------------------------------------------------------
 
-    def search(self, request: m.Search) -> None:
+    def search(self, request: m.FindConfig) -> None:
         """Starts a search. In the app what it finds becomes the config, as one change.
 
         Raises:

@@ -24,9 +24,9 @@ from trt_tui.jobs.summaries import BackendSummary, BuilderSummary, DataSummary
 from trt_tui.options import Options
 from trt_tui.session.asked import Asked
 from trt_tui.session.finding import Finding
-from trt_tui.session.history import History, Names
+from trt_tui.session.history import ConfigNames, History
 from trt_tui.session.results import Results
-from trt_tui.session.saved import Saved, Store
+from trt_tui.session.saved import Saved, SavedSessions
 
 TOLERANCES = "; "
 """What stands between several tolerances in a file; the first one is the target when it is read."""
@@ -61,7 +61,7 @@ class State:
     """
 
     def __init__(self, options: Options, *, config_path: str | None = None, target: str | None = None,
-                 automatic: bool = True, store: Store | None = None) -> None:
+                 automatic: bool = True, store: SavedSessions | None = None) -> None:
         self.options = options
         self.config_path = config_path
         self.automatic = automatic
@@ -72,7 +72,7 @@ class State:
         self.given: Calibration | None = None
         self.saved_sha256 = ""
         self.history = History(PrecisionConfig.uniform(Precision.INT8, options.other))
-        self.names = Names()
+        self.names = ConfigNames()
         self.changed_at: dict[str, float] = {}
         self.results = Results()
         self.built: PrecisionConfig | None = None
@@ -86,7 +86,7 @@ class State:
         self.log: list[str] = []
         self.notice = ""
         self.stopped = False
-        self.store = store if store is not None else Store()
+        self.store = store if store is not None else SavedSessions()
         self._opened: m.Opened | None = None
 
     # -- what was opened ----------------------------------------------------------------------------------------
@@ -173,7 +173,7 @@ class State:
     @property
     def searching(self) -> bool:
         """Whether a search is going on."""
-        return self.asked.any(m.Search)
+        return self.asked.any(m.FindConfig)
 
     def show(self, failure: m.Failed) -> None:
         """Takes what went wrong to the log and the screen."""
@@ -198,8 +198,8 @@ class State:
         return self.results.of(self.run_configs()[run])
 
     def unbuilt(self) -> dict[str, EngineResult]:
-        """The engines of a comparison that could not be had, by run; the FP32 check is "fp32"."""
-        engines = {"fp32": self.results.check, **{run: self.measured(run).engine for run in RUNS}}
+        """The engines of a comparison that could not be had, by run; the FP32 engine is "fp32"."""
+        engines = {"fp32": self.results.fp32_engine, **{run: self.measured(run).engine for run in RUNS}}
         return {run: engine for run, engine in engines.items() if engine is not None and engine.failed}
 
     def to_check(self) -> dict[str, list[str]]:
@@ -209,7 +209,7 @@ class State:
             known = self.results.of(config)
             if known.engine is not None:
                 found[run] = what_to_check(self.opened.outline, config, known.verdict, known.engine,
-                                           self.results.check)
+                                           self.results.fp32_engine)
         return {run: lines for run, lines in found.items() if lines}
 
     # -- the target ---------------------------------------------------------------------------------------------
@@ -222,7 +222,7 @@ class State:
         """
         target = parse_target(text)
         if self.outline is not None:
-            target.check(self.judged, self.outline, self.metric)
+            target.require_measurable(self.judged, self.outline, self.metric)
         return target
 
     def set_target(self, text: str) -> None:
@@ -263,7 +263,7 @@ class State:
         opened = self.opened
         record = comparison_record(opened.outline, self.sha256, opened.data, opened.backend,
                                    {run: self.measured(run) for run in RUNS},
-                                   next(iter(self.results.reference.values()), None), self.results.check)
+                                   next(iter(self.results.reference.values()), None), self.results.fp32_engine)
         for run, lines in self.to_check().items():
             record["runs"].get(f"{run}-engine", {})["to_check"] = lines
         return record

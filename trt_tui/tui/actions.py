@@ -34,7 +34,7 @@ class Action:
 
 
 @dataclass(frozen=True)
-class Offer:
+class BoundAction:
     """An action with what does it, and what gives the reason why it cannot be done now, "" where it can."""
 
     action: Action
@@ -51,7 +51,7 @@ def key_text(key: str) -> str:
     return _KEY_TEXTS.get(key, key.upper() if key[:1] == "f" and key[1:].isdigit() else key)
 
 
-def footer_line(width: int, offers: Iterable[Offer]) -> spans.Line:
+def footer_line(width: int, offers: Iterable[BoundAction]) -> spans.Line:
     """The keys that fit, those that can be pressed now brighter than the others; the first stands at the right edge."""
     placed = [(offer.action.footer, offer) for offer in offers if offer.action.footer is not None]
     last, *shown = (offer for _, offer in sorted(placed, key=lambda one: one[0]))

@@ -10,12 +10,12 @@ from trt_tui.backends.tensorrt.failures import COMPARE, FREE, MEMORY, load_error
 from trt_tui.backends.tensorrt.log import Message
 from trt_tui.backends.tensorrt.package import (
     Package,
+    buildable,
     dotted,
-    listed,
+    dotted_all,
     load_polygraphy,
     module_for,
     not_starting,
-    offered,
 )
 from trt_tui.backends.tensorrt.run import TensorRTRunner
 from trt_tui.core.runner import BuildSettings, BuildStep, Capabilities, Told
@@ -47,7 +47,7 @@ class TensorRTBackend:
         if why := not_starting(trt):
             raise BackendUnavailableError(f"{name} {version} does not start", why,
                                           FREE if MEMORY.search(why) else COMPARE)
-        targets = offered(trt)
+        targets = buildable(trt)
         runs = self._device is not None and (not targets or self._device.compute_capability in targets)
         self.capabilities = Capabilities(
             runs=runs, builds=True, simulates=False, real_fp16=True, bf16=hasattr(trt.DataType, "BF16"),
@@ -73,7 +73,7 @@ class TensorRTBackend:
         if not self.capabilities.runs:
             why = "no GPU is visible" if self._device is None else (
                 f"{self.device} has compute capability {dotted(self._device.compute_capability)}, and it runs on "
-                f"{listed(self.capabilities.compute_capabilities)}")
+                f"{dotted_all(self.capabilities.compute_capabilities)}")
             raise BackendUnavailableError(f"{self.name} engines cannot run on this machine", why,
                                           "Run it on a GPU that it was built for; trt-tui inspect also takes the JSON "
                                           "of trtexec --exportLayerInfo.")

@@ -9,7 +9,7 @@ from typing import Any
 
 from trt_tui.backends.tensorrt.failures import build_error, parse_error, start_error
 from trt_tui.backends.tensorrt.log import Log, Message
-from trt_tui.backends.tensorrt.package import Package, dotted, listed
+from trt_tui.backends.tensorrt.package import Package, dotted, dotted_all
 from trt_tui.core.lowering.weak import tell
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import TIMINGS_REFUSED, BuildSettings, BuildStep, Told
@@ -131,10 +131,10 @@ def _config(package: Package, settings: BuildSettings, told: Told | None, monito
         wanted, offered = settings.compute_capability, capabilities.compute_capabilities
         if wanted is None and not capabilities.runs:
             raise InputError("there is no GPU to build for", f"{name} builds for a named compute capability",
-                             f"Give --compute-capability, one of {listed(offered)}.")
+                             f"Give --compute-capability, one of {dotted_all(offered)}.")
         if wanted is not None and wanted not in offered:
             raise InputError(f"{name} {package.version} does not build for compute capability {dotted(wanted)}",
-                             f"it builds for {listed(offered)}", "Choose one of them.")
+                             f"it builds for {dotted_all(offered)}", "Choose one of them.")
         target = {"compute_capabilities": [wanted]} if wanted is not None else {"use_gpu": True}
         create = CreateConfigRTX(**target, **common)
     else:

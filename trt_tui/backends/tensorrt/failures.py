@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from trt_tui.backends.tensorrt.log import Said, errors
+from trt_tui.backends.tensorrt.log import Printed, printed_errors
 from trt_tui.core.engines.failures import BuildFailed, ParseFailed
 from trt_tui.errors import BackendUnavailableError, InputError, TrtTuiError
 
@@ -21,19 +21,19 @@ FREE = "Free the GPU, or use another one."
 COMPARE = "Its CUDA release may need a newer driver: compare it with nvidia-smi."
 
 
-def start_error(name: str, version: str, log: Said, error: Exception) -> TrtTuiError:
+def start_error(name: str, version: str, log: Printed, error: Exception) -> TrtTuiError:
     """Why a builder or runtime does not start."""
-    cause = errors(log) or str(error)
+    cause = printed_errors(log) or str(error)
     if MEMORY.search(cause):
         return TrtTuiError(f"there is no device memory for {name} to start", cause, FREE)
     return BackendUnavailableError(f"{name} {version} does not start", cause, COMPARE)
 
 
-def build_error(log: Said, details: Sequence[str], error: Exception) -> TrtTuiError:
+def build_error(log: Printed, details: Sequence[str], error: Exception) -> TrtTuiError:
     """Why a build failed; ``details`` are the last of the builder's most detailed messages."""
     if isinstance(error, TrtTuiError):
         return error
-    cause = errors(log) or str(error)
+    cause = printed_errors(log) or str(error)
     if MEMORY.search(cause):
         return BuildFailed("the build ran out of device memory", cause,
                            "Free the GPU, use a smaller batch (--shapes), or build with a lower optimization level.",
@@ -79,9 +79,9 @@ def _called(error: Any, member: str) -> str:
     return str(method()) if method is not None else ""
 
 
-def load_error(backend: str, device: str, log: Said, error: Exception | None) -> TrtTuiError:
+def load_error(backend: str, device: str, log: Printed, error: Exception | None) -> TrtTuiError:
     """Why an engine does not load; ``backend`` with its version."""
-    cause = errors(log) or str(error or "")
+    cause = printed_errors(log) or str(error or "")
     if MEMORY.search(cause):
         return TrtTuiError("the engine does not fit into device memory", cause, FREE)
     if _DRIVER.search(cause):
@@ -90,11 +90,11 @@ def load_error(backend: str, device: str, log: Said, error: Exception | None) ->
     return InputError(f"{backend} on {device} cannot load this engine", cause, next_step)
 
 
-def run_error(log: Said, error: Exception) -> TrtTuiError:
+def run_error(log: Printed, error: Exception) -> TrtTuiError:
     """Why an engine did not run."""
     if isinstance(error, TrtTuiError):
         return error
-    cause = errors(log) or str(error)
+    cause = printed_errors(log) or str(error)
     if MEMORY.search(cause):
         return TrtTuiError("the engine ran out of device memory", cause, "Free the GPU, or use a smaller batch.")
     return TrtTuiError("the engine could not run", cause,

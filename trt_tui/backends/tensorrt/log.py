@@ -12,7 +12,7 @@ from typing import Any
 Message = Callable[[str, str], None]
 """Called with the level ("error", "warning", "info") and the text of what is printed."""
 
-Said = Sequence[tuple[str, str]]
+Printed = Sequence[tuple[str, str]]
 """Levels and texts of what was printed, in order."""
 
 _DETAILS = 400
@@ -98,7 +98,7 @@ class Log(logging.Handler):
         self.take(level, re.sub(r"^\[\S\]\s*", "", text))
 
 
-def errors(log: Said) -> str:
+def printed_errors(log: Printed) -> str:
     """The errors that were printed, each once, without Polygraphy's own conclusion where TensorRT said something."""
     lines = list(dict.fromkeys(text for level, text in log if level == "error"))
     told = [line for line in lines if not line.startswith(_CONCLUSIONS)]

@@ -8,7 +8,7 @@ import sys
 from dataclasses import dataclass
 from typing import Any
 
-from trt_tui.backends.tensorrt.log import Log, errors
+from trt_tui.backends.tensorrt.log import Log, printed_errors
 from trt_tui.core.runner import Capabilities
 from trt_tui.errors import BackendUnavailableError
 
@@ -76,7 +76,7 @@ def not_starting(trt: Any) -> str:
         try:
             trt.Builder(log.for_tensorrt(trt))
         except Exception as error:  # bindings raise a TypeError where the library returns nothing
-            return errors(said) or str(error)
+            return printed_errors(said) or str(error)
     return ""
 
 
@@ -104,7 +104,7 @@ def load_polygraphy(name: str, trt: Any) -> tuple[Any, Log]:
     return loaders, log
 
 
-def offered(trt: Any) -> tuple[tuple[int, int], ...]:
+def buildable(trt: Any) -> tuple[tuple[int, int], ...]:
     """The compute capabilities that a package can build for without such a GPU, as (major, minor)."""
     names = [name for name in dir(getattr(trt, "ComputeCapability", None)) if re.fullmatch(r"SM\d+", name)]
     return tuple(sorted((int(name[2:-1]), int(name[-1])) for name in names))
@@ -115,6 +115,6 @@ def dotted(capability: tuple[int, int]) -> str:
     return f"{capability[0]}.{capability[1]}"
 
 
-def listed(capabilities: tuple[tuple[int, int], ...]) -> str:
+def dotted_all(capabilities: tuple[tuple[int, int], ...]) -> str:
     """Compute capabilities in a row."""
     return ", ".join(dotted(one) for one in capabilities)

@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from trt_tui.core.calibration.histogram import Histogram
 from trt_tui.core.calibration.methods import DEFAULT_PERCENTILE, check_method, chosen
-from trt_tui.core.calibration.sweep import MEMORY_LIMIT, Probe, Progress, not_finite, scalar, sweep
+from trt_tui.core.calibration.sweep import MEMORY_LIMIT, OnRun, Probe, not_finite, scalar, sweep
 from trt_tui.core.data.samples import Samples
 from trt_tui.core.runner import Backend
 
@@ -44,7 +44,7 @@ def calibrate(
     *,
     method: str = "minmax",
     percentile: float = DEFAULT_PERCENTILE,
-    progress: Progress | None = None,
+    progress: OnRun | None = None,
     memory_limit: int = MEMORY_LIMIT,
 ) -> Calibration:
     """Measures the range of each tensor over all samples.
@@ -78,7 +78,7 @@ def calibrate(
 
 
 def _minmax(
-    model: ir.Model, tensors: Sequence[str], samples: Samples, backend: Backend, progress: Progress | None
+    model: ir.Model, tensors: Sequence[str], samples: Samples, backend: Backend, progress: OnRun | None
 ) -> dict[str, float]:
     ranges = dict.fromkeys(tensors, 0.0)
     if not ranges:

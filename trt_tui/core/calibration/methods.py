@@ -56,12 +56,12 @@ _CHOOSE: dict[str, Callable[[Histogram, float], float]] = {
     "mse": lambda histogram, _: mse(histogram),
 }
 
-METHODS = tuple(_CHOOSE)
+RANGE_METHODS = tuple(_CHOOSE)
 """The methods by name, the default first."""
 
 
 def chosen(histogram: Histogram, method: str, percentile: float = DEFAULT_PERCENTILE) -> float:
-    """The amax that one of `METHODS` chooses, in the tensor's own units; 0 where all values are zero.
+    """The amax that one of `RANGE_METHODS` chooses, in the tensor's own units; 0 where all values are zero.
 
     Args:
         percentile: In (0, 100], for the method of that name.
@@ -75,9 +75,9 @@ def check_method(method: str, percentile: float) -> None:
     Raises:
         InputError: there is no such method, or the percentile is not in (0, 100].
     """
-    if method not in METHODS:
+    if method not in RANGE_METHODS:
         raise InputError(
-            f"Unknown calibration method: {method}", next_step=f"Choose one of {', '.join(METHODS)}."
+            f"Unknown calibration method: {method}", next_step=f"Choose one of {', '.join(RANGE_METHODS)}."
         )
     if not 0 < percentile <= 100:
         raise InputError(f"Percentile {percentile} is not in (0, 100]", next_step="For example: 99.99")

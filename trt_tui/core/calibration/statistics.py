@@ -10,8 +10,8 @@ import numpy as np
 import onnx_ir as ir
 
 from trt_tui.core.calibration.histogram import Histogram, magnitudes
-from trt_tui.core.calibration.methods import DEFAULT_PERCENTILE, METHODS, check_method, chosen
-from trt_tui.core.calibration.sweep import MEMORY_LIMIT, Progress, sweep
+from trt_tui.core.calibration.methods import DEFAULT_PERCENTILE, RANGE_METHODS, check_method, chosen
+from trt_tui.core.calibration.sweep import MEMORY_LIMIT, OnRun, sweep
 from trt_tui.core.data.samples import Samples
 from trt_tui.core.precision import FP16_MAX
 from trt_tui.core.runner import Backend
@@ -50,7 +50,7 @@ class TensorStats:
         share_below_fp16_subnormal: Share of the nonzero values below 2^-24, FP16's least magnitude.
         share_subnormal: Share of the nonzero values below 2^-14, FP16's least normal magnitude.
         over_fp16: Number of values above 65504, FP16's largest.
-        ranges: The amax of each of `METHODS`.
+        ranges: The amax of each of `RANGE_METHODS`.
         top_channels: None where the tensor has no channel axis of constant size.
     """
 
@@ -132,7 +132,7 @@ class Accumulator:
             share_below_fp16_subnormal=float(exponents[: self._BIAS - 24].sum() / nonzero),
             share_subnormal=float(exponents[: self._BIAS - 14].sum() / nonzero),
             over_fp16=self._over_fp16,
-            ranges={method: chosen(histogram, method, percentile) for method in METHODS},
+            ranges={method: chosen(histogram, method, percentile) for method in RANGE_METHODS},
             top_channels=self._top_channels(),
         )
 
@@ -156,7 +156,7 @@ def collect_stats(
     *,
     channel_axes: Mapping[str, int] | None = None,
     percentile: float = DEFAULT_PERCENTILE,
-    progress: Progress | None = None,
+    progress: OnRun | None = None,
     memory_limit: int = MEMORY_LIMIT,
 ) -> dict[str, TensorStats]:
     """Statistics of each tensor, the ranges of all methods included. Arguments and errors as `calibrate`.

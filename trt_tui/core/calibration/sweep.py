@@ -16,7 +16,7 @@ from trt_tui.errors import InputError
 MEMORY_LIMIT = 256 << 20
 """Bytes of activations that one run may hand out, by default."""
 
-Progress = Callable[[int, int], None]
+OnRun = Callable[[int, int], None]
 """Called with runs done and runs in all."""
 
 
@@ -90,7 +90,7 @@ def sweep(
     collectors: Mapping[str, Collector],
     samples: Samples,
     backend: Backend,
-    progress: Progress | None,
+    progress: OnRun | None,
     memory_limit: int,
 ) -> None:
     """Hands each tensor of each feed to its collector, at most ``memory_limit`` bytes of tensors in a pass."""

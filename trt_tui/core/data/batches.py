@@ -56,7 +56,7 @@ class Layout:
 
 
 @dataclass(frozen=True)
-class Cut:
+class FeedRows:
     """One feed: rows ``start`` to ``stop`` of the lead of a part.
 
     Attributes:
@@ -177,7 +177,7 @@ def _check_inputs(part: Part, inputs: Sequence[TensorInfo]) -> None:
                 )
 
 
-def cuts(layouts: Iterable[Layout], batch: int, limit: int | None) -> Iterator[Cut]:
+def cuts(layouts: Iterable[Layout], batch: int, limit: int | None) -> Iterator[FeedRows]:
     """The feeds of all parts, at most ``limit`` samples; ``batch`` is the rows per feed where that is not fixed."""
     first_sample = 0
     for number, layout in enumerate(layouts):
@@ -188,7 +188,7 @@ def cuts(layouts: Iterable[Layout], batch: int, limit: int | None) -> Iterator[C
             stop = min(start + step, layout.rows)
             if layout.step is None and limit is not None:
                 stop = min(stop, start + limit - first_sample)
-            yield Cut(number, index, start, stop, first_sample)
+            yield FeedRows(number, index, start, stop, first_sample)
             first_sample += stop - start
 
 
@@ -199,7 +199,7 @@ class StoredFeeds:
     inputs: Sequence[TensorInfo]
     parts: list[Part]
     layouts: list[Layout]
-    cuts: list[Cut]
+    cuts: list[FeedRows]
     _open: tuple[int, dict[str, np.ndarray]] | None = field(default=None, repr=False)
 
     def rows(self, index: int) -> int:
@@ -225,7 +225,7 @@ class StoredFeeds:
         names = set(self.parts[cut.part].members) - {info.name for info in self.inputs}
         return {name: np.array(self._rows_of(cut, name), subok=False) for name in sorted(names)}
 
-    def _rows_of(self, cut: Cut, name: str) -> np.ndarray:
+    def _rows_of(self, cut: FeedRows, name: str) -> np.ndarray:
         if self._open is None or self._open[0] != cut.part:
             self._open = None
             self._open = (cut.part, self.parts[cut.part].load())

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from trt_tui.core.data.stored import IN_MEMORY, KINDS, npy_array, reading
+from trt_tui.core.data.stored import DATA_FORMATS, IN_MEMORY, npy_array, reading
 from trt_tui.errors import InputError
 from trt_tui.files.reading import open_regular
 
@@ -51,7 +51,7 @@ def polygraphy_feeds(path: Path, source: str) -> Iterator[Any]:
                     raise InputError(
                         f"{source} is no valid JSON",
                         f"{error.msg}; the file may have been cut off.",
-                        f"Give {KINDS}.",
+                        f"Give {DATA_FORMATS}.",
                     ) from error
                 text, position = text[position:] + more, 0
                 if len(text) > MOST_FEED_TEXT:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from trt_tui.core.data.inputs_json import polygraphy_feeds
-from trt_tui.core.data.stored import KINDS, Part, Spool, npz_part, reading, spooled_part
+from trt_tui.core.data.stored import DATA_FORMATS, Part, Spool, npz_part, reading, spooled_part
 from trt_tui.core.data.userscript import UserFunction, split_spec
 from trt_tui.errors import InputError
 from trt_tui.files.reading import regular
@@ -34,13 +34,13 @@ def read_parts(spec: str, limit: int | None, warnings: list[str]) -> Iterator[Pa
     if path.is_dir():
         files = sorted(file for file in path.iterdir() if file.suffix in (".npz", ".json"))
         if not files:
-            raise InputError(f"Folder {path} holds no .npz file", next_step=f"Give {KINDS}.")
+            raise InputError(f"Folder {path} holds no .npz file", next_step=f"Give {DATA_FORMATS}.")
         for file in files:
             yield from _file_parts(file, f"{path.name}/{file.name}")
     elif path.exists():
         yield from _file_parts(path, path.name)
     else:
-        raise InputError(f"Data not found: {spec}", next_step=f"Give {KINDS}.")
+        raise InputError(f"Data not found: {spec}", next_step=f"Give {DATA_FORMATS}.")
 
 
 def _file_parts(path: Path, source: str) -> Iterator[Part]:
@@ -48,7 +48,7 @@ def _file_parts(path: Path, source: str) -> Iterator[Part]:
         empty = regular(path).st_size == 0
         archive = zipfile.is_zipfile(path)
     if empty:
-        raise InputError(f"{source} is empty", next_step=f"Give {KINDS}.")
+        raise InputError(f"{source} is empty", next_step=f"Give {DATA_FORMATS}.")
     if archive or path.suffix == ".npz":
         yield npz_part(path, source)
     elif path.suffix == ".json":
@@ -57,7 +57,7 @@ def _file_parts(path: Path, source: str) -> Iterator[Part]:
             yield spooled_part(feed, f"{source}, feed {index}", spool)
     else:
         hint = "A single .npy has no input name: save it with numpy.savez. " if path.suffix == ".npy" else ""
-        raise InputError(f"{source} is no data file that can be read", next_step=f"{hint}Give {KINDS}.")
+        raise InputError(f"{source} is no data file that can be read", next_step=f"{hint}Give {DATA_FORMATS}.")
 
 
 def _script_parts(function: UserFunction, limit: int | None, warnings: list[str]) -> Iterator[Part]:

@@ -21,7 +21,7 @@ from trt_tui.core.data.batches import Layout, StoredFeeds, cuts, default_batch, 
 from trt_tui.core.data.random_inputs import random_feeds
 from trt_tui.core.data.readers import read_parts
 from trt_tui.core.data.shapes import unknown_input
-from trt_tui.core.data.stored import KINDS, Part
+from trt_tui.core.data.stored import DATA_FORMATS, Part
 from trt_tui.core.runner import TensorInfo
 from trt_tui.errors import InputError
 
@@ -222,7 +222,7 @@ def _stored_samples(
             break
     source = Path(spec).name or spec
     if not parts:
-        raise InputError(f"{source} gave no samples", next_step=f"Give {KINDS}.")
+        raise InputError(f"{source} gave no samples", next_step=f"Give {DATA_FORMATS}.")
     if batch is None:
         batch = next((shapes[info.name][0] for info in inputs if shapes.get(info.name)), None)
     dynamic_batch = batch or default_batch(min(total, limit or total))

@@ -23,7 +23,8 @@ import numpy as np
 from trt_tui.errors import InputError, TrtTuiError, text_of
 from trt_tui.files.reading import open_regular
 
-KINDS = "an .npz, a folder of .npz, a Polygraphy inputs .json, or a script with load_data() (FILE.py or FILE.py:NAME)"
+DATA_FORMATS = ("an .npz, a folder of .npz, a Polygraphy inputs .json, "
+                "or a script with load_data() (FILE.py or FILE.py:NAME)")
 
 IN_MEMORY = 64 << 20
 """Bytes of one file's compressed arrays that are unpacked into memory; more goes to a temporary file."""
@@ -188,10 +189,11 @@ def reading(source: str) -> Iterator[None]:
             raise InputError(f"{source} does not fit in {tempfile.gettempdir()}",
                              f"{error.strerror}; arrays are unpacked there",
                              "Free some space, or set TMPDIR to another place.") from error
-        raise InputError(f"{source} cannot be read", error.strerror or text_of(error), f"Give {KINDS}.") from error
+        raise InputError(f"{source} cannot be read", error.strerror or text_of(error),
+                         f"Give {DATA_FORMATS}.") from error
     except Exception as error:  # numpy's, zipfile's, the codecs' and Python's own parsers, each with errors of its own
         cause = text_of(error) or type(error).__name__
-        raise InputError(f"{source} cannot be read", cause, f"Give {KINDS}.") from error
+        raise InputError(f"{source} cannot be read", cause, f"Give {DATA_FORMATS}.") from error
 
 
 # ------------------------------------------------------------------------------------------------------- npy and npz
@@ -261,7 +263,7 @@ def npz_part(path: Path, source: str) -> Part:
             except TrtTuiError as error:
                 raise InputError(f"{source}: {error.title}", error.cause, error.next_step) from error
     if not members:
-        raise InputError(f"{source} holds no arrays", next_step=f"Give {KINDS}.")
+        raise InputError(f"{source} holds no arrays", next_step=f"Give {DATA_FORMATS}.")
     return Part(source, members)
 
 

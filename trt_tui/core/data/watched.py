@@ -21,25 +21,25 @@ def stamp(path: Path | str) -> Stamp | None:
 
 
 @dataclass(frozen=True)
-class Inputs:
+class StampedFiles:
     """Files and folders with their stamps, by path."""
 
     stamps: tuple[tuple[str, Stamp | None], ...] = ()
 
     @classmethod
-    def of(cls, paths: Iterable[Path | str]) -> Inputs:
+    def of(cls, paths: Iterable[Path | str]) -> StampedFiles:
         """The stamps of files as they are now."""
         return cls(tuple((path, stamp(path)) for path in dict.fromkeys(map(str, paths))))
 
-    def __or__(self, other: Inputs) -> Inputs:
+    def __or__(self, other: StampedFiles) -> StampedFiles:
         """Both; a file that is in both keeps its earlier stamp, which is that of ``self``."""
-        return Inputs(tuple({**dict(other.stamps), **dict(self.stamps)}.items()))
+        return StampedFiles(tuple({**dict(other.stamps), **dict(self.stamps)}.items()))
 
     def replaced(self) -> tuple[str, ...]:
         """The files that are others now, or are gone."""
         return tuple(path for path, known in self.stamps if stamp(path) != known)
 
-    def differing(self, earlier: Inputs) -> tuple[str, ...]:
+    def differing(self, earlier: StampedFiles) -> tuple[str, ...]:
         """The files that were others when ``earlier`` was taken."""
         known = dict(earlier.stamps)
         return tuple(path for path, now in self.stamps if path in known and known[path] != now)
@@ -51,7 +51,7 @@ class Source:
 
     sha256: str
     data_sha256: str
-    files: Inputs
+    files: StampedFiles
 
 
 def data_files(spec: str | None) -> tuple[str, ...]:

@@ -12,11 +12,12 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from trt_tui.core.engines.made import ADDED, REGION, Names
+from trt_tui.core.engines.inspector import ADDED, REGION, LayerFinder
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import Group
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
+from trt_tui.words import first_few
 
 ASKED, NAMED, PREFER, FREE = "asked", "named", "prefer", "free"
 """The rungs, the highest first."""
@@ -35,7 +36,7 @@ implementation in one place mostly has none in its like, and a message names one
 REASON = "builder"
 """Who set what a rung raises, as `trt_tui.core.precision.Choice` has it."""
 
-_SHOWN = 4
+_MOST = 4
 
 
 @dataclass(frozen=True)
@@ -62,8 +63,8 @@ class Rung:
         by_precision: dict[Precision, list[str]] = {}
         for group, precision in self.raised.items():
             by_precision.setdefault(precision, []).append(group)
-        parts = [f"{listed(groups)} raised to {precision.label}" for precision, groups in by_precision.items()]
-        return "; ".join([*parts, *([f"{listed(self.let_go)} let go"] if self.let_go else [])])
+        parts = [f"{first_few(one, _MOST)} raised to {precision.label}" for precision, one in by_precision.items()]
+        return "; ".join([*parts, *([f"{first_few(self.let_go, _MOST)} let go"] if self.let_go else [])])
 
     def config(self, network: Network, asked: PrecisionConfig) -> PrecisionConfig:
         """The config that is lowered for this try."""
@@ -75,12 +76,6 @@ class Rung:
 def one_line(text: str) -> str:
     """A library's message of several lines as one."""
     return "; ".join(line.strip() for line in text.splitlines() if line.strip())
-
-
-def listed(names: Sequence[str]) -> str:
-    """The first of some names, and how many more there are."""
-    more = len(names) - _SHOWN
-    return ", ".join(names[:_SHOWN]) + (f" and {more} more" if more > 0 else "")
 
 
 def rung_lines(rungs: Sequence[Rung], otherwise: Mapping[str, Precision]) -> list[str]:
@@ -100,7 +95,7 @@ def made_words(otherwise: Mapping[str, Precision]) -> str:
     by_precision: dict[Precision, list[str]] = {}
     for group, precision in otherwise.items():
         by_precision.setdefault(precision, []).append(group)
-    return "; ".join(f"{listed(groups)} in {precision.label}" for precision, groups in by_precision.items()) or (
+    return "; ".join(f"{first_few(one, _MOST)} in {precision.label}" for precision, one in by_precision.items()) or (
         "nothing that TensorRT tells of")
 
 
@@ -173,7 +168,7 @@ def named_groups(message: str, network: Network) -> tuple[list[Group], list[Grou
 
     A tensor that stands in the name of a Q, DQ or Cast of ours counts where no layer is named.
     """
-    names = Names(network)
+    names = LayerFinder(network)
     text = "\n".join(_object(REGION.sub("", line)) for line in message.splitlines())
     alone = _named(ADDED_TOKEN.sub("", text), network) or [
         names.order[place] for token in ADDED_TOKEN.findall(text) if (place := names.place(token)) is not None]

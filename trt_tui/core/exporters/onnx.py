@@ -32,7 +32,7 @@ _ALIGNMENT = 4096
 
 
 @dataclass(frozen=True)
-class Exported:
+class WrittenModel:
     """What was written.
 
     Attributes:
@@ -45,7 +45,7 @@ class Exported:
 
 
 def export_typed(lowered_model: ir.Model, network: Network, path: Path | str, *,
-                 most_inline_bytes: int = MOST_INLINE_BYTES) -> Exported:
+                 most_inline_bytes: int = MOST_INLINE_BYTES) -> WrittenModel:
     """Saves a lowered network. The same network gives the same bytes on every run.
 
     Weights in external files stay there: an export in the same folder refers to the same files; for one in another
@@ -86,7 +86,7 @@ def export_typed(lowered_model: ir.Model, network: Network, path: Path | str, *,
             with contextlib.suppress(OSError):
                 file.unlink()
         raise
-    return Exported(path, data)
+    return WrittenModel(path, data)
 
 
 def _refuse_source(path: Path, network: Network) -> None:

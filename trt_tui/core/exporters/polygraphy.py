@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
-from trt_tui.core.exporters.trtexec import Effort, Files, Shapes
+from trt_tui.core.exporters.trtexec import Effort, Files, ProfileShapes
 from trt_tui.core.lowering.weak import Weak, layer_of, tell
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
@@ -61,7 +61,7 @@ def polygraphy_command(
     script: str = "polygraphy_script.py",
     files: Files | None = None,
     *,
-    shapes: Mapping[str, Shapes] | None = None,
+    shapes: Mapping[str, ProfileShapes] | None = None,
     effort: Effort | None = None,
 ) -> tuple[str, ...]:
     """The ``polygraphy convert`` command that builds an engine with the script.

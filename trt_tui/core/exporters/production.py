@@ -18,10 +18,10 @@ from trt_tui.core.network.network import Network
 from trt_tui.errors import InputError
 
 _Ranges = Mapping[str, float]
-_Shapes = Mapping[str, trtexec.Shapes] | None
+_Shapes = Mapping[str, trtexec.ProfileShapes] | None
 _Effort = trtexec.Effort | None
 
-KINDS = ("onnx", "trtexec", "polygraphy", "modelopt", "calibration-cache")
+EXPORT_FORMATS = ("onnx", "trtexec", "polygraphy", "modelopt", "calibration-cache")
 
 
 def companions(kind: str, path: Path) -> dict[str, Path]:
@@ -41,8 +41,9 @@ def files_beside(kind: str, path: Path) -> trtexec.Files:
 
 
 def write(kind: str, path: Path, network: Network, config: PrecisionConfig, ranges: Mapping[str, float], *,
-          shapes: Mapping[str, trtexec.Shapes] | None = None, effort: trtexec.Effort | None = None) -> list[Path]:
-    """Writes a config in a format of `KINDS`; returns every file that was written, ``path`` first.
+          shapes: Mapping[str, trtexec.ProfileShapes] | None = None,
+          effort: trtexec.Effort | None = None) -> list[Path]:
+    """Writes a config in a format of `EXPORT_FORMATS`; returns every file that was written, ``path`` first.
 
     Args:
         ranges: Calibrated amax by tensor name, in the tensors' own units.
@@ -62,8 +63,8 @@ def write(kind: str, path: Path, network: Network, config: PrecisionConfig, rang
 
 
 def trtexec_lines(network: Network, config: PrecisionConfig, ranges: Mapping[str, float], files: trtexec.Files,
-                  shapes: Mapping[str, trtexec.Shapes] | None = None,
-                  effort: trtexec.Effort | None = None) -> tuple[trtexec.Line, ...]:
+                  shapes: Mapping[str, trtexec.ProfileShapes] | None = None,
+                  effort: trtexec.Effort | None = None) -> tuple[trtexec.CommandLine, ...]:
     """The command lines that build a config with trtexec."""
     weak = lower_weak(network, config, ranges)
     return trtexec.command_lines(network, config, weak, files, shapes=shapes, effort=effort)

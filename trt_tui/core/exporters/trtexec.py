@@ -36,7 +36,7 @@ _ESCAPED = 40
 _WRAP = 100
 
 
-class Shapes(Protocol):
+class ProfileShapes(Protocol):
     """Least, usual and largest shape of an input; see `trt_tui.core.data.samples.ShapeRange`."""
 
     @property
@@ -85,7 +85,7 @@ class Files:
 
 
 @dataclass(frozen=True)
-class Line:
+class CommandLine:
     """One trtexec command line.
 
     Attributes:
@@ -109,9 +109,9 @@ def command_lines(
     weak: Weak | None = None,
     files: Files | None = None,
     *,
-    shapes: Mapping[str, Shapes] | None = None,
+    shapes: Mapping[str, ProfileShapes] | None = None,
     effort: Effort | None = None,
-) -> tuple[Line, ...]:
+) -> tuple[CommandLine, ...]:
     """The lines for TensorRT 10 strongly typed, 10 weakly typed (where ``weak`` is given), and 11.
 
     Args:
@@ -137,17 +137,17 @@ def command_lines(
         rest.append("--tacticSources=" + ",".join(f"{'+' if one in effort.tactic_sources else '-'}{one}"
                                                   for one in sources))
     tf32 = ("TF32 is left on, as the config has it.",) if config.tf32 else ("TF32 is cleared: --noTF32.",)
-    lines = [Line("10", "TensorRT 10, strongly typed",
+    lines = [CommandLine("10", "TensorRT 10, strongly typed",
                   ("trtexec", f"--onnx={files.typed}", "--stronglyTyped", *common, *profile, *rest), tf32)]
     if weak is not None:
         every = _shape_options(network, shapes or {}, every=bool(weak.ranges))
         lines.append(_weak_line(network, weak, files, [*common, *every, *rest], tf32))
-    lines.append(Line("11", "TensorRT 11, where every network is strongly typed",
+    lines.append(CommandLine("11", "TensorRT 11, where every network is strongly typed",
                       ("trtexec", f"--onnx={files.typed}", *common, *profile, *rest), tf32))
     return tuple(lines)
 
 
-def _weak_line(network: Network, weak: Weak, files: Files, rest: list[str], comments: tuple[str, ...]) -> Line:
+def _weak_line(network: Network, weak: Weak, files: Files, rest: list[str], comments: tuple[str, ...]) -> CommandLine:
     releases = "TensorRT 10" if Precision.BF16 in weak.flags else "TensorRT 8.6 to 10"
     name, release = "10-weak", f"{releases}, weakly typed with implicit quantization"
     argv = ["trtexec", f"--onnx={files.base}"]
@@ -160,7 +160,8 @@ def _weak_line(network: Network, weak: Weak, files: Files, rest: list[str], comm
         bad = sorted(layer for layer in {*weak.precisions, *weak.output_types} if _why_not(layer))
         bad = [layer for layer in bad if _why_not(layer) == _why_not(bad[0])]
         if bad:
-            return Line(name, release, (), comments, f"trtexec cannot be told of {_shown(bad)}: {_why_not(bad[0])}")
+            return CommandLine(name, release, (), comments,
+                               f"trtexec cannot be told of {_shown(bad)}: {_why_not(bad[0])}")
         types, mixed = {}, []
         for layer, precision in weak.output_types.items():
             floats = [network.is_float(tensor) for tensor in network.layer(layer).outputs if tensor]
@@ -177,10 +178,10 @@ def _weak_line(network: Network, weak: Weak, files: Files, rest: list[str], comm
                      "them too.",)
     long = next((argument for argument in argv if len(argument.encode()) > LONGEST_ARGUMENT), None)
     if long is not None:
-        return Line(name, release, (), comments,
+        return CommandLine(name, release, (), comments,
                     f"{long.partition('=')[0]} takes {len(long.encode())} bytes and an argument ends at "
                     f"{LONGEST_ARGUMENT}; use the Polygraphy script")
-    return Line(name, release, (*argv, *rest), comments + weak.notes)
+    return CommandLine(name, release, (*argv, *rest), comments + weak.notes)
 
 
 def _listed(option: str, precisions: Mapping[str, Precision]) -> list[str]:
@@ -204,7 +205,7 @@ def _shown(names: Iterable[str]) -> str:
     return shown + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-def _shape_options(network: Network, shapes: Mapping[str, Shapes], *, every: bool) -> list[str]:
+def _shape_options(network: Network, shapes: Mapping[str, ProfileShapes], *, every: bool) -> list[str]:
     """The profile's options; none for a static network, whatever ``shapes`` says.
 
     Args:
@@ -238,7 +239,7 @@ def _ones(shape: tuple[int | str | None, ...] | None) -> tuple[int, ...]:
 # -- the script -------------------------------------------------------------------------------------------------------
 
 
-def script(lines: Iterable[Line], title: str, name: str = "build.sh") -> str:
+def script(lines: Iterable[CommandLine], title: str, name: str = "build.sh") -> str:
     """A POSIX shell script that runs the line it is asked for: ``sh NAME 10|10-weak|11 [more trtexec options]``.
 
     It runs in its own folder, where the files that the lines name are expected, and takes ``$TRTEXEC`` for trtexec.
@@ -268,7 +269,7 @@ def script(lines: Iterable[Line], title: str, name: str = "build.sh") -> str:
     return "\n".join(text)
 
 
-def write_script(path: Path | str, lines: Iterable[Line], title: str) -> None:
+def write_script(path: Path | str, lines: Iterable[CommandLine], title: str) -> None:
     """Writes `script`; the file is whole or not there.
 
     Raises:

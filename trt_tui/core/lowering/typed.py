@@ -17,7 +17,7 @@ from trt_tui.core.lowering.rules import NUMPY, TYPES, Scale
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.conversion import ir_version_for
 from trt_tui.core.network.layers import Kind, Layer, Site
-from trt_tui.core.network.naming import Names, name_of
+from trt_tui.core.network.naming import FreshNames, name_of
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
 
@@ -68,7 +68,7 @@ class _TypedLowering:
         self.opset = max(rules.opset_for(floats), network.opset)
         self.model = network.model_at(self.opset).clone()
         self.graph = self.model.graph
-        self.names = Names(self.graph, taken=(node.name for node in self.graph if node.name))
+        self.names = FreshNames(self.graph, taken=(node.name for node in self.graph if node.name))
         self.types: dict[str, ir.DataType] = {}  # of tensors that are no longer FP32
         self.cast_cache: dict[tuple[str, ir.DataType], ir.Value] = {}
         self.qdq_cache: dict[tuple[str, int | None, ir.DataType, Precision], ir.Value] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from trt_tui.core.engines.made import QDQ, Made
+from trt_tui.core.engines.inspector import QDQ, Made
 from trt_tui.core.engines.rungs import ASKED, Rung
 from trt_tui.core.lowering.rules import EXACT
 from trt_tui.core.measure.comparison import EngineResult, Verdict
@@ -12,7 +12,7 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import Group, Outline
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
-from trt_tui.words import differing
+from trt_tui.words import differing, first_few
 
 GAP_DB = 3.0
 """An engine whose output error is this much worse than the simulated one does something that is not simulated."""
@@ -46,13 +46,13 @@ def gap_db(simulated: Verdict | None, engine: Verdict | None) -> float | None:
     return max(gaps) if gaps else None
 
 
-def fp32_fault(check: EngineResult | None) -> str:
+def fp32_fault(fp32_engine: EngineResult | None) -> str:
     """What is wrong with the FP32 engine, in words; "" where it computes what ONNX Runtime does, or is not known."""
-    if check is None or check.verdict is None or check.verdict.worst is None:
+    if fp32_engine is None or fp32_engine.verdict is None or fp32_engine.verdict.worst is None:
         return ""
-    if check.verdict.bad:
-        return f"the FP32 engine yields {check.verdict.bad} NaN or Inf"
-    name, worst = check.verdict.worst
+    if fp32_engine.verdict.bad:
+        return f"the FP32 engine yields {fp32_engine.verdict.bad} NaN or Inf"
+    name, worst = fp32_engine.verdict.worst
     if worst.errors.sqnr_db is not None and worst.errors.sqnr_db < CHECK_DB:
         return f"the FP32 engine differs from ONNX Runtime's FP32 by {worst.errors.sqnr_db:.1f} dB at {name}"
     if worst.errors.mismatch is not None and worst.errors.mismatch > CHECK_SHARE:
@@ -60,20 +60,20 @@ def fp32_fault(check: EngineResult | None) -> str:
     return ""
 
 
-def engine_fault(simulated: Verdict | None, engine: Verdict | None, check: EngineResult | None = None) -> str:
+def engine_fault(simulated: Verdict | None, engine: Verdict | None, fp32_engine: EngineResult | None = None) -> str:
     """Which output of an engine is not what was simulated, in words; "" where rounding may explain the difference.
 
     Args:
-        check: The all-FP32 engine, where it was built.
+        fp32_engine: The all-FP32 engine, where it was built.
     """
     gap = gap_db(simulated, engine)
-    if simulated is None or engine is None or gap is None or gap < FAULT_DB or fp32_fault(check):
+    if simulated is None or engine is None or gap is None or gap < FAULT_DB or fp32_fault(fp32_engine):
         return ""
     figures = {name: (one.errors.sqnr_db, simulated.outputs[name].errors.sqnr_db)
                for name, one in engine.outputs.items() if name in simulated.outputs}
     name, built, wanted = max(((name, built, wanted) for name, (built, wanted) in figures.items()
                                if built is not None and wanted is not None), key=lambda one: one[2] - one[1])
-    sound = "the FP32 engine is sound, so " if check is not None and check.verdict is not None else ""
+    sound = "the FP32 engine is sound, so " if fp32_engine is not None and fp32_engine.verdict is not None else ""
     return (f"this engine does not do what was simulated: {built:.1f} dB at {name} for {wanted:.1f} simulated, which "
             f"no rounding explains; {sound}a kernel or a fusion computes something else: build it at another "
             "optimization level or with other tactic sources, or put the layers of its fused regions back to FP32, "
@@ -114,7 +114,7 @@ def made_otherwise(network: Network, config: PrecisionConfig, rung: Rung, made: 
 
 
 def what_to_check(network: Network | Outline, config: PrecisionConfig, simulated: Verdict | None, result: EngineResult,
-                  check: EngineResult | None = None) -> list[str]:
+                  fp32_engine: EngineResult | None = None) -> list[str]:
     """What to look at where an engine is worse than simulated by more than `GAP_DB`; empty where it is not."""
     simulated = result.beside(simulated)
     gap = gap_db(simulated, result.verdict)
@@ -122,16 +122,15 @@ def what_to_check(network: Network | Outline, config: PrecisionConfig, simulated
     if not broken and (gap is None or gap <= GAP_DB):
         return []
     lines = []
-    if fault := fp32_fault(check):
+    if fault := fp32_fault(fp32_engine):
         lines.append(f"{fault}: this is no matter of precision")
-    elif check is None:
+    elif fp32_engine is None:
         lines.append("the FP32 engine: build the all-FP32 config and see whether that agrees")
-    if fault := engine_fault(simulated, result.verdict, check):
+    if fault := engine_fault(simulated, result.verdict, fp32_engine):
         lines.append(fault)
     others = [group.name for group in network.groups if differs(group, config, result.made)]
     if others:
-        more = f" and {len(others) - _SHOWN} more" if len(others) > _SHOWN else ""
-        lines.append(f"layers that run in another precision than asked: {', '.join(others[:_SHOWN])}{more}")
+        lines.append(f"layers that run in another precision than asked: {first_few(others, _SHOWN)}")
     regions = sum(made.region for made in result.made.values())
     if regions:
         lines.append(f"{regions} groups lie in fused regions, which may round elsewhere than the simulation")

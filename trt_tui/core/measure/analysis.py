@@ -20,8 +20,8 @@ from trt_tui.core.lowering.gated.lower import lower_gated
 from trt_tui.core.lowering.rules import LOW_FLOATS, Offer
 from trt_tui.core.measure.comparison import Verdict
 from trt_tui.core.measure.judge import Judged, class_scores, tensor_outputs
-from trt_tui.core.measure.metric import Metric
 from trt_tui.core.measure.tally import Tally, comparable
+from trt_tui.core.measure.user_metric import Metric
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision

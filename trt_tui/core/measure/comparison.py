@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from trt_tui.core.engines.failures import NoEngine
-from trt_tui.core.engines.made import EngineReport, Made
+from trt_tui.core.engines.inspector import EngineReport, Made
 from trt_tui.core.engines.rungs import ASKED, Rung, one_line
 from trt_tui.core.precision import Precision
 from trt_tui.errors import TrtTuiError

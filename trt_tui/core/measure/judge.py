@@ -36,7 +36,7 @@ _WHOLE_NUMBER = re.compile(r"[+-]?\d+")
 
 
 @dataclass(frozen=True)
-class Cut:
+class AxisSlice:
     """``start:stop`` along one axis, as numpy reads it (negative counts from the end); ``stop`` None: to the end."""
 
     axis: int
@@ -58,7 +58,7 @@ class Judged:
 
     name: str
     tensor: str
-    slices: tuple[Cut, ...] = ()
+    slices: tuple[AxisSlice, ...] = ()
     kind: str = FLOAT
     note: str = ""
 
@@ -123,7 +123,7 @@ def judged_outputs(network: Network, spec: Sequence[str] = ()) -> tuple[Judged, 
 
 
 def _unique(judged: Iterable[Judged]) -> tuple[Judged, ...]:
-    first: dict[tuple[str, tuple[Cut, ...]], Judged] = {}
+    first: dict[tuple[str, tuple[AxisSlice, ...]], Judged] = {}
     for one in judged:
         first.setdefault((one.tensor, one.slices), one)
     return tuple(first.values())
@@ -210,12 +210,12 @@ def _parts(network: Network, tensor: str) -> list[Judged]:
         return [Judged(tensor, tensor)]
     judged = []
     for ranges, source in found:
-        slices = tuple(Cut(axis, *ends) for axis, ends in sorted(ranges.items()) if ends != (0, shape[axis]))
+        slices = tuple(AxisSlice(axis, *ends) for axis, ends in sorted(ranges.items()) if ends != (0, shape[axis]))
         judged.append(Judged(tensor + slice_text(slices, len(shape)), tensor, slices, note=f"from {source}"))
     return judged
 
 
-def slice_text(slices: Sequence[Cut], rank: int) -> str:
+def slice_text(slices: Sequence[AxisSlice], rank: int) -> str:
     """Cuts as numpy writes them, such as ``[:, 4:]``; "" for the whole tensor."""
     if not slices:
         return ""
@@ -257,7 +257,7 @@ def _parse(network: Network, text: str) -> Judged:
     return Judged(tensor + slice_text(cuts, len(shape or ())), tensor, cuts, note="named by --judge")
 
 
-def _parse_slices(text: str, slices: str, shape: tuple[int | str | None, ...] | None) -> tuple[Cut, ...]:
+def _parse_slices(text: str, slices: str, shape: tuple[int | str | None, ...] | None) -> tuple[AxisSlice, ...]:
     def refuse(cause: str) -> InputError:
         return InputError(f"--judge {text}: [{slices}] is no slice of it", cause,
                           "Write it as numpy does, for example [:, 4:] or [0, 1:3].")
@@ -291,7 +291,7 @@ def _parse_slices(text: str, slices: str, shape: tuple[int | str | None, ...] | 
     return tuple(cuts)
 
 
-def _cut(axis: int, bounds: list[str], size: int | None) -> Cut | None:
+def _cut(axis: int, bounds: list[str], size: int | None) -> AxisSlice | None:
     """The cut of one index or ``start:stop``, counted from the front where the size is known; None if it is empty."""
     if len(bounds) == 1:
         index = int(bounds[0])
@@ -302,7 +302,7 @@ def _cut(axis: int, bounds: list[str], size: int | None) -> Cut | None:
         start, stop = int(bounds[0] or 0), int(bounds[1]) if bounds[1] else None
     if size is not None:
         start, stop, _ = slice(start, stop).indices(size)
-        return None if stop <= start else Cut(axis, start, None if stop == size else stop)
+        return None if stop <= start else AxisSlice(axis, start, None if stop == size else stop)
     if stop is not None and stop <= start and (stop < 0) == (start < 0):
         return None
-    return Cut(axis, start, stop)
+    return AxisSlice(axis, start, stop)

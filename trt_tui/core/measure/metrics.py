@@ -106,7 +106,7 @@ def _squares(flat: np.ndarray) -> float:
     return float(np.einsum("i,i->", flat, flat))
 
 
-def errors(reference: np.ndarray, test: np.ndarray) -> Errors:
+def errors_between(reference: np.ndarray, test: np.ndarray) -> Errors:
     """Metrics of one pair of arrays of one shape: floats by their error, integers by the share that differs."""
     if np.asarray(reference).dtype.kind in "iub":
         differ = float(np.mean(reference != test)) if np.size(reference) else 0.0

@@ -23,7 +23,7 @@ from trt_tui.core.runner import Dimension
 Sizes = tuple[Dimension, ...]
 """A shape as far as it is known."""
 
-Ranges = Mapping[int, tuple[int, int]]
+Extent = Mapping[int, tuple[int, int]]
 """Start and stop by axis; axes that are not in it are taken whole."""
 
 _RESHAPES = frozenset("Reshape Flatten Squeeze Unsqueeze".split())
@@ -63,11 +63,11 @@ class _Part:
     source: str
     axes: tuple[_Axis | None, ...]
     origin: str
-    ranges: Ranges = field(default_factory=dict)
+    ranges: Extent = field(default_factory=dict)
     depth: int = 0
 
 
-def parts_of(network: Network, shapes: Shapes, tensor: str, most: int) -> list[tuple[Ranges, str]]:
+def parts_of(network: Network, shapes: Shapes, tensor: str, most: int) -> list[tuple[Extent, str]]:
     """The parts of a tensor, each with the tensor it comes from; one that is the whole where no Concat is met.
 
     Args:
@@ -151,7 +151,7 @@ def _later(axis: _Axis | None, start: int) -> _Axis | None:
     return axis if axis is None else replace(axis, shift=axis.shift - start * axis.ratio)
 
 
-def _known(part: _Part, before: Sizes, after: Sizes) -> Ranges | None:
+def _known(part: _Part, before: Sizes, after: Sizes) -> Extent | None:
     """The part's ranges where its source was cut out of a larger tensor; None where they are not known."""
     ranges = dict(part.ranges)
     for axis, whole, size in zip(part.axes, before, after, strict=True):

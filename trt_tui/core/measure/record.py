@@ -164,15 +164,15 @@ def run_record(network: Network | Outline, run: Measured) -> dict[str, Any]:
 
 def comparison_record(network: Network | Outline, sha256: str, data: _Data, backend: _Backend,
                       runs: Mapping[str, Measured], reference_metric: float | None = None,
-                      check: EngineResult | None = None) -> dict[str, Any]:
+                      fp32_engine: EngineResult | None = None) -> dict[str, Any]:
     """The record of schema ``comparison-v1``: simulated runs, and engines beside them as runs of their own.
 
     Args:
-        check: The FP32 engine.
+        fp32_engine: The FP32 engine.
     """
     engines = {f"{name}-engine": engine_record(run.engine) for name, run in runs.items() if run.engine is not None}
-    if check is not None:
-        engines = {"fp32-engine": engine_record(check), **engines}
+    if fp32_engine is not None:
+        engines = {"fp32-engine": engine_record(fp32_engine), **engines}
     record: dict[str, Any] = {
         "format": FORMAT, "version": VERSION,
         "model": {"name": network.name, "structure_sha256": network.structure_sha256, "sha256": sha256,

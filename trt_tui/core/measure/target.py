@@ -195,7 +195,7 @@ class Target:
         shown = {"metric": metric_figure, "cosine": cosine}.get(self.kind, number)
         return f"{self.kind} {shown(figure)}"
 
-    def check(self, judged: Sequence[Judged], network: Network | Outline, metric: str | None) -> None:
+    def require_measurable(self, judged: Sequence[Judged], network: Network | Outline, metric: str | None) -> None:
         """Checks that what it bounds is measured here.
 
         Raises:

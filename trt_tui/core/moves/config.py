@@ -16,7 +16,7 @@ from trt_tui.core.network.layers import Group
 from trt_tui.core.precision import LADDER, Precision, rank
 
 M = TypeVar("M", bound=Move)
-Key = tuple[str, str]
+MoveKey = tuple[str, str]
 """The kind of a move and its target."""
 
 
@@ -30,12 +30,12 @@ class PrecisionConfig(Defaults):
         moves: What was decided beside the defaults, by kind and target.
     """
 
-    moves: Mapping[Key, Move] = field(default_factory=dict)
+    moves: Mapping[MoveKey, Move] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "moves", MappingProxyType(dict(self.moves)))
 
-    def __reduce__(self) -> tuple[type[PrecisionConfig], tuple[Precision, Precision, bool, dict[Key, Move]]]:
+    def __reduce__(self) -> tuple[type[PrecisionConfig], tuple[Precision, Precision, bool, dict[MoveKey, Move]]]:
         return PrecisionConfig, (self.quantized, self.other, self.tf32, dict(self.moves))
 
     def __eq__(self, other: object) -> bool:
@@ -162,7 +162,7 @@ class PrecisionConfig(Defaults):
 
 def distance(one: PrecisionConfig, other: PrecisionConfig) -> int:
     """How many decisions, default precisions among them, two configs take otherwise."""
-    def decided(config: PrecisionConfig) -> set[tuple[Key, Hashable]]:
+    def decided(config: PrecisionConfig) -> set[tuple[MoveKey, Hashable]]:
         return {(key, move.decides) for key, move in config.moves.items()}
 
     moves = {key for key, _ in decided(one) ^ decided(other)}

@@ -18,18 +18,18 @@ from typing import Annotated, Any, Literal, Protocol
 import msgspec
 import numpy as np
 
-from trt_tui.core.calibration.methods import METHODS
+from trt_tui.core.calibration.methods import RANGE_METHODS
 from trt_tui.core.moves.choice import Choice
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.entries import encoded, shaped
 from trt_tui.core.moves.move import Structure
-from trt_tui.core.moves.placing import Entry, Placing, listed
+from trt_tui.core.moves.placing import Entry, Placing
 from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
 from trt_tui.files.reading import read_text
-from trt_tui.words import visible_json
+from trt_tui.words import first_few, visible_json
 
 FORMAT = "trt-tui/precision-config"
 VERSION = 2
@@ -39,7 +39,7 @@ _GREATEST = 1.7976931348623157e308
 Amax = Annotated[float, msgspec.Meta(ge=0, le=_GREATEST)]
 
 
-class Ranges(Protocol):
+class WrittenRanges(Protocol):
     """What is written of a calibration; see `trt_tui.core.calibration.calibrate.Calibration`."""
 
     @property
@@ -152,7 +152,7 @@ _VERSIONS: dict[int, type[_File]] = {1: _Version1, VERSION: _Version2}
 def config_text(
     network: Structure,
     config: PrecisionConfig,
-    calibration: Ranges | None = None,
+    calibration: WrittenRanges | None = None,
     *,
     evidence: Mapping[str, Any] | None = None,
     tolerance: str = "",
@@ -170,7 +170,7 @@ def config_text(
     strangers = [target for kind, moves in config.shown(network) for target, _ in moves
                  if not kind.subject.has(network, target)]
     if strangers:
-        raise InputError(f"The config is not one for {network.name}", f"the network lacks {listed(strangers)}",
+        raise InputError(f"The config is not one for {network.name}", f"the network lacks {first_few(strangers)}",
                          "Write it for the network that it was made for.")
     entries = []
     for kind, moves in config.shown(network):
@@ -264,7 +264,7 @@ def read_config(path: Path | str, network: Structure, *, force: bool = False, sh
     stale = bool(ranges or config.ranges) and (
         foreign or _other_weights(file.model.sha256, lambda: _sha256(network) if sha256 is None else sha256))
     if stale:
-        config = config.without_ranges(METHODS)
+        config = config.without_ranges(RANGE_METHODS)
         placing.warnings.append(f"{path.name}: its ranges were measured on other weights; they are left out, "
                                 "calibrate again.")
     return LoadedConfig(config, ranges, calibration.method, calibration.samples, calibration.data_sha256, stale,
@@ -343,7 +343,7 @@ def _difference(network: Structure, model: _Model, unknown: Sequence[str]) -> st
     said = [] if model.nodes in (None, len(layers)) else [
         f"it has {model.nodes} nodes and this network {len(layers)}"]
     if unknown:
-        said.append(f"this network lacks {listed(unknown)}")
+        said.append(f"this network lacks {first_few(unknown)}")
     try:
         packed = base64.b64decode(model.node_digests, validate=True)
     except (ValueError, binascii.Error):
@@ -354,7 +354,7 @@ def _difference(network: Structure, model: _Model, unknown: Sequence[str]) -> st
         changed = [layer.name for layer, digest in zip(layers, here, strict=True) if digest not in known]
         gone = len(known - set(here))
         if changed:
-            said.append(f"layers that differ here: {listed(changed)}")
+            said.append(f"layers that differ here: {first_few(changed)}")
         if gone > len(changed):
             said.append(f"{gone - len(changed)} of its layers are not in this network")
     return "; ".join(said) or "layers are the same, inputs, outputs or stored constants differ"

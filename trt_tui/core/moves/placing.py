@@ -15,6 +15,7 @@ from trt_tui.core.moves.entries import UnknownKindError, decoded, nonsense, shap
 from trt_tui.core.moves.kinds import KINDS
 from trt_tui.core.moves.move import Move, Structure, Subject
 from trt_tui.errors import InputError
+from trt_tui.words import first_few
 
 _NAMED = 5
 
@@ -109,10 +110,10 @@ class Placing:
         if not self.lenient:
             near = _near(unknown, subject.known(self.network))
             raise InputError(f"{self.file}: {what} {subject.noun}s that {self.network.name} does not have",
-                             listed(unknown), f"Did you mean {', '.join(near)}?" if near else
+                             first_few(unknown), f"Did you mean {', '.join(near)}?" if near else
                              "Check the names; trt-tui inspect lists them.")
         self.warnings.append(f"{self.file}: {what} {subject.noun}s that are not in this network, ignored: "
-                             f"{listed(unknown)}.")
+                             f"{first_few(unknown)}.")
 
     def made(self, config: PrecisionConfig) -> PrecisionConfig:
         """The config with the moves made.
@@ -161,16 +162,10 @@ class Placing:
         moved = {name: rest for target, (name, _) in chosen.items()
                  if (rest := [one for one in kind.subject.names(self.network, target) if one not in given])}
         if moved:
-            told = "; ".join(f"{name} takes {listed(rest)} with it" for name, rest in list(moved.items())[:_NAMED])
+            told = "; ".join(f"{name} takes {first_few(rest)} with it" for name, rest in list(moved.items())[:_NAMED])
             more = f"; {len(moved) - _NAMED} more do" if len(moved) > _NAMED else ""
             self.warnings.append(f"{self.file}: a {kind.column} is one of the whole {kind.subject.whole}: "
                                  f"{told}{more}.")
-
-
-def listed(names: Sequence[str]) -> str:
-    """The first names, and how many more there are."""
-    rest = len(names) - _NAMED
-    return ", ".join(names[:_NAMED]) + (f" and {rest} more" if rest > 0 else "")
 
 
 def _near(unknown: Sequence[str], known: Sequence[str]) -> list[str]:

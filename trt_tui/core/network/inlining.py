@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 import onnx_ir as ir
 
-from trt_tui.core.network.naming import Names
+from trt_tui.core.network.naming import FreshNames
 from trt_tui.errors import InputError
 
 SCOPE_KEY = "trt_tui.scope"
@@ -32,7 +32,7 @@ def inline_functions(model: ir.Model, file: str) -> None:
     if not model.functions:
         return
     _check_functions(model, file)
-    names = Names(model.graph)
+    names = FreshNames(model.graph)
     graphs = [model.graph]
     while graphs:
         graph = graphs.pop()
@@ -106,7 +106,7 @@ def _callees_first(called: dict[ir.OperatorIdentifier, list[ir.OperatorIdentifie
 # -- expanding --------------------------------------------------------------------------------------------------------
 
 
-def _expand(graph: ir.Graph, call: ir.Node, function: ir.Function, names: Names,
+def _expand(graph: ir.Graph, call: ir.Node, function: ir.Function, names: FreshNames,
             functions: dict[ir.OperatorIdentifier, ir.Function]) -> list[ir.Node]:
     """Puts a function's nodes in place of a call; returns the calls among them."""
     attributes = {**{name: attr for name, attr in function.attributes.items() if attr.value is not None},
@@ -135,7 +135,7 @@ def _paired(inner: Sequence[ir.Value], given: Sequence[ir.Value | None]) -> list
     return list(zip(inner, (*given, *[None] * (len(inner) - len(given))), strict=True))
 
 
-def _take_place(graph: ir.Graph, old: ir.Value, new: ir.Value | None, names: Names) -> None:
+def _take_place(graph: ir.Graph, old: ir.Value, new: ir.Value | None, names: FreshNames) -> None:
     """Lets everything that used a call's output use what the function makes of it; graph outputs keep their names."""
     if new is None:
         raise _not_given(old)
@@ -169,7 +169,8 @@ class _Copier:
         values: What stands for each value of the body.
     """
 
-    def __init__(self, attributes: dict[str, ir.Attr], names: Names, values: dict[ir.Value, ir.Value | None]) -> None:
+    def __init__(self, attributes: dict[str, ir.Attr], names: FreshNames,
+                 values: dict[ir.Value, ir.Value | None]) -> None:
         self._attributes = attributes
         self._names = names
         self.values = values

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from trt_tui.core.network.naming import Names
+from trt_tui.core.network.naming import FreshNames
 
 NOTE = ("The file is typed in 16 bits; it is read as the FP32 network with the same weights, which is what every error "
         "is measured against.")
@@ -30,7 +30,7 @@ def raise_to_fp32(graph: ir.Graph) -> bool:
                  if a.type == ir.AttributeType.TENSOR and a.value.dtype in _LOW_FLOATS]
     if not (stored or inputs or casts or constants):
         return False
-    names = Names(graph)
+    names = FreshNames(graph)
     for value, tensor in stored:
         value.const_value = _as_float32(tensor)
         value.dtype = ir.DataType.FLOAT

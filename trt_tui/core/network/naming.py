@@ -30,7 +30,7 @@ def name_of(value: ir.Value) -> str:
     return value.name
 
 
-class Names:
+class FreshNames:
     """Gives tensors names that are new to a graph and those inside of it.
 
     Args:

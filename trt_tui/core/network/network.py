@@ -17,7 +17,7 @@ from trt_tui.core.network.fusion.groups import find_groups
 from trt_tui.core.network.graph import LayerGraph
 from trt_tui.core.network.growth import refuse_growth
 from trt_tui.core.network.layers import Outline, Shape
-from trt_tui.core.network.opening import Opened, open_model
+from trt_tui.core.network.opening import OpenedModel, open_model
 from trt_tui.core.precision import FP16_MAX
 from trt_tui.core.runner import Backend
 from trt_tui.errors import InputError
@@ -44,7 +44,7 @@ class Network(Outline):
         InputError: the network computes constants that do not fit in memory.
     """
 
-    def __init__(self, opened: Opened, path: Path, backend: Callable[[], Backend] | None = None) -> None:
+    def __init__(self, opened: OpenedModel, path: Path, backend: Callable[[], Backend] | None = None) -> None:
         self.model = opened.model
         self.external_files = tuple(opened.external_files)
         self.graph = graph = LayerGraph(self.model)

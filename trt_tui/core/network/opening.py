@@ -17,7 +17,7 @@ from trt_tui.core.network import low_floats, quantized
 from trt_tui.core.network.conversion import convert_opset, drop_initializer_inputs, ir_version_for
 from trt_tui.core.network.inference import infer_shapes
 from trt_tui.core.network.inlining import inline_functions
-from trt_tui.core.network.naming import Names, name_nodes
+from trt_tui.core.network.naming import FreshNames, name_nodes
 from trt_tui.core.network.reading import read_model
 from trt_tui.core.network.structure import OLDEST_OPSET, check_ranks
 from trt_tui.errors import InputError
@@ -27,7 +27,7 @@ BASE_OPSET = 17
 
 
 @dataclass
-class Opened:
+class OpenedModel:
     """A model as `open_model` returns it, and what was found on the way.
 
     Attributes:
@@ -47,14 +47,14 @@ class Opened:
     unused_weights: dict[str, ir.Value] = field(default_factory=dict)
 
 
-def open_model(path: Path) -> Opened:
+def open_model(path: Path) -> OpenedModel:
     """Reads an ONNX file.
 
     Raises:
         InputError: the file is missing, empty, not ONNX, truncated, older than opset 7, or its external data is
             missing, too short or outside its folder.
     """
-    opened = Opened(*read_model(path))
+    opened = OpenedModel(*read_model(path))
     model = opened.model
     opset = model.graph.opset_imports.get("")
     if opset is None:
@@ -94,10 +94,10 @@ def open_model(path: Path) -> Opened:
 def _end_subgraphs_in_results(model: ir.Model) -> None:
     """Puts an Identity where a branch or body returns what a graph around it holds, which no runtime takes as it is."""
     for graph in (model.graph, *(function.graph for function in model.functions.values())):
-        _end_in_results(graph, ChainMap(), Names(graph))
+        _end_in_results(graph, ChainMap(), FreshNames(graph))
 
 
-def _end_in_results(graph: ir.Graph, around: ChainMap[str | None, ir.Value], names: Names) -> None:
+def _end_in_results(graph: ir.Graph, around: ChainMap[str | None, ir.Value], names: FreshNames) -> None:
     own = {value.name: value for value in (*graph.inputs, *graph.initializers.values(),
                                            *(value for node in graph for value in node.outputs))}
     for index, value in enumerate(graph.outputs):
@@ -117,7 +117,7 @@ def _end_in_results(graph: ir.Graph, around: ChainMap[str | None, ir.Value], nam
                     _end_in_results(inner, inside, names)
 
 
-def _drop_unused_weights(opened: Opened) -> None:
+def _drop_unused_weights(opened: OpenedModel) -> None:
     """Takes out initializers that nothing reads: left by exporters, or by Q/DQ pairs that went.
 
     `onnx_ir.passes.common.RemoveUnusedNodesPass` would take nodes with them, which belong to what the file shows.
@@ -128,7 +128,7 @@ def _drop_unused_weights(opened: Opened) -> None:
             opened.unused_weights[name] = initializers.pop(name)
 
 
-def _converted(opened: Opened, path: Path, opset: int, target: int) -> ir.Model:
+def _converted(opened: OpenedModel, path: Path, opset: int, target: int) -> ir.Model:
     if opset < 9 and any(node.op_type == "Scan" for node in opened.model.graph.all_nodes()):
         raise InputError(f"{path.name} uses opset {opset}, which could not be converted to {target}",
                          "the Scan of opset 8 has another form", f"Export the network again with opset {target}.")

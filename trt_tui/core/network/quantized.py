@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from trt_tui.core.network.constants import constant_tensor
-from trt_tui.core.network.naming import Names, name_of
+from trt_tui.core.network.naming import FreshNames, name_of
 
 
 @dataclass
@@ -137,8 +137,8 @@ class _Activations:
         self._known: dict[tuple[ir.Value, str], ir.Value] = {}
 
     @cached_property
-    def _names(self) -> Names:
-        return Names(self._graph)
+    def _names(self) -> FreshNames:
+        return FreshNames(self._graph)
 
     def behind(self, value: ir.Value, high: float) -> ir.Value:
         """The value behind a Relu or, where its range ends at 6, a Clip to 0 and 6 (ReLU6)."""

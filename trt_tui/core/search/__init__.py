@@ -3,11 +3,11 @@
 from trt_tui.core.search.evaluation import Evaluation, Trial
 from trt_tui.core.search.presets import PRESETS
 from trt_tui.core.search.ranking import Ranking, best_ranking
-from trt_tui.core.search.search import METHODS, Evaluated, Outcome, Result, Search
+from trt_tui.core.search.search import SEARCH_METHODS, Evaluated, Outcome, Result, Search
 from trt_tui.core.search.space import Space, groups_named, with_kept
 
 __all__ = [
-    "METHODS",
+    "SEARCH_METHODS",
     "PRESETS",
     "Evaluation",
     "Outcome",

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from trt_tui.core.search import bisect
 from trt_tui.core.search.board import Board
-from trt_tui.core.search.evaluation import Steps
+from trt_tui.core.search.evaluation import Course
 from trt_tui.core.search.exchange import exchange
 from trt_tui.core.search.greedy import greedy
 
 
-def auto(board: Board) -> Steps:
+def auto(board: Board) -> Course:
     """Greedy and swaps where impacts are known, halving of the order of suspicion where that is, else of both ends.
 
     Behind greedy, runs of first and of last layers are tried that are one group shorter than what it found, so that no

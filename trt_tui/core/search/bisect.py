@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trt_tui.core.search.board import Board
-from trt_tui.core.search.evaluation import Steps, Trial
+from trt_tui.core.search.evaluation import Course, Trial
 
 
-def bisect(board: Board, order: Sequence[str]) -> Steps:
+def bisect(board: Board, order: Sequence[str]) -> Course:
     """At most ceil(log2(n + 1)) evaluations; raising all of ``order`` is known to pass, raising none to fail."""
     fails, passes = 0, len(order)
     while passes - fails > 1:
@@ -25,17 +25,17 @@ def bisect(board: Board, order: Sequence[str]) -> Steps:
     return board.base.union(order[:passes])
 
 
-def forward(board: Board) -> Steps:
+def forward(board: Board) -> Course:
     """The shortest run of first layers."""
     return bisect(board, _outside(board))
 
 
-def reverse(board: Board) -> Steps:
+def reverse(board: Board) -> Course:
     """The shortest run of last layers."""
     return bisect(board, _outside(board)[::-1])
 
 
-def shorter(board: Board, found: frozenset[str]) -> Steps:
+def shorter(board: Board, found: frozenset[str]) -> Course:
     """``found``, or a shorter run of first or last layers where one passes: 2 evaluations where none does."""
     outside = _outside(board)
     for order in (outside, outside[::-1]):

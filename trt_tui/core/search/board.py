@@ -12,7 +12,7 @@ from trt_tui.core.search.ranking import Ranking
 
 
 @dataclass(frozen=True)
-class Row:
+class LoweredLayer:
     """A layer that was lowered, the judged similarity then, and whether it sticks to the higher precision."""
 
     layer: str
@@ -39,7 +39,7 @@ class Board:
     fits: Callable[[frozenset[str]], bool]
     start: Evaluation | None = None
     ranges: Mapping[str, RangeChoice] = field(default_factory=dict)
-    rows: list[Row] = field(default_factory=list)
+    rows: list[LoweredLayer] = field(default_factory=list)
 
     def suspects(self, without: Iterable[str] = ()) -> list[str]:
         """Candidates but for some, most suspicious first."""

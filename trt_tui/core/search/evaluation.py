@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from trt_tui.core.measure.judgement import Judgement
 from trt_tui.core.moves.range_choice import RangeChoice
 
-Key = tuple[frozenset[str], tuple[tuple[str, float], ...]]
+TrialKey = tuple[frozenset[str], tuple[tuple[str, float], ...]]
 """What two trials of one config have in common: the groups that are raised, and the ranges (amax) by tensor."""
 
 
@@ -29,7 +29,7 @@ class Trial:
     step: str = ""
 
     @property
-    def key(self) -> Key:
+    def key(self) -> TrialKey:
         """What two trials of one config have in common."""
         return self.raised, tuple(sorted((tensor, choice.amax) for tensor, choice in (self.ranges or {}).items()))
 
@@ -66,7 +66,7 @@ class Evaluation:
         return self.judgement.error
 
     @property
-    def key(self) -> Key:
+    def key(self) -> TrialKey:
         """What two evaluations of one config have in common; see `Trial`."""
         return Trial(frozenset(self.raised), self.ranges).key
 
@@ -77,5 +77,5 @@ class Evaluation:
         return self if passed is self.passed else replace(self, judgement=replace(self.judgement, passed=passed))
 
 
-Steps = Generator[Trial, Evaluation, frozenset[str]]
+Course = Generator[Trial, Evaluation, frozenset[str]]
 """A strategy at work: it yields trials, is sent their evaluations, and returns the set it settled on."""

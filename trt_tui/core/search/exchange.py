@@ -11,7 +11,7 @@ from collections.abc import Generator
 from itertools import combinations
 
 from trt_tui.core.search.board import Board
-from trt_tui.core.search.evaluation import Evaluation, Steps, Trial
+from trt_tui.core.search.evaluation import Course, Evaluation, Trial
 from trt_tui.core.search.revert import revert
 
 PAIRS = 2
@@ -22,7 +22,7 @@ HOPE = 1.5
 """How many times its expected gain an outsider is trusted to gain."""
 
 
-def exchange(board: Board, found: frozenset[str]) -> Steps:
+def exchange(board: Board, found: frozenset[str]) -> Course:
     """Needs a passing set; beside the `revert` passes at most 16 evaluations more for each group it saves."""
     smaller: frozenset[str] | None = found
     while smaller is not None:

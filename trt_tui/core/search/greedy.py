@@ -14,13 +14,13 @@ from collections.abc import Generator
 
 from trt_tui.core.search.bisect import bisect
 from trt_tui.core.search.board import Board
-from trt_tui.core.search.evaluation import Evaluation, Steps, Trial
+from trt_tui.core.search.evaluation import Course, Evaluation, Trial
 
 KEPT = 0.5
 """The part of the shortest passing run of suspects that is raised without asking again."""
 
 
-def greedy(board: Board) -> Steps:
+def greedy(board: Board) -> Course:
     """Finds by halving how many suspects are enough, then whether fewer are: goes on greedily from a part of them."""
     suspects = board.suspects(board.base)
     prefix = yield from bisect(board, suspects)
@@ -29,7 +29,7 @@ def greedy(board: Board) -> Steps:
     return prefix if found is None else found
 
 
-def fill(board: Board) -> Steps:
+def fill(board: Board) -> Course:
     """Adds groups within the budgets, until the tolerance is met or nothing more fits."""
     begin = board.base if board.fits(board.base) else frozenset()
     return (yield from _add(board, begin, len(board.candidates))) or begin

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from trt_tui.core.search.board import Board
-from trt_tui.core.search.evaluation import Steps, Trial
+from trt_tui.core.search.evaluation import Course, Trial
 
 
-def linear(board: Board, order: Sequence[str]) -> Steps:
+def linear(board: Board, order: Sequence[str]) -> Course:
     """At most n evaluations; raising all of ``order`` is known to pass."""
     raised = board.base
     for name in order:
@@ -24,11 +24,11 @@ def linear(board: Board, order: Sequence[str]) -> Steps:
     return raised
 
 
-def forward(board: Board) -> Steps:
+def forward(board: Board) -> Course:
     """The first layers, one more at a time."""
     return linear(board, board.candidates)
 
 
-def reverse(board: Board) -> Steps:
+def reverse(board: Board) -> Course:
     """The last layers, one more at a time."""
     return linear(board, board.candidates[::-1])

@@ -60,7 +60,7 @@ def _noise(errors: Errors) -> float:
     return math.inf if errors.sqnr_db is None else 10 ** (-errors.sqnr_db / 10)
 
 
-def ordered(candidates: Sequence[str], badness: Mapping[str, float]) -> tuple[str, ...]:
+def worst_first_order(candidates: Sequence[str], badness: Mapping[str, float]) -> tuple[str, ...]:
     """Candidates from the worst to the best, those without a figure last, ties in network order."""
     return tuple(sorted(candidates, key=lambda name: -badness.get(name, -math.inf)))
 
@@ -79,8 +79,8 @@ def best_ranking(candidates: Sequence[str], impacts: Mapping[str, Share],
              (owned(impacts), "what each group owns of the error")]
     for shares, why in known:
         if any(shares.get(name, 0.0) > 0 for name in candidates):
-            return Ranking(ordered(candidates, shares), shares, why)
+            return Ranking(worst_first_order(candidates, shares), shares, why)
     if errors:
         isolated = at_groups(errors, "isolated")
-        return Ranking(ordered(candidates, isolated), {}, "the error of each group at its own output")
+        return Ranking(worst_first_order(candidates, isolated), {}, "the error of each group at its own output")
     return Ranking(tuple(candidates))

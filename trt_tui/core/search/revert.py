@@ -9,10 +9,10 @@ the result can be taken back.
 from __future__ import annotations
 
 from trt_tui.core.search.board import Board
-from trt_tui.core.search.evaluation import Steps, Trial
+from trt_tui.core.search.evaluation import Course, Trial
 
 
-def revert(board: Board, found: frozenset[str]) -> Steps:
+def revert(board: Board, found: frozenset[str]) -> Course:
     """At most ceil(log2(k)) + k evaluations for a passing set of k groups."""
     order = [name for name in reversed(board.suspects()) if name in found]
     passes, fails = 0, len(order)  # how many of the first can go together; all of them: the start, which fails

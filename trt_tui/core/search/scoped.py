@@ -9,23 +9,24 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from trt_tui.core.search.board import Board, Row
-from trt_tui.core.search.evaluation import Steps, Trial
+from trt_tui.core.search.board import Board, LoweredLayer
+from trt_tui.core.search.evaluation import Course, Trial
 
 
-def scoped(board: Board) -> Steps:
+def scoped(board: Board) -> Course:
     """As many evaluations as there are candidates outside the base, which sticks without a try."""
     raised = frozenset(board.candidates)
     for name in board.candidates:
         if name not in board.base:
             lowered = yield Trial(raised - {name}, about=name)
-            board.rows.append(Row(name, lowered.judgement.figure or f"{lowered.score:+.3g}", not lowered.passed))
+            figure = lowered.judgement.figure or f"{lowered.score:+.3g}"
+            board.rows.append(LoweredLayer(name, figure, not lowered.passed))
             if lowered.passed:
                 raised = raised - {name}
     return raised
 
 
-def table_rows(rows: Sequence[Row], higher: str = "FP32") -> list[tuple[str, str, str]]:
+def table_rows(rows: Sequence[LoweredLayer], higher: str = "FP32") -> list[tuple[str, str, str]]:
     """The table's rows, a header first; layers that stick are marked by the precision they keep."""
     return [("layer", "similarity", "sticks to"),
             *((row.layer, row.similarity, higher if row.sticks else "-") for row in rows)]

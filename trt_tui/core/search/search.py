@@ -20,8 +20,8 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.precision import Precision
 from trt_tui.core.search import auto, bisect, greedy, linear, scoped, worst_first
-from trt_tui.core.search.board import Board, Row
-from trt_tui.core.search.evaluation import Evaluation, Key, Steps, Trial
+from trt_tui.core.search.board import Board, LoweredLayer
+from trt_tui.core.search.evaluation import Course, Evaluation, Trial, TrialKey
 from trt_tui.core.search.presets import preset_groups
 from trt_tui.core.search.ranges import improve_ranges
 from trt_tui.core.search.ranking import Ranking, best_ranking
@@ -32,7 +32,7 @@ from trt_tui.words import number, percent
 
 T = TypeVar("T")
 
-METHODS: dict[str, Callable[[Board], Steps]] = {
+SEARCH_METHODS: dict[str, Callable[[Board], Course]] = {
     "auto": auto.auto,
     "greedy": greedy.greedy,
     "bisect": bisect.forward,
@@ -75,7 +75,7 @@ class Result:
     why: Mapping[str, str]
     evaluations: int
     said: str
-    rows: tuple[Row, ...] = ()
+    rows: tuple[LoweredLayer, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ class Search:
     """See the module's docstring.
 
     Args:
-        method: A name of `METHODS`.
+        method: A name of `SEARCH_METHODS`.
         impacts: Of the groups in the start config, by name; see `trt_tui.core.measure.analysis.Analysis.impacts`.
         errors: Errors at the groups, a second choice to rank by.
         ranking: What to rank by, in place of the best that the two allow.
@@ -125,8 +125,8 @@ class Search:
         known: Sequence[Evaluation] = (),
         take_back: bool = True,
     ) -> None:
-        if method not in METHODS:
-            raise InputError(f"there is no search method {method!r}", "", f"Choose from {', '.join(METHODS)}.")
+        if method not in SEARCH_METHODS:
+            raise InputError(f"there is no search method {method!r}", "", f"Choose from {', '.join(SEARCH_METHODS)}.")
         if max_latency is not None and latency is None:
             raise InputError("a latency budget needs a latency", "none was measured or can be estimated here",
                              "Use --max-fp32, or a backend that times what it builds.")
@@ -145,7 +145,7 @@ class Search:
         self.ranking = ranking or best_ranking(space.candidates, self.impacts, errors)
         self.base = frozenset(preset_groups(space.network, presets)).intersection(space.candidates)
         self.evaluations: list[Evaluation] = []
-        self._memory: dict[Key, Evaluation] = {}
+        self._memory: dict[TrialKey, Evaluation] = {}
         self._latencies: dict[frozenset[str], float] = {}
         for one in known:
             self._remember(one)
@@ -234,7 +234,7 @@ class Search:
         if full.passed:
             found = board.base
             if not (yield Trial(found, step="presets")).passed:
-                found = yield from _labelled(METHODS[self.method](board), self.method)
+                found = yield from _labelled(SEARCH_METHODS[self.method](board), self.method)
             if self.take_back:
                 yield from _labelled(revert(board, found), "revert")
         if not self._meets(self.best):

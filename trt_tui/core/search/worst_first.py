@@ -8,10 +8,10 @@ again on the way.
 from __future__ import annotations
 
 from trt_tui.core.search.board import Board
-from trt_tui.core.search.evaluation import Steps
+from trt_tui.core.search.evaluation import Course
 from trt_tui.core.search.linear import linear
 
 
-def worst_first(board: Board) -> Steps:
+def worst_first(board: Board) -> Course:
     """As many evaluations as it raises groups."""
     return linear(board, board.suspects())

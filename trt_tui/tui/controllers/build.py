@@ -53,7 +53,7 @@ class Builds(Controller):
         """Why there is no engine to look at."""
         if reason := self.not_open():
             return reason
-        found = self.session.results.check is not None or built.shown_engine(self.session) is not None
+        found = self.session.results.fp32_engine is not None or built.shown_engine(self.session) is not None
         return "" if found else "nothing was built yet: b builds"
 
     @action("i", label="engine", help="What the engine is made of: its layers and times, and what to check",

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from trt_tui.core.network.hierarchy import LayerRow
 from trt_tui.jobs import messages
-from trt_tui.tui.actions import Action, Offer
+from trt_tui.tui.actions import Action, BoundAction
 from trt_tui.tui.controllers.desk import Desk
 
 C = TypeVar("C", bound="Controller")
@@ -23,9 +23,9 @@ class Handler(Generic[C]):
     def __set_name__(self, owner: type[C], name: str) -> None:
         self.action = self._make(name)
 
-    def offer(self, controller: C) -> Offer:
+    def offer(self, controller: C) -> BoundAction:
         """The action, done by a controller."""
-        return Offer(self.action, partial(self._do, controller), partial(self._disabled, controller))
+        return BoundAction(self.action, partial(self._do, controller), partial(self._disabled, controller))
 
 
 class Controller:
@@ -46,7 +46,7 @@ class Controller:
         self.listing = desk.listing
         self.status = desk.status
 
-    def offers(self) -> list[Offer]:
+    def offers(self) -> list[BoundAction]:
         """What it can do."""
         return [handler.offer(self) for handler in self.handlers]
 

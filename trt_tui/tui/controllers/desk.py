@@ -12,7 +12,7 @@ from textual.widgets import Input
 from trt_tui.core.network.layers import Group
 from trt_tui.errors import TrtTuiError
 from trt_tui.session.session import Session
-from trt_tui.tui.actions import Offer, footer_line
+from trt_tui.tui.actions import BoundAction, footer_line
 from trt_tui.tui.screens.dialogs import ErrorDialog
 from trt_tui.tui.state import detail, verdict
 from trt_tui.tui.state.columns import Columns, tree_header, tree_title
@@ -48,7 +48,7 @@ class Desk:
         self.listing = Listing(session)
         self.status = Status()
         self.marks = Marks()
-        self.offers: dict[str, Offer] = {}
+        self.offers: dict[str, BoundAction] = {}
         self.stale_figures = False
         self._looked: object = None
         self._rest: Timer | None = None
@@ -246,7 +246,7 @@ class Desk:
         self._lines("header").lines = [verdict.header_line(session, width)]
         self._rule("verdict").set(*verdict.verdict_title(session))
         self._lines("verdict").lines = verdict.verdict_lines(session, width)
-        self.screen.set_class(session.results.check is not None, "-checked")
+        self.screen.set_class(session.results.fp32_engine is not None, "-checked")
         if figures:
             self.draw_tree()
         self.draw_configs()

@@ -62,7 +62,7 @@ class Searches(Controller):
             self.desk.say(f"{name} meets the target already: nothing to find; g changes the target", "")
             return
 
-        def chosen(answer: tuple[str, messages.Search] | None) -> None:
+        def chosen(answer: tuple[str, messages.FindConfig] | None) -> None:
             if answer is not None:
                 tolerance, request = answer
                 if session.target is None or tolerance != session.target.text:
@@ -71,7 +71,7 @@ class Searches(Controller):
 
         self.desk.app.push_screen(FindDialog(session, name, lambda text: wrong_target(session, text)), chosen)
 
-    def _find(self, request: messages.Search) -> None:
+    def _find(self, request: messages.FindConfig) -> None:
         try:
             self.session.search(request)
         except TrtTuiError as error:

@@ -24,10 +24,10 @@ class Looks(Controller):
     def heeds(self) -> Mapping[type[messages.Event], Callable[[Any], None]]:
         """Draws the rows anew where their figures are others, the detail where it tells more."""
         figures = (messages.Opened, messages.VerdictMeasured, messages.LayersMeasured, messages.SharesMeasured,
-                   messages.RaisedMeasured, messages.Built, messages.Checked, messages.BuilderReady,
+                   messages.RaisedMeasured, messages.Built, messages.Fp32EngineJudged, messages.BuilderReady,
                    messages.ReferenceMeasured, messages.Replaced, messages.Failed, messages.Died)
         return {**dict.fromkeys(figures, self._figures_changed),
-                **dict.fromkeys((messages.StatsMeasured, messages.OptionsMeasured), self._more_is_known),
+                **dict.fromkeys((messages.StatsMeasured, messages.WaysOutMeasured), self._more_is_known),
                 messages.Done: self._done}
 
     def _figures_changed(self, event: messages.Event) -> None:

@@ -185,9 +185,9 @@ class Picker(Dialog):
 class Prompt(Dialog):
     """A line to type; dismisses with the text. ``check`` gives what is wrong with it, "" where nothing is."""
 
-    def __init__(self, title: str, value: str, note: str = "", check: Callable[[str], str] | None = None) -> None:
+    def __init__(self, title: str, value: str, note: str = "", wrong_with: Callable[[str], str] | None = None) -> None:
         super().__init__()
-        self.heading, self.value, self.note, self.check = title, value, note, check
+        self.heading, self.value, self.note, self.wrong_with = title, value, note, wrong_with
 
     def compose(self) -> ComposeResult:
         """Its parts."""
@@ -203,7 +203,7 @@ class Prompt(Dialog):
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Enter was pressed in a line."""
-        wrong = self.check(event.value) if self.check is not None else ""
+        wrong = self.wrong_with(event.value) if self.wrong_with is not None else ""
         if wrong:
             note = self.query_one("#note", Static)
             note.update(Content(visible(wrong)))

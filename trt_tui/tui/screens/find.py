@@ -31,9 +31,9 @@ STRATEGIES = {
     "worst-first": "the worst layers, one by one",
     "scoped": "lowers layer by layer from FP32",
 }
-"""What each method of `trt_tui.core.search.METHODS` does, in a few words."""
+"""What each method of `trt_tui.core.search.SEARCH_METHODS` does, in a few words."""
 
-PRESETS = {
+PRESET_TEXTS = {
     "layernorm": "normalisations",
     "softmax": "softmax",
     "ends": "the first and last layer",
@@ -80,7 +80,7 @@ class FindDialog(Dialog):
     """Dismisses with a tolerance and the request of a search for it.
 
     Args:
-        check: What is wrong with a tolerance, "" where nothing is.
+        wrong_with: What is wrong with a tolerance, "" where nothing is.
     """
 
     AUTO_FOCUS = "#tolerance"
@@ -88,14 +88,14 @@ class FindDialog(Dialog):
     BINDINGS = [CLOSE, Binding("enter", "start", show=False), Binding("down,j", "app.focus_next", show=False),
                 Binding("up,k", "app.focus_previous", show=False)]
 
-    def __init__(self, session: Session, name: str, check: Callable[[str], str]) -> None:
+    def __init__(self, session: Session, name: str, wrong_with: Callable[[str], str]) -> None:
         super().__init__()
-        self.config, self.config_name, self.check = session.config, name, check
+        self.config, self.config_name, self.wrong_with = session.config, name, wrong_with
         self.tolerance = session.target.text if session.target is not None else "sqnr>=20"
         self.confirms = session.builder is not None and session.builder.runs
         outline = session.outline
         assert outline is not None, "a search begins where a network is open"
-        presets = [name for name in PRESETS if preset_groups(outline, [name])]
+        presets = [name for name in PRESET_TEXTS if preset_groups(outline, [name])]
         self.method = Setting("strategy", [(name, f"{name}: {what}") for name, what in STRATEGIES.items()], "strategy")
         self.higher = Setting("raise to", [(one, one.label) for one in higher_than(self.config)], "higher")
         self.presets = Setting("begin with", begin_with(presets), "presets") if presets else None
@@ -145,7 +145,7 @@ class FindDialog(Dialog):
         tolerance, text = (self.query_one(name, Input).value.strip() for name in ("#tolerance", "#budget"))
         raised, latency = parse_budget(text)
         builds = self.builds.value if self.builds is not None else 0
-        wrong = self.check(tolerance)
+        wrong = self.wrong_with(tolerance)
         if not wrong and text and raised is latency is None:
             wrong = f"a budget is like {self.budgets}"
         if not wrong and latency is not None and not self.confirms:
@@ -157,7 +157,7 @@ class FindDialog(Dialog):
             note.update(Content(visible(wrong)))
             note.add_class("bad")
             return
-        self.dismiss((tolerance, m.Search(
+        self.dismiss((tolerance, m.FindConfig(
             self.config, (tolerance,), self.method.value, self.higher.value,
             self.presets.value if self.presets is not None else (),
             ranges=self.ranges is not None and self.ranges.value, max_raised=raised, max_latency=latency,
@@ -166,7 +166,7 @@ class FindDialog(Dialog):
 
 def begin_with(presets: Sequence[str]) -> list[tuple[tuple[str, ...], str]]:
     """Choices of presets with their words: none, each alone, all of them."""
-    choices = [((), "nothing raised"), *(((name,), f"{PRESETS[name]} raised") for name in presets)]
+    choices = [((), "nothing raised"), *(((name,), f"{PRESET_TEXTS[name]} raised") for name in presets)]
     return choices + ([(tuple(presets), "all of these raised")] if len(presets) > 1 else [])
 
 

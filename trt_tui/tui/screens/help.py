@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from trt_tui.tui.actions import Offer, key_text
+from trt_tui.tui.actions import BoundAction, key_text
 from trt_tui.tui.screens.dialogs import Page
 from trt_tui.tui.spans import Line, wrap
 
 
-def help_lines(offers: Iterable[Offer], screen_width: int) -> list[Line]:
+def help_lines(offers: Iterable[BoundAction], screen_width: int) -> list[Line]:
     """One line for each action, under its group's heading; what cannot be done now is dimmed and says why."""
     width = max(20, min(96, screen_width * 96 // 100) - 18)
     lines: list[Line] = []
@@ -36,5 +36,5 @@ class HelpPage(Page):
         width: Cells of the screen.
     """
 
-    def __init__(self, offers: Iterable[Offer], width: int) -> None:
+    def __init__(self, offers: Iterable[BoundAction], width: int) -> None:
         super().__init__("Keys", help_lines(offers, width), "↑↓ scroll  esc close")

@@ -12,7 +12,7 @@ from textual.fuzzy import Matcher
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
-from trt_tui.tui.actions import Offer, key_text
+from trt_tui.tui.actions import BoundAction, key_text
 from trt_tui.tui.screens.dialogs import CLOSE, Dialog
 from trt_tui.tui.widgets.choices import Choices
 
@@ -25,10 +25,10 @@ class Palette(Dialog):
 
     BINDINGS = [CLOSE, Binding("down", "go(1)", show=False), Binding("up", "go(-1)", show=False)]
 
-    def __init__(self, offers: Iterable[Offer]) -> None:
+    def __init__(self, offers: Iterable[BoundAction]) -> None:
         super().__init__()
         self.offers = [offer for offer in offers if offer.action.id not in _KEYS_ONLY]
-        self.found: list[Offer] = []
+        self.found: list[BoundAction] = []
 
     def compose(self) -> ComposeResult:
         """Its parts."""
@@ -73,7 +73,7 @@ class Palette(Dialog):
         self.dismiss(self.found[event.option_index].action.id)
 
 
-def _line(offer: Offer) -> Content:
+def _line(offer: BoundAction) -> Content:
     reason = offer.reason()
     line = f"{' '.join(map(key_text, offer.action.keys)):<6} {offer.action.help}"
     return Content(f"{line} (not now: {reason})").stylize("$text-muted") if reason else Content(line)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trt_tui.core.engines.made import QDQ, REFORMAT, EngineReport, Made
+from trt_tui.core.engines.inspector import QDQ, REFORMAT, EngineReport, Made
 from trt_tui.core.measure.agreement import GAP_DB, differs, fp32_fault, gap_db
 from trt_tui.core.measure.comparison import EngineResult, Verdict
 from trt_tui.core.moves.config import PrecisionConfig, distance
@@ -93,12 +93,12 @@ def gap_span(simulated: Verdict | None, result: EngineResult) -> Span | None:
     return (f"{gap:.1f}!", "warn") if gap > GAP_DB else (f"{gap:.1f}", "dim")
 
 
-def check_texts(check: EngineResult) -> list[str]:
+def fp32_engine_texts(fp32_engine: EngineResult) -> list[str]:
     """What the FP32 engine says of the graph, the longest text first."""
-    if check.failed:
-        return [f"not built: {check.failed}", "not built"]
-    verdict = check.verdict
-    if not fp32_fault(check) or verdict is None or verdict.worst is None:
+    if fp32_engine.failed:
+        return [f"not built: {fp32_engine.failed}", "not built"]
+    verdict = fp32_engine.verdict
+    if not fp32_fault(fp32_engine) or verdict is None or verdict.worst is None:
         return ["graph is sound"]
     how = f"{verdict.bad} NaN or Inf" if verdict.bad else f"differs by {verdict.worst[1].errors.sqnr_db:.1f} dB"
     return [f"no precision problem: {how}", "no precision problem", "graph differs"]
@@ -237,7 +237,7 @@ def alert(session: Session) -> str:
     result = session.measured("config").engine
     if result is None:
         return ""
-    if fp32_fault(session.results.check):
+    if fp32_fault(session.results.fp32_engine):
         return "FP32 differs too, no precision problem: i tells more"
     if not result.as_asked:
         return "not built as asked: i says what was made"
@@ -249,7 +249,7 @@ def alert(session: Session) -> str:
     return worse_by(gap) + ": i says what to check"
 
 
-def next_step(session: Session) -> str:
+def engine_step(session: Session) -> str:
     """What an engine of the current config leads to, "" where there is none or nothing to say of it."""
     result = session.measured("config").engine
     if result is None:

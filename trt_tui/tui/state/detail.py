@@ -12,7 +12,7 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.hierarchy import FoldedRow, GroupRow, LayerRow, Scope
 from trt_tui.core.network.layers import Group
 from trt_tui.core.precision import FP16_MAX, Precision
-from trt_tui.jobs.messages import Option
+from trt_tui.jobs.messages import WayOut
 from trt_tui.session.session import Session
 from trt_tui.tui.known import headline, met
 from trt_tui.tui.spans import Line, clip, decibel, shorten, wrap
@@ -102,7 +102,7 @@ def reasons(session: Session, found: Figures, group: Group) -> list[str]:
 def option_spans(session: Session, group: Group, width: int) -> list[Line]:
     """The ways out of a group, each with its what-if result; one line each."""
     lines = []
-    for option in session.results.options.get((group.name, session.config), ()):
+    for option in session.results.ways_out.get((group.name, session.config), ()):
         text, style = headline(session, option.verdict)
         reached = met(session, option.verdict)
         line: Line = [(f"{option.key:<6}", "key"), (f"{option.label:<18} ", ""), (f"{text:>9}", style)]
@@ -195,9 +195,9 @@ def other_moves(session: Session, config: PrecisionConfig, group: Group) -> str:
     return f"; {notes}{', set by ' if who else ''}{', '.join(who)}" if moves else ""
 
 
-def _best_ranges(session: Session, options: Sequence[Option]) -> list[Option]:
+def _best_ranges(session: Session, options: Sequence[WayOut]) -> list[WayOut]:
     """The options with only the best of the other ranges."""
-    def margin(option: Option) -> float:
+    def margin(option: WayOut) -> float:
         value = session.target.margin(option.verdict) if session.target is not None else None
         energy = option.verdict.energy
         return value if value is not None else -math.inf if energy is None else -energy
@@ -216,7 +216,7 @@ def _short_detail(session: Session, found: Figures, group: Group, width: int) ->
         lines.append(_labelled("why", "measuring …" if session.data is not None else NOTHING, width, "dim"))
     else:
         lines.append(_labelled("why", "nothing stands out", width, "dim"))
-    options = _best_ranges(session, session.results.options.get((group.name, session.config), ()))
+    options = _best_ranges(session, session.results.ways_out.get((group.name, session.config), ()))
     if options:
         line: Line = [(" try   ", "dim")]
         for index, option in enumerate(options):

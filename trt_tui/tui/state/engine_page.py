@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from trt_tui.core.engines.made import COMPUTE, QDQ, REFORMAT, EngineReport
+from trt_tui.core.engines.inspector import COMPUTE, QDQ, REFORMAT, EngineReport
 from trt_tui.core.engines.rungs import rung_lines
 from trt_tui.core.measure.agreement import differs, fp32_fault, gap_db, what_to_check
 from trt_tui.core.measure.comparison import Verdict
 from trt_tui.session.session import Session
 from trt_tui.tui.known import config_name, headline
 from trt_tui.tui.spans import Line, decibel, fitted, wrap
-from trt_tui.tui.state.built import CANNOT_RUN, DIFFERS, Shown, built_text, check_texts, shown_engine
+from trt_tui.tui.state.built import CANNOT_RUN, DIFFERS, Shown, built_text, fp32_engine_texts, shown_engine
 from trt_tui.words import COMPUTED_IN, NOTHING, megabytes, number, percent, plural, with_unit, worse_by
 
 _SLOWEST = 8
@@ -33,11 +33,11 @@ def page_lines(session: Session, width: int) -> list[Line]:
     lines: list[Line] = []
     if shown is not None:
         lines += _summary(session, shown, width)
-    if session.results.check is not None:
-        verdict = session.results.check.verdict
+    if session.results.fp32_engine is not None:
+        verdict = session.results.fp32_engine.verdict
         figure = f"{_worst(verdict, False)} against ONNX Runtime: " if verdict else ""
-        lines += _labelled("FP32 check", figure + check_texts(session.results.check)[0], width,
-                           "warn" if fp32_fault(session.results.check) else "")
+        lines += _labelled("FP32 engine", figure + fp32_engine_texts(session.results.fp32_engine)[0], width,
+                           "warn" if fp32_fault(session.results.fp32_engine) else "")
     if shown is None:
         return lines
     lines += _checks(session, shown, width)
@@ -99,7 +99,7 @@ def _checks(session: Session, shown: Shown, width: int) -> list[Line]:
     simulated = _simulated(session, shown)
     if session.outline is None:
         return []
-    known = what_to_check(session.outline, shown.config, simulated, shown.result, session.results.check)
+    known = what_to_check(session.outline, shown.config, simulated, shown.result, session.results.fp32_engine)
     if not known:
         return []
     gap = gap_db(simulated, shown.result.verdict)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
 
-from trt_tui.core.engines.made import Made
+from trt_tui.core.engines.inspector import Made
 from trt_tui.core.measure.comparison import Measured
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.hierarchy import GroupRow, LayerRow, Scope

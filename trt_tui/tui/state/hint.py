@@ -25,7 +25,7 @@ def next_step(session: Session, found: Figures | None, cursor: str = "") -> str:
         return "x stops the build"
     if session.searching:
         return "a takes the best so far"
-    if after := built.next_step(session):
+    if after := built.engine_step(session):
         return after
     reached = config_met(session, session.config)
     if reached is None and session.target is not None:

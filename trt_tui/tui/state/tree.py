@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
-from trt_tui.core.engines.made import COMPUTE, EngineReport
+from trt_tui.core.engines.inspector import COMPUTE, EngineReport
 from trt_tui.core.network.blocks import Blocks, blocks
 from trt_tui.core.network.hierarchy import FoldedRow, GroupRow, LayerRow, Row, Scope, build_tree
 from trt_tui.core.network.layers import Group, Outline

@@ -16,8 +16,8 @@ from trt_tui.tui.state.built import (
     DIFFERS,
     Shown,
     builder_texts,
-    check_texts,
     fitting,
+    fp32_engine_texts,
     gap_span,
     has_layers,
     int8_time,
@@ -123,7 +123,7 @@ _BAR: Span = (" │", "rule")
 
 
 def verdict_lines(session: Session, width: int) -> list[Line]:
-    """Two header lines, the FP32 check where there is one, and a line each for FP16, INT8 and the config."""
+    """Two header lines, the FP32 engine where there is one, and a line each for FP16, INT8 and the config."""
     if session.outline is None:
         return [[]] * 5
     table = _Table.fit(session, width)
@@ -133,8 +133,8 @@ def verdict_lines(session: Session, width: int) -> list[Line]:
         [(" " * _NAME, ""), *((f"{title:>{w}} ", "dim") for title, w in table.simulated), _BAR,
          *((f"{title:>{w}} ", "dim") for title, w in table.built)],
     ]
-    if session.results.check is not None:
-        lines.append(clip(_check_line(session.results.check, table), width))
+    if session.results.fp32_engine is not None:
+        lines.append(clip(_fp32_engine_line(session.results.fp32_engine, table), width))
     for run in RUN_TITLES:
         verdict, shown = session.measured(run).verdict, shown_engine(session, run)
         line: Line = [(f" {_run_name(session, run)}".ljust(_NAME), "strong" if run == "config" else "")]
@@ -163,12 +163,12 @@ def _built_title(session: Session, table: _Table) -> str:
     return f"{title}, FP16 as FP32" if session.backend is not None and not session.backend.real_fp16 else title
 
 
-def _check_line(check: EngineResult, table: _Table) -> Line:
+def _fp32_engine_line(fp32_engine: EngineResult, table: _Table) -> Line:
     """The FP32 engine: what it loses is no matter of precision."""
     room = _cells(table.simulated)
-    words = fitting(check_texts(check), room)
-    return [(" FP32 check".ljust(_NAME), ""), (words[:room].ljust(room), "warn" if fp32_fault(check) else "dim"), _BAR,
-            *_engine_cells(check, None, table)]
+    words = fitting(fp32_engine_texts(fp32_engine), room)
+    return [(" FP32 engine".ljust(_NAME), ""), (words[:room].ljust(room), "warn" if fp32_fault(fp32_engine) else "dim"),
+            _BAR, *_engine_cells(fp32_engine, None, table)]
 
 
 def _run_name(session: Session, run: str) -> str:

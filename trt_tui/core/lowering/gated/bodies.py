@@ -8,8 +8,8 @@ from typing import Protocol
 import onnx_ir as ir
 
 from trt_tui.core.lowering import rules
-from trt_tui.core.lowering.gated.emitter import Emitter, Nodes, Scope
-from trt_tui.core.lowering.gated.inputs import Inputs
+from trt_tui.core.lowering.gated.emitter import BranchTensors, Emitter, Nodes
+from trt_tui.core.lowering.gated.inputs import GatedInputs
 from trt_tui.core.network.layers import Group, Layer
 
 
@@ -23,7 +23,7 @@ class Body(Protocol):
     """
 
     group: Group
-    local: Scope
+    local: BranchTensors
     nodes: Nodes
 
     def read(self, layer: Layer, index: int, tensor: str, value: ir.Value, follows: bool) -> ir.Value:
@@ -42,7 +42,7 @@ class Body(Protocol):
         """
 
 
-def emit_layers(emitter: Emitter, inputs: Inputs, body: Body) -> None:
+def emit_layers(emitter: Emitter, inputs: GatedInputs, body: Body) -> None:
     """Emits a group's layers; weights that are fed stand in their places."""
     network, group = emitter.network, body.group
     for name in group.layers:
@@ -68,7 +68,7 @@ def emit_layers(emitter: Emitter, inputs: Inputs, body: Body) -> None:
         body.computed(layer, node, typed)
 
 
-def emit_as_is(emitter: Emitter, group: Group, local: Scope, nodes: Nodes) -> None:
+def emit_as_is(emitter: Emitter, group: Group, local: BranchTensors, nodes: Nodes) -> None:
     """Emits a group that has no gates."""
     for name in group.layers:
         layer = emitter.network.layer(name)
@@ -78,7 +78,7 @@ def emit_as_is(emitter: Emitter, group: Group, local: Scope, nodes: Nodes) -> No
         emitter.copy_layer(layer, local, nodes, emitter.name(name))
 
 
-def tensor_inside(emitter: Emitter, group: Group, local: Scope, tensor: str, nodes: Nodes) -> ir.Value:
+def tensor_inside(emitter: Emitter, group: Group, local: BranchTensors, tensor: str, nodes: Nodes) -> ir.Value:
     """A tensor as a group sees it; shape arithmetic on the group's own tensors is copied to it."""
     network = emitter.network
     wanted = network.producer.get(tensor)

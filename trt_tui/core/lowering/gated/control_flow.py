@@ -12,8 +12,8 @@ import onnx_ir as ir
 
 from trt_tui.core.lowering import rules
 from trt_tui.core.lowering.gated.bodies import emit_layers
-from trt_tui.core.lowering.gated.emitter import Emitter, Nodes, Scope
-from trt_tui.core.lowering.gated.inputs import Inputs
+from trt_tui.core.lowering.gated.emitter import BranchTensors, Emitter, Nodes
+from trt_tui.core.lowering.gated.inputs import GatedInputs
 from trt_tui.core.lowering.gated.rounding import Rounding
 from trt_tui.core.network.layers import Group, Kind, Layer
 from trt_tui.core.precision import Precision
@@ -25,7 +25,7 @@ Emit = Callable[[Nodes], ir.Value]
 class ControlFlow:
     """Emits groups with their gates."""
 
-    def __init__(self, emitter: Emitter, inputs: Inputs, rounding: Rounding) -> None:
+    def __init__(self, emitter: Emitter, inputs: GatedInputs, rounding: Rounding) -> None:
         self.emitter = emitter
         self.inputs = inputs
         self.rounding = rounding
@@ -132,7 +132,7 @@ class _Branch:
         self._produced: set[str] = set()
         self._coarse: set[str] = set(group.inputs) if clean else set()  # tensors that have the precision's values
         self.group = group
-        self.local = Scope(scope)
+        self.local = BranchTensors(scope)
         self.nodes: Nodes = []
 
     def read(self, layer: Layer, index: int, tensor: str, value: ir.Value, follows: bool) -> ir.Value:

@@ -15,7 +15,7 @@ Nodes = list[ir.Node]
 """The nodes of a graph that is being made, in order."""
 
 
-class Scope(dict[str, ir.Value]):
+class BranchTensors(dict[str, ir.Value]):
     """Tensors of a branch, by the network's names, on top of those outside it."""
 
     def __init__(self, outer: Mapping[str, ir.Value]) -> None:

@@ -25,7 +25,7 @@ class WeightInput:
     site: Site
 
 
-class Inputs:
+class GatedInputs:
     """Declares the inputs of all groups that have a choice.
 
     Attributes:

@@ -8,12 +8,12 @@ import onnx_ir as ir
 
 from trt_tui.core.lowering.gated.bodies import emit_as_is
 from trt_tui.core.lowering.gated.control_flow import ControlFlow
-from trt_tui.core.lowering.gated.emitter import Emitter, Scope
+from trt_tui.core.lowering.gated.emitter import BranchTensors, Emitter
 from trt_tui.core.lowering.gated.gated import Gated
-from trt_tui.core.lowering.gated.inputs import Inputs
-from trt_tui.core.lowering.gated.order import ordered
+from trt_tui.core.lowering.gated.inputs import GatedInputs
+from trt_tui.core.lowering.gated.order import in_reading_order
 from trt_tui.core.lowering.gated.rounding import Rounding
-from trt_tui.core.lowering.gated.sums import Sums
+from trt_tui.core.lowering.gated.sums import SumsEmitter
 from trt_tui.core.lowering.rules import Offer, typed_results
 from trt_tui.core.network.layers import Group, Kind
 from trt_tui.core.network.naming import name_of
@@ -51,7 +51,7 @@ def lower_gated(
     names = tuple(measured) if measured is not None else tuple(group.name for group in network.groups)
     emitter = Emitter(network)
     _share_inputs(emitter)
-    inputs = Inputs(emitter, offer)
+    inputs = GatedInputs(emitter, offer)
     flow = ControlFlow(emitter, inputs, Rounding(emitter))
     for layer in network.layers:
         # Without a reference shape arithmetic follows the test branch's tensors.
@@ -68,7 +68,7 @@ def lower_gated(
     if reference:
         gate, kinds = emitter.input("counting", ir.DataType.BOOL), ("accumulated", "isolated")[:1 + isolated]
         counting = name_of(gate)
-        graph_outputs += Sums(emitter, flow, gate).tables([network.group(name) for name in names], test, kinds)
+        graph_outputs += SumsEmitter(emitter, flow, gate).tables([network.group(name) for name in names], test, kinds)
     return Gated(
         _model(emitter, graph_outputs), network, offer,
         gates=inputs.gate_names(),
@@ -99,7 +99,7 @@ def _emit_test(emitter: Emitter, flow: ControlFlow, requested: frozenset[str]) -
     network = emitter.network
     shared = {info.name for info in network.inputs} | network.static
     test = {name: value for name, value in emitter.values.items() if name in shared}
-    for unit in ordered(network):
+    for unit in in_reading_order(network):
         if not isinstance(unit, Group):
             if not all(not tensor or tensor in test for tensor in unit.outputs):
                 emitter.copy_layer(unit, test, emitter.nodes, f"test/{unit.name}")
@@ -109,7 +109,7 @@ def _emit_test(emitter: Emitter, flow: ControlFlow, requested: frozenset[str]) -
         if unit.name in flow.inputs.gates:
             test.update(flow.group(unit, test, wanted))
         else:
-            local = Scope(test)
+            local = BranchTensors(test)
             emit_as_is(emitter, unit, local, emitter.nodes)
             test.update({tensor: local[tensor] for tensor in wanted})
     return test

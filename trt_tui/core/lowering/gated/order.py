@@ -9,7 +9,7 @@ from trt_tui.core.network.network import Network
 from trt_tui.errors import TrtTuiError
 
 
-def ordered(network: Network) -> list[Group | Layer]:
+def in_reading_order(network: Network) -> list[Group | Layer]:
     """Groups and loose layers, each after everything it reads.
 
     Raises:

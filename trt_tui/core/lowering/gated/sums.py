@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from trt_tui.core.lowering.gated.control_flow import ControlFlow
-from trt_tui.core.lowering.gated.emitter import Emitter, Nodes, Scope
+from trt_tui.core.lowering.gated.emitter import BranchTensors, Emitter, Nodes
 from trt_tui.core.lowering.rules import MASKS
 from trt_tui.core.network.layers import Group
 from trt_tui.core.precision import FP16_LEAST, FP16_MAX, Precision
@@ -37,7 +37,7 @@ class _Reference(NamedTuple):
     counts: ir.Value
 
 
-class Sums:
+class SumsEmitter:
     """Emits the sums of groups' tails against the reference.
 
     Args:
@@ -109,7 +109,7 @@ class Sums:
         limit = MASKS.get(around)
         if not masked or limit is None:
             return emitter.values
-        scope = Scope(emitter.values)
+        scope = BranchTensors(emitter.values)
         for tensor in masked:
             scope[tensor] = self._flow.rounding.clamped(emitter.values[tensor], limit, emitter.nodes)
         return scope

@@ -38,7 +38,7 @@ QUICK_LEVEL = 1
 
 
 @dataclass(frozen=True)
-class Step:
+class BuildProgress:
     """How far a build is; ``total`` 0 means that nobody knows."""
 
     phase: str
@@ -47,7 +47,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Said:
+class BuilderLine:
     """A line that the builder printed."""
 
     level: str
@@ -111,7 +111,7 @@ def build_engine(
     backend: EngineBackend, network: Network, config: PrecisionConfig, ranges: Mapping[str, float],
     settings: BuildSettings, *, cache: EngineCache | None, wake: Callable[[], None], weak: bool = False,
     strict: bool = False,
-) -> Generator[Step | Said | Wait | Engine, None, None]:
+) -> Generator[BuildProgress | BuilderLine | Wait | Engine, None, None]:
     """Builds a config's engine, or takes it from the cache; yields the `Engine` last.
 
     Where the builder refuses what is asked, it goes down the rungs of `trt_tui.core.engines.rungs`. The build runs in a
@@ -129,7 +129,7 @@ def build_engine(
     rung, tried, ladder = Rung(), [], None
     first: BuildFailed | ParseFailed | None = None
     while True:
-        yield Step("lowering")
+        yield BuildProgress("lowering")
         lowered = lower_for(network, rung.config(network, config), ranges, backend.capabilities,
                             f"{backend.name} {backend.version}", weak)
         ladder = ladder or _ladder(network, config, lowered.told)
@@ -143,14 +143,15 @@ def build_engine(
             if following is None:
                 raise _failed(first, tried, network) from None
             rung = following
-            yield Said("warning", f"the build failed ({tried[-1].failed}); now with {rung.said}")
+            yield BuilderLine("warning", f"the build failed ({tried[-1].failed}); now with {rung.said}")
         else:
             yield replace(engine, rungs=(*tried, rung))
             return
 
 
 def _built(backend: EngineBackend, network: Network, lowered: Lowered, settings: BuildSettings,
-           cache: EngineCache | None, wake: Callable[[], None]) -> Generator[Step | Said | Wait, None, Engine]:
+           cache: EngineCache | None, wake: Callable[[], None],
+           ) -> Generator[BuildProgress | BuilderLine | Wait, None, Engine]:
     """Builds once, or takes the engine from the cache; returns it."""
     with scratch_folder() as folder:
         written = export_typed(lowered.model, network, folder / "network.onnx")
@@ -232,8 +233,8 @@ class _Build(threading.Thread):
         """Set before the last wake: the thread itself may be alive for a moment after that."""
         self._wake = wake
         self._lock = threading.Lock()
-        self._said: list[Said] = []
-        self._step = Step("building")
+        self._said: list[BuilderLine] = []
+        self._step = BuildProgress("building")
         self._changed = True
         self._stopped = False
         self._woke = 0.0
@@ -254,7 +255,7 @@ class _Build(threading.Thread):
     def news(self) -> bool:
         return self._changed or self.ended
 
-    def taken(self) -> list[Step | Said]:
+    def taken(self) -> list[BuildProgress | BuilderLine]:
         """What came since the last call."""
         with self._lock:
             said, self._said = self._said, []
@@ -266,14 +267,14 @@ class _Build(threading.Thread):
 
     def _on_step(self, phase: str, done: int, total: int) -> bool:
         with self._lock:
-            self._step = Step(f"building: {phase}", done, total)
+            self._step = BuildProgress(f"building: {phase}", done, total)
             self._changed = True
         self._report()
         return not self._stopped
 
     def _on_message(self, level: str, text: str) -> None:
         with self._lock:
-            self._said.append(Said(level, text))
+            self._said.append(BuilderLine(level, text))
             self.refused = self.refused or bool(TIMINGS_REFUSED.search(text))
             self._changed = True
         self._report()

@@ -159,7 +159,7 @@ def read_inspector(text: str, network: Network | Outline) -> EngineReport:
     Raises:
         InputError: it is no such JSON, or the engine was built without detailed profiling verbosity.
     """
-    names = Names(network)
+    names = LayerFinder(network)
     try:
         layers = json.loads(text, strict=False)["Layers"]  # 8.6 leaves the separators of its metadata unescaped
         if layers and not any(isinstance(layer, dict) for layer in layers):
@@ -175,7 +175,7 @@ def read_inspector(text: str, network: Network | Outline) -> EngineReport:
         for layer in read))
 
 
-def _layer(entry: Mapping[str, Any], names: Names) -> EngineLayer:
+def _layer(entry: Mapping[str, Any], names: LayerFinder) -> EngineLayer:
     name, kind = entry.get("Name", ""), entry.get("LayerType", "")
     inputs = [_type(tensor) for tensor in entry.get("Inputs", ())]
     outputs = [_type(tensor) for tensor in entry.get("Outputs", ())]
@@ -229,7 +229,7 @@ def _word(text: str) -> Precision | None:
     return next((precision for pattern, precision in _TYPES if pattern.search(text)), None)
 
 
-class Names:
+class LayerFinder:
     """Finds a network's layers in the names and metadata of engine layers."""
 
     def __init__(self, network: Network | Outline) -> None:
