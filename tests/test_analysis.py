@@ -20,7 +20,7 @@ from trt_tui.core.measure import analysis as analysis_module
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.judge import judged_outputs
 from trt_tui.core.measure.layers import measure_layers
-from trt_tui.core.measure.metrics import errors_between, sample_sqnr_db
+from trt_tui.core.measure.metrics import errors_between, sample_sqnr_db, sample_sums
 from trt_tui.core.measure.shares import measure_cumulative, measure_shares
 from trt_tui.core.measure.user_metric import load_metric
 from trt_tui.core.moves.config import PrecisionConfig
@@ -220,7 +220,7 @@ def test_verdicts_are_pooled_over_uneven_batches_and_name_the_worst_sample(analy
     verdict = partials[-1].value
     reference = np.concatenate([analysis.reference(i)["y"] for i in range(3)])
     test = np.concatenate([one["y"] for one in analysis.outputs(INT8, ranges)])
-    each = sample_sqnr_db(reference, test)
+    each = sample_sqnr_db(sample_sums(reference, test, len(reference)))
     assert verdict.outputs["y"].errors == errors_between(reference, test)
     assert verdict.outputs["y"].worst_index == int(each.argmin())
     assert verdict.outputs["y"].worst_sqnr_db == pytest.approx(each.min())

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from trt_tui.core.measure.comparison import Errors
-from trt_tui.core.measure.metrics import Sums, errors_between, sample_sqnr_db
+from trt_tui.core.measure.metrics import Sums, errors_between, sample_sqnr_db, sample_sums
 
 FLOATS = st.floats(-1e6, 1e6, width=32)
 
@@ -96,7 +96,7 @@ def test_each_sample_has_its_own_sqnr():
     reference, test = pair(shape=(4, 30))
     test[1] = reference[1]
     test[2, 3] = np.nan
-    found = sample_sqnr_db(reference, test)
+    found = sample_sqnr_db(sample_sums(reference, test, len(reference)))
     assert found[1] == np.inf and found[2] == -np.inf
     for index in (0, 3):
         assert found[index] == pytest.approx(errors_between(reference[index], test[index]).sqnr_db)
@@ -109,7 +109,8 @@ def test_the_infinities_of_a_mask_hide_no_error():
     rest = errors_between(reference[:, 4:], test[:, 4:])
     assert errors_between(masked, found).sqnr_db == pytest.approx(rest.sqnr_db)
     assert errors_between(masked, found).cosine == pytest.approx(rest.cosine)
-    assert sample_sqnr_db(masked, found) == pytest.approx(sample_sqnr_db(reference[:, 4:], test[:, 4:]))
+    assert sample_sqnr_db(sample_sums(masked, found, len(masked))) == pytest.approx(
+        sample_sqnr_db(sample_sums(reference[:, 4:], test[:, 4:], len(reference))))
     sums = Sums()
     sums.add(masked, found)
     assert 0 < sums.noise < 1 and errors_between(masked, reference).inf == 0
@@ -119,5 +120,5 @@ def test_the_infinities_of_a_mask_hide_no_error():
 def test_a_sample_without_signal_has_no_sqnr_unless_it_is_exact_or_broken():
     reference = np.zeros((4, 3))
     test = np.array([[0, 0, 0], [1, 0, 0], [np.nan, 0, 0], [0, np.inf, 0]])
-    found = sample_sqnr_db(reference, test)
+    found = sample_sqnr_db(sample_sums(reference, test, len(reference)))
     assert found[0] == np.inf and np.isnan(found[1]) and list(found[2:]) == [-np.inf, -np.inf]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from types import SimpleNamespace
 
 import onnx
@@ -10,6 +11,7 @@ import pytest
 
 from tests import networks
 from tests.schemas import mismatches
+from trt_tui.core.measure.bootstrap import Interval, Spread
 from trt_tui.core.measure.comparison import EngineResult, Errors, GroupErrors, Measured, OutputErrors, Share, Verdict
 from trt_tui.core.measure.record import comparison_record, engine_record, errors_record, run_record, verdict_record
 from trt_tui.core.network.network import open_network
@@ -30,7 +32,9 @@ def full_run(network):
     groups = {g.name: GroupErrors(Precision.INT8, GOOD, Errors(nan=2), 3.0, "max 1.2e+05 exceeds FP16's 65504")
               for g in network.groups}
     shares = {g.name: Share(0.5, 20.0) for g in network.groups}
-    verdict = Verdict({"y": OutputErrors(GOOD, 3, 4.5)}, {"f1": 0.5, "f1/a": 0.25}, 0.75, 8, 8, 0.1)
+    sqnr = {"sqnr": Interval(9.5, math.inf)}
+    spread = Spread({"y": sqnr}, sqnr, gain=Interval(-0.5, -0.3), draws=100)
+    verdict = Verdict({"y": OutputErrors(GOOD, 3, 4.5)}, {"f1": 0.5, "f1/a": 0.25}, 0.75, 8, 8, 0.1, spread)
     return Measured(verdict, groups, shares)
 
 
@@ -41,6 +45,8 @@ def test_a_whole_comparison_fits_its_schema(network):
     assert list(record["runs"]) == ["int8"] and record["reference"]["metric"] == 0.9
     run = record["runs"]["int8"]
     assert run["metric"] == 0.5 and run["outputs"]["y"]["worst_sample"] == {"index": 3, "sqnr_db": 4.5}
+    assert run["intervals"] == {"level": 0.95, "outputs": {"y": {"sqnr": [9.5, None]}}, "worst": {"sqnr": [9.5, None]},
+                                "metric_less_fp32": [-0.5, -0.3]}
     assert set(run["layers"]) == {layer.name for layer in network.layers}
     with_errors = [name for name, entry in run["layers"].items() if "accumulated" in entry]
     assert with_errors == [network.producer[group.tail] for group in network.groups]

@@ -14,13 +14,13 @@ from trt_tui.jobs.scheduler import Report
 from trt_tui.jobs.shares import send_shares
 from trt_tui.jobs.steps import Steps, Urgency
 from trt_tui.jobs.store import Store
-from trt_tui.jobs.verdicts import reference_metric, send_verdicts
+from trt_tui.jobs.verdicts import reference_metric, send_verdicts, settle
 from trt_tui.workspace import Workspace
 
 
 def run(workspace: Workspace, store: Store, report: Report, request: m.Compare) -> Steps[None]:
     """Measures the runs; engines of theirs that are known are sent too."""
-    yield from send_verdicts(workspace, store, report, request.runs)
+    measured = yield from send_verdicts(workspace, store, report, request.runs)
     yield from reference_metric(workspace, store, report)
     for config in request.runs.values():
         known = store.engine(workspace, config)
@@ -30,6 +30,7 @@ def run(workspace: Workspace, store: Store, report: Report, request: m.Compare) 
         known = store.engine(workspace, PrecisionConfig.uniform(Precision.FP32))
         if known is not None:
             report.send(m.Fp32EngineJudged(report.job, known))
+    yield from settle(workspace, store, report, request.runs, measured)
     if request.layers:
         yield Urgency.LAYERS
         yield from send_layers(workspace, store, report, request.runs, Urgency.LAYERS)

@@ -161,6 +161,9 @@ def _judged(analysis: Analysis, runner: Runner, feeds: Sequence[int],
         tally.add(index, _as_declared(analysis, runner.run(analysis.samples.feed(index), names)))
         yield BuildProgress(phase, done, len(feeds))
     verdict: Verdict = tally.verdict()
+    for settled in tally.settled(verdict):
+        verdict = settled
+        yield Step(phase, len(feeds), len(feeds))
     return verdict
 
 

@@ -33,11 +33,18 @@ def verdict_of(workspace: Workspace, store: Store, report: Report, config: Preci
         yield partial.value
 
 
+Settling = dict[str, Iterator[Partial[Verdict]]]
+"""What goes on with the metric on draws of the samples, by run, once all its feeds are measured."""
+
+
 def send_verdicts(workspace: Workspace, store: Store, report: Report, runs: Mapping[str, PrecisionConfig]
-                  ) -> Steps[None]:
-    """Sends the verdict of each run: all on the first feed, then all of them one feed further at a time."""
+                  ) -> Steps[Settling]:
+    """Sends the verdict of each run: all on the first feed, then all of them one feed further at a time.
+
+    Returns what `settle` goes on with.
+    """
     since, done, feeds = time.monotonic(), 0, workspace.feeds
-    measuring: dict[str, Iterator[Partial[Verdict]]] = {}
+    measuring: Settling = {}
 
     def go_on(run: str) -> None:
         nonlocal done
@@ -55,7 +62,7 @@ def send_verdicts(workspace: Workspace, store: Store, report: Report, runs: Mapp
         if known is not None:
             report.send(m.VerdictMeasured(report.job, run, config, known, True))
             continue
-        measuring[run] = workspace.analysis.verdict(config, workspace.ranges, feeds)
+        measuring[run] = workspace.analysis.verdict(config, workspace.ranges, feeds, settle=True)
         go_on(run)
         yield Urgency.FIRST_VERDICT
     if measuring and workspace.metric is not None and len(feeds) > 1:
@@ -66,6 +73,29 @@ def send_verdicts(workspace: Workspace, store: Store, report: Report, runs: Mapp
         for run in measuring:
             go_on(run)
             yield Urgency.VERDICT
+    return measuring
+
+
+def settle(workspace: Workspace, store: Store, report: Report, runs: Mapping[str, PrecisionConfig],
+           going_on: Settling | None = None) -> Steps[None]:
+    """Sends the verdicts of runs again, with the interval of the metric where that is not known.
+
+    Args:
+        going_on: What was measured just now; the others are measured once more.
+    """
+    if workspace.metric is None:
+        return
+    for run, config in runs.items():
+        known = store.known(workspace, "verdict", config, Verdict)
+        if known is None or not known.metric or known.spread is not None and known.spread.draws is not None:
+            continue
+        settled = known
+        for partial in (going_on or {}).get(run) or workspace.analysis.verdict(config, workspace.ranges,
+                                                                               workspace.feeds, settle=True):
+            settled = partial.value if partial.final else settled
+            yield Urgency.LAYERS
+        store.keep(workspace, "verdict", config, settled)
+        report.send(m.VerdictMeasured(report.job, run, config, settled, True))
 
 
 def reference_metric(workspace: Workspace, store: Store, report: Report) -> Steps[dict[str, float]]:

@@ -9,7 +9,7 @@ from trt_tui.jobs.scheduler import Report
 from trt_tui.jobs.shares import send_shares
 from trt_tui.jobs.steps import Steps, Urgency
 from trt_tui.jobs.store import Store
-from trt_tui.jobs.verdicts import verdict_of
+from trt_tui.jobs.verdicts import settle, verdict_of
 from trt_tui.workspace import Workspace
 
 
@@ -22,6 +22,7 @@ def run(workspace: Workspace, store: Store, report: Report, request: m.WhatIf) -
         if final or report.due("what-if"):
             report.send(m.VerdictMeasured(report.job, "config", config, verdict, final))
         yield Urgency.WHAT_IF
+    yield from settle(workspace, store, report, {"config": config})
     if request.shares:
         yield Urgency.BACKGROUND
         yield from send_shares(workspace, store, report, "config", config)

@@ -20,6 +20,7 @@ from trt_tui.core.lowering.gated.lower import lower_gated
 from trt_tui.core.lowering.rules import LOW_FLOATS, Offer
 from trt_tui.core.measure.comparison import Verdict
 from trt_tui.core.measure.judge import Judged, class_scores, tensor_outputs
+from trt_tui.core.measure.scoring import Scoring
 from trt_tui.core.measure.tally import Tally, comparable
 from trt_tui.core.measure.user_metric import Metric
 from trt_tui.core.moves.config import PrecisionConfig
@@ -77,6 +78,8 @@ class Analysis:
         self.samples = samples
         self.judged = tuple(judged)
         self.metric = metric if samples.has_labels else None
+        self._scoring = None if self.metric is None else Scoring(self.metric, samples, tensor_outputs(network),
+                                                                 self.reference)
         self.offer = Offer.of({other} & set(LOW_FLOATS) or {Precision.FP16}, {other})
         self.classifier = class_scores(network, self.judged)
         self.sessions = 0
@@ -154,9 +157,13 @@ class Analysis:
 
     # -- verdicts -----------------------------------------------------------------------------------------------
 
-    def verdict(self, config: PrecisionConfig, ranges: Mapping[str, float],
-                feeds: Sequence[int] | None = None) -> Iterator[Partial[Verdict]]:
+    def verdict(self, config: PrecisionConfig, ranges: Mapping[str, float], feeds: Sequence[int] | None = None, *,
+                settle: bool = False) -> Iterator[Partial[Verdict]]:
         """Yields a `Verdict` after each feed; the last one holds for all of them.
+
+        Args:
+            settle: Go on with the metric on draws of the samples: the same verdict is yielded again after each draw,
+                and in the end with the interval of the metric.
 
         Raises:
             InputError: an INT8 layer's input has no range, or the metric fails.
@@ -165,7 +172,10 @@ class Analysis:
         tally = self.tally(indices)
         for done, (index, result) in enumerate(zip(indices, self._runs(config, ranges, indices), strict=True), 1):
             tally.add(index, result)
-            yield Partial(tally.verdict(with_metric=done in (1, len(indices))), done, len(indices))
+            verdict = tally.verdict(with_metric=done in (1, len(indices)))
+            yield Partial(verdict, done, len(indices))
+        for settled in tally.settled(verdict) if settle and indices else ():
+            yield Partial(settled, len(indices), len(indices))
 
     def outputs(self, config: PrecisionConfig, ranges: Mapping[str, float],
                 feeds: Sequence[int] | None = None) -> Iterator[dict[str, np.ndarray]]:
@@ -182,26 +192,16 @@ class Analysis:
         Raises:
             InputError: the metric fails.
         """
-        if self.metric is None:
+        if self._scoring is None:
             return {}
         indices = self.indices(feeds)
-        return self._score([self.reference(i) for i in indices], indices)
-
-    def _score(self, outputs: Sequence[Mapping[str, np.ndarray]], indices: Sequence[int]) -> dict[str, float]:
-        assert self.metric is not None
-        labels = [self.samples.labels(i) for i in indices]
-        names = tensor_outputs(self.network)
-        result = self.metric(
-            {name: np.concatenate([np.atleast_1d(one[name]) for one in outputs]) for name in names},
-            {name: np.concatenate([one[name] for one in labels]) for name in labels[0]})
-        return dict(result.parts) or {self.metric.name: result.value}
+        return self._scoring.score([self.reference(i) for i in indices], indices)
 
     def tally(self, feeds: Sequence[int], judged: Sequence[Judged] | None = None) -> Tally:
         """An empty tally over some feeds, for what another backend (an engine) yields."""
         return Tally(
             self.samples, feeds, self.judged if judged is None else judged, self.reference,
-            classifier=self.classifier, score=self._score if self.metric is not None else None,
-            scored=tensor_outputs(self.network))
+            classifier=self.classifier, scoring=self._scoring)
 
 
 class _Reference:

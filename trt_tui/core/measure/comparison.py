@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from trt_tui.core.engines.failures import NoEngine
 from trt_tui.core.engines.inspector import EngineReport, Made
 from trt_tui.core.engines.rungs import ASKED, Rung, one_line
+from trt_tui.core.measure.bootstrap import Spread
 from trt_tui.core.precision import Precision
 from trt_tui.errors import TrtTuiError
 
@@ -67,6 +68,7 @@ class Verdict:
         samples: Samples measured so far; ``total`` are to be measured.
         energy: The judged error that shares divide: the sum over the float outputs of Σ(test-ref)²/Σref², or over the
             integer ones of the share that differs where no float is judged.
+        spread: How far the figures may be off for want of samples; None until all are measured, or with too few.
     """
 
     outputs: Mapping[str, OutputErrors]
@@ -75,6 +77,7 @@ class Verdict:
     samples: int = 0
     total: int = 0
     energy: float | None = None
+    spread: Spread | None = None
 
     @property
     def worst(self) -> tuple[str, OutputErrors] | None:

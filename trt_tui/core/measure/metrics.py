@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from trt_tui.core.measure.bootstrap import rows_of
 from trt_tui.core.measure.comparison import Errors
 from trt_tui.core.precision import FP16_LEAST, FP16_MAX
 
@@ -116,18 +117,30 @@ def errors_between(reference: np.ndarray, test: np.ndarray) -> Errors:
     return sums.errors()
 
 
-def sample_sqnr_db(reference: np.ndarray, test: np.ndarray) -> np.ndarray:
-    """SQNR in dB of each sample (first axis), float64.
+def sample_sums(reference: np.ndarray, test: np.ndarray, rows: int) -> np.ndarray:
+    """Σ(test-ref)², Σref², Σtest², Σ|test-ref| and the count of elements of each of so many samples, float64 ``(rows,
+    5)``; one row for all where the first axis is not theirs. Infinities that both have count for nothing."""
+    expected = rows_of(np.asarray(reference, np.float64), rows)
+    found = rows_of(np.asarray(test, np.float64), rows)
+    with np.errstate(invalid="ignore", over="ignore"):
+        same = expected == found
+        difference = np.where(same, 0.0, found - expected)
+        both = same & np.isinf(expected)
+        if both.any():
+            expected, found = np.where(both, 0.0, expected), np.where(both, 0.0, found)
+        squares = (np.einsum("ij,ij->i", one, one) for one in (difference, expected, found))
+        count = np.full(len(difference), difference.shape[1], np.float64)
+        return np.stack([*squares, np.abs(difference).sum(axis=1), count], axis=1)
+
+
+def sample_sqnr_db(sums: np.ndarray) -> np.ndarray:
+    """SQNR in dB of each sample by its sums, float64.
 
     inf for an exact copy, -inf where the test is not finite, NaN where the reference is zero throughout and the test
     is not: no ratio says how bad that is.
     """
-    flat_reference = np.asarray(reference, np.float64).reshape(len(reference), -1)
-    flat_test = np.asarray(test, np.float64).reshape(len(test), -1)
-    with np.errstate(invalid="ignore", over="ignore", divide="ignore"):
-        same = flat_reference == flat_test
-        noise = np.sum(np.where(same, 0.0, flat_test - flat_reference) ** 2, axis=1)
-        signal = np.sum(np.where(same & np.isinf(flat_reference), 0.0, flat_reference) ** 2, axis=1)
+    noise, signal = sums[:, 0], sums[:, 1]
+    with np.errstate(invalid="ignore", divide="ignore"):
         result: np.ndarray = 10 * np.log10(signal / noise)
     result[signal == 0] = np.nan
     result[noise == 0] = np.inf

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from trt_tui.core.engines.rungs import Rung
+from trt_tui.core.measure.bootstrap import LEVEL, Interval, Spread
 from trt_tui.core.measure.comparison import EngineResult, Errors, Measured, OutputErrors, Verdict
 from trt_tui.core.network.layers import Outline
 from trt_tui.core.network.network import Network
@@ -65,7 +66,19 @@ def verdict_record(verdict: Verdict) -> dict[str, Any]:
         record["metric_parts"] = dict(verdict.metric)
     if verdict.agreement is not None:
         record["agreement"] = verdict.agreement
+    if verdict.spread is not None:
+        record["intervals"] = spread_record(verdict.spread)
     return record
+
+
+def spread_record(spread: Spread) -> dict[str, Any]:
+    """The intervals of a verdict's figures, each ``[low, high]``; an end that is not finite is null."""
+    def ends(kinds: Mapping[str, Interval | None]) -> dict[str, list[float | None]]:
+        return {kind: [_number(one.low), _number(one.high)] for kind, one in kinds.items() if one is not None}
+
+    return {"level": LEVEL, "outputs": {name: ends(kinds) for name, kinds in spread.outputs.items()},
+            "worst": ends(spread.worst),
+            **ends({"agreement": spread.agreement, "metric": spread.metric, "metric_less_fp32": spread.gain})}
 
 
 def engine_record(engine: EngineResult) -> dict[str, Any]:

@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from trt_tui.core.data.samples import Samples
 from trt_tui.core.measure import metrics
+from trt_tui.core.measure.bootstrap import Drawing, Spread
 from trt_tui.core.measure.comparison import Errors, OutputErrors, Verdict
 from trt_tui.core.measure.judge import INTEGER, Judged, take
 from trt_tui.core.measure.metrics import Sums
+from trt_tui.core.measure.scoring import Scoring
 from trt_tui.errors import InputError, TrtTuiError
-
-Score = Callable[[Sequence[Mapping[str, np.ndarray]], Sequence[int]], dict[str, float]]
-"""The user's metric of outputs by name and feed, and of those feeds' numbers: its parts, the headline first."""
 
 
 def comparable(value: Any) -> np.ndarray:
@@ -35,7 +35,7 @@ class Tally:
         judged: What errors are taken at.
         reference: Yields the FP32 network's judged tensors for a feed.
         classifier: The judged output whose largest class is compared.
-        score: The user's metric, of the outputs named in ``scored``; None without one.
+        scoring: The user's metric; None without one.
     """
 
     def __init__(
@@ -46,14 +46,13 @@ class Tally:
         reference: Callable[[int], Mapping[str, np.ndarray]],
         *,
         classifier: Judged | None = None,
-        score: Score | None = None,
-        scored: Sequence[str] = (),
+        scoring: Scoring | None = None,
     ) -> None:
         self._samples = samples
         self._reference = reference
         self._classifier = classifier
-        self._score = score
-        self._scored = tuple(scored)
+        self._scoring = scoring
+        self._drawing = Drawing()
         self.judged = tuple(judged)
         self.sums = {one.name: Sums() for one in judged if one.kind != INTEGER}
         self.differ = {one.name: [0, 0] for one in judged if one.kind == INTEGER}
@@ -76,26 +75,31 @@ class Tally:
             expected, got = take(reference[one.tensor], one), take(test[one.tensor], one)
             if expected.shape != got.shape:
                 if one.kind == INTEGER:
+                    self._drawing.add_integer(one.name, expected, got, rows)
                     self.differ[one.name][0] += expected.size
                     self.differ[one.name][1] += expected.size
                     continue
                 raise TrtTuiError(f"{one.name} changed its shape", f"{expected.shape} in FP32, {got.shape} here",
                                   "Judge a tensor before the operator that selects values, with --judge.")
             if one.kind == INTEGER:
+                self._drawing.add_integer(one.name, expected, got, rows)
                 self.differ[one.name][0] += int(np.count_nonzero(expected != got))
                 self.differ[one.name][1] += expected.size
                 continue
             self.sums[one.name].add(expected, got)
+            each_sums = metrics.sample_sums(expected, got, rows)
+            self._drawing.add_float(one.name, each_sums)
             if expected.ndim and len(expected) == rows:
-                each = metrics.sample_sqnr_db(expected, got)
+                each = metrics.sample_sqnr_db(each_sums)
                 lowest = int(np.argmin(np.where(np.isnan(each), np.inf, each)))
                 if each[lowest] < self.worst.get(one.name, (None, math.inf))[1]:
                     self.worst[one.name] = (self.samples + lowest, float(each[lowest]))
             if one is self._classifier:
                 top, now = expected.reshape(rows, -1).argmax(1), got.reshape(rows, -1).argmax(1)
                 self.agreed += int(np.count_nonzero(top == now))
-        if self._score is not None:
-            self.kept.append({name: test[name] for name in self._scored})
+                self._drawing.add_agreement(top == now)
+        if self._scoring is not None:
+            self.kept.append({name: test[name] for name in self._scoring.names})
             self.indices.append(index)
         self.samples += rows
 
@@ -116,14 +120,23 @@ class Tally:
             index, worst = self.worst.get(one.name, (None, math.inf))
             outputs[one.name] = OutputErrors(self.sums[one.name].errors(), index,
                                              worst if math.isfinite(worst) else None)
-        metric = self._metric(self._score) if self._score is not None and with_metric and self.kept else {}
+        metric = self._metric(self._scoring) if self._scoring is not None and with_metric and self.kept else {}
         agreement = self.agreed / self.samples if self._classifier is not None and self.samples else None
         noise = [sums.noise for sums in self.sums.values()] or [one.errors.mismatch or 0.0 for one in outputs.values()]
-        return Verdict(outputs, metric, agreement, self.samples, self.total, sum(noise) if noise else None)
+        spread = self._drawing.spread() if self.samples == self.total else None
+        return Verdict(outputs, metric, agreement, self.samples, self.total, sum(noise) if noise else None, spread)
 
-    def _metric(self, score: Score) -> dict[str, float]:
+    def settled(self, verdict: Verdict) -> Iterator[Verdict]:
+        """Yields a verdict of all feeds again after each draw that the metric is taken on, and in the end with the
+        metric's interval; nothing without a metric, or where it failed."""
+        if self._scoring is None or not verdict.metric:
+            return
+        for spread in self._scoring.spread(self.kept, self.indices, verdict.spread or Spread()):
+            yield replace(verdict, spread=spread)
+
+    def _metric(self, scoring: Scoring) -> dict[str, float]:
         try:
-            return score(self.kept, self.indices)
+            return scoring.score(self.kept, self.indices)
         except InputError:
             # A metric cannot be asked to bear NaN and Inf: the run is broken, which the outputs say.
             if all(np.isfinite(array).all() for one in self.kept for array in one.values() if array.dtype.kind != "U"):

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from trt_tui.core.measure.bootstrap import Interval
 from trt_tui.core.measure.comparison import Errors, Verdict
 from trt_tui.core.measure.judge import FLOAT, INTEGER, Judged, class_scores
 from trt_tui.core.measure.judgement import Judgement
@@ -132,6 +133,32 @@ class Target:
         if figure is None:
             return None if self._unmeasured(verdict) else False
         return figure <= bound if self.kind in UPPER else figure >= bound
+
+    def interval(self, verdict: Verdict) -> Interval | None:
+        """Between what the figure lies for want of samples, in its own unit; None where that is not known, as for a
+        maximum. For a distance from FP32's metric both are taken on the same samples, draw by draw."""
+        spread = verdict.spread
+        if spread is None or verdict.bad:
+            return None
+        if self.kind == "metric":
+            if not self.relative:
+                return spread.metric
+            if spread.gain is None or self.base is None:
+                return None
+            return Interval(self.base + spread.gain.low, self.base + spread.gain.high)
+        if self.kind == "agreement":
+            return spread.agreement
+        return (spread.worst if self.output is None else spread.outputs.get(self.output, {})).get(self.kind)
+
+    def settled(self, verdict: Verdict) -> bool:
+        """Whether other samples would hardly say otherwise of a verdict: its figure's interval, where there is one,
+        lies on one side of the bound."""
+        between, bound = self.interval(verdict), self.bound
+        if between is None or bound is None:
+            return True
+        if self.kind in UPPER:
+            return not between.low <= bound < between.high
+        return not between.low < bound <= between.high
 
     def _unmeasured(self, verdict: Verdict) -> bool:
         if self.output is not None:

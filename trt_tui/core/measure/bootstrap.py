@@ -1,0 +1,155 @@
+"""How far a verdict's figures may be off for want of samples: intervals by the bootstrap, percentile method.
+
+Samples are drawn with replacement, as many as there are, and each figure is taken anew on what was drawn (Efron and
+Tibshirani, An Introduction to the Bootstrap, 1993, chapter 13). The draws are the same for every run on the same
+samples, so that the intervals of two runs can be held side by side.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+LEVEL = 0.95
+"""The share of the resamples that an interval holds, the same share left out on either side."""
+
+RESAMPLES = 1000
+"""Draws for figures that follow from sums of each sample."""
+
+METRIC_RESAMPLES = 100
+"""Draws for the user's metric, which is called for each."""
+
+FEWEST = 8
+"""With fewer samples there is no interval: what so few say of others is too little."""
+
+LEAST_DONE = 0.9
+"""The share of the draws on which the metric must have worked; a class that was not drawn may make it fail."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """From ``low`` to ``high``, in the figure's own unit; an end may be infinite (the SQNR of an exact copy)."""
+
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Spread:
+    """The intervals of a verdict's figures, each by its kind as targets name it.
+
+    Attributes:
+        outputs: "sqnr" (dB), "cosine", "mse" and "mean_abs", or "mismatch", by judged output. Maxima have none: what
+            was not seen may be larger by any amount.
+        worst: The same of the worst output.
+        agreement: Of the share of samples with the reference's largest class.
+        metric: Of the user's metric.
+        gain: Of the metric less the FP32 network's on the same draw.
+        draws: How often the metric was taken; None while it was not.
+    """
+
+    outputs: Mapping[str, Mapping[str, Interval]] = field(default_factory=dict)
+    worst: Mapping[str, Interval] = field(default_factory=dict)
+    agreement: Interval | None = None
+    metric: Interval | None = None
+    gain: Interval | None = None
+    draws: int | None = None
+
+
+def drawn(count: int, resamples: int) -> np.ndarray:
+    """Numbers of samples, ``(resamples, count)`` integers from 0 to ``count``, seeded by ``count`` alone."""
+    return np.random.default_rng(count).integers(0, count, (resamples, count))
+
+
+def interval(figures: np.ndarray) -> Interval | None:
+    """The middle `LEVEL` of some figures (one axis); None where one is not a number. Ends are figures themselves."""
+    if not len(figures) or np.isnan(figures).any():
+        return None
+    ordered = np.sort(figures)
+    skipped = int((1 - LEVEL) / 2 * len(ordered))
+    return Interval(float(ordered[skipped]), float(ordered[-1 - skipped]))
+
+
+class Drawing:
+    """What each sample adds to the figures of one run, and the intervals that follow.
+
+    A sample whose parts cannot be told from its feed's, as where a judged output has other rows than the batch, counts
+    with its whole feed.
+    """
+
+    def __init__(self) -> None:
+        self._floats: dict[str, list[np.ndarray]] = {}
+        self._differ: dict[str, list[np.ndarray]] = {}
+        self._agreed: list[np.ndarray] = []
+
+    def add_float(self, name: str, sums: np.ndarray) -> None:
+        """Adds a feed of a judged float output by `trt_tui.core.measure.metrics.sample_sums`."""
+        self._floats.setdefault(name, []).append(sums)
+
+    def add_integer(self, name: str, reference: np.ndarray, test: np.ndarray, rows: int) -> None:
+        """Adds a feed of a judged integer output; arrays of unlike shape differ throughout."""
+        if reference.shape == test.shape:
+            differ = rows_of(reference != test, rows)
+            sums = np.stack([differ.sum(1), np.full(len(differ), differ.shape[1])], 1).astype(np.float64)
+        else:
+            sums = np.full((1, 2), float(reference.size))
+        self._differ.setdefault(name, []).append(sums)
+
+    def add_agreement(self, same: np.ndarray) -> None:
+        """Adds a feed of a classifier: whether each sample has the reference's largest class, bools."""
+        self._agreed.append(same.astype(np.float64)[:, None])
+
+    def spread(self) -> Spread | None:
+        """The intervals; None with fewer than `FEWEST` samples."""
+        names = [*self._floats, *self._differ]
+        every = [*self._floats.values(), *self._differ.values(), *([self._agreed] if self._agreed else [])]
+        if not every:
+            return None
+        alike = all(len({len(one) for one in feed}) == 1 for feed in zip(*every, strict=True))
+        units = [np.concatenate(feeds if alike else [one.sum(0, keepdims=True) for one in feeds]) for feeds in every]
+        count = len(units[0])
+        if count < FEWEST:
+            return None
+        pooled = np.empty((RESAMPLES, sum(unit.shape[1] for unit in units)))
+        joined = np.concatenate(units, 1)
+        for place, numbers in enumerate(drawn(count, RESAMPLES)):
+            pooled[place] = joined[numbers].sum(0)
+        columns = np.split(pooled, np.cumsum([unit.shape[1] for unit in units])[:-1], 1)
+        figures = {name: _float_figures(sums) if name in self._floats else {"mismatch": sums[:, 0] / sums[:, 1]}
+                   for name, sums in zip(names, columns, strict=False)}
+        worst = {}
+        for kind, of in (("sqnr", np.min), ("cosine", np.min), ("mse", np.max), ("mean_abs", np.max),
+                         ("mismatch", np.max)):
+            if found := [one[kind] for one in figures.values() if kind in one]:
+                worst[kind] = interval(of(found, 0))
+        agreement = interval(columns[-1][:, 0] / count) if self._agreed and alike else None
+        return Spread({name: _known({kind: interval(values) for kind, values in one.items()})
+                       for name, one in figures.items()}, _known(worst), agreement)
+
+
+def rows_of(array: np.ndarray, rows: int) -> np.ndarray:
+    """A row for each of so many samples; one for all where the first axis is not theirs."""
+    return array.reshape(rows if array.ndim and len(array) == rows else 1, -1)
+
+
+def _known(intervals: Mapping[str, Interval | None]) -> dict[str, Interval]:
+    return {kind: one for kind, one in intervals.items() if one is not None}
+
+
+def _float_figures(sums: np.ndarray) -> dict[str, np.ndarray]:
+    """Figures of each draw from its sums; see `trt_tui.core.measure.metrics`."""
+    diff2, ref2, test2, diff1, count = sums.T
+    with np.errstate(divide="ignore", invalid="ignore"):
+        sqnr = np.where(diff2 == 0, np.inf, 10 * np.log10(ref2 / diff2))
+        cosine = np.where(diff2 == 0, 1.0, (ref2 + test2 - diff2) / 2 / np.sqrt(ref2 * test2))
+        return {"sqnr": np.where(np.isfinite(diff2), sqnr, -np.inf), "cosine": np.clip(cosine, -1, 1),
+                "mse": diff2 / count, "mean_abs": diff1 / count}
+
+
+def of_draws(draws: Sequence[float | None]) -> Interval | None:
+    """The interval of a figure that was taken on draws; None where it failed on too many."""
+    known = [draw for draw in draws if draw is not None]
+    return interval(np.array(known)) if len(known) >= math.ceil(LEAST_DONE * len(draws)) else None
