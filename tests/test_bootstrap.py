@@ -20,10 +20,10 @@ from trt_tui.core.measure.bootstrap import (
     of_draws,
 )
 from trt_tui.core.measure.comparison import OutputErrors, Verdict
-from trt_tui.core.measure.user_metric import MetricResult
 from trt_tui.core.measure.metrics import errors_between, sample_sums
 from trt_tui.core.measure.scoring import Scoring
 from trt_tui.core.measure.target import parse_target
+from trt_tui.core.measure.user_metric import MetricResult
 from trt_tui.core.runner import TensorInfo
 from trt_tui.errors import InputError
 

@@ -163,7 +163,7 @@ def _judged(analysis: Analysis, runner: Runner, feeds: Sequence[int],
     verdict: Verdict = tally.verdict()
     for settled in tally.settled(verdict):
         verdict = settled
-        yield Step(phase, len(feeds), len(feeds))
+        yield BuildProgress(phase, len(feeds), len(feeds))
     return verdict
 
 
