@@ -517,3 +517,34 @@ def backend_outputs(model, x):
 
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     return session.run(None, {session.get_inputs()[0].name: x})[0]
+
+
+def held_out_of(folder, options, **changed):
+    worker = DrivenWorker(folder)
+    worker.answer(m.Open(replace(options, whatif_samples=0, hold_out=True, **changed)))
+    return worker, worker.answer(replace(GOAL, tolerances=("sqnr>=25",)))
+
+
+def test_what_was_chosen_is_tried_on_samples_held_out(tmp_path):
+    """Every third batch is as large again as any that calibrates: what the others are content with clips there."""
+    options = save_mlp(tmp_path, samples=96)
+    arrays = dict(np.load(options.data))
+    rows = np.arange(96) // 8 % 3 == 2
+    inside = {name: array[~rows] for name, array in arrays.items()}
+    np.savez(tmp_path / "calibration.npz", **inside)
+    np.savez(options.data, **{name: np.where(rows.reshape(-1, *[1] * (array.ndim - 1)), 30 * array, array)
+                              for name, array in arrays.items()})
+    given = replace(options, calib_data=str(tmp_path / "calibration.npz"), batch=8)
+    worker, events = held_out_of(tmp_path, given)
+    ended = found(events)
+    assert [worker.workspace.feeds, worker.workspace.held_out] == [[0, 1, 3, 4, 6, 7, 9, 10], [2, 5, 8, 11]]
+    assert ended.result.met and (ended.held_out.samples, ended.held_out.chosen_on) == (32, 64)
+    assert not ended.held_out.judgement.passed and ended.held_out.judgement.score < -5
+    finding = Finding(GOAL, ended=ended)
+    assert not finding.met and finding.record()["held_out"]["met"] is False
+    assert Finding(GOAL, ended=replace(ended, held_out=None)).met
+
+
+def test_few_samples_are_not_held_out(tmp_path):
+    worker, events = held_out_of(tmp_path, save_mlp(tmp_path, samples=40), batch=4)
+    assert found(events).held_out is None and worker.workspace.held_out == []

@@ -33,6 +33,7 @@ class Options:
     judge_at: tuple[str, ...] = ()
     optimization_level: int | None = None
     strict: bool = False
+    hold_out: bool = False
 
     @property
     def has_data(self) -> bool:

@@ -29,6 +29,9 @@ from trt_tui.errors import InputError
 from trt_tui.files.reading import digest
 from trt_tui.options import Options
 
+LEAST_CHOOSING, LEAST_HELD_OUT = 32, 16
+"""Samples are held out of a search where at least so many are left to choose on, and at least so many are held out."""
+
 
 class ReplacedError(InputError):
     """A file that was read is another one now.
@@ -146,7 +149,8 @@ class Workspace:
 
     @cached_property
     def feeds(self) -> list[int]:
-        """Feeds that every figure is taken on: the first ones that hold ``--whatif-samples``; all for 0."""
+        """Feeds that every figure is taken on: the first ones that hold ``--whatif-samples``; all for 0, less every
+        third where some are to be held out and there are enough."""
         judged, wanted = self.data.judged, self.options.whatif_samples
         chosen: list[int] = []
         rows = 0
@@ -155,7 +159,25 @@ class Workspace:
                 break
             chosen.append(index)
             rows += judged.rows(index)
+        if self.options.hold_out and len(chosen) == len(judged):
+            two_thirds = [index for index in chosen if index % 3 != 2]
+            choosing = sum(judged.rows(index) for index in two_thirds)
+            if choosing >= LEAST_CHOOSING and rows - choosing >= LEAST_HELD_OUT:
+                return two_thirds
         return chosen
+
+    @cached_property
+    def held_out(self) -> list[int]:
+        """The judged feeds that no figure is taken on, up to four times the samples that they are taken on; none where
+        they are too few to say anything."""
+        judged, used = self.data.judged, frozenset(self.feeds)
+        held: list[int] = []
+        rows = 0
+        for index in range(len(judged)):
+            if index not in used and rows < 4 * self.judged_count:
+                held.append(index)
+                rows += judged.rows(index)
+        return held if rows >= LEAST_HELD_OUT else []
 
     @property
     def judged_count(self) -> int:

@@ -23,7 +23,7 @@ from trt_tui.core.network.network import Network
 from trt_tui.core.search import Evaluation, Outcome, scoped
 from trt_tui.errors import InputError
 from trt_tui.jobs.messages import SearchEnded
-from trt_tui.session.finding import Finding
+from trt_tui.session.finding import Finding, held_out_words
 from trt_tui.session.session import Session
 from trt_tui.words import COMPUTED_IN, NOTHING, RUN_TITLES, SIMULATED, engine_title, table
 
@@ -273,7 +273,12 @@ def search_headline(session: Session) -> str:
 
 
 def search_source(session: Session) -> list[str]:
-    """Where the figures are from: the simulation alone, or confirmed by an engine or not."""
+    """Where the figures are from: samples held out or not, the simulation alone, or confirmed by an engine or not."""
+    held_out = _ended(session).held_out
+    return [*([held_out_words(held_out)] if held_out is not None else []), *_confirmation(session)]
+
+
+def _confirmation(session: Session) -> list[str]:
     confirmed = _ended(session).confirmed
     if confirmed is not None:
         checked = _finding(session).request.check is not None

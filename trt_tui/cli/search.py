@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,8 @@ def _layers(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> 
 @option("Search", "--preset", "presets", multiple=True, hidden=True)
 @option("Search", "--sticky", multiple=True, hidden=True)
 @option("Search", "--no-ranges", is_flag=True, help="Do not try other ranges before layers are raised.")
+@option("Judging", "--no-hold-out", is_flag=True, help="Choose on all samples. By default every third batch is held "
+        "out where there are enough, and the exit code goes by what the result yields there too.")
 @option("Search", "--max-fp32", "max_raised", type=click.IntRange(min=0), metavar="N",
         help="Raise at most so many layers (groups); the best reachable is written.")
 @option("Search", "--max-latency", type=click.FloatRange(min=0), metavar="MS",
@@ -67,7 +70,8 @@ def _layers(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> 
 def search(model: str, config_path: str | None, force: bool, target: str | None, tolerances: tuple[str, ...],
            method: str, precision: str | None, higher: str, keep: tuple[str, ...], presets: tuple[str, ...],
            sticky: tuple[str, ...], no_ranges: bool, max_raised: int | None, max_latency: float | None,
-           max_builds: int, check: str | None, markdown_path: str | None, output: str, **arguments: Any) -> None:
+           max_builds: int, no_hold_out: bool, check: str | None, markdown_path: str | None, output: str,
+           **arguments: Any) -> None:
     """Find the fewest layers to raise so that a tolerance is met.
 
     Exit code 0: it is met. 1: it is not; the best reachable is written.
@@ -78,7 +82,7 @@ def search(model: str, config_path: str | None, force: bool, target: str | None,
     from trt_tui.core.moves.config import PrecisionConfig
     from trt_tui.core.precision import Precision
     from trt_tui.jobs.messages import FindConfig
-    from trt_tui.session.finding import found_so_far
+    from trt_tui.session.finding import found_so_far, held_out_words
     from trt_tui.session.session import Session
 
     tolerances = (*tolerances, *([target] if target is not None else []))
@@ -96,7 +100,7 @@ def search(model: str, config_path: str | None, force: bool, target: str | None,
     check_places(model, arguments, config_path, output, markdown_path, config_to=output)
     request = FindConfig(PrecisionConfig(), tolerances, method, Precision(higher), presets, (*keep, *sticky),
                          not no_ranges, max_raised, max_latency, max_builds, check)
-    with search_session(options_of(model, 0, arguments), config_path, force,
+    with search_session(replace(options_of(model, 0, arguments), hold_out=not no_hold_out), config_path, force,
                         Precision(precision) if precision else None, request) as session:
         finding = session.finding
         assert finding is not None and finding.config is not None, "else the session is not handed on"
@@ -112,6 +116,12 @@ def search(model: str, config_path: str | None, force: bool, target: str | None,
         if "-" not in (output, markdown_path):
             print_table(search_table(session))
         if not finding.met:
-            what = "Tolerance not met by the engine" if finding.ended.result.met else "Tolerance not met"
-            click.echo(f"{what}: {finding.ended.result.said}", err=True)
+            held_out, said = finding.ended.held_out, finding.ended.result.said
+            what = "Tolerance not met"
+            if finding.ended.confirmed is False:
+                what += " by the engine"
+            elif finding.ended.result.met and held_out is not None:
+                what += " on samples held out"
+                said = held_out_words(held_out)
+            click.echo(f"{what}: {said}", err=True)
             sys.exit(int(ExitCode.TOLERANCE_NOT_MET))

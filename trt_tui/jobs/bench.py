@@ -12,7 +12,7 @@ import numpy as np
 from trt_tui.core.lowering.lowered import cannot_lower, lowers
 from trt_tui.core.measure.comparison import EngineResult, Share, Verdict
 from trt_tui.core.measure.shares import Impact, measure_impacts
-from trt_tui.core.measure.target import parse_target
+from trt_tui.core.measure.target import judge, parse_target
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import Group
 from trt_tui.errors import CancelledError, InputError
@@ -52,10 +52,30 @@ def run(workspace: Workspace, store: Store, report: Report, request: m.FindConfi
         work.targets = tuple(target.with_base(base) for target in targets)
     try:
         yield from work.steps()
+        held_out = yield from _held_out(workspace, report, work)
     except (GeneratorExit, CancelledError):
         report.send(work.ended(report.job, stopped=True))
         raise
-    report.send(work.ended(report.job))
+    report.send(work.ended(report.job, held_out=held_out))
+
+
+def _held_out(workspace: Workspace, report: Report, work: SearchJob) -> Steps[m.HeldOut | None]:
+    """Returns what the config found yields on the samples that the search has not seen, where there are enough."""
+    feeds, analysis, result, targets = workspace.held_out, workspace.analysis, work.search.result, work.targets
+    if not feeds or not targets or result.best is None:
+        return None
+    if any(target.kind == "metric" for target in targets):
+        for index in feeds:
+            analysis.reference(index)
+            yield Urgency.SEARCH
+        base = next(iter(analysis.reference_metric(feeds).values()), None)
+        targets = tuple(target.with_base(base) for target in targets)
+    since, verdict = time.monotonic(), Verdict({})
+    for partial in analysis.verdict(result.config, workspace.ranges, feeds):
+        verdict = partial.value
+        report.progress("held-out samples", partial.done, partial.total, since)
+        yield Urgency.SEARCH
+    return m.HeldOut(judge(targets, verdict), verdict.samples, workspace.judged_count)
 
 
 class WorkspaceBench:

@@ -15,6 +15,7 @@ from trt_tui.core.data.watched import Source
 from trt_tui.core.engines.rungs import Rung
 from trt_tui.core.measure.comparison import EngineResult, GroupErrors, Share, Verdict
 from trt_tui.core.measure.judge import Judged
+from trt_tui.core.measure.judgement import Judgement
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import Outline
 from trt_tui.core.precision import Precision
@@ -355,6 +356,21 @@ class SearchProgress(Event):
 
 
 @dataclass(frozen=True)
+class HeldOut:
+    """What the simulation of the config found yields on samples that it was not chosen on.
+
+    Attributes:
+        judgement: By the tolerances, a metric's distance taken from FP32's on these samples.
+        samples: How many they are.
+        chosen_on: On how many it was chosen.
+    """
+
+    judgement: Judgement
+    samples: int
+    chosen_on: int
+
+
+@dataclass(frozen=True)
 class SearchEnded(Event):
     """What a search found; also where it was stopped, then the outcome of the result is that it is searching.
 
@@ -366,6 +382,7 @@ class SearchEnded(Event):
         confirmed: Whether the engine of the result meets the tolerance too; None where none was built and judged.
         remarks: What else to know, in words.
         stopped: It was stopped, so that even a result that meets the tolerance may not be the last word.
+        held_out: None where there are too few samples for it.
     """
 
     result: Result
@@ -376,6 +393,7 @@ class SearchEnded(Event):
     confirmed: bool | None = None
     remarks: tuple[str, ...] = ()
     stopped: bool = False
+    held_out: HeldOut | None = None
 
 
 @dataclass(frozen=True)

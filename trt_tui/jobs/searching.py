@@ -261,11 +261,11 @@ class SearchJob:
             search.evaluations[-1] if search.evaluations else None, best, config,
             best is not None and best.judged(search.margins).passed and search.board.fits(frozenset(best.raised)))
 
-    def ended(self, job: int, stopped: bool = False) -> m.SearchEnded:
+    def ended(self, job: int, stopped: bool = False, held_out: m.HeldOut | None = None) -> m.SearchEnded:
         """The event that says what was found so far."""
         return m.SearchEnded(job, self.search.result, self.search.how, tuple(self.search.evaluations),
                              len(self.space.candidates), bool(self.impacts), self.confirmed, tuple(self.remarks),
-                             stopped)
+                             stopped, held_out)
 
 
 def _checked(judgement: Judgement, code: int, bounded: bool) -> Judgement:

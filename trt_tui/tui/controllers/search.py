@@ -8,7 +8,7 @@ from typing import Any
 from trt_tui.core.search import Outcome
 from trt_tui.errors import TrtTuiError
 from trt_tui.jobs import messages
-from trt_tui.session.finding import Finding, found_so_far
+from trt_tui.session.finding import Finding, found_so_far, held_out_words
 from trt_tui.tui import known
 from trt_tui.tui.controllers.controller import Controller, action
 from trt_tui.tui.controllers.desk import Desk
@@ -119,5 +119,7 @@ class Searches(Controller):
         elif result.outcome is Outcome.SHORT and result.best is not None and result.best.raised:
             self._ask_to_take(finding, f"Take the best within the budget? {result.said}.")
         else:
-            why = "" if finding.met else "; its engine misses it" if finding.ended.confirmed is False else ""
+            why = "; its engine misses it" if finding.ended.confirmed is False else ""
+            if finding.ended.held_out is not None:
+                why += f"; {held_out_words(finding.ended.held_out)}"
             self.desk.say(f"{result.said}{why}; c lists it as {known.config_name(session, result.config)}")
