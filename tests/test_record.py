@@ -29,7 +29,7 @@ def network(tmp_path):
 
 
 def full_run(network):
-    groups = {g.name: GroupErrors(Precision.INT8, GOOD, Errors(nan=2), 3.0, "max 1.2e+05 exceeds FP16's 65504")
+    groups = {g.name: GroupErrors(Precision.INT8, GOOD, Errors(nan=2), 3.0, "max 1.2e5 exceeds FP16's 65504")
               for g in network.groups}
     shares = {g.name: Share(0.5, 20.0) for g in network.groups}
     sqnr = {"sqnr": Interval(9.5, math.inf)}

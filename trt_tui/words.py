@@ -200,9 +200,24 @@ def metric_figure(value: float | None, mark: str = "") -> str:
     return NOTHING if value is None else f"{mark}{number(value, 4)}"
 
 
-def megabytes(count: int) -> str:
+def share_of_layers(count: int, time: float | None) -> str:
+    """How many layers, and their share of the time where it was measured: ``12, 30%``."""
+    return str(count) if time is None else f"{count}, {percent(time)}"
+
+
+def milliseconds(ms: float) -> str:
+    """A latency with its unit: ``3.70 ms``."""
+    return f"{number(ms)} ms"
+
+
+def megabytes(count: float) -> str:
     """Bytes in MB (10^6), without the unit: ``28.4``."""
     return f"{count / 1e6:.1f}"
+
+
+def byte_size(count: float) -> str:
+    """Bytes with their unit: ``28.4 MB``, and ``2.1 GB`` (10^9) from there on."""
+    return f"{megabytes(count)} MB" if count < 1e9 else f"{count / 1e9:.1f} GB"
 
 
 def duration(seconds: float) -> str:
@@ -213,6 +228,11 @@ def duration(seconds: float) -> str:
         return f"{seconds:.0f} s"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest:02d} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02d} min"
+
+
+def elapsed(seconds: float) -> str:
+    """A time that goes on, without tenths that would flicker: ``4 s``, ``3 min 05 s``."""
+    return f"{seconds:.0f} s" if seconds < 10 else duration(seconds)
 
 
 def first_few(names: Sequence[str], most: int = 5) -> str:

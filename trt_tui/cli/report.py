@@ -14,7 +14,7 @@ from trt_tui.core.engines.rungs import rung_lines
 from trt_tui.core.exporters.markdown import moves_markdown, search_markdown, text_cell
 from trt_tui.core.lowering.lowered import lowers, quantizes
 from trt_tui.core.measure.agreement import fp32_fault, gap_db
-from trt_tui.core.measure.comparison import EngineResult, Errors, Verdict
+from trt_tui.core.measure.comparison import EngineResult, Verdict
 from trt_tui.core.measure.target import UPPER
 from trt_tui.core.moves.config import PrecisionConfig, tables
 from trt_tui.core.network.hierarchy import build_tree, titles
@@ -116,16 +116,10 @@ def _verdict_rows(session: Session, title: str, verdict: Verdict, sign: str = "~
             worst = NOTHING
             if one.worst_index is not None:
                 worst = words.worst_sample(one.worst_index, one.worst_sqnr_db, sign)
-            figures = [_decibels(errors, sign), words.cosine(errors.cosine), worst, str(errors.bad)]
+            figures = [errors.figure(sign), words.cosine(errors.cosine), worst, str(errors.bad)]
         first = position == 0
         rows.append([title if first else "", name, *figures, metric if first else "", "", "", mark if first else ""])
     return rows
-
-
-def _decibels(errors: Errors | None, mark: str = SIMULATED) -> str:
-    if errors is None:
-        return NOTHING
-    return words.decibels(errors.sqnr_db, exact=errors.exact, nan=errors.nan, inf=errors.inf, mark=mark)
 
 
 def _engine_rows(session: Session, title: str, result: EngineResult, run: str = "") -> list[list[str]]:
@@ -175,12 +169,8 @@ def _computed_in(engines: Mapping[str, EngineResult]) -> list[str]:
         return []
     rows = [["engine layers, share of the time", *(COMPUTED_IN[kind] for kind in kinds)]]
     for name, one in shares.items():
-        rows.append([name, *(_share(*one[kind]) if kind in one else NOTHING for kind in kinds)])
+        rows.append([name, *(words.share_of_layers(*one[kind]) if kind in one else NOTHING for kind in kinds)])
     return ["", *table(rows)]
-
-
-def _share(count: int, time: float | None) -> str:
-    return str(count) if time is None else f"{count}, {words.percent(time)}"
 
 
 def _checks(session: Session, engines: Mapping[str, EngineResult]) -> list[str]:
@@ -204,11 +194,11 @@ def _worst(session: Session, run: str) -> list[str]:
     for name in order:
         share, group = record.shares[name], outline.group(name)
         errors = record.groups.get(name)
-        isolated = errors.isolated if errors else None
-        accumulated = errors.accumulated if errors else None
+        figures = [one.figure() if one is not None else NOTHING for one in (
+            (errors.isolated, errors.accumulated) if errors else (None, None))]
         rows.append([places.get(name, name), group.operator, config.precision_of(group).label,
                      words.percent(share.owns, SIMULATED) if math.isfinite(share.owns) else "brings NaN/Inf in FP32",
-                     _decibels(isolated), _decibels(accumulated), words.decibels(share.kept_db)])
+                     *figures, words.decibels(share.kept_db)])
     for name, errors in record.groups.items():
         if errors.warning:
             notes.append(f"{places.get(name, name)}: {errors.warning}")
@@ -225,7 +215,7 @@ def search_table(session: Session) -> str:
     request, ended, outline = _finding(session).request, _ended(session), session.opened.outline
     result = ended.result
     how = f"{ended.how}; " if ended.ranked else ""
-    lines = [search_headline(session), f"  {how}{result.evaluations} evaluation{'s' * (result.evaluations != 1)}"]
+    lines = [search_headline(session), f"  {how}{words.plural(result.evaluations, 'evaluation')}"]
     lines += [f"  {line}" for line in (*search_source(session), *ended.remarks)]
     if request.method == "scoped" and (scopes := result.rows):
         lines += ["", *table(scoped.table_rows(scopes, request.higher.label))]
@@ -367,7 +357,7 @@ def plot(points: Sequence[Point]) -> list[str]:
         row = PLOT_HEIGHT - 1 - place(point.figure, low, high, PLOT_HEIGHT)
         grid[row][place(point.ms, left, right, PLOT_WIDTH)] = letter
     lines = [f"  │{''.join(row).rstrip()}" for row in grid]
-    fastest, slowest = f"{words.number(left)} ms", f"{words.number(right)} ms"
+    fastest, slowest = words.milliseconds(left), words.milliseconds(right)
     return ["  better", *lines, f"  └{'─' * PLOT_WIDTH}", f"   {fastest}{slowest:>{PLOT_WIDTH - len(fastest)}}"]
 
 

@@ -29,7 +29,7 @@ from trt_tui.files.scratch import scratch_folder
 from trt_tui.jobs import messages as m
 from trt_tui.jobs.exporting import write_typed
 from trt_tui.jobs.steps import Steps, Wait
-from trt_tui.words import number
+from trt_tui.words import milliseconds
 
 NEED_NO_RANKING = ("start", "all raised")
 """The steps of a search that tell whether there is anything to find."""
@@ -207,9 +207,9 @@ class SearchJob:
         if budget is not None and best.latency is not None and timed and engine.latency_ms is not None:
             latency = engine.latency_ms[0]
             if latency > budget:
-                self.remarks.append(f"the engine with {raised} raised takes {number(latency)} ms where "
-                                    f"{number(best.latency)} ms were estimated: more than {budget:g} ms; went on "
-                                    "with what that tells of the others")
+                self.remarks.append(f"the engine with {raised} raised takes {milliseconds(latency)} where "
+                                    f"{milliseconds(best.latency)} were estimated: more than {milliseconds(budget)}; "
+                                    "went on with what that tells of the others")
             if latency > budget or not found.met and not known:
                 self.search.tighten(self.search.margins)
                 return True

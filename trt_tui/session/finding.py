@@ -8,7 +8,7 @@ from typing import Any
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.search import Evaluation, Outcome
 from trt_tui.jobs import messages as m
-from trt_tui.words import SIMULATED
+from trt_tui.words import SIMULATED, plural
 
 SEARCHING = "the search"
 """The phase of a search that evaluates configs."""
@@ -100,7 +100,7 @@ def found_so_far(finding: Finding, mark: str = "~") -> str:
         return "nothing yet"
     changed = [f"{len(best.raised)} in {finding.request.higher.label}"]
     if best.ranges:
-        changed.append(f"{len(best.ranges)} other range{'s' * (len(best.ranges) != 1)}")
+        changed.append(f"{plural(len(best.ranges), 'other range')}")
     figure = best.judgement.figure
     return (f"{', '.join(changed)}: {'met' if finding.met else 'not met'}, "
             f"{mark if figure[:1].isdigit() else ''}{figure}")

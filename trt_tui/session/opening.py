@@ -17,6 +17,7 @@ from trt_tui.jobs import messages as m
 from trt_tui.session.history import ConfigNames, History
 from trt_tui.session.results import Results
 from trt_tui.session.state import TOLERANCES, State
+from trt_tui.words import plural
 
 
 class Opening:
@@ -150,5 +151,5 @@ class Opening:
         state.names = ConfigNames((config.without_ranges(RANGE_METHODS), name) for config, name in state.names.items())
         state.names.give(state.config)
         if dropped:
-            state.warnings.append(f"{len(dropped)} range{'s' * (len(dropped) != 1)} measured on {whose} "
+            state.warnings.append(f"{plural(len(dropped), 'range')} measured on {whose} "
                                   "are taken back: r chooses anew.")

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TypeAlias
 
 from trt_tui.core.measure.comparison import Errors
-from trt_tui.words import NOTHING, SIMULATED, cells, decibels, first_cells, last_cells, left, visible
+from trt_tui.words import NOTHING, SIMULATED, cells, first_cells, last_cells, left, visible
 
 Span: TypeAlias = tuple[str, str]
 """A text and the name of its style: "", "dim", "strong", "bad", "good", "warn", "stale", "key", "rule", "plot" or
@@ -87,6 +87,5 @@ def decibel(errors: Errors | None, simulated: bool = True) -> Span:
     """The SQNR in dB, "exact", "NaN" or "Inf", or a dash where it was not measured."""
     if errors is None:
         return (NOTHING, "dim")
-    text = decibels(errors.sqnr_db, exact=errors.exact, nan=errors.nan, inf=errors.inf,
-                    mark=SIMULATED if simulated else "")
+    text = errors.figure(SIMULATED if simulated else "")
     return (text, "bad" if errors.bad else "dim" if text == NOTHING else "")

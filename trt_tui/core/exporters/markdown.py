@@ -13,6 +13,7 @@ from trt_tui.words import (
     COMPUTED_IN,
     RUN_TITLES,
     SIMULATED,
+    byte_size,
     cosine,
     decibels,
     differing,
@@ -22,6 +23,8 @@ from trt_tui.words import (
     metric_figure,
     number,
     percent,
+    plural,
+    share_of_layers,
     visible,
     with_unit,
     worst_sample,
@@ -48,7 +51,7 @@ def comparison_markdown(comparison: Mapping[str, Any], network: Structure | None
     where = " ".join(str(reference[key]) for key in ("backend", "provider") if reference.get(key))
     samples = comparison.get("samples", 0)
     lines = [f"# Precision of {text_cell(model.get('name', 'the network'))}", "",
-             f"{samples} sample{'s' * (samples != 1)}, against FP32{f' on {where}' if where else ''}. "
+             f"{plural(samples, 'sample')}, against FP32{f' on {where}' if where else ''}. "
              "`~` marks a simulated figure; engine figures are of the engine as built.", ""]
     if "metric" in reference:
         lines += [f"Metric in FP32: {metric_figure(reference['metric'])}.", ""]
@@ -86,7 +89,7 @@ def _engines(runs: Mapping[str, Mapping[str, Any]]) -> list[str]:
         memory, seconds = run.get("device_memory_bytes"), run.get("build_s")
         rows.append((_run_name(name), text_cell(run.get("backend", "")), text_cell(run.get("gpu", "")),
                      "" if seconds is None else duration(seconds), text_cell(run.get("built_from", "")),
-                     "" if memory is None else f"{megabytes(memory)} MB",
+                     "" if memory is None else byte_size(memory),
                      "preview" if run.get("quick") else "", text_cell(run.get("note", "")), _as_asked(run)))
         if run.get("computed_in"):
             shares.append((_run_name(name), *(_computed_in(run["computed_in"].get(word)) for word in words)))
@@ -122,7 +125,7 @@ def _rungs(run: Mapping[str, Any]) -> list[str]:
 def _computed_in(entry: Mapping[str, Any] | None) -> str:
     if entry is None:
         return ""
-    return str(entry["layers"]) + (f", {percent(entry['time'])}" if entry.get("time") is not None else "")
+    return share_of_layers(entry["layers"], entry.get("time"))
 
 
 def _verdict(runs: Mapping[str, Mapping[str, Any]]) -> list[str]:

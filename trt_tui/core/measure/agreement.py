@@ -12,7 +12,7 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import Group, Outline
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
-from trt_tui.words import differing, first_few
+from trt_tui.words import decibels, differing, first_few, with_unit
 
 GAP_DB = 3.0
 """An engine whose output error is this much worse than the simulated one does something that is not simulated."""
@@ -54,7 +54,7 @@ def fp32_fault(fp32_engine: EngineResult | None) -> str:
         return f"the FP32 engine yields {fp32_engine.verdict.bad} NaN or Inf"
     name, worst = fp32_engine.verdict.worst
     if worst.errors.sqnr_db is not None and worst.errors.sqnr_db < CHECK_DB:
-        return f"the FP32 engine differs from ONNX Runtime's FP32 by {worst.errors.sqnr_db:.1f} dB at {name}"
+        return f"the FP32 engine differs from ONNX Runtime's FP32 by {with_unit(worst.errors.figure(''))} at {name}"
     if worst.errors.mismatch is not None and worst.errors.mismatch > CHECK_SHARE:
         return f"{differing(worst.errors.mismatch)} of {name} differ between the FP32 engine and ONNX Runtime's FP32"
     return ""
@@ -74,7 +74,8 @@ def engine_fault(simulated: Verdict | None, engine: Verdict | None, fp32_engine:
     name, built, wanted = max(((name, built, wanted) for name, (built, wanted) in figures.items()
                                if built is not None and wanted is not None), key=lambda one: one[2] - one[1])
     sound = "the FP32 engine is sound, so " if fp32_engine is not None and fp32_engine.verdict is not None else ""
-    return (f"this engine does not do what was simulated: {built:.1f} dB at {name} for {wanted:.1f} simulated, which "
+    return (f"this engine does not do what was simulated: {with_unit(decibels(built, mark=''))} at {name} for "
+            f"{decibels(wanted)} simulated, which "
             f"no rounding explains; {sound}a kernel or a fusion computes something else: build it at another "
             "optimization level or with other tactic sources, or put the layers of its fused regions back to FP32, "
             "half of them at a time")

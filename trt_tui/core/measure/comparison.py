@@ -14,6 +14,7 @@ from trt_tui.core.engines.rungs import ASKED, Rung, one_line
 from trt_tui.core.measure.bootstrap import Spread
 from trt_tui.core.precision import Precision
 from trt_tui.errors import TrtTuiError
+from trt_tui.words import SIMULATED, decibels
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,10 @@ class Errors:
     def bad(self) -> int:
         """Count of NaN and Inf."""
         return self.nan + self.inf
+
+    def figure(self, mark: str = SIMULATED) -> str:
+        """The SQNR as `trt_tui.words.decibels` writes it; ``mark`` stands before a simulated one."""
+        return decibels(self.sqnr_db, exact=self.exact, nan=self.nan, inf=self.inf, mark=mark)
 
 
 @dataclass(frozen=True)

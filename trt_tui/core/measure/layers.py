@@ -15,7 +15,7 @@ from trt_tui.core.measure.metrics import Sums
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import FP16_LEAST, FP16_LEAST_NORMAL, FP16_MAX, Precision
-from trt_tui.words import percent
+from trt_tui.words import number, percent
 
 _COUNTS = [SUMS.index("fp16_over"), SUMS.index("fp16_under")]
 
@@ -91,11 +91,11 @@ def _warning(around: Precision, sums: Sums, isolated: Errors | None) -> str:
     if around is Precision.FP16 and sums.ref_max > FP16_MAX:
         lost = f": {isolated.inf + isolated.nan} Inf or NaN arise here" if isolated is not None and isolated.bad else ""
         times = f" ({sums.fp16_over:,.0f} values)" if sums.fp16_over else ""
-        return f"max {sums.ref_max:.1e} exceeds FP16's {FP16_MAX:.0f}{times}{lost}"
+        return f"max {number(sums.ref_max, 2)} exceeds FP16's {FP16_MAX:.0f}{times}{lost}"
     if around is Precision.FP16 and 0 < sums.ref_max < FP16_LEAST_NORMAL:
-        return f"max {sums.ref_max:.1e} lies below FP16's least normal {FP16_LEAST_NORMAL:.1e}"
+        return f"max {number(sums.ref_max, 2)} lies below FP16's least normal {number(FP16_LEAST_NORMAL)}"
     if around is Precision.FP16 and sums.fp16_under > UNDERFLOW_SHARE * sums.count:
-        return f"{percent(sums.fp16_under / sums.count)} underflow: below FP16's least magnitude {FP16_LEAST:.0e}"
+        return f"{percent(sums.fp16_under / sums.count)} underflow: below FP16's least magnitude {number(FP16_LEAST)}"
     if isolated is not None and isolated.bad:
         return f"{isolated.nan} NaN and {isolated.inf} Inf arise here"
     return ""

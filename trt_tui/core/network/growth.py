@@ -14,6 +14,7 @@ from trt_tui.core.network.constants import constant_tensor
 from trt_tui.core.network.graph import LayerGraph
 from trt_tui.core.network.layers import Kind, Layer, Shape
 from trt_tui.errors import InputError
+from trt_tui.words import byte_size
 
 MOST_BYTES = 2 << 30
 """What constants may grow by whatever the file's size."""
@@ -54,8 +55,8 @@ def refuse_growth(graph: LayerGraph, opsets: Mapping[str, int], file: str, store
         name = max(grown, key=grown.__getitem__)
         layer = graph.by_name[name]
         raise InputError(f"{file} computes constants that do not fit in memory",
-                         f"{name} ({layer.op_type}) makes {grown[name] / 2**30:,.1f} GiB out of a file of "
-                         f"{stored / 2**20:,.1f} MiB", "Check the sizes it is given, and export the network again.")
+                         f"{name} ({layer.op_type}) makes {byte_size(grown[name])} out of a file of "
+                         f"{byte_size(stored)}", "Check the sizes it is given, and export the network again.")
 
 
 class _Sizes:

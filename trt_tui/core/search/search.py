@@ -28,7 +28,7 @@ from trt_tui.core.search.ranking import Ranking, best_ranking
 from trt_tui.core.search.revert import revert
 from trt_tui.core.search.space import Space
 from trt_tui.errors import InputError
-from trt_tui.words import number, percent
+from trt_tui.words import milliseconds, percent, plural
 
 T = TypeVar("T")
 
@@ -339,7 +339,7 @@ class Search:
         higher, total = self.space.higher.label, len(self.space.candidates)
         count, ranges, figure = len(best.raised), len(best.ranges), _figure(best)
         changed = [f"{count} of {total} groups in {higher}"] if count or not ranges else []
-        changed += [f"{ranges} other range{'s' * (ranges != 1)}"] if ranges else []
+        changed += [f"{plural(ranges, 'other range')}"] if ranges else []
         set_so, verb = " and ".join(changed), "s" if ranges == 1 and not count else ""
         margins = [f"{margin:.2g}" for margin in self.margins if math.isfinite(margin)]
         beyond = f" (with a margin of {' and '.join(margins)})" if margins else ""
@@ -353,7 +353,7 @@ class Search:
         elif not self._fits(frozenset(best.raised)):
             said = f"nothing keeps within the budget: {set_so}: {figure}"
             if best.latency is not None:
-                said += f", about {number(best.latency)} ms"
+                said += f", about {milliseconds(best.latency)}"
         else:
             said = f"short of the tolerance{beyond} with {set_so}: {figure}"
             if full is not None and not full.judged(self.margins).passed:

@@ -15,11 +15,22 @@ from trt_tui.jobs.summaries import BuilderSummary
 from trt_tui.session.session import Session
 from trt_tui.tui.known import config_name, met
 from trt_tui.tui.spans import Span, shorten
-from trt_tui.words import COMPUTED_IN, builder_title, duration, megabytes, number, percent, plural, worse_by
+from trt_tui.words import (
+    COMPUTED_IN,
+    builder_title,
+    byte_size,
+    decibels,
+    duration,
+    milliseconds,
+    number,
+    percent,
+    plural,
+    with_unit,
+    worse_by,
+)
 
 CANNOT_RUN = "built, cannot run here"
 DIFFERS = "≠"
-
 
 
 @dataclass(frozen=True)
@@ -90,7 +101,7 @@ def gap_span(simulated: Verdict | None, result: EngineResult) -> Span | None:
     gap = gap_db(result.beside(simulated), result.verdict)
     if gap is None:
         return None
-    return (f"{gap:.1f}!", "warn") if gap > GAP_DB else (f"{gap:.1f}", "dim")
+    return (f"{decibels(gap, mark='')}!", "warn") if gap > GAP_DB else (decibels(gap, mark=""), "dim")
 
 
 def fp32_engine_texts(fp32_engine: EngineResult) -> list[str]:
@@ -100,7 +111,7 @@ def fp32_engine_texts(fp32_engine: EngineResult) -> list[str]:
     verdict = fp32_engine.verdict
     if not fp32_fault(fp32_engine) or verdict is None or verdict.worst is None:
         return ["graph is sound"]
-    how = f"{verdict.bad} NaN or Inf" if verdict.bad else f"differs by {verdict.worst[1].errors.sqnr_db:.1f} dB"
+    how = f"{verdict.bad} NaN or Inf" if verdict.bad else f"differs by {with_unit(verdict.worst[1].errors.figure(''))}"
     return [f"no precision problem: {how}", "no precision problem", "graph differs"]
 
 
@@ -133,7 +144,7 @@ def group_sentences(shown: Shown, group: Group, asked: Precision) -> list[str]:
         text += f", {asked.label} asked since"
     parts = [f"{shown.name}: {text}" if shown.stale else text]
     if made.ms is not None:
-        parts.append(f"{number(made.ms)} ms{' in a preview' if shown.result.quick else ''}")
+        parts.append(f"{milliseconds(made.ms)}{' in a preview' if shown.result.quick else ''}")
     if made.reformats:
         parts.append(f"{plural(made.reformats, 'reformat')} around it")
     sentences = [" · ".join(parts)]
@@ -175,9 +186,9 @@ def built_text(result: EngineResult) -> str:
 
 def latency_texts(latency_ms: tuple[float, float, float], quick: bool) -> tuple[str, str]:
     """Median with minimum and maximum, and the median alone."""
-    median, least, most = (number(ms) for ms in latency_ms)
-    word = "preview " if quick else ""
-    return f"{word}{median} ms ({least} to {most})", f"{word}{median} ms"
+    median, least, most = latency_ms
+    short = f"{'preview ' if quick else ''}{milliseconds(median)}"
+    return f"{short} ({number(least)} to {number(most)})", short
 
 
 def shares_texts(report: EngineReport) -> tuple[str, str]:
@@ -206,9 +217,9 @@ def result_text(result: EngineResult, width: int) -> str:
         parts.append(shares_texts(result.report))
         parts += [(text, text) for text in _apart(result.report)]
     if result.bytes is not None:
-        parts.append((f"{megabytes(result.bytes)} MB",) * 2)
+        parts.append((byte_size(result.bytes),) * 2)
     if result.device_memory:
-        memory = f"{megabytes(result.device_memory)} MB"
+        memory = byte_size(result.device_memory)
         parts.append((f"{memory} of device memory", f"{memory} memory"))
     if result.note and result.report is None and result.verdict is not None:
         parts.append((result.note,) * 2)

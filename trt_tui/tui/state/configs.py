@@ -12,7 +12,7 @@ from trt_tui.tui.known import config_met, config_name, headline
 from trt_tui.tui.spans import Line, Span, clip, decibel, fitted, width_of
 from trt_tui.tui.state import built
 from trt_tui.tui.state.tree import TreeModel
-from trt_tui.words import NOTHING, megabytes, number
+from trt_tui.words import NOTHING, byte_size, number
 
 
 @dataclass(frozen=True)
@@ -91,7 +91,7 @@ def _built_cells(session: Session, engine: EngineResult | None) -> tuple[Span, S
     if engine is None:
         return (NOTHING, "dim"), (NOTHING, "dim")
     if engine.verdict is None:
-        return (f"{megabytes(engine.bytes)} MB" if engine.bytes is not None else "built", "dim"), (NOTHING, "dim")
+        return (byte_size(engine.bytes) if engine.bytes is not None else "built", "dim"), (NOTHING, "dim")
     latency = number(engine.latency_ms[0]) if engine.latency_ms else NOTHING
     figure = ("" if engine.as_asked else built.DIFFERS) + headline(session, engine.verdict, False)[0]
     return (figure, ""), ("preview", "dim") if engine.quick else (latency, "")

@@ -19,7 +19,7 @@ from trt_tui.tui.spans import Line, clip, decibel, shorten, wrap
 from trt_tui.tui.state import built
 from trt_tui.tui.state.figures import Figures
 from trt_tui.tui.state.tree import TreeModel, VisibleRow
-from trt_tui.words import NOTHING, RUN_TITLES, SIMULATED, decibels, number, percent, plural, with_unit
+from trt_tui.words import NOTHING, RUN_TITLES, SIMULATED, decibels, milliseconds, number, percent, plural, with_unit
 
 
 def bits_used(stats: TensorStats, amax: float | None = None) -> float | None:
@@ -293,7 +293,7 @@ def _scope_detail(session: Session, found: Figures, scope: Scope, width: int, he
     shown = built.shown_engine(session, found.run)
     if shown is not None and (text := built.scope_text(shown, groups, found.scope_differs.get(scope.path, 0))):
         time = found.scope_times.get(scope.path)
-        lines.append(_labelled("made", text + (f" · {number(time)} ms" if time is not None else ""), width,
+        lines.append(_labelled("made", text + (f" · {milliseconds(time)}" if time is not None else ""), width,
                                "stale" if shown.stale else ""))
     ranked = sorted((name for name in scope.groups if name in found.values),
                     key=lambda name: -found.weights.get(name, 0.0))

@@ -10,7 +10,17 @@ from trt_tui.session.session import Session
 from trt_tui.tui.known import config_name, headline
 from trt_tui.tui.spans import Line, decibel, fitted, wrap
 from trt_tui.tui.state.built import CANNOT_RUN, DIFFERS, Shown, built_text, fp32_engine_texts, shown_engine
-from trt_tui.words import COMPUTED_IN, NOTHING, megabytes, number, percent, plural, with_unit, worse_by
+from trt_tui.words import (
+    COMPUTED_IN,
+    NOTHING,
+    byte_size,
+    milliseconds,
+    number,
+    percent,
+    plural,
+    with_unit,
+    worse_by,
+)
 
 _SLOWEST = 8
 _LABEL = 11
@@ -53,8 +63,8 @@ def _summary(session: Session, shown: Shown, width: int) -> list[Line]:
     result = shown.result
     on = f" on {result.device}" if result.device else ""
     lines = _labelled("builder", result.backend + on, width)
-    size = f", {megabytes(result.bytes)} MB" if result.bytes is not None else ""
-    lines += _labelled("build", built_text(result) + size, width)
+    room = f", {byte_size(result.bytes)}" if result.bytes is not None else ""
+    lines += _labelled("build", built_text(result) + room, width)
     if not result.as_asked:
         for index, text in enumerate(rung_lines(result.rungs, result.otherwise)):
             lines += _labelled("" if index else "tried", text, width, "warn")
@@ -63,11 +73,11 @@ def _summary(session: Session, shown: Shown, width: int) -> list[Line]:
     if result.verdict is None:
         return lines + _labelled("run", result.note or CANNOT_RUN, width)
     if result.latency_ms is not None:
-        median, least, most = (number(ms) for ms in result.latency_ms)
+        median, least, most = result.latency_ms
         word = ", of the preview" if result.quick else ""
-        lines += _labelled("latency", f"median {median} ms, {least} to {most}{word}", width)
+        lines += _labelled("latency", f"median {milliseconds(median)}, {number(least)} to {number(most)}{word}", width)
     if result.device_memory:
-        lines += _labelled("memory", f"{megabytes(result.device_memory)} MB on the device, beside weights and tensors",
+        lines += _labelled("memory", f"{byte_size(result.device_memory)} on the device, beside weights and tensors",
                            width)
     simulated = _simulated(session, shown)
     text = f"{_worst(result.verdict, False)} as built"
@@ -131,7 +141,7 @@ def _otherwise(session: Session, shown: Shown, width: int) -> list[Line]:
     lines: list[Line] = [[], [(f"Asked {DIFFERS} made: {plural(len(changed), 'group')}", "strong")]]
     room = max(10, width - _RIGHT)
     for group, made, precision in changed:
-        time = f"{number(made.ms)} ms" if made.ms is not None else ""
+        time = milliseconds(made.ms) if made.ms is not None else ""
         lines.append([("  " + fitted(group.name, room), ""),
                       (f"{f'{config.precision_of(group).label} → {precision.label}':>13}", ""),
                       (f"{time:>11}", "dim")])
@@ -149,7 +159,7 @@ def _slowest(report: EngineReport, quick: bool, width: int) -> list[Line]:
         precision = layer.precision.label if layer.precision is not None else ""
         word = precision or "?" if layer.kind == COMPUTE else layer.kind
         lines.append([("  " + fitted(layer.name, room), ""), (f"{word:>13}", "dim"),
-                      (f"{number(ms):>8} ms", ""), (f"{percent(ms / total):>6}", "dim")])
+                      (f"{milliseconds(ms):>11}", ""), (f"{percent(ms / total):>6}", "dim")])
     return lines
 
 

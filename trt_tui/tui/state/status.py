@@ -5,11 +5,11 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
+from trt_tui import words
 from trt_tui.jobs import messages
 from trt_tui.session.finding import SEARCHING, Finding, found_so_far
 from trt_tui.session.session import Session
 from trt_tui.tui.spans import Line, Span, padded, shorten, width_of
-from trt_tui.words import SIMULATED, duration
 
 
 @dataclass
@@ -71,9 +71,9 @@ def job_line(session: Session, last: str = "", elapsed: float = 0.0) -> Line:
     if job.total:
         line.append((f" {job.done}/{job.total}", ""))
     elif elapsed >= 1:
-        line.append((f", {elapsed:.0f} s" if elapsed < 10 else f", {duration(elapsed)}", ""))
+        line.append((f", {words.elapsed(elapsed)}", ""))
     if job.left_s is not None and job.left_s >= 1:
-        line.append((f", {duration(job.left_s)} left", "dim"))
+        line.append((f", {words.duration(job.left_s)} left", "dim"))
     return line
 
 
@@ -81,7 +81,7 @@ def _search_line(finding: Finding, progress: messages.SearchProgress) -> Line:
     """What a search does, how far it is, and the best so far."""
     tried = shorten(progress.about, 24) if progress.about else f"{len(progress.trying)} raised"
     return [(" ⋯ ", "key"), (f"{progress.step or 'search'}: {tried}, {progress.done} tried; best so far: ", ""),
-            (found_so_far(finding, SIMULATED), "strong" if progress.met else "")]
+            (found_so_far(finding, words.SIMULATED), "strong" if progress.met else "")]
 
 
 def status_lines(session: Session, status: Status, step: str, warning: str, width: int, wide: bool) -> list[Line]:
