@@ -10,6 +10,7 @@ import onnx
 import pytest
 
 from tests import networks
+from tests.driven import DrivenWorker
 from trt_tui.core.data.places import files_read, refuse_over
 from trt_tui.core.exporters import production
 from trt_tui.core.exporters.onnx import export_typed
@@ -17,6 +18,8 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
+from trt_tui.jobs import messages as m
+from trt_tui.options import Options
 
 
 def save(path: Path) -> Path:
@@ -88,10 +91,13 @@ def test_what_is_read_is_known_by_any_name(tmp_path):
 def test_weights_beside_the_network_are_read_too(network, tmp_path):
     exported = export_typed(network.model, network, tmp_path / "net.onnx", most_inline_bytes=100)
     (weights,) = exported.data
-    with pytest.raises(InputError, match="is read from"):
-        refuse_over([weights], [exported.path], str(exported.path))
-    (tmp_path / "broken.onnx").write_bytes(b"\xff")
-    refuse_over([weights], [], str(tmp_path / "broken.onnx"))
+    worker, before = DrivenWorker(tmp_path), weights.read_bytes()
+    failed = worker.answer(m.Open(Options(str(exported.path)), writes=(str(weights),), lean=True))[-1]
+    assert isinstance(failed, m.Failed) and failed.title == f"{weights} is read from"
+    worker.answer(m.Open(Options(str(exported.path)), lean=True))
+    for path in (weights, exported.path):
+        assert "is read from" in worker.answer(m.WriteText(str(path), "text"))[-1].title
+    assert weights.read_bytes() == before
 
 
 def test_a_config_that_is_read_is_written_again_by_a_search_alone(tmp_path, monkeypatch, capsys):

@@ -136,8 +136,7 @@ def test_history_names_and_target_are_resumed(session):
     first.undo()
     first.set_target("cosine>=0.9")
     names, config = dict(first.names), first.config
-    # Nothing is closed or flushed here: a session is saved as it changes.
-    first.store.release()
+    first.saver.close()  # nothing else is closed here: a session is saved as it changes
     second = started(session())
     assert second.config == config and second.names == names
     assert second.target.text == "cosine>=0.9" and second.notice.startswith(f"Resumed: {names[config]}, 1 change")

@@ -24,7 +24,7 @@ from trt_tui.cli.options import (
 )
 from trt_tui.cli.places import check_places
 from trt_tui.cli.usage import check_usage, warn_of_idle_data
-from trt_tui.errors import BackendUnavailableError, ExitCode, InputError
+from trt_tui.errors import ExitCode, InputError
 from trt_tui.words import visible
 
 
@@ -49,20 +49,12 @@ def build(model: str, config_path: str | None, force: bool, precision: str | Non
     if suffix not in (".onnx", *_ENGINES):
         raise InputError(f"{output} is neither an engine nor a network", f"its suffix is {suffix or 'missing'}",
                          f"Name it typed.onnx, or with one of {', '.join(_ENGINES)}.")
-    check_places(model, arguments, config_path, output)
+    places = check_places(model, arguments, config_path, output)
     options = options_of(model, 0, arguments)
-    if suffix in _ENGINES:
-        from trt_tui.backends.registry import get_builder
-
-        # Whether it works is found out before the network is read and calibrated; the child process does it again.
-        if get_builder(options.backend) is None:
-            raise BackendUnavailableError(
-                "no TensorRT works here to build an engine",
-                "ONNX Runtime builds none" if options.backend == "onnxruntime" else "trt-tui doctor says why",
-                "Write -o typed.onnx instead, or build with --backend tensorrt-rtx, which needs no GPU.")
-    with Writer(options, config_path, precision, force) as writer:
-        made = writer.engine(output, quick) if suffix in _ENGINES else writer.export("onnx", output)
-    warn_of_idle_data(made.needless, shapes=suffix in _ENGINES)
+    builds = suffix in _ENGINES
+    with Writer(options, config_path, precision, force, writes=places, builds=builds) as writer:
+        made = writer.engine(output, quick) if builds else writer.export("onnx", output)
+    warn_of_idle_data(made.needless, shapes=builds)
     for line in made.lines:
         click.echo(line, err=True)
     click.echo(output)

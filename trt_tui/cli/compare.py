@@ -40,9 +40,9 @@ def compare(model: str, config_path: str | None, force: bool, target: str | None
     one_on_stdout({"--json": json_path, "--markdown": markdown_path})
     if target is not None:
         parse_target(target)
-    check_places(model, arguments, config_path, json_path, markdown_path)
+    places = check_places(model, arguments, config_path, json_path, markdown_path)
     with compare_session(options_of(model, 0, arguments), config_path, target, force, layers=not no_layers,
-                         engines=engines) as session:
+                         engines=engines, writes=places) as session:
         record = session.record()
         quiet = "-" in (json_path, markdown_path)
         stopped = session.stopped

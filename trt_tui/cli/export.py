@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import click
@@ -37,21 +36,19 @@ def export(model: str, config_path: str | None, force: bool, precision: str | No
     """Write a config in another tool's format."""
     from trt_tui.cli.headless import Writer
     from trt_tui.cli.report import config_markdown
-    from trt_tui.files.writing import write_atomic
     from trt_tui.jobs.exporting import WITH_SHAPES
 
     check_usage()
     check_config_or_precision("export", config_path, precision)
     if stdout_for(output) == "-":
         raise InputError("an export goes to a file", "stdout tells which files were written", "Give -o a file's name.")
-    check_places(model, arguments, config_path, output, kind=kind)
+    places = check_places(model, arguments, config_path, output, kind=kind)
     options = options_of(model, 0, arguments)
-    with Writer(options, config_path, precision, force) as writer:
+    with Writer(options, config_path, precision, force, writes=places) as writer:
         if kind == "markdown":
-            write_atomic(Path(output), config_markdown(writer.outline, writer.config, config_path or ""))
-            click.echo(output)
-            return
-        written = writer.export(kind, output)
+            written = writer.text(config_markdown(writer.outline, writer.config, config_path or ""), output)
+        else:
+            written = writer.export(kind, output)
     warn_of_idle_data(written.needless, shapes=kind in WITH_SHAPES)
     for path in written.paths:
         click.echo(path)

@@ -18,8 +18,10 @@ T = TypeVar("T")
 
 
 def check_places(model: str, arguments: dict[str, Any], config_path: str | None, *paths: str | None,
-                  kind: str = "", config_to: str | None = None) -> None:
+                  kind: str = "", config_to: str | None = None) -> list[str]:
     """Refuses places that cannot be written, or hold what is read, before anything is measured for them.
+
+    Whether they hold the network's weights is known once it is open: the places are returned for that.
 
     Args:
         paths: What is written; None and - are no files.
@@ -35,15 +37,16 @@ def check_places(model: str, arguments: dict[str, Any], config_path: str | None,
     written = [path for path in paths if path not in (None, "-")]
     beside = _beside(kind, written[0]) if kind and written else []
     timings = [arguments["timing_cache"]] if arguments.get("timing_cache") else []
-    refuse_over([*written, *beside, *timings], read, model)
-    refuse_over([path for path in (*written, *beside, *timings) if path != config_to], config)
-    everything = (*written, *beside, *timings)
+    everything = [*written, *beside, *timings]
+    refuse_over(everything, read)
+    refuse_over([path for path in everything if path != config_to], config)
     places = [os.path.realpath(path) for path in everything if not is_special(path)]
     if len(set(places)) < len(places):
         raise InputError("one file cannot hold two things", f"{', '.join(everything)} are asked for",
                          "Give each a name of its own.")
     for path in (*written, *beside):
         _check_place(path)
+    return everything
 
 
 def _beside(kind: str, path: str) -> list[str]:

@@ -19,7 +19,6 @@ from trt_tui.core.measure.target import UPPER
 from trt_tui.core.moves.config import PrecisionConfig, tables
 from trt_tui.core.network.hierarchy import build_tree, titles
 from trt_tui.core.network.layers import Outline
-from trt_tui.core.network.network import Network
 from trt_tui.core.search import Evaluation, Outcome, scoped
 from trt_tui.errors import InputError
 from trt_tui.jobs.messages import SearchEnded
@@ -384,7 +383,7 @@ def config_markdown(network: Outline, config: PrecisionConfig, path: str) -> str
     return "\n".join(lines + (moves_markdown(config, network) or ["No layer differs from the defaults."])) + "\n"
 
 
-def engine_table(network: Network, report: EngineReport) -> str:
+def engine_table(network: Outline, report: EngineReport) -> str:
     """What an engine made of a network's groups, and its layers counted by what they compute in."""
     counts = ", ".join(f"{count} {word}" for word, (count, _) in report.shares().items())
     made = report.made(network)

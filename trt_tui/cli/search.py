@@ -97,11 +97,11 @@ def search(model: str, config_path: str | None, force: bool, target: str | None,
     one_on_stdout({"-o": output, "--markdown": markdown_path})
     for text in tolerances:
         parse_target(text)
-    check_places(model, arguments, config_path, output, markdown_path, config_to=output)
+    places = check_places(model, arguments, config_path, output, markdown_path, config_to=output)
     request = FindConfig(PrecisionConfig(), tolerances, method, Precision(higher), presets, (*keep, *sticky),
                          not no_ranges, max_raised, max_latency, max_builds, check)
     with search_session(replace(options_of(model, 0, arguments), hold_out=not no_hold_out), config_path, force,
-                        Precision(precision) if precision else None, request) as session:
+                        Precision(precision) if precision else None, request, places) as session:
         finding = session.finding
         assert finding is not None and finding.config is not None, "else the session is not handed on"
         session.history.apply(finding.config)

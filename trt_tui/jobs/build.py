@@ -9,7 +9,6 @@ from collections.abc import Generator, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from trt_tui.backends.registry import get_builder
 from trt_tui.core.engines.failures import BuildFailed
 from trt_tui.core.exporters.production import files_beside, trtexec_lines
 from trt_tui.core.lowering.lowered import lowers
@@ -118,8 +117,6 @@ def _made(workspace: Workspace, store: Store, report: Report, config: PrecisionC
 
 def write(workspace: Workspace, store: Store, report: Report, request: m.WriteEngine) -> Steps[None]:
     """Builds a config's engine and writes it, unjudged."""
-    if workspace.builder is None:
-        workspace.builder = get_builder(workspace.options.backend, lambda text: report.send(m.Note(report.job, text)))
     builder, plan, network = _builder(workspace), workspace.plan, workspace.network
     ranges, needless = ranges_to_write(workspace, store, report, request.config, request.given)
     workspace.require_unchanged()

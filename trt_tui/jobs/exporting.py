@@ -43,8 +43,10 @@ def run(workspace: Workspace, store: Store, report: Report, request: m.Export) -
     report.send(m.Exported(report.job, tuple(map(str, written)), tuple(lines), needless))
 
 
-def write_text(report: Report, request: m.WriteText) -> Steps[None]:
-    """Writes a text; nothing has to be open for it."""
+def write_text(workspace: Workspace | None, report: Report, request: m.WriteText) -> Steps[None]:
+    """Writes a text; nothing has to be open for it. What is open is not written over."""
+    if workspace is not None:
+        refuse_over([request.path], [workspace.network.path, *workspace.network.external_files])
     write_atomic(Path(request.path), request.text)
     report.send(m.Exported(report.job, (request.path,)))
     yield from ()

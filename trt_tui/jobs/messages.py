@@ -12,11 +12,13 @@ from dataclasses import dataclass, field
 from trt_tui.core.calibration.calibrate import Calibration
 from trt_tui.core.calibration.statistics import TensorStats
 from trt_tui.core.data.watched import Source
+from trt_tui.core.engines.inspector import EngineReport
 from trt_tui.core.engines.rungs import Rung
 from trt_tui.core.measure.comparison import EngineResult, GroupErrors, Share, Verdict
 from trt_tui.core.measure.judge import Judged
 from trt_tui.core.measure.judgement import Judgement
 from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.file import LoadedConfig
 from trt_tui.core.network.layers import Outline
 from trt_tui.core.precision import Precision
 from trt_tui.core.search import Evaluation, Result
@@ -28,18 +30,26 @@ from trt_tui.options import Options
 
 @dataclass(frozen=True)
 class Open:
-    """Open the network, the data and the backend; answered by `Opened`.
+    """Open the network, the data and the backend; answered by `Opened`, and by `ConfigRead` where a config is named.
 
     Attributes:
         known: What an earlier process had opened: what is asked next is answered only where it is still the same.
         structure: Refuse a network of another structure; "" takes any.
+        config: A precision.json to read.
+        force: Take one that was made for another structure, as far as it fits.
+        writes: Places that will be written: refused where the network's weights lie there.
         lean: Read the network only, which is answered by `Previewed`; data and backends when a job needs them.
+        builds: Refuse to go on, before anything is read, where no TensorRT works.
     """
 
     options: Options
     known: Source | None = None
     structure: str = ""
+    config: str | None = None
+    force: bool = False
+    writes: tuple[str, ...] = ()
     lean: bool = False
+    builds: bool = False
 
 
 @dataclass(frozen=True)
@@ -147,6 +157,17 @@ class Export:
 
 
 @dataclass(frozen=True)
+class ReadEngine:
+    """Tell what became of each layer in an engine; answered by `EngineRead`.
+
+    Attributes:
+        path: An engine, which `Options.backend` loads, or the JSON of trtexec --exportLayerInfo.
+    """
+
+    path: str
+
+
+@dataclass(frozen=True)
 class WriteText:
     """Write a text to a file; answered by `Exported`."""
 
@@ -188,7 +209,7 @@ class FindConfig:
 
 
 Request = (Open | Calibrate | UseRanges | Compare | WhatIf | TryWaysOut | Stats | Build | WriteEngine
-           | Export | WriteText | FindConfig)
+           | Export | ReadEngine | WriteText | FindConfig)
 
 
 @dataclass(frozen=True)
@@ -227,6 +248,13 @@ class Hashed(Event):
     """What was opened, with the SHA-256 of the file and its external data (slow for big files, so it comes later)."""
 
     source: Source
+
+
+@dataclass(frozen=True)
+class ConfigRead(Event):
+    """The config that was named when the network was opened."""
+
+    loaded: LoadedConfig
 
 
 @dataclass(frozen=True)
@@ -472,6 +500,11 @@ class EngineWritten(Event):
     lines: tuple[str, ...] = ()
     otherwise: str = ""
     needless: str = ""
+
+
+@dataclass(frozen=True)
+class EngineRead(Event):
+    report: EngineReport
 
 
 @dataclass(frozen=True)

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from trt_tui.backends.registry import get_builder
+from trt_tui.core.data.places import refuse_over
 from trt_tui.core.lowering.lowered import cannot_lower
 from trt_tui.core.measure.judge import left_out
+from trt_tui.core.moves.file import read_config
 from trt_tui.core.network.preview import preview
-from trt_tui.errors import CancelledError, InputError, TrtTuiError
+from trt_tui.core.runner import EngineBackend
+from trt_tui.errors import BackendUnavailableError, CancelledError, InputError, TrtTuiError
 from trt_tui.jobs import messages as m
 from trt_tui.jobs.scheduler import Report
 from trt_tui.jobs.steps import Steps, Urgency
 from trt_tui.jobs.store import Store
 from trt_tui.jobs.summaries import BackendSummary, BuilderSummary, DataSummary
+from trt_tui.options import Options
 from trt_tui.workspace import Workspace, runs_here
 
 
@@ -48,11 +54,14 @@ def run(place: Place, store: Store, report: Report, request: m.Open) -> Steps[No
 
 def _open(place: Place, store: Store, report: Report, request: m.Open) -> Steps[None]:
     options, before = request.options, place.workspace
+    note = partial(_note, report)
+    builder = found_builder(options, note) if request.builds else None
     report.send(m.Progress(report.job, "reading the network", 0, 0))
     first_look = preview(options.model) if before is None and not request.lean else None
     if first_look is not None:
         report.send(m.Previewed(report.job, first_look))
     workspace = Workspace(options)
+    refuse_over(request.writes, workspace.network.external_files)
     if request.structure and workspace.network.structure_sha256 != request.structure:
         if before is not None:
             before.close()
@@ -61,7 +70,9 @@ def _open(place: Place, store: Store, report: Report, request: m.Open) -> Steps[
                          "Quit, and open it anew; the figures shown are those of the network as it was.")
     if request.lean:
         place.workspace, place.failure = workspace, None
+        workspace.builder = builder
         report.send(m.Previewed(report.job, workspace.network.outline()))
+        _read_config(workspace, report, request)
         return
     yield Urgency.OPENING
     for _ in workspace.read():
@@ -73,12 +84,39 @@ def _open(place: Place, store: Store, report: Report, request: m.Open) -> Steps[
     place.workspace, place.failure = workspace, None
     report.send(_opened(report.job, workspace))
     yield Urgency.OPENING
-    builder = workspace.builder = get_builder(options.backend, lambda text: report.send(m.Note(report.job, text)))
+    builder = workspace.builder = builder or get_builder(options.backend, note)
     if builder is not None:
         report.send(m.BuilderReady(report.job, BuilderSummary(
             builder.name, builder.version, builder.device, runs_here(builder, workspace.plan.settings),
             builder.capabilities.reports_progress)))
     yield from identify(workspace, store, report)
+    _read_config(workspace, report, request)
+
+
+def found_builder(options: Options, note: Callable[[str], None]) -> EngineBackend:
+    """What builds engines here.
+
+    Raises:
+        BackendUnavailableError: nothing does.
+    """
+    builder = get_builder(options.backend, note)
+    if builder is None:
+        raise BackendUnavailableError(
+            "no TensorRT works here to build an engine",
+            "ONNX Runtime builds none" if options.backend == "onnxruntime" else "trt-tui doctor says why",
+            "Write -o typed.onnx instead, or build with --backend tensorrt-rtx, which needs no GPU.")
+    return builder
+
+
+def _note(report: Report, text: str) -> None:
+    report.send(m.Note(report.job, text))
+
+
+def _read_config(workspace: Workspace, report: Report, request: m.Open) -> None:
+    if request.config is not None:
+        sha256 = workspace.source.sha256 if workspace.source is not None else None
+        report.send(m.ConfigRead(report.job, read_config(request.config, workspace.network, force=request.force,
+                                                         sha256=sha256)))
 
 
 def identify(workspace: Workspace, store: Store, report: Report) -> Steps[None]:

@@ -17,7 +17,18 @@ from multiprocessing.connection import Connection
 from typing import Any
 
 from trt_tui.files.scratch import clear_scratch
-from trt_tui.jobs import bench, build, calibrating, comparing, exporting, opening, statistics, ways_out, whatif
+from trt_tui.jobs import (
+    bench,
+    build,
+    calibrating,
+    comparing,
+    exporting,
+    inspecting,
+    opening,
+    statistics,
+    ways_out,
+    whatif,
+)
 from trt_tui.jobs import messages as m
 from trt_tui.jobs.lifeline import end_process, tie
 from trt_tui.jobs.opening import Place
@@ -35,14 +46,14 @@ class Job:
     """How requests of one type are answered.
 
     Attributes:
-        run: Gives the steps, for a workspace that is open and, unless the job writes a file, identified.
+        run: Gives the steps, for a workspace that is open and, unless the job is about a file alone, identified.
         urgency: Of the first step.
-        writes: It writes a file that was asked for: a newer request of the type does not take its place.
+        file: It is about a file that was asked for: a newer request of the type does not take its place.
     """
 
     run: Callable[[Workspace, Store, Report, Any], Steps[None]]
     urgency: Urgency
-    writes: bool = False
+    file: bool = False
 
 
 JOBS: dict[type[m.Request], Job] = {
@@ -53,8 +64,9 @@ JOBS: dict[type[m.Request], Job] = {
     m.TryWaysOut: Job(ways_out.run, Urgency.WAYS_OUT),
     m.Stats: Job(statistics.run, Urgency.STATS),
     m.Build: Job(build.run, Urgency.BUILD),
-    m.WriteEngine: Job(build.write, Urgency.BUILD, writes=True),
-    m.Export: Job(exporting.run, Urgency.BUILD, writes=True),
+    m.WriteEngine: Job(build.write, Urgency.BUILD, file=True),
+    m.Export: Job(exporting.run, Urgency.BUILD, file=True),
+    m.ReadEngine: Job(inspecting.run, Urgency.BUILD, file=True),
     m.FindConfig: Job(bench.run, Urgency.SEARCH),
 }
 """The kinds of jobs, opening apart."""
@@ -72,7 +84,7 @@ class Worker:
         self.store = store or Store()
         self.place = Place()
         self.scheduler = Scheduler(self._steps, {request: job.urgency for request, job in JOBS.items()}, send,
-                                   lasting=(m.WriteText, *(request for request, job in JOBS.items() if job.writes)))
+                                   lasting=(m.WriteText, *(request for request, job in JOBS.items() if job.file)))
 
     def listen(self, pipe: Connection) -> None:
         """Takes in what comes on a pipe until the other end closes it, then ends the process; run by a thread."""
@@ -93,11 +105,11 @@ class Worker:
                 yield from opening.run(self.place, self.store, report, request)
                 return
             if isinstance(request, m.WriteText):
-                yield from exporting.write_text(report, request)
+                yield from exporting.write_text(self.place.workspace, report, request)
                 return
             workspace = self.place.opened()
             job = JOBS[type(request)]
-            if workspace.source is None and not job.writes:
+            if workspace.source is None and not job.file:
                 yield from opening.identify(workspace, self.store, report)
             workspace.require_unchanged()
             with contextlib.closing(job.run(workspace, self.store, report, request)) as steps:

@@ -56,6 +56,10 @@ class Events:
         self._opening.opened(event)
 
     @take.register
+    def _config(self, event: m.ConfigRead) -> None:
+        self._opening.config_read(event.loaded)
+
+    @take.register
     def _builder(self, event: m.BuilderReady) -> None:
         self._state.builder = event.builder
 
@@ -107,10 +111,12 @@ class Events:
     def _exported(self, event: m.Exported) -> None:
         beside = f" and {len(event.paths) - 1} files beside it" if len(event.paths) > 1 else ""
         self._state.notice = f"Wrote {event.paths[0]}{beside}"
+        self._state.answer = event
 
-    @take.register
-    def _wrote(self, event: m.EngineWritten) -> None:
-        """Answers what a command asks; a session asks for no engine file."""
+    @take.register(m.EngineWritten)
+    @take.register(m.EngineRead)
+    def _answered(self, event: m.EngineWritten | m.EngineRead) -> None:
+        self._state.answer = event
 
     # -- searching ----------------------------------------------------------------------------------------------
 
@@ -157,7 +163,7 @@ class Events:
         state, stopped = self._state, self._state.asked.stopped(event.job)
         if not isinstance(state.asked.end(event.job), m.Open):
             return
-        if state.builder is None and (idle := state.options.about_engines):
+        if state.builder is None and not state.lean and (idle := state.options.about_engines):
             state.warnings.append(f"{', '.join(idle)}: no TensorRT works here, so no engine is built by it.")
         if state.automatic and not stopped and state.data is not None:
             self._acts.compare()
@@ -172,8 +178,11 @@ class Events:
 
     @take.register
     def _failed(self, event: m.Failed) -> None:
-        self._state.asked.end(event.job)
+        request = self._state.asked.end(event.job)
         self._state.show(event)
+        # A config that cannot be read is found out after the network is open, which is compared all the same.
+        if isinstance(request, m.Open) and request.config and self._state.automatic and self._state.source is not None:
+            self._acts.compare()
 
     @take.register
     def _died(self, event: m.Died) -> None:

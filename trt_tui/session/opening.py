@@ -8,8 +8,8 @@ from pathlib import Path
 from trt_tui.core.calibration.calibrate import Calibration
 from trt_tui.core.calibration.methods import RANGE_METHODS
 from trt_tui.core.data.watched import Source
-from trt_tui.core.moves import file as config_file
 from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.file import LoadedConfig
 from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.network.layers import Outline
 from trt_tui.core.precision import Precision
@@ -27,14 +27,12 @@ class Opening:
         state: What it changes.
         ask: Sends a request to the child process.
         resume: Take up the saved session of the same network, where there is one.
-        force: Take a config file of another structure, as far as it fits.
     """
 
-    def __init__(self, state: State, ask: Callable[[m.Request], None], *, resume: bool, force: bool) -> None:
+    def __init__(self, state: State, ask: Callable[[m.Request], None], *, resume: bool) -> None:
         self._state = state
         self._ask = ask
         self._resume = resume
-        self._force = force
         self._replaced: tuple[str, ...] = ()
 
     def opened(self, event: m.Opened) -> None:
@@ -82,7 +80,7 @@ class Opening:
         state.saved_sha256 = saved.sha256
 
     def hashed(self, source: Source) -> None:
-        """Takes what the figures are of: the first time with the config file that was named."""
+        """Takes what the figures are of: and drops ranges that were measured on something else."""
         state, before = self._state, self._state.source
         state.source = source
         if before is not None:
@@ -90,23 +88,22 @@ class Opening:
             return
         if state.saved_sha256 not in ("", source.sha256):
             self._drop_ranges("other weights, in the session resumed,")
-        if state.config_path is not None:
-            self._read_config(state.config_path)
 
-    def _read_config(self, path: str) -> None:
+    def config_read(self, loaded: LoadedConfig) -> None:
         """Starts from a config file; what was resumed can be had back by undo."""
         state = self._state
-        loaded = config_file.read_config(path, state.opened.outline, force=self._force, sha256=state.sha256)
         state.history.apply(loaded.config)
         state.names.give(state.config)
         state.warnings.extend(loaded.warnings)
         if loaded.ranges and not loaded.stale_ranges:
             state.given = Calibration(loaded.method, loaded.samples, loaded.data_sha256, loaded.ranges)
+            if state.lean:
+                return
             self._ask(m.UseRanges(state.given, fill=True))
             if state.options.calib_data is not None or state.options.calib_method != RANGE_METHODS[0]:
-                state.warnings.append(f"The ranges are those of {Path(path).name}: what --calib-data and "
-                                      "--calib-method give is looked at beside them only.")
-        if not state.target_text and loaded.tolerance:
+                state.warnings.append(f"The ranges are those of {Path(state.config_path or '').name}: what "
+                                      "--calib-data and --calib-method give is looked at beside them only.")
+        if not state.lean and not state.target_text and loaded.tolerance:
             state.target_text = loaded.tolerance.partition(TOLERANCES)[0]
             state.set_first_target()
         state.save()

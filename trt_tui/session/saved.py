@@ -7,14 +7,14 @@ holds a lock on it. Another one that opens the same network meanwhile starts fro
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 import msgspec
 import platformdirs
+from filelock import FileLock, Timeout
 
 from trt_tui.core.moves.choice import Choice
 from trt_tui.core.moves.config import PrecisionConfig
@@ -174,7 +174,7 @@ class SavedSessions:
         self.folder = folder or Path(platformdirs.user_state_dir("trt-tui")) / "sessions"
         self.lost: list[str] = []
         self._path: Path | None = None
-        self._lock: TextIO | None = None
+        self._lock: FileLock | None = None
 
     def load(self, structure: str, network: str, outline: Outline | None = None) -> Saved | None:
         """The newest saved session of a structure, of the network file itself where there is one.
@@ -225,7 +225,7 @@ class SavedSessions:
     def release(self) -> None:
         """Lets other programs write the session."""
         if self._lock is not None:
-            self._lock.close()
+            self._lock.release()
             self._lock = None
         self._path = None
 
@@ -235,15 +235,11 @@ class SavedSessions:
 
     def _take(self, path: Path) -> bool:
         """Locks a session file for this program; False if another one has it, or none can be written here."""
+        lock = FileLock(path.with_suffix(".lock"), thread_local=False)  # taken in one thread, let go in another
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
-            lock = open(path.with_suffix(".lock"), "a")
-        except OSError:
-            return False
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            lock.close()
+            lock.acquire(blocking=False)
+        except (OSError, Timeout):
             return False
         self.release()
         self._lock, self._path = lock, path

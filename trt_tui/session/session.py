@@ -47,6 +47,7 @@ class Session(State):
         store: Where sessions are saved; the user's state folder by default.
         resume: Take up the saved session of the same network, where there is one.
         automatic: Measure by itself and save; False for commands that do one thing and end.
+        lean: Open the network alone, for commands that measure nothing.
     """
 
     EXPORTS = ("precision.json", *production.EXPORT_FORMATS, "markdown")
@@ -62,22 +63,32 @@ class Session(State):
         resume: bool = True,
         store: SavedSessions | None = None,
         automatic: bool = True,
+        lean: bool = False,
     ) -> None:
-        super().__init__(options, config_path=config_path, target=target, automatic=automatic, store=store)
-        self._events = Events(self, Opening(self, self.ask, resume=resume, force=force), self)
+        super().__init__(options, config_path=config_path, target=target, automatic=automatic, store=store, lean=lean)
+        self._force = force
+        self._events = Events(self, Opening(self, self.ask, resume=resume), self)
         self._client = Client(deliver, self._reopening)
 
     # -- life -----------------------------------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """Starts the child process and opens the network; comparisons start by themselves once it is open."""
-        self.ask(m.Open(self.options))
+    def start(self, *, writes: Iterable[str] = (), builds: bool = False) -> None:
+        """Starts the child process and opens the network; comparisons start by themselves once it is open.
+
+        Args:
+            writes: Places that will be written: refused where the network's weights lie there.
+            builds: Refuse to open it where no TensorRT works.
+        """
+        self.ask(m.Open(self.options, config=self.config_path, force=self._force, writes=tuple(writes),
+                        lean=self.lean, builds=builds))
 
     def close(self) -> None:
         """Saves and ends the child process."""
-        self.save()
-        self.store.release()
-        self._client.close()
+        try:
+            self.save()
+            self.saver.close()
+        finally:
+            self._client.close()
 
     @property
     def child_pid(self) -> int | None:
@@ -280,4 +291,4 @@ class Session(State):
         options = self.options
         read = files_read(options.model, options.data, options.calib_data, options.calib_cache, options.metric,
                           options.timing_cache, config_path)
-        refuse_over(written, read, options.model)
+        refuse_over(written, read)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ from trt_tui.session.finding import Finding
 from trt_tui.session.history import ConfigNames, History
 from trt_tui.session.results import Results
 from trt_tui.session.saved import Saved, SavedSessions
+from trt_tui.session.saving import Saver
 
 TOLERANCES = "; "
 """What stands between several tolerances in a file; the first one is the target when it is read."""
@@ -42,6 +44,7 @@ class State:
         options: What was asked for.
         config_path: The precision.json that was named.
         automatic: Whether it measures by itself and is saved.
+        lean: Whether the network alone is opened; ``preview`` is all of it then.
         preview: The layers of a big network, before the rest of it is known.
         builder: What builds engines.
         source: The hashes of network and data, and their files.
@@ -56,15 +59,17 @@ class State:
         asked: The requests under way.
         error: What went wrong last.
         warnings: What stays on screen; ``log`` all that was told; ``notice`` the last thing to tell.
+        answer: What became of the file that was asked for last.
         stopped: Whether a command was interrupted and shows what it had.
-        store: Where it is saved.
+        store: Where it is saved; ``saver`` writes to it.
     """
 
     def __init__(self, options: Options, *, config_path: str | None = None, target: str | None = None,
-                 automatic: bool = True, store: SavedSessions | None = None) -> None:
+                 automatic: bool = True, store: SavedSessions | None = None, lean: bool = False) -> None:
         self.options = options
         self.config_path = config_path
         self.automatic = automatic
+        self.lean = lean
         self.preview: Outline | None = None
         self.builder: BuilderSummary | None = None
         self.source: Source | None = None
@@ -85,8 +90,10 @@ class State:
         self.warnings: list[str] = []
         self.log: list[str] = []
         self.notice = ""
+        self.answer: m.Exported | m.EngineWritten | m.EngineRead | None = None
         self.stopped = False
         self.store = store if store is not None else SavedSessions()
+        self.saver = Saver(self.store)
         self._opened: m.Opened | None = None
 
     # -- what was opened ----------------------------------------------------------------------------------------
@@ -303,9 +310,9 @@ class State:
     # -- saving -------------------------------------------------------------------------------------------------
 
     def save(self) -> None:
-        """Saves history, names and target, unless nothing was opened or this session belongs to a command."""
+        """Has history, names and target saved, unless nothing was opened or this session belongs to a command."""
         if self.outline is None or not self.automatic:
             return
-        self.store.save(self.outline.structure_sha256,
-                        Saved.of(self.outline, self.history, self.names, self.target_text or "",
-                                 self.sha256 or self.saved_sha256))
+        self.saver.save(self.outline.structure_sha256,
+                        partial(Saved.of, self.outline, History.restored(*self.history.snapshot()), dict(self.names),
+                                self.target_text or "", self.sha256 or self.saved_sha256))

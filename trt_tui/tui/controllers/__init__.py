@@ -30,5 +30,6 @@ CONTROLLERS: tuple[type[Controller], ...] = (
 ACTIONS: tuple[Action, ...] = tuple(handler.action for kind in CONTROLLERS for handler in kind.handlers)
 """All actions."""
 
-DRAWN_ONLY = (messages.Previewed, messages.Hashed, messages.Calibrated, messages.Note, messages.EngineWritten)
+DRAWN_ONLY = (messages.Previewed, messages.Hashed, messages.Calibrated, messages.Note, messages.EngineWritten,
+              messages.ConfigRead, messages.EngineRead)
 """Events that no controller asks for: the screen is drawn anew, as after every event, and that is all."""

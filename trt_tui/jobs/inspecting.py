@@ -1,0 +1,41 @@
+"""What an engine in a file is made of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from trt_tui.backends.registry import get_builder
+from trt_tui.core.engines.inspector import read_inspector
+from trt_tui.errors import BackendUnavailableError
+from trt_tui.files.reading import read_bytes
+from trt_tui.jobs import messages as m
+from trt_tui.jobs.scheduler import Report
+from trt_tui.jobs.steps import Steps
+from trt_tui.jobs.store import Store
+from trt_tui.workspace import Workspace
+
+
+def run(workspace: Workspace, store: Store, report: Report, request: m.ReadEngine) -> Steps[None]:
+    """Reads the layers of an engine, or of a JSON file that tells them.
+
+    Raises:
+        InputError: it is neither, or not of this release.
+        BackendUnavailableError: no TensorRT works here to load it.
+    """
+    yield from ()
+    file = Path(request.path)
+    data = read_bytes(file)
+    if file.suffix.lower() == ".json" or data[:1] == b"{" and b'"Layers"' in data[:4096]:
+        text = data.decode("utf-8", "replace")
+    else:
+        text = _inspected(workspace, data)
+    report.send(m.EngineRead(report.job, read_inspector(text, workspace.network)))
+
+
+def _inspected(workspace: Workspace, engine: bytes) -> str:
+    builder = get_builder(workspace.options.backend)
+    if builder is None:
+        raise BackendUnavailableError("no TensorRT works here to load an engine", "trt-tui doctor says why",
+                                      "Give the JSON of trtexec --exportLayerInfo in place of the engine.")
+    with builder.load_engine(engine) as runner:
+        return runner.inspect()
