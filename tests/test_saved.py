@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,6 +21,7 @@ from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.session.history import History
 from trt_tui.session.saved import HISTORY_LIMIT, Saved, SavedSessions
+from trt_tui.session.saving import Saver
 
 STRUCTURE = "a" * 64
 CHOICES = st.builds(Choice, st.sampled_from([Precision.FP32, Precision.FP16, Precision.INT8]), st.text(max_size=8))
@@ -159,6 +162,24 @@ def test_a_second_program_starts_from_a_copy_and_writes_apart(store):
     first.release()
     os.utime(second._path, ns=(1, 1))
     assert store().load(STRUCTURE, "/models/net.onnx").current.config() == config("c")
+
+
+def test_saving_is_done_elsewhere_in_order_and_nothing_is_lost_at_the_end(store):
+    saver, made = Saver(store()), []
+
+    def saved(name):
+        made.append((name, threading.current_thread()))
+        return Saved.of(outline(), history(config(name)), {}, "")
+
+    for name in "abcdef":
+        saver.save(STRUCTURE, partial(saved, name))
+    saver.close()
+    assert [name for name, _ in made] == sorted({name for name, _ in made}) and made[-1][0] == "f"
+    assert threading.current_thread() not in [thread for _, thread in made]
+    assert store().load(STRUCTURE, "/models/net.onnx").current.config() == config("f")
+    saver.save(STRUCTURE, lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        saver.close()
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root writes into read-only folders")

@@ -219,6 +219,7 @@ def test_a_new_session_leaves_the_saved_one_alone(session):
 def test_two_terminals_on_one_network_do_not_overwrite_each_other(session):
     first = started(session())
     first.toggle([first.outline.groups[0]])
+    first.saver.flush()
     second = started(session())
     assert second.config == first.config and any("another terminal" in text for text in second.warnings)
     second.toggle([second.outline.groups[1]])
@@ -279,6 +280,7 @@ def test_a_folder_that_cannot_be_written_stops_nothing(tmp_path):
 def test_a_full_disk_keeps_the_last_whole_session(session, monkeypatch):
     driven = started(session())
     driven.toggle([driven.outline.groups[0]])
+    driven.saver.flush()
     path, = driven.store.folder.glob("*.json")
     whole = path.read_bytes()
 
@@ -288,6 +290,7 @@ def test_a_full_disk_keeps_the_last_whole_session(session, monkeypatch):
     monkeypatch.setattr("os.fsync", full)
     driven.toggle([driven.outline.groups[1]])
     driven.until_idle()
+    driven.saver.flush()
     assert path.read_bytes() == whole and [p.suffix for p in driven.store.folder.iterdir() if p.suffix == ".tmp"] == []
 
 

@@ -233,7 +233,7 @@ class Writer:
     def _answer(self, request: m.Request, wanted: type[AnEvent]) -> AnEvent:
         self._session.ask(request)
         self._drain()
-        answer = self._session.answer
+        answer = self._session.answered
         assert isinstance(answer, wanted), "a request that is done was answered"
         return answer
 

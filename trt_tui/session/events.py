@@ -111,12 +111,12 @@ class Events:
     def _exported(self, event: m.Exported) -> None:
         beside = f" and {len(event.paths) - 1} files beside it" if len(event.paths) > 1 else ""
         self._state.notice = f"Wrote {event.paths[0]}{beside}"
-        self._state.answer = event
+        self._state.answered = event
 
     @take.register(m.EngineWritten)
     @take.register(m.EngineRead)
     def _answered(self, event: m.EngineWritten | m.EngineRead) -> None:
-        self._state.answer = event
+        self._state.answered = event
 
     # -- searching ----------------------------------------------------------------------------------------------
 

@@ -59,7 +59,7 @@ class State:
         asked: The requests under way.
         error: What went wrong last.
         warnings: What stays on screen; ``log`` all that was told; ``notice`` the last thing to tell.
-        answer: What became of the file that was asked for last.
+        answered: What became of the file that was asked for last.
         stopped: Whether a command was interrupted and shows what it had.
         store: Where it is saved; ``saver`` writes to it.
     """
@@ -90,7 +90,7 @@ class State:
         self.warnings: list[str] = []
         self.log: list[str] = []
         self.notice = ""
-        self.answer: m.Exported | m.EngineWritten | m.EngineRead | None = None
+        self.answered: m.Exported | m.EngineWritten | m.EngineRead | None = None
         self.stopped = False
         self.store = store if store is not None else SavedSessions()
         self.saver = Saver(self.store)
