@@ -9,7 +9,7 @@ from typing import Any
 import onnx
 import pytest
 
-from tests import networks
+from tests import networks, nursery
 from tests.driven import DrivenSession, save_mlp
 from trt_tui import demo
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
@@ -17,6 +17,13 @@ from trt_tui.backends.registry import get_backend
 from trt_tui.cli.main import main
 from trt_tui.core.network.network import Network, open_network
 from trt_tui.options import Options
+
+
+@pytest.fixture(autouse=True)
+def _forked(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Child processes are forked, but where a test holds how they start and end."""
+    if not request.node.get_closest_marker("spawned"):
+        nursery.use(monkeypatch)
 
 
 @pytest.fixture(scope="session")

@@ -21,6 +21,8 @@ from trt_tui.jobs import messages as m
 from trt_tui.jobs.client import log_path
 from trt_tui.options import Options
 
+pytestmark = pytest.mark.spawned
+
 
 @pytest.fixture(autouse=True)
 def _isolated(monkeypatch, tmp_path):

@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 import os
-import queue
-import signal
-import subprocess
-import sys
-import textwrap
 import time
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import onnx
-import psutil
 import pytest
 
 from tests import networks
-from tests.driven import LIMIT_S, DrivenSession, DrivenWorker, isolate, save_mlp, save_resnet, stuck_data
+from tests.driven import DrivenWorker, isolate, save_mlp
 from trt_tui.backends import onnxruntime as backend
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.jobs import messages as m
 from trt_tui.jobs import scheduler, statistics
-from trt_tui.jobs.client import Client, log_path
 from trt_tui.jobs.store import ResultCache
 from trt_tui.options import Options
 
@@ -501,160 +494,6 @@ def test_the_cache_drops_what_was_used_longest_ago(tmp_path):
     os.utime(old, ns=(1, 1))
     cache.trim()
     assert [cache.get(cache.key(name), str) is not None for name in "abc"] == [True, False, True]
-
-
-# -- the child process --------------------------------------------------------------------------------------------
-
-
-def gone(pid: int) -> bool:
-    deadline = time.monotonic() + LIMIT_S
-    while time.monotonic() < deadline:
-        if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
-            return True
-        time.sleep(0.02)
-    return False
-
-
-def test_a_killed_child_is_reported_and_the_session_goes_on(session, tmp_path):
-    driven = session(save_resnet(tmp_path, samples=64))
-    driven.start()
-    driven.until(lambda e: isinstance(e, m.VerdictMeasured) and e.run == "int8")
-    known, calibration = driven.measured("int8").verdict, driven.calibration
-    os.kill(driven.child_pid, signal.SIGKILL)
-    died = driven.until_type(m.Died)
-    assert died.exit_code == -signal.SIGKILL
-    assert not driven.busy and driven.error is died
-    assert driven.measured("int8").verdict is known and driven.child_pid is None
-    driven.automatic = False
-    seen = len(driven.seen)
-    driven.toggle([driven.outline.groups[0]])
-    driven.compare(layers=False)
-    driven.until_idle()
-    assert driven.measured("config").verdict.samples == 48
-    assert not of(driven.seen[seen:], m.Opened, m.Calibrated, m.Failed)
-    assert driven.calibration is calibration
-
-
-def test_a_request_that_meets_a_dead_child_is_answered(session, tmp_path):
-    driven = session(save_mlp(tmp_path), automatic=False)
-    driven.start()
-    driven.until_idle()
-    os.kill(driven.child_pid, signal.SIGKILL)
-    while driven.child_pid is not None:
-        time.sleep(0.01)
-    driven.compare(layers=False)
-    driven.until_type(m.Died)
-    driven.until_idle()
-    assert driven.measured("int8").verdict.samples == 12
-
-
-def test_a_stop_leaves_a_child_that_heeds_it_alive(session, tmp_path):
-    driven = session(save_resnet(tmp_path, samples=400))
-    driven.start()
-    driven.until(lambda e: isinstance(e, m.VerdictMeasured))
-    pid = driven.child_pid
-    driven.stop_job()
-    driven.until_type(m.Cancelled)
-    assert not driven.busy and driven.child_pid == pid
-    driven.build()
-    driven.until_type(m.Built)
-
-
-def test_a_stuck_child_is_killed_after_the_grace_and_reported_as_stopped(session, tmp_path):
-    script = stuck_data(tmp_path)
-    driven = session(replace(save_mlp(tmp_path), data=str(script)))
-    driven.start()
-    pid = driven.child_pid
-    while not script.with_suffix(".started").exists():
-        time.sleep(0.02)
-    driven.stop_job()
-    driven.until_type(m.Cancelled)
-    assert gone(pid) and not driven.busy and driven.child_pid is None
-    assert not of(driven.seen, m.Died) and driven.error is None
-
-
-def test_what_is_asked_between_a_stop_and_the_kill_is_answered_by_a_new_child(tmp_path):
-    script = stuck_data(tmp_path)
-    events: queue.Queue[m.Event] = queue.Queue()
-    options = save_mlp(tmp_path)
-    client = Client(events.put)
-    try:
-        stuck = client.send(m.Open(replace(options, data=str(script))))
-        time.sleep(0.5)
-        client.stop()
-        after = client.send(m.Open(options))
-        seen = []
-        while not {stuck, after} <= {e.job for e in seen if isinstance(e, m.Done | m.Cancelled)}:
-            seen.append(events.get(timeout=LIMIT_S))
-        assert ends(seen, stuck) == [m.Cancelled] and ends(seen, after) == [m.Done]
-        assert not of(seen, m.Died)
-    finally:
-        client.close()
-
-
-def test_the_child_ends_when_the_program_is_killed(tmp_path):
-    options = save_resnet(tmp_path, samples=400)
-    parent = tmp_path / "parent.py"
-    parent.write_text(textwrap.dedent(f"""
-        import queue, time
-        from trt_tui.jobs import messages as m
-        from trt_tui.options import Options
-        from trt_tui.session.session import Session
-        events = queue.Queue()
-        session = Session(Options({options.model!r}, {options.data!r}, batch=4, whatif_samples=0), events.put)
-        session.start()
-        while True:
-            event = events.get()
-            session.apply(event)
-            if isinstance(event, m.VerdictMeasured):
-                print(session.child_pid, flush=True)
-                time.sleep(3600)
-    """))
-    with subprocess.Popen([sys.executable, parent], stdout=subprocess.PIPE, text=True) as program:
-        child = int(program.stdout.readline())
-        assert psutil.pid_exists(child)
-        program.kill()
-    assert gone(child)
-
-
-def test_what_libraries_print_goes_to_the_log(session, tmp_path, capfd):
-    script = tmp_path / "noisy.py"
-    script.write_text(textwrap.dedent("""
-        import os
-        import numpy as np
-        def load_data():
-            os.write(1, b'native to stdout\\n')
-            os.write(2, b'native to stderr\\n')
-            print('from python')
-            for i in range(8):
-                yield {'x': np.full((4, 16), i, np.float32)}
-    """))
-    driven = session(replace(save_mlp(tmp_path), data=str(script)), automatic=False)
-    driven.start()
-    driven.until_idle()
-    text = log_path().read_text()
-    assert "native to stdout" in text and "native to stderr" in text and "from python" in text
-    shown = capfd.readouterr()
-    assert shown.out == shown.err == ""
-
-
-def test_a_log_that_cannot_be_written_is_no_error(session, tmp_path, monkeypatch):
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
-    driven = session(save_mlp(tmp_path), automatic=False)
-    driven.start()
-    driven.until_idle()
-    assert driven.outline is not None
-
-
-def test_close_ends_a_child_that_is_at_work(tmp_path):
-    options = save_resnet(tmp_path, samples=400)
-    driven = DrivenSession(options, tmp_path)
-    driven.start()
-    driven.until(lambda e: isinstance(e, m.VerdictMeasured))
-    pid = driven.child_pid
-    driven.close()
-    assert gone(pid)
 
 
 def test_a_model_file_that_changed_meanwhile_has_another_hash(opened, tmp_path):

@@ -15,6 +15,8 @@ from tests.driven import isolate, save_mlp
 from trt_tui.jobs.client import log_path
 from trt_tui.jobs.death import why_it_ended
 
+pytestmark = pytest.mark.spawned
+
 SCRIPT = """
 import os, sys
 import numpy as np

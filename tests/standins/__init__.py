@@ -15,6 +15,7 @@ network was asked for.
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import sys
@@ -115,48 +116,23 @@ def flags(held: str, enum: str) -> tuple:
 class Enumeration:
     """An enum as pybind11 makes them: singletons with `name`, `value` and a number; equal to themselves alone."""
 
-    __slots__ = ("name", "value")
-
-    def __new__(cls, value: int) -> Enumeration:
-        return next(member for member in cls.__members__.values() if member.value == value)
+    name, value = "", 0
 
     def __int__(self) -> int:
         return self.value
 
     __index__ = __int__
 
-    def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"{name} of {self} cannot be set")
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__}.{self.name}: {self.value}>"
-
     def __str__(self) -> str:
         return f"{type(self).__name__}.{self.name}"
 
-    def __deepcopy__(self, memo: dict) -> Enumeration:
-        return self
 
-    def __reduce__(self) -> tuple:
-        return getattr, (type(self), self.name)
-
-
+@functools.total_ordering
 class OrderedEnumeration(Enumeration):
     """`ILogger.Severity` alone can be compared by order."""
 
-    __slots__ = ()
-
     def __lt__(self, other: Enumeration) -> bool:
         return self.value < other.value
-
-    def __le__(self, other: Enumeration) -> bool:
-        return self.value <= other.value
-
-    def __gt__(self, other: Enumeration) -> bool:
-        return self.value > other.value
-
-    def __ge__(self, other: Enumeration) -> bool:
-        return self.value >= other.value
 
 
 def make(trt: ModuleType, cls: str, /, *args: object, **state: object) -> Bound:
@@ -240,12 +216,11 @@ def _base(name: str, classes: dict[str, list[str]]) -> str | None:
 def _enumeration(trt: ModuleType, name: str, members: list[str] | tuple[str, ...]) -> type:
     first = [member for member in _ORDERED.get(name, ()) if member in members]
     base = OrderedEnumeration if name == "Severity" else Enumeration
-    cls = type(name, (base,), {"__slots__": (), "__module__": trt.__name__, "__members__": {}})
+    cls = type(name, (base,), {"__module__": trt.__name__, "__members__": {}})
     cls.__qualname__ = "ILogger.Severity" if name == "Severity" else name
     for number, member in enumerate([*first, *(one for one in members if one not in first)]):
-        made = object.__new__(cls)
-        object.__setattr__(made, "name", member)
-        object.__setattr__(made, "value", number)
+        made = cls()
+        made.name, made.value = member, number
         cls.__members__[member] = made
         setattr(cls, member, made)
     return cls

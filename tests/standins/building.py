@@ -69,9 +69,6 @@ class IOptimizationProfile:
     def set_shape(self, input: str, min: object, opt: object, max: object) -> None:
         self._shapes[input] = [tuple(min), tuple(opt), tuple(max)]
 
-    def get_shape(self, input: str) -> list[Bound]:
-        return [self._trt.Dims(shape) for shape in self._shapes.get(input, [])]
-
     def __bool__(self) -> bool:
         return all(len({*map(len, three)}) == 1 and all(a <= b <= c for a, b, c in zip(*three, strict=True))
                    for three in self._shapes.values())
@@ -98,11 +95,8 @@ class IBuilderConfig:
     set_flag, clear_flag, get_flag = flags_of("_flags", "BuilderFlag")
     set_quantization_flag, clear_quantization_flag, get_quantization_flag = flags_of(
         "_quantization", "QuantizationFlag")
-    def set_preview_feature(self, feature: object, enable: bool) -> None:
-        self._preview[feature.name] = enable
-
     def get_preview_feature(self, feature: object) -> bool:
-        return self._preview.get(feature.name, False)
+        return False
 
     def set_tactic_sources(self, tactic_sources: int) -> bool:
         self._tactics = int(tactic_sources)
@@ -111,11 +105,8 @@ class IBuilderConfig:
     def get_tactic_sources(self) -> int:
         return self._tactics
 
-    def set_memory_pool_limit(self, pool: object, pool_size: int) -> None:
-        self._pools[pool.name] = int(pool_size)
-
     def get_memory_pool_limit(self, pool: object) -> int:
-        return self._pools.get(pool.name, WORKSPACE_BYTES)
+        return WORKSPACE_BYTES
 
     def add_optimization_profile(self, profile: Bound) -> int:
         if not profile:
@@ -179,17 +170,14 @@ class Builder:
 
     def create_builder_config(self) -> Bound:
         trt = self._trt
-        return make(trt, "IBuilderConfig", _logger=self._logger, _flags=1 << int(trt.BuilderFlag.TF32), _preview={},
-                    _quantization=0, _profiles=[], _pools={}, _cache=None, _capabilities={}, _level=3,
+        return make(trt, "IBuilderConfig", _logger=self._logger, _flags=1 << int(trt.BuilderFlag.TF32),
+                    _quantization=0, _profiles=[], _cache=None, _capabilities={}, _level=3,
                     _tactics=sum(1 << int(one) for one in trt.TacticSource.__members__.values()),
                     profiling_verbosity=trt.ProfilingVerbosity.LAYER_NAMES_ONLY,
                     engine_capability=trt.EngineCapability.STANDARD, default_device_type=trt.DeviceType.GPU)
 
     def create_optimization_profile(self) -> Bound:
         return make(self._trt, "IOptimizationProfile", _shapes={})
-
-    def is_network_supported(self, network: Bound, config: Bound) -> bool:
-        return True
 
     def build_serialized_network(self, network: Bound, config: Bound) -> Bound | None:
         result: list[bytes] = []

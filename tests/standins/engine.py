@@ -103,9 +103,6 @@ class ICudaEngine:
     def get_tensor_format(self, name: str, profile_index: int = 0) -> object:
         return self._trt.TensorFormat.LINEAR
 
-    def get_tensor_location(self, name: str) -> object:
-        return self._trt.TensorLocation.DEVICE
-
     def get_tensor_profile_shape(self, name: str, profile_index: int) -> list[Bound]:
         return [self._trt.Dims(shape) for shape in self._range(name, profile_index)]
 
@@ -120,9 +117,6 @@ class ICudaEngine:
 
     def get_aliased_input_tensor(self, name: str) -> None:
         return None
-
-    def serialize(self) -> Bound:
-        return make(self._trt, "IHostMemory", self._data)
 
     def create_engine_inspector(self) -> Bound:
         return make(self._trt, "EngineInspector", _engine=self)
@@ -167,21 +161,14 @@ class EngineInspector:
 class IExecutionContext:
     enqueue_emits_profile = Value(True)
     engine = property(lambda self: self._engine)
-    active_optimization_profile = property(lambda self: self.__dict__.get("_profile", 0))
 
     def _error(self, text: str) -> bool:
         self._logger.log(self._trt.ILogger.Severity.ERROR, f"IExecutionContext::{text}")
         return False
 
-    def set_optimization_profile_async(self, profile_index: int, stream_handle: int) -> bool:
-        if not 0 <= profile_index < self._engine.num_optimization_profiles:
-            return self._error(f"setOptimizationProfileAsync: Error Code 3: no profile {profile_index}")
-        self._profile = profile_index
-        return True
-
     def set_input_shape(self, name: str, shape: object) -> bool:
         shape = tuple(shape)
-        least, _, most = self._engine._range(name, self.active_optimization_profile)
+        least, _, most = self._engine._range(name, 0)
         if len(shape) != len(least) or any(
                 not (low <= size <= high or low == -1) for low, size, high in zip(least, shape, most, strict=True)):
             return self._error(

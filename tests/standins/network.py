@@ -21,8 +21,16 @@ NUMPY = {"FLOAT": np.float32, "HALF": np.float16, "BF16": ml_dtypes.bfloat16, "I
 _TYPES = {TensorProto.FLOAT: "FLOAT", TensorProto.DOUBLE: "FLOAT", TensorProto.FLOAT16: "HALF",
           TensorProto.BFLOAT16: "BF16", TensorProto.INT8: "INT8", TensorProto.UINT8: "UINT8",
           TensorProto.INT32: "INT32", TensorProto.INT64: "INT64", TensorProto.BOOL: "BOOL"}
-_ONE_TYPE = {"Conv": 2, "ConvTranspose": 2, "Gemm": 2, "MatMul": 2, "Add": 2, "Sub": 2, "Mul": 2, "Div": 2}
-"""Operators whose first inputs a strongly typed network wants of one type, and how many of them."""
+_PAIR = "ElementWiseOperation {} must have same input types. But they are of types {{0}} and {{1}}."
+_PRODUCT = "IMatrixMultiplyLayer must have same input types. `A` is of type {0} and `B` is of type {1}."
+_ONE_TYPE = {
+    "Conv": "IConvolutionLayer `input` and `kernel` must be of same type. `input` type is {0} but `kernel` is of type "
+            "{1}.",
+    "ConvTranspose": "IDeconvolutionLayer `input` and `kernel_weights` must have same type. `input` is of type {0} and "
+                     "`kernel_weights` are of type {1}.",
+    "Gemm": _PRODUCT, "MatMul": _PRODUCT,
+    **{op: _PAIR.format(word) for op, word in (("Add", "SUM"), ("Sub", "SUB"), ("Mul", "PROD"), ("Div", "DIV"))}}
+"""What is said of operators whose first two inputs a strongly typed network wants of one type (TensorRT-RTX 1.7.1)."""
 
 _SHAPES = {"ConstantOfShape": (0,), "Expand": (1,), "Pad": (1,), "Reshape": (1,), "Resize": (2, 3),
            "Slice": (1, 2, 3, 4), "Tile": (1,), "TopK": (1,)}
@@ -76,17 +84,9 @@ class ITensor:
     def shape(self) -> Bound:
         return self._trt.Dims(self._shape)
 
-    @property
-    def dynamic_range(self) -> tuple[float, float] | None:
-        return self.__dict__.get("_range")
-
     def set_dynamic_range(self, min: float, max: float) -> bool:
         self._range = (float(min), float(max))
         return True
-
-    def reset_dynamic_range(self) -> None:
-        self._range = None
-
 
 class ILayer:
     """``_inputs``, ``_outputs``: tensors; ``_node``: the ONNX node's name, "" for the parser's own layers."""
@@ -120,21 +120,8 @@ class ILayer:
     def precision_is_set(self) -> bool:
         return self.__dict__.get("_precision") is not None
 
-    def reset_precision(self) -> None:
-        self._precision = None
-
     def set_output_type(self, index: int, dtype: object) -> None:
         self.__dict__.setdefault("_types", {})[index] = dtype
-
-    def get_output_type(self, index: int) -> object:
-        return self.__dict__.get("_types", {}).get(index, self._outputs[index].dtype)
-
-    def output_type_is_set(self, index: int) -> bool:
-        return index in self.__dict__.get("_types", {})
-
-    def reset_output_type(self, index: int) -> None:
-        self.__dict__.get("_types", {}).pop(index, None)
-
 
 class INetworkDefinition:
     """``_model``: the ONNX model parsed, with the types and shapes of its values in ``_values``."""
@@ -159,23 +146,12 @@ class INetworkDefinition:
     def get_input(self, index: int) -> Bound:
         return self._inputs[index]
 
-    def get_output(self, index: int) -> Bound:
-        return self._outputs[index]
-
-    def __len__(self) -> int:
-        return len(self._layers)
-
     def __getitem__(self, index: int) -> Bound:
         return self._layers[index]
 
     def mark_output(self, tensor: Bound) -> None:
         tensor.is_network_output = True
         self._outputs.append(tensor)
-
-    def unmark_output(self, tensor: Bound) -> None:
-        tensor.is_network_output = False
-        self._outputs.remove(tensor)
-
 
 class ParserError:
     def code(self) -> object:
@@ -193,34 +169,16 @@ class ParserError:
     def node_operator(self) -> str:
         return self._operator
 
-    def file(self) -> str:
-        return "ModelImporter.cpp"
-
-    def line(self) -> int:
-        return 489
-
-    def func(self) -> str:
-        return "parseNode"
-
-    def __str__(self) -> str:
-        named = f" with name: {self._name} and operator: {self._operator}" if hasattr(type(self), "node_name") else ""
-        where = f"In node {self._node}{named} " if self._node >= 0 else ""
-        return f"{where}(parseNode): {self._code.name}: {self._desc}"
-
-
 class OnnxParser:
     flags = Value(0)
     set_flag, clear_flag, get_flag = flags_of("flags", "OnnxParserFlag")
     num_errors = property(lambda self: len(self._errors))
 
     def __init__(self, network: Bound, logger: Bound) -> None:
-        self._network, self._logger, self._errors, self._subgraphs = network, logger, [], []
+        self._network, self._logger, self._errors = network, logger, []
 
     def get_error(self, index: int) -> Bound:
         return self._errors[index]
-
-    def clear_errors(self) -> None:
-        self._errors.clear()
 
     def parse(self, model: bytes, path: str | None = None) -> bool:
         proto = self._read(model, path)
@@ -231,32 +189,6 @@ class OnnxParser:
             return self._fail("INVALID_VALUE", f"Input file cannot be found, or is not a regular file: {model}")
         return self.parse(Path(model).read_bytes(), model)
 
-    def supports_model(self, model: bytes, path: str | None = None) -> tuple[bool, list[tuple[list[int], bool]]]:
-        proto = self._read(model, path)
-        if proto is None:
-            return False, []
-        values = _values(proto)
-        refused = {number for number, node in enumerate(proto.graph.node) if self._refusal(node, values, proto)}
-        runs: list[tuple[list[int], bool]] = []
-        for number in range(len(proto.graph.node)):
-            if not runs or runs[-1][1] != (number not in refused):
-                runs.append(([], number not in refused))
-            runs[-1][0].append(number)
-        return not refused, runs
-
-    def supports_model_v2(self, model: bytes, path: str | None = None) -> bool:
-        # The whole listing is one of a release before this method; its answer is kept for the queries below.
-        supported, self._subgraphs = OnnxParser.supports_model(self, model, path)
-        return supported
-
-    num_subgraphs = property(lambda self: len(self._subgraphs))
-
-    def get_subgraph_nodes(self, index: int) -> list[int]:
-        return self._subgraphs[index][0]
-
-    def is_subgraph_supported(self, index: int) -> bool:
-        return self._subgraphs[index][1]
-
     def _read(self, model: bytes, path: str | None) -> onnx.ModelProto | None:
         try:
             proto = onnx.ModelProto.FromString(bytes(model))
@@ -264,7 +196,8 @@ class OnnxParser:
             if proto.functions and self._release.major >= 10:
                 proto = onnx.inliner.inline_local_functions(proto)
         except Exception:
-            self._fail("MODEL_DESERIALIZE_FAILED", "Failed to parse the ONNX model.")
+            self._fail("MODEL_DESERIALIZE_FAILED", "Assertion failed: model->ParseFromCodedStream(&codedInput): Failed "
+                                                   "to parse the ONNX model.")
             return None
         return proto
 
@@ -283,11 +216,11 @@ class OnnxParser:
 
     def _refusal(self, node: onnx.NodeProto, values: dict, model: onnx.ModelProto) -> tuple[str, str] | None:
         """The error code and what the parser says of a node it does not take."""
-        unsupported = "UNSUPPORTED_NODE" if self._release.major < 10 else "INVALID_NODE"
-        if node.domain not in ("", "ai.onnx"):
-            return unsupported, 'creator && "Plugin not found, are the plugin name, version, and namespace correct?"'
-        if "Sequence" in node.op_type or not onnx.defs.has(node.op_type):
-            return unsupported, f"No importer registered for op: {node.op_type}"
+        if node.domain not in ("", "ai.onnx") or not onnx.defs.has(node.op_type):
+            return ("UNSUPPORTED_NODE" if self._release.major < 10 else "INVALID_NODE",
+                    'creator && "Plugin not found, are the plugin name, version, and namespace correct?"')
+        if "Sequence" in node.op_type:
+            return "UNSUPPORTED_NODE", "false"
         types = [_TYPES.get(values[name][0], "?") if name in values else "?" for name in node.input]
         about = f"Invalid Node - {node.name}\nITensor::getDimensions: Error Code 4: API Usage Error ({node.name}: "
         if missing := [name for name in types if name != "?" and not hasattr(self._trt.DataType, name)]:
@@ -295,16 +228,16 @@ class OnnxParser:
                 return "UNSUPPORTED_NODE", f"Unsupported data type {missing[0]}"
         if node.op_type in ("QuantizeLinear", "DequantizeLinear"):
             if types[0] == "INT32":
-                return "INVALID_NODE", f"{about}input has type Int32 but must have type FP8, Int4, Int8, or UInt8.)"
+                return "INVALID_NODE", f"{about}input has type Int32 but must have type FP8, FP4, Int4, Int8, or UInt8."
             if types[1] != "FLOAT" and self._release.major < 10:
-                return "INVALID_NODE", f"{about}scale must be of type Float.)"
+                return "INVALID_NODE", f"{about}scale must be of type Float."
             zero = {one.name: one for one in model.graph.initializer}.get(node.input[2] if len(node.input) > 2 else "")
             if zero is not None and np.any(numpy_helper.to_array(zero)):
-                return "UNSUPPORTED_NODE", "Assertion failed: Non-zero zero point is not supported."
-        mixed = types[:_ONE_TYPE.get(node.op_type, 0)]
+                return "INVALID_NODE", ("Assertion failed: shiftIsAllZeros(zeroPoint): Non-zero zero point is not "
+                                        "supported.")
+        mixed = [one.title() for one in types[:2]] if node.op_type in _ONE_TYPE else []
         if self._network._strong and len({one for one in mixed if one != "?"}) > 1:
-            return "INVALID_NODE", (f"{about}`input` and `kernel` must be of same type. `input` type is "
-                                    f"{mixed[0].title()} but `kernel` is of type {mixed[1].title()}.)")
+            return "INVALID_NODE", about + _ONE_TYPE[node.op_type].format(*mixed)
         return None
 
     def _parse(self, model: onnx.ModelProto) -> bool:

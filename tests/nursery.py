@@ -1,0 +1,95 @@
+"""Child processes of tests, forked from one that has the imports done: a second of processor time less each.
+
+What tests of the process itself hold (how it starts, dies and goes with the program) is marked ``spawned``: there the
+program starts it as it does in use.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+from multiprocessing.connection import Connection
+from multiprocessing.reduction import DupFd
+from types import ModuleType, SimpleNamespace
+from typing import Any
+from unittest import mock
+
+import pytest
+
+from trt_tui.jobs import client, worker
+from trt_tui.jobs.lifeline import kill_group
+
+_FORKS = multiprocessing.get_context("forkserver")
+_FORKS.set_forkserver_preload(["trt_tui.jobs.worker", "trt_tui.backends.onnxruntime", "onnxruntime", "onnx.reference",
+                               "trt_tui.core.network.reading"])
+_LIVING: dict[int, Forked] = {}
+
+
+class _Descriptor:
+    """A file descriptor that goes along with a process as it starts."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+
+    def __reduce__(self) -> tuple:
+        return _detached, (DupFd(self.number),)
+
+
+def _detached(sent: Any) -> int:
+    return sent.detach()
+
+
+class Forked:
+    """What the program uses of `subprocess.Popen`, for a child process of this program alone."""
+
+    def __init__(self, command: Sequence[str], *, pass_fds: Sequence[int], env: dict[str, str], **_: object) -> None:
+        assert command[:3] == [sys.executable, "-m", worker.__name__]
+        begun, begins = _FORKS.Pipe(duplex=False)
+        self._process = _FORKS.Process(target=_live, args=(begins, env, [_Descriptor(int(one)) for one in command[3:]]))
+        with mock.patch.dict(sys.modules, {"__main__": ModuleType("__main__")}):  # not to be run again
+            self._process.start()
+        begins.close()
+        begun.recv()
+        self.pid = self._process.pid
+        self._ended = threading.Event()
+        _LIVING[self.pid] = self
+        threading.Thread(target=self._wait, daemon=True).start()
+
+    def _wait(self) -> None:
+        self._process.join()
+        self._ended.set()
+
+    def poll(self) -> int | None:
+        return self._process.exitcode if self._ended.is_set() else None
+
+    def wait(self, timeout: float | None = None) -> int:
+        if not self._ended.wait(timeout):
+            raise subprocess.TimeoutExpired("worker", timeout)
+        return self._process.exitcode
+
+
+def _live(begins: Connection, env: dict[str, str], descriptors: Sequence[int]) -> None:
+    os.setsid()
+    begins.send(None)
+    begins.close()
+    os.environ.clear()
+    os.environ.update(env)
+    sys.path[:0] = env.get("PYTHONPATH", "").split(os.pathsep)
+    worker.main([str(number) for number in descriptors])
+
+
+def _bury(pid: int) -> None:
+    """As `trt_tui.jobs.lifeline.bury`, of a process that is not this one's own child."""
+    _LIVING[pid].wait()
+    kill_group(pid)
+
+
+def use(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Has the program fork its child processes."""
+    monkeypatch.setattr(client, "subprocess", SimpleNamespace(
+        Popen=Forked, DEVNULL=subprocess.DEVNULL, TimeoutExpired=subprocess.TimeoutExpired))
+    monkeypatch.setattr(client, "bury", _bury)

@@ -1,0 +1,290 @@
+"""trt_tui.jobs.client and .lifeline: how a child process starts, is stopped and dies, and goes with its program."""
+
+from __future__ import annotations
+
+import os
+import queue
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.driven import LIMIT_S, isolate, save_mlp, save_resnet
+from trt_tui.jobs import messages as m
+from trt_tui.jobs.client import Client, log_path
+
+pytestmark = pytest.mark.spawned
+
+BUSY = {
+    "native code that holds the interpreter": "ctypes.PyDLL(None).sleep(3600)",
+    "one bytecode that takes for ever": "sum(itertools.repeat(0))",
+    "a loop": "while True: pass",
+    "signals ignored": "[signal.signal(n, signal.SIG_IGN) for n in (1, 2, 15, 29)]; ctypes.PyDLL(None).sleep(3600)",
+}
+
+
+@pytest.fixture(autouse=True)
+def _isolated(monkeypatch, tmp_path):
+    isolate(monkeypatch, tmp_path)
+
+
+def script(folder: Path, *, starts: str, then: str) -> Path:
+    """A data script that starts a process, writes down both ids, and does something."""
+    path = folder / "data.py"
+    path.write_text(textwrap.dedent(f"""
+        import ctypes, itertools, os, pathlib, signal, subprocess, sys, time
+        def load_data():
+            {starts}
+            told = pathlib.Path(__file__).with_suffix('.new')
+            told.write_text(f'{{os.getpid()}} {{other}}')
+            told.rename(told.with_suffix('.ids'))
+            {then}
+            yield {{}}
+    """))
+    return path
+
+
+def ids(path: Path) -> list[int]:
+    """The process ids that a script has written down."""
+    deadline = time.monotonic() + LIMIT_S
+    while not path.with_suffix(".ids").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    return [int(word) for word in path.with_suffix(".ids").read_text().split()]
+
+
+def gone(pid: int) -> bool:
+    """Whether a process ends, within the limit."""
+    deadline = time.monotonic() + LIMIT_S / 4
+    while time.monotonic() < deadline:
+        if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+            return True
+        time.sleep(0.02)
+    return False
+
+
+def of(events: list[m.Event], *types: type) -> list[m.Event]:
+    return [event for event in events if isinstance(event, types)]
+
+
+STARTS = "other = subprocess.Popen(['sleep', '3600']).pid"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the interpreter must get to run")
+@pytest.mark.parametrize("busy", BUSY)
+def test_a_child_goes_with_its_program_whatever_it_is_doing(tmp_path, busy):
+    options = save_mlp(tmp_path)
+    data = script(tmp_path, starts=STARTS, then=BUSY[busy])
+    program = subprocess.Popen([sys.executable, "-m", "trt_tui", "compare", options.model, "--data", str(data)],
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        child, other = ids(data)
+        assert psutil.Process(child).ppid() == program.pid
+        program.kill()
+        program.wait()
+        assert gone(child) and gone(other)
+    finally:
+        program.kill()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the pipe of requests tells")
+def test_a_child_whose_program_ended_while_it_started_ends(tmp_path):
+    code = """
+import os, sys
+from trt_tui.jobs.lifeline import tie
+tie(int(sys.argv[1]))
+print('lived on')
+"""
+    reading, writing = os.pipe()
+    os.close(writing)
+    run = subprocess.run([sys.executable, "-c", code, str(reading)], pass_fds=(reading,), start_new_session=True,
+                         capture_output=True, text=True)
+    os.close(reading)
+    assert run.returncode == -signal.SIGKILL and not run.stdout
+
+
+FORKS = "other = os.fork() or time.sleep(3600)"
+"""A fork holds all that its parent had open, the pipe too."""
+
+
+@pytest.mark.parametrize("starts", [STARTS, FORKS])
+def test_what_a_child_has_started_goes_with_it_and_its_death_is_reported(session, tmp_path, starts):
+    data = script(tmp_path, starts=starts, then="os.kill(os.getpid(), signal.SIGSEGV)")
+    driven = session(replace(save_mlp(tmp_path), data=str(data)))
+    driven.start()
+    assert driven.until_type(m.Died).exit_code == -signal.SIGSEGV
+    assert gone(ids(data)[1])
+
+
+# -- what becomes of a session --------------------------------------------------------------------------------------
+
+
+def test_a_killed_child_is_reported_and_the_session_goes_on(session, tmp_path):
+    driven = session(save_resnet(tmp_path, samples=64))
+    driven.start()
+    driven.until(lambda e: isinstance(e, m.VerdictMeasured) and e.run == "int8")
+    known, calibration = driven.measured("int8").verdict, driven.calibration
+    os.kill(driven.child_pid, signal.SIGKILL)
+    died = driven.until_type(m.Died)
+    assert died.exit_code == -signal.SIGKILL
+    assert not driven.busy and driven.error is died
+    assert driven.measured("int8").verdict is known and driven.child_pid is None
+    driven.automatic = False
+    seen = len(driven.seen)
+    driven.toggle([driven.outline.groups[0]])
+    driven.compare(layers=False)
+    driven.until_idle()
+    assert driven.measured("config").verdict.samples == 48
+    assert not of(driven.seen[seen:], m.Opened, m.Calibrated, m.Failed)
+    assert driven.calibration is calibration
+
+
+def test_a_request_that_meets_a_dead_child_is_answered(session, tmp_path):
+    driven = session(save_mlp(tmp_path), automatic=False)
+    driven.start()
+    driven.until_idle()
+    os.kill(driven.child_pid, signal.SIGKILL)
+    while driven.child_pid is not None:
+        time.sleep(0.01)
+    driven.compare(layers=False)
+    driven.until_type(m.Died)
+    driven.until_idle()
+    assert driven.measured("int8").verdict.samples == 12
+
+
+def test_a_stop_leaves_a_child_that_heeds_it_alive(session, tmp_path):
+    driven = session(save_resnet(tmp_path, samples=400))
+    driven.start()
+    driven.until(lambda e: isinstance(e, m.VerdictMeasured))
+    pid = driven.child_pid
+    driven.stop_job()
+    driven.until_type(m.Cancelled)
+    assert not driven.busy and driven.child_pid == pid
+    driven.build()
+    driven.until_type(m.Built)
+
+
+STUCK = "ctypes.PyDLL(None).sleep(3600)"
+
+
+def test_a_stuck_child_is_killed_after_the_grace_and_reported_as_stopped(session, tmp_path):
+    data = script(tmp_path, starts=STARTS, then=STUCK)
+    driven = session(replace(save_mlp(tmp_path), data=str(data)))
+    driven.start()
+    pid, other = ids(data)
+    driven.stop_job()
+    driven.until_type(m.Cancelled)
+    assert gone(pid) and gone(other) and not driven.busy and driven.child_pid is None
+    assert not of(driven.seen, m.Died) and driven.error is None
+
+
+def test_what_libraries_print_goes_to_the_log(session, tmp_path, capfd):
+    script = tmp_path / "noisy.py"
+    script.write_text(textwrap.dedent("""
+        import os
+        import numpy as np
+        def load_data():
+            os.write(1, b'native to stdout\\n')
+            os.write(2, b'native to stderr\\n')
+            print('from python')
+            for i in range(8):
+                yield {'x': np.full((4, 16), i, np.float32)}
+    """))
+    driven = session(replace(save_mlp(tmp_path), data=str(script)), automatic=False)
+    driven.start()
+    driven.until_idle()
+    text = log_path().read_text()
+    assert "native to stdout" in text and "native to stderr" in text and "from python" in text
+    shown = capfd.readouterr()
+    assert shown.out == shown.err == ""
+
+
+def test_a_log_that_cannot_be_written_is_no_error(session, tmp_path, monkeypatch):
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
+    driven = session(save_mlp(tmp_path), automatic=False)
+    driven.start()
+    driven.until_idle()
+    assert driven.outline is not None
+
+
+def test_close_ends_a_child_that_is_at_work(session, tmp_path):
+    driven = session(save_resnet(tmp_path, samples=400))
+    driven.start()
+    driven.until(lambda e: isinstance(e, m.VerdictMeasured))
+    pid = driven.child_pid
+    driven.close()
+    assert gone(pid)
+
+
+# -- stops are bounded ------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def stuck(tmp_path):
+    """A client whose child holds the interpreter in native code for an hour, and its events."""
+    data = script(tmp_path, starts=STARTS, then=STUCK)
+    events: queue.Queue[m.Event] = queue.Queue()
+    client = Client(events.put)
+    client.send(m.Open(replace(save_mlp(tmp_path), data=str(data))))
+    ids(data)
+    yield client, events
+    client.close()
+
+
+def until_ended(events: queue.Queue[m.Event], *jobs: int) -> list[m.Event]:
+    """All events until some jobs have ended, none of which tells of a death."""
+    seen: list[m.Event] = []
+    while not set(jobs) <= {event.job for event in of(seen, m.Done, m.Cancelled)}:
+        seen.append(events.get(timeout=LIMIT_S))
+    assert not of(seen, m.Died, m.Failed)
+    return seen
+
+
+def test_what_is_asked_between_a_stop_and_the_kill_is_answered_by_a_new_child(stuck, tmp_path):
+    client, events = stuck
+    client.stop()
+    after = client.send(m.Open(save_mlp(tmp_path)))
+    seen = until_ended(events, 1, after)
+    assert [(type(event), event.job) for event in of(seen, m.Cancelled, m.Done)] == [(m.Cancelled, 1), (m.Done, after)]
+
+
+def test_a_stop_is_told_when_the_grace_is_over_though_the_process_takes_its_time_to_end(stuck, monkeypatch):
+    client, events = stuck
+    ended = threading.Event()
+    wait = client._child.process.wait
+    monkeypatch.setattr(client._child.process, "wait", lambda *_: ended.wait(LIMIT_S) and wait())
+    timers = []
+    monkeypatch.setattr(threading, "Timer", lambda seconds, function, arguments: timers.append(
+        (seconds, lambda: function(*arguments))) or threading.Thread())
+    client.stop()
+    (seconds, over), = timers
+    assert seconds <= 1.5, "with what follows it is within 2 s"
+    over()
+    assert [event.job for event in of(until_ended(events, 1), m.Cancelled)] == [1]
+    ended.set()
+    assert wait() < 0
+
+
+def test_the_end_of_the_program_does_not_wait_for_a_child_that_takes_its_time(stuck, monkeypatch):
+    client, _ = stuck
+    waited = []
+    wait = client._child.process.wait
+
+    def slow(timeout=None):
+        waited.append(timeout)
+        if threading.current_thread() is not threading.main_thread():
+            return wait()
+        raise subprocess.TimeoutExpired("child", timeout)
+
+    monkeypatch.setattr(client._child.process, "wait", slow)
+    client.close()
+    assert len([one for one in waited if one is not None]) == 2 and sum(filter(None, waited)) <= 1.0
+    assert wait() < 0
