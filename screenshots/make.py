@@ -41,11 +41,13 @@ SHOTS: dict[str, tuple[tuple[int, int], Sequence[str]]] = {
 
 
 def options() -> Options:
+    """The bundled demo, with all of its data."""
     return Options(str(demo.network_path()), str(demo.samples_path()), str(demo.calibration_path()),
                    metric=demo.metric_spec())
 
 
 async def shoot(name: str, size: tuple[int, int], steps: Sequence[str]) -> None:
+    """Takes one screenshot after some steps: keys, or "wait", "pause" and "theme"."""
     app = TrtTuiApp(options(), resume=False)
     async with app.run_test(size=size) as pilot:
         for step in steps:
@@ -77,6 +79,7 @@ async def shoot(name: str, size: tuple[int, int], steps: Sequence[str]) -> None:
 
 
 async def main(names: Sequence[str]) -> None:
+    """Takes the screenshots of some names, all by default."""
     for name in names or SHOTS:
         await shoot(name, *SHOTS[name])
         print(name)

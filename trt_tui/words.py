@@ -278,6 +278,7 @@ class VisibleStream:
         self._stream = stream
 
     def write(self, text: str) -> int:
+        """Writes what can be seen of a text; returns the length of the whole text."""
         if not isinstance(text, str):
             raise TypeError(f"a text is written here, not {type(text).__name__}")
         self.write_styled(text, lambda shown: shown)
@@ -289,6 +290,7 @@ class VisibleStream:
         self._stream.write(style(visible(text, lines=True)).encode(encoding, "backslashreplace").decode(encoding))
 
     def isatty(self) -> bool:
+        """False: no control sequence gets through."""
         return False
 
     def __getattr__(self, name: str) -> Any:

@@ -131,6 +131,7 @@ class OnnxRuntimeRunner:
         self.outputs = tuple(_info(one) for one in session.get_outputs())
 
     def run(self, feeds: Mapping[str, np.ndarray], fetch: Sequence[str] | None = None) -> dict[str, np.ndarray]:
+        """Runs once; see `trt_tui.core.runner.Runner`."""
         names = list(fetch) if fetch is not None else [info.name for info in self.outputs]
         fed = {**self._weights, **feeds}
         try:
@@ -142,6 +143,7 @@ class OnnxRuntimeRunner:
                               "Check the data's shapes and types against the network's inputs.") from None
 
     def close(self) -> None:
+        """Frees the session and the weights."""
         self._session = None
         self._kept_alive = None
         self._weights = {}

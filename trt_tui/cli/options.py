@@ -40,6 +40,7 @@ class Command(click.Command):
     """A command whose help has a section for each heading."""
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Writes a section for each heading that has options."""
         sections: dict[str, list[tuple[str, str]]] = {heading: [] for heading in (*HEADINGS, "Other options")}
         for one in self.get_params(ctx):
             if isinstance(one, click.Option) and (record := one.get_help_record(ctx)) is not None:

@@ -70,6 +70,7 @@ def _explained(session: Session) -> list[str]:
 
 
 def session_metric(session: Session) -> str:
+    """The heading of the metric's column: its name, "same class" for agreement, or "" where there is neither."""
     if session.metric and session.results.reference:
         return next(iter(session.results.reference))
     return "same class" if session.target is not None and session.target.kind == "agreement" else ""

@@ -31,6 +31,7 @@ class Precision(str, Enum):
 
     @property
     def label(self) -> str:
+        """As people read it: ``FP16``."""
         return self.value.upper()
 
     def __str__(self) -> str:

@@ -73,7 +73,8 @@ class Runner(Protocol):
             TrtTuiError: the backend refused to run these feeds.
         """
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """Frees what it holds; it cannot run after that."""
 
     def __enter__(self) -> Runner: ...
 

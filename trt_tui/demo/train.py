@@ -39,6 +39,7 @@ class ConvBlock(nn.Module):
         self.act = nn.ReLU()
 
     def forward(self, x: Tensor) -> Tensor:
+        """(N, inputs, H, W) to (N, outputs, H, W)."""
         return self.act(self.norm(self.conv(x)))
 
 
@@ -53,6 +54,7 @@ class Residual(nn.Module):
         self.act = nn.ReLU()
 
     def forward(self, x: Tensor) -> Tensor:
+        """(N, channels, H, W) to the same shape."""
         return self.act(x + self.norm(self.pointwise(self.depthwise(x))))
 
 
@@ -65,6 +67,7 @@ class Encoder(nn.Module):
         self.residual = Residual(outputs)
 
     def forward(self, x: Tensor) -> Tensor:
+        """(N, inputs, H, W) to (N, outputs, H, W)."""
         return self.residual(self.widen(x))
 
 
@@ -79,6 +82,7 @@ class AttentionGate(nn.Module):
         self.act = nn.ReLU()
 
     def forward(self, skip: Tensor, below: Tensor) -> Tensor:
+        """The skip connection (N, channels, H, W), weighed by what comes from below in the same shape."""
         return skip * torch.sigmoid(self.score(self.act(self.query(below) + self.key(skip))))
 
 
@@ -92,6 +96,7 @@ class Decoder(nn.Module):
         self.merge = ConvBlock(2 * outputs, outputs)
 
     def forward(self, below: Tensor, skip: Tensor) -> Tensor:
+        """(N, inputs, H, W) from below and (N, outputs, 2H, 2W) from the skip connection to the shape of the latter."""
         below = self.up(below)
         return self.merge(torch.cat([below, self.gate(skip, below)], dim=1))
 
@@ -112,6 +117,7 @@ class SceneUNet(nn.Module):
         self.head = nn.Conv2d(12, CLASSES, 1)
 
     def forward(self, image: Tensor) -> Tensor:
+        """Images to the logits of each pixel's class."""
         skip1 = self.enc1(image)
         skip2 = self.enc2(self.pool1(skip1))
         skip3 = self.enc3(self.pool2(skip2))

@@ -88,10 +88,12 @@ class WorkspaceBench:
         self.checks = request.check is not None
 
     def report(self, work: SearchJob, heard: bool = False) -> None:
+        """Sends the search's progress, at most ten times a second unless it must be heard."""
         if heard or self._report.due("search"):
             self._report.send(work.progress(self._report.job))
 
     def verdict(self, config: PrecisionConfig) -> Steps[Verdict]:
+        """Returns the verdict on all samples of the search, from the store where it is known."""
         whole: Verdict | None = None
         for verdict in verdict_of(self._workspace, self._store, self._report, config):
             whole = verdict
@@ -100,12 +102,14 @@ class WorkspaceBench:
         return whole
 
     def ranges(self, groups: Sequence[Group]) -> dict[str, dict[str, float]]:
+        """Returns the ranges (amax) that other methods choose, by tensor and method, without those in use."""
         current = self._workspace.ranges
         known = ranges_by_method(self._workspace, self._report, groups)
         return {tensor: {method: amax for method, amax in by_method.items() if amax != current.get(tensor)}
                 for tensor, by_method in known.items()}
 
     def built(self, config: PrecisionConfig) -> bool:
+        """Whether the config's engine is in the store."""
         return self._store.engine(self._workspace, config) is not None
 
     def build(self, config: PrecisionConfig) -> Steps[EngineResult]:

@@ -224,6 +224,8 @@ class Stop:
 
 @dataclass(frozen=True)
 class Event:
+    """What the child process tells; ``job`` is the number of the request that it belongs to."""
+
     job: int
 
 
@@ -236,6 +238,13 @@ class Previewed(Event):
 
 @dataclass(frozen=True)
 class Opened(Event):
+    """The network, the data and the backend are open.
+
+    Attributes:
+        judged: The outputs that verdicts are about.
+        metric: Name of the user's metric, None without one.
+    """
+
     outline: Outline
     judged: tuple[Judged, ...]
     data: DataSummary
@@ -266,6 +275,8 @@ class BuilderReady(Event):
 
 @dataclass(frozen=True)
 class Calibrated(Event):
+    """Ranges are known: measured, or taken from a file or an earlier process."""
+
     calibration: Calibration
 
 
@@ -289,6 +300,8 @@ class ReferenceMeasured(Event):
 
 @dataclass(frozen=True)
 class VerdictMeasured(Event):
+    """How a run does at the judged outputs; ``final`` once it is judged on all samples that it is to be judged on."""
+
     run: str
     config: PrecisionConfig
     verdict: Verdict
@@ -297,6 +310,8 @@ class VerdictMeasured(Event):
 
 @dataclass(frozen=True)
 class LayersMeasured(Event):
+    """Errors of a run at its groups, by name, on so many samples so far; ``final`` on the last of them."""
+
     run: str
     config: PrecisionConfig
     groups: Mapping[str, GroupErrors]
@@ -336,6 +351,8 @@ class WayOut:
 
 @dataclass(frozen=True)
 class WaysOutMeasured(Event):
+    """What each way out for a group would yield, in the config that they were tried in."""
+
     group: str
     config: PrecisionConfig
     options: tuple[WayOut, ...]
@@ -343,6 +360,8 @@ class WaysOutMeasured(Event):
 
 @dataclass(frozen=True)
 class StatsMeasured(Event):
+    """Value statistics of a group's inputs and tail in FP32, by tensor."""
+
     group: str
     tensors: Mapping[str, TensorStats]
 
@@ -356,6 +375,8 @@ class Fp32EngineJudged(Event):
 
 @dataclass(frozen=True)
 class Built(Event):
+    """A config's engine, or why there is none."""
+
     config: PrecisionConfig
     result: EngineResult
 

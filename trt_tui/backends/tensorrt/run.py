@@ -42,6 +42,7 @@ class TensorRTRunner:
                 raise run_error(said, error) from None
 
     def run(self, feeds: Mapping[str, np.ndarray], fetch: Sequence[str] | None = None) -> dict[str, np.ndarray]:
+        """Runs once; see `trt_tui.core.runner.Runner`."""
         names = [info.name for info in self.outputs] if fetch is None else list(fetch)
         self._placed = None
         with self._log.collecting(None) as said:
@@ -52,6 +53,7 @@ class TensorRTRunner:
         return {name: np.array(found[name]) for name in names}
 
     def latency_ms(self, feeds: Mapping[str, np.ndarray]) -> float:
+        """Milliseconds from enqueueing to the end on the stream; see `trt_tui.core.runner.EngineRunner`."""
         self._place(feeds)
         context, stream = self._runner.context, self._runner.stream
         with self._log.collecting(None) as said:
@@ -64,6 +66,7 @@ class TensorRTRunner:
         return taken
 
     def layer_times_ms(self, feeds: Mapping[str, np.ndarray], runs: int) -> dict[str, float]:
+        """Mean milliseconds by engine layer; see `trt_tui.core.runner.EngineRunner`."""
         from polygraphy.backend.trt import TrtRunner
 
         profiler = _profiler(self._trt)
@@ -99,6 +102,7 @@ class TensorRTRunner:
         return {name: total / runs for name, total in profiler.times.items()}
 
     def inspect(self) -> str:
+        """The inspector's JSON, with the types that are told only once shapes are known."""
         inspector = self._engine.create_engine_inspector()
         context = self._runner.context
         for info in self.inputs:  # types and formats are told only once every shape is known
@@ -132,6 +136,7 @@ class TensorRTRunner:
         self._placed = (key, list(feeds.values()), fitted)  # the context may read an input where it lies on the host
 
     def close(self) -> None:
+        """Frees the context, its buffers and the engine."""
         if self._runner is not None:
             _end(self._runner)
         self._runner = self._engine = self._placed = None

@@ -40,13 +40,16 @@ class ProfileShapes(Protocol):
     """Least, usual and largest shape of an input; see `trt_tui.core.data.samples.ShapeRange`."""
 
     @property
-    def min(self) -> tuple[int, ...]: ...
+    def min(self) -> tuple[int, ...]:
+        """The least sizes."""
 
     @property
-    def opt(self) -> tuple[int, ...]: ...
+    def opt(self) -> tuple[int, ...]:
+        """The usual sizes."""
 
     @property
-    def max(self) -> tuple[int, ...]: ...
+    def max(self) -> tuple[int, ...]:
+        """The largest sizes."""
 
 
 TACTIC_SOURCES = ("CUBLAS", "CUBLAS_LT", "CUDNN", "EDGE_MASK_CONVOLUTIONS", "JIT_CONVOLUTIONS")

@@ -19,33 +19,41 @@ class Choice(Move):
 
     @property
     def decides(self) -> str:
+        """The precision, as files name it."""
         return self.precision.value
 
     def refused(self, network: Structure, target: str) -> str:
+        """Why the group cannot run in that precision; see `Move.refused`."""
         if self.precision is Precision.TF32:
             return 'TF32 is a setting of the whole config, "tf32": true'
         return network.group(target).refusals.get(self.precision, "")
 
     @property
     def runs_in(self) -> Precision:
+        """The precision."""
         return self.precision
 
     @property
     def label(self) -> str:
+        """The precision: ``FP16``."""
         return self.precision.label
 
     @property
     def set_by(self) -> str:
+        """``user`` or ``search:<method>``."""
         return self.reason
 
     @property
     def infinitive(self) -> str:
+        """``run in FP16``."""
         return f"run in {self.label}"
 
     @classmethod
     def label_without(cls, network: Structure, target: str, defaults: Defaults) -> str:
+        """The precision that the group has by default."""
         return defaults.default_for(network.group(target)).label
 
     @classmethod
     def about(cls, title: str) -> str:
+        """The group's title alone: a precision needs no other word."""
         return title

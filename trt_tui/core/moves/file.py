@@ -43,13 +43,20 @@ class WrittenRanges(Protocol):
     """What is written of a calibration; see `trt_tui.core.calibration.calibrate.Calibration`."""
 
     @property
-    def method(self) -> str: ...
+    def method(self) -> str:
+        """The calibration method."""
+
     @property
-    def samples(self) -> int: ...
+    def samples(self) -> int:
+        """How many samples it has seen."""
+
     @property
-    def data_sha256(self) -> str: ...
+    def data_sha256(self) -> str:
+        """Hash of these samples."""
+
     @property
-    def ranges(self) -> Mapping[str, float]: ...
+    def ranges(self) -> Mapping[str, float]:
+        """amax by tensor name, in the tensor's own units."""
 
 
 @dataclass(frozen=True)

@@ -16,24 +16,55 @@ class Structure(Protocol):
     """What moves ask of a network; a `Network` has it and its `Outline`."""
 
     @property
-    def name(self) -> str: ...
+    def name(self) -> str:
+        """The network's name."""
+
     @property
-    def layers(self) -> tuple[Layer, ...]: ...
+    def layers(self) -> tuple[Layer, ...]:
+        """All layers, in network order."""
+
     @property
-    def groups(self) -> tuple[Group, ...]: ...
+    def groups(self) -> tuple[Group, ...]:
+        """All fusion groups, in network order."""
+
     @property
-    def inputs(self) -> tuple[TensorInfo, ...]: ...
+    def inputs(self) -> tuple[TensorInfo, ...]:
+        """What the network is fed."""
+
     @property
-    def activations(self) -> tuple[str, ...]: ...
+    def activations(self) -> tuple[str, ...]:
+        """Tensors whose range INT8 needs, in network order."""
+
     @property
-    def structure_sha256(self) -> str: ...
+    def structure_sha256(self) -> str:
+        """Hash of everything but the weights' values."""
+
     @property
-    def digests(self) -> Mapping[str, bytes]: ...
-    def layer(self, name: str) -> Layer: ...
-    def has_layer(self, name: str) -> bool: ...
-    def group(self, name: str) -> Group: ...
-    def group_of(self, layer: str) -> Group | None: ...
-    def has_tensor(self, name: str) -> bool: ...
+    def digests(self) -> Mapping[str, bytes]:
+        """The first bytes of each layer's hash, by name."""
+
+    def layer(self, name: str) -> Layer:
+        """A layer by its name.
+
+        Raises:
+            KeyError: there is none of that name.
+        """
+
+    def has_layer(self, name: str) -> bool:
+        """Whether there is a layer of that name."""
+
+    def group(self, name: str) -> Group:
+        """A group by its name.
+
+        Raises:
+            KeyError: there is none of that name.
+        """
+
+    def group_of(self, layer: str) -> Group | None:
+        """The group that a layer lies in; None where it lies in none."""
+
+    def has_tensor(self, name: str) -> bool:
+        """Whether there is a tensor of that name."""
 
 
 @dataclass(frozen=True)

@@ -20,30 +20,38 @@ class RangeChoice(Move):
 
     @property
     def decides(self) -> float:
+        """The amax, in the tensor's own units."""
         return self.amax
 
     def refused(self, network: Structure, target: str) -> str:
+        """Why this is no range; see `Move.refused`."""
         return "" if math.isfinite(self.amax) and self.amax >= 0 else "a range is a finite number from 0 up"
 
     def adjust(self, amax: dict[str, float], tensors: Sequence[str]) -> None:
+        """Gives the tensors this amax."""
         amax.update(dict.fromkeys(tensors, self.amax))
 
     @property
     def label(self) -> str:
+        """The amax with five digits."""
         return f"{self.amax:.5g}"
 
     @property
     def compared(self) -> str:
+        """The method and the amax: ``entropy 2.5``."""
         return f"{self.method} {self.label}"
 
     @property
     def set_by(self) -> str:
+        """``user`` or the calibration method that proposed it."""
         return self.method
 
     @property
     def infinitive(self) -> str:
+        """``have the range 2.5``."""
         return f"have the range {self.label}"
 
     @property
     def note(self) -> str:
+        """``range by entropy``."""
         return f"range by {self.method}"

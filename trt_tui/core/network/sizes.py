@@ -51,6 +51,7 @@ class Shapes:
         self._values: dict[str, np.ndarray] = {}
 
     def get(self, tensor: str) -> Shape | None:
+        """The sizes of a tensor; None where not even their number is known."""
         shape = self._network.shape(tensor)
         if not self._fixed or shape is not None and all(isinstance(size, int) for size in shape[1:]):
             return shape

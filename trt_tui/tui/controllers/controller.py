@@ -94,9 +94,10 @@ class Controller:
 
 
 class Declaring(Protocol):
-    """Makes the action of a method's name of it."""
+    """What `action` returns: a decorator that names the action after the method below it."""
 
-    def __call__(self, do: Callable[[C], None]) -> Handler[C]: ...
+    def __call__(self, do: Callable[[C], None]) -> Handler[C]:
+        """The method as the handler of its action."""
 
 
 def action(*keys: str, label: str, help: str, group: str, disabled: Callable[[Any], str] = Controller.never,

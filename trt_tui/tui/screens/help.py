@@ -10,11 +10,18 @@ from trt_tui.tui.spans import Line, wrap
 
 
 def help_lines(offers: Iterable[BoundAction], screen_width: int) -> list[Line]:
-    """One line for each action, under its group's heading; what cannot be done now is dimmed and says why."""
+    """The actions under the headings of their groups, each group once; what cannot be done now is dimmed and says why.
+
+    Args:
+        offers: Groups are shown in the order in which their first actions come.
+        screen_width: Cells of the screen.
+    """
     width = max(20, min(96, screen_width * 96 // 100) - 18)
+    offers = list(offers)
+    groups = list(dict.fromkeys(offer.action.group for offer in offers))
     lines: list[Line] = []
     group = ""
-    for offer in offers:
+    for offer in sorted(offers, key=lambda one: groups.index(one.action.group)):
         action = offer.action
         if action.group != group:
             group = action.group
@@ -32,7 +39,7 @@ class HelpPage(Page):
     """See the module's docstring.
 
     Args:
-        offers: The actions, those of a group beside each other.
+        offers: The actions, in any order.
         width: Cells of the screen.
     """
 
