@@ -525,6 +525,8 @@ class EngineWritten(Event):
 
 @dataclass(frozen=True)
 class EngineRead(Event):
+    """The layers of an engine file that was opened."""
+
     report: EngineReport
 
 
