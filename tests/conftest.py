@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -59,6 +60,26 @@ def session(tmp_path: Path) -> Iterator[Callable[..., DrivenSession]]:
     yield make
     for made in sessions:
         made.close()
+
+
+@pytest.fixture(scope="session")
+def measured_before(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Gives sessions on the null backend one folder for what they measure."""
+    from tests.local import NullSession
+
+    base = tmp_path_factory.getbasetemp()
+    NullSession.measured_before = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "measured"
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch, measured_before: None) -> None:
+    """Timers of the app that do not keep tests waiting."""
+    from trt_tui.tui import main_screen
+    from trt_tui.tui.controllers import desk
+
+    monkeypatch.setattr(main_screen, "UPDATE_S", 0.002)
+    monkeypatch.setattr(desk, "REST_S", 0.005)
+    monkeypatch.delenv("NO_COLOR", raising=False)
 
 
 @pytest.fixture(scope="session")

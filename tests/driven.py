@@ -163,8 +163,8 @@ class LocalClient:
 
     pid = None
 
-    def __init__(self, deliver: Callable[[m.Event], None]) -> None:
-        self.scheduler = Worker(deliver).scheduler
+    def __init__(self, deliver: Callable[[m.Event], None], store: Store | None = None) -> None:
+        self.scheduler = Worker(deliver, store).scheduler
         self._last = 0
 
     def send(self, request: m.Request) -> int:

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from tests import networks
-from tests.tui_fake import outline_of
+from tests import local
 from trt_tui.core.measure.comparison import EngineResult, Errors, OutputErrors, Share, Verdict
 from trt_tui.core.moves.config import PrecisionConfig, RangeChoice
 from trt_tui.core.precision import Precision
 from trt_tui.jobs import messages as m
 from trt_tui.session.results import Results
 
-MLP = outline_of(networks.mlp(), "mlp.onnx")
+MLP = local.outline("mlp")
 INT8 = PrecisionConfig.uniform(Precision.INT8)
 
 

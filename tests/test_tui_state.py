@@ -10,8 +10,7 @@ from pathlib import Path
 import pytest
 from rich.color import Color, ColorSystem
 
-from tests import networks
-from tests.tui_fake import FakeSession, outline_of
+from tests import local
 from trt_tui.core.calibration.statistics import TensorStats, TopChannels
 from trt_tui.core.measure.comparison import Errors, Measured, OutputErrors, Verdict
 from trt_tui.core.measure.target import parse_target
@@ -19,7 +18,6 @@ from trt_tui.core.moves.config import PrecisionConfig, distance
 from trt_tui.core.network.hierarchy import GroupRow, Scope
 from trt_tui.core.precision import Precision
 from trt_tui.jobs import messages
-from trt_tui.options import Options
 from trt_tui.tui import known, spans, themes
 from trt_tui.tui.state import detail, verdict
 from trt_tui.tui.state.columns import Columns, bar_text, row_line, tree_header
@@ -27,18 +25,16 @@ from trt_tui.tui.state.configs import config_table, diff_lines
 from trt_tui.tui.state.figures import Measure, band_of, figures_of, is_met, raised_texts
 from trt_tui.tui.state.hint import next_step, rows_to_target
 from trt_tui.tui.state.tree import TreeModel, VisibleRow
+from trt_tui.words import decibels, number, percent, with_unit
 
-VIT = outline_of(networks.vit(), "vit.onnx")
+VIT = local.outline()
 MODEL = TreeModel(VIT)
 
 
 @pytest.fixture
-def session(tmp_path):
+def session(tmp_path, measured_before):
     """A session that has measured everything."""
-    made = FakeSession(Options("vit.onnx", data="samples.npz"), lambda event: made.apply(event), outline=VIT,
-                       store=tmp_path, resume=False, target="sqnr>=20")
-    made.start()
-    return made
+    return local.measured(tmp_path)
 
 
 def text(line) -> str:
@@ -122,33 +118,28 @@ def test_first_open_shows_whole_levels():
     assert MODEL.first_open(1) == set()
 
 
-def test_worst_first_is_by_weight(session):
+def test_figures_of_the_rows_and_of_what_is_above_them(session):
     figures = found(session)
     lines = MODEL.worst_first(set(), figures.weights)
     values = [figures.values[line.row.group.name] for line in lines if isinstance(line.row, GroupRow)]
-    assert values == sorted(values, reverse=True)
-
-
-def test_scopes_sum_their_rows(session):
-    figures = found(session)
+    assert values == sorted(values, reverse=True) == sorted(
+        (share.owns for share in session.measured("int8").shares.values()), reverse=True)
     for scope in MODEL.scopes:
         assert figures.scope_values[scope.path] == pytest.approx(sum(figures.values[name] for name in scope.groups))
-
-
-def test_macs_are_shares_of_all(session):
-    figures = found(session)
-    whole = [figures.cells(line).cost for line in MODEL.visible(set())]
-    assert "90%" in whole
+    top = {line.key: figures.cells(line).cost for line in MODEL.visible(set())}
+    share = sum(MODEL.macs[name] or 0 for name in MODEL.rows if name in MODEL.scopes[0].groups) / MODEL.all_macs
+    assert percent(share) in top.values()
 
 
 def test_shares_of_an_earlier_config_are_stale(session):
     before = dict(found(session).values)
-    session.answers.clear()
     session.toggle([VIT.groups[0]])
     figures = found(session, last=before)
     assert figures.stale == frozenset(before)
-    cells = figures.cells(VisibleRow("x", 0, MODEL.rows[VIT.groups[0].name]))
-    assert cells.glyph == "█" and cells.glyph_style == "dim" and cells.asked == "FP32↑"
+    cells = figures.cells(VisibleRow("x", 0, MODEL.rows[local.QKV]))
+    assert cells.glyph == "█" and cells.glyph_style == "dim"
+    assert figures.cells(VisibleRow("x", 0, MODEL.rows[VIT.groups[0].name])).asked == "FP32↑"
+    assert not found(session.rest(), last=before).stale
 
 
 def test_a_met_target_calms_all_rows(session):
@@ -159,16 +150,15 @@ def test_a_met_target_calms_all_rows(session):
     assert styles <= {"dim", "band4", ""}
 
 
-def test_nan_is_red_and_first(tmp_path):
-    bad = next(group.name for group in VIT.groups if group.operator == "Softmax")
-    session = FakeSession(Options("vit.onnx"), lambda event: session.apply(event), outline=VIT,
-                          store=tmp_path, resume=False, target="sqnr>=20", nan=(bad,))
-    session.start()
+def test_nan_is_red_and_first(tmp_path, measured_before):
+    session = local.measured(tmp_path, "overflowing")
     figures = found(session, Measure.ACCUMULATED, "fp16")
-    cells = figures.cells(VisibleRow("x", 0, MODEL.rows[bad]))
+    assert figures.bad == {name for name, one in session.measured("fp16").groups.items() if one.accumulated.bad}
+    cells = figures.cells(VisibleRow("x", 0, MODEL.rows[local.QKV]))
     assert (cells.glyph, cells.glyph_style, cells.value) == ("!", "bad", "NaN")
-    assert figures.weights[bad] == max(figures.weights.values())
-    assert "FP16's 65504" in " ".join(detail.reasons(session, figures, VIT.group_by_name[bad]))
+    assert figures.weights[local.QKV] == max(figures.weights.values()) > figures.weights["node_cat"]
+    said = detail.reasons(session, figures, VIT.group_by_name[local.QKV])
+    assert "Inf at its output" in said[0] and "FP16's 65504" in said[1]
 
 
 @pytest.mark.parametrize("width", [50, 64, 76, 100, 140])
@@ -184,17 +174,15 @@ def test_rows_fit_any_width(session, width):
 # -- verdict, detail, next ------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("width", [80, 140])
-def test_simulated_figures_are_marked_and_built_ones_are_not(session, width):
+def test_simulated_figures_are_marked_and_built_ones_are_not(session):
     session.build()
-    for line in verdict.verdict_lines(session, width)[2:]:
-        left, _, right = text(line).partition("│")
-        assert "~" in left and "~" not in right
-    assert "4.21" in text(verdict.verdict_lines(session, width)[4])
-
-
-def test_a_build_of_another_config_is_stale(session):
-    session.build()
+    session.rest()
+    for width in (80, 140):
+        for line in verdict.verdict_lines(session, width)[2:]:
+            left, _, right = text(line).partition("│")
+            assert "~" in left and "~" not in right
+        assert number(session.results[session.config].engine.latency_ms[0]) in text(
+            verdict.verdict_lines(session, width)[4])
     session.toggle(VIT.groups[:1])
     line = verdict.verdict_lines(session, 80)[4]
     assert ("stale" in {style for _, style in line}) and "is c0, 1 edit behind" in text(line)
@@ -245,14 +233,20 @@ def test_the_detail_of_every_kind_of_row(session):
 
 
 def test_the_next_step_leads_to_the_export(session):
-    assert "3 rows to FP32 meet the target" in next_step(session, found(session))
+    measured = session.measured("config")
+    rows = next(n for n, one in enumerate(measured.raised, 1) if session.target.reached(one))
+    assert rows > 1 and f"{rows} rows to FP32 meet the target" in next_step(session, found(session))
     worst = found(session).worst_first
-    assert "space raises this one" in next_step(session, found(session), worst[0])
-    for name in worst[:3]:
-        session.toggle([VIT.group_by_name[name]])
-    assert "b builds" in next_step(session, found(session))
-    session.set_target("sqnr>=19")
+    gain = f"space raises this one → {with_unit(decibels(measured.shares[worst[0]].kept_db))}"
+    assert worst[:len(measured.raised_order)] == measured.raised_order
+    assert gain in next_step(session, found(session), worst[0])
+    session.toggle(VIT.group_by_name[name] for name in worst[:rows])
+    assert "b builds c1 and confirms" in next_step(session.rest(), found(session))
     session.build()
+    engine = session.rest().results[session.config].engine
+    assert not session.target.reached(engine.verdict)
+    assert "the build misses the target" in next_step(session, found(session))
+    session.set_target(f"sqnr>={engine.verdict.worst[1].errors.sqnr_db - 1}")
     assert "e exports" in next_step(session, found(session))
 
 
@@ -260,6 +254,7 @@ def test_configs_newest_first_and_what_differs(session):
     first = session.config
     session.toggle(VIT.groups[:1])
     session.set_precision(VIT.groups[3:4], Precision.FP32)
+    session.rest()
     header, lines = config_table(session, {"A": first}, 60)
     assert [line.name for line in lines] == ["c2", "c1", "c0"]
     narrow, _ = config_table(session, {"A": first}, 30)
@@ -276,6 +271,7 @@ def test_a_config_that_lowers_nothing_is_not_called_one_that_passes(session):
     session.set_target("sqnr>=1")
     assert text(config_table(session, {}, 60)[1][0].line).endswith("passes") and is_met(session)
     session.set_precision(VIT.groups, Precision.FP32)
+    session.rest()
     line = text(config_table(session, {}, 60)[1][0].line)
     assert "passes" not in line and "FAILS" not in line and not is_met(session)
     assert "b builds" not in next_step(session, found(session))

@@ -98,7 +98,7 @@ class _Table:
         agreement = metric is None and any(
             verdict is not None and verdict.agreement is not None
             for verdict in (session.measured(run).verdict for run in RUN_TITLES))
-        figure = (metric or ("agree" if agreement else ""))[:8]
+        figure = (metric.rpartition(".py:")[2] if metric else "agree" if agreement else "")[:8]
         wide = width >= 110
         extra = [(figure, 8)] if figure else []
         simulated = [("dB", 7), *([("worst sample", 13)] if wide else []), *extra,

@@ -1,0 +1,234 @@
+"""Sessions that are answered in the test's own process, on the null backend: real ones, but for the arithmetic."""
+
+from __future__ import annotations
+
+import itertools
+import tempfile
+import time
+from collections.abc import Callable, Collection
+from contextlib import ExitStack
+from functools import cache
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from tests import networks
+from tests.driven import LocalClient
+from tests.standins.null import NullBackend, NullBuilder, NullRunner
+from trt_tui import workspace
+from trt_tui.core.measure.comparison import EngineResult
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.layers import Outline
+from trt_tui.core.network.network import open_network
+from trt_tui.jobs import build, opening
+from trt_tui.jobs import messages as m
+from trt_tui.jobs.store import EngineCache, ResultCache, Store
+from trt_tui.options import Options
+from trt_tui.session.saved import SavedSessions
+from trt_tui.session.session import Session
+from trt_tui.workspace import Workspace
+
+H200 = NullBuilder()
+"""A TensorRT whose engines run here."""
+
+NO_GPU = NullBuilder("tensorrt-rtx", "1.7.1.35", "", runs=False)
+"""A TensorRT-RTX that builds on a machine without a GPU."""
+
+QKV, CORE = "node_MatMul_12", "node_softmax"
+"""Groups of `vit`: the first block's query, key and value, and the Softmax after it."""
+
+
+def vit(overflowing: bool = False) -> onnx.ModelProto:
+    """A vision transformer in which three channels are loud in two of the blocks.
+
+    Args:
+        overflowing: The first block's scores are beyond FP16.
+    """
+    model = networks.vit()
+    for tensor in model.graph.initializer:
+        array = numpy_helper.to_array(tensor).copy()
+        if tensor.name in ("blocks.0.norm1.weight", "blocks.1.norm1.weight"):
+            array[[7, 21, 30]] *= 15
+        elif overflowing and tensor.name == "val_13":
+            array[:, :128] *= 1e4
+        else:
+            continue
+        tensor.CopyFrom(numpy_helper.from_array(array, tensor.name))
+    return model
+
+
+@cache
+def model_bytes(network: str) -> bytes:
+    """``vit``, ``overflowing`` or a function of `tests.networks`, as a file holds it."""
+    made = vit(network == "overflowing") if network in ("vit", "overflowing") else getattr(networks, network)()
+    return made.SerializeToString()
+
+
+def options(folder: Path, network: str = "vit", metric: bool = True, random: bool = False) -> Options:
+    """Writes a network of image classification, 16 labelled images that are judged in batches of 8, and 8 that
+    calibrate; returns the options that open them.
+
+    Args:
+        random: Open it without data.
+    """
+    model = folder / f"{network}.onnx"
+    model.write_bytes(model_bytes(network))
+    if random:
+        return Options(str(model), batch=8, whatif_samples=8)
+    rng = np.random.default_rng(0)
+    images = networks.random_images(rng, (24, 3, 32, 32))
+    labels = {"labels": _classes(network, images[:16])} if metric else {}
+    np.savez(folder / "samples.npz", image=images[:16], **labels)
+    np.savez(folder / "calibration.npz", image=images[16:])
+    return Options(str(model), str(folder / "samples.npz"), str(folder / "calibration.npz"), batch=8, whatif_samples=8,
+                   metric=f"{Path(__file__).parent / 'standins' / 'score.py'}:score" if metric else None)
+
+
+_known_classes: dict[str, np.ndarray] = {}
+
+
+def _classes(network: str, images: np.ndarray) -> np.ndarray:
+    """What the network itself takes images for."""
+    if network not in _known_classes:
+        runner = NullRunner(onnx.load_from_string(model_bytes(network)))
+        _known_classes[network] = runner.run({runner.inputs[0].name: images})["logits"].argmax(axis=1)
+    return _known_classes[network]
+
+
+@cache
+def outline(network: str = "vit") -> Outline:
+    """A network as the app knows it."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"{network}.onnx"
+        path.write_bytes(model_bytes(network))
+        return open_network(path).outline()
+
+
+class Clock:
+    """A clock on which a fixed time passes between two looks at it."""
+
+    def __init__(self, step_s: float = 0.5) -> None:
+        self._times = itertools.count()
+        self._step_s = step_s
+
+    def perf_counter(self) -> float:
+        return next(self._times) * self._step_s
+
+    monotonic = perf_counter
+
+
+class _Store(Store):
+    """Holds what was measured for all sessions, and engines for its own."""
+
+    def __init__(self, measured: Path, engines: Path) -> None:
+        super().__init__(ResultCache(measured), EngineCache(engines))
+        self._built: dict[str, EngineResult] = {}
+
+    def engine(self, workspace: Workspace, config: PrecisionConfig) -> EngineResult | None:
+        return self._built.get(self._engine_key(workspace, config))
+
+    def keep_engine(self, workspace: Workspace, config: PrecisionConfig, result: EngineResult) -> None:
+        self._built[self._engine_key(workspace, config)] = result
+
+
+class NullClient(LocalClient):
+    """Answers with the null backend, and with a builder where there is one.
+
+    Args:
+        held: Requests that stay unanswered, as those of a slow job do, by their types.
+
+    Attributes:
+        sent: All that was asked.
+        stops: How often it was told to stop.
+        searched: A search is held once it has made so many evaluations; None lets it end.
+    """
+
+    def __init__(self, deliver: Callable[[m.Event], None], store: Store, builder: NullBuilder | None,
+                 held: Collection[type]) -> None:
+        super().__init__(self._deliver, store)
+        self.sent: list[m.Request] = []
+        self.stops = 0
+        self.closed = False
+        self.held = set(held)
+        self.searched: int | None = None
+        self._to, self._evaluations = deliver, 0
+        self._waiting: list[tuple[int, m.Request]] = []
+        self._patches = [(workspace, "get_backend", NullBackend), *(
+            (module, "get_builder", lambda *_: builder) for module in (opening, build))]
+
+    def _deliver(self, event: m.Event) -> None:
+        self._evaluations = event.done if isinstance(event, m.SearchProgress) else self._evaluations
+        self._to(event)
+
+    def send(self, request: m.Request) -> int:
+        self.sent.append(request)
+        job = super().send(request)
+        if type(request) in self.held:
+            self._waiting.append(self.scheduler.inbox.pop())
+        return job
+
+    def stop(self) -> None:
+        self.stops += 1
+        self.searched = None
+        super().stop()
+        self.scheduler.inbox.extend(self._waiting)
+        self._waiting.clear()
+
+    def close(self) -> None:
+        self.closed = True
+        super().close()
+
+    @property
+    def idle(self) -> bool:
+        """Whether nothing is to be done, or what is to be done is held."""
+        held = self.searched is not None and self._evaluations >= self.searched
+        return held or not (self.scheduler.tasks or self.scheduler.inbox)
+
+    def work(self) -> None:
+        """Does what is to be done, up to a wait for a thread."""
+        with ExitStack() as patched:
+            for module, name, stand_in in self._patches:
+                patched.enter_context(patch.object(module, name, stand_in))
+            while not self.idle and self.scheduler.step():
+                pass
+
+
+class NullSession(Session):
+    """See the module's docstring. What several tests ask of one network is computed once.
+
+    Args:
+        deliver: Takes the events; by default they are applied.
+        builder, held: See `NullClient`.
+
+    Attributes:
+        measured_before: Folder of what was measured, for all sessions.
+        child: In place of the child process.
+    """
+
+    measured_before: Path
+
+    def __init__(self, options: Options, deliver: Callable[[m.Event], None] | None = None, *, folder: Path,
+                 builder: NullBuilder | None = None, held: Collection[type] = (), **arguments: Any) -> None:
+        deliver = deliver or self.apply
+        super().__init__(options, deliver, store=SavedSessions(folder / "sessions"), **arguments)
+        self.child = self._client = NullClient(
+            deliver, _Store(self.measured_before, folder / "engines"), builder, held)
+
+    def rest(self) -> NullSession:
+        """Waits until everything that was asked and is not held is answered."""
+        while not self.child.idle:
+            self.child.work()
+            time.sleep(0.001)
+        return self
+
+
+def measured(folder: Path, network: str = "vit", target: str = "sqnr>=20", *, metric: bool = True, random: bool = False,
+             **session: Any) -> NullSession:
+    """A session that has measured everything by itself."""
+    made = NullSession(options(folder, network, metric, random), folder=folder, resume=False, target=target, **session)
+    made.start()
+    return made.rest()

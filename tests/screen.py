@@ -1,0 +1,102 @@
+"""The app on a session that is answered in the test's process, and what a test presses and reads."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from textual import events
+from textual.keys import _character_to_key
+from textual.pilot import Pilot
+
+from tests import local
+from tests.driven import LIMIT_S
+from trt_tui.tui.app import TrtTuiApp
+from trt_tui.tui.main_screen import MainScreen
+from trt_tui.tui.widgets.lines import Lines, Rule
+
+SMALL, LARGE = (80, 24), (120, 40)
+_NAMED = {"slash": "/", "full_stop": ".", "comma": ",", "question_mark": "?", "equals_sign": "=", "minus": "-",
+          "space": " "}
+
+
+def make_app(folder: Path, network: str = "vit", target: str | None = "sqnr>=20", *, metric: bool = True,
+             random: bool = False, **session: Any) -> TrtTuiApp:
+    """An app on one of the networks of `tests.local`; ``session`` goes to its `NullSession`."""
+    options = local.options(folder, network, metric, random)
+    return TrtTuiApp(options, partial(local.NullSession, folder=folder, **session), target=target, resume=False)
+
+
+@asynccontextmanager
+async def opened(folder: Path, size: tuple[int, int] = SMALL, **options: Any
+                 ) -> AsyncIterator[tuple[TrtTuiApp, MainScreen, Pilot]]:
+    """Runs an app until what is not held is answered."""
+    app = make_app(folder, **options)
+    async with app.run_test(size=size) as pilot:
+        await settle(pilot)
+        yield app, app.main, pilot
+
+
+async def settle(pilot: Pilot) -> None:
+    """Waits until what was asked is answered and drawn."""
+    app, desk, quiet = pilot.app, pilot.app.main.desk, 0
+    end = asyncio.get_running_loop().time() + LIMIT_S
+    while quiet < 2:
+        assert asyncio.get_running_loop().time() < end, "the screen does not come to rest"
+        app.session.child.work()
+        await taken_in(pilot)
+        calm = app.session.child.sent and app.session.child.idle and app.main._update is None and desk.resting
+        quiet = quiet + 1 if calm else 0
+        if not calm:
+            await asyncio.sleep(0.002)
+
+
+async def taken_in(pilot: Pilot) -> None:
+    """Waits until all messages so far are heeded and what they changed is drawn."""
+    for _ in range(3):
+        heeded = asyncio.Event()
+        pilot.app.call_later(heeded.set)
+        await heeded.wait()
+        await pilot.pause(0)
+
+
+def key_event(key: str) -> events.Key:
+    """The event that the terminal's driver makes of a key."""
+    if len(key) == 1:
+        return events.Key(_character_to_key(key), key)
+    return events.Key(key, _NAMED.get(key))
+
+
+async def press(pilot: Pilot, *keys: str) -> None:
+    """Presses keys, each once the one before is heeded."""
+    for key in keys:
+        pilot.app.post_message(key_event(key))
+        await taken_in(pilot)
+
+
+async def answered(pilot: Pilot, *keys: str) -> None:
+    """Presses keys and waits for what each asks."""
+    for key in keys:
+        await press(pilot, key)
+        await settle(pilot)
+
+
+def current(main: MainScreen) -> str:
+    """The name of the group under the cursor."""
+    return main.desk.current_group.name
+
+
+def status(main: MainScreen) -> str:
+    return main.query_one("#status", Lines).text
+
+
+def verdict(main: MainScreen) -> list[str]:
+    return main.query_one("#verdict", Lines).text.splitlines()
+
+
+def title(main: MainScreen, rule: str = "tree") -> str:
+    return main.query_one(f"#{rule}-rule", Rule).text

@@ -1,0 +1,310 @@
+"""A backend that computes in double precision with onnx's own reference of each operator.
+
+Its figures are the same on every machine and with every release of ONNX Runtime. A network is loaded at once, and what
+two runs in a row share is computed once, so that sweeps over small networks are quick.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import onnx_ir as ir
+from onnx import TensorProto, helper, numpy_helper
+from onnx.reference import ReferenceEvaluator
+
+from trt_tui.core.engines.failures import BuildFailed
+from trt_tui.core.precision import Precision
+from trt_tui.core.runner import BuildSettings, BuildStep, Capabilities, TensorInfo, Told
+from trt_tui.errors import CancelledError
+
+Values = dict[str, np.ndarray | None]
+_LOW = (np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16))
+_AROUND = ("QuantizeLinear", "DequantizeLinear", "Cast", "Identity")
+_TYPES = {TensorProto.FLOAT: np.dtype(np.float64), TensorProto.BFLOAT16: _LOW[1]}
+
+
+def _wide(array: np.ndarray) -> np.ndarray:
+    return array.astype(np.float64) if array.dtype in (np.float32, *_LOW) else array
+
+
+def _cast(value: np.ndarray, to: int) -> np.ndarray:
+    with np.errstate(over="ignore"):
+        return value.astype(_TYPES.get(to) or helper.tensor_dtype_to_np_dtype(to))
+
+
+class _Node:
+    """One operator. FLOAT tensors are held in double precision; of half ones results are rounded again."""
+
+    def __init__(self, proto: onnx.NodeProto, opsets: Mapping[str, int]) -> None:
+        self.proto, self.inputs, self.outputs = proto, list(proto.input), [name for name in proto.output if name]
+        self.branches: dict[str, _Graph] = {}
+        self._known: list[tuple[list[np.ndarray | None], tuple[np.ndarray, ...]]] = []
+        attributes = {one.name: one for one in proto.attribute}
+        if proto.op_type == "If":
+            self.branches = {name: _Graph(one.g, opsets) for name, one in attributes.items()}
+            self.inputs += [name for one in self.branches.values() for name in one.captured]
+        elif proto.op_type == "Cast":
+            self._to = attributes["to"].i
+        self._opsets = dict(opsets)
+
+    @cached_property
+    def _reference(self) -> Callable[..., tuple[np.ndarray, ...]]:
+        ends = [[helper.make_empty_tensor_value_info(name) for name in dict.fromkeys(filter(None, names))]
+                for names in (self.inputs, self.outputs)]
+        graph = helper.make_graph([self.proto], "node", *ends)
+        return ReferenceEvaluator(graph, opsets=self._opsets).rt_nodes_[0].run
+
+    def run(self, values: Values) -> None:
+        """Adds its results to ``values``; they are those of before where its inputs are."""
+        inputs = [values[name] if name else None for name in self.inputs]
+        results = next((results for known, results in self._known
+                        if all(one is other for one, other in zip(inputs, known, strict=True))), None)
+        if results is None:
+            results = self._computed(inputs)
+            self._known = [(inputs, results), *self._known[:1]]
+        values.update(zip(self.outputs, results, strict=False))
+
+    def _computed(self, inputs: list[np.ndarray | None]) -> tuple[np.ndarray, ...]:
+        operator = self.proto.op_type
+        if operator == "If":
+            branch = self.branches["then_branch" if inputs[0] else "else_branch"]
+            return tuple(branch.run(dict(zip(self.inputs, inputs, strict=True)), branch.results))
+        if operator == "Cast":
+            return (_cast(inputs[0], self._to),)
+        low = next((one.dtype for one in inputs if one is not None and one.dtype in _LOW), None)
+        results = self._reference(*(one if one is None else _wide(one) for one in inputs))
+        return tuple(one.astype(low) if low is not None and one.dtype == np.float64 else _wide(np.asarray(one))
+                     for one in results)
+
+
+class _Graph:
+    """Nodes in order, of which a run does those that it needs."""
+
+    def __init__(self, proto: onnx.GraphProto, opsets: Mapping[str, int]) -> None:
+        self.constants: Values = {one.name: _wide(numpy_helper.to_array(one)) for one in proto.initializer}
+        self.nodes = [_Node(node, opsets) for node in proto.node]
+        self.results = [one.name for one in proto.output]
+        made = {name for node in self.nodes for name in node.outputs} | self.constants.keys()
+        read = {name for node in self.nodes for name in node.inputs if name} | set(self.results)
+        self.captured = sorted(read - made - {one.name for one in proto.input})
+        self._needed: dict[tuple[str, ...], list[_Node]] = {}
+
+    def run(self, fed: Values, wanted: Sequence[str]) -> list[np.ndarray]:
+        values = {**self.constants, **fed}
+        for node in self._for(tuple(wanted)):
+            node.run(values)
+        return [values[name] for name in wanted]
+
+    def _for(self, wanted: tuple[str, ...]) -> list[_Node]:
+        if wanted not in self._needed:
+            needed, nodes = set(wanted), []
+            for node in reversed(self.nodes):
+                if needed.intersection(node.outputs):
+                    nodes.append(node)
+                    needed.update(node.inputs)
+            self._needed[wanted] = nodes[::-1]
+        return self._needed[wanted]
+
+
+class NullRunner:
+    """A loaded network."""
+
+    def __init__(self, model: onnx.ModelProto) -> None:
+        self._graph = _Graph(model.graph, {one.domain: one.version for one in model.opset_import})
+        self.inputs, self.outputs = (tuple(map(_info, values)) for values in (model.graph.input, model.graph.output))
+        self._types = {info.name: info.dtype for info in self.outputs}
+        self._fed: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {}
+
+    def run(self, feeds: Mapping[str, np.ndarray], fetch: Sequence[str] | None = None) -> dict[str, np.ndarray]:
+        names = list(fetch) if fetch is not None else list(self._types)
+        with np.errstate(all="ignore"):
+            found = self._graph.run({name: self._same(name, array) for name, array in feeds.items()}, names)
+        return {name: array.astype(self._types[name]) for name, array in zip(names, found, strict=True)}
+
+    def _same(self, name: str, array: np.ndarray) -> np.ndarray:
+        """The array of an earlier run that is equal to this one, so that nothing is computed twice for it."""
+        earlier = self._fed.setdefault(name, [])
+        for given, held in earlier:
+            if given is array or np.array_equal(given, array):
+                return held
+        held = _wide(np.asarray(array)).copy()
+        earlier[:] = [(np.array(array), held), *earlier[:2]]
+        return held
+
+    def close(self) -> None:
+        pass
+
+    def __enter__(self) -> NullRunner:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+
+class NullBackend:
+    """Loads networks for `NullRunner`."""
+
+    name, version, provider = "null", "1.0", "cpu"
+    capabilities = Capabilities(runs=True, builds=False, simulates=True, real_fp16=False)
+
+    def load(self, model: ir.Model, *, lean: bool = False) -> NullRunner:
+        return _runner(ir.to_proto(model).SerializeToString(deterministic=True))
+
+
+@lru_cache(maxsize=16)
+def _runner(model: bytes) -> NullRunner:
+    """What was loaded before, with what it has computed."""
+    return NullRunner(onnx.load_from_string(model))
+
+
+def _info(value: onnx.ValueInfoProto) -> TensorInfo:
+    kind = value.type.tensor_type
+    shape = tuple(dim.dim_value if dim.HasField("dim_value") else dim.dim_param or None for dim in kind.shape.dim)
+    return TensorInfo(value.name, helper.tensor_dtype_to_np_dtype(kind.elem_type), shape)
+
+
+@dataclass(frozen=True)
+class NullBuilder:
+    """Builds engines that the null backend runs: Softmax in a fused region with the products beside it, what follows a
+    product within it, a reformat and a Q on their own; times by what a layer computes in.
+
+    Attributes:
+        runs: Its engines can run here.
+        worse: Noise on the outputs of engines with INT8, relative to their root mean square.
+        check: The same of all others.
+        otherwise: Precisions that nodes compute in, whatever the types are.
+        cannot: Nodes that it has no kernel for in INT8.
+        fails: The builder's last words: no engine is built.
+    """
+
+    name: str = "tensorrt"
+    version: str = "11.4.0.21"
+    device: str = "NVIDIA H200"
+    runs: bool = True
+    worse: float = 0.0
+    check: float = 1e-5
+    otherwise: Mapping[str, Precision] = field(default_factory=dict)
+    cannot: tuple[str, ...] = ()
+    fails: str = ""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(runs=self.runs, builds=True, simulates=False, real_fp16=True, reports_progress=True)
+
+    @property
+    def stamp(self) -> tuple[object, ...]:
+        return (repr(self),)
+
+    def build(self, model: Path, settings: BuildSettings, told: Told | None = None, *, step: BuildStep | None = None,
+              message: Callable[[str, str], None] | None = None) -> bytes:
+        if message is not None:
+            message("info", "[MemUsageChange] Init CUDA: CPU +2, GPU +0")
+        if self.fails:
+            raise BuildFailed("TensorRT could not build the engine", self.fails, "Free device memory.", refused=False)
+        if step is not None and not step("Timing tactics", 1, 2):
+            raise CancelledError("stopped")
+        built = onnx.load(model)
+        for layer in _engine_layers(built, {}):
+            for node in self.cannot if layer["Inputs"][0]["Datatype"] == "Int8" else ():
+                if f"[ONNX Layer: {node}]" in layer["Metadata"]:
+                    raise BuildFailed("TensorRT could not build the engine",
+                                      f"Could not find any implementation for node {layer['Name']}.")
+        return built.SerializeToString(deterministic=True)
+
+    def load_engine(self, data: bytes) -> NullEngine:
+        return NullEngine(self, onnx.load_from_string(data))
+
+
+class NullEngine(NullRunner):
+    """A loaded engine of a `NullBuilder`."""
+
+    device_memory = 12_600_000
+
+    def __init__(self, builder: NullBuilder, model: onnx.ModelProto) -> None:
+        super().__init__(model)
+        quantized = any(node.op_type == "QuantizeLinear" for node in model.graph.node)
+        self._noise = builder.worse if quantized else builder.check
+        self._layers = _engine_layers(model, builder.otherwise)
+
+    def run(self, feeds: Mapping[str, np.ndarray], fetch: Sequence[str] | None = None) -> dict[str, np.ndarray]:
+        noise = np.random.default_rng(0)
+        return {name: array + self._noise * np.sqrt(np.mean(array**2)) * noise.standard_normal(array.shape)
+                for name, array in super().run(feeds, fetch).items()}
+
+    def latency_ms(self, feeds: Mapping[str, np.ndarray]) -> float:
+        return 1.02 * sum(self.layer_times_ms(feeds, 1).values())
+
+    def layer_times_ms(self, feeds: Mapping[str, np.ndarray], runs: int) -> dict[str, float]:
+        halved = {"Int8": 4, "Half": 2}
+        return {layer["Name"]: 0.02 / halved.get(layer["Inputs"][0]["Datatype"], 1) for layer in self._layers}
+
+    def inspect(self) -> str:
+        return json.dumps({"Layers": self._layers})
+
+
+def _engine_layers(model: onnx.ModelProto, otherwise: Mapping[str, Precision]) -> list[dict[str, Any]]:
+    """Engine layers in the words of TensorRT 11's inspector."""
+    graph = onnx.shape_inference.infer_shapes(model).graph
+    kinds = {one.name: one.type.tensor_type.elem_type for one in (*graph.input, *graph.value_info, *graph.output)}
+    words = {TensorProto.FLOAT16: "Half", TensorProto.BFLOAT16: "BFloat16", TensorProto.INT8: "Int8"}
+    made = {name: node for node in graph.node for name in node.output}
+    readers: dict[str, list[onnx.NodeProto]] = {}
+    for node in graph.node:
+        for name in node.input:
+            readers.setdefault(name, []).append(node)
+    layers: list[dict[str, Any]] = []
+    taken: set[str] = set()
+
+    def layer(kind: str, nodes: Sequence[onnx.NodeProto], name: str = "") -> None:
+        taken.update(node.name for node in nodes)
+        before = [made.get(tensor) for tensor in nodes[0].input[:2]]
+        quantized = all(one is not None and one.op_type == "DequantizeLinear" for one in before)
+        word = "Int8" if quantized else words.get(kinds.get(nodes[0].output[0], 1), "Float")
+        asked = next((otherwise[node.name] for node in nodes if node.name in otherwise), None)
+        word = {Precision.FP16: "Half", Precision.FP32: "Float"}.get(asked, word) if asked is not None else word
+        metadata = "" if name.startswith("Reformatting") else "\x1f".join(f"[ONNX Layer: {one.name}]" for one in nodes)
+        layers.append({"Name": name or " + ".join(one.name for one in nodes), "LayerType": kind, "Metadata": metadata,
+                       "Inputs": [{"Name": nodes[0].input[0], "Datatype": word}],
+                       "Outputs": [{"Name": nodes[-1].output[0], "Datatype": word}]})
+
+    def inside(tensor: str) -> onnx.NodeProto | None:
+        """The node behind the Q, DQ and Cast in front of a tensor."""
+        node = made.get(tensor)
+        while node is not None and node.op_type in _AROUND:
+            node = made.get(node.input[0])
+        return node
+
+    def following(node: onnx.NodeProto) -> onnx.NodeProto | None:
+        after = readers.get(node.output[0], [])
+        while len(after) == 1 and after[0].op_type in _AROUND:
+            after = readers.get(after[0].output[0], [])
+        return after[0] if len(after) == 1 else None
+
+    for node in graph.node:
+        if node.op_type == "Softmax":
+            first, last = inside(node.input[0]), following(node)
+            region = [one for one in (first, node, last) if one is not None]
+            layer("Myelin", region, f"{{ForeignNode[{region[0].name}...{region[-1].name}]}}")
+    for node in graph.node:
+        if node.op_type in ("MatMul", "Gemm", "Conv") and node.name not in taken:
+            nodes = [node]
+            while (after := following(nodes[-1])) is not None and after.op_type in ("Add", "Relu", "Gelu"):
+                nodes.append(after)
+            if not any(one["LayerType"] == "Reformat" for one in layers):
+                layer("Reformat", [node], f"Reformatting CopyNode for Input Tensor 0 to "
+                                          f"{' + '.join(one.name for one in nodes)}")
+            layer("gemm", nodes)
+    for node in graph.node:
+        if node.name not in taken and node.op_type not in (*_AROUND, "Constant", "Shape"):
+            layer("kgen", [node])
+    if first := next((node for node in graph.node if node.op_type == "QuantizeLinear"), None):
+        layer("Quantize", [first])
+    return layers
