@@ -146,17 +146,22 @@ def _as_kernels(model: ir.Model) -> None:
 
 
 def _dequantized(value: ir.Value | None) -> ir.Node | None:
-    """The DQ that a value comes from, maybe through a Cast."""
+    """The DQ that a value comes from, maybe through a Cast; not of INT4, whose codes no kernel multiplies."""
     source = value.producer() if value is not None else None
     if source is not None and source.op_type == "Cast":
         source = source.inputs[0].producer()
-    return source if source is not None and source.op_type == "DequantizeLinear" else None
+    if source is None or source.op_type != "DequantizeLinear" or source.inputs[0].dtype == ir.DataType.INT4:
+        return None
+    return source
 
 
 def _kernels(model: ir.Model) -> list[type]:
     """Operators as a kernel computes them, in FP32 and rounded once: onnx's evaluator rounds many times inside."""
     opset, names = model.graph.opset_imports[""], {node.op_type for node in model.graph}
-    return [QuantizeLinear, *(_kernel(name, opset) for name in sorted(names - set(_BETWEEN)))]
+    return [QuantizeLinear, DequantizeLinear, *(_kernel(name, opset) for name in sorted(names - set(_BETWEEN)))]
+
+
+_LARGEST = {"int8": 127, "float8_e4m3fn": 448, "int4": 7}
 
 
 class QuantizeLinear(OpRun):
@@ -164,12 +169,29 @@ class QuantizeLinear(OpRun):
 
     op_domain = ""
 
-    def _run(self, x, scale, zero, axis=1, **_):
-        step = scale.astype(np.float32)
-        if step.ndim:
-            step = step.reshape([-1 if index == axis else 1 for index in range(x.ndim)])
-        codes = np.clip(np.rint(x.astype(np.float32) / step), -128, 127)
-        return (np.nan_to_num(codes).astype(zero.dtype),)
+    def _run(self, x, scale, zero, axis=1, block_size=0, **_):
+        largest = _LARGEST[zero.dtype.name]
+        codes = x.astype(np.float32) / _spread(scale, x, axis, block_size)
+        if largest == 448:
+            return (np.clip(codes, -largest, largest).astype(zero.dtype),)
+        return (np.nan_to_num(np.clip(np.rint(codes), -largest - 1, largest)).astype(zero.dtype),)
+
+
+class DequantizeLinear(OpRun):
+    """Multiplies in FP32 and rounds once."""
+
+    op_domain = ""
+
+    def _run(self, x, scale, zero, axis=1, block_size=0, **_):
+        return ((x.astype(np.float32) * _spread(scale, x, axis, block_size)).astype(scale.dtype),)
+
+
+def _spread(scale, x, axis, block):
+    """Scales in a shape that goes with the tensor, float32."""
+    step = scale.astype(np.float32)
+    if block:
+        return np.repeat(step, block, axis)
+    return step.reshape([-1 if index == axis else 1 for index in range(x.ndim)]) if step.ndim else step
 
 
 @functools.cache
@@ -190,7 +212,7 @@ def gated_values(backend, network: Network, config: PrecisionConfig, ranges: Map
                  feeds: Mapping[str, np.ndarray], offer: Offer | None = None) -> dict[str, np.ndarray]:
     """The same of the gated network, which offers what the config needs and maybe more."""
     offer = Offer.needed(network, config) | (offer or Offer.of((), ()))
-    gated = lower_gated(network, floats=offer.floats, others=offer.others,
+    gated = lower_gated(network, floats=offer.floats, others=offer.others, codes=offer.codes,
                         outputs=list(dict.fromkeys(group.tail for group in network.groups)))
     with backend.load(gated.model, lean=True) as runner:
         result = runner.run({**feeds, **gated.feeds(config, ranges)})

@@ -194,7 +194,6 @@ def test_a_missing_file(network, tmp_path):
 
 @pytest.mark.parametrize(("edit", "title"), [
     (lambda r: r["moves"][0].update(precision="fp7"), "moves[0].precision is \"fp7\""),
-    (lambda r: r["moves"][0].update(precision="fp8"), "moves[0].precision is fp8"),
     (lambda r: r["moves"].insert(0, "fp32"), "moves[0] is \"fp32\""),
     (lambda r: r["moves"][0].update(reason=3), "moves[0].reason is 3"),
     (lambda r: r["moves"][0].update(layers=FC2), f"moves[0].layers is \"{FC2}\""),

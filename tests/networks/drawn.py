@@ -8,10 +8,11 @@ from random import Random
 import numpy as np
 import onnx
 
+from trt_tui.core.codes import CODES
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.network.network import Network
-from trt_tui.core.precision import FLOATS, OFFERED, Precision
+from trt_tui.core.precision import FLOATS, OFFERED
 
 from .build import Builder, floats
 
@@ -33,7 +34,8 @@ class _Drawing:
         self.random = random
         self.images = random.random() < 0.4
         self.build = Builder(random.randrange(1 << 16))
-        self.tensors = [_Tensor("x", random.choice((4, 8)))]
+        self.sizes = (4, 8) if self.images else (4, 8, 64, 128)  # blocks of INT4 take a multiple of 64
+        self.tensors = [_Tensor("x", random.choice(self.sizes))]
         self.count = 0
 
     def model(self) -> onnx.ModelProto:
@@ -66,7 +68,7 @@ class _Drawing:
         return self.build.weight(f"w{self.count}", values)
 
     def _multiply(self, source: _Tensor) -> _Tensor:
-        out, bias = self.random.choice((4, 8)), []
+        out, bias = self.random.choice(self.sizes), []
         if self.random.random() < 0.5:
             bias = [self.build.vector(f"b{self.count}", out)]
         if self.images:
@@ -125,7 +127,7 @@ def drawn_network(random: Random) -> onnx.ModelProto:
 def drawn_config(random: Random, network: Network) -> PrecisionConfig:
     """Any mix of precisions, typed by group, over any default, with a range of its own now and then."""
     floats_, every = sorted(FLOATS), sorted(OFFERED)
-    config = PrecisionConfig(random.choice([Precision.INT8, *every]), random.choice(floats_))
+    config = PrecisionConfig(random.choice([*CODES, *every]), random.choice(floats_))
     for group in network.groups:
         if random.random() < 0.5:
             config = config.with_groups([group], random.choice(sorted(group.allowed)))

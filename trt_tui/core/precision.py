@@ -13,10 +13,6 @@ FP16_LEAST = 2.0**-24
 FP16_LEAST_NORMAL = 2.0**-14
 """The least FP16 magnitude that has all bits of its mantissa."""
 
-INT8_MAX = 127.0
-"""The code that a range's end has in symmetric INT8: scale = amax / 127."""
-
-
 class Precision(str, Enum):
     """A numeric format that a layer can be asked to run in.
 
@@ -27,7 +23,9 @@ class Precision(str, Enum):
     TF32 = "tf32"
     BF16 = "bf16"
     FP16 = "fp16"
+    FP8 = "fp8"
     INT8 = "int8"
+    INT4 = "int4"
 
     @property
     def label(self) -> str:
@@ -38,17 +36,18 @@ class Precision(str, Enum):
         return self.value
 
 
-OFFERED = (Precision.FP32, Precision.BF16, Precision.FP16, Precision.INT8)
+OFFERED = (Precision.FP32, Precision.BF16, Precision.FP16, Precision.FP8, Precision.INT8, Precision.INT4)
 """The precisions a group can be given; TF32 is a property of the whole config."""
 
 FLOATS = (Precision.FP32, Precision.BF16, Precision.FP16)
 """The precisions that a layer outside the quantizable ones can run in."""
 
-_RANK = {Precision.INT8: 0, Precision.FP16: 1, Precision.BF16: 1, Precision.TF32: 2, Precision.FP32: 3}
+_RANK = {Precision.INT4: 0, Precision.INT8: 1, Precision.FP8: 2, Precision.FP16: 3, Precision.BF16: 3,
+         Precision.TF32: 4, Precision.FP32: 5}
 
 
 def rank(precision: Precision) -> int:
-    """Order from coarse to fine: INT8, then FP16 and BF16, TF32, FP32."""
+    """Order from coarse to fine: INT4 weights, INT8, FP8, then FP16 and BF16, TF32, FP32."""
     return _RANK[precision]
 
 

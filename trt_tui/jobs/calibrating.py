@@ -11,7 +11,6 @@ from trt_tui.core.calibration.calibrate import Calibration, calibrate
 from trt_tui.core.calibration.methods import RANGE_METHODS
 from trt_tui.core.lowering.lowered import quantizes
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
 from trt_tui.jobs import messages as m
 from trt_tui.jobs.scheduler import Report
@@ -78,13 +77,14 @@ def ranges_to_write(workspace: Workspace, store: Store, report: Report, config: 
         for warning in warnings:
             report.send(m.Note(report.job, warning, "warning"))
         known |= fitting
-    needed = {site.tensor for group in network.groups for site in group.activations()
-              if every or config.precision_of(group) is Precision.INT8}
+    needed = {site.tensor for group in network.groups
+              for site in (group.activations() if every else group.ranged(config.precision_of(group)))}
     missing = sorted(needed - known.keys())
     if not missing:
-        return known, "the ranges are known" if given or options.calib_cache else "nothing runs in INT8"
+        return known, "the ranges are known" if given or options.calib_cache else "nothing takes a range"
     if not options.has_data:
-        raise InputError("INT8 needs ranges", f"{len(missing)} tensors have none, {missing[0]} among them",
+        raise InputError("Q/DQ on activations needs ranges",
+                         f"{len(missing)} tensors have none, {missing[0]} among them",
                          "Give --calib-data or --data to calibrate on, or --calib-cache.")
     found = measured(workspace, store, report, options.calib_method).ranges
     return ({**found, **known} if options.calib_cache is not None else found), ""

@@ -21,7 +21,6 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.network.layers import Group
 from trt_tui.core.network.network import Network
-from trt_tui.core.precision import Precision
 from trt_tui.core.search import Evaluation, Search, Space, with_kept
 from trt_tui.core.search.ranges import LEAST_GAIN
 from trt_tui.errors import CancelledError, InputError, TrtTuiError
@@ -145,7 +144,7 @@ class SearchJob:
         shares = self.search.ranking.shares
         groups = [self.network.group(name) for name in self.search.ranking.order
                   if not shares or shares.get(name, 0.0) >= LEAST_GAIN]
-        groups = [group for group in groups if self.space.start.precision_of(group) is Precision.INT8]
+        groups = [group for group in groups if group.ranged(self.space.start.precision_of(group))]
         if groups:
             self.search = self._make(known, self.latency, self.bench.ranges(groups), margins)
 

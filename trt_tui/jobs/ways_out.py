@@ -43,7 +43,7 @@ def _ways_out(workspace: Workspace, report: Report, group: Group, config: Precis
         found.append(("=", higher.label, config.with_groups([group], higher)))
     if now is not Precision.FP32:
         found.append(("space", Precision.FP32.label, config.with_groups([group], Precision.FP32)))
-    if now is Precision.INT8:
+    if group.ranged(now):
         ranges = ranges_by_method(workspace, report, [group])
         used = workspace.calibration.method if workspace.calibration is not None else ""
         for method in RANGE_METHODS:

@@ -152,9 +152,9 @@ class Session(State):
         Raises:
             InputError: the group is not quantized, or its statistics are still being measured.
         """
-        tensors = [site.tensor for site in group.activations()]
-        if not tensors or self.config.precision_of(group) is not Precision.INT8:
-            raise InputError(f"{group.name} does not run in INT8", "only INT8 layers have ranges", "")
+        tensors = [site.tensor for site in group.ranged(self.config.precision_of(group))]
+        if not tensors:
+            raise InputError(f"{group.name} does not read codes", "only layers in INT8 or FP8 have ranges", "")
         known = self.results.statistics.get(group.name, {})
         if any(tensor not in known for tensor in tensors):
             self.look_at(group)

@@ -8,7 +8,7 @@ import struct
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from trt_tui.core.precision import INT8_MAX
+from trt_tui.core.codes import INT8
 from trt_tui.errors import InputError
 from trt_tui.files.reading import read_text
 from trt_tui.files.writing import write_atomic
@@ -50,7 +50,7 @@ def read_cache(path: str | Path) -> dict[str, float]:
                 f"The line is {line.strip()[:80]!r}; expected: tensor name, colon, 8 hexadecimal digits.",
                 "Give a cache that TensorRT wrote.",
             )
-        ranges[match["tensor"]] = scale * INT8_MAX
+        ranges[match["tensor"]] = scale * INT8.greatest
     return ranges
 
 
@@ -76,7 +76,7 @@ def write_cache(
     for tensor, amax in ranges.items():
         if not tensor or "\n" in tensor or "\r" in tensor:
             raise InputError(f"Tensor name {tensor!r} cannot stand in a calibration cache")
-        scale = amax / INT8_MAX if amax else 1.0
+        scale = amax / INT8.greatest if amax else 1.0
         if not (math.isfinite(scale) and 0 < scale < 2.0**127):
             raise InputError(f"{amax} is no range for '{tensor}'", "A range is a finite number from 0 up.")
         lines.append(f"{tensor}: {struct.pack('>f', scale).hex()}")

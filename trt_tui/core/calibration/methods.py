@@ -16,7 +16,7 @@ from collections.abc import Callable
 import numpy as np
 
 from trt_tui.core.calibration.histogram import Histogram
-from trt_tui.core.precision import INT8_MAX
+from trt_tui.core.codes import INT8
 from trt_tui.errors import InputError
 
 DEFAULT_PERCENTILE = 99.99
@@ -110,5 +110,5 @@ def _times_log(values: np.ndarray) -> np.ndarray:
 
 
 def _squared_error(values: np.ndarray, counts: np.ndarray, amax: float) -> float:
-    scale = amax / INT8_MAX
-    return float(counts @ np.square(values - np.minimum(np.rint(values / scale), INT8_MAX) * scale))
+    scale = amax / INT8.greatest
+    return float(counts @ np.square(values - np.minimum(np.rint(values / scale), INT8.greatest) * scale))

@@ -12,6 +12,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from trt_tui.core.codes import CODES
 from trt_tui.core.engines.inspector import ADDED, REGION, LayerFinder
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import Group
@@ -124,8 +125,8 @@ class Ladder:
     def _changed(self, rung: Rung, message: str) -> Rung | None:
         """The rung with the layers that a message names changed; None where it names none that can be.
 
-        Of a fused region what was told is let go first, and INT8, which Q/DQ in the graph make, raised and let go only
-        when that was not enough. A layer named on its own is raised where it is INT8.
+        Of a fused region what was told is let go first, and what reads codes, which Q/DQ in the graph make, raised and
+        let go only when that was not enough. A layer named on its own is raised where it reads codes.
         """
         config = rung.config(self.network, self.asked)
         alone, within = named_groups(message, self.network)
@@ -134,10 +135,10 @@ class Ladder:
         if not self.told:
             return self._raised(rung, config, [*alone, *within])
         loose = [group.name for group in (*alone, *within)
-                 if config.precision_of(group) is not Precision.INT8 and group.name not in rung.let_go]
-        lower = [group for group in alone if config.precision_of(group) is Precision.INT8]
+                 if config.precision_of(group) not in CODES and group.name not in rung.let_go]
+        lower = [group for group in alone if config.precision_of(group) in CODES]
         if not loose and not lower:
-            lower = [group for group in within if config.precision_of(group) is Precision.INT8]
+            lower = [group for group in within if config.precision_of(group) in CODES]
             loose = [group.name for group in lower]
         changed = replace(rung, name=NAMED, let_go=(*rung.let_go, *loose)) if loose else None
         return self._raised(changed or rung, config, lower) or changed
@@ -156,9 +157,9 @@ class Ladder:
 
 
 def one_step_up(group: Group, config: PrecisionConfig) -> Precision | None:
-    """INT8 to what surrounds it, any other to FP32; None where there is nothing above."""
+    """What reads codes to what surrounds it, any other to FP32; None where there is nothing above."""
     now = config.precision_of(group)
-    if now is Precision.INT8 and config.other in group.allowed and config.other is not Precision.INT8:
+    if now in CODES and config.other in group.allowed and config.other not in CODES:
         return config.other
     return Precision.FP32 if now is not Precision.FP32 and Precision.FP32 in group.allowed else None
 

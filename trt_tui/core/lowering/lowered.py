@@ -14,8 +14,8 @@ def lowers(network: Network | Outline, config: PrecisionConfig) -> bool:
 
 
 def quantizes(network: Network | Outline, config: PrecisionConfig) -> bool:
-    """Whether any group runs in INT8 in a config."""
-    return any(config.precision_of(group) is Precision.INT8 for group in network.groups)
+    """Whether any group of a config reads activations as codes, and so takes scales from ranges."""
+    return any(group.ranged(config.precision_of(group)) for group in network.groups)
 
 
 def cannot_lower(network: Network | Outline) -> str:

@@ -19,6 +19,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from trt_tui.core.codes import CODES, CodeType
 from trt_tui.core.lowering import scales
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import Group, Kind, Layer, Site
@@ -57,8 +58,9 @@ ARITHMETIC = 2
 
 
 def surrounding(group: Group, precision: Precision, other: Precision) -> Precision:
-    """The float type of a group's results: its own, or for INT8 that of the other layers if the group can have it."""
-    if precision is not Precision.INT8:
+    """The float type of a group's results: its own, or where it reads codes that of the other layers if the group can
+    have it."""
+    if precision not in CODES:
         return precision
     return other if other in group.allowed else Precision.FP32
 
@@ -69,11 +71,11 @@ def why_not(group: Group, config: PrecisionConfig) -> str:
     return group.refusals.get(config.other, group.refusals[wanted]) if wanted in group.refusals else ""
 
 
-def opset_for(floats: Collection[Precision]) -> int:
-    """The lowest opset that holds the float types: 17 for FP32, 21 with FP16 (its Q/DQ needs 19), 22 with BF16."""
+def opset_for(floats: Collection[Precision], codes: Collection[Precision] = ()) -> int:
+    """The lowest opset that holds float types and codes: 17 for FP32, 21 with FP16 (Q/DQ needs 19), 22 with BF16."""
     if Precision.BF16 in floats:
         return 22
-    return 21 if Precision.FP16 in floats else 17
+    return max([21 if Precision.FP16 in floats else 17, *(CODES[precision].opset for precision in codes)])
 
 
 def typed_ports(node: ir.Node, opset: int) -> tuple[tuple[bool, ...], tuple[bool, ...]]:
@@ -138,10 +140,37 @@ def commutes_with_rounding(layer: Layer) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Scale:
-    """The scale of one site: its values as the target holds them, float32 ``()`` or ``(channels,)``, and their type."""
+    """The scale of one site.
+
+    Attributes:
+        values: As the target holds them, float32: ``()``, ``(channels,)``, or for blocks the shape of the weight with
+            its axis divided by the size of a block.
+        held: Their type.
+        code: What is held by them.
+        axis: The axis along which they differ, None for one scale.
+        block: How many values along the axis share one; None where each index of it has its own.
+        read: The float type that the layer reads dequantized values in; None where it multiplies codes.
+    """
 
     values: np.ndarray
     held: Precision
+    code: CodeType
+    axis: int | None = None
+    block: int | None = None
+    read: Precision | None = None
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """What decides, beside a tensor's values, what becomes of a weight."""
+        return self.held, self.code.precision, self.axis, self.block, self.read
+
+    def spread(self, shape: Sequence[int]) -> np.ndarray:
+        """The values in a shape that those of the tensor divide by."""
+        if self.axis is None:
+            return self.values
+        if self.block is not None:
+            return np.repeat(self.values, self.block, self.axis)
+        return self.values.reshape([-1 if axis == self.axis else 1 for axis in range(len(shape))])
 
 
 @dataclass(frozen=True, eq=False)
@@ -151,12 +180,18 @@ class Ruling:
     Attributes:
         precision: What it is asked to run in.
         around: The float type of its results, and of all that it reads.
-        scales: Of the sites that carry Q/DQ; none unless it runs in INT8.
+        scales: Of the sites that carry Q/DQ; none unless it reads codes.
     """
 
     precision: Precision
     around: Precision
     scales: Mapping[Site, Scale] = field(default_factory=dict)
+
+    @property
+    def code(self) -> CodeType | None:
+        """What its activations pass through; None where they are floats."""
+        code = CODES.get(self.precision)
+        return code if code is not None and code.activations else None
 
 
 def rule(network: Network, config: PrecisionConfig, ranges: Mapping[str, float], *,
@@ -168,42 +203,46 @@ def rule(network: Network, config: PrecisionConfig, ranges: Mapping[str, float],
         casts: False for a release that takes float types layer by layer: its scales are FP32.
 
     Raises:
-        InputError: an INT8 layer's input has no range.
+        InputError: an input of a layer that reads codes has no range.
     """
     amax = scales.activation_ranges(network, ranges, config)
     rulings = {}
     for group in network.groups:
         precision = config.precision_of(group)
         around = surrounding(group, precision, config.other)
-        held = _scales(network, group, amax, around if casts else Precision.FP32) \
-            if precision is Precision.INT8 else {}
+        code = CODES.get(precision)
+        held = {} if code is None else _scales(network, group, code, amax, around if casts else Precision.FP32)
         rulings[group.name] = Ruling(precision, around, held)
     return rulings
 
 
-def _scales(network: Network, group: Group, amax: Mapping[str, float], around: Precision) -> dict[Site, Scale]:
+def _scales(network: Network, group: Group, code: CodeType, amax: Mapping[str, float], around: Precision
+            ) -> dict[Site, Scale]:
     """The scales of a group's sites; those of one layer's operands have one type."""
-    exact = {site: scales.weight_scale(network, site) if site.role == "weight"
-             else scales.require(network, amax, site.tensor) for site in group.sites}
-    held = {layer: scales.held_type((scale for site, scale in exact.items() if site.layer == layer), around)
-            for layer in dict.fromkeys(site.layer for site in group.sites)}
-    return {site: Scale(round_to(scale, held[site.layer]), held[site.layer]) for site, scale in exact.items()}
+    sites = group.coded(code.precision)
+    exact = {site: scales.weight_scale(network, site, code) if site.role == "weight"
+             else scales.require(network, amax, site.tensor, code) for site in sites}
+    held = {layer: scales.held_type((scale for site, scale in exact.items() if site.layer == layer), around, code)
+            for layer in dict.fromkeys(site.layer for site in sites)}
+    found = {}
+    for site, scale in exact.items():
+        axis, block = scales.laid_out(network, site, code) if site.role == "weight" else (None, None)
+        found[site] = Scale(round_to(scale, held[site.layer]), held[site.layer], code, axis, block,
+                            None if code.activations else around)
+    return found
 
 
 def quantized_weight(network: Network, site: Site, scale: Scale) -> np.ndarray:
-    """A weight as an INT8 layer sees it, float32: codes times scale.
+    """A weight as a layer that reads codes sees it, float32: codes times scale.
 
-    It is rounded to the type of its scale before it is quantized.
+    It is rounded to the type of its scale before it is quantized, and where weights alone are codes, to the float type
+    that the layer multiplies in behind.
     """
     weight = round_to(network.constant(site.tensor), scale.held)
-    step = scale.values
-    if site.axis is not None:
-        step = step.reshape([-1 if axis == site.axis else 1 for axis in range(weight.ndim)])
-    result: np.ndarray = weight / step
-    np.rint(result, out=result)
-    np.clip(result, -128, 127, out=result)
+    step = scale.spread(weight.shape)
+    result: np.ndarray = scale.code.rounded(weight / step)
     result *= step
-    return result
+    return result if scale.read is None else round_to(round_to(result, scale.held), scale.read)
 
 
 def rounded_constant(network: Network, tensor: str, precision: Precision) -> np.ndarray:
@@ -224,38 +263,44 @@ class Offer:
 
     Attributes:
         floats: Float precisions below FP32 that every group has, as far as it can.
-        others: What may surround INT8 layers.
+        others: What may surround layers that read codes.
+        codes: The precisions of these.
     """
 
     floats: frozenset[Precision]
     others: frozenset[Precision]
+    codes: frozenset[Precision]
 
     @classmethod
-    def of(cls, floats: Iterable[Precision], others: Iterable[Precision]) -> Offer:
+    def of(cls, floats: Iterable[Precision], others: Iterable[Precision],
+           codes: Iterable[Precision] = (Precision.INT8,)) -> Offer:
         """An offer of some float precisions; FP32, which every group has, counts for nothing among them."""
-        return cls(frozenset(floats) - {Precision.FP32}, frozenset(others))
+        return cls(frozenset(floats) - {Precision.FP32}, frozenset(others), frozenset(codes))
 
     @classmethod
     def needed(cls, network: Network, config: PrecisionConfig) -> Offer:
         """The least that a config needs."""
         asked = set(config.assignment(network).values())
-        return cls.of(asked & set(LOW_FLOATS), {config.other} if Precision.INT8 in asked else ())
+        codes = asked & CODES.keys()
+        return cls.of(asked & set(LOW_FLOATS), {config.other} if codes else (), codes)
 
     def __or__(self, more: Offer) -> Offer:
-        return Offer(self.floats | more.floats, self.others | more.others)
+        return Offer(self.floats | more.floats, self.others | more.others, self.codes | more.codes)
 
     def covers(self, needed: Offer) -> bool:
         """Whether all that is needed is offered."""
-        return self.floats >= needed.floats and self.others >= needed.others
+        return self.floats >= needed.floats and self.others >= needed.others and self.codes >= needed.codes
 
     def forms(self, group: Group) -> dict[Precision, frozenset[Precision]]:
-        """What of it a group can run in: FP16, BF16 and INT8, by the float type of its results."""
+        """What of it the activations of a group can pass through, by the float type of its results: that type alone, or
+        codes. A group whose weights alone are codes has the form of its float type: its weights are fed."""
         found: dict[Precision, set[Precision]] = {}
         for precision in LOW_FLOATS:
             if precision in self.floats and precision in group.allowed:
                 found.setdefault(precision, set()).add(precision)
-        if group.quantizable:
-            for other in sorted(self.others):
-                around = surrounding(group, Precision.INT8, other)
-                found.setdefault(around, set()).add(Precision.INT8)
+        for precision, code in CODES.items():
+            if precision in self.codes and precision in group.allowed:
+                for other in sorted(self.others):
+                    around = surrounding(group, precision, other)
+                    found.setdefault(around, set()).add(precision if code.activations else around)
         return {around: frozenset(precisions) for around, precisions in found.items()}

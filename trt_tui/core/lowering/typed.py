@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import onnx_ir as ir
 
+from trt_tui.core.codes import CODES
 from trt_tui.core.lowering import rules
 from trt_tui.core.lowering.rules import NUMPY, TYPES, Scale
 from trt_tui.core.moves.config import PrecisionConfig
@@ -53,7 +54,7 @@ def lower_typed(
             that FP16 layers read are clamped all the same, and scales are in FP32.
 
     Raises:
-        InputError: an INT8 layer's input has no range, or the opset cannot be raised.
+        InputError: an input of a layer that reads codes has no range, or the opset cannot be raised.
     """
     return _TypedLowering(network, config, ranges, casts).lower()
 
@@ -65,13 +66,14 @@ class _TypedLowering:
         self.casts = casts
         self.rulings = rules.rule(network, config, ranges, casts=casts)
         floats = {ruling.around for ruling in self.rulings.values()} if casts else ()
-        self.opset = max(rules.opset_for(floats), network.opset)
+        codes = {scale.code.precision for ruling in self.rulings.values() for scale in ruling.scales.values()}
+        self.opset = max(rules.opset_for(floats, codes), network.opset)
         self.model = network.model_at(self.opset).clone()
         self.graph = self.model.graph
         self.names = FreshNames(self.graph, taken=(node.name for node in self.graph if node.name))
         self.types: dict[str, ir.DataType] = {}  # of tensors that are no longer FP32
         self.cast_cache: dict[tuple[str, ir.DataType], ir.Value] = {}
-        self.qdq_cache: dict[tuple[str, int | None, ir.DataType, Precision], ir.Value] = {}
+        self.qdq_cache: dict[tuple[object, ...], ir.Value] = {}
         self.became: dict[str, str] = {}
         self.notes: list[str] = []
 
@@ -122,10 +124,11 @@ class _TypedLowering:
 
     def _describe(self, precision: Precision, around: ir.DataType,
                   sites: Mapping[int, tuple[Site, Scale]]) -> str:
-        if precision is Precision.INT8:
+        if precision in CODES:
             if sites:
-                return "INT8: Q/DQ on " + ", ".join(f"input {i} ({sites[i][0].role})" for i in sorted(sites))
-            return f"{_short(around).upper()}, fused behind an INT8 layer"
+                return f"{precision.label}: Q/DQ on " + ", ".join(
+                    f"input {i} ({sites[i][0].role})" for i in sorted(sites))
+            return f"{_short(around).upper()}, fused behind an {precision.label} layer"
         return precision.label
 
     def _restore_types(self, node: ir.Node) -> None:
@@ -183,7 +186,7 @@ class _TypedLowering:
 
     def _quantized(self, site: Site, scale: Scale, value: ir.Value, around: ir.DataType) -> ir.Value:
         """Q and DQ on one input, in the type of its scale, with Casts where that is not the surrounding one."""
-        key = (name_of(value), site.axis, around if self.casts else ir.DataType.FLOAT, scale.held)
+        key = (name_of(value), around if self.casts else ir.DataType.FLOAT, *scale.key)
         if key in self.qdq_cache:
             return self.qdq_cache[key]
         held_in = TYPES[scale.held]
@@ -191,12 +194,14 @@ class _TypedLowering:
         if site.role != "weight":
             value = self._cast(value, around)
         value = self._cast(value, held_in)
-        attributes = {} if site.axis is None else {"axis": site.axis}
+        attributes = {} if scale.axis is None else {"axis": scale.axis}
+        if scale.block is not None:
+            attributes["block_size"] = scale.block
         suffix = f"{base}__{_short(around)}" if around is not ir.DataType.FLOAT and self.casts else base
         step = self._initializer(scale.values.astype(NUMPY[scale.held]), f"{suffix}__scale")
-        zero = self._initializer(np.zeros(scale.values.shape, np.int8), f"{suffix}__zero_point")
-        shape = value.shape
-        codes = self._emit("QuantizeLinear", [value, step, zero], attributes, f"{suffix}__q", ir.DataType.INT8, shape)
+        zero = self._initializer(np.zeros(scale.values.shape, scale.code.onnx.numpy()), f"{suffix}__zero_point")
+        shape, held_as = value.shape, scale.code.onnx
+        codes = self._emit("QuantizeLinear", [value, step, zero], attributes, f"{suffix}__q", held_as, shape)
         result = self._emit("DequantizeLinear", [codes, step, zero], attributes, f"{suffix}__dq", held_in, shape)
         if held_in is not ir.DataType.FLOAT:
             self.types[name_of(result)] = held_in

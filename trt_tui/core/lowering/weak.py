@@ -29,12 +29,13 @@ from typing import Any
 
 import onnx_ir as ir
 
+from trt_tui.core.codes import INT8
 from trt_tui.core.lowering import scales
 from trt_tui.core.lowering.rules import surrounding, why_not
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import Group, Kind, Layer
 from trt_tui.core.network.network import Network
-from trt_tui.core.precision import INT8_MAX, Precision
+from trt_tui.core.precision import Precision
 from trt_tui.core.runner import Told
 
 _TAKE_WEIGHTS = frozenset(("Conv", "ConvTranspose", "BatchNormalization"))
@@ -246,7 +247,7 @@ class _WeakLowering:
 
 def _positive(amax: float) -> float:
     """The range that is told: a tensor that was zero throughout has scale 1."""
-    return amax if amax > 0 else INT8_MAX
+    return amax if amax > 0 else INT8.greatest
 
 
 # -- telling -----------------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from trt_tui.core.engines.inspector import QDQ, Made
 from trt_tui.core.engines.rungs import ASKED, Rung
+from trt_tui.core.lowering.lowered import quantizes
 from trt_tui.core.lowering.rules import EXACT
 from trt_tui.core.measure.comparison import EngineResult, Verdict
 from trt_tui.core.moves.config import PrecisionConfig
@@ -141,6 +142,6 @@ def what_to_check(network: Network | Outline, config: PrecisionConfig, simulated
         lines.append("this is a quick preview: build it in full")
     if config.tf32:
         lines.append("TF32 is on: FP32 layers keep 10 bits of mantissa")
-    if any(config.precision_of(group) is Precision.INT8 for group in network.groups):
+    if quantizes(network, config):
         lines.append("the ranges: data that the engine sees and calibration did not are clipped")
     return lines

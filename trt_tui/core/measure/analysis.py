@@ -113,7 +113,8 @@ class Analysis:
             self._loaded = None
         if self._loaded is None:
             offer = self.offer | needed
-            gated = lower_gated(self.network, floats=offer.floats, others=offer.others, outputs=self.tensors)
+            gated = lower_gated(self.network, floats=offer.floats, others=offer.others, codes=offer.codes,
+                                outputs=self.tensors)
             self._loaded, self.offer = (gated, self.backend.load(gated.model, lean=True)), offer
             self.sessions += 1
         return self._loaded

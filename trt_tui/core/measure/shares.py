@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from trt_tui.core.codes import CODES
 from trt_tui.core.lowering.rules import keeps_precision, surrounding
 from trt_tui.core.measure.analysis import Analysis, Partial
 from trt_tui.core.measure.comparison import Share, Verdict
@@ -144,7 +145,7 @@ def _matters(network: Network, group: Group, config: PrecisionConfig) -> bool:
     precision = config.precision_of(group)
     if precision is Precision.FP32:
         return False
-    if precision is Precision.INT8:
+    if precision in CODES:
         return True
     for name in group.layers:
         if not keeps_precision(network.layer(name)):

@@ -8,6 +8,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import TypeVar
 
+from trt_tui.core.codes import CODES
 from trt_tui.core.moves.choice import Choice
 from trt_tui.core.moves.kinds import KINDS
 from trt_tui.core.moves.move import GROUPS, Defaults, Move, Structure
@@ -62,8 +63,8 @@ class PrecisionConfig(Defaults):
 
     @classmethod
     def uniform(cls, precision: Precision, other: Precision = Precision.FP16) -> PrecisionConfig:
-        """Everything in one precision; for INT8, ``other`` is what the rest runs in."""
-        return cls(precision, other if precision is Precision.INT8 else precision)
+        """Everything in one precision; where that is of codes, ``other`` is what the rest runs in."""
+        return cls(precision, other if precision in CODES else precision)
 
     # -- moves --------------------------------------------------------------------------------------------------
 

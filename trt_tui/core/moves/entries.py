@@ -71,9 +71,6 @@ def nonsense(error: msgspec.ValidationError, value: Any, shape: Any, file: str, 
         hints = typing.get_type_hints(shape) if name and isinstance(shape, type) else {}
         shape = hints.get(name, Any)
     place = (where + path).lstrip(".") or "it"
-    if value == "fp8":
-        return InputError(f"{file}: {place} is fp8", "FP8 is reserved and cannot be asked for yet",
-                          f"Use one of {_words(shape)}.")
     if missing:
         wanted = "it has to be given"
     elif (words := _words(shape)) and "enum" in said:

@@ -44,7 +44,7 @@ class Constants:
         self._model = model
         self._backend = backend
         self._values: dict[str, np.ndarray] = {}
-        self._amax: dict[tuple[str, int | None], np.ndarray] = {}
+        self._amax: dict[tuple[str, int | None, int | None], np.ndarray] = {}
         self._folded = False
 
     def value(self, tensor: str) -> np.ndarray:
@@ -61,15 +61,21 @@ class Constants:
             self._values[tensor] = self._evaluate(tensor)
         return self._values[tensor]
 
-    def amax(self, tensor: str, axis: int | None = None) -> np.ndarray:
-        """Largest absolute value of a constant: a scalar, or one value for each index of ``axis`` (float32).
+    def amax(self, tensor: str, axis: int | None = None, block: int | None = None) -> np.ndarray:
+        """Largest absolute value of a constant, float32: a scalar, or one value for each index of ``axis``.
 
-        Infinities are left out: they are masks, not magnitudes.
+        With ``block``, which divides the axis, one for each so many values along it and each index of the other axes:
+        the shape is the constant's, that axis divided. Infinities are left out: they are masks, not magnitudes.
         """
-        key = (tensor, axis)
+        key = (tensor, axis, block)
         if key not in self._amax:
             array = self.value(tensor)
-            axes = None if axis is None else tuple(i for i in range(array.ndim) if i != axis)
+            axes: int | tuple[int, ...] | None = None
+            if axis is not None and block is not None:
+                array = array.reshape(*array.shape[:axis], -1, block, *array.shape[axis + 1:])
+                axes = axis + 1
+            elif axis is not None:
+                axes = tuple(i for i in range(array.ndim) if i != axis)
             high = np.max(array, axis=axes, initial=0.0)
             low = np.min(array, axis=axes, initial=0.0)
             amax = np.maximum(high, -low).astype(np.float32)

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 import onnx
 
+from trt_tui.core.codes import CODES, CodeType
 from trt_tui.core.network.graph import LayerGraph
 from trt_tui.core.network.layers import Kind, Layer, Shape, Site
-from trt_tui.core.network.operators import ANCHORS, SAME_RANGE, SCATTERS, SELECTS_BY_ORDER, TENSORRT_LACKS
-from trt_tui.core.precision import Precision
+from trt_tui.core.network.operators import ANCHORS, CODED, SAME_RANGE, SCATTERS, SELECTS_BY_ORDER, TENSORRT_LACKS
+from trt_tui.core.precision import OFFERED, Precision
 
 _LOW_FLOATS = ((Precision.FP16, "tensor(float16)", 21), (Precision.BF16, "tensor(bfloat16)", 22))
 
@@ -59,24 +60,48 @@ def _channel_axis(graph: LayerGraph, layer: Layer, index: int, tensor: str) -> i
     return 1 if len(graph.shape(tensor) or ()) == 2 else None
 
 
-def refusals(graph: LayerGraph, layers: Sequence[Layer], no_int8: str) -> dict[Precision, str]:
+def refusals(graph: LayerGraph, layers: Sequence[Layer], leader: Layer, sites: Sequence[Site],
+             no_int8: str) -> dict[Precision, str]:
     """Why a group of layers cannot run in a precision, by precision; absent where it can.
 
     Args:
+        leader: The layer that gives the group its character.
+        sites: Where Q/DQ goes.
         no_int8: Why it has no INT8 form, "" where it has one.
     """
     opaque = next((layer for layer in layers if layer.kind is Kind.OPAQUE), None)
     if opaque is not None:
-        return {precision: opaque.note for precision in (Precision.FP16, Precision.BF16, Precision.INT8)}
+        return {precision: opaque.note for precision in OFFERED if precision is not Precision.FP32}
     found = {}
     for precision, typename, opset in _LOW_FLOATS:
         why = next(filter(None, (_why_not(graph, layer, precision, typename, max(opset, graph.opset))
                                  for layer in layers)), "")
         if why:
             found[precision] = why
-    if no_int8:
-        found[Precision.INT8] = no_int8
+    for precision, code in CODES.items():
+        if why := no_int8 or _why_not_coded(graph, leader, sites, code):
+            found[precision] = why
     return found
+
+
+def _why_not_coded(graph: LayerGraph, leader: Layer, sites: Sequence[Site], code: CodeType) -> str:
+    """Why a layer that has an INT8 form has none in another code type; "" if it has."""
+    label = code.precision.label
+    if leader.op_type not in CODED[code.precision]:
+        return f"TensorRT has no {label} {leader.op_type}"
+    if not code.blocks:
+        return ""
+    weight = next((site for site in sites if site.role == "weight"), None)
+    if weight is None:
+        return f"{label} is for weights, and both its operands are computed"
+    shape = graph.shape(weight.tensor) or ()
+    if weight.axis is None or len(shape) != 2:
+        return f"{label} is for a weight of two dimensions that stands on the right"
+    reduced = shape[1 - weight.axis]
+    if not isinstance(reduced, int) or code.block(reduced) is None:
+        sizes = " or ".join(map(str, code.blocks))
+        return f"its {reduced} inputs do not divide into blocks of {sizes}, which share a scale in {label}"
+    return ""
 
 
 def _why_not(graph: LayerGraph, layer: Layer, precision: Precision, typename: str, opset: int) -> str:

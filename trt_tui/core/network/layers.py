@@ -9,7 +9,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TypeAlias
 
-from trt_tui.core.precision import FLOATS, Precision
+from trt_tui.core.codes import CODES
+from trt_tui.core.precision import OFFERED, Precision
 from trt_tui.core.runner import TensorInfo
 
 
@@ -58,7 +59,7 @@ class Layer:
 
 @dataclass(frozen=True)
 class Site:
-    """One input of a layer that carries Q/DQ when its group runs in INT8.
+    """One input of a layer that carries Q/DQ when its group runs in INT8; fewer do in other code types.
 
     Attributes:
         axis: Channel axis of a weight (one scale per channel), None for one scale per tensor.
@@ -105,7 +106,7 @@ class Group:
     @cached_property
     def allowed(self) -> frozenset[Precision]:
         """The precisions it can run in."""
-        return frozenset(p for p in (*FLOATS, Precision.INT8) if p not in self.refusals)
+        return frozenset(precision for precision in OFFERED if precision not in self.refusals)
 
     @cached_property
     def anchors(self) -> frozenset[str]:
@@ -119,6 +120,18 @@ class Group:
     def weights(self) -> tuple[Site, ...]:
         """Its sites on constants."""
         return tuple(site for site in self.sites if site.role == "weight")
+
+    def coded(self, precision: Precision) -> tuple[Site, ...]:
+        """The sites that carry Q/DQ when it runs in a precision."""
+        code = CODES.get(precision)
+        if code is None:
+            return ()
+        return tuple(site for site in self.sites if site.role == "weight"
+                     or code.activations and (code.skips or site.role != "skip"))
+
+    def ranged(self, precision: Precision) -> tuple[Site, ...]:
+        """Those of them on tensors that are computed, which take their scales from ranges."""
+        return tuple(site for site in self.coded(precision) if site.role != "weight")
 
 
 @dataclass(frozen=True, eq=False)

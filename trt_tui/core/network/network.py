@@ -108,9 +108,9 @@ class Network(Outline):
         """The value of a constant tensor; raises as `trt_tui.core.network.constants.Constants.value`."""
         return self._values.value(tensor)
 
-    def constant_amax(self, tensor: str, axis: int | None = None) -> np.ndarray:
-        """Largest finite absolute value of a constant: a scalar, or one for each index of ``axis`` (float32)."""
-        return self._values.amax(tensor, axis)
+    def constant_amax(self, tensor: str, axis: int | None = None, block: int | None = None) -> np.ndarray:
+        """Largest finite absolute value of a constant; see `trt_tui.core.network.constants.Constants.amax`."""
+        return self._values.amax(tensor, axis, block)
 
     def is_mask(self, constant: str) -> bool:
         """Whether a constant lies beyond FP16 and is no weight: -3.4e38 in front of a Softmax, not a kernel."""

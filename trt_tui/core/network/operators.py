@@ -7,6 +7,10 @@ from trt_tui.core.precision import Precision
 ANCHORS = frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul"))
 """Operators that can run in INT8."""
 
+CODED = {Precision.INT8: ANCHORS, Precision.FP8: ANCHORS - {"ConvTranspose"},
+         Precision.INT4: ANCHORS & {"Gemm", "MatMul"}}
+"""Operators that read codes, by precision: TensorRT-RTX 1.7 computes an FP8 ConvTranspose in 16 bits."""
+
 POINTWISE = frozenset(
     "Add Sub Mul Div Pow Sqrt Exp Log Erf Tanh Sigmoid Relu LeakyRelu PRelu Elu Selu Celu HardSigmoid "
     "HardSwish Softplus Softsign Clip Abs Neg Reciprocal Gelu Mish ThresholdedRelu Floor Ceil Round Sin Cos Min Max "

@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Generator, Mapping
 
 from trt_tui.core.moves.range_choice import RangeChoice
-from trt_tui.core.precision import Precision
 from trt_tui.core.search.board import Board
 from trt_tui.core.search.evaluation import Evaluation, Trial
 from trt_tui.core.search.space import Space
@@ -21,7 +20,7 @@ LEAST_GAIN = 0.01
 
 def improve_ranges(board: Board, space: Space, trying: Mapping[str, Mapping[str, float]]
                    ) -> Generator[Trial, Evaluation, None]:
-    """Settles ``board.ranges`` on what lowers the loss; one evaluation for each method of each INT8 group.
+    """Settles ``board.ranges`` on what lowers the loss; one evaluation for each method of each group that reads codes.
 
     Args:
         trying: amax by tensor and method.
@@ -31,11 +30,12 @@ def improve_ranges(board: Board, space: Space, trying: Mapping[str, Mapping[str,
         if best.passed:
             return
         group = space.network.group(name)
-        if space.start.precision_of(group) is not Precision.INT8:
+        read = group.ranged(space.start.precision_of(group))
+        if not read:
             continue
         if board.ranking.shares and board.ranking.shares.get(name, 0.0) < LEAST_GAIN:
             continue
-        tensors = dict.fromkeys(site.tensor for site in group.activations())
+        tensors = dict.fromkeys(site.tensor for site in read)
         methods = dict.fromkeys(method for tensor in tensors for method in trying.get(tensor, ()))
         for method in methods:
             choices = {tensor: RangeChoice(trying[tensor][method], method)

@@ -18,7 +18,6 @@ from trt_tui.core.measure.comparison import GroupErrors, Share
 from trt_tui.core.measure.judgement import Judgement
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.range_choice import RangeChoice
-from trt_tui.core.precision import Precision
 from trt_tui.core.search import auto, bisect, greedy, linear, scoped, worst_first
 from trt_tui.core.search.board import Board, LoweredLayer
 from trt_tui.core.search.evaluation import Course, Evaluation, Trial, TrialKey
@@ -301,10 +300,10 @@ class Search:
                       tuple(self.board.rows))
 
     def _in_use(self, best: Evaluation) -> dict[str, RangeChoice]:
-        """The ranges that an INT8 layer reads: where its readers are raised, a range does nothing."""
+        """The ranges that a layer reads codes by: where its readers are raised, a range does nothing."""
         config = self.config_of(best.raised, best.ranges)
-        read = {site.tensor for group in self.space.network.groups for site in group.activations()
-                if config.precision_of(group) is Precision.INT8}
+        read = {site.tensor for group in self.space.network.groups
+                for site in group.ranged(config.precision_of(group))}
         return {tensor: choice for tensor, choice in best.ranges.items() if tensor in read}
 
     def why(self, name: str, best: Evaluation) -> str:

@@ -7,7 +7,8 @@ from trt_tui.tui.controllers.controller import Controller, action
 from trt_tui.tui.screens.dialogs import Item, Picker
 from trt_tui.words import plural
 
-_KEYS = {Precision.FP32: "3", Precision.BF16: "b", Precision.FP16: "6", Precision.INT8: "8"}
+_KEYS = {Precision.FP32: "3", Precision.BF16: "b", Precision.FP16: "6", Precision.FP8: "e", Precision.INT8: "8",
+         Precision.INT4: "4"}
 
 
 class Precisions(Controller):

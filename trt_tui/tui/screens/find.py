@@ -13,6 +13,7 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import Input, Static
 
+from trt_tui.core.lowering.lowered import quantizes
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision, rank
 from trt_tui.core.search.presets import preset_groups
@@ -100,7 +101,7 @@ class FindDialog(Dialog):
         self.higher = Setting("raise to", [(one, one.label) for one in higher_than(self.config)], "higher")
         self.presets = Setting("begin with", begin_with(presets), "presets") if presets else None
         self.ranges = self.builds = None
-        if any(session.config.precision_of(group) is Precision.INT8 for group in outline.groups):
+        if quantizes(outline, session.config):
             self.ranges = Setting("ranges", [(True, "other ones are tried first"), (False, "stay as they are")],
                                   "ranges")
         if self.confirms:

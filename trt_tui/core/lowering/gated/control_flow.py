@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import onnx_ir as ir
 
+from trt_tui.core.codes import CODES
 from trt_tui.core.lowering import rules
 from trt_tui.core.lowering.gated.bodies import emit_layers
 from trt_tui.core.lowering.gated.emitter import BranchTensors, Emitter, Nodes
@@ -62,11 +63,9 @@ class ControlFlow:
         result: ir.Graph | None = None
         for around, precisions in reversed(self.inputs.forms[group.name].items()):
             scope = scopes[around]
-            if len(precisions) > 1:
-                branch = self._branch(group, scope, wanted, around, gate=gates["int8"],
-                                      clean_gate=gates["clean"] if rounded else None)
-            else:
-                branch = self._branch(group, scope, wanted, around, quantized=Precision.INT8 in precisions)
+            codes = {code: gates[code.value] if len(precisions) > 1 else None for code in CODES if code in precisions}
+            branch = self._branch(group, scope, wanted, around, codes=codes, floats=around in precisions,
+                                  clean_gate=gates["clean"] if rounded and len(precisions) > 1 else None)
             if rounded and around in precisions:
                 as_is = self._branch(group, scope, wanted, around, clean=True)
                 branch = self._either(gates["direct"], as_is, branch, wanted, group.name)
@@ -98,10 +97,10 @@ class ControlFlow:
         return self._if(gate, graphs[0], graphs[1], (tensor,), tensor, nodes)[0]
 
     def _branch(self, group: Group, scope: Mapping[str, ir.Value], wanted: Sequence[str], around: Precision, *,
-                quantized: bool = False, gate: ir.Value | None = None, clean_gate: ir.Value | None = None,
-                clean: bool = False) -> ir.Graph:
+                codes: Mapping[Precision, ir.Value | None] | None = None, floats: bool = True,
+                clean_gate: ir.Value | None = None, clean: bool = False) -> ir.Graph:
         """The group with results in one float precision; arguments as `_Branch` has them."""
-        branch = _Branch(self, group, scope, wanted, around, quantized=quantized, gate=gate, clean_gate=clean_gate,
+        branch = _Branch(self, group, scope, wanted, around, codes=codes or {}, floats=floats, clean_gate=clean_gate,
                          clean=clean)
         emit_layers(self.emitter, self.inputs, branch)
         return branch.graph()
@@ -111,24 +110,27 @@ class _Branch:
     """The group with results in one float precision, as the body of an ``If`` that reads outer tensors.
 
     Args:
-        quantized: The sites' activations pass through Q and DQ.
-        gate: They do so where this is true.
+        codes: What the sites' activations are read as, each where its gate is true, or always.
+        floats: They are read as floats where no gate is true; else as the last of these codes.
         clean_gate: Where this is true they have the precision's values already.
         clean: What comes from outside has the precision's values already.
     """
 
     def __init__(self, flow: ControlFlow, group: Group, scope: Mapping[str, ir.Value], wanted: Sequence[str],
-                 around: Precision, *, quantized: bool, gate: ir.Value | None, clean_gate: ir.Value | None,
-                 clean: bool) -> None:
+                 around: Precision, *, codes: Mapping[Precision, ir.Value | None], floats: bool,
+                 clean_gate: ir.Value | None, clean: bool) -> None:
         self._flow = flow
         self._network = flow.emitter.network
         self._wanted = wanted
         self._around = around
         self._lowers = around is not Precision.FP32
-        self._gate, self._clean_gate, self._clean = gate, clean_gate, clean
-        quantizes = quantized or gate is not None
-        self._sites = {(site.layer, site.index) for site in group.activations()} if quantizes else set()
-        self._prepared: dict[tuple[str, bool], ir.Value] = {}
+        self._gates, self._floats, self._clean_gate, self._clean = codes, floats, clean_gate, clean
+        self._sites: dict[tuple[str, int], tuple[Precision, ...]] = {}  # what each is read as
+        for code in codes:
+            for site in group.ranged(code):
+                place = site.layer, site.index
+                self._sites[place] = (*self._sites.get(place, ()), code)
+        self._prepared: dict[tuple[str, tuple[Precision, ...]], ir.Value] = {}
         self._produced: set[str] = set()
         self._coarse: set[str] = set(group.inputs) if clean else set()  # tensors that have the precision's values
         self.group = group
@@ -138,14 +140,15 @@ class _Branch:
     def read(self, layer: Layer, index: int, tensor: str, value: ir.Value, follows: bool) -> ir.Value:
         """The tensor quantized at a site, rounded where it comes from outside, or as it is."""
         outside = tensor not in self._produced
-        if (layer.name, index) in self._sites:
-            key = (tensor, True)
+        codes = self._sites.get((layer.name, index), ())
+        if codes:
+            key = (tensor, codes)
             if key not in self._prepared:
-                self._prepared[key] = self._quantized(value, tensor, self._around if outside else Precision.FP32)
+                self._prepared[key] = self._quantized(value, tensor, self._around if outside else Precision.FP32, codes)
             return self._prepared[key]
         if (outside and self._lowers and follows and not (self._clean and tensor in self.group.inputs)
                 and not self._rounds_after(layer, tensor)):
-            key = (tensor, False)
+            key = (tensor, ())
             if key not in self._prepared:
                 self._prepared[key] = self._flow.rounding.read(value, tensor, self._around, self.nodes)
             self._coarse.add(tensor)
@@ -190,27 +193,36 @@ class _Branch:
         return (len(users) == 1 and users[0] in self.group.layers and tensor not in self._wanted
                 and rules.commutes_with_rounding(self._network.layer(users[0])))
 
-    def _quantized(self, value: ir.Value, tensor: str, around: Precision) -> ir.Value:
-        """An activation rounded to the surrounding type and to INT8, where the gate says so or there is none."""
+    def _quantized(self, value: ir.Value, tensor: str, around: Precision, codes: Sequence[Precision]) -> ir.Value:
+        """An activation rounded to the surrounding type, and to what its gates say of some codes."""
         flow, scale = self._flow, self._flow.inputs.scales[self.group.name, tensor]
-
-        def codes(rounds: bool, nodes: Nodes) -> ir.Value:
-            source = flow.rounding.rounded(value, around, nodes) if rounds else value
-            return flow.rounding.quantized(source, scale, nodes)
+        rounds, clean = around is not Precision.FP32, self._clean_gate
 
         def rounded(nodes: Nodes) -> ir.Value:
-            if around is Precision.FP32:
+            if not rounds:
                 return flow.emitter.add(nodes, "Identity", [value], "as_is")
             return flow.rounding.rounded(value, around, nodes)
 
-        rounds, clean = around is not Precision.FP32, self._clean_gate
-        if self._gate is None:
-            return codes(rounds, self.nodes)
+        def coded(code: Precision, source: ir.Value, nodes: Nodes) -> ir.Value:
+            return flow.rounding.quantized(source, scale, CODES[code], nodes)
 
-        def int8(nodes: Nodes) -> ir.Value:
-            if not rounds or clean is None:
-                return codes(rounds, nodes)
+        def as_code(code: Precision, nodes: Nodes) -> ir.Value:
+            if not rounds:
+                return coded(code, value, nodes)
+            if clean is None:
+                return coded(code, flow.rounding.rounded(value, around, nodes), nodes)
             return flow.choice(
-                clean, lambda inner: codes(False, inner), lambda inner: codes(True, inner), tensor, nodes)
+                clean, lambda inner: coded(code, value, inner),
+                lambda inner: coded(code, flow.rounding.rounded(value, around, inner), inner), tensor, nodes)
 
-        return flow.choice(self._gate, int8, rounded, tensor, self.nodes)
+        def first_of(choices: Sequence[Precision], nodes: Nodes) -> ir.Value:
+            """Of some codes what its gate says, else floats."""
+            if not choices:
+                return rounded(nodes)
+            gate = self._gates[choices[0]]
+            if gate is None or len(choices) == 1 and not self._floats and len(codes) == len(self._gates):
+                return as_code(choices[0], nodes)
+            return flow.choice(gate, lambda inner: as_code(choices[0], inner),
+                               lambda inner: first_of(choices[1:], inner), tensor, nodes)
+
+        return first_of(codes, self.nodes)

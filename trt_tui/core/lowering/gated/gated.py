@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 
+from trt_tui.core.codes import CODES
 from trt_tui.core.lowering import rules
 from trt_tui.core.lowering.gated.inputs import WeightInput
 from trt_tui.core.lowering.rules import Offer, Ruling
@@ -17,8 +18,8 @@ from trt_tui.core.network.layers import Site
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
 
-_Rounded = tuple[str, Precision, "int | None", "Precision | None"]
-"""A weight as it is fed: tensor, precision, and for INT8 the axis and the type of its scale."""
+_Rounded = tuple[object, ...]
+"""A weight as it is fed: tensor, precision, and for codes what decides them (`Scale.key`)."""
 
 
 @dataclass(frozen=True)
@@ -30,8 +31,8 @@ class Gated:
     Attributes:
         offer: What it can be asked for.
         gates: Input names (bool scalars) by kind, by group: "fp32" (run in FP32), "fp16", "bf16" (results have that
-            type), "int8" (run in INT8), "clean" (every float input already has values of the results' type), "direct"
-            (that, and not in INT8); those that the group needs.
+            type), "int8", "fp8" (activations are read as such codes), "clean" (every float input already has values of
+            the results' type), "direct" (that, and none is read as codes); those that the group needs.
         scale_inputs: Input names (float32 scalars) of activation scales, by group and tensor.
         results: Tensors that have the type of a group's results, by group.
         weight_inputs: What weight each further input is, by its name.
@@ -68,7 +69,7 @@ class Gated:
         The graph must offer what the config needs (`Offer.needed`).
 
         Raises:
-            InputError: an INT8 layer's input has no range.
+            InputError: an input of a layer that reads codes has no range.
         """
         network = self.network
         fed: dict[str, np.ndarray] = {}
@@ -80,9 +81,11 @@ class Gated:
             if gates is None:
                 continue
             ruling = rulings[group.name]
-            fp32, int8 = ruling.precision is Precision.FP32, ruling.precision is Precision.INT8
+            code = ruling.code
             clean = all(has.get(tensor) is ruling.around for tensor in group.inputs)
-            values = {"fp32": fp32, "int8": int8, "clean": clean, "direct": clean and not int8}
+            values = {"fp32": ruling.around is Precision.FP32 and code is None, "clean": clean,
+                      "direct": clean and code is None}
+            values |= {one.value: code is not None and code.precision is one for one in CODES}
             fed.update((name, np.array(values[kind] if kind in values else kind == ruling.around.value))
                        for kind, name in gates.items())
             fed.update((self.scale_inputs[group.name, site.tensor], np.asarray(scale.values))
@@ -98,7 +101,7 @@ class Gated:
 
     def _weight(self, site: Site, ruling: Ruling) -> np.ndarray:
         scale = ruling.scales.get(site)
-        key = (site.tensor, ruling.precision, *((site.axis, scale.held) if scale is not None else (None, None)))
+        key = (site.tensor, ruling.precision, *(scale.key if scale is not None else ()))
         array = self._alive.get(key)
         if array is None:
             if scale is not None:

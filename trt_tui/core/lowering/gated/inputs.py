@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from trt_tui.core.codes import CODES
 from trt_tui.core.lowering.gated.emitter import Emitter
 from trt_tui.core.lowering.rules import Offer
 from trt_tui.core.network.layers import Site
@@ -48,8 +49,8 @@ class GatedInputs:
             if group.name not in self.forms:
                 continue
             forms = self.forms[group.name]
-            if any(Precision.INT8 in precisions for precisions in forms.values()):
-                for site in group.activations():
+            for precision in dict.fromkeys(one for precisions in forms.values() for one in sorted(precisions)):
+                for site in group.ranged(precision):
                     if (group.name, site.tensor) not in self.scales:
                         name = f"scale/{len(self.scales)}"
                         self.scales[group.name, site.tensor] = emitter.input(name, ir.DataType.FLOAT)
@@ -73,8 +74,9 @@ class GatedInputs:
 def _kinds(forms: FORMS) -> list[str]:
     """The kinds of gates that a group needs."""
     kinds = ["fp32", *(around.value for around in list(forms)[:-1])]
-    if any(len(precisions) > 1 for precisions in forms.values()):
-        kinds += ["int8", "clean"]
+    mixed = {one for precisions in forms.values() if len(precisions) > 1 for one in precisions}
+    if mixed:
+        kinds += [*(code.value for code in CODES if code in mixed), "clean"]
     if any(around in precisions for around, precisions in forms.items()):
         kinds.append("direct")
     return kinds

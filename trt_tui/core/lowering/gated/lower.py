@@ -26,6 +26,7 @@ def lower_gated(
     *,
     floats: Collection[Precision] = (Precision.FP16,),
     others: Collection[Precision] = (Precision.FP16,),
+    codes: Collection[Precision] = (Precision.INT8,),
     outputs: Sequence[str] = (),
     reference: bool = False,
     isolated: bool = False,
@@ -35,7 +36,8 @@ def lower_gated(
 
     Args:
         floats: The float precisions below FP32 that groups can be given.
-        others: What may surround INT8 layers.
+        others: What may surround layers that read codes.
+        codes: The precisions of these.
         outputs: Tensors to yield from each branch; the network's outputs by default.
         reference: Add the FP32 branch and the sums of the accumulated error at each measured group.
         isolated: Add each measured group with its inputs taken from the reference, and its sums; needs ``reference``.
@@ -46,7 +48,7 @@ def lower_gated(
     """
     if isolated and not reference:
         raise ValueError("the isolated branch reads the reference")
-    offer = Offer.of(floats, others)
+    offer = Offer.of(floats, others, codes)
     outputs = tuple(outputs) or tuple(info.name for info in network.outputs)
     names = tuple(measured) if measured is not None else tuple(group.name for group in network.groups)
     emitter = Emitter(network)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from trt_tui.core.codes import CodeType
 from trt_tui.core.lowering import rules
 from trt_tui.core.lowering.gated.emitter import Emitter, Nodes
 from trt_tui.core.lowering.rules import TYPES
@@ -46,8 +47,28 @@ class Rounding:
         low, high = self._emitter.scalar(-limit), self._emitter.scalar(limit)
         return self._emitter.add(nodes, "Clip", [value, low, high], "clamped")
 
-    def quantized(self, value: ir.Value, scale: ir.Value, nodes: Nodes) -> ir.Value:
-        """A value rounded to INT8: Q and DQ with a scale that is fed."""
+    def quantized(self, value: ir.Value, scale: ir.Value, code: CodeType, nodes: Nodes) -> ir.Value:
+        """A value rounded to codes with a scale that is fed, and back."""
+        if code.precision is Precision.FP8:
+            return self._rounded_to_e4m3(value, scale, code, nodes)
         pair = [scale, self._emitter.array(np.zeros((), np.int8), "zero")]
         codes = self._emitter.add(nodes, "QuantizeLinear", [value, *pair], "codes")
         return self._emitter.add(nodes, "DequantizeLinear", [codes, *pair], "dequantized")
+
+    def _rounded_to_e4m3(self, value: ir.Value, scale: ir.Value, code: CodeType, nodes: Nodes) -> ir.Value:
+        """FP8 in FP32 arithmetic, to the bit, for any opset and provider: opsets before 19 have no FP8.
+
+        The power of two at or below a number ``c`` is ``|q - (1 - u) q|`` with ``q = (2**23 + 1) c`` and ``u = 2**-24``
+        (Rump, "Error estimation of floating-point summation and dot product", 2012, `ufp`). E4M3's steps are an eighth
+        of it, and 2**-9 below 2**-6. Adding and subtracting 1.5 * 2**23 steps rounds to them, ties to even.
+        """
+        add, number = self._emitter.add, self._emitter.scalar
+        ratio = add(nodes, "Div", [value, scale], "ratio")
+        codes = add(nodes, "Clip", [ratio, number(code.least), number(code.greatest)], "clipped")
+        product = add(nodes, "Mul", [codes, number(2.0**23 + 1)], "product")
+        less = add(nodes, "Mul", [product, number(1 - 2.0**-24)], "less")
+        power = add(nodes, "Abs", [add(nodes, "Sub", [product, less], "signed")], "power")
+        power = add(nodes, "Max", [power, number(2.0**-6)], "normal")
+        steps = add(nodes, "Mul", [power, number(1.5 * 2.0**20)], "steps")
+        raised = add(nodes, "Add", [codes, steps], "raised")
+        return add(nodes, "Mul", [add(nodes, "Sub", [raised, steps], "codes"), scale], "dequantized")

@@ -101,7 +101,7 @@ def _group(growing: Growing, members: Members) -> Group:
         output for layer in layers for output in layer.outputs
         if output and (growing.is_output(output) or not names.issuperset(graph.consumers.get(output, ()))))
     sites, why_not = forms.sites(graph, leader, members.skip, members.operator)
-    refusals = forms.refusals(graph, layers, why_not)
+    refusals = forms.refusals(graph, layers, leader, sites, why_not)
     return Group(name=leader.name, operator=members.operator, layers=tuple(layer.name for layer in layers),
                  inputs=tuple(inputs), outputs=outputs or (members.computed,), tail=members.computed,
                  sites=sites if Precision.INT8 not in refusals else (), refusals=refusals,
