@@ -25,7 +25,7 @@ from trt_tui.tui.state.configs import config_table, diff_lines
 from trt_tui.tui.state.figures import Measure, band_of, figures_of, is_met, raised_texts
 from trt_tui.tui.state.hint import next_step, rows_to_target
 from trt_tui.tui.state.tree import TreeModel, VisibleRow
-from trt_tui.words import decibels, number, percent, with_unit
+from trt_tui.words import cells, decibels, number, percent, with_unit
 
 VIT = local.outline()
 MODEL = TreeModel(VIT)
@@ -261,6 +261,9 @@ def test_configs_newest_first_and_what_differs(session):
     assert "raised" in text(header) and "raised" not in text(narrow) and "ms" in text(narrow)
     assert text(header).index("ms") + 2 == text(lines[0].line).rindex(spans.NOTHING) + 1
     assert text(lines[0].line).startswith(" >c2") and text(lines[2].line).startswith("A c0")
+    session.names[first] = "最初の構成"
+    header, lines = config_table(session, {}, 60)
+    assert len({cells(text(line.line).split("passes")[0].rstrip()) for line in lines}) == 1
     shown = "\n".join(text(line) for line in diff_lines(session, MODEL, first, session.config))
     assert MODEL.titles[VIT.groups[0].name] in shown and "FP32" in shown
     assert distance(first, session.config) == len(session.config.groups)

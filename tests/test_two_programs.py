@@ -5,11 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
 
 import pytest
+from filelock import FileLock
 
 from tests.driven import isolate
+from trt_tui.backends.tensorrt.build import _write_timings
+from trt_tui.backends.tensorrt.log import Log
 from trt_tui.jobs import client
 from trt_tui.jobs.client import KEPT_LOGS, log_path
 from trt_tui.jobs.store import ResultCache
@@ -46,6 +50,38 @@ def test_a_cache_and_a_file_that_several_programs_write_stay_whole(tmp_path):
     assert not [path for path in tmp_path.rglob("*.tmp")]
     ResultCache(tmp_path / "results", limit_bytes=0).trim()
     assert not [path for path in (tmp_path / "results").rglob("*") if path.is_file()]
+
+
+class Tactics:
+    """A builder's config with its timing cache: words for tactics."""
+
+    def __init__(self, words: bytes) -> None:
+        self.words = set(words.split())
+
+    def get_timing_cache(self):
+        return self
+
+    def create_timing_cache(self, held: bytes):
+        return Tactics(held)
+
+    def combine(self, other, ignore_mismatch: bool) -> None:
+        self.words |= other.words
+
+    def serialize(self) -> bytes:
+        return b" ".join(sorted(self.words))
+
+
+def test_a_timing_cache_that_another_program_extends_is_waited_for_and_loses_nothing(tmp_path):
+    path, log = tmp_path / "timing.cache", Log()
+    path.write_bytes(b"ours")
+    with FileLock(f"{path}.lock"):
+        writing = threading.Thread(target=_write_timings, args=(log, Tactics(b"mine"), path, False))
+        writing.start()
+        writing.join(0.1)
+        assert writing.is_alive() and path.read_bytes() == b"ours"
+        path.write_bytes(b"ours theirs")
+    writing.join()
+    assert path.read_bytes() == b"mine ours theirs"
 
 
 def test_logs_of_running_programs_stay_and_old_ones_go(monkeypatch):

@@ -7,6 +7,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
+
 from trt_tui.backends.tensorrt.failures import build_error, parse_error, start_error
 from trt_tui.backends.tensorrt.log import Log, Message
 from trt_tui.backends.tensorrt.package import Package, dotted, dotted_all
@@ -16,6 +18,9 @@ from trt_tui.core.runner import TIMINGS_REFUSED, BuildSettings, BuildStep, Told
 from trt_tui.errors import CancelledError, InputError, TrtTuiError
 from trt_tui.files.reading import read_bytes
 from trt_tui.files.writing import write_atomic
+
+_PATIENCE_S = 10.0
+"""How long a timing cache that another program is writing is waited for."""
 
 _MAGIC = 4
 """The first bytes by which a timing cache of another release or GPU is told from any other file."""
@@ -93,19 +98,23 @@ def _read_timings(log: Log, path: Path) -> _Timings | None:
 
 
 def _write_timings(log: Log, config: Any, path: Path, refused: bool) -> None:
-    """Writes what a build measured, and what the file holds by now; the engine is made, whether or not it can."""
+    """Writes what a build measured, and what the file holds by now; the engine is made, whether or not it can.
+
+    A lock beside the file keeps two programs from losing what the other measured meanwhile.
+    """
     try:
         cache = config.get_timing_cache()
         if cache is None:
             return
-        held, made = read_bytes(path) if os.path.exists(path) else b"", bytes(cache.serialize())
-        if refused and held[:_MAGIC] != made[:_MAGIC]:
-            log.take("warning", f"{path} is no timing cache: it is left as it is")
-            return
-        there = config.create_timing_cache(held) if held else None
-        if there is not None:
-            cache.combine(there, ignore_mismatch=True)
-        write_atomic(path, bytes(cache.serialize()))
+        with FileLock(f"{path}.lock", timeout=_PATIENCE_S):
+            held, made = read_bytes(path) if os.path.exists(path) else b"", bytes(cache.serialize())
+            if refused and held[:_MAGIC] != made[:_MAGIC]:
+                log.take("warning", f"{path} is no timing cache: it is left as it is")
+                return
+            there = config.create_timing_cache(held) if held else None
+            if there is not None:
+                cache.combine(there, ignore_mismatch=True)
+            write_atomic(path, bytes(cache.serialize()))
     except Exception as error:
         cause = error.cause if isinstance(error, TrtTuiError) else getattr(error, "strerror", None) or error
         log.take("warning", f"the timing cache {path} cannot be written: {cause}")

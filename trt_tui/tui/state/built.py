@@ -19,6 +19,7 @@ from trt_tui.words import (
     COMPUTED_IN,
     builder_title,
     byte_size,
+    cells,
     decibels,
     duration,
     milliseconds,
@@ -225,11 +226,11 @@ def result_text(result: EngineResult, width: int) -> str:
         parts.append((result.note,) * 2)
     chosen: list[str] = []
     for _, short in parts:
-        if len(" · ".join((*chosen, short))) > width:
+        if cells(" · ".join((*chosen, short))) > width:
             break
         chosen.append(short)
-    for index, (long, short) in enumerate(parts[:len(chosen)]):
-        if len(" · ".join(chosen)) - len(short) + len(long) <= width:
+    for index, (long, _) in enumerate(parts[:len(chosen)]):
+        if cells(" · ".join((*chosen[:index], long, *chosen[index + 1:]))) <= width:
             chosen[index] = long
     return " · ".join(chosen) or shorten(parts[0][1], width)
 
@@ -282,4 +283,4 @@ def engine_step(session: Session) -> str:
 
 def fitting(texts: Sequence[str], width: int) -> str:
     """The first of some texts that fits, the last one where none does."""
-    return next((text for text in texts if len(text) <= width), texts[-1])
+    return next((text for text in texts if cells(text) <= width), texts[-1])

@@ -12,7 +12,7 @@ from trt_tui.tui.known import config_met, config_name, headline
 from trt_tui.tui.spans import Line, Span, clip, decibel, fitted, width_of
 from trt_tui.tui.state import built
 from trt_tui.tui.state.tree import TreeModel
-from trt_tui.words import NOTHING, byte_size, number
+from trt_tui.words import NOTHING, byte_size, cells, left, number, right
 
 
 @dataclass(frozen=True)
@@ -71,18 +71,17 @@ def config_table(session: Session, marks: Mapping[str, PrecisionConfig], width: 
             ({True: "passes", False: "FAILS", None: ""}[reached], "good" if reached else "bad"),
         ]))
     kept = [i for i in range(len(header)) if header[i] or i in (0, 6)]
-    widths = {i: max(len(header[i]), *(len(cells[i][0]) for _, _, cells in rows)) for i in kept}
+    widths = {i: max(cells(header[i]), *(cells(row[i][0]) for _, _, row in rows)) for i in kept}
     # What goes first where there is no room: how many are raised, then the decibels where the target is another figure.
     for column in (1, 2):
         if sum(widths[i] + 2 for i in kept) - 2 > width and column in kept and (column != 2 or title):
             kept.remove(column)
 
-    def line(cells: Sequence[Span]) -> Line:
-        spans = [(f"{cells[i][0]:<{widths[i]}}" if i in (0, 6) else f"{cells[i][0]:>{widths[i]}}", cells[i][1])
-                 for i in kept]
+    def line(row: Sequence[Span]) -> Line:
+        spans = [((left if i in (0, 6) else right)(row[i][0], widths[i]), row[i][1]) for i in kept]
         return clip([span for one in spans for span in (("  ", ""), one)][1:], width)
 
-    lines = [ConfigLine(config, name, line(cells)) for config, name, cells in rows]
+    lines = [ConfigLine(config, name, line(row)) for config, name, row in rows]
     return line([(text, "dim") for text in header]), lines
 
 
@@ -105,7 +104,7 @@ def diff_lines(session: Session, model: TreeModel, one: PrecisionConfig, other: 
     if not changed:
         return [[("They are the same.", "dim")]]
     width = min(48, max(width_of([(name, "")]) for name, *_ in changed))
-    lines: list[Line] = [[(" " * (width + 2), ""), (f"{names[0]:<18}", "strong"), (names[1], "strong")]]
+    lines: list[Line] = [[(" " * (width + 2), ""), (left(names[0], 18), "strong"), (names[1], "strong")]]
     lines += [[(fitted(name, width) + "  ", ""), (f"{here:<18}", ""), (there, "")]
               for name, here, there in changed]
     verdicts = [session.results.of(config).verdict for config in (one, other)]

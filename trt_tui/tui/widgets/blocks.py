@@ -13,7 +13,7 @@ from trt_tui.tui.spans import Line, fitted, width_of
 from trt_tui.tui.state.columns import legend
 from trt_tui.tui.state.figures import Figures, block_cell, block_note
 from trt_tui.tui.widgets.lines import COMPONENTS, Styled
-from trt_tui.words import visible
+from trt_tui.words import right, visible
 
 
 class BlockMap(ScrollView, Styled, can_focus=True, inherit_bindings=False):
@@ -120,10 +120,10 @@ class BlockMap(ScrollView, Styled, can_focus=True, inherit_bindings=False):
             return [(" This network does not repeat: no scope occurs three times or more.", "dim")] if y == 0 else []
         label, cell = self._label_width, self._cell_width
         shown = slice(self._first, self._first + self._fitting)
-        left, right = self._first > 0, shown.stop < len(self.blocks.columns)
+        before, after = self._first > 0, shown.stop < len(self.blocks.columns)
         if y == 0:
-            titles = "".join(f"{name:>{cell}}" for name in self.blocks.columns[shown])
-            return [(" " * (label + 2), ""), (f"{'‹' if left else ' '}{titles}{'  ›' if right else ''}", "dim")]
+            titles = "".join(right(name, cell) for name in self.blocks.columns[shown])
+            return [(" " * (label + 2), ""), (f"{'‹' if before else ' '}{titles}{'  ›' if after else ''}", "dim")]
         role = y - 1
         if role == len(self.blocks.roles):
             return [(f"  {legend(self._figures.measure)}", "dim")]
