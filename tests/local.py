@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Collection
@@ -19,12 +20,10 @@ from onnx import numpy_helper
 from tests import networks
 from tests.driven import LocalClient
 from tests.standins.null import NullBackend, NullBuilder, NullRunner
-from trt_tui import workspace
 from trt_tui.core.measure.comparison import EngineResult
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import Outline
 from trt_tui.core.network.network import open_network
-from trt_tui.jobs import build, opening
 from trt_tui.jobs import messages as m
 from trt_tui.jobs.store import EngineCache, ResultCache, Store
 from trt_tui.options import Options
@@ -157,8 +156,7 @@ class NullClient(LocalClient):
         self.searched: int | None = None
         self._to, self._evaluations = deliver, 0
         self._waiting: list[tuple[int, m.Request]] = []
-        self._patches = [(workspace, "get_backend", NullBackend), *(
-            (module, "get_builder", lambda *_: builder) for module in (opening, build))]
+        self._stand_ins = {"get_backend": NullBackend, "get_builder": lambda *_: builder}
 
     def _deliver(self, event: m.Event) -> None:
         self._evaluations = event.done if isinstance(event, m.SearchProgress) else self._evaluations
@@ -191,8 +189,9 @@ class NullClient(LocalClient):
     def work(self) -> None:
         """Does what is to be done, up to a wait for a thread."""
         with ExitStack() as patched:
-            for module, name, stand_in in self._patches:
-                patched.enter_context(patch.object(module, name, stand_in))
+            for module in [one for name, one in sys.modules.items() if name.startswith("trt_tui.")]:
+                if stand_ins := {name: one for name, one in self._stand_ins.items() if name in vars(module)}:
+                    patched.enter_context(patch.multiple(module, **stand_ins))
             while not self.idle and self.scheduler.step():
                 pass
 
