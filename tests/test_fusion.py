@@ -6,17 +6,25 @@ import numpy as np
 import pytest
 
 from tests.networks import Builder, floats
+from tests.networks.decoder import attention as core
+from tests.networks.decoder import rotary as rotated
 from trt_tui.core.network.fusion import (
     activation,
+    attention,
     batch_normalisation,
     constant_pointwise,
     copies,
     group_normalisation,
     moved,
+    nan_guard,
     normalisation,
     pointwise_region,
     residual,
+    rotary,
+    scores,
+    selection,
 )
+from trt_tui.core.network.fusion.groups import find_groups
 from trt_tui.core.network.fusion.growing import Growing, Members
 
 
@@ -250,3 +258,145 @@ def test_a_copy_that_waits_for_a_later_group_does_not_join(opened):
     growing.ready[copy.inputs[1]] = members.position + 1
     assert copies.source(growing, copy) is members
     assert copy.inputs[1] in copies.match(growing, members, copy).reason
+
+
+# -- attention ----------------------------------------------------------------------------------------------------
+
+
+def seen(b):
+    return node(b, "Greater", "z", 0)
+
+
+def products(b, **options):
+    """An attention over the inputs; what it is masked by comes with them."""
+    return core(b, *(b.node("Relu", ["x"], f"/{name}") for name in "qkv"), seen(b), **options)
+
+
+def turned(b, **options):
+    return rotated(b, "x", *(b.weight(name, np.ones(8, np.float32)) for name in ("cos", "sin")), "/rotary", **options)
+
+
+def turned_in_pairs(b):
+    """As GPT-J does: neighbours are swapped."""
+    pieces = (b.node("Slice", ["x", *(b.weight(f"{part}{name}", np.array([value])) for name, value in
+                                      (("from", part), ("to", 8), ("axis", 3), ("step", 2)))], f"/{part}")
+              for part in range(2))
+    even, odd = (b.node("Unsqueeze", [one, b.weight(f"{one}.at", np.array([-1]))], one) for one in pieces)
+    x = b.node("Concat", [node(b, "Neg", odd), even], "/join", axis=-1)
+    x = b.node("Reshape", [x, b.weight("whole", np.array([1, 4, 8, 8]))], "/join")
+    return node(b, "Add", node(b, "Mul", "x", "z"), node(b, "Mul", x, "z"))
+
+
+def started(growing, name):
+    """A group of the layer of a name."""
+    layer = growing.graph.by_name[name]
+    members = growing.owner[name] = Members(layer, layer.outputs[0])
+    return members
+
+
+def scores_of(opened, build):
+    growing = growing_of(opened, build)
+    return growing, growing.graph.by_name["/attn/scores/MatMul"]
+
+
+def test_the_scaling_of_scores_joins_them(opened):
+    growing, product = scores_of(opened, products)
+    assert [one.name for one in scores.match(growing, product).layers] == ["/attn/scale_q/Mul", "/attn/scale_k/Mul"]
+
+
+@pytest.mark.parametrize(("build", "name", "reason"), [
+    (products, "/q/Relu", "two activations"),
+    (products, "/attn/values/MatMul", "no Softmax"),
+    (lambda b: b.node("Softmax", [b.node("MatMul", ["x", "z"], "/product")], "/soft"), "/product/MatMul", "not scaled"),
+])
+def test_what_no_scaling_joins_says_why(build, name, reason, opened):
+    growing = growing_of(opened, build)
+    match = scores.match(growing, growing.graph.by_name[name])
+    assert not match and reason in match.reason
+
+
+@pytest.mark.parametrize(("masked", "taken", "moves"), [("chosen", "Where", True), ("added", "Where", False)])
+def test_a_mask_joins_the_scores(masked, taken, moves, opened):
+    growing, product = scores_of(opened, lambda b: products(b, masked=masked))
+    members = started(growing, product.name)
+    growing.take(members, residual.match(growing, members))
+    match = selection.match(growing, members)
+    assert [one.op_type for one in match.layers] == [taken] and bool(match.tail) is moves
+
+
+def chosen_by_nan(b, x):
+    return node(b, "Where", node(b, "IsNaN", x), "z", x)
+
+
+def mask_read_twice(b):
+    x = products(b)
+    return node(b, "Add", node(b, "Exp", "/attn/mask/Where_output_0"), x)
+
+
+@pytest.mark.parametrize(("build", "name", "reason"), [
+    (lambda b: relu(b, conv(b)), "/conv/Conv", "two activations"),
+    (lambda b: products(b, masked=""), "/attn/scores/MatMul", "no mask"),
+    (lambda b: added(b, first=lambda b: b.node("MatMul", ["x", "z"], "/product")), "/product/MatMul", "no choice"),
+    (mask_read_twice, "/attn/scores/MatMul", "elsewhere"),
+])
+def test_what_is_no_mask_says_why(build, name, reason, opened):
+    growing = growing_of(opened, build)
+    members = started(growing, name)
+    growing.take(members, residual.match(growing, members))
+    match = selection.match(growing, members)
+    assert not match and reason in match.reason
+
+
+@pytest.mark.parametrize(("build", "name", "reason"), [
+    (products, "/attn/Softmax", ""),
+    (products, "/q/Relu", "no Softmax"),
+    (lambda b: products(b, guarded=False), "/attn/Softmax", "no IsNaN"),
+    (lambda b: chosen_by_nan(b, b.node("Softmax", ["x"], "/attn")), "/attn/Softmax", "a constant"),
+])
+def test_a_guard_against_nan_joins_its_softmax(build, name, reason, opened):
+    growing = growing_of(opened, build)
+    match = nan_guard.match(growing, started(growing, name))
+    assert [one.op_type for one in match.layers] == ([] if reason else ["IsNaN", "Where"]) and reason in match.reason
+
+
+@pytest.mark.parametrize("build", [turned, turned_in_pairs])
+def test_a_rotation_is_found_at_its_first_layer(build, opened):
+    growing = growing_of(opened, build)
+    first = next(one for one in growing.graph.layers if one.op_type in ("Mul", "Neg"))
+    match = rotary.match(growing, first)
+    assert {first, *match.layers} == {one for one in growing.graph.layers} and match.operator == "RotaryEmbedding"
+
+
+@pytest.mark.parametrize(("build", "reason"), [
+    (lambda b: relu(b, "x"), "starts with Relu"),
+    (lambda b: relu(b, node(b, "Mul", "x", "z")), "no Add"),
+    (lambda b: node(b, "Add", node(b, "Mul", "x", "z"), node(b, "Mul", node(b, "Neg", "x"), "z")), "halves"),
+])
+def test_what_is_no_rotation_says_why(build, reason, opened):
+    growing = growing_of(opened, build)
+    match = rotary.match(growing, growing.graph.layers[0])
+    assert not match and reason in match.reason
+
+
+@pytest.mark.parametrize(("options", "roles"), [
+    ({}, ["QK", "Softmax", "PV"]),
+    ({"masked": "chosen", "guarded": False}, ["QK", "Softmax", "PV"]),
+    ({"guarded": False, "between": ["Mul", "z"]}, ["QK", "Softmax", "mask", "PV"]),
+    ({"guarded": False, "between": ["LogSoftmax"]}, []),
+])
+def test_the_groups_of_an_attention_know_their_roles(options, roles, opened):
+    growing = growing_of(opened, lambda b: products(b, **options))
+    groups = [group for group in find_groups(growing.graph) if group.core]
+    assert [group.role for group in groups] == roles and {group.core for group in groups} <= {"/attn/Softmax"}
+
+
+@pytest.mark.parametrize(("build", "reason"), [
+    (lambda b: relu(b, "x"), "no Softmax"),
+    (lambda b: b.node("Softmax", [relu(b, "x")], "/soft"), "makes its scores"),
+    (lambda b: b.node("Softmax", [b.node("MatMul", ["x", "z"], "/product")], "/soft"), "all that reads it"),
+])
+def test_what_is_no_attention_says_why(build, reason, opened):
+    growing = growing_of(opened, build)
+    for layer in growing.graph.layers:
+        members = started(growing, layer.name)
+    assert reason in attention.match(growing, members).reason

@@ -28,7 +28,7 @@ from trt_tui.core.network.network import Network
 from trt_tui.core.precision import FP16_MAX, Precision
 
 FP32, FP16, BF16, INT8 = Precision.FP32, Precision.FP16, Precision.BF16, Precision.INT8
-NAMES = ("small_resnet", "unet_small", "mlp", "bert", "vit")
+NAMES = ("small_resnet", "unet_small", "mlp", "bert", "vit", "decoder")
 DIMS = {"bert": {"sequence": 16}}
 ALL_INT8 = PrecisionConfig.uniform(INT8, other=FP32)
 

@@ -6,11 +6,13 @@ import dataclasses
 import random
 from pathlib import Path
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 import pytest
 
 from tests import networks
+from tests.networks.decoder import attention
 from trt_tui.core.network.blocks import blocks
 from trt_tui.core.network.hierarchy import (
     FoldedRow,
@@ -106,7 +108,8 @@ def test_vit_by_metadata(opened):
     assert found["blocks|2|mlp|2"].group.operator == "MatMul"
     # numbers that run through the whole network are not part of a label
     assert [row.label for row in found["blocks|2|attn"].children] == [
-        "qkv", "mul", "matmul", "softmax", "matmul_1", "proj"]
+        "qkv", "attention core", "proj"]
+    assert [row.label for row in found["blocks|2|attn|attention core"].children] == ["QK", "Softmax", "PV"]
     assert isinstance(tree.children[-1], FoldedRow)
     folded = sum(layer.kind in (Kind.SHAPE, Kind.CONSTANT, Kind.INTEGER, Kind.CAST) for layer in network.layers)
     assert len(tree.children[-1].layers) == folded > 0
@@ -208,9 +211,9 @@ def test_a_mask_that_all_layers_read_does_not_hide_the_blocks(opened):
         one.name = f"n{index}"
     _, tree = opened(model)
     scopes = [row for row in rows(tree).values() if isinstance(row, Scope)]
-    attention = [scope for scope in scopes if any(row.group.operator == "Softmax" for row in scope.children)]
-    assert len(attention) == 3
-    assert all(len(scope.children) <= 8 for scope in attention)
+    around = [scope for scope in scopes if any(row.label == "attention core" for row in scope.children)]
+    assert len(around) == 3
+    assert all(len(scope.children) <= 8 for scope in around)
 
 
 # -- repetition
@@ -221,8 +224,8 @@ def test_blocks_of_vit(opened):
     matrix = blocks(tree)
     assert matrix.columns == ("0", "1", "2")
     assert matrix.paths == ("blocks/0", "blocks/1", "blocks/2")
-    assert matrix.roles == ("norm1", "attn/qkv", "attn/mul", "attn/matmul", "attn/softmax", "attn/matmul_1",
-                            "attn/proj", "norm2", "mlp/0", "mlp/2")
+    assert matrix.roles == ("norm1", "attn/qkv", "attn/attention core/QK", "attn/attention core/Softmax",
+                            "attn/attention core/PV", "attn/proj", "norm2", "mlp/0", "mlp/2")
     assert matrix.cells[1] == (("node_MatMul_12",), ("node_MatMul_36",), ("node_MatMul_56",))
 
 
@@ -282,3 +285,17 @@ def test_any_names_give_a_tree_with_each_layer_once():
         found = [row for _, row in walk(tree)]
         assert sorted(row.layer.name for row in found if isinstance(row, LayerRow)) == sorted(names)
         assert len({row.path for row in found}) == len(found)
+
+
+def test_attentions_of_one_scope_have_rows_of_their_own(opened):
+    b = networks.Builder()
+    seen = b.node("Greater", ["x", b.weight("zero", np.float32(0))], "/mask")
+    x = attention(b, "x", "x", "x", seen, scope="/first")
+    attention(b, x, x, x, seen, scope="/second")
+    for index, one in enumerate(b.nodes):
+        one.name = f"/attn/{index}"
+    last = b.nodes[-1].output[0]
+    _, tree = opened(b.model([networks.floats("x", 1, 4, 8, 8)], [networks.floats(last, 1, 4, 8, 8)]))
+    cores = [row for row in tree.children[0].children if isinstance(row, Scope)]
+    assert [core.label for core in cores] == ["attention core", "attention core_1"]
+    assert all([row.label for row in core.children] == ["QK", "Softmax", "PV"] for core in cores)

@@ -111,7 +111,7 @@ def weights_of(model):
 # ------------------------------------------------------------------------------------------------- as a whole
 
 
-@pytest.mark.parametrize("name", [*SMALL, "bert", "vit", "half", "demo"])
+@pytest.mark.parametrize("name", [*SMALL, "bert", "vit", "decoder", "half", "demo"])
 def test_all_fp32_is_the_identity(name, named_network, backend):
     network = named_network(name)
     typed = lower(network, FP32, FP32)

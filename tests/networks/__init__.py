@@ -4,6 +4,7 @@ Only ``export``, which is run by hand, and ``torch_modules`` need torch; nothing
 """
 
 from .build import Builder, floats
+from .decoder import decoder
 from .encoders import bert, vit
 from .feeding import feeds, random_images, random_mask
 from .large import many_layers, synthetic_tree
@@ -28,6 +29,7 @@ __all__ = [
     "Builder",
     "badly_named",
     "bert",
+    "decoder",
     "feeds",
     "floats",
     "half",

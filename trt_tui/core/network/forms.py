@@ -75,7 +75,7 @@ def refusals(graph: LayerGraph, layers: Sequence[Layer], leader: Layer, sites: S
     found = {}
     for precision, typename, opset in _LOW_FLOATS:
         why = next(filter(None, (_why_not(graph, layer, precision, typename, max(opset, graph.opset))
-                                 for layer in layers)), "")
+                                 for layer in layers if layer.kind is not Kind.INTEGER)), "")
         if why:
             found[precision] = why
     for precision, code in CODES.items():

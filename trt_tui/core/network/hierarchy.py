@@ -1,11 +1,12 @@
 """The layer tree: scopes, and in them one row for each fusion group. Plain immutable data, no drawing.
 
 `trt_tui.core.network.scopes` says where a scope comes from. A chain of scopes with a single child is one row,
-``mlp/fc2``; a scope that holds one group is a row with its name.
+``mlp/fc2``; a scope that holds one group is a row with its name. The groups of one attention lie in a row of their own.
 """
 
 from __future__ import annotations
 
+import os.path
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
@@ -76,6 +77,11 @@ class Scope:
 
 Row: TypeAlias = "Scope | GroupRow | LayerRow | FoldedRow"
 
+CORE = "attention core"
+"""What the row of the groups of one attention is called."""
+
+_Placed: TypeAlias = "tuple[int, tuple[str, ...], str, str, Group | Layer]"  # index, scope, own part, label
+
 
 # -- building -------------------------------------------------------------------------------------------------------
 
@@ -103,7 +109,7 @@ def build_tree(layers: Sequence[Layer], groups: Sequence[Group]) -> Scope:
     folded = tuple(layer.name for layer in layers if layer.kind in FOLDED_KINDS and layer.name not in grouped)
     others = [layer for layer in layers if layer.kind not in FOLDED_KINDS and layer.name not in grouped]
 
-    placed: list[tuple[int, tuple[str, ...], str, str, Group | Layer]] = []
+    placed: list[_Placed] = []
     for group in groups:
         scope, own = place(by_name[group.name])
         placed.append((by_name[group.layers[0]].index, scope, own, own, group))
@@ -113,6 +119,7 @@ def build_tree(layers: Sequence[Layer], groups: Sequence[Group]) -> Scope:
     for layer in others:
         scope, own = place(layer)
         placed.append((layer.index, scope, own, own, layer))
+    placed = _with_cores(placed)
     if others:
         placed.sort(key=lambda one: one[0])
 
@@ -127,6 +134,23 @@ def build_tree(layers: Sequence[Layer], groups: Sequence[Group]) -> Scope:
             at = inner
         at.items.append((own, label, thing))
     return _closed(root, folded)
+
+
+def _with_cores(placed: Sequence[_Placed]) -> list[_Placed]:
+    """Puts the groups of each attention into a scope of its own, in the innermost one that they have in common."""
+    scopes: dict[str, list[tuple[str, ...]]] = {}
+    for _, scope, _, _, thing in placed:
+        if isinstance(thing, Group) and thing.core:
+            scopes.setdefault(thing.core, []).append(scope)
+    taken: set[str] = set()
+    cores = {}
+    for core, found in scopes.items():
+        around = tuple(os.path.commonprefix(found))
+        *_, name = _unique("/".join((*around, CORE)), taken).split("/")
+        cores[core] = (*around, name)
+    return [(index, cores[thing.core], thing.role, thing.role, thing)
+            if isinstance(thing, Group) and thing.core else (index, scope, own, label, thing)
+            for index, scope, own, label, thing in placed]
 
 
 def _closed(root: _Open, folded: tuple[str, ...]) -> Scope:

@@ -86,6 +86,8 @@ class Group:
         sites: Where Q/DQ goes when the group runs in INT8; empty if it cannot.
         refusals: Why a precision is not possible, by precision.
         inner: Layers in no group that compute, from the group's tensors, shapes that it reads; in network order.
+        core: The attention that it is a part of, named after its Softmax; "" where it is of none.
+        role: What it is in it: ``QK``, ``Softmax``, ``PV``, or ``mask`` for what lies between; "" where it is of none.
     """
 
     name: str
@@ -97,6 +99,8 @@ class Group:
     sites: tuple[Site, ...] = ()
     refusals: Mapping[Precision, str] = field(default_factory=dict)
     inner: tuple[str, ...] = ()
+    core: str = ""
+    role: str = ""
 
     @property
     def quantizable(self) -> bool:

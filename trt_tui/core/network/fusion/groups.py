@@ -7,14 +7,19 @@ from collections.abc import Callable
 from trt_tui.core.network import forms
 from trt_tui.core.network.fusion import (
     activation,
+    attention,
     batch_normalisation,
     constant_pointwise,
     copies,
     group_normalisation,
     moved,
+    nan_guard,
     normalisation,
     pointwise_region,
     residual,
+    rotary,
+    scores,
+    selection,
 )
 from trt_tui.core.network.fusion.growing import Growing, Match, Members
 from trt_tui.core.network.graph import LayerGraph
@@ -23,14 +28,15 @@ from trt_tui.core.network.operators import ANCHORS, FREE_COPIES, NORMALISATIONS,
 from trt_tui.core.precision import Precision
 
 BEHIND: tuple[Callable[[Growing, Members], Match], ...] = (
-    batch_normalisation.match, constant_pointwise.match, residual.match, moved.match, pointwise_region.match)
+    batch_normalisation.match, constant_pointwise.match, residual.match, moved.match, pointwise_region.match,
+    selection.match, nan_guard.match)
 """The rules by which a group grows, in the order in which they are tried."""
 
 STARTS: tuple[Callable[[Growing, Layer], Match], ...] = (
-    normalisation.match, group_normalisation.match, activation.match)
+    scores.match, normalisation.match, group_normalisation.match, activation.match, rotary.match)
 """The rules by which a layer starts a group of several, in the order in which they are tried."""
 
-_GROWS = ANCHORS | POINTWISE | NORMALISATIONS
+_GROWS = ANCHORS | POINTWISE | NORMALISATIONS | {"Softmax"}
 
 
 def find_groups(graph: LayerGraph) -> tuple[Group, ...]:
@@ -43,19 +49,20 @@ def find_groups(graph: LayerGraph) -> tuple[Group, ...]:
     growing = Growing(graph)
     anchors = [layer for layer in graph.layers if layer.op_type in ANCHORS and layer.kind is Kind.COMPUTE]
     # Later anchors first, so that a residual Add goes to the Conv computed last.
-    groups = [_started(growing, layer, Match()) for layer in reversed(anchors)]
+    groups = [_started(growing, layer) for layer in reversed(anchors)]
     for layer in graph.layers:
         position = growing.waits_for(layer)
         if _has_group(graph, layer):
             if layer.name not in growing.owner and not _joins(growing, layer):
-                start = next(filter(None, (rule(growing, layer) for rule in STARTS)), Match())
-                groups.append(_started(growing, layer, start))
+                groups.append(_started(growing, layer))
             position = growing.owner[layer.name].position
         else:
             growing.loose[layer.name] = position
         growing.ready.update((name, position) for name in layer.outputs if name)
     groups.sort(key=lambda members: min(layer.index for layer in members.layers))
-    return tuple(_group(growing, members) for members in groups)
+    cores = {part: (members.leader.name, role) for members in groups
+             for part, role in attention.match(growing, members).roles.items()}
+    return tuple(_group(growing, members, *cores.get(members, ("", ""))) for members in groups)
 
 
 def _has_group(graph: LayerGraph, layer: Layer) -> bool:
@@ -73,10 +80,11 @@ def _joins(growing: Growing, layer: Layer) -> bool:
     return True
 
 
-def _started(growing: Growing, layer: Layer, start: Match) -> Members:
+def _started(growing: Growing, layer: Layer) -> Members:
     """A group that starts at a layer, with what a rule found to start there, and what follows it."""
     whole = layer.kind is Kind.OPAQUE or len(layer.outputs) != 1 and layer.op_type not in FREE_COPIES
     tail = next(name for name in layer.outputs if growing.graph.is_float(name))
+    start = next(filter(None, (rule(growing, layer) for rule in STARTS)), Match())
     members = growing.owner[layer.name] = Members(layer, tail, takes_copies=not whole)
     growing.take(members, start)
     if not whole and (start or layer.op_type in _GROWS):
@@ -89,7 +97,7 @@ def _started(growing: Growing, layer: Layer, start: Match) -> Members:
 # -- describing -----------------------------------------------------------------------------------------------------
 
 
-def _group(growing: Growing, members: Members) -> Group:
+def _group(growing: Growing, members: Members, core: str, role: str) -> Group:
     graph, leader = growing.graph, members.leader
     layers = sorted(members.layers, key=lambda one: one.index)
     produced = {output for layer in layers for output in layer.outputs if output}
@@ -105,7 +113,7 @@ def _group(growing: Growing, members: Members) -> Group:
     return Group(name=leader.name, operator=members.operator, layers=tuple(layer.name for layer in layers),
                  inputs=tuple(inputs), outputs=outputs or (members.computed,), tail=members.computed,
                  sites=sites if Precision.INT8 not in refusals else (), refusals=refusals,
-                 inner=_inner(growing, members))
+                 inner=_inner(growing, members), core=core, role=role)
 
 
 def _inner(growing: Growing, members: Members) -> tuple[str, ...]:

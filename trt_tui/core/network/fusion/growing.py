@@ -100,6 +100,10 @@ class Growing:
             return None
         return self.graph.by_name[users[0]]
 
+    def only_reads(self, layer: Layer, tensor: str) -> bool:
+        """Whether a layer alone reads a tensor."""
+        return self.graph.consumers.get(tensor, []) == [layer.name] and not self.is_output(tensor)
+
     def users_inside(self, tensor: str) -> list[Layer]:
         """The users of a tensor, where they are few enough to lie in one region; [] where they are not."""
         names = self.graph.consumers.get(tensor, ())
