@@ -63,7 +63,7 @@ IDLE_OPTIONS = (
                 "--quick is the lowest effort already", "Leave out one of them."),
     IdleOptions(("export",), _EFFORT, lambda values: values["kind"] not in ("trtexec", "polygraphy"),
                 "this format says nothing of how the builder works", "Leave it out."),
-    IdleOptions(("export",), _DATA, lambda values: values["kind"] in ("modelopt", "markdown"),
+    IdleOptions(("export",), _DATA, lambda values: values["kind"] == "markdown",
                 "this format takes nothing from data", "Leave it out."),
     IdleOptions(("inspect",), ("nodes",), lambda values: bool(values["engine"]), "an engine is shown by groups",
                 "Leave out one of them."),

@@ -29,11 +29,8 @@ def run(workspace: Workspace, store: Store, report: Report, request: m.Export) -
     report.send(m.Progress(report.job, f"writing {path.name}", 0, 0))
     yield Urgency.BUILD
     shapes = workspace.profile if request.kind in WITH_SHAPES else workspace.shapes
-    ranges: Mapping[str, float] = {}
-    needless = ""
-    if request.kind != "modelopt":
-        ranges, needless = ranges_to_write(workspace, store, report, config, request.given,
-                                           every=request.kind == "calibration-cache")
+    ranges, needless = ranges_to_write(workspace, store, report, config, request.given,
+                                       every=request.kind == "calibration-cache")
     workspace.require_unchanged()
     if request.kind == "onnx":
         written, lines = write_typed(network, config, ranges, path)

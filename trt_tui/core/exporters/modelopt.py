@@ -1,4 +1,4 @@
-"""The layers that NVIDIA ModelOpt is to leave out, as patterns that match exactly them.
+"""The layers that NVIDIA ModelOpt is to quantize and to leave out, as patterns that match exactly them.
 
 ModelOpt's ONNX quantizer leaves out every node for which ``re.match(pattern, node.name)`` holds
 (``expand_node_names_from_patterns`` in ``modelopt/onnx/quantization/graph_utils.py``), and AutoCast keeps those in high
@@ -26,16 +26,22 @@ _METHODS = {"entropy": "entropy", "minmax": "max"}
 """Our calibration methods that ModelOpt's quantizer has, by its names."""
 
 
+LEAST_CHANNELS = 16
+"""ModelOpt leaves out Convs with fewer channels, and MatMuls and Gemms with a smaller K or N."""
+
+
 @dataclass(frozen=True)
 class Exclusions:
     """Layers that ModelOpt leaves out, by name.
 
     Attributes:
+        int8: Layers that the config runs in INT8 and that carry Q/DQ.
         quantize: Layers that get no INT8: all but those whose group the config runs in INT8.
         autocast: Layers that stay in FP32: those whose group runs in FP32, or in INT8 with FP32 around it.
         low_precision: What AutoCast casts the rest to, FP16 before BF16; None where the config has no such layer.
     """
 
+    int8: tuple[str, ...]
     quantize: tuple[str, ...]
     autocast: tuple[str, ...]
     low_precision: Precision | None
@@ -44,7 +50,7 @@ class Exclusions:
 def exclusions(network: Network, config: PrecisionConfig) -> Exclusions:
     """The layers to leave out. Folded layers (constants, shapes, integers, casts) are on neither list."""
     assignment = config.assignment(network)
-    quantize, autocast, floats = [], [], set()
+    int8, quantize, autocast, floats = [], [], [], set()
     for layer in network.layers:
         group = network.group_of(layer.name)
         if group is None:
@@ -52,12 +58,14 @@ def exclusions(network: Network, config: PrecisionConfig) -> Exclusions:
         precision = assignment[group.name]
         if precision is not Precision.INT8:
             quantize.append(layer.name)
+        elif any(site.layer == layer.name and site.role != "skip" for site in group.sites):
+            int8.append(layer.name)
         around = surrounding(group, precision, config.other)
         if around is Precision.FP32:
             autocast.append(layer.name)
         floats.add(around)
     lower = [precision for precision in FLOATS if precision in floats and precision is not Precision.FP32]
-    return Exclusions(tuple(quantize), tuple(autocast), lower[-1] if lower else None)
+    return Exclusions(tuple(int8), tuple(quantize), tuple(autocast), lower[-1] if lower else None)
 
 
 def patterns(names: Iterable[str], every: Collection[str]) -> list[str]:
@@ -66,50 +74,113 @@ def patterns(names: Iterable[str], every: Collection[str]) -> list[str]:
     return [re.escape(name) + (r"\Z" if f"{name}\n" in every else "$") for name in names]
 
 
-def modelopt_record(network: Network, config: PrecisionConfig, model: str = "model.onnx",
-                    method: str = "") -> dict[str, Any]:
-    """What the file holds: a list for each of the two tools, and the Python that uses them.
+def left_out(network: Network, layers: Iterable[str]) -> dict[str, str]:
+    """Which of some INT8 layers ModelOpt leaves out by rules of its own, whatever it is told, and why.
+
+    The rules are those of ModelOpt 0.47, ``find_nodes_from_convs_to_exclude`` in
+    ``modelopt/onnx/quantization/graph_utils.py``. Those for small MatMuls and Gemms can be turned off, and are in the
+    Python that the record holds.
+    """
+    inputs = {info.name for info in network.inputs}
+    reasons = {}
+    for layer in map(network.layer, layers):
+        if layer.op_type != "Conv":
+            continue
+        weight = network.shape(layer.inputs[1])
+        if layer.inputs[1] not in network.constants or weight is None or not all(isinstance(n, int) for n in weight):
+            reasons[layer.name] = "its weight is computed"
+            continue
+        made, read, *kernel = (int(size) for size in weight if isinstance(size, int))
+        shape = network.shape(layer.inputs[0])
+        channels = shape[1] if shape is not None and len(shape) > 1 else None
+        grouped = isinstance(channels, int) and channels != read
+        wide = made >= LEAST_CHANNELS or read >= LEAST_CHANNELS
+        if min(made, read) >= LEAST_CHANNELS:
+            continue
+        if grouped:
+            taken = made % 8 == 0 and all(size >= 3 for size in kernel)
+        else:
+            first = not inputs.isdisjoint(layer.inputs)
+            taken = (made % 8 == 0 or read % 8 == 0) and (first or wide) and len(set(kernel)) == 1
+        if not taken:
+            reasons[layer.name] = f"{read} channels in, {made} out"
+    return reasons
+
+
+def modelopt_record(network: Network, config: PrecisionConfig, model: str = "model.onnx", method: str = "",
+                    cache: str = "") -> dict[str, Any]:
+    """What the file holds: lists for each of the two tools, and the Python that uses them.
 
     Args:
         model: File name of the network whose nodes bear the config's names.
         method: How the config's ranges were measured; the quantizer is told the same where it knows it.
+        cache: File name of the ranges as a TensorRT calibration cache, "" without.
     """
     out = exclusions(network, config)
     every = {layer.name for layer in network.layers}
-    quantize, autocast = patterns(out.quantize, every), patterns(out.autocast, every)
-    calibration = f', calibration_method="{_METHODS[method]}"' if method in _METHODS else ""
+    int8, quantize, autocast = (patterns(names, every) for names in (out.int8, out.quantize, out.autocast))
     stem = Path(model).stem
     usage = ["import json", 'lists = json.load(open("THIS_FILE.json"))']
-    notes = ["Patterns are matched by re.match against the node names of the network that trt-tui exports; "
+    notes = ["Patterns are matched by re.match against the node names of the network that is written beside this file; "
              "TF32 is " + ("left on" if config.tf32 else "off: build the result with trtexec --noTF32") + "."]
     source = model
-    if any(precision is Precision.INT8 for precision in config.assignment(network).values()):
-        other = {Precision.FP16: "fp16", Precision.BF16: "bf16"}.get(config.other, "fp32")
+    casts = bool(out.autocast) and out.low_precision is not None
+    if out.int8:
         # With high_precision_dtype="fp32" the quantizer casts nothing, so that AutoCast's list decides.
+        other = "fp32" if casts or out.low_precision is None else out.low_precision.value
+        target = f"{stem}.int8.onnx" if casts else f"{stem}.typed.onnx"
         usage += ["from modelopt.onnx.quantization import quantize",
-                  f'quantize({source!r}, quantize_mode="int8"{calibration}, calibration_data=DATA, '
-                  'high_precision_dtype="fp32",',
-                  f'         output_path={f"{stem}.int8.onnx"!r}, **lists["quantize"])']
-        source = f"{stem}.int8.onnx"
-        notes.append(f"Around INT8 layers the config has {other}.")
-    if out.low_precision is not None:
+                  f'quantize({source!r}, quantize_mode="int8", calibration_method="{_METHODS.get(method, "max")}", '
+                  f'calibration_data=DATA,{f" calibration_cache_path={cache!r}," if cache else ""}',
+                  f'         high_precision_dtype="{other}", enable_gemv_detection_for_trt=False,',
+                  f'         output_path={target!r}, **lists["quantize"])']
+        source = target
+        notes += _notes(network, config, out, method, cache)
+    if casts or not out.int8 and out.low_precision is not None:
+        assert out.low_precision is not None
         usage += ["import onnx", "from modelopt.onnx.autocast import convert_to_mixed_precision",
                   f'typed = convert_to_mixed_precision({source!r}, low_precision_type="{out.low_precision.value}", '
                   'keep_io_types=True,',
                   '                                   data_max=float("inf"), **lists["autocast"])',
                   f'onnx.save(typed, {f"{stem}.typed.onnx"!r})']
         notes.append("AutoCast has rules of its own beside the list; data_max=inf turns off the one by value.")
-    return {"quantize": {"nodes_to_exclude": quantize}, "autocast": {"nodes_to_exclude": autocast},
-            "_usage": usage, "_notes": notes}
+    return {"quantize": {"nodes_to_quantize": int8, "nodes_to_exclude": quantize},
+            "autocast": {"nodes_to_exclude": autocast}, "_usage": usage, "_notes": notes}
+
+
+def _notes(network: Network, config: PrecisionConfig, out: Exclusions, method: str, cache: str) -> list[str]:
+    """What to know of the quantizer's part."""
+    notes = []
+    if cache:
+        notes.append(f"{cache} holds the config's ranges; they take the place of those that ModelOpt measures, so that "
+                     "DATA may be a few samples.")
+        tensors = {site.tensor for group in network.groups for site in group.activations()
+                   if site.layer in set(out.int8)}
+        if torn := sorted(name for name in tensors if "_scale" in name or ": " in name):
+            notes.append("ModelOpt cannot read the ranges of names that hold '_scale' or ': ', and leaves out the "
+                         f"layers that read {', '.join(torn)}.")
+    elif method and method not in _METHODS:
+        notes.append(f"ModelOpt has no {method} calibration; give it these ranges as a calibration cache.")
+    if reasons := left_out(network, out.int8):
+        listed = ", ".join(f"{name} ({why})" for name, why in reasons.items())
+        notes.append(f"ModelOpt leaves out by itself what the config has in INT8: {listed}. Use the typed ONNX export, "
+                     "which holds them.")
+    skips = [group.name for group in network.groups if config.precision_of(group) is Precision.INT8
+             and any(site.role == "skip" for site in group.sites)]
+    if skips:
+        notes.append("The other input of a residual Add gets no Q/DQ from ModelOpt's list; the typed ONNX export has "
+                     "it.")
+    notes.append("MatMuls of attention over more than 512 tokens are left out whatever is asked.")
+    return notes
 
 
 def write_modelopt(path: Path | str, network: Network, config: PrecisionConfig, model: str = "model.onnx",
-                   method: str = "") -> None:
+                   method: str = "", cache: str = "") -> None:
     """Writes `modelopt_record` as JSON; the file is whole or not there.
 
     Raises:
         InputError: the file cannot be written.
     """
-    record = modelopt_record(network, config, model, method)
+    record = modelopt_record(network, config, model, method, cache)
     record["_usage"] = [line.replace("THIS_FILE.json", Path(path).name) for line in record["_usage"]]
     write_atomic(path, json.dumps(record, indent=1) + "\n")

@@ -15,6 +15,7 @@ from trt_tui.core.lowering.typed import lower_typed
 from trt_tui.core.lowering.weak import Weak, lower_weak
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network
+from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
 
 _Ranges = Mapping[str, float]
@@ -29,7 +30,8 @@ def companions(kind: str, path: Path) -> dict[str, Path]:
 
     They are named after the whole name of ``path``, so that no two exports share one.
     """
-    roles = {"trtexec": ("typed", "base", "cache"), "polygraphy": ("base", "cache")}.get(kind, ())
+    roles = {"trtexec": ("typed", "base", "cache"), "polygraphy": ("base", "cache"),
+             "modelopt": ("base", "cache")}.get(kind, ())
     endings = {"typed": ".typed.onnx", "base": ".base.onnx", "cache": ".cache"}
     return {role: path.with_name(path.name + endings[role]) for role in roles}
 
@@ -107,8 +109,14 @@ def _base(beside: Mapping[str, Path], network: Network, weak: Weak) -> list[Path
 
 def _modelopt(path: Path, network: Network, config: PrecisionConfig, ranges: _Ranges,
               shapes: _Shapes, effort: _Effort) -> list[Path]:
-    write_modelopt(path, network, config, Path(network.path).name)
-    return [path]
+    beside = companions("modelopt", path)
+    base = lower_typed(network, PrecisionConfig.uniform(Precision.FP32), {}).model
+    exported = export_typed(base, network, beside["base"])
+    used = activation_ranges(network, ranges, config)
+    if used:
+        write_cache(beside["cache"], used)
+    write_modelopt(path, network, config, beside["base"].name, cache=beside["cache"].name if used else "")
+    return [path, exported.path, *exported.data, *([beside["cache"]] if used else [])]
 
 
 def _cache(path: Path, network: Network, config: PrecisionConfig, ranges: _Ranges,

@@ -21,7 +21,7 @@ FORMATS: dict[str, tuple[str, str, str]] = {
     "engine": ("engine", "built for this GPU and this TensorRT", ".engine"),
     "trtexec": ("trtexec", "commands that build it with TensorRT 10 and 11", ".trtexec.sh"),
     "polygraphy": ("Polygraphy", "a network postprocess script, for TensorRT up to 10", ".polygraphy.py"),
-    "modelopt": ("ModelOpt", "patterns of the nodes to exclude", ".modelopt.json"),
+    "modelopt": ("ModelOpt", "its lists of nodes, the ranges as a cache", ".modelopt.json"),
     "calibration-cache": ("calibration", "a cache of the ranges, for TensorRT up to 10", ".cache"),
     "markdown": ("Markdown", "a report to read", ".report.md"),
 }
