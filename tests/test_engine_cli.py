@@ -204,7 +204,8 @@ def test_doctor_says_what_tensorrt_can_do_here(release, fault, lines) -> None:
 
 @pytest.mark.parametrize(("kind", "files"), [
     ("trtexec", {"out.sh", "out.sh.typed.onnx", "out.sh.base.onnx", "out.sh.cache"}),
-    ("polygraphy", {"out.sh", "out.sh.base.onnx", "out.sh.cache"}), ("modelopt", {"out.sh"})])
+    ("polygraphy", {"out.sh", "out.sh.base.onnx", "out.sh.cache"}),
+    ("modelopt", {"out.sh", "out.sh.base.onnx", "out.sh.cache"})])
 def test_export_writes_what_the_tool_needs(run, mlp, config, tmp_path, kind, files) -> None:
     folder = tmp_path / "exported"
     folder.mkdir()

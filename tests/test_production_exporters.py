@@ -12,6 +12,7 @@ import sys
 from dataclasses import replace
 
 import numpy as np
+import onnx
 import pytest
 from click.testing import CliRunner
 
@@ -19,6 +20,7 @@ from tests.networks import Builder, floats
 from tests.test_weak import Parsed, ranges_of
 from trt_tui import demo
 from trt_tui.cli.main import main
+from trt_tui.core.calibration.cache import read_cache
 from trt_tui.core.data.shapes import ShapeRange
 from trt_tui.core.exporters.modelopt import exclusions, modelopt_record, patterns, write_modelopt
 from trt_tui.core.exporters.polygraphy import polygraphy_command, polygraphy_script, write_polygraphy_script
@@ -288,6 +290,8 @@ def test_modelopt_leaves_out_what_the_config_says(named_network, name):
         without |= set(group.layers) if precision is not Precision.INT8 else set()
         fp32 |= set(group.layers) if precision is Precision.FP32 else set()
     assert matched(network, record["quantize"]["nodes_to_exclude"]) == without
+    sites = {site.layer for group in network.groups for site in group.sites if site.role != "skip"}
+    assert matched(network, record["quantize"]["nodes_to_quantize"]) == sites - without
     assert matched(network, record["autocast"]["nodes_to_exclude"]) == fp32
     assert fp32 < without < {layer.name for layer in network.layers}
     assert exclusions(network, config).low_precision is Precision.FP16
@@ -305,16 +309,37 @@ def test_fp32_around_int8_is_kept_from_autocast(named_network):
 
 def test_the_file_tells_how_to_use_it(tmp_path, resnet):
     network, config, _ = resnet
-    write_modelopt(tmp_path / "lists.json", network, config, "base.onnx", "minmax")
+    write_modelopt(tmp_path / "lists.json", network, config, "base.onnx", "entropy", "lists.cache")
     record = json.loads((tmp_path / "lists.json").read_text())
     usage = "\n".join(record["_usage"])
     compile(usage, "usage", "exec")
     assert "'lists.json'" in usage or '"lists.json"' in usage
-    assert 'calibration_method="max"' in usage and "'base.onnx'" in usage and 'low_precision_type="fp16"' in usage
+    assert 'calibration_method="entropy"' in usage and "calibration_cache_path='lists.cache'" in usage
+    assert 'high_precision_dtype="fp32"' in usage and "'base.onnx'" in usage and 'low_precision_type="fp16"' in usage
     assert "noTF32" in " ".join(record["_notes"])
+    whole = modelopt_record(network, PrecisionConfig())
+    assert 'high_precision_dtype="fp16"' in "".join(whole["_usage"]) and "autocast" not in "".join(whole["_usage"])
     write_modelopt(tmp_path / "lists.json", network, PrecisionConfig.uniform(Precision.FP32, Precision.FP32))
     record = json.loads((tmp_path / "lists.json").read_text())
     assert "quantize(" not in "\n".join(record["_usage"])
+
+
+def test_what_modelopt_leaves_out_by_itself_is_said(tmp_path):
+    """ModelOpt 0.47 quantized the bundled network's other 20 layers, told to quantize all 28."""
+    done = CliRunner().invoke(main, ["export", str(demo.network_path()), "--precision", "int8", "--data",
+                                     str(demo.calibration_path()), "--format", "modelopt", "-o", str(tmp_path / "m")])
+    record = json.loads((tmp_path / "m").read_text())
+    note, = (one for one in record["_notes"] if "by itself" in one)
+    assert done.exit_code == 0 and len(record["quantize"]["nodes_to_quantize"]) == 28
+    assert re.findall(r"(/\S+) \((\d+) channels in, (\d+) out\)", note) == [
+        ("/enc1/widen/conv/Conv", "1", "12"), ("/enc1/residual/depthwise/conv/Conv", "1", "12"),
+        ("/enc1/residual/pointwise/Conv", "12", "12"), ("/dec2/gate/score/Conv", "12", "1"),
+        ("/dec1/gate/query/Conv", "12", "6"), ("/dec1/gate/key/Conv", "12", "6"), ("/dec1/gate/score/Conv", "6", "1"),
+        ("/head/Conv", "12", "11")]
+    ranges = read_cache(tmp_path / "m.cache")
+    base = onnx.load(tmp_path / "m.base.onnx")
+    fed = {value for node in base.graph.node if node.op_type == "Conv" for value in node.input[:1]}
+    assert fed <= set(ranges)
 
 
 def test_a_precision_stands_in_for_a_config(tmp_path):

@@ -45,7 +45,7 @@ def _isolated(monkeypatch, tmp_path, tmp_path_factory):
      "--timing-cache and --optimization-level"),
     ("build m.onnx --precision int8 --quick --optimization-level 3 -o t.engine", "--optimization-level"),
     ("export m.onnx --precision int8 --format onnx --optimization-level 3 -o o", "--optimization-level"),
-    ("export m.onnx --precision int8 --format modelopt --calib-cache c -o o", "--calib-cache"),
+    ("export m.onnx --precision int8 --format markdown --calib-cache c -o o", "--calib-cache"),
     ("export m.onnx --precision int8 --format markdown --data d --samples 3 -o o", "--data and --samples"),
     ("inspect m.onnx --backend tensorrt", "--backend"),
     ("inspect m.onnx --nodes --engine e", "--nodes"),
@@ -127,7 +127,7 @@ def test_data_that_are_not_read_are_named(run, tmp_path):
     mlp = save_mlp(tmp_path)
     build = ("build", mlp.model, "-o", "t.onnx", "--data", mlp.data)
     code, _, err = run(*build, "--precision", "fp16", "--calib-method", "mse")
-    assert code == 0 and "Warning: --data, --calib-method: not read, since nothing runs in INT8." in err
+    assert code == 0 and "Warning: --data, --calib-method: not read, since nothing takes a range." in err
     assert "not read" not in run(*build, "--precision", "int8")[2]
     run("export", mlp.model, "--precision", "int8", "--data", mlp.data, "--format", "calibration-cache", "-o",
         "c.cache")
