@@ -213,6 +213,7 @@ def gated_values(backend, network: Network, config: PrecisionConfig, ranges: Map
     """The same of the gated network, which offers what the config needs and maybe more."""
     offer = Offer.needed(network, config) | (offer or Offer.of((), ()))
     gated = lower_gated(network, floats=offer.floats, others=offer.others, codes=offer.codes,
+                        constants=offer.constants, operators=offer.operators,
                         outputs=list(dict.fromkeys(group.tail for group in network.groups)))
     with backend.load(gated.model, lean=True) as runner:
         result = runner.run({**feeds, **gated.feeds(config, ranges)})

@@ -16,11 +16,15 @@ from hypothesis import strategies as st
 
 from tests import networks
 from tests.schemas import mismatches, schema
+from trt_tui.core.moves.bias_correction import BiasCorrection
 from trt_tui.core.moves.choice import Choice
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.file import FORMAT, config_text, read_config
 from trt_tui.core.moves.kinds import KINDS
 from trt_tui.core.moves.range_choice import RangeChoice
+from trt_tui.core.moves.rewrite import Rewrite
+from trt_tui.core.moves.smooth import Smooth
+from trt_tui.core.moves.vectors import packed
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
@@ -142,6 +146,9 @@ def test_what_was_not_given_is_absent(network):
 def test_the_schema_knows_what_is_written(network):
     tensor = network.activations[0]
     config = PrecisionConfig().with_moves({FC2: Choice(Precision.FP32)}).with_range(tensor, RangeChoice(2.0))
+    for move in (Rewrite("LayerNormalization"), Smooth(0.5, packed(np.ones(3)), {tensor: 2.0}),
+                 BiasCorrection(packed(np.zeros(3)))):
+        config = config.with_moves({FC2: move})
     record = json.loads(config_text(network, config, Ranges(ranges=ranges_of(network)), evidence={"simulated": {}},
                                     tolerance="sqnr>=20", made_with={"trt_tui": "0"}))
     assert mismatches(record) == []
@@ -264,7 +271,7 @@ def test_unknown_entries_are_warned_about(network, change):
 def test_a_kind_of_move_that_is_not_known_is_refused_by_name(network, change):
     with pytest.raises(InputError) as raised:
         read_config(change(lambda r: r["moves"].append({"kind": "barrier", "layers": [FC2]})), network, force=True)
-    assert '"barrier"' in raised.value.cause and "precision, range" in raised.value.cause
+    assert '"barrier"' in raised.value.cause and "precision, rewrite" in raised.value.cause
 
 
 # -- version 1

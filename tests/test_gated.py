@@ -391,7 +391,7 @@ def test_a_quantized_weight_has_the_scale_as_the_target_holds_it(case):
     scale = rules.rule(network, PrecisionConfig(), case("mlp").ranges)[site.layer].scales[site]
     assert scale.held is FP16
     shape = [-1 if axis == site.axis else 1 for axis in range(2)]
-    codes = rules.quantized_weight(network, site, scale) / scale.values.reshape(shape)
+    codes = rules.quantized_weight(network.constant(site.tensor), scale) / scale.values.reshape(shape)
     np.testing.assert_allclose(codes, np.rint(codes), atol=1e-4)
     assert -128 <= codes.min() and codes.max() <= 127.001
 

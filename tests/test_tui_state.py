@@ -329,7 +329,7 @@ def test_the_detail_keeps_the_range_that_is_better_by_the_target(session, target
     session.target = parse_target(target)
     options = [option("low", 10.0, 0.02), option("high", 30.0, 0.5)]
     for order in (options, options[::-1]):
-        assert [one.label for one in detail._best_ranges(session, order)] == [kept]
+        assert [one.label for one in detail._best_of_each(session, order)] == [kept]
 
 
 def test_raising_to_nan_meets_no_target(session):

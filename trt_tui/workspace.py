@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
+import numpy as np
+
 from trt_tui.backends.cuda import first_device
 from trt_tui.backends.registry import get_backend
 from trt_tui.core.calibration.calibrate import Calibration
@@ -73,6 +75,7 @@ class Workspace:
         source: What figures are of; None while it is not hashed.
         expected: What an earlier process had opened: this has to be the same.
         method_ranges: Ranges (amax) by tensor and method, as far as they are measured.
+        channel_amax: Largest magnitudes of channels by tensor, as far as they are measured.
         refused: The FP32 engine, where the builder has refused it.
         codes: Exit codes of the user's check command, by all that they depend on.
 
@@ -92,6 +95,7 @@ class Workspace:
         self.source: Source | None = None
         self.expected: Source | None = None
         self.method_ranges: dict[str, dict[str, float]] = {}
+        self.channel_amax: dict[str, np.ndarray] = {}
         self.refused: EngineResult | None = None
         self.codes: dict[str, int] = {}
         self._replaced: tuple[str, ...] = ()

@@ -339,6 +339,10 @@ class RaisedMeasured(Event):
     verdicts: tuple[Verdict, ...]
 
 
+FREE_KEY = "f"
+"""The key of ways out that cost nothing at run time."""
+
+
 @dataclass(frozen=True)
 class WayOut:
     """One way out for a group: the key that takes it, what it is, the config it leads to, and how that does."""

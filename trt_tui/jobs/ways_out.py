@@ -1,12 +1,14 @@
-"""What each way out of a group's loss would give: a step up, FP32, another range."""
+"""What each way out of a group's loss would give: what is free at run time first, then a step up, FP32, a range."""
 
 from __future__ import annotations
 
 from trt_tui.core.calibration.methods import RANGE_METHODS
 from trt_tui.core.moves.config import PrecisionConfig, step
 from trt_tui.core.moves.range_choice import RangeChoice
+from trt_tui.core.moves.smooth import Smooth
 from trt_tui.core.network.layers import Group
 from trt_tui.core.precision import Precision
+from trt_tui.jobs import free
 from trt_tui.jobs import messages as m
 from trt_tui.jobs.calibrating import ensure_ranges
 from trt_tui.jobs.scheduler import Report
@@ -38,6 +40,7 @@ def _ways_out(workspace: Workspace, report: Report, group: Group, config: Precis
     """The key that takes each, what it is, and the config that it leads to."""
     found: list[tuple[str, str, PrecisionConfig]] = []
     now = config.precision_of(group)
+    found += [(m.FREE_KEY, one.label, one.config) for one in free.proposals(workspace, report, [group], config)]
     higher = step(group, now, up=True)
     if higher is not now and higher is not Precision.FP32:
         found.append(("=", higher.label, config.with_groups([group], higher)))
@@ -45,8 +48,9 @@ def _ways_out(workspace: Workspace, report: Report, group: Group, config: Precis
         found.append(("space", Precision.FP32.label, config.with_groups([group], Precision.FP32)))
     if group.ranged(now):
         ranges = ranges_by_method(workspace, report, [group])
+        smoothed = {tensor for move in config.of(Smooth).values() for tensor in move.ranges}
         used = workspace.calibration.method if workspace.calibration is not None else ""
-        for method in RANGE_METHODS:
+        for method in RANGE_METHODS if smoothed.isdisjoint(ranges) else ():  # those were measured without the factors
             if method == used:
                 continue
             changed = config

@@ -143,10 +143,14 @@ class Opening:
     def _drop_ranges(self, whose: str) -> None:
         """Returns what was measured on something else to the calibrated ranges, in every config of the history."""
         state = self._state
-        dropped = [one for one in state.config.ranges.values() if one.method in RANGE_METHODS]
-        state.history.map(lambda config: config.without_ranges(RANGE_METHODS))
-        state.names = ConfigNames((config.without_ranges(RANGE_METHODS), name) for config, name in state.names.items())
+        dropped = [one for one in state.config.moves.values() if one.measured]
+        others = sum(one.kind != RangeChoice.kind for one in dropped)
+        state.history.map(lambda config: config.without_measured())
+        state.names = ConfigNames((config.without_measured(), name) for config, name in state.names.items())
         state.names.give(state.config)
         if dropped:
-            state.warnings.append(f"{plural(len(dropped), 'range')} measured on {whose} "
-                                  "are taken back: r chooses anew.")
+            said = [plural(count, word) for count, word in ((len(dropped) - others, "range"), (others, "free move"))
+                    if count]
+            keys = [key for count, key in ((len(dropped) - others, "r"), (others, "f")) if count]
+            state.warnings.append(f"{' and '.join(said)} measured on {whose} are taken back: {' and '.join(keys)} "
+                                  f"choose{'s' * (len(keys) == 1)} anew.")

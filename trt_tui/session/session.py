@@ -17,6 +17,7 @@ from trt_tui.core.exporters.markdown import comparison_markdown
 from trt_tui.core.measure.comparison import unbuilt
 from trt_tui.core.moves.config import PrecisionConfig, step
 from trt_tui.core.moves.range_choice import RangeChoice
+from trt_tui.core.moves.smooth import Smooth
 from trt_tui.core.network.layers import Group
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError, TrtTuiError
@@ -155,6 +156,10 @@ class Session(State):
         tensors = [site.tensor for site in group.ranged(self.config.precision_of(group))]
         if not tensors:
             raise InputError(f"{group.name} does not read codes", "only layers in INT8 or FP8 have ranges", "")
+        smoothed = {tensor for move in self.config.of(Smooth).values() for tensor in move.ranges}
+        if not smoothed.isdisjoint(tensors):
+            raise InputError(f"the channels of {group.name} are scaled", "its range goes with the factors",
+                             "Take SmoothQuant back with f first.")
         known = self.results.statistics.get(group.name, {})
         if any(tensor not in known for tensor in tensors):
             self.look_at(group)
@@ -171,9 +176,9 @@ class Session(State):
         self._change(config, [group])
         return following
 
-    def set_config(self, config: PrecisionConfig) -> None:
-        """Makes a config current."""
-        self._change(config)
+    def set_config(self, config: PrecisionConfig, groups: Iterable[Group] = ()) -> None:
+        """Makes a config current; ``groups`` are those it changes, as far as rows say when."""
+        self._change(config, groups)
 
     def undo(self) -> bool:
         """Takes the last change back; returns whether there was one."""

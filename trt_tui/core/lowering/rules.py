@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import ml_dtypes
 import numpy as np
@@ -21,6 +21,7 @@ import onnx_ir as ir
 
 from trt_tui.core.codes import CODES, CodeType
 from trt_tui.core.lowering import scales
+from trt_tui.core.lowering.folds import Folds, folds_anything, rewritten
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import Group, Kind, Layer, Site
 from trt_tui.core.network.network import FP16_MASK, Network
@@ -195,12 +196,13 @@ class Ruling:
 
 
 def rule(network: Network, config: PrecisionConfig, ranges: Mapping[str, float], *,
-         casts: bool = True) -> dict[str, Ruling]:
+         casts: bool = True, constants: Folds | None = None) -> dict[str, Ruling]:
     """What a config makes of each group, by group name, in network order.
 
     Args:
         ranges: Calibrated amax by tensor name, in the tensors' own units.
         casts: False for a release that takes float types layer by layer: its scales are FP32.
+        constants: The weights as the config changes them, where the network has them unchanged.
 
     Raises:
         InputError: an input of a layer that reads codes has no range.
@@ -211,16 +213,17 @@ def rule(network: Network, config: PrecisionConfig, ranges: Mapping[str, float],
         precision = config.precision_of(group)
         around = surrounding(group, precision, config.other)
         code = CODES.get(precision)
-        held = {} if code is None else _scales(network, group, code, amax, around if casts else Precision.FP32)
+        held = {} if code is None else _scales(network, group, code, amax, around if casts else Precision.FP32,
+                                               constants)
         rulings[group.name] = Ruling(precision, around, held)
     return rulings
 
 
-def _scales(network: Network, group: Group, code: CodeType, amax: Mapping[str, float], around: Precision
-            ) -> dict[Site, Scale]:
+def _scales(network: Network, group: Group, code: CodeType, amax: Mapping[str, float], around: Precision,
+            constants: Folds | None) -> dict[Site, Scale]:
     """The scales of a group's sites; those of one layer's operands have one type."""
     sites = group.coded(code.precision)
-    exact = {site: scales.weight_scale(network, site, code) if site.role == "weight"
+    exact = {site: scales.weight_scale(network, site, code, constants) if site.role == "weight"
              else scales.require(network, amax, site.tensor, code) for site in sites}
     held = {layer: scales.held_type((scale for site, scale in exact.items() if site.layer == layer), around, code)
             for layer in dict.fromkeys(site.layer for site in sites)}
@@ -232,13 +235,13 @@ def _scales(network: Network, group: Group, code: CodeType, amax: Mapping[str, f
     return found
 
 
-def quantized_weight(network: Network, site: Site, scale: Scale) -> np.ndarray:
+def quantized_weight(constant: np.ndarray, scale: Scale) -> np.ndarray:
     """A weight as a layer that reads codes sees it, float32: codes times scale.
 
     It is rounded to the type of its scale before it is quantized, and where weights alone are codes, to the float type
     that the layer multiplies in behind.
     """
-    weight = round_to(network.constant(site.tensor), scale.held)
+    weight = round_to(constant, scale.held)
     step = scale.spread(weight.shape)
     result: np.ndarray = scale.code.rounded(weight / step)
     result *= step
@@ -265,11 +268,15 @@ class Offer:
         floats: Float precisions below FP32 that every group has, as far as it can.
         others: What may surround layers that read codes.
         codes: The precisions of these.
+        constants: Scales and biases of normalisations, and biases of what can read codes, are fed.
+        operators: Decomposed normalisations can be run as the operator rounds.
     """
 
     floats: frozenset[Precision]
     others: frozenset[Precision]
     codes: frozenset[Precision]
+    constants: bool = False
+    operators: bool = False
 
     @classmethod
     def of(cls, floats: Iterable[Precision], others: Iterable[Precision],
@@ -282,14 +289,17 @@ class Offer:
         """The least that a config needs."""
         asked = set(config.assignment(network).values())
         codes = asked & CODES.keys()
-        return cls.of(asked & set(LOW_FLOATS), {config.other} if codes else (), codes)
+        precisions = cls.of(asked & set(LOW_FLOATS), {config.other} if codes else (), codes)
+        return replace(precisions, constants=folds_anything(config), operators=bool(rewritten(config)))
 
     def __or__(self, more: Offer) -> Offer:
-        return Offer(self.floats | more.floats, self.others | more.others, self.codes | more.codes)
+        return Offer(self.floats | more.floats, self.others | more.others, self.codes | more.codes,
+                     self.constants or more.constants, self.operators or more.operators)
 
     def covers(self, needed: Offer) -> bool:
         """Whether all that is needed is offered."""
-        return self.floats >= needed.floats and self.others >= needed.others and self.codes >= needed.codes
+        return (self.floats >= needed.floats and self.others >= needed.others and self.codes >= needed.codes
+                and self.constants >= needed.constants and self.operators >= needed.operators)
 
     def forms(self, group: Group) -> dict[Precision, frozenset[Precision]]:
         """What of it the activations of a group can pass through, by the float type of its results: that type alone, or

@@ -7,7 +7,9 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 
 from trt_tui.core.codes import INT8, CodeType
+from trt_tui.core.lowering.folds import Folds
 from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.kinds import KINDS
 from trt_tui.core.network.layers import Site
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import FP16_MAX, Precision
@@ -46,9 +48,15 @@ def laid_out(network: Network, site: Site, code: CodeType) -> tuple[int | None, 
     return None, None
 
 
-def weight_scale(network: Network, site: Site, code: CodeType = INT8) -> np.ndarray:
-    """Scale of a weight as it is laid out, float32, before the target's rounding; see `rules.Scale`."""
-    return from_amax(network.constant_amax(site.tensor, *laid_out(network, site, code)), code)
+def weight_scale(network: Network, site: Site, code: CodeType = INT8, constants: Folds | None = None) -> np.ndarray:
+    """Scale of a weight as it is laid out, float32, before the target's rounding; see `rules.Scale`.
+
+    Args:
+        constants: The weights as a config changes them, where the network has them unchanged.
+    """
+    axis, block = laid_out(network, site, code)
+    return from_amax(network.constant_amax(site.tensor, axis, block) if constants is None
+                     else constants.amax(site, axis, block), code)
 
 
 def activation_ranges(network: Network, ranges: Mapping[str, float], config: PrecisionConfig) -> dict[str, float]:
@@ -65,7 +73,8 @@ def activation_ranges(network: Network, ranges: Mapping[str, float], config: Pre
         for tensor in members:
             if tensor in result:
                 result[tensor] = joined
-    for (_, target), move in config.moves.items():
+    order = {kind: place for place, kind in enumerate(KINDS)}
+    for (_, target), move in sorted(config.moves.items(), key=lambda one: order.get(one[0][0], len(order))):
         together = network.range_sets.get(target, (target,))
         move.adjust(result, [tensor for tensor in together if tensor in result or tensor == target])
     return result

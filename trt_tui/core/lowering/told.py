@@ -16,8 +16,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
+from trt_tui.core.lowering.applied import applied
 from trt_tui.core.lowering.rules import surrounding
-from trt_tui.core.lowering.typed import Typed, lower_typed
+from trt_tui.core.lowering.typed import Typed, lower_applied
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import Group, Kind
 from trt_tui.core.network.network import Network
@@ -45,7 +46,9 @@ def lower_told(network: Network, config: PrecisionConfig, ranges: Mapping[str, f
     Raises:
         InputError: an INT8 layer's input has no range.
     """
-    typed = lower_typed(network, config, ranges, casts=False)
+    base = applied(network, config)
+    typed = lower_applied(base, config, ranges, casts=False)
+    network = base.network
     precisions: dict[str, Precision] = {}
     output_types: dict[str, Precision] = {}
     quantized = {(site.layer, site.index) for group in network.groups

@@ -7,13 +7,14 @@ the network, shared and never copied; Cast and Q/DQ behind them are folded by Te
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import onnx_ir as ir
 
 from trt_tui.core.codes import CODES
 from trt_tui.core.lowering import rules
+from trt_tui.core.lowering.applied import Applied, applied
 from trt_tui.core.lowering.rules import NUMPY, TYPES, Scale
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.conversion import ir_version_for
@@ -56,7 +57,13 @@ def lower_typed(
     Raises:
         InputError: an input of a layer that reads codes has no range, or the opset cannot be raised.
     """
-    return _TypedLowering(network, config, ranges, casts).lower()
+    return lower_applied(applied(network, config), config, ranges, casts=casts)
+
+
+def lower_applied(base: Applied, config: PrecisionConfig, ranges: Mapping[str, float], *, casts: bool = True) -> Typed:
+    """`lower_typed` from a network that has what the config changes of it."""
+    typed = _TypedLowering(base.network, config, ranges, casts).lower()
+    return replace(typed, became={**typed.became, **base.became}, notes=typed.notes) if base.became else typed
 
 
 class _TypedLowering:

@@ -31,6 +31,7 @@ import onnx_ir as ir
 
 from trt_tui.core.codes import INT8
 from trt_tui.core.lowering import scales
+from trt_tui.core.lowering.applied import applied
 from trt_tui.core.lowering.rules import surrounding, why_not
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import Group, Kind, Layer
@@ -47,7 +48,8 @@ class Weak(Told):
     """What is told, and what cannot be.
 
     Attributes:
-        model: The network in FP32, the base network's own model, not to be changed: its node names are the layer names.
+        model: The network in FP32, not to be changed, with what the config changes of it: its node names are the layer
+            names.
         stand_ins: Tensors inside INT8 groups that were not calibrated; they have a range of their group's, which counts
             only where TensorRT does not fuse them away.
         tf32: Whether FP32 layers may use TF32; else the builder's TF32 flag is to be cleared.
@@ -88,7 +90,7 @@ def lower_weak(network: Network, config: PrecisionConfig, ranges: Mapping[str, f
     Raises:
         InputError: an INT8 layer's input has no range.
     """
-    return _WeakLowering(network, config, ranges, bf16).lower()
+    return _WeakLowering(applied(network, config).network, config, ranges, bf16).lower()
 
 
 def inner_tensors(network: Network) -> tuple[str, ...]:

@@ -114,7 +114,7 @@ class Analysis:
         if self._loaded is None:
             offer = self.offer | needed
             gated = lower_gated(self.network, floats=offer.floats, others=offer.others, codes=offer.codes,
-                                outputs=self.tensors)
+                                constants=offer.constants, operators=offer.operators, outputs=self.tensors)
             self._loaded, self.offer = (gated, self.backend.load(gated.model, lean=True)), offer
             self.sessions += 1
         return self._loaded

@@ -36,7 +36,8 @@ def measure_layers(analysis: Analysis, configs: Mapping[str, PrecisionConfig], r
     for config in configs.values():
         offer |= Offer.needed(network, config)
     gated = lower_gated(network, floats=offer.floats, others=offer.others, codes=offer.codes,
-                        outputs=analysis.tensors[:1], reference=True, isolated=isolated)
+                        constants=offer.constants, operators=offer.operators, outputs=analysis.tensors[:1],
+                        reference=True, isolated=isolated)
     assert gated.counting is not None  # as in every graph that takes sums
     fp16 = any(_concerns_fp16(network, config) for config in configs.values())
     sums = {run: {kind: [Sums() for _ in gated.measured] for kind in ("accumulated", "isolated")}

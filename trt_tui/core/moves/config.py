@@ -152,10 +152,9 @@ class PrecisionConfig(Defaults):
         """Replaces the range of a tensor, or returns it to the calibrated one."""
         return self.without(RangeChoice, (tensor,)) if choice is None else self.with_moves({tensor: choice})
 
-    def without_ranges(self, methods: Iterable[str]) -> PrecisionConfig:
-        """Returns the tensors whose ranges some methods measured to the calibrated ones."""
-        methods = set(methods)
-        return self.without(RangeChoice, [tensor for tensor, one in self.ranges.items() if one.method in methods])
+    def without_measured(self) -> PrecisionConfig:
+        """Takes back the moves that hold measured figures: a method's ranges, factors of channels, shifts of biases."""
+        return replace(self, moves={key: move for key, move in self.moves.items() if not move.measured})
 
 
 # -- between two configs ----------------------------------------------------------------------------------------------

@@ -18,7 +18,6 @@ from typing import Annotated, Any, Literal, Protocol
 import msgspec
 import numpy as np
 
-from trt_tui.core.calibration.methods import RANGE_METHODS
 from trt_tui.core.moves.choice import Choice
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.entries import encoded, shaped
@@ -268,11 +267,13 @@ def read_config(path: Path | str, network: Structure, *, force: bool = False, sh
     placing.check_names(RangeChoice.subject, ranges, "calibration.ranges names")
     ranges = {tensor: amax for tensor, amax in ranges.items() if network.has_tensor(tensor)}
     config = placing.made(defaults)
-    stale = bool(ranges or config.ranges) and (
+    stale = bool(ranges or any(move.measured for move in config.moves.values()) or config.ranges) and (
         foreign or _other_weights(file.model.sha256, lambda: _sha256(network) if sha256 is None else sha256))
     if stale:
-        config = config.without_ranges(RANGE_METHODS)
-        placing.warnings.append(f"{path.name}: its ranges were measured on other weights; they are left out, "
+        more = any(move.measured and move.kind != RangeChoice.kind for move in config.moves.values())
+        config = config.without_measured()
+        what = "ranges, factors and shifts" if more else "ranges"
+        placing.warnings.append(f"{path.name}: its {what} were measured on other weights; they are left out, "
                                 "calibrate again.")
     return LoadedConfig(config, ranges, calibration.method, calibration.samples, calibration.data_sha256, stale,
                         tuple(placing.warnings), file.tolerance, file.evidence, file.made_with)

@@ -7,6 +7,9 @@ from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
+import numpy as np
+
+from trt_tui.core.network.free import Free, Port
 from trt_tui.core.network.layers import Group, Layer
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import TensorInfo
@@ -42,6 +45,10 @@ class Structure(Protocol):
     @property
     def digests(self) -> Mapping[str, bytes]:
         """The first bytes of each layer's hash, by name."""
+
+    @property
+    def free(self) -> Free:
+        """What can be changed at no cost at run time."""
 
     def layer(self, name: str) -> Layer:
         """A layer by its name.
@@ -86,6 +93,23 @@ class Defaults:
         if self.quantized in group.allowed and group.quantizable:
             return self.quantized
         return self.other if self.other in group.allowed else Precision.FP32
+
+
+    def precision_of(self, group: Group) -> Precision:
+        """The precision that a group is asked to run in."""
+        return self.default_for(group)
+
+
+class Change(ABC):
+    """What a move makes of a constant that a layer reads."""
+
+    @abstractmethod
+    def apply(self, constant: np.ndarray | None) -> np.ndarray:
+        """The constant that stands in its place, float32 and of the same shape; the old one is left as it is.
+
+        Args:
+            constant: None where the layer has no such input.
+        """
 
 
 class Subject(ABC):
@@ -197,8 +221,8 @@ GROUPS, TENSORS = _Groups(), _Tensors()
 class Move(ABC):
     """One decision; which target it is made on stands beside it, in the config. Immutable: a frozen dataclass.
 
-    All lowerings read a config through the rulebook (`trt_tui.core.lowering.rules`), which asks moves for `runs_in` and
-    `adjust`, so that typed, gated, explicit and weak mean the same by a move.
+    All lowerings read a config through the rulebook (`trt_tui.core.lowering.rules`), which asks moves for `runs_in`,
+    `adjust`, `folds` and `rewrites`, so that typed, gated, explicit and weak mean the same by a move.
 
     The fields of the dataclass are its entry in a file and in a saved session, under their own names and checked by
     their types.
@@ -208,14 +232,21 @@ class Move(ABC):
         subject: What it is made on.
         column: What it decides, in a word: the header of a table.
         absent: What stands in a comparison where there is no such move.
+        folding: Whether it changes constants; see `folds`.
     """
 
     kind: ClassVar[str]
     subject: ClassVar[Subject]
     column: ClassVar[str]
     absent: ClassVar[str] = "–"
+    folding: ClassVar[bool] = False
 
     # -- what it means --
+
+    @property
+    def measured(self) -> bool:
+        """Whether it holds figures that were measured, and so does not outlive weights or data."""
+        return False
 
     @property
     @abstractmethod
@@ -238,6 +269,24 @@ class Move(ABC):
             tensors: The target and the tensors that share its scale.
         """
         return
+
+    def folds(self, network: Structure, target: str, defaults: Defaults) -> Mapping[Port, Change]:
+        """The constants that it changes, by the layer input that reads them.
+
+        Args:
+            defaults: The config that it is part of.
+        """
+        return {}
+
+    @property
+    def divides(self) -> np.ndarray | None:
+        """What the channels that its group's normalisation yields are divided by, float32; None where by nothing."""
+        return None
+
+    @property
+    def rewrites(self) -> bool:
+        """Whether the normalisation of its group is written as the operator."""
+        return False
 
     # -- in words --
 

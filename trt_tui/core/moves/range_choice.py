@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from trt_tui.core.calibration.methods import RANGE_METHODS
 from trt_tui.core.moves.move import TENSORS, Move, Structure
 
 
@@ -22,6 +23,11 @@ class RangeChoice(Move):
     def decides(self) -> float:
         """The amax, in the tensor's own units."""
         return self.amax
+
+    @property
+    def measured(self) -> bool:
+        """Whether it holds figures that were measured."""
+        return self.method in RANGE_METHODS
 
     def refused(self, network: Structure, target: str) -> str:
         """Why this is no range; see `Move.refused`."""

@@ -31,6 +31,23 @@ def constant_tensor(value: ir.Value | None) -> ir.TensorProtocol | None:
     return None
 
 
+def largest(array: np.ndarray, axis: int | None = None, block: int | None = None) -> np.ndarray:
+    """The largest absolute value of an array, float32; arguments and infinities as `Constants.amax`."""
+    axes: int | tuple[int, ...] | None = None
+    if axis is not None and block is not None:
+        array = array.reshape(*array.shape[:axis], -1, block, *array.shape[axis + 1:])
+        axes = axis + 1
+    elif axis is not None:
+        axes = tuple(i for i in range(array.ndim) if i != axis)
+    high = np.max(array, axis=axes, initial=0.0)
+    low = np.min(array, axis=axes, initial=0.0)
+    amax = np.maximum(high, -low).astype(np.float32)
+    if not np.all(np.isfinite(amax)):
+        finite = np.where(np.isfinite(array), np.abs(array), 0.0)
+        amax = np.max(finite, axis=axes, initial=0.0).astype(np.float32)
+    return np.asarray(amax)
+
+
 class Constants:
     """Values of a network's constant tensors.
 
@@ -69,20 +86,7 @@ class Constants:
         """
         key = (tensor, axis, block)
         if key not in self._amax:
-            array = self.value(tensor)
-            axes: int | tuple[int, ...] | None = None
-            if axis is not None and block is not None:
-                array = array.reshape(*array.shape[:axis], -1, block, *array.shape[axis + 1:])
-                axes = axis + 1
-            elif axis is not None:
-                axes = tuple(i for i in range(array.ndim) if i != axis)
-            high = np.max(array, axis=axes, initial=0.0)
-            low = np.min(array, axis=axes, initial=0.0)
-            amax = np.maximum(high, -low).astype(np.float32)
-            if not np.all(np.isfinite(amax)):
-                finite = np.where(np.isfinite(array), np.abs(array), 0.0)
-                amax = np.max(finite, axis=axes, initial=0.0).astype(np.float32)
-            self._amax[key] = amax
+            self._amax[key] = largest(self.value(tensor), axis, block)
         return self._amax[key]
 
     def is_mask(self, tensor: str) -> bool:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from trt_tui.core.codes import CODES
+from trt_tui.core.network.free import Free
 from trt_tui.core.precision import OFFERED, Precision
 from trt_tui.core.runner import TensorInfo
 
@@ -150,6 +151,7 @@ class Outline:
         notes: What was changed at opening, one sentence each.
         quantized_groups: Groups that the file runs in INT8.
         quantized_ranges: amax of activation tensors that carried Q/DQ pairs, by tensor name.
+        free: What can be changed at no cost at run time.
     """
 
     name: str
@@ -165,6 +167,7 @@ class Outline:
     notes: tuple[str, ...] = ()
     quantized_groups: frozenset[str] = frozenset()
     quantized_ranges: Mapping[str, float] = field(default_factory=dict)
+    free: Free = field(default_factory=Free)
 
     @cached_property
     def group_by_name(self) -> dict[str, Group]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import fields
 from functools import cached_property
 from pathlib import Path
@@ -16,7 +16,8 @@ from trt_tui.core.network.conversion import convert_opset
 from trt_tui.core.network.fusion.groups import find_groups
 from trt_tui.core.network.graph import LayerGraph
 from trt_tui.core.network.growth import refuse_growth
-from trt_tui.core.network.layers import Outline, Shape
+from trt_tui.core.network.layers import Group, Outline, Shape
+from trt_tui.core.network.norms import find_free
 from trt_tui.core.network.opening import OpenedModel, open_model
 from trt_tui.core.precision import FP16_MAX
 from trt_tui.core.runner import Backend
@@ -34,6 +35,7 @@ class Network(Outline):
         opened: What `trt_tui.core.network.opening.open_model` returned.
         path: The file, for names and hashes.
         backend: Gives what runs the network, and so its constant expressions; asked when the first one is met.
+        groups: Its fusion groups; found by the rules of fusion by default.
 
     Attributes:
         model: At `opset`.
@@ -44,7 +46,8 @@ class Network(Outline):
         InputError: the network computes constants that do not fit in memory.
     """
 
-    def __init__(self, opened: OpenedModel, path: Path, backend: Callable[[], Backend] | None = None) -> None:
+    def __init__(self, opened: OpenedModel, path: Path, backend: Callable[[], Backend] | None = None,
+                 groups: Sequence[Group] | None = None) -> None:
         self.model = opened.model
         self.external_files = tuple(opened.external_files)
         self.graph = graph = LayerGraph(self.model)
@@ -52,7 +55,7 @@ class Network(Outline):
         self.constants, self.static = graph.constants, graph.static
         refuse_growth(graph, self.model.graph.opset_imports, path.name,
                       sum(file.stat().st_size for file in (path, *self.external_files)))
-        groups = find_groups(graph)
+        groups = find_groups(graph) if groups is None else tuple(groups)
         group_of = {layer: group for group in groups for layer in group.layers}
         tails = {group.tail for group in groups} | {name for layer in graph.layers for name in layer.outputs[:1]}
         hashes = identity.layer_hashes(graph)
@@ -63,9 +66,15 @@ class Network(Outline):
             graph.opset, {name: digest[:3] for name, digest in hashes.items()}, tuple(opened.notes),
             frozenset(group_of[name].name for name in opened.quantized_layers
                       if name in group_of and group_of[name].quantizable),
-            {tensor: amax for tensor, amax in opened.quantized_ranges.items() if graph.has_tensor(tensor)})
+            {tensor: amax for tensor, amax in opened.quantized_ranges.items() if graph.has_tensor(tensor)},
+            find_free(graph, groups))
         self._values = Constants(graph, self.model, backend)
         self._models: dict[int, ir.Model] = {self.opset: self.model}
+        self._backend = backend
+
+    def changed(self, model: ir.Model, groups: Sequence[Group]) -> Network:
+        """The same file with another model, and that model's groups."""
+        return Network(OpenedModel(model, list(self.external_files)), self.path, self._backend, groups)
 
     def outline(self) -> Outline:
         """The network without its tensors and weights."""

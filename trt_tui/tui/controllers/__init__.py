@@ -13,6 +13,7 @@ from trt_tui.tui.controllers.configs import Configs
 from trt_tui.tui.controllers.controller import Controller
 from trt_tui.tui.controllers.export import Exports
 from trt_tui.tui.controllers.filtering import Filtering
+from trt_tui.tui.controllers.free import FreeMoves
 from trt_tui.tui.controllers.history import Changes
 from trt_tui.tui.controllers.job import Jobs
 from trt_tui.tui.controllers.navigate import Navigate
@@ -23,8 +24,8 @@ from trt_tui.tui.controllers.target import Targets
 from trt_tui.tui.controllers.view import Looks
 
 CONTROLLERS: tuple[type[Controller], ...] = (
-    Navigate, Filtering, Precisions, Ranges, Changes, Looks, Builds, Searches, Jobs, Targets, Configs, Exports,
-    Application)
+    Navigate, Filtering, Precisions, Ranges, FreeMoves, Changes, Looks, Builds, Searches, Jobs, Targets, Configs,
+    Exports, Application)
 """All of them; help and palette list their actions in this order."""
 
 ACTIONS: tuple[Action, ...] = tuple(handler.action for kind in CONTROLLERS for handler in kind.handlers)

@@ -9,10 +9,11 @@ from collections.abc import Mapping, Sequence
 from trt_tui.core.calibration.statistics import TensorStats
 from trt_tui.core.moves.choice import Choice
 from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.offers import made
 from trt_tui.core.network.hierarchy import FoldedRow, GroupRow, LayerRow, Scope
 from trt_tui.core.network.layers import Group
 from trt_tui.core.precision import FP16_MAX, Precision
-from trt_tui.jobs.messages import WayOut
+from trt_tui.jobs.messages import FREE_KEY, WayOut
 from trt_tui.session.session import Session
 from trt_tui.tui.known import headline, met
 from trt_tui.tui.spans import Line, clip, decibel, shorten, wrap
@@ -190,21 +191,24 @@ def _set_by(session: Session, config: PrecisionConfig, group: Group) -> str:
 def other_moves(session: Session, config: PrecisionConfig, group: Group) -> str:
     """What is said of the moves on a group beside its precision, "" where there are none."""
     moves = [(target, move) for target, move in config.moves_on(group) if not isinstance(move, Choice)]
+    on = {(move.kind, target) for target, move in moves}
+    moves += [(target, config.moves[kind.kind, target]) for kind, target in made(session.opened.outline, config, group)
+              if (kind.kind, target) not in on]
     notes = "; ".join(dict.fromkeys(move.note for _, move in moves))
     who = dict.fromkeys(session.why[target] for target, _ in moves if target in session.why)
     return f"; {notes}{', set by ' if who else ''}{', '.join(who)}" if moves else ""
 
 
-def _best_ranges(session: Session, options: Sequence[WayOut]) -> list[WayOut]:
-    """The options with only the best of the other ranges."""
+def _best_of_each(session: Session, options: Sequence[WayOut]) -> list[WayOut]:
+    """The options with only the best of the other ranges, and of what is free."""
     def margin(option: WayOut) -> float:
         value = session.target.margin(option.verdict) if session.target is not None else None
         energy = option.verdict.energy
         return value if value is not None else -math.inf if energy is None else -energy
 
-    ranges = [option for option in options if option.key == "r"]
-    best = max(ranges, key=margin, default=None)
-    return [option for option in options if option.key != "r" or option is best]
+    several = ("r", FREE_KEY)
+    best = [max((option for option in options if option.key == key), key=margin, default=None) for key in several]
+    return [option for option in options if option.key not in several or any(option is one for one in best)]
 
 
 def _short_detail(session: Session, found: Figures, group: Group, width: int) -> list[Line]:
@@ -216,7 +220,7 @@ def _short_detail(session: Session, found: Figures, group: Group, width: int) ->
         lines.append(_labelled("why", "measuring …" if session.data is not None else NOTHING, width, "dim"))
     else:
         lines.append(_labelled("why", "nothing stands out", width, "dim"))
-    options = _best_ranges(session, session.results.ways_out.get((group.name, session.config), ()))
+    options = _best_of_each(session, session.results.ways_out.get((group.name, session.config), ()))
     if options:
         line: Line = [(" try   ", "dim")]
         for index, option in enumerate(options):

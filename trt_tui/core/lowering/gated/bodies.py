@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
+import numpy as np
 import onnx_ir as ir
 
 from trt_tui.core.lowering import rules
 from trt_tui.core.lowering.gated.emitter import BranchTensors, Emitter, Nodes
 from trt_tui.core.lowering.gated.inputs import GatedInputs
+from trt_tui.core.network.free import Norm
 from trt_tui.core.network.layers import Group, Layer
 
 
@@ -20,11 +22,13 @@ class Body(Protocol):
         group: The group.
         local: The tensors that its layers see.
         nodes: The nodes that were emitted so far.
+        norm: The normalisation that is emitted as its operator, None where none is.
     """
 
     group: Group
     local: BranchTensors
     nodes: Nodes
+    norm: Norm | None
 
     def read(self, layer: Layer, index: int, tensor: str, value: ir.Value, follows: bool) -> ir.Value:
         """What a layer is given as one of its inputs.
@@ -45,7 +49,12 @@ class Body(Protocol):
 def emit_layers(emitter: Emitter, inputs: GatedInputs, body: Body) -> None:
     """Emits a group's layers; weights that are fed stand in their places."""
     network, group = emitter.network, body.group
+    norm = body.norm
     for name in group.layers:
+        if norm is not None and name in norm.layers:
+            if name == norm.layers[-1]:
+                _emit_operator(emitter, inputs, body, norm)
+            continue
         layer = network.layer(name)
         ports = rules.typed_ports(network.node(name), network.opset)[0]
         values: list[ir.Value | None] = []
@@ -60,6 +69,8 @@ def emit_layers(emitter: Emitter, inputs: GatedInputs, body: Body) -> None:
             if follows:
                 typed.append(tensor)
             values.append(body.read(layer, index, tensor, value, follows))
+        if (further := inputs.weights.get((group.name, name, len(values)))) is not None:
+            values.append(further)
         node = emitter.clone(layer, values, emitter.name(name))
         body.nodes.append(node)
         for tensor, output in zip(layer.outputs, node.outputs, strict=True):
@@ -68,14 +79,74 @@ def emit_layers(emitter: Emitter, inputs: GatedInputs, body: Body) -> None:
         body.computed(layer, node, typed)
 
 
-def emit_as_is(emitter: Emitter, group: Group, local: BranchTensors, nodes: Nodes) -> None:
-    """Emits a group that has no gates."""
+def _emit_operator(emitter: Emitter, inputs: GatedInputs, body: Body, norm: Norm) -> None:
+    """Emits a normalisation as its operator: what goes in and what comes out is rounded, and nothing between."""
+    network, group = emitter.network, body.group
+    last = network.layer(norm.layers[-1])
+    source = next((network.layer(name), network.layer(name).inputs.index(norm.source)) for name in norm.layers
+                  if norm.source in network.layer(name).inputs)
+
+    def value(layer: Layer, index: int) -> ir.Value:
+        fed = inputs.weights.get((group.name, layer.name, index))
+        tensor = layer.inputs[index]
+        found = fed if fed is not None else body.read(
+            layer, index, tensor, tensor_inside(emitter, group, body.local, tensor, body.nodes), True)
+        if tensor == norm.source or len(network.shape(tensor) or ()) == -norm.axis:
+            return found
+        sizes = emitter.array(np.array(network.shape(tensor), np.int64)[norm.axis:], f"last/{tensor}")
+        return emitter.add(body.nodes, "Reshape", [found, sizes], "last")
+
+    values = [value(*source)]
+    for port in (norm.scale, norm.bias):
+        if port is not None:
+            values.append(value(network.layer(port[0]), port[1]))
+        elif port is norm.scale:
+            values.append(emitter.array(np.ones(norm.channels, np.float32), f"ones/{norm.channels}"))
+    if norm.operator == "LayerNormalization":
+        node = ir.node(norm.operator, values, {"axis": norm.axis, "epsilon": norm.epsilon},
+                       name=emitter.name(last.name))
+        node.outputs[0].name = emitter.name(norm.result)
+        body.nodes.append(node)
+    else:
+        node = _emit_rms(emitter, body.nodes, norm, *values)
+    output = body.local[norm.result] = node.outputs[0]
+    output.type, output.shape = network.value(norm.result).type, None
+    body.computed(last, node, [norm.source])
+
+
+def _emit_rms(emitter: Emitter, nodes: Nodes, norm: Norm, source: ir.Value, scale: ir.Value) -> ir.Node:
+    """Emits an RMSNorm in FP32. Opsets below 23 have no operator for it, and the square is a Mul, since ONNX Runtime
+    fuses a Pow between roundings into an operator of mixed types that it then refuses."""
+    def add(operator: str, inputs: Sequence[ir.Value]) -> ir.Value:
+        return emitter.add(nodes, operator, inputs, operator.lower())
+
+    axes = np.arange(norm.axis, 0, dtype=np.int64)
+    squares = add("Mul", [source, source])
+    if emitter.network.opset < 18:
+        node = ir.node("ReduceMean", [squares], {"axes": axes.tolist()}, name=emitter.name("mean"))
+        node.outputs[0].name = node.name
+        nodes.append(node)
+        mean = node.outputs[0]
+    else:
+        mean = add("ReduceMean", [squares, emitter.array(axes, f"axes/{norm.axis}")])
+    root = add("Sqrt", [add("Add", [mean, emitter.scalar(norm.epsilon)])])
+    add("Mul", [add("Div", [source, root]), scale])
+    return nodes[-1]
+
+
+def emit_as_is(emitter: Emitter, inputs: GatedInputs, group: Group, local: BranchTensors, nodes: Nodes) -> None:
+    """Emits a group that has no gates; constants that are fed stand in their places."""
     for name in group.layers:
         layer = emitter.network.layer(name)
         for tensor in layer.inputs:
             if tensor:
                 tensor_inside(emitter, group, local, tensor, nodes)
-        emitter.copy_layer(layer, local, nodes, emitter.name(name))
+        scope = BranchTensors(local)
+        for index, tensor in enumerate(layer.inputs):
+            if (fed := inputs.weights.get((group.name, name, index))) is not None:
+                scope[tensor] = fed
+        emitter.copy_layer(layer, scope, nodes, emitter.name(name))
+        local.update({tensor: scope[tensor] for tensor in layer.outputs if tensor})
 
 
 def tensor_inside(emitter: Emitter, group: Group, local: BranchTensors, tensor: str, nodes: Nodes) -> ir.Value:

@@ -16,6 +16,7 @@ from trt_tui.core.lowering.gated.bodies import emit_layers
 from trt_tui.core.lowering.gated.emitter import BranchTensors, Emitter, Nodes
 from trt_tui.core.lowering.gated.inputs import GatedInputs
 from trt_tui.core.lowering.gated.rounding import Rounding
+from trt_tui.core.network.free import Norm
 from trt_tui.core.network.layers import Group, Kind, Layer
 from trt_tui.core.precision import Precision
 
@@ -69,6 +70,10 @@ class ControlFlow:
             if rounded and around in precisions:
                 as_is = self._branch(group, scope, wanted, around, clean=True)
                 branch = self._either(gates["direct"], as_is, branch, wanted, group.name)
+            norm = self.inputs.norm(group.name)
+            if norm is not None and around is not Precision.FP32:
+                whole = self._branch(group, scope, wanted, around, norm=norm)
+                branch = self._either(gates["operator"], whole, branch, wanted, group.name)
             result = branch if result is None else self._either(gates[around.value], branch, result, wanted, group.name)
         assert result is not None  # a group that has gates has a form
         return result
@@ -98,10 +103,10 @@ class ControlFlow:
 
     def _branch(self, group: Group, scope: Mapping[str, ir.Value], wanted: Sequence[str], around: Precision, *,
                 codes: Mapping[Precision, ir.Value | None] | None = None, floats: bool = True,
-                clean_gate: ir.Value | None = None, clean: bool = False) -> ir.Graph:
+                clean_gate: ir.Value | None = None, clean: bool = False, norm: Norm | None = None) -> ir.Graph:
         """The group with results in one float precision; arguments as `_Branch` has them."""
         branch = _Branch(self, group, scope, wanted, around, codes=codes or {}, floats=floats, clean_gate=clean_gate,
-                         clean=clean)
+                         clean=clean, norm=norm)
         emit_layers(self.emitter, self.inputs, branch)
         return branch.graph()
 
@@ -114,12 +119,14 @@ class _Branch:
         floats: They are read as floats where no gate is true; else as the last of these codes.
         clean_gate: Where this is true they have the precision's values already.
         clean: What comes from outside has the precision's values already.
+        norm: The normalisation that is computed by its operator.
     """
 
     def __init__(self, flow: ControlFlow, group: Group, scope: Mapping[str, ir.Value], wanted: Sequence[str],
                  around: Precision, *, codes: Mapping[Precision, ir.Value | None], floats: bool,
-                 clean_gate: ir.Value | None, clean: bool) -> None:
+                 clean_gate: ir.Value | None, clean: bool, norm: Norm | None) -> None:
         self._flow = flow
+        self.norm = norm
         self._network = flow.emitter.network
         self._wanted = wanted
         self._around = around

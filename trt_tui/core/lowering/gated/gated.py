@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,15 +11,15 @@ import onnx_ir as ir
 
 from trt_tui.core.codes import CODES
 from trt_tui.core.lowering import rules
+from trt_tui.core.lowering.folds import Folds, rewritten
 from trt_tui.core.lowering.gated.inputs import WeightInput
 from trt_tui.core.lowering.rules import Offer, Ruling
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.network.layers import Site
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
 
 _Rounded = tuple[object, ...]
-"""A weight as it is fed: tensor, precision, and for codes what decides them (`Scale.key`)."""
+"""A weight as it is fed: tensor, precision, what a config makes of it, for codes what decides them (`Scale.key`)."""
 
 
 @dataclass(frozen=True)
@@ -32,10 +32,13 @@ class Gated:
         offer: What it can be asked for.
         gates: Input names (bool scalars) by kind, by group: "fp32" (run in FP32), "fp16", "bf16" (results have that
             type), "int8", "fp8" (activations are read as such codes), "clean" (every float input already has values of
-            the results' type), "direct" (that, and none is read as codes); those that the group needs.
+            the results' type), "direct" (that, and none is read as codes), "operator" (a normalisation is rounded as
+            its operator is); those that the group needs.
         scale_inputs: Input names (float32 scalars) of activation scales, by group and tensor.
         results: Tensors that have the type of a group's results, by group.
         weight_inputs: What weight each further input is, by its name.
+        factor_inputs: Input names of what the channels behind a normalisation are divided by, by its group; results
+            are multiplied by them where they are yielded or measured.
         outputs: Output names of the test branch by tensor of the network.
         reference: The same of the reference branch, where there is one.
         accumulated: Output name of the sums of the test branch, float64 shaped ``(len(measured), len(SUMS))``.
@@ -50,6 +53,7 @@ class Gated:
     gates: Mapping[str, Mapping[str, str]]
     scale_inputs: Mapping[tuple[str, str], str]
     weight_inputs: Mapping[str, WeightInput]
+    factor_inputs: Mapping[str, str]
     results: Mapping[str, frozenset[str]]
     outputs: Mapping[str, str]
     reference: Mapping[str, str]
@@ -59,6 +63,7 @@ class Gated:
     counting: str | None = None
     _alive: weakref.WeakValueDictionary[_Rounded, np.ndarray] = field(
        default_factory=weakref.WeakValueDictionary, repr=False, compare=False)
+    _amax: dict[Hashable, np.ndarray] = field(default_factory=dict, repr=False, compare=False)
     _last: list[np.ndarray] = field(default_factory=list, repr=False, compare=False)
 
     def feeds(self, config: PrecisionConfig, ranges: Mapping[str, float]) -> dict[str, np.ndarray]:
@@ -74,7 +79,9 @@ class Gated:
         network = self.network
         fed: dict[str, np.ndarray] = {}
         has: dict[str, Precision] = {}  # of tensors that have a lower precision's values
-        rulings = rules.rule(network, config, ranges)
+        folds = Folds(network, config, self._amax)
+        rulings = rules.rule(network, config, ranges, constants=folds)
+        operators = rewritten(config)
         fed.update((name, np.asarray(np.float32(1))) for name in self.scale_inputs.values())
         for group in network.groups:
             gates = self.gates.get(group.name)
@@ -84,7 +91,7 @@ class Gated:
             code = ruling.code
             clean = all(has.get(tensor) is ruling.around for tensor in group.inputs)
             values = {"fp32": ruling.around is Precision.FP32 and code is None, "clean": clean,
-                      "direct": clean and code is None}
+                      "direct": clean and code is None, "operator": group.name in operators}
             values |= {one.value: code is not None and code.precision is one for one in CODES}
             fed.update((name, np.array(values[kind] if kind in values else kind == ruling.around.value))
                        for kind, name in gates.items())
@@ -92,23 +99,36 @@ class Gated:
                        for site, scale in ruling.scales.items() if site.role != "weight")
             if ruling.around is not Precision.FP32:
                 has.update(dict.fromkeys(self.results[group.name], ruling.around))
-        weights = {name: self._weight(weight.site, rulings[weight.group]) for name, weight in
+        weights = {name: self._weight(weight, rulings[weight.group], folds) for name, weight in
                    self.weight_inputs.items()}
         self._last[:] = weights.values()
+        fed.update((self.factor_inputs[name], np.ones(network.free.norms[name].channels, np.float32))
+                   for name in self.factor_inputs)
+        fed.update((self.factor_inputs[target], factors) for (_, target), move in config.moves.items()
+                   if target in self.factor_inputs and (factors := move.divides) is not None)
         if self.counting is not None:
             fed[self.counting] = np.array(False)
         return fed | weights
 
-    def _weight(self, site: Site, ruling: Ruling) -> np.ndarray:
-        scale = ruling.scales.get(site)
-        key = (site.tensor, ruling.precision, *(scale.key if scale is not None else ()))
+    def _weight(self, weight: WeightInput, ruling: Ruling, folds: Folds) -> np.ndarray:
+        site = weight.site
+        port, scale = (site.layer, site.index), ruling.scales.get(site)
+        changed = folds.key(port)
+        if not site.tensor and changed is None:
+            return np.zeros(weight.channels, np.float32)
+        key = (site.tensor or site.layer, ruling.around if scale is None else ruling.precision, changed,
+               *(scale.key if scale is not None else ()))
         array = self._alive.get(key)
         if array is None:
+            constant = folds.constant(port)
+            assert constant is not None  # the network's own, or what a change makes of it
             if scale is not None:
-                array = rules.quantized_weight(self.network, site, scale)
-            elif ruling.precision is Precision.FP32:
-                array = self.network.constant(site.tensor)
+                array = rules.quantized_weight(constant, scale)
+            elif ruling.around is Precision.FP32:
+                array = constant
+            elif changed is None:
+                array = rules.rounded_constant(self.network, site.tensor, ruling.around)
             else:
-                array = rules.rounded_constant(self.network, site.tensor, ruling.precision)
+                array = rules.round_to(constant, ruling.around)
             self._alive[key] = array
         return array

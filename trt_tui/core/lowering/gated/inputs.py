@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -10,8 +10,10 @@ import onnx_ir as ir
 from trt_tui.core.codes import CODES
 from trt_tui.core.lowering.gated.emitter import Emitter
 from trt_tui.core.lowering.rules import Offer
-from trt_tui.core.network.layers import Site
+from trt_tui.core.network.free import Norm
+from trt_tui.core.network.layers import Group, Site
 from trt_tui.core.network.naming import name_of
+from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
 
 FORMS = dict[Precision, frozenset[Precision]]
@@ -20,10 +22,16 @@ FORMS = dict[Precision, frozenset[Precision]]
 
 @dataclass(frozen=True)
 class WeightInput:
-    """A weight that is fed: the layer input it stands for."""
+    """A weight, scale or bias that is fed.
+
+    Attributes:
+        site: The layer input it stands for; its tensor is "" where the layer has no such input.
+        channels: The size of what stands there then.
+    """
 
     group: str
     site: Site
+    channels: int = 0
 
 
 class GatedInputs:
@@ -33,19 +41,31 @@ class GatedInputs:
         forms: What each such group can run in, by group.
         gates: Bool scalars by kind, by group; see `trt_tui.core.lowering.gated.gated.Gated`.
         scales: Float32 scalars of activations, by group and tensor.
-        weights: Float32 weights, by group, layer and index of the layer's input.
+        weights: Float32 weights, scales and biases, by group, layer and index of the layer's input.
         stand_for: What weight an input is, by the input's name.
+        factors: What channels are divided by, float32, by the tensors that hold them.
+        factors_of: The names of these inputs by the group of the normalisation.
     """
 
     def __init__(self, emitter: Emitter, offer: Offer) -> None:
         network = emitter.network
+        self._norms = network.free.norms if offer.operators else {}
         self.forms: Mapping[str, FORMS] = {
             group.name: forms for group in network.groups if (forms := offer.forms(group))}
         self.gates: dict[str, dict[str, ir.Value]] = {}
         self.scales: dict[tuple[str, str], ir.Value] = {}
         self.weights: dict[tuple[str, str, int], ir.Value] = {}
         self.stand_for: dict[str, WeightInput] = {}
+        self.factors: dict[str, ir.Value] = {}
+        self.factors_of: dict[str, str] = {}
+        for number, (group_name, norm) in enumerate(network.free.norms.items() if offer.constants else ()):
+            if norm.scaled:
+                factors = emitter.input(f"factors/{number}", ir.DataType.FLOAT, ir.Shape([norm.channels]))
+                self.factors.update(dict.fromkeys(norm.scaled, factors))
+                self.factors_of[group_name] = name_of(factors)
         for index, group in enumerate(network.groups):
+            for number, more in enumerate(_more_constants(network, group, self.forms) if offer.constants else ()):
+                self._feed(emitter, f"constant/{index}/{number}", more)
             if group.name not in self.forms:
                 continue
             forms = self.forms[group.name]
@@ -60,7 +80,19 @@ class GatedInputs:
                 self.weights[group.name, site.layer, site.index] = value
                 self.stand_for[name] = WeightInput(group.name, site)
             self.gates[group.name] = {
-                kind: emitter.input(f"gate/{index}/{kind}", ir.DataType.BOOL) for kind in _kinds(forms)}
+                kind: emitter.input(f"gate/{index}/{kind}", ir.DataType.BOOL)
+                for kind in (*_kinds(forms), *(["operator"] if self.norm(group.name) is not None else []))}
+
+    def _feed(self, emitter: Emitter, name: str, what: WeightInput) -> None:
+        tensor = what.site.tensor
+        shape = emitter.network.value(tensor).shape if tensor else ir.Shape([what.channels])
+        self.weights[what.group, what.site.layer, what.site.index] = emitter.input(name, ir.DataType.FLOAT, shape)
+        self.stand_for[name] = what
+
+    def norm(self, group: str) -> Norm | None:
+        """The normalisation of a group that can be run as the operator rounds; None where there is none on offer."""
+        norm = self._norms.get(group)
+        return norm if norm is not None and not norm.no_rewrite else None
 
     def gate_names(self) -> dict[str, dict[str, str]]:
         """The names of `gates`."""
@@ -69,6 +101,23 @@ class GatedInputs:
     def scale_names(self) -> dict[tuple[str, str], str]:
         """The names of `scales`."""
         return {key: name_of(value) for key, value in self.scales.items()}
+
+
+def _more_constants(network: Network, group: Group, forms: Container[str]) -> Iterator[WeightInput]:
+    """Constants of a group that a config can change, beside its weights."""
+    free, own = network.free, set(group.layers)
+    ports = [port for norm in free.norms.values() for port in (norm.scale, norm.bias)
+             if port is not None and not norm.no_smooth]
+    if group.name not in forms:  # its weights are no inputs yet
+        ports += [read.port for norm in free.norms.values() for read in norm.reads]
+    bias = free.biases.get(group.name) if group.name in forms else None
+    if bias is not None and bias.port is not None:
+        ports.append(bias.port)
+    for layer, index in dict.fromkeys(port for port in ports if port[0] in own):
+        inputs = network.layer(layer).inputs
+        tensor = inputs[index] if index < len(inputs) else ""
+        site = Site(layer, index, tensor, "constant")
+        yield WeightInput(group.name, site, bias.channels if bias is not None and not tensor else 0)
 
 
 def _kinds(forms: FORMS) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 import onnx_ir as ir
 
@@ -31,6 +32,8 @@ def lower_gated(
     reference: bool = False,
     isolated: bool = False,
     measured: Sequence[str] | None = None,
+    constants: bool = False,
+    operators: bool = False,
 ) -> Gated:
     """Builds a gated graph.
 
@@ -42,13 +45,15 @@ def lower_gated(
         reference: Add the FP32 branch and the sums of the accumulated error at each measured group.
         isolated: Add each measured group with its inputs taken from the reference, and its sums; needs ``reference``.
         measured: Groups to take sums at; all by default.
+        constants: Scales and biases that moves change are fed; see `Offer`.
+        operators: Decomposed normalisations can be run as the operator rounds.
 
     Raises:
         TrtTuiError: groups wait for each other.
     """
     if isolated and not reference:
         raise ValueError("the isolated branch reads the reference")
-    offer = Offer.of(floats, others, codes)
+    offer = replace(Offer.of(floats, others, codes), constants=constants, operators=operators)
     outputs = tuple(outputs) or tuple(info.name for info in network.outputs)
     names = tuple(measured) if measured is not None else tuple(group.name for group in network.groups)
     emitter = Emitter(network)
@@ -60,6 +65,9 @@ def lower_gated(
         if reference or layer.kind is Kind.CONSTANT:
             emitter.copy_layer(layer, emitter.values, emitter.nodes, f"{'ref' if reference else 'shared'}/{layer.name}")
     test = _emit_test(emitter, flow, frozenset(outputs))
+    for tensor, factors in inputs.factors.items():
+        if tensor in test:  # errors are taken in the network's own units
+            test[tensor] = flow.rounding.scaled("Mul", test[tensor], factors, emitter.nodes)
     graph_outputs: list[ir.Value] = []
     for tensor in outputs:
         graph_outputs.append(_as_output(emitter, test[tensor], f"test/{tensor}"))
@@ -76,6 +84,7 @@ def lower_gated(
         gates=inputs.gate_names(),
         scale_inputs=inputs.scale_names(),
         weight_inputs=inputs.stand_for,
+        factor_inputs=inputs.factors_of,
         results={name: _results(network, network.group(name)) for name in inputs.forms},
         outputs={tensor: f"test/{tensor}" for tensor in outputs},
         reference={tensor: f"reference/{tensor}" for tensor in outputs} if reference else {},
@@ -112,7 +121,7 @@ def _emit_test(emitter: Emitter, flow: ControlFlow, requested: frozenset[str]) -
             test.update(flow.group(unit, test, wanted))
         else:
             local = BranchTensors(test)
-            emit_as_is(emitter, unit, local, emitter.nodes)
+            emit_as_is(emitter, flow.inputs, unit, local, emitter.nodes)
             test.update({tensor: local[tensor] for tensor in wanted})
     return test
 

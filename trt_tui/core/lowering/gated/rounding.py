@@ -42,6 +42,14 @@ class Rounding:
                 value = self.clamped(value, limit, nodes)
         return self.rounded(value, precision, nodes)
 
+    def scaled(self, operator: str, value: ir.Value, factors: ir.Value | None, nodes: Nodes) -> ir.Value:
+        """A value whose channels, its last axis, are divided ("Div") or multiplied ("Mul") by factors, if any."""
+        if factors is None:
+            return value
+        result = self._emitter.add(nodes, operator, [value, factors], "scaled")
+        result.type, result.shape = value.type, value.shape
+        return result
+
     def clamped(self, value: ir.Value, limit: float, nodes: Nodes) -> ir.Value:
         """A value between ``-limit`` and ``limit``."""
         low, high = self._emitter.scalar(-limit), self._emitter.scalar(limit)

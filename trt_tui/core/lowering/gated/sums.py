@@ -96,20 +96,26 @@ class SumsEmitter:
         if gates is None:
             emitter.nodes.extend(exact)
             return row
-        scopes = {around: self._with_masks_clamped(group, around) for around in self._flow.inputs.forms[group.name]}
+        scopes = {around: self._as_held(group, around) for around in self._flow.inputs.forms[group.name]}
         alone, nodes = self._flow.below_fp32(group, scopes)
+        alone = self._flow.rounding.scaled("Mul", alone, self._flow.inputs.factors.get(tail), nodes)
         measured = self._row(tail, alone, nodes)
         return self._choice(gates["fp32"], emitter.graph([row], exact, "exact"),
                             emitter.graph([measured], nodes, "alone"), emitter.nodes)
 
-    def _with_masks_clamped(self, group: Group, around: Precision) -> Mapping[str, ir.Value]:
-        """The reference's tensors, those of the group's inputs that hold a mask clamped as the target holds it."""
+    def _as_held(self, group: Group, around: Precision) -> Mapping[str, ir.Value]:
+        """The reference's tensors as the target holds those that the group reads: masks clamped, channels scaled."""
         emitter = self._emitter
         masked = [tensor for tensor in group.inputs if tensor in emitter.network.masked]
-        limit = MASKS.get(around)
-        if not masked or limit is None:
+        limit, factors = MASKS.get(around), self._flow.inputs.factors
+        divided = [tensor for tensor in group.inputs if tensor in factors]
+        if limit is None or not masked:
+            limit, masked = 0.0, []
+        if not masked and not divided:
             return emitter.values
         scope = BranchTensors(emitter.values)
+        for tensor in divided:
+            scope[tensor] = self._flow.rounding.scaled("Div", emitter.values[tensor], factors[tensor], emitter.nodes)
         for tensor in masked:
             scope[tensor] = self._flow.rounding.clamped(emitter.values[tensor], limit, emitter.nodes)
         return scope

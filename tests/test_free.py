@@ -1,0 +1,280 @@
+"""Moves that cost nothing at run time: normalisations as operators, scaled channels, corrected biases."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from tests import lowered, rtx
+from tests.networks import Builder, floats
+from trt_tui.core.calibration.calibrate import calibrate
+from trt_tui.core.data.samples import load_samples
+from trt_tui.core.lowering.applied import applied
+from trt_tui.core.lowering.rules import Offer
+from trt_tui.core.lowering.told import lower_told
+from trt_tui.core.lowering.typed import lower_typed
+from trt_tui.core.lowering.weak import lower_weak
+from trt_tui.core.measure import free
+from trt_tui.core.measure.analysis import Analysis
+from trt_tui.core.measure.judge import judged_outputs
+from trt_tui.core.measure.layers import measure_layers
+from trt_tui.core.moves.bias_correction import BiasCorrection
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.file import config_text, read_config
+from trt_tui.core.moves.offers import made, no_correction, no_rewrite, no_smoothing
+from trt_tui.core.moves.rewrite import Rewrite
+from trt_tui.core.moves.smooth import Smooth
+from trt_tui.core.moves.vectors import packed, unpacked
+from trt_tui.core.precision import Precision
+from trt_tui.errors import InputError
+
+FP32, FP16, INT8 = Precision.FP32, Precision.FP16, Precision.INT8
+CHANNELS = 16
+EVERY = ("rewrite", "smooth", "bias")
+
+
+def norm(b, x, scope, *, mean=True, square="Pow", division="Div", axes=(-1,), gains=None, affine=True):
+    """A decomposed LayerNorm, or RMSNorm without a mean."""
+    add = lambda operator, inputs, name, **attributes: b.node(operator, inputs, f"{scope}/{name}", **attributes)  # noqa: E731
+    if mean:
+        x = add("Sub", [x, add("ReduceMean", [x], "mean", axes=list(axes))], "centred")
+    two = b.weight(f"{scope}.two", np.array(2, np.float32))
+    squared = add("Pow", [x, two], "square") if square == "Pow" else add("Mul", [x, x], "square")
+    variance = add("ReduceMean", [squared], "variance", axes=list(axes))
+    root = add("Sqrt", [add("Add", [variance, b.weight(f"{scope}.eps", np.array(1e-6, np.float32))], "eps")], "root")
+    if division == "Div":
+        x = add("Div", [x, root], "divided")
+    else:
+        x = add("Mul", [x, add("Reciprocal", [root], "reciprocal")], "divided")
+    if not affine:
+        return x
+    gains = np.linspace(0.5, 2, CHANNELS, dtype=np.float32) if gains is None else gains
+    x = add("Mul", [x, b.weight(f"{scope}.scale", gains)], "scaled")
+    return add("Add", [x, b.vector(f"{scope}.bias", CHANNELS)], "shifted") if mean else x
+
+
+def transformer(*, operator=False, scale=1.0, residual=False, **form):
+    """MatMul with bias, a normalisation (decomposed, or the operator), and two MatMuls that it feeds."""
+    b = Builder(opset=17)
+    x = b.node("MatMul", ["x", b.kernel("in.weight", (CHANNELS, CHANNELS), CHANNELS, gain=scale**2)], "/in")
+    x = b.node("Add", [b.vector("in.bias", CHANNELS, spread=scale), x], "/in")
+    if operator:
+        gains = form.get("gains", np.ones(CHANNELS, np.float32))
+        y = b.node("LayerNormalization", [x, b.weight("norm.scale", gains), b.vector("norm.bias", CHANNELS)], "/norm")
+    else:
+        y = norm(b, x, "/norm", **form)
+    flat = b.node("Reshape", [y, b.weight("rows", np.array([-1, CHANNELS]))], "/rows")
+    one = b.gemm(flat, (CHANNELS, 8), "/gemm")
+    two = b.node("MatMul", [y, b.kernel("matmul.weight", (CHANNELS, 8), CHANNELS)], "/matmul")
+    outputs = [one, two, *([b.node("Relu", [y], "/relu")] if residual else [])]
+    ranks = [2 if name == one else 3 for name in outputs]
+    return b.model([floats("x", 2, 6, CHANNELS)],
+                   [floats(name, *[None] * rank) for name, rank in zip(outputs, ranks, strict=True)])
+
+
+def prepared(model, opened, backend):
+    network = opened(model)
+    values = np.random.default_rng(3).standard_normal((8, 6, CHANNELS)).astype(np.float32)
+    np.savez(network.path.with_name("x.npz"), x=values)
+    data = load_samples(network.path.with_name("x.npz"), network.inputs)
+    return network, data, calibrate(network.model, network.activations, data, backend).ranges
+
+
+def with_everything(network, config, ranges, data, backend, kinds):
+    """A config with all moves of some kinds that the network takes."""
+    groups = network.groups
+    if "rewrite" in kinds:
+        config = config.with_moves(free.rewrites(network, groups))
+    if "smooth" in kinds:
+        norms = [name for name, one in network.free.norms.items() if not one.no_smooth]
+        config = free.with_smoothings(config, network, free.smoothings(network, norms, data, backend))
+    if "bias" in kinds:
+        able = [group for group in groups if not no_correction(network, group, config)]
+        config = config.with_moves(free.corrections(network, config, ranges, able, data, backend))
+    return config
+
+
+@pytest.mark.parametrize(("form", "operator", "refused"), [
+    ({}, "LayerNormalization", ""),
+    ({"square": "Mul", "division": "Reciprocal"}, "LayerNormalization", ""),
+    ({"mean": False}, "RMSNormalization", ""),
+    ({"mean": False, "division": "Reciprocal"}, "RMSNormalization", ""),
+    ({"affine": False}, "LayerNormalization", ""),
+    ({"axes": (-2,)}, "LayerNormalization", "need Transposes"),
+    ({"operator": True}, "LayerNormalization", "it is the operator"),
+])
+def test_normalisations_are_found_in_each_spelling(form, operator, refused, opened):
+    network = opened(transformer(**form))
+    (name, found), = network.free.norms.items()
+    assert found.operator == operator and refused in found.no_rewrite and bool(refused) == bool(found.no_rewrite)
+    assert found.epsilon == pytest.approx(1e-5 if form.get("operator") else 1e-6)
+    assert (no_rewrite(network, network.group(name)) == "") is (not refused)
+
+
+@pytest.mark.parametrize(("form", "why"), [
+    ({"residual": True}, "/relu/Relu (Relu) reads it too"),
+    ({"affine": False}, "no scale of its own"),
+    ({"axes": (-2,)}, ""),
+    ({"operator": True, "gains": np.ones(1, np.float32)}, "not one value for each channel"),
+])
+def test_channels_that_something_else_reads_are_not_scaled(form, why, opened):
+    network = opened(transformer(**form))
+    (found,) = network.free.norms.values()
+    assert found.no_smooth and why in found.no_smooth and not found.reads
+
+
+@pytest.mark.parametrize(("form", "quantized", "other", "kinds"), [
+    ({}, INT8, FP16, ("rewrite",)), ({}, INT8, FP16, ("smooth",)), ({}, INT8, FP16, ("bias",)),
+    ({}, INT8, FP32, EVERY), ({}, FP16, FP16, EVERY),
+    ({"mean": False, "division": "Reciprocal"}, INT8, FP32, EVERY), ({"mean": False}, INT8, FP16, EVERY),
+    ({"operator": True}, INT8, FP32, EVERY), ({"operator": True}, INT8, FP16, EVERY)], ids=str)
+def test_typed_and_gated_networks_do_the_same_arithmetic(form, quantized, other, kinds, opened, backend):
+    network, data, ranges = prepared(transformer(**form), opened, backend)
+    config = with_everything(network, PrecisionConfig(quantized, other), ranges, data, backend, kinds)
+    feeds = data.feed(0)
+    plain = lowered.inner_values(backend, network, feeds)
+    typed = lowered.typed_values(backend, network, config, ranges, feeds)
+    for name, move in config.of(Smooth).items():  # the simulation yields the network's own units
+        typed |= {tensor: typed[tensor] * unpacked(move.factors) for tensor in network.free.norms[name].scaled
+                  if tensor in typed}
+    gated = lowered.gated_values(backend, network, config, ranges, feeds)
+    assert lowered.difference(network, plain, typed, gated) is None
+    exact = config.with_groups(network.groups, FP32)
+    for values in (lowered.typed_values, lowered.gated_values):
+        found = values(backend, network, exact, ranges, feeds)
+        for info in network.outputs:
+            np.testing.assert_allclose(found[info.name], plain[info.name], rtol=2e-5, atol=2e-5)
+
+
+def test_errors_at_scaled_channels_are_taken_in_the_networks_units(opened, backend):
+    network, data, ranges = prepared(transformer(operator=True), opened, backend)
+    config = with_everything(network, PrecisionConfig(INT8, FP16), ranges, data, backend, ["smooth"])
+    config = config.with_groups([group for group in network.groups if not group.quantizable], FP16)
+    analysis = Analysis(network, backend, data, judged_outputs(network))
+    with analysis:
+        *_, last = measure_layers(analysis, {"config": config}, ranges)
+    for name, errors in last.value["config"].items():
+        assert errors.isolated.sqnr_db > (50 if name == "/norm/LayerNormalization" else 25), name
+
+
+def test_a_graph_that_offers_them_gives_a_plain_config_the_same(opened, backend):
+    network, data, ranges = prepared(transformer(), opened, backend)
+    for config in (PrecisionConfig(INT8, FP16), PrecisionConfig.uniform(FP16)):
+        plain = lowered.gated_values(backend, network, config, ranges, data.feed(0))
+        more = replace(Offer.needed(network, config), constants=True, operators=True)
+        offered = lowered.gated_values(backend, network, config, ranges, data.feed(0), more)
+        for name, array in plain.items():
+            np.testing.assert_array_equal(offered[name], array)
+
+
+@pytest.mark.parametrize("mean", [True, False])
+def test_what_overflows_taken_apart_is_finite_as_the_operator(mean, opened, backend):
+    """FP16 ends at 65504, which squares reach from 256 up."""
+    network, data, ranges = prepared(transformer(scale=400.0, mean=mean), opened, backend)
+    config = PrecisionConfig.uniform(FP16)
+    exact = lowered.gated_values(backend, network, config.with_groups(network.groups, FP32), ranges, data.feed(0))
+    apart = lowered.gated_values(backend, network, config, ranges, data.feed(0))
+    config = config.with_moves(free.rewrites(network, network.groups))
+    whole = lowered.gated_values(backend, network, config, ranges, data.feed(0))
+    for info in network.outputs:
+        lost, kept = (lowered.sqnr(exact[info.name], values[info.name]) for values in (apart, whole))
+        assert not lost > 20 and kept > 50
+
+
+def test_scaled_channels_bring_back_what_outliers_take(opened, backend):
+    gains = np.ones(CHANNELS, np.float32)
+    gains[:2] = 100
+    network, data, ranges = prepared(transformer(gains=gains), opened, backend)
+    config, feeds = PrecisionConfig(INT8, FP32), data.feed(0)
+    config = config.with_groups([network.group("/in/MatMul")], FP32)
+    exact = lowered.inner_values(backend, network, feeds)
+    smoothed = with_everything(network, config, ranges, data, backend, ["smooth"])
+    before, after = (lowered.gated_values(backend, network, one, ranges, feeds) for one in (config, smoothed))
+    (move,) = smoothed.of(Smooth).values()
+    assert unpacked(move.factors)[:2].min() > 5 * unpacked(move.factors)[2:].max()
+    assert set(move.ranges) == set(network.activations[1:])
+    for info in network.outputs:
+        assert lowered.sqnr(exact[info.name], after[info.name]) > lowered.sqnr(exact[info.name], before[info.name])
+
+
+def test_a_corrected_layer_has_the_mean_of_fp32_on_the_calibrating_samples(opened, backend):
+    network, data, ranges = prepared(transformer(operator=True), opened, backend)
+    group = network.group("/in/MatMul")
+    config = PrecisionConfig(INT8, FP32).with_groups(network.groups, FP32).with_groups([group], INT8)
+    corrected = config.with_moves(free.corrections(network, config, ranges, [group], data, backend))
+    mean = {}
+    for name, one in (("exact", config.with_groups([group], FP32)), ("int8", config), ("corrected", corrected)):
+        runs = [lowered.gated_values(backend, network, one, ranges, data.feed(index))[group.tail]
+                for index in range(len(data))]
+        mean[name] = np.concatenate(runs).reshape(-1, CHANNELS).mean(axis=0, dtype=np.float64)
+    assert np.abs(mean["int8"] - mean["exact"]).max() > 1e-3
+    np.testing.assert_allclose(mean["corrected"], mean["exact"], atol=2e-6)
+
+
+def test_releases_that_are_told_get_the_changed_network(opened, backend):
+    network, data, ranges = prepared(transformer(), opened, backend)
+    config = with_everything(network, PrecisionConfig(INT8, FP16), ranges, data, backend, EVERY)
+    typed, told = lower_told(network, config, ranges)
+    weak = lower_weak(network, config, ranges)
+    for model, said in ((typed.model, told), (weak.model, weak)):
+        nodes = {node.name: node.op_type for node in model.graph}
+        assert nodes["/norm/mean/ReduceMean"] == "LayerNormalization" and "Sqrt" not in nodes.values()
+        assert set(said.precisions) <= set(nodes) and said.precisions["/norm/mean/ReduceMean"] is FP16
+    assert typed.became["/norm/root/Sqrt"] == "part of the LayerNormalization /norm/mean/ReduceMean"
+    assert weak.ranges["/norm/shifted/Add_output_0"] == config.of(Smooth)["/norm/mean/ReduceMean"].ranges[
+        "/norm/shifted/Add_output_0"]
+
+
+def test_weights_that_nothing_changes_stay_the_networks_own(opened, backend):
+    network, data, ranges = prepared(transformer(), opened, backend)
+    config = with_everything(network, PrecisionConfig(INT8, FP32), ranges, data, backend, ["smooth"])
+    mine, base = applied(network, config).network.model.graph.initializers, network.model.graph.initializers
+    shared = {name for name in mine if name in base and mine[name].const_value is base[name].const_value}
+    assert {"in.weight", "in.bias", "gemm.bias"} <= shared and set(mine) - shared == {
+        f"{name}__folded" for name in ("/norm.scale", "/norm.bias", "gemm.weight", "matmul.weight")}
+    assert applied(network, PrecisionConfig()).network is network
+
+
+def test_they_go_through_the_file_and_away_with_other_weights(opened, backend, tmp_path):
+    network, data, ranges = prepared(transformer(), opened, backend)
+    config = with_everything(network, PrecisionConfig(INT8, FP16), ranges, data, backend, EVERY)
+    (tmp_path / "precision.json").write_text(config_text(network, config, sha256="of these"))
+    read = read_config(tmp_path / "precision.json", network, sha256="of these")
+    assert read.config == config and not read.stale_ranges and len(config.of(BiasCorrection)) == 2
+    other = read_config(tmp_path / "precision.json", network, sha256="of others")
+    assert {kind for kind, _ in other.config.moves} == {"rewrite"} and "factors and shifts" in other.warnings[0]
+    for group in network.groups:
+        kinds = [kind for kind, _ in made(network, config, group)]
+        assert kinds == {"/norm/mean/ReduceMean": [Rewrite, Smooth], "/in/MatMul": [BiasCorrection],
+                         "/matmul/MatMul": [Smooth]}.get(group.name, [Smooth, BiasCorrection])
+
+
+@pytest.mark.parametrize(("target", "move", "why"), [
+    ("/in/MatMul", Rewrite("LayerNormalization"), "no LayerNorm or RMSNorm"),
+    ("/norm/mean/ReduceMean", Rewrite("RMSNormalization"), "is LayerNormalization"),
+    ("/norm/mean/ReduceMean", Smooth(0.5, packed(np.ones(3))), "3 figures for 16 channels"),
+    ("/norm/mean/ReduceMean", Smooth(0.5, packed(np.zeros(CHANNELS))), "above 0"),
+    ("/norm/mean/ReduceMean", Smooth(0.5, "?"), "not base64"),
+    ("/norm/mean/ReduceMean", Smooth(0.5, packed(np.ones(CHANNELS)), {"x": 1.0}), "x is not among"),
+    ("/in/MatMul", Smooth(0.5, packed(np.ones(CHANNELS))), "no LayerNorm"),
+    ("/in/MatMul", BiasCorrection(packed(np.full(CHANNELS, np.nan))), "not finite"),
+    ("/norm/mean/ReduceMean", BiasCorrection(packed(np.zeros(CHANNELS))), "no INT8 form"),
+])
+def test_a_file_is_refused_where_a_move_does_not_apply(target, move, why, opened, tmp_path):
+    network = opened(transformer())
+    (tmp_path / "precision.json").write_text(config_text(network, PrecisionConfig().with_moves({target: move})))
+    with pytest.raises(InputError) as raised:
+        read_config(tmp_path / "precision.json", network)
+    assert why in raised.value.cause
+    assert no_smoothing(network, network.group("/in/MatMul"))
+
+
+@pytest.mark.rtx
+@pytest.mark.parametrize("mean", [True, False])
+def test_tensorrt_rtx_builds_the_operator_among_fp16_and_int8(mean, opened, backend):
+    network, data, ranges = prepared(transformer(mean=mean), opened, backend)
+    config = with_everything(network, PrecisionConfig(INT8, FP16), ranges, data, backend, EVERY)
+    assert "Normalization" in "".join(node.op_type for node in lower_typed(network, config, ranges).model.graph)
+    assert len(rtx.build(lower_typed(network, config, ranges).model)) > 10_000

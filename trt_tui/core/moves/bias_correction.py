@@ -1,0 +1,88 @@
+"""The move that folds the mean error of an INT8 layer into its bias.
+
+Source: Nagel et al., "Data-Free Quantization through Weight Equalization and Bias Correction" (ICCV 2019), section
+4.2: quantized weights shift a layer's mean result by ``E[W'x'] - E[Wx]``, which its bias can take back. The means are
+measured on the calibration samples (appendix D there).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from trt_tui.core.moves import vectors
+from trt_tui.core.moves.move import GROUPS, Change, Defaults, Move, Structure
+from trt_tui.core.network.free import Port
+from trt_tui.core.precision import Precision
+
+
+@dataclass(frozen=True)
+class BiasCorrection(Move):
+    """What is added to the bias of a layer while it runs in INT8.
+
+    Attributes:
+        shift: One number for each output channel, in the layer's own units; see `trt_tui.core.moves.vectors`.
+    """
+
+    folding = True
+    kind, subject, column, absent = "bias", GROUPS, "bias", "as it is"
+
+    shift: str
+    reason: str = "user"
+
+    @property
+    def decides(self) -> str:
+        """The shift."""
+        return self.shift
+
+    @property
+    def measured(self) -> bool:
+        """Whether it holds figures that were measured."""
+        return True
+
+    def refused(self, network: Structure, target: str) -> str:
+        """Why nothing can be added there; see `Move.refused`."""
+        bias = network.free.biases.get(target)
+        if bias is None:
+            return "it has no INT8 form, and so no error of weights to make up for"
+        return bias.refused or vectors.refused(self.shift, bias.channels)
+
+    def folds(self, network: Structure, target: str, defaults: Defaults) -> Mapping[Port, Change]:
+        """The bias, while the group runs in INT8; see `Move.folds`."""
+        bias = network.free.biases[target]
+        if bias.port is None or defaults.precision_of(network.group(target)) is not Precision.INT8:
+            return {}
+        return {bias.port: _Added(vectors.unpacked(self.shift))}
+
+    @property
+    def label(self) -> str:
+        """``corrected``."""
+        return "corrected"
+
+    @property
+    def set_by(self) -> str:
+        """``user`` or ``search:<method>``."""
+        return self.reason
+
+    @property
+    def infinitive(self) -> str:
+        """``have its bias corrected``."""
+        return "have its bias corrected"
+
+    @property
+    def note(self) -> str:
+        """``bias corrected``."""
+        return "bias corrected"
+
+
+@dataclass(frozen=True, eq=False)
+class _Added(Change):
+    shift: np.ndarray
+
+    def apply(self, constant: np.ndarray | None) -> np.ndarray:
+        if constant is None:
+            return self.shift
+        added: np.ndarray = constant + self.shift
+        return added.reshape(constant.shape)

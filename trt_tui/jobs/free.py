@@ -1,0 +1,73 @@
+"""The moves that cost nothing at run time, made for a config: on one row, and on all groups at once for a search."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from trt_tui.core.measure import free
+from trt_tui.core.moves.bias_correction import BiasCorrection
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.offers import no_correction
+from trt_tui.core.moves.rewrite import Rewrite
+from trt_tui.core.moves.smooth import Smooth
+from trt_tui.core.network.layers import Group
+from trt_tui.core.precision import Precision
+from trt_tui.jobs.scheduler import Report
+from trt_tui.workspace import Workspace
+
+STRENGTHS = (0.5, 0.25, 0.75)
+"""The exponents of SmoothQuant that are tried; the usual one first."""
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """A config with one kind of move more, and what it is called."""
+
+    label: str
+    config: PrecisionConfig
+
+
+def proposals(workspace: Workspace, report: Report, groups: Sequence[Group], config: PrecisionConfig, *,
+              reason: str = "user", strengths: Iterable[float] = STRENGTHS) -> list[Proposal]:
+    """What can be done about some groups, and is not done yet: one proposal for all of them for each kind.
+
+    Raises:
+        InputError: a tensor holds NaN or an infinity in FP32, or the data cannot be read.
+    """
+    network = workspace.network
+    found: list[Proposal] = []
+    low = [group for group in groups if config.precision_of(group) in (Precision.FP16, Precision.BF16)]
+    written = free.rewrites(network, (group for group in low if group.name not in config.of(Rewrite)), reason)
+    if written:
+        kinds = dict.fromkeys(move.operator.replace("alization", "") for move in written.values())
+        found.append(Proposal(f"{' and '.join(kinds)} operator", config.with_moves(written)))
+    norms = _norms(workspace, groups, config)
+    for strength in strengths if norms else ():
+        made = free.smoothings(network, norms, workspace.calibrating, workspace.backend, strength=strength,
+                               reason=reason, known=workspace.channel_amax,
+                               progress=report.sweeping("largest values of channels", gives_way=True))
+        found.append(Proposal(f"SmoothQuant {strength:g}", free.with_smoothings(config, network, made)))
+    able = [group for group in groups if not no_correction(network, group, config)
+            and group.name not in config.of(BiasCorrection)]
+    if able:
+        shifts = free.corrections(network, config, workspace.ranges, able, workspace.calibrating, workspace.backend,
+                                  reason=reason, progress=report.sweeping("means of channels", gives_way=True))
+        if shifts:
+            found.append(Proposal("bias correction", config.with_moves(shifts)))
+    return found
+
+
+def _norms(workspace: Workspace, groups: Iterable[Group], config: PrecisionConfig) -> list[str]:
+    """The normalisations at some groups whose channels INT8 layers read and that are not scaled yet."""
+    network = workspace.network
+    found = dict.fromkeys(network.free.before(group.name, group.layers) for group in groups)
+    wanted = []
+    for name in found:
+        norm = network.free.norms[name] if name is not None else None
+        if name is None or norm is None or norm.no_smooth or name in config.of(Smooth):
+            continue
+        readers = [network.group_of(read.port[0]) for read in norm.reads]
+        if any(one is not None and config.precision_of(one) is Precision.INT8 for one in readers):
+            wanted.append(name)
+    return wanted
