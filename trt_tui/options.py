@@ -34,6 +34,7 @@ class Options:
     optimization_level: int | None = None
     strict: bool = False
     hold_out: bool = False
+    tf32: bool = False
 
     @property
     def has_data(self) -> bool:

@@ -110,7 +110,8 @@ def search_session(options: Options, config_path: str | None, force: bool, preci
     target = next(iter(request.tolerances), None)
     starting = {"writes": writes}
     with _opened(options, starting, config_path=config_path, target=target, force=force) as (session, drain):
-        start = session.config if precision is None else PrecisionConfig.uniform(precision, options.other)
+        start = session.config if precision is None else PrecisionConfig.uniform(
+            precision, options.other, options.tf32)
         session.search(replace(request, config=start))
         failure: TrtTuiError | None = None
         try:
@@ -203,8 +204,8 @@ class Writer:
             outline, given = self._session.preview, self._session.given
             assert outline is not None, "a network that was opened was told of"
             self.outline = outline
-            self.config = (PrecisionConfig.uniform(Precision(precision), options.other) if precision is not None
-                           else self._session.config)
+            self.config = (PrecisionConfig.uniform(Precision(precision), options.other, options.tf32)
+                           if precision is not None else self._session.config)
             self._given = given.ranges if given is not None else {}
             self._opened = opened.pop_all()
 

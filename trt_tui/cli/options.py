@@ -89,7 +89,9 @@ CONFIG = (
     file_option("Config", "--config", "config_path", metavar="FILE", help="Start from a precision.json."),
     _config("--force", is_flag=True, help="Take a config made for another structure."),
     _config("--other", default="fp16", show_default=True, type=click.Choice(["fp32", "fp16", "bf16"]),
-            help="What layers around INT8 ones run in."),
+            help="What layers around those in INT8, FP8 or INT4 run in."),
+    _config("--tf32", is_flag=True, help="Let FP32 layers use TF32, which keeps 10 bits of mantissa; a setting of the "
+            "whole engine in every release."),
 )
 """Which layer runs in what."""
 
@@ -129,8 +131,9 @@ EFFORT = (
 EVERYTHING = (*DATA, *SEED, *CONFIG, *JUDGING, *BUILDER, *EFFORT)
 
 model_argument = click.argument("model", shell_complete=files)
-config_or_precision = _config("--precision", type=click.Choice(["fp32", "bf16", "fp16", "int8"]),
-                              help="In place of a config.")
+config_or_precision = _config("--precision", type=click.Choice(["fp32", "bf16", "fp16", "fp8", "int8", "int4"]),
+                              help="In place of a config. fp8 (E4M3, SM89 and later) and int4 (weights of MatMul and "
+                              "Gemm, SM80 and later) need a strongly typed TensorRT 10 or later, or TensorRT-RTX.")
 
 
 def takes(*shared: Decorator) -> Callable[[F], F]:
@@ -157,7 +160,8 @@ def options_of(model: str, whatif_samples: int, arguments: dict[str, Any]) -> Op
         whatif_samples, arguments["batch"], arguments.get("seed", 0), Precision(arguments["other"]),
         arguments["calib_cache"], arguments.get("weak", False), _names(arguments["tactic_sources"]),
         arguments["timing_cache"], _compute_capability(arguments.get("compute_capability")),
-        tuple(arguments.get("judge_at", ())), arguments["optimization_level"], arguments.get("strict", False))
+        tuple(arguments.get("judge_at", ())), arguments["optimization_level"], arguments.get("strict", False),
+        tf32=arguments.get("tf32", False))
 
 
 def check_config_or_precision(what: str, config_path: str | None, precision: str | None) -> None:

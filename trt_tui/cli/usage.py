@@ -39,8 +39,8 @@ def _writes_network(values: Values) -> bool:
     return str(values["output"]).lower().endswith(".onnx")
 
 
-def _no_int8(values: Values) -> bool:
-    return values.get("precision") not in (None, "int8")
+def _no_codes(values: Values) -> bool:
+    return values.get("precision") not in (None, "int8", "fp8", "int4")
 
 
 IDLE_OPTIONS = (
@@ -49,9 +49,9 @@ IDLE_OPTIONS = (
         "it takes a config made for another structure, and there is none", "Name one with --config, or leave it out."),
     IdleOptions(
         ("open", "compare", "search", "build", "export"), ("other",), lambda values: bool(values["config_path"]),
-        "the config says what layers around INT8 ones run in", "Leave it out."),
-    IdleOptions(("search", "build", "export"), ("other",), _no_int8,
-                "it says what layers around INT8 ones run in, and nothing is asked to run in INT8",
+        "the config says what layers around INT8, FP8 and INT4 ones run in", "Leave it out."),
+    IdleOptions(("search", "build", "export"), ("other",), _no_codes,
+                "it says what layers around INT8, FP8 and INT4 ones run in, and none is asked for",
                 "Leave it out, or use --precision int8."),
     IdleOptions(("open", "compare", "search"), ("seed",), lambda values: bool(values["data"]),
                 "random inputs alone have a seed, and there are data", "Leave out one of --seed and --data."),

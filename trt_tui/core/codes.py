@@ -32,7 +32,7 @@ class CodeType:
             empty where they all do. The dimension is a multiple of one of them.
         skips: Whether the skip of a residual Add carries Q/DQ: TensorRT fuses it into an INT8 Conv by that alone.
         compute_capability: The least GPU that computes in it, as (major, minor); None for every one that is supported.
-        tensorrt: The first TensorRT release that takes it.
+        tensorrt: The first TensorRT release that takes it; TensorRT-RTX 1.7 takes them all.
     """
 
     precision: Precision
@@ -46,6 +46,14 @@ class CodeType:
     skips: bool = False
     compute_capability: tuple[int, int] | None = None
     tensorrt: str = "8.6"
+
+    @property
+    def needs(self) -> str:
+        """The releases and GPUs that take it, in words; "" where all that are supported do."""
+        if self.compute_capability is None:
+            return ""
+        major, minor = self.compute_capability
+        return f"TensorRT {self.tensorrt} or TensorRT-RTX, strongly typed, and a GPU of SM{major}{minor} or later"
 
     def block(self, reduced: int) -> int | None:
         """The size of the blocks along a reduced dimension; None where there are none, or none that divides it."""
@@ -62,11 +70,11 @@ class CodeType:
 
 INT8 = CodeType(Precision.INT8, ir.DataType.INT8, -128, 127, opset=17, activations=True, per_channel=True, skips=True)
 FP8 = CodeType(Precision.FP8, ir.DataType.FLOAT8E4M3FN, -448, 448, opset=21, activations=True, per_channel=False,
-               compute_capability=(8, 9), tensorrt="10.0")
+               compute_capability=(8, 9), tensorrt="10")
 """E4M3: 4 bits of exponent, 3 of mantissa. One scale for a weight: with one for each channel TensorRT-RTX 1.7 scales
 the results in a kernel of its own, and a format with an exponent gains little by it."""
 INT4 = CodeType(Precision.INT4, ir.DataType.INT4, -8, 7, opset=21, activations=False, per_channel=False,
-                blocks=(128, 64), tensorrt="10.0")
+                blocks=(128, 64), compute_capability=(8, 0), tensorrt="10")
 
 CODES: Mapping[Precision, CodeType] = {code.precision: code for code in (INT8, FP8, INT4)}
 """Code types by the precision of the layers that read them."""

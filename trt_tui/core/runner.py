@@ -49,6 +49,10 @@ class Capabilities:
     """FP16-typed operators are computed in FP16 (ONNX Runtime's CPU provider computes them in FP32)."""
     bf16: bool = True
     """It has BF16 operators."""
+    codes: frozenset[Precision] = frozenset((Precision.INT8,))
+    """What Q/DQ can make of tensors in it."""
+    gpu: tuple[int, int] | None = None
+    """The compute capability of the GPU here; None where there is none, or it is not known."""
     strong: bool = True
     """It takes precisions from the types of the graph; else Q/DQ alone, and float precisions layer by layer."""
     weak: bool = False

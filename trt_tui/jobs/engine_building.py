@@ -17,6 +17,7 @@ from trt_tui import __version__
 from trt_tui.core.engines.failures import BuildFailed, ParseFailed
 from trt_tui.core.engines.rungs import FREE, PREFER, Ladder, Rung, one_line
 from trt_tui.core.exporters.onnx import export_typed
+from trt_tui.core.lowering.releases import refuse_codes
 from trt_tui.core.lowering.told import lower_told
 from trt_tui.core.lowering.typed import lower_typed
 from trt_tui.core.lowering.weak import lower_weak
@@ -82,18 +83,20 @@ class Lowered:
 
 
 def lower_for(network: Network, config: PrecisionConfig, ranges: Mapping[str, float], capabilities: Capabilities,
-              backend: str, weak: bool = False) -> Lowered:
+              backend: str, weak: bool = False, gpu: tuple[int, int] | None = None) -> Lowered:
     """Lowers a config to what a backend's release takes.
 
     Args:
         backend: Its name and version, for messages.
         weak: Precisions layer by layer and implicit quantization, in place of types and Q/DQ.
+        gpu: The compute capability to build for, where it is not that of the GPU here.
 
     Raises:
-        InputError: the release cannot honour the config; says what and why.
+        InputError: the release or the GPU cannot honour the config; says what and why.
     """
     if Precision.BF16 in {*config.assignment(network).values()} and not capabilities.bf16:
         raise InputError("this config asks for BF16", f"{backend} has no BF16", "Use FP16 or FP32 for those layers.")
+    refuse_codes(network, config, capabilities.codes, backend, gpu or capabilities.gpu)
     if weak:
         if not capabilities.weak:
             raise InputError("--weak cannot be honoured", f"{backend} is strongly typed only: it takes no precision "
@@ -131,7 +134,7 @@ def build_engine(
     while True:
         yield BuildProgress("lowering")
         lowered = lower_for(network, rung.config(network, config), ranges, backend.capabilities,
-                            f"{backend.name} {backend.version}", weak)
+                            f"{backend.name} {backend.version}", weak, settings.compute_capability)
         ladder = ladder or _ladder(network, config, lowered.told)
         lowered = replace(lowered, told=_loosened(lowered.told, rung, network))
         try:

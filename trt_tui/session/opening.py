@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from trt_tui.core.calibration.calibrate import Calibration
@@ -48,8 +49,13 @@ class Opening:
             state.history = History(self._as_in_file(event.outline))
         if state.automatic and self._resume:
             self._resume_saved(event.outline)
+        state.history.apply(self._with_tf32(state.config))
         state.set_first_target()
         state.names.give(state.config)
+
+    def _with_tf32(self, config: PrecisionConfig) -> PrecisionConfig:
+        """A config with TF32 where it was asked for beside it."""
+        return replace(config, tf32=True) if self._state.options.tf32 else config
 
     def _as_in_file(self, outline: Outline) -> PrecisionConfig:
         """The precisions that an already quantized file states: INT8 where it has Q/DQ, the other type elsewhere."""
@@ -92,7 +98,7 @@ class Opening:
     def config_read(self, loaded: LoadedConfig) -> None:
         """Starts from a config file; what was resumed can be had back by undo."""
         state = self._state
-        state.history.apply(loaded.config)
+        state.history.apply(self._with_tf32(loaded.config))
         state.names.give(state.config)
         state.warnings.extend(loaded.warnings)
         if loaded.ranges and not loaded.stale_ranges:

@@ -76,7 +76,7 @@ class State:
         self.calibration: Calibration | None = None
         self.given: Calibration | None = None
         self.saved_sha256 = ""
-        self.history = History(PrecisionConfig.uniform(Precision.INT8, options.other))
+        self.history = History(PrecisionConfig.uniform(Precision.INT8, options.other, options.tf32))
         self.names = ConfigNames()
         self.changed_at: dict[str, float] = {}
         self.results = Results()
@@ -197,8 +197,9 @@ class State:
 
     def run_configs(self) -> dict[str, PrecisionConfig]:
         """The config of every run of `RUNS`."""
-        return {"fp16": PrecisionConfig.uniform(Precision.FP16),
-                "int8": PrecisionConfig.uniform(Precision.INT8, self.config.other), "config": self.config}
+        other, tf32 = self.config.other, self.config.tf32
+        return {"fp16": PrecisionConfig.uniform(Precision.FP16, tf32=tf32),
+                "int8": PrecisionConfig.uniform(Precision.INT8, other, tf32), "config": self.config}
 
     def measured(self, run: str) -> Measured:
         """What is known of the config of a run."""

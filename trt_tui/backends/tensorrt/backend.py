@@ -18,6 +18,8 @@ from trt_tui.backends.tensorrt.package import (
     not_starting,
 )
 from trt_tui.backends.tensorrt.run import TensorRTRunner
+from trt_tui.core.codes import CODES
+from trt_tui.core.lowering.releases import WEAK
 from trt_tui.core.runner import BuildSettings, BuildStep, Capabilities, Told
 from trt_tui.errors import BackendUnavailableError
 
@@ -49,9 +51,12 @@ class TensorRTBackend:
                                           FREE if MEMORY.search(why) else COMPARE)
         targets = buildable(trt)
         runs = self._device is not None and (not targets or self._device.compute_capability in targets)
+        strong = hasattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED")
+        codes = {one for one in CODES if strong and hasattr(trt.DataType, one.name)}  # 8.6 names FP8 and lacks it
         self.capabilities = Capabilities(
             runs=runs, builds=True, simulates=False, real_fp16=True, bf16=hasattr(trt.DataType, "BF16"),
-            strong=hasattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED"), weak=hasattr(trt.BuilderFlag, "INT8"),
+            codes=WEAK | codes, gpu=self._device.compute_capability if self._device is not None else None,
+            strong=strong, weak=hasattr(trt.BuilderFlag, "INT8"),
             reports_progress=hasattr(trt, "IProgressMonitor"), compute_capabilities=targets)
         self._package = Package(name, trt, loaders, log, self.capabilities)
         self.name, self.version = name, version

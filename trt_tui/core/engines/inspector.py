@@ -34,7 +34,8 @@ _LIGHT = ("scale", "pointwise", "pointwisev2", "cast", "kgen")
 _GENERATED = "kgen"
 """Type of the kernels that TensorRT writes for elementwise work; one behind a product adds its bias, and names it."""
 
-_TYPES = ((re.compile(r"(?<!u)int8\b", re.I), Precision.INT8), (re.compile(r"bf16|bfloat", re.I), Precision.BF16),
+_TYPES = ((re.compile(r"(?<!u)int8\b", re.I), Precision.INT8), (re.compile(r"(?<!u)int4\b", re.I), Precision.INT4),
+          (re.compile(r"fp8|float8", re.I), Precision.FP8), (re.compile(r"bf16|bfloat", re.I), Precision.BF16),
           (re.compile(r"half|fp16|float16", re.I), Precision.FP16),
           (re.compile(r"fp32|float(?!8|4)", re.I), Precision.FP32))
 
@@ -107,7 +108,7 @@ class EngineReport:
             word = layer.kind if layer.kind != COMPUTE else layer.precision.label if layer.precision else "?"
             counts[word] = counts.get(word, 0) + 1
             times[word] = times.get(word, 0.0) + (layer.ms or 0.0)
-        order = ["INT8", "FP16", "BF16", "FP32", "?", REFORMAT, QDQ]
+        order = ["INT4", "INT8", "FP8", "FP16", "BF16", "FP32", "?", REFORMAT, QDQ]
         return {word: (counts[word], times[word] / total if total > 0 else None)
                 for word in sorted(counts, key=order.index)}
 
@@ -206,8 +207,9 @@ def _precision(inputs: Sequence[Precision | None], outputs: Sequence[Precision |
     """By the weights if they are stored, else by the first float input, else by the outputs; a region does not tell."""
     if region:
         return None
-    if Precision.INT8 in (weights, *inputs[:1]):
-        return Precision.INT8
+    coded = [one for one in (Precision.INT8, Precision.FP8) if one in (weights, *inputs[:1])]
+    if coded or Precision.INT4 in (weights, *inputs):
+        return coded[0] if coded else Precision.INT4
     known = [one for one in (*inputs, *outputs) if one is not None]
     return known[0] if known else weights
 

@@ -10,6 +10,7 @@ from trt_tui.core.data.places import refuse_over
 from trt_tui.core.exporters import polygraphy, trtexec
 from trt_tui.core.exporters.modelopt import write_modelopt
 from trt_tui.core.exporters.onnx import export_typed
+from trt_tui.core.lowering.releases import WEAK, asked_codes
 from trt_tui.core.lowering.scales import activation_ranges
 from trt_tui.core.lowering.typed import lower_typed
 from trt_tui.core.lowering.weak import Weak, lower_weak
@@ -68,8 +69,10 @@ def trtexec_lines(network: Network, config: PrecisionConfig, ranges: Mapping[str
                   shapes: Mapping[str, trtexec.ProfileShapes] | None = None,
                   effort: trtexec.Effort | None = None) -> tuple[trtexec.CommandLine, ...]:
     """The command lines that build a config with trtexec."""
-    weak = lower_weak(network, config, ranges)
-    return trtexec.command_lines(network, config, weak, files, shapes=shapes, effort=effort)
+    others = asked_codes(network, config).keys() - WEAK
+    weak = lower_weak(network, config, ranges) if not others else None
+    no_weak = f"no weakly typed TensorRT has {' or '.join(sorted(one.label for one in others))}" if others else ""
+    return trtexec.command_lines(network, config, weak, files, shapes=shapes, effort=effort, no_weak=no_weak)
 
 
 def _onnx(path: Path, network: Network, config: PrecisionConfig, ranges: _Ranges,
@@ -81,9 +84,10 @@ def _onnx(path: Path, network: Network, config: PrecisionConfig, ranges: _Ranges
 def _trtexec(path: Path, network: Network, config: PrecisionConfig, ranges: _Ranges,
              shapes: _Shapes, effort: _Effort) -> list[Path]:
     beside = companions("trtexec", path)
-    weak = lower_weak(network, config, ranges)
-    lines = trtexec.command_lines(network, config, weak, files_beside("trtexec", path), shapes=shapes, effort=effort)
-    written = _onnx(beside["typed"], network, config, ranges, shapes, effort) + _base(beside, network, weak)
+    lines = trtexec_lines(network, config, ranges, files_beside("trtexec", path), shapes, effort)
+    written = _onnx(beside["typed"], network, config, ranges, shapes, effort)
+    if asked_codes(network, config).keys() <= WEAK:
+        written += _base(beside, network, lower_weak(network, config, ranges))
     trtexec.write_script(path, lines, f"Builds {network.name} in the precisions of its config.")
     return [path, *written]
 

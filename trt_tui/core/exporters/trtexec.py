@@ -114,6 +114,7 @@ def command_lines(
     *,
     shapes: Mapping[str, ProfileShapes] | None = None,
     effort: Effort | None = None,
+    no_weak: str = "",
 ) -> tuple[CommandLine, ...]:
     """The lines for TensorRT 10 strongly typed, 10 weakly typed (where ``weak`` is given), and 11.
 
@@ -123,6 +124,7 @@ def command_lines(
         shapes: The optimization profile by input name; needed for inputs with dynamic dimensions. Inputs that have no
             entry stay at trtexec's default, which takes 1 for every open dimension.
         effort: How the builder is to work; by its own defaults when None.
+        no_weak: Why there is no ``weak``, for the script to say.
 
     Raises:
         InputError: an input's name or the shapes cannot be told.
@@ -145,6 +147,8 @@ def command_lines(
     if weak is not None:
         every = _shape_options(network, shapes or {}, every=bool(weak.ranges))
         lines.append(_weak_line(network, weak, files, [*common, *every, *rest], tf32))
+    elif no_weak:
+        lines.append(CommandLine("10-weak", "TensorRT 8.6 to 10, weakly typed", (), (), no_weak))
     lines.append(CommandLine("11", "TensorRT 11, where every network is strongly typed",
                       ("trtexec", f"--onnx={files.typed}", *common, *profile, *rest), tf32))
     return tuple(lines)

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
 from trt_tui.core.lowering.applied import applied
+from trt_tui.core.lowering.releases import WEAK, refuse_codes
 from trt_tui.core.lowering.rules import surrounding
 from trt_tui.core.lowering.typed import Typed, lower_applied
 from trt_tui.core.moves.config import PrecisionConfig
@@ -44,8 +45,9 @@ def lower_told(network: Network, config: PrecisionConfig, ranges: Mapping[str, f
         ranges: Calibrated amax by tensor name, in the tensors' own units.
 
     Raises:
-        InputError: an INT8 layer's input has no range.
+        InputError: an INT8 layer's input has no range, or a layer reads other codes.
     """
+    refuse_codes(network, config, WEAK, "TensorRT 8.6")
     base = applied(network, config)
     typed = lower_applied(base, config, ranges, casts=False)
     network = base.network

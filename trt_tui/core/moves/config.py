@@ -62,9 +62,9 @@ class PrecisionConfig(Defaults):
         return (self.quantized.value, self.other.value, self.tf32, chosen, ranges, *more)
 
     @classmethod
-    def uniform(cls, precision: Precision, other: Precision = Precision.FP16) -> PrecisionConfig:
+    def uniform(cls, precision: Precision, other: Precision = Precision.FP16, tf32: bool = False) -> PrecisionConfig:
         """Everything in one precision; where that is of codes, ``other`` is what the rest runs in."""
-        return cls(precision, other if precision in CODES else precision)
+        return cls(precision, other if precision in CODES else precision, tf32)
 
     # -- moves --------------------------------------------------------------------------------------------------
 
