@@ -116,7 +116,7 @@ def test_the_shares_of_a_real_engine(scenes) -> None:
 @pytest.mark.parametrize(("word", "precision"), [
     ("Row major linear FP32", FP32), ("Channel major FP16 format where channel % 8 == 0", FP16),
     ("Thirty-two wide channel vectorized row major Int8 format", INT8), ("Row major linear BF16", BF16),
-    ("Row major Int8 format", INT8), ("Row major linear INT32", None), ("FP8", None), ("", None),
+    ("Row major Int8 format", INT8), ("Row major linear INT32", None), ("FP8", Precision.FP8), ("", None),
     ("Row major linear UINT8 format", None), ("Row major UInt8 format", None), ("kINT8", INT8)])
 def test_types_up_to_10_are_within_the_format(abc, word, precision) -> None:
     (layer,) = read(abc, entry("a", "CaskGemmMatrixMultiply", onnx_layers("a"), (word,), (word,)), Bindings=["x", "y"])
@@ -124,7 +124,7 @@ def test_types_up_to_10_are_within_the_format(abc, word, precision) -> None:
 
 
 @pytest.mark.parametrize(("word", "precision"), [
-    ("Float", FP32), ("Half", FP16), ("BFloat16", BF16), ("Int8", INT8), ("Int64", None), ("Float8", None),
+    ("Float", FP32), ("Half", FP16), ("BFloat16", BF16), ("Int8", INT8), ("Int64", None), ("Float8", Precision.FP8), ("Int4", Precision.INT4),
     ("FP4", None), ("UInt8", None), ("UINT8", None)])
 def test_types_from_11_on_stand_alone(abc, word, precision) -> None:
     made = entry("a_myl0_3", "gemm", onnx_layers("a", separator="\x1f"), (word,), (word,), typed=True)

@@ -9,6 +9,7 @@ import trt_tui
 from trt_tui.core.calibration.cache import match_cache, read_cache
 from trt_tui.core.calibration.calibrate import Calibration, calibrate
 from trt_tui.core.calibration.methods import RANGE_METHODS
+from trt_tui.core.codes import CODES
 from trt_tui.core.lowering.lowered import quantizes
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.errors import InputError
@@ -83,7 +84,9 @@ def ranges_to_write(workspace: Workspace, store: Store, report: Report, config: 
     if not missing:
         return known, "the ranges are known" if given or options.calib_cache else "nothing takes a range"
     if not options.has_data:
-        raise InputError("Q/DQ on activations needs ranges",
+        asked = {config.precision_of(group) for group in network.groups}
+        labels = [code.precision.label for code in CODES.values() if code.activations and code.precision in asked]
+        raise InputError(f"{' and '.join(labels) or 'A calibration cache'} needs ranges",
                          f"{len(missing)} tensors have none, {missing[0]} among them",
                          "Give --calib-data or --data to calibrate on, or --calib-cache.")
     found = measured(workspace, store, report, options.calib_method).ranges
