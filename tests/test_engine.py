@@ -124,7 +124,8 @@ def test_types_up_to_10_are_within_the_format(abc, word, precision) -> None:
 
 
 @pytest.mark.parametrize(("word", "precision"), [
-    ("Float", FP32), ("Half", FP16), ("BFloat16", BF16), ("Int8", INT8), ("Int64", None), ("Float8", Precision.FP8), ("Int4", Precision.INT4),
+    ("Float", FP32), ("Half", FP16), ("BFloat16", BF16), ("Int8", INT8), ("Int64", None), ("Float8", Precision.FP8),
+    ("Int4", Precision.INT4),
     ("FP4", None), ("UInt8", None), ("UINT8", None)])
 def test_types_from_11_on_stand_alone(abc, word, precision) -> None:
     made = entry("a_myl0_3", "gemm", onnx_layers("a", separator="\x1f"), (word,), (word,), typed=True)
