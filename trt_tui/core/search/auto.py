@@ -1,4 +1,4 @@
-"""The method when none is named."""
+"""The method that is used when none is named."""
 
 from __future__ import annotations
 
@@ -10,14 +10,17 @@ from trt_tui.core.search.greedy import greedy
 
 
 def auto(board: Board) -> Course:
-    """Greedy and swaps where impacts are known, halving of the order of suspicion where that is, else of both ends.
+    """Chooses a method by what was measured of the groups.
 
-    Behind greedy, runs of first and of last layers are tried that are one group shorter than what it found, so that no
-    `bisect` of the network's order finds less (where longer runs never do worse).
+    With impacts: greedy, then swaps. With a ranking only: halving of the ranked order. With neither: halving from both
+    ends of the network, of which the smaller set is taken.
 
-    Greedy with swaps found the smallest set, or one group more, on 20 networks that brute force could search, and sets
-    no larger than greedy leave-one-out on an encoder and ResNet-50 with a tenth of its evaluations or less
-    (tests/benchmarks/search.py). It goes by only-this where that is measured, for the reason that `best_ranking` gives.
+    After greedy and swaps, the first and the last layers are tried too, with one group fewer than was found. `bisect`
+    alone therefore never finds a smaller set (as long as raising more groups never does harm).
+
+    On 20 networks small enough for brute force, greedy with swaps found the smallest set, or one with one group more.
+    On an encoder and on ResNet-50 its sets were no larger than those of greedy leave-one-out, with at most a tenth of
+    the evaluations (tests/benchmarks/search.py). `best_ranking` says which ranking it uses, and why.
     """
     if board.ranking.shares:
         found = yield from greedy(board)
@@ -31,9 +34,9 @@ def auto(board: Board) -> Course:
 
 
 def choice(board: Board) -> str:
-    """What `auto` does, and why, in words."""
+    """What `auto` does and why, as a sentence."""
     if board.ranking.shares:
         return f"greedy with swaps, by {board.ranking.why}: it finds the smallest sets"
     if board.ranking.why:
-        return f"halving, by {board.ranking.why}: no impact at the outputs is known"
-    return "halving from either end of the network: nothing is known of its groups"
+        return f"halving, by {board.ranking.why}: no impact on the outputs is known"
+    return "halving from both ends of the network: nothing is known about its groups"

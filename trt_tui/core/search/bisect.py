@@ -1,7 +1,7 @@
 """The shortest prefix of an order that passes, found by halving.
 
 Source: Polygraphy's ``debug precision --mode bisect`` (``--dir forward`` and ``reverse``), which takes the layers in
-network order. It is exact where every longer prefix of a passing one passes.
+network order. The result is exact if every prefix longer than a passing one passes too.
 """
 
 from __future__ import annotations
@@ -13,7 +13,10 @@ from trt_tui.core.search.evaluation import Course, Trial
 
 
 def bisect(board: Board, order: Sequence[str]) -> Course:
-    """At most ceil(log2(n + 1)) evaluations; raising all of ``order`` is known to pass, raising none to fail."""
+    """Halves an order; takes at most ceil(log2(n + 1)) evaluations.
+
+    Raising all of ``order`` must be known to pass, and raising none of it to fail.
+    """
     fails, passes = 0, len(order)
     while passes - fails > 1:
         middle = (fails + passes) // 2
@@ -26,17 +29,17 @@ def bisect(board: Board, order: Sequence[str]) -> Course:
 
 
 def forward(board: Board) -> Course:
-    """The shortest run of first layers."""
+    """The fewest first layers that pass."""
     return bisect(board, _outside(board))
 
 
 def reverse(board: Board) -> Course:
-    """The shortest run of last layers."""
+    """The fewest last layers that pass."""
     return bisect(board, _outside(board)[::-1])
 
 
 def shorter(board: Board, found: frozenset[str]) -> Course:
-    """``found``, or a shorter run of first or last layers where one passes: 2 evaluations where none does."""
+    """``found``, or fewer first or last layers if those pass; takes 2 evaluations if they do not."""
     outside = _outside(board)
     for order in (outside, outside[::-1]):
         fewer = order[:max(0, len(found) - len(board.base) - 1)]

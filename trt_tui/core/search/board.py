@@ -1,4 +1,4 @@
-"""What a strategy knows when it begins."""
+"""What a strategy knows when it starts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trt_tui.core.search.ranking import Ranking
 
 @dataclass(frozen=True)
 class LoweredLayer:
-    """A layer that was lowered, the judged similarity then, and whether it sticks to the higher precision."""
+    """A layer that was lowered, the similarity at the judged outputs then, and whether it was raised again for good."""
 
     layer: str
     similarity: str
@@ -26,11 +26,11 @@ class Board:
 
     Attributes:
         candidates: Groups that can be raised, in network order.
-        base: Groups to begin with (presets); every strategy raises at least these.
-        fits: Whether raising some groups stays within the budgets.
+        base: Groups that are raised from the beginning (presets); every strategy raises at least these.
+        fits: Whether a set of raised groups is within the budgets.
         start: The evaluation of the start.
-        ranges: Replaced ranges that the search has settled on, by tensor.
-        rows: What `scoped` saw, in its order.
+        ranges: Replaced ranges that the search has decided on, by tensor.
+        rows: What `scoped` has tried, in that order.
     """
 
     candidates: tuple[str, ...]
@@ -42,12 +42,14 @@ class Board:
     rows: list[LoweredLayer] = field(default_factory=list)
 
     def suspects(self, without: Iterable[str] = ()) -> list[str]:
-        """Candidates but for some, most suspicious first."""
+        """All candidates except some, the most suspicious first."""
         left_out = frozenset(without)
         return [name for name in self.ranking.order if name not in left_out]
 
     def expected(self, name: str, now: Evaluation) -> float:
-        """How much the loss is expected to fall when a group is raised, by its share of the start's loss, or of what is
-        left now where the start's is not finite; 0 where nothing is known."""
+        """By how much the loss should fall when a group is raised; 0 if nothing is known about it.
+
+        It is the group's share of the loss at the start, or of the loss now if the start's is not finite.
+        """
         whole = next((one.error for one in (self.start, now) if one is not None and 0 < one.error < math.inf), 1.0)
         return self.ranking.shares.get(name, 0.0) * whole

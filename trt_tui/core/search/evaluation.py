@@ -1,4 +1,4 @@
-"""What a strategy asks for, and what it is told: plain data, so that a search resumes from a list of evaluations."""
+"""What a strategy asks for and what it is told, as plain data: a list of evaluations is enough to resume a search."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from trt_tui.core.measure.judgement import Judgement
 from trt_tui.core.moves.range_choice import RangeChoice
 
 TrialKey = tuple[frozenset[str], tuple[tuple[str, float], ...]]
-"""What two trials of one config have in common: the groups that are raised, and the ranges (amax) by tensor."""
+"""Equal for two trials of the same config: the groups that are raised, and the ranges (amax) by tensor."""
 
 
 @dataclass(frozen=True)
@@ -17,10 +17,10 @@ class Trial:
     """A config to evaluate, as a difference from the start.
 
     Attributes:
-        raised: Groups in the higher precision, beside those of the start.
-        ranges: Ranges that replace the start's, by tensor; None for those that the search has settled on.
-        about: The group that it is about, "" where it is about several.
-        step: Who asks.
+        raised: Groups in the higher precision, in addition to those of the start.
+        ranges: Ranges that replace the start's, by tensor; None for those that the search has decided on.
+        about: The group that is tried, "" if it is several.
+        step: Who asks: the name of a method or of a step.
     """
 
     raised: frozenset[str]
@@ -30,7 +30,7 @@ class Trial:
 
     @property
     def key(self) -> TrialKey:
-        """What two trials of one config have in common."""
+        """Equal for two trials of the same config."""
         return self.raised, tuple(sorted((tensor, choice.amax) for tensor, choice in (self.ranges or {}).items()))
 
 
@@ -40,7 +40,7 @@ class Evaluation:
 
     Attributes:
         raised: Names in network order; see `Trial`.
-        latency: By the caller's estimate, None without one.
+        latency: As the caller estimates it; None without an estimate.
     """
 
     raised: tuple[str, ...]
@@ -67,15 +67,15 @@ class Evaluation:
 
     @property
     def key(self) -> TrialKey:
-        """What two evaluations of one config have in common; see `Trial`."""
+        """Equal for two evaluations of the same config; see `Trial`."""
         return Trial(frozenset(self.raised), self.ranges).key
 
     def judged(self, margins: Sequence[float]) -> Evaluation:
-        """The same with a stricter criterion: passed only where each score is at least its margin."""
+        """The same evaluation under a stricter criterion: it passes only if each score is at least its margin."""
         scores = self.judgement.scores or (self.score,)
         passed = self.passed and all(score >= margin for score, margin in zip(scores, margins, strict=False))
         return self if passed is self.passed else replace(self, judgement=replace(self.judgement, passed=passed))
 
 
 Course = Generator[Trial, Evaluation, frozenset[str]]
-"""A strategy at work: it yields trials, is sent their evaluations, and returns the set it settled on."""
+"""A running strategy: it yields trials, is sent their evaluations, and returns the groups that it has chosen."""

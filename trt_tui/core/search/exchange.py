@@ -1,8 +1,9 @@
-"""Two members for one outsider, while that passes.
+"""Replaces two raised groups by one other, as long as the result passes.
 
 Source: local search by swaps (Teitz and Bart, "Heuristic methods for estimating the generalized vertex median of a
-weighted graph", 1968), here of two for one, since only a smaller set is better. The two are those that cost least when
-they are taken back; outsiders are tried in the order of suspicion, as long as one may gain what the dearer member cost.
+weighted graph", 1968), here two for one, since only a smaller set is an improvement. The two that are given up are
+those whose loss costs least. Other groups take their place in the order of suspicion, as long as one can be expected to
+make up for the more costly of the two.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from trt_tui.core.search.revert import revert
 
 PAIRS = 2
 OUTSIDERS = 8
-"""How many pairs of members, and how many outsiders for each, are tried before the set is taken to be the smallest."""
+"""How many pairs of raised groups, and how many other groups for each of them, are tried before it gives up."""
 
 HOPE = 1.5
-"""How many times its expected gain an outsider is trusted to gain."""
+"""A group may gain this many times what is expected of it: below that it is not tried."""
 
 
 def exchange(board: Board, found: frozenset[str]) -> Course:
-    """Needs a passing set; beside the `revert` passes at most 16 evaluations more for each group it saves."""
+    """Starts from a set that passes; takes at most 16 evaluations, and a `revert` pass, for each group that it saves."""
     smaller: frozenset[str] | None = found
     while smaller is not None:
         found = yield from revert(board, smaller)
@@ -32,7 +33,7 @@ def exchange(board: Board, found: frozenset[str]) -> Course:
 
 
 def _swap(board: Board, found: frozenset[str]) -> Generator[Trial, Evaluation, frozenset[str] | None]:
-    """A passing set with one group less, or None."""
+    """A set that passes with one group less; None if none was found."""
     now, cost = (yield Trial(found)), {}
     for name in board.candidates:
         if name in found:

@@ -1,10 +1,10 @@
-"""The group that lowers the loss most, again and again, with gains measured again only where they may matter.
+"""Raises the group that lowers the loss most, again and again; gains are measured anew only if they may matter.
 
 Source: Minoux, "Accelerated greedy algorithms for maximizing submodular set functions" (1978), known as lazy greedy
-(CELF in Leskovec et al., "Cost-effective outbreak detection in networks", KDD 2007): what a group gained when it was
-last measured is taken as the most that it can gain now, and groups are measured again in that order until the best
-measured one beats what the next could gain. The energy of the judged error is nearly additive over groups, so that few
-are measured again.
+(CELF in Leskovec et al., "Cost-effective outbreak detection in networks", KDD 2007). What a group gained when it was
+last measured is an upper bound of what it can gain now. Groups are measured anew in the order of these bounds, until
+the best one beats the bound of the next. The energy of the judged error is nearly additive over groups, so few of them
+are measured anew.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from trt_tui.core.search.board import Board
 from trt_tui.core.search.evaluation import Course, Evaluation, Trial
 
 KEPT = 0.5
-"""The part of the shortest passing run of suspects that is raised without asking again."""
+"""Halving finds how many of the most suspicious groups are enough; this part of them is raised without being tried."""
 
 
 def greedy(board: Board) -> Course:
-    """Finds by halving how many suspects are enough, then whether fewer are: goes on greedily from a part of them."""
+    """Finds by halving how many suspects are enough, then tries to do with fewer: greedily, from a part of them."""
     suspects = board.suspects(board.base)
     prefix = yield from bisect(board, suspects)
     begin = board.base.union(suspects[:int(KEPT * (len(prefix) - len(board.base)))])
@@ -30,16 +30,16 @@ def greedy(board: Board) -> Course:
 
 
 def fill(board: Board) -> Course:
-    """Adds groups within the budgets, until the tolerance is met or nothing more fits."""
+    """Raises groups within the budgets until the tolerance is met or no other group fits."""
     begin = board.base if board.fits(board.base) else frozenset()
     return (yield from _add(board, begin, len(board.candidates))) or begin
 
 
 def _add(board: Board, raised: frozenset[str], most: int
          ) -> Generator[Trial, Evaluation, frozenset[str] | None]:
-    """Raises one more group at a time; None if that leads to no passing set of at most ``most`` groups.
+    """Raises one group at a time; returns None if no set of at most ``most`` groups passes that way.
 
-    While the error is not finite, groups go in the order of suspicion.
+    While the error is not finite, groups are raised in the order of suspicion.
     """
     now = yield Trial(raised)
     gain = {name: board.expected(name, now) for name in board.suspects(raised)}

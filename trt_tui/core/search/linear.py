@@ -1,7 +1,7 @@
 """The shortest prefix of an order that passes, found by adding one group at a time.
 
 Source: Polygraphy's ``debug precision --mode linear`` (``--dir forward`` and ``reverse``), which takes the layers in
-network order. It needs no monotony, and as many evaluations as it raises groups.
+network order. It takes one evaluation for each group that it raises, and does not rely on larger sets doing better.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from trt_tui.core.search.evaluation import Course, Trial
 
 
 def linear(board: Board, order: Sequence[str]) -> Course:
-    """At most n evaluations; raising all of ``order`` is known to pass."""
+    """Takes at most n evaluations; raising all of ``order`` must be known to pass."""
     raised = board.base
     for name in order:
         if name in raised:

@@ -1,4 +1,4 @@
-"""Groups that are known to lose most, as a start for any strategy.
+"""Groups that are known to lose much, as a start for any strategy.
 
 Sources: TensorRT's builder, which warns of LayerNorm in FP16 (its sums of squares overflow) and asks for FP32 there;
 and the practice of quantizing neither the first nor the last layer (Zhou et al., "DoReFa-Net", 2016).
@@ -43,7 +43,7 @@ def preset_groups(network: Network | Outline, presets: Iterable[str]) -> tuple[s
     """The groups of some presets, in network order.
 
     Raises:
-        InputError: there is no such preset.
+        InputError: a preset is unknown.
     """
     names: set[str] = set()
     for preset in presets:

@@ -1,8 +1,8 @@
-"""Other ranges before higher precisions: a range costs nothing at run time.
+"""Tries other ranges before higher precisions, since a range costs nothing at run time.
 
-Source: range setting by the error it makes (Nagel et al., "A White Paper on Neural Network Quantization", 2021), here
-at the judged outputs: coordinate descent over groups, the most suspicious first, among the ranges that calibration
-methods propose.
+Source: setting ranges by the error that they cause (Nagel et al., "A White Paper on Neural Network Quantization",
+2021), here the error at the judged outputs. It is a coordinate descent over groups, the most suspicious first, among
+the ranges that the calibration methods propose.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from trt_tui.core.search.evaluation import Evaluation, Trial
 from trt_tui.core.search.space import Space
 
 LEAST_GAIN = 0.01
-"""Groups that are expected to own less of the error are left alone, where that is known."""
+"""Groups that own less of the error than this are skipped."""
 
 
 def improve_ranges(board: Board, space: Space, trying: Mapping[str, Mapping[str, float]]
                    ) -> Generator[Trial, Evaluation, None]:
-    """Settles ``board.ranges`` on what lowers the loss; one evaluation for each method of each group that reads codes.
+    """Sets ``board.ranges`` to what lowers the loss, in one evaluation for each method of each group that reads codes.
 
     Args:
         trying: amax by tensor and method.

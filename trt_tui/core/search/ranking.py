@@ -16,9 +16,9 @@ class Ranking:
 
     Attributes:
         order: All candidates, most suspicious first.
-        shares: What part of the judged error each group is expected to make; infinite for NaN and Inf, empty where the
-            ranking says nothing of it.
-        why: What it goes by, for people.
+        shares: The part of the judged error that each group is expected to cause; infinite for NaN and Inf, empty if
+            the ranking knows nothing about it.
+        why: What the order is based on, in words.
     """
 
     order: tuple[str, ...]
@@ -27,22 +27,22 @@ class Ranking:
 
 
 def alone(impacts: Mapping[str, Share]) -> dict[str, float]:
-    """Only-this: the judged error that a group makes alone, as a share of the sum; infinite for NaN and Inf."""
+    """Only-this: the judged error if a group alone is lowered, as a share of the sum; infinite for NaN and Inf."""
     energies = {name: one.energy for name, one in impacts.items() if isinstance(one, Impact) and one.energy is not None}
     total = sum(energy for energy in energies.values() if math.isfinite(energy)) or 1.0
     return {name: energy / total for name, energy in energies.items()}
 
 
 def owned(impacts: Mapping[str, Share]) -> dict[str, float]:
-    """All-but-this: the share of the judged error that goes with the group, where it was measured."""
+    """All-but-this: the share of the judged error that disappears if the group alone is raised, where measured."""
     return {name: share.owns for name, share in impacts.items() if not math.isnan(share.owns)}
 
 
 def both_ways(impacts: Mapping[str, Share]) -> dict[str, float]:
     """The mean of only-this and all-but-this.
 
-    What a group adds to the error depends on which others are low already. The two are its first and its last marginal
-    contribution, the ends that the Shapley value averages over (Shapley, "A value for n-person games", 1953).
+    What a group adds to the error depends on which others are lowered already. These two are its first and its last
+    marginal contribution, the ends of what the Shapley value averages (Shapley, "A value for n-person games", 1953).
     """
     first, last = alone(impacts), owned(impacts)
     total = sum(max(0.0, share) for share in last.values()) or 1.0
@@ -61,21 +61,21 @@ def _noise(errors: Errors) -> float:
 
 
 def worst_first_order(candidates: Sequence[str], badness: Mapping[str, float]) -> tuple[str, ...]:
-    """Candidates from the worst to the best, those without a figure last, ties in network order."""
+    """Candidates from the worst to the best; those without a figure come last, equal ones in network order."""
     return tuple(sorted(candidates, key=lambda name: -badness.get(name, -math.inf)))
 
 
 def best_ranking(candidates: Sequence[str], impacts: Mapping[str, Share],
                  errors: Mapping[str, GroupErrors] | None = None) -> Ranking:
-    """The most trusted ranking that what was measured allows: only-this, all-but-this, isolated errors, none.
+    """The best ranking for which figures are there: by only-this, by all-but-this, by isolated errors, or none.
 
-    Only-this correlates best with what groups do to the error: Spearman with their Shapley values 0.98 on a BERT
-    encoder, 0.93 on a vision transformer, 0.82 on ResNet-50, 0.58 on the bundled network, against 0.93, 0.69, 0.60 and
-    0.67 for all-but-this and at most 0.38 for isolated errors (tests/benchmarks/search.py). All-but-this is a small
-    difference of two large errors, in which one flipped code weighs more than a good group; an isolated error does not
-    say how much of it arrives at the outputs.
+    Only-this correlates best with what groups do to the error. Its Spearman correlation with Shapley values is 0.98 on
+    a BERT encoder, 0.93 on a vision transformer, 0.82 on ResNet-50 and 0.58 on the bundled network. For all-but-this it
+    is 0.93, 0.69, 0.60 and 0.67, for isolated errors at most 0.38 (tests/benchmarks/search.py). All-but-this is a small
+    difference of two large errors, in which one flipped code can outweigh a whole group. An isolated error does not
+    show how much of it reaches the outputs.
     """
-    known = [(alone(impacts), "the error that each group makes alone"),
+    known = [(alone(impacts), "the error that each group causes alone"),
              (owned(impacts), "what each group owns of the error")]
     for shares, why in known:
         if any(shares.get(name, 0.0) > 0 for name in candidates):

@@ -1,8 +1,8 @@
-"""Layer by layer in network order: what cannot be lowered sticks to the higher precision.
+"""Lowers layer by layer in network order; what cannot be lowered keeps the higher precision.
 
-Source: eLinux's layer_analyzer (elinux.org, TensorRT/LayerDumpAndAnalyze). All layers begin in the higher precision.
-Each in turn is lowered; if that takes the similarity at the judged outputs below the threshold, it sticks, else it
-stays low. Errors of early layers use up what the tolerance allows, so that late layers stick.
+Source: eLinux's layer_analyzer (elinux.org, TensorRT/LayerDumpAndAnalyze). All layers start in the higher precision.
+Each in turn is lowered. If the similarity at the judged outputs then falls below the threshold, the layer is raised
+again for good, else it stays lowered. Early layers use up what the tolerance allows, so late layers tend to be raised.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from trt_tui.core.search.evaluation import Course, Trial
 
 
 def scoped(board: Board) -> Course:
-    """As many evaluations as there are candidates outside the base, which sticks without a try."""
+    """Takes one evaluation for each candidate outside the base; groups of the base are not tried."""
     raised = frozenset(board.candidates)
     for name in board.candidates:
         if name not in board.base:
@@ -27,6 +27,6 @@ def scoped(board: Board) -> Course:
 
 
 def table_rows(rows: Sequence[LoweredLayer], higher: str = "FP32") -> list[tuple[str, str, str]]:
-    """The table's rows, a header first; layers that stick are marked by the precision they keep."""
+    """The table's rows, the header first; a layer that sticks shows the precision that it keeps."""
     return [("layer", "similarity", "sticks to"),
             *((row.layer, row.similarity, higher if row.sticks else "-") for row in rows)]

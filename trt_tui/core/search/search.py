@@ -1,9 +1,9 @@
-"""The search as an ask/tell object: it names the next config to evaluate and is told what came of it.
+"""The search as an ask/tell object: it names the next config to evaluate and is told the evaluation.
 
-One `Search` runs one strategy, then the `revert` pass. All evaluations go through its memory, the one place that keeps
-a config from being evaluated twice: what a strategy asks for again is answered from there. As strategies decide by
-nothing but answers, a search goes on from a list of evaluations by running again until it asks for something new; so it
-is resumed, and so it goes on with a stricter criterion.
+One `Search` runs one strategy, then the `revert` pass. It remembers all evaluations, so no config is evaluated twice:
+what a strategy asks for again is answered from memory. Strategies decide by these answers alone. A search is therefore
+resumed from a list of evaluations by running the strategy again, until it asks for something new. A stricter criterion
+takes effect in the same way.
 """
 
 from __future__ import annotations
@@ -41,11 +41,11 @@ SEARCH_METHODS: dict[str, Callable[[Board], Course]] = {
     "worst-first": worst_first.worst_first,
     "scoped": scoped.scoped,
 }
-"""Strategies by the name that users give."""
+"""The strategies, by the names that users give."""
 
 
 class Outcome(str, Enum):
-    """How a search ended, or that it has not."""
+    """How a search ended; or that it has not ended."""
 
     SEARCHING = "searching"
     MET = "met"
@@ -56,15 +56,15 @@ class Outcome(str, Enum):
 
 @dataclass(frozen=True)
 class Result:
-    """The best that is known; complete when ``outcome`` says so.
+    """The best result so far; final unless ``outcome`` is `Outcome.SEARCHING`.
 
     Attributes:
-        config: The start with the raised groups and replaced ranges, reason ``search:<method>``.
+        config: The start with the raised groups and replaced ranges, whose reason is ``search:<method>``.
         best: Its evaluation; None while nothing is evaluated.
-        met: Whether it meets the tolerance, with the margin, within the budgets.
-        why: Why each raised group is raised, by name, in network order.
+        met: Whether it meets the tolerance with the margin, within the budgets.
+        why: Why each group is raised, by its name, in network order.
         said: The outcome in one line.
-        rows: What `trt_tui.core.search.scoped` saw, in its order.
+        rows: What `trt_tui.core.search.scoped` has tried, in that order.
     """
 
     config: PrecisionConfig
@@ -79,7 +79,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Evaluated:
-    """After one more evaluation."""
+    """The state after one more evaluation."""
 
     done: int
     latest: Evaluation
@@ -92,19 +92,19 @@ class Search:
     Args:
         method: A name of `SEARCH_METHODS`.
         impacts: Of the groups in the start config, by name; see `trt_tui.core.measure.analysis.Analysis.impacts`.
-        errors: Errors at the groups, a second choice to rank by.
-        ranking: What to rank by, in place of the best that the two allow.
-        presets: Names of `trt_tui.core.search.presets.PRESETS` whose groups are raised to begin with.
+        errors: Errors at the groups; the ranking is made from these if there are no impacts.
+        ranking: The ranking to use, in place of the best that impacts and errors allow.
+        presets: Names of `trt_tui.core.search.presets.PRESETS` whose groups are raised from the beginning.
         ranges: Ranges to try before groups are raised: amax by tensor and method.
-        max_raised: Budget: at most this many groups above their defaults, those of the start counted.
-        max_latency: Budget, in the units of ``latency``.
-        latency: An estimate of a config's latency.
-        margins: Least scores to pass, of each tolerance, beside the criterion's own word.
-        known: Evaluations of the same space and criterion.
+        max_raised: Budget: at most this many groups above their defaults, including those of the start.
+        max_latency: Budget in the unit of ``latency``.
+        latency: Estimates a config's latency.
+        margins: For each tolerance the lowest score that passes; the criterion itself must be met too.
+        known: Earlier evaluations in the same space, under the same criterion.
         take_back: Run the `revert` pass.
 
     Raises:
-        InputError: the method or a preset is not known, or a budget has no meaning.
+        InputError: the method or a preset is unknown, or a budget makes no sense.
     """
 
     def __init__(
@@ -277,8 +277,10 @@ class Search:
 
     @property
     def best(self) -> Evaluation | None:
-        """Of those that meet the tolerance within the budgets the one with the fewest groups, then the highest score;
-        else the one within the budgets with the highest score."""
+        """Of those that meet the tolerance within the budgets, the one with the fewest groups, then the highest score.
+
+        If none does: the one within the budgets with the highest score.
+        """
         return min(self.evaluations, key=self._badness, default=None)
 
     def _badness(self, evaluation: Evaluation) -> tuple[float, ...]:
@@ -300,14 +302,14 @@ class Search:
                       tuple(self.board.rows))
 
     def _in_use(self, best: Evaluation) -> dict[str, RangeChoice]:
-        """The ranges that a layer reads codes by: where its readers are raised, a range does nothing."""
+        """The ranges by which a layer reads codes: if all readers of a tensor are raised, its range does nothing."""
         config = self.config_of(best.raised, best.ranges)
         read = {site.tensor for group in self.space.network.groups
                 for site in group.ranged(config.precision_of(group))}
         return {tensor: choice for tensor, choice in best.ranges.items() if tensor in read}
 
     def why(self, name: str, best: Evaluation) -> str:
-        """Why a group of the best set is raised: what happens without it, what it owns, and who put it there."""
+        """Why a group of the best set is raised: what happens without it, what it owns, and who raised it."""
         reasons = []
         if without := self._without(name, best):
             low, high = without
@@ -321,7 +323,7 @@ class Search:
         return "; ".join(reasons) or f"raised by {self.method}"
 
     def _without(self, name: str, best: Evaluation) -> tuple[Evaluation, Evaluation] | None:
-        """Evaluations that differ by one group alone, the nearest to the best set."""
+        """Two evaluations that differ in this group only, as close to the best set as there are."""
         near = frozenset(best.raised)
         pairs = []
         for high in self.evaluations:
@@ -343,14 +345,14 @@ class Search:
         margins = [f"{margin:.2g}" for margin in self.margins if math.isfinite(margin)]
         beyond = f" (with a margin of {' and '.join(margins)})" if margins else ""
         if self.outcome is Outcome.NOTHING_TO_DO:
-            return f"the start meets the tolerance already: {figure}"
+            return f"the start already meets the tolerance: {figure}"
         full = next((one for one in self.evaluations if len(one.raised) == total), None)
         if self.outcome is Outcome.UNREACHABLE and full is not None:
             return f"the tolerance{beyond} cannot be met, even with all {total} groups in {higher}: {_figure(full)}"
         if met:
             said = f"{set_so} meet{verb} the tolerance{beyond}: {figure}"
         elif not self._fits(frozenset(best.raised)):
-            said = f"nothing keeps within the budget: {set_so}: {figure}"
+            said = f"nothing stays within the budget: {set_so}: {figure}"
             if best.latency is not None:
                 said += f", about {milliseconds(best.latency)}"
         else:
@@ -367,7 +369,7 @@ def _figure(evaluation: Evaluation) -> str:
 
 
 def _labelled(steps: Generator[Trial, Evaluation, T], step: str) -> Generator[Trial, Evaluation, T]:
-    """The same steps, each trial carrying who asks."""
+    """The same trials, each with the name of who asks for it."""
     try:
         trial = next(steps)
         while True:

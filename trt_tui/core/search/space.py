@@ -22,7 +22,7 @@ class Space:
     """The configs between a start and the one with every group raised.
 
     Attributes:
-        start: What the search begins with; what it gives a higher precision already stays as it is.
+        start: What the search starts from; groups that it has raised already stay raised.
         higher: The precision that groups are raised to.
         candidates: Names of the groups that can be raised, in network order.
 
@@ -47,28 +47,28 @@ class Space:
 
     @cached_property
     def already(self) -> frozenset[str]:
-        """The groups that the start raises over the defaults."""
+        """The groups that the start raises above their defaults."""
         return frozenset(self.start.raised(self.network))
 
     def config(self, raised: Iterable[str], ranges: Mapping[str, RangeChoice] | None = None,
                reason: str = "search") -> PrecisionConfig:
-        """The start with groups raised and ranges replaced; each choice carries the reason."""
+        """The start with groups raised and ranges replaced, each with the reason."""
         config = self.start.with_groups((self.network.group(name) for name in raised), self.higher, reason)
         for tensor, choice in (ranges or {}).items():
             config = config.with_range(tensor, choice)
         return config
 
     def ordered(self, names: Iterable[str]) -> tuple[str, ...]:
-        """Candidates among names, in network order."""
+        """Those names that are candidates, in network order."""
         wanted = set(names)
         return tuple(name for name in self.candidates if name in wanted)
 
 
 def groups_named(network: Network | Outline, names: Iterable[str]) -> tuple[str, ...]:
-    """The groups of layers (or groups) that a user names, by node or as tables and the tree show them, each once.
+    """The groups of the layers that a user names, by node or as tables and the tree show them, each once.
 
     Raises:
-        InputError: the network has no such layer, or it has no float precision of its own.
+        InputError: the network has no such layer, or the layer has no float precision of its own.
     """
     found: dict[str, None] = {}
     shown = {title: name for name, title in titles(build_tree(network.layers, network.groups)).items()}
@@ -87,10 +87,10 @@ def groups_named(network: Network | Outline, names: Iterable[str]) -> tuple[str,
 
 def with_kept(network: Network | Outline, start: PrecisionConfig, kept: Iterable[str],
               higher: Precision = Precision.FP32) -> PrecisionConfig:
-    """A start in which what the user names has the higher precision for good (reason ``search:keep``).
+    """A start in which the layers that the user names have the higher precision for good (reason ``search:keep``).
 
     Args:
-        kept: Layers, or rules of `trt_tui.core.search.presets.PRESETS` where no layer has that name.
+        kept: Layers, or rules of `trt_tui.core.search.presets.PRESETS` if no layer has that name.
 
     Raises:
         InputError: see `groups_named`.

@@ -1,8 +1,8 @@
 """The layers with the worst errors, one more at a time.
 
-Source: the ``worst-first`` mode that Polygraphy's precision tool once had: layers are compared with FP32 one by one and
-raised in the order of their errors until the network passes. The order is the caller's ranking, which is not taken
-again on the way.
+Source: the ``worst-first`` mode that Polygraphy's precision tool once had. Layers are compared with FP32 one by one and
+raised in the order of their errors until the network passes. Here the order is the caller's ranking, which stays the
+same throughout.
 """
 
 from __future__ import annotations
@@ -13,5 +13,5 @@ from trt_tui.core.search.linear import linear
 
 
 def worst_first(board: Board) -> Course:
-    """As many evaluations as it raises groups."""
+    """Takes one evaluation for each group that it raises."""
     return linear(board, board.suspects())
