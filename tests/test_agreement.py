@@ -100,7 +100,7 @@ def test_everything_that_may_be_the_reason_is_listed(unet) -> None:
     layers = (EngineLayer("q", "Quantize", QDQ, None), EngineLayer("c", "Conv", COMPUTE, FP16))
     result = engine(verdict(scores=10.0), made=built, report=EngineReport(layers), quick=True)
     lines = "\n".join(what_to_check(unet, config, verdict(scores=20.0), result))
-    for part in ("build the all-FP32 config", f"{', '.join(quantizable[:3])} and 2 more", "2 groups lie in fused",
+    for part in ("build the all-FP32 config", f"{', '.join(quantizable[:3])} and 2 more", "2 groups in fused",
                  "1 Q/DQ layers stand", "quick preview", "TF32 is on", "the ranges"):
         assert part in lines
 
@@ -108,7 +108,7 @@ def test_everything_that_may_be_the_reason_is_listed(unet) -> None:
 def test_a_faulty_fp32_engine_comes_first(unet) -> None:
     arguments = unet, PrecisionConfig(), verdict(scores=20.0), engine(verdict(scores=10.0))
     first = what_to_check(*arguments, engine(verdict(scores=12.0)))[0]
-    assert "differs from ONNX Runtime's FP32 by 12.0 dB" in first and "no matter of precision" in first
+    assert "differs from ONNX Runtime's FP32 by 12.0 dB" in first and "precision is not the cause" in first
     lines = what_to_check(*arguments, engine(verdict(scores=100.0)))
     assert len(lines) == 1 and "the ranges" in lines[0]
 
@@ -120,7 +120,7 @@ def test_an_engine_that_computes_something_else_is_called_that(unet) -> None:
     first, *rest = what_to_check(unet, fp16, verdict(scores=60.6, boxes=70.0), engine(wrong, made=made_of), sound)
     assert first == engine_fault(verdict(scores=60.6, boxes=70.0), wrong, sound)
     assert "does not do what was simulated: 1.7 dB at scores for ~60.6" in first and "the FP32 engine is sound" in first
-    assert rest == ["7 groups lie in fused regions, which may round elsewhere than the simulation"]
+    assert rest == ["7 groups in fused regions, which may not round where the simulation does"]
     assert "is sound" not in engine_fault(verdict(scores=60.6), wrong)
     assert engine_fault(verdict(scores=60.6), verdict(scores=60.6 - FAULT_DB + 1), sound) == ""
     assert engine_fault(verdict(scores=60.6), wrong, engine(verdict(scores=12.0))) == ""  # that is the fault

@@ -423,7 +423,7 @@ def test_fp16_overflow_is_counted_and_named(analysed):
 def test_fp16_underflow_is_named(analysed):
     analysis = analysed(single("Relu", 1e-5), {"x": np.ones((4, 16), np.float32)})
     warning = last(measure_layers(analysis, {"fp16": FP16}, {}))["fp16"][analysis.network.groups[0].name].warning
-    assert warning == "max 1e-5 lies below FP16's least normal 6.1e-5"
+    assert warning == "max 1e-5 is below FP16's smallest normal 6.1e-5"
 
 
 def test_values_that_fp16_cannot_hold_are_counted_in_every_run(analysed):
@@ -439,7 +439,7 @@ def test_values_that_fp16_cannot_hold_are_counted_in_every_run(analysed):
     inputs["x"][:, 0] = 1
     small = analysed(single("Relu", 1.0), inputs)
     warning = last(measure_layers(small, {"fp16": FP16}, {}))["fp16"][group].warning
-    assert warning == "12% underflow: below FP16's least magnitude 6e-8"
+    assert warning == "12% underflow: below FP16's smallest value 6e-8"
 
 
 def test_a_reference_with_nan_is_an_error(analysed):

@@ -278,14 +278,14 @@ def test_an_outline_serves_as_well_as_the_network(resnet) -> None:
     assert whole == outline and set(whole) == {"/conv1/Conv"}
 
 
-# -- what is no layer information -----------------------------------------------------------------------------------
+# -- what is refused ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("text", ["", "nonsense", "[]", "{}", "null", "3", '{"Layers": 3}', '{"Layers": null}',
                                   '{"Layers": [{"Name": 3}]}', '{"Layers": [{"Inputs": [3]}]}', '{"Bindings": []}',
                                   '{"Layers": [{"Name": "a"}, "b"]}'])
 def test_other_text_is_refused(abc, text) -> None:
-    with pytest.raises(InputError, match="no layer information"):
+    with pytest.raises(InputError, match="not the layer information"):
         read_inspector(text, abc)
 
 

@@ -181,8 +181,8 @@ def test_inspect_reads_trtexecs_json_without_tensorrt(run) -> None:
 
 
 @pytest.mark.parametrize(("content", "said"), [
-    ('{"Layers": ["a"]}', "names of its layers only"), ('{"Bindings": []}', "no layer information"),
-    ('{"Layers": [3, {}]}', "no layer information")])
+    ('{"Layers": ["a"]}', "names of its layers only"), ('{"Bindings": []}', "not the layer information"),
+    ('{"Layers": [3, {}]}', "not the layer information")])
 def test_inspect_refuses_other_json(run, mlp, tmp_path, content, said) -> None:
     path = tmp_path / "layers.json"
     path.write_text(content)
@@ -193,8 +193,8 @@ def test_inspect_refuses_other_json(run, mlp, tmp_path, content, said) -> None:
 @pytest.mark.parametrize(("release", "fault", "lines"), [
     ("11.4.0", "", [r"yes +tensorrt +11\.4\.0 +builds and runs engines on Stand-in GPU"]),
     ("10.16.1", "no gpu", [r"no +tensorrt +10\.16\.1 +no GPU is visible"]),
-    ("rtx-1.7.1", "no gpu", [r"yes +tensorrt-rtx +1\.7\.1\.116 +builds engines for a named compute capability, runs "
-                             r"none: no GPU is visible"])])
+    ("rtx-1.7.1", "no gpu", [r"yes +tensorrt-rtx +1\.7\.1\.116 +builds engines for a named compute capability, cannot "
+                             r"run them: no GPU is visible"])])
 def test_doctor_says_what_tensorrt_can_do_here(release, fault, lines) -> None:
     done = command(release, "doctor", STANDIN_FAULT=fault)
     assert done.returncode == 0 and done.stderr == ""

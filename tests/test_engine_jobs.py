@@ -276,7 +276,7 @@ def test_auto_falls_back_to_onnx_runtime_and_says_why(standin, session) -> None:
     standin("10.16.1", STANDIN_FAULT="no gpu")
     driven = session()
     assert driven.builder is None
-    assert [line for line in driven.log if "TensorRT is installed and not used: no GPU is visible" in line]
+    assert [line for line in driven.log if "TensorRT is installed but not used: no GPU is visible" in line]
     assert built(driven, FP16).result.backend.startswith("ONNX Runtime")
 
 

@@ -75,7 +75,7 @@ def test_an_int8_layer_that_the_message_names_is_raised_and_the_figures_are_of_w
     assert "INT8 engine" not in titles, "no figure of what was made stands as one of what was asked"
     assert {"INT8 engine, otherwise", "INT8 engine, otherwise, simulated", "FP16 engine"} <= set(titles)
     assert "INT8 engine: NOT of the config asked for; what was tried:" in done.stdout
-    assert "  made otherwise than asked: /fc2/MatMul in FP16" in done.stdout
+    assert "  built in another precision than asked: /fc2/MatMul in FP16" in done.stdout
 
 
 def test_told_precisions_are_preferred_and_then_not_told(mlp, tmp_path) -> None:

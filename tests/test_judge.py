@@ -198,7 +198,7 @@ def test_slices_are_read_as_numpy_reads_them(detector, text, name, index):
     ("out[:, 10]", "axis 1 has 10 entries"),
     ("out[:, 4:4]", "takes none"),
     ("out[3:1]", "takes nothing"),
-    ("out[:, :, :, :, 0]", "5 axes and the tensor 4"),
+    ("out[:, :, :, :, 0]", "5 axes, the tensor has 4"),
     ("out[..., ...]", "once"),
 ])
 def test_slices_that_are_refused(detector, text, cause):

@@ -142,7 +142,7 @@ def test_rungs_in_words() -> None:
     tried = [Rung(failed="no"), Rung(NAMED, raised, tuple("cdefg"), "no"), Rung(FREE)]
     assert rung_lines(tried, {"a": Precision.FP32}) == [
         "as asked: failed: no", "a, b raised to FP16; c, d, e, f and 1 more let go: failed: no",
-        "no precision told: built", "made otherwise than asked: a in FP32"]
+        "no precision told: built", "built in another precision than asked: a in FP32"]
     assert rung_lines([Rung()], {}) == ["as asked: built"]
 
 

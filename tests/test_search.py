@@ -267,7 +267,7 @@ def test_a_criterion_that_says_no_more_than_yes_or_no(score):
 
 def test_auto_says_what_it_does_and_why():
     noise = Noise(6, 0)
-    assert "makes alone" in noise.search().how
+    assert "causes alone" in noise.search().how
     assert "owns" in noise.search(impacts={name: Share(one.owns) for name, one in noise.impacts().items()}).how
     errors = {name: GroupErrors(Precision.INT8, isolated=Errors(sqnr_db=10.0 + number))
               for number, name in enumerate(noise.names)}
@@ -461,10 +461,10 @@ def test_what_a_budget_hides_is_said():
     noise = additive([1, 2, 8], 20)
     result = finish(noise.search(latency=lambda config: 5.0, max_latency=4.0), noise)
     assert result.outcome is Outcome.SHORT and not result.met
-    assert result.said.startswith("nothing keeps within the budget") and "5.00 ms" in result.said
+    assert result.said.startswith("nothing stays within the budget") and "5.00 ms" in result.said
     noise = additive([1, 2, 8], 2)
     result = finish(noise.search(latency=lambda config: 5.0, max_latency=4.0), noise)
-    assert result.said.startswith("nothing keeps within the budget")
+    assert result.said.startswith("nothing stays within the budget")
 
 
 def test_a_group_that_the_start_raises_in_part_counts_once():

@@ -144,7 +144,7 @@ def test_an_output_that_is_not_judged_is_refused_with_those_that_are():
 
 @pytest.mark.parametrize(("text", "metric", "title"), [
     ("metric>=0.5", None, "needs a metric"), ("agreement>=0.9", None, "needs a classifier"),
-    ("class:sqnr>=20", None, "bounds nothing"), ("scores:mismatch<=0.1", None, "bounds nothing"),
+    ("class:sqnr>=20", None, "bounds a figure"), ("scores:mismatch<=0.1", None, "bounds a figure"),
     ("nothing:mismatch<=0.1", None, "is not a judged output"), ("metric>=0.5", "f1", ""), ("mismatch<=0.1", None, ""),
     ("class:mismatch<=0.1", None, ""), ("scores:max_abs<=0.1", None, ""), ("sqnr>=20", None, "")])
 def test_a_target_of_what_is_not_measured_is_refused(text, metric, title):
@@ -155,7 +155,7 @@ def test_a_target_of_what_is_not_measured_is_refused(text, metric, title):
 
 
 def test_floats_are_not_bounded_where_integers_alone_are_judged():
-    with pytest.raises(InputError, match="bounds nothing"):
+    with pytest.raises(InputError, match="bounds a figure"):
         parse_target("max_abs<=0.1").require_measurable(JUDGED[2:], NETWORK, None)
 
 

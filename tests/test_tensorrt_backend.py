@@ -76,9 +76,9 @@ def test_known_releases_are_served(module, name, version) -> None:
                                                ("tensorrt-rtx", "2.0")])
 def test_other_releases_are_refused_and_what_is_served_is_said(module, name, version) -> None:
     module(version, name.replace("-", "_"))
-    with pytest.raises(BackendUnavailableError, match=f"{version} is not a release") as raised:
+    with pytest.raises(BackendUnavailableError, match=f"trt-tui does not support .*{version}") as raised:
         module_for(name)
-    assert raised.value.exit_code == 3 and "it serves" in raised.value.cause
+    assert raised.value.exit_code == 3 and "it supports" in raised.value.cause
 
 
 def test_a_package_that_is_missing_or_broken_is_told_apart(module) -> None:
@@ -196,6 +196,6 @@ def test_auto_and_doctor_say_that_a_builder_does_not_start() -> None:
 
 def test_auto_leaves_tensorrt_without_a_gpu_and_says_so() -> None:
     found, notes, named, states = probed("10.16.1", STANDIN_FAULT="no gpu")
-    assert found is None and len(notes) == 1 and "TensorRT is installed and not used: no GPU is visible" in notes[0]
+    assert found is None and len(notes) == 1 and "TensorRT is installed but not used: no GPU is visible" in notes[0]
     assert named.startswith("no GPU is visible")
     assert states["tensorrt"][0] is False and "no GPU is visible" in states["tensorrt"][1]

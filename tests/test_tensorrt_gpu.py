@@ -354,7 +354,7 @@ def test_a_latency_that_no_engine_keeps_is_said(tmp_path, monkeypatch, folder):
              str(demo.calibration_path()), "--precision", "int8", "--no-ranges", "--backend", "tensorrt", *effort,
              "--tolerance", "sqnr>=25", "--max-latency", "0.001", "-o", str(tmp_path / "found.json")]
     done = CliRunner().invoke(main, words)
-    assert done.exit_code == 1 and "nothing keeps within the budget" in done.output, done.output
+    assert done.exit_code == 1 and "nothing stays within the budget" in done.output, done.output
 
 
 # -- what TensorRT refuses --------------------------------------------------------------------------------------------

@@ -186,7 +186,7 @@ def test_an_engine_that_is_not_as_asked_is_marked_and_decides_nothing_about_the_
     assert (f"{gap:.1f}!", "warn") in [(part.strip(), one) for part, one in verdict.verdict_lines(session, 120)[5]]
     lines = [" ".join(text(line).split()) for line in engine_page.page_lines(session, 200)]
     assert f"tried as asked: failed: {result.rungs[0].failed}" in lines
-    assert f"{QKV} raised to FP16: built" in lines and f"made otherwise than asked: {QKV} in FP16" in lines
+    assert f"{QKV} raised to FP16: built" in lines and f"built in another precision than asked: {QKV} in FP16" in lines
     assert any(line.startswith(f"What to check: it is {gap:.1f} dB worse than simulated") for line in lines)
     assert any(line.startswith("output") and f"~{decibels(result.simulated)} dB simulated" in line for line in lines)
     assert "≠" in edited(session)

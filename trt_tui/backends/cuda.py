@@ -1,4 +1,4 @@
-"""The GPU that this process would use, asked of the driver library: no CUDA toolkit and no package is needed for it."""
+"""The GPU that this process would use, as the driver library tells; this needs no CUDA toolkit and no package."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Device:
 
     Attributes:
         compute_capability: As (major, minor).
-        memory_bytes: Its whole memory.
-        driver: The newest CUDA release its driver serves, as (major, minor).
+        memory_bytes: All of its memory.
+        driver: The newest CUDA release that its driver supports, as (major, minor).
     """
 
     name: str

@@ -20,10 +20,10 @@ from trt_tui.core.runner import Capabilities, TensorInfo
 from trt_tui.errors import FAILED_ALLOCATION, BackendUnavailableError, InputError, TrtTuiError, memory_error
 
 _HELD_OUTSIDE_BYTES = 1024
-"""Initializers from this size on are handed to the session as they lie in memory instead of being serialized."""
+"""Initializers of this size or larger are shared with the session in memory instead of being serialized."""
 
 _FED_BYTES = 1 << 16
-"""In lean sessions, initializers from this size on are fed to each run, so that the session makes no copy of them."""
+"""In lean sessions, initializers of this size or larger are fed to each run, so that the session does not copy them."""
 
 _CUDA = "CUDAExecutionProvider"
 
@@ -93,7 +93,7 @@ class OnnxRuntimeBackend:
             providers.insert(0, (_CUDA, {"use_tf32": "0"}))
         try:
             session = self._ort.InferenceSession(proto, options, providers=providers, **arguments)
-            if self.provider == "cuda" and _CUDA not in session.get_providers():  # releases that heed no argument
+            if self.provider == "cuda" and _CUDA not in session.get_providers():  # some releases ignore the argument
                 raise RuntimeError("the CUDA provider did not start")
             session.disable_fallback()
         except Exception as error:
@@ -116,9 +116,9 @@ class OnnxRuntimeRunner:
     """One loaded network.
 
     Args:
-        kept_alive: What the session reads but does not own.
-        inputs: Names of what a run is given, in order.
-        weights: What every run is fed beside that.
+        kept_alive: Arrays that the session reads but does not own.
+        inputs: Names of the inputs that a run is given, in order.
+        weights: What every run is fed in addition.
     """
 
     def __init__(self, session: Any, kept_alive: object, inputs: Sequence[str],
@@ -157,10 +157,10 @@ class OnnxRuntimeRunner:
 
 @functools.cache
 def _cuda_fault() -> str:
-    """Why the CUDA provider does not work here, "" where it does.
+    """Why the CUDA provider does not work here, "" if it does.
 
-    ONNX Runtime offers the provider wherever it was built with it, and falls back to the CPU in silence where the
-    provider's libraries are missing; so one node is put on it.
+    ONNX Runtime lists the provider if it was built with it, and silently falls back to the CPU if the provider's
+    libraries are missing. A network of one node is therefore run on it.
     """
     import onnxruntime
 
@@ -172,7 +172,7 @@ def _cuda_fault() -> str:
     except BackendUnavailableError as error:
         return f"{error.title}: {error.cause}"
     if hasattr(onnxruntime, "preload_dlls"):
-        with contextlib.redirect_stdout(io.StringIO()):  # it prints what it does not find
+        with contextlib.redirect_stdout(io.StringIO()):  # it prints which libraries it does not find
             onnxruntime.preload_dlls()
     libraries = Path(onnxruntime.__file__).parent / "capi"
     try:
@@ -205,13 +205,13 @@ def _first_line(error: Exception) -> str:
 
 
 def _weight(value: ir.Value) -> ir.TensorProtocol:
-    """What an initializer holds."""
+    """The array of an initializer."""
     assert value.const_value is not None
     return value.const_value
 
 
 def _fed_weights(model: ir.Model) -> dict[str, np.ndarray]:
-    """Turns big initializers into inputs, in place; returns what every run is fed, by input name."""
+    """Turns big initializers into inputs, in place; returns their arrays by input name, which every run is fed."""
     graph = model.graph
     weights = {}
     for value in list(graph.initializers.values()):
@@ -232,8 +232,8 @@ def _fed_weights(model: ir.Model) -> dict[str, np.ndarray]:
 def _without_weights(model: ir.Model) -> tuple[bytes, list[str], list[np.ndarray]]:
     """The serialized model with its big initializers declared as external, and their names and arrays.
 
-    Initializers that nothing reads are left out: ONNX Runtime drops them first and then misses those given by name.
-    What lies in a file and cannot be given as an array is read here, so that ONNX Runtime opens no file.
+    Initializers that nothing reads are left out: ONNX Runtime drops them first, then fails to find them by name.
+    What lies in a file and cannot be passed as an array is read here, so that ONNX Runtime opens no file.
     """
     names, arrays = [], []
     initializers = model.graph.initializers

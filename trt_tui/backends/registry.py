@@ -14,7 +14,7 @@ BUILDERS = ("tensorrt", "tensorrt-rtx")
 """Backends that build engines."""
 
 NAMES = ("onnxruntime", *BUILDERS)
-"""Backends that can be asked for by name."""
+"""Backends that a user can name."""
 
 
 @dataclass(frozen=True)
@@ -23,9 +23,9 @@ class Diagnosis:
 
     Attributes:
         works: It can be used on this machine.
-        version: "" where it is not installed.
-        detail: What it does here, or why it cannot.
-        remedy: The command that would bring it, "" where nothing is missing.
+        version: "" if it is not installed.
+        detail: What it does here, or why it does not work.
+        remedy: The command that installs what is missing, "" if nothing is.
     """
 
     name: str
@@ -36,13 +36,13 @@ class Diagnosis:
 
 
 def survey() -> tuple[Diagnosis, ...]:
-    """What is to be said of every backend, working ones first."""
+    """The diagnosis of every backend, working ones first."""
     found = [_onnxruntime("cpu"), _onnxruntime("cuda"), *(_engines(name) for name in BUILDERS)]
     return tuple(sorted(found, key=lambda one: not one.works))
 
 
 def get_backend(threads: int | None = None) -> Backend:
-    """The backend that simulates and is the reference.
+    """The backend that simulates and computes the reference.
 
     Raises:
         BackendUnavailableError: it does not work on this machine.
@@ -53,7 +53,7 @@ def get_backend(threads: int | None = None) -> Backend:
 
 
 def get_builder(name: str = "auto", note: Callable[[str], None] | None = None) -> EngineBackend | None:
-    """The backend that builds engines: the one asked for, for "auto" TensorRT where it works; None for ONNX Runtime.
+    """The backend that builds engines: the one asked for, with "auto" TensorRT if it works; None for ONNX Runtime.
 
     Args:
         note: Called with the reason why an installed TensorRT is not used, for "auto".
@@ -75,7 +75,7 @@ def get_builder(name: str = "auto", note: Callable[[str], None] | None = None) -
         return TensorRTBackend("tensorrt")
     except BackendUnavailableError as error:
         if note is not None:
-            note(f"TensorRT is installed and not used: {error.title}: {error.cause}")
+            note(f"TensorRT is installed but not used: {error.title}: {error.cause}")
         return None
 
 
@@ -103,7 +103,7 @@ def _onnxruntime(provider: str) -> Diagnosis:
 
 
 def _engines(name: str) -> Diagnosis:
-    """What building with TensorRT comes to here: its builder is started, and nothing built."""
+    """Whether TensorRT can build here: its builder is started, but nothing is built."""
     from trt_tui.backends.cuda import first_device
     from trt_tui.backends.tensorrt.package import EXTRAS, MODULES, module_for, not_starting
 
@@ -125,6 +125,6 @@ def _engines(name: str) -> Diagnosis:
     except BackendUnavailableError as error:
         why = f"{error.title} ({error.cause})"
     if hasattr(trt, "ComputeCapability"):
-        what = f"builds engines for a named compute capability, runs none: {why}"
+        what = f"builds engines for a named compute capability, cannot run them: {why}"
         return Diagnosis(name, True, trt.__version__, what)
     return Diagnosis(name, False, trt.__version__, why)

@@ -23,7 +23,7 @@ _PATIENCE_S = 10.0
 """How long a timing cache that another program is writing is waited for."""
 
 _MAGIC = 4
-"""The first bytes by which a timing cache of another release or GPU is told from any other file."""
+"""First bytes of a timing cache of another release or GPU, which tell it from any other file."""
 
 
 def build(package: Package, model: Path, settings: BuildSettings, told: Told | None, step: BuildStep | None,
@@ -31,7 +31,7 @@ def build(package: Package, model: Path, settings: BuildSettings, told: Told | N
     """See `trt_tui.core.runner.EngineBackend.build`."""
     log = package.log
     if told is None and not package.capabilities.strong:
-        raise ValueError("this release is told precisions layer by layer")
+        raise ValueError("this release has to be told precisions layer by layer")
     log.details.clear()
     with log.collecting(message) as said:
         try:
@@ -74,11 +74,11 @@ def _check_profile(backend: str, network: Any, settings: BuildSettings) -> None:
         shape = tuple(tensor.shape)
         if len(shape) < 2 and tensor.is_shape_tensor:
             raise InputError(f"the values of input {tensor.name} are shapes",
-                             f"{backend} wants them in the profile, and --shapes gives shapes of inputs alone",
+                             f"{backend} needs them in the profile, and --shapes only gives shapes of inputs",
                              "Make it a constant of the network, in its exporter or with onnx-graphsurgeon; the "
                              "simulation works without that.")
         if tensor.name.startswith("__") and tensor.name[2:] in settings.profile:
-            raise InputError(f"input {tensor.name[2:]} is an output of the network too",
+            raise InputError(f"input {tensor.name[2:]} is also an output of the network",
                              f"the parser of {backend} gives such an input another name, {tensor.name}",
                              "Drop that output: it is the input, unchanged.")
         if -1 in shape and tensor.name not in settings.profile:
@@ -87,9 +87,9 @@ def _check_profile(backend: str, network: Any, settings: BuildSettings) -> None:
                              f"Give --shapes {tensor.name}:MIN:OPT:MAX with a size for every dimension.")
 
 
-# Given a path, Polygraphy loses the engine where it cannot lock or write the file.
+# Given a path, Polygraphy loses the engine if it cannot lock or write the file.
 def _read_timings(log: Log, path: Path) -> _Timings | None:
-    """The timing cache in a file; one that cannot be read costs time and no build."""
+    """The timing cache in a file; if it cannot be read the build takes longer, but goes on."""
     try:
         return _Timings(path, read_bytes(path)) if os.path.exists(path) else None
     except InputError as error:
@@ -165,7 +165,7 @@ def _config(package: Package, settings: BuildSettings, told: Told | None, monito
 
 
 class _Timings(io.BytesIO):
-    """What a timing cache's file held, in the place of the open file: Polygraphy asks its mode, and prints it."""
+    """The bytes of a timing cache in place of its open file, of which Polygraphy asks the mode and the name."""
 
     mode = "rb"
 

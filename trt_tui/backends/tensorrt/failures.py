@@ -1,4 +1,4 @@
-"""What TensorRT's and Polygraphy's errors come to: a title, the cause as they tell it, and a next step."""
+"""Turns TensorRT's and Polygraphy's errors into a title, the cause in their words, and a next step."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _VERSION = re.compile(r"version tag|serialization|different TensorRT version|inc
                       r"built on|platform|magic", re.I)
 
 FREE = "Free the GPU, or use another one."
-COMPARE = "Its CUDA release may need a newer driver: compare it with nvidia-smi."
+COMPARE = "Its CUDA release may need a newer driver: nvidia-smi shows which release the driver supports."
 
 
 def start_error(name: str, version: str, log: Printed, error: Exception) -> TrtTuiError:
     """Why a builder or runtime does not start."""
     cause = printed_errors(log) or str(error)
     if MEMORY.search(cause):
-        return TrtTuiError(f"there is no device memory for {name} to start", cause, FREE)
+        return TrtTuiError(f"there is not enough device memory for {name} to start", cause, FREE)
     return BackendUnavailableError(f"{name} {version} does not start", cause, COMPARE)
 
 
@@ -39,8 +39,8 @@ def build_error(log: Printed, details: Sequence[str], error: Exception) -> TrtTu
                            "Free the GPU, use a smaller batch (--shapes), or build with a lower optimization level.",
                            tuple(details), refused=False)
     return BuildFailed("TensorRT could not build the engine", cause,
-                       "Give the layer another precision, or build with --optimization-level 0; the log has every "
-                       "message.",
+                       "Give the layer another precision, or build with --optimization-level 0; the log holds all "
+                       "messages.",
                        tuple(details))
 
 
@@ -64,12 +64,12 @@ def parse_error(name: str, version: str, found: Sequence[Any], model: Path) -> P
 
 
 def _node_at(model: Path, index: int) -> tuple[str, str] | None:
-    """Name and operator of a node of the file, which releases before 10 tell by its number alone."""
+    """Name and operator of a node of the file; releases before 10 give its number only."""
     import onnx
 
     try:
         nodes = onnx.load(model, load_external_data=False).graph.node
-    except Exception:  # what the parser could not read either
+    except Exception:  # the parser could not read it either
         return None
     return (nodes[index].name, nodes[index].op_type) if 0 <= index < len(nodes) else None
 

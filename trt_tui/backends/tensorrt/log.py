@@ -16,25 +16,25 @@ Printed = Sequence[tuple[str, str]]
 """Levels and texts of what was printed, in order."""
 
 _DETAILS = 400
-"""How many of the most detailed messages are kept."""
+"""How many of the verbose messages are kept."""
 
 _LEVELS = {"INTERNAL_ERROR": "error", "ERROR": "error", "WARNING": "warning", "INFO": "info"}
 _CONCLUSIONS = ("Invalid Engine", "Invalid Context", "Invalid network", "Could not deserialize engine")
-"""How Polygraphy's own messages begin after TensorRT has said what is wrong."""
+"""How Polygraphy's own summaries begin, after TensorRT has said what is wrong."""
 
 
 class Log(logging.Handler):
-    """Takes what TensorRT and Polygraphy print, for whoever collects it at the moment.
+    """Takes what TensorRT and Polygraphy print, and passes it to those who collect it at the moment.
 
-    TensorRT's most detailed messages are many; the last of them are kept, since they tell which layer it was at when a
-    build failed without naming one.
+    Of TensorRT's many verbose messages the last ones are kept: if a build fails without naming a layer, they tell which
+    layer was worked on.
     """
 
     _one: Log | None = None
 
     @classmethod
     def installed(cls) -> Log:
-        """The one of this process, in the place of Polygraphy's printing."""
+        """The log of this process; it replaces Polygraphy's printing."""
         if cls._one is None:
             from polygraphy.logger import G_LOGGER
 
@@ -99,7 +99,7 @@ class Log(logging.Handler):
 
 
 def printed_errors(log: Printed) -> str:
-    """The errors that were printed, each once, without Polygraphy's own conclusion where TensorRT said something."""
+    """The errors that were printed, each once, without Polygraphy's own summary if TensorRT gave a reason."""
     lines = list(dict.fromkeys(text for level, text in log if level == "error"))
     told = [line for line in lines if not line.startswith(_CONCLUSIONS)]
     return "\n".join(told or lines)

@@ -1,4 +1,4 @@
-"""Which TensorRT packages and releases there are, and what all of this room holds of the one in use."""
+"""The TensorRT packages and releases that are supported, and the package in use."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ MODULES = {"tensorrt": "tensorrt", "tensorrt-rtx": "tensorrt_rtx"}
 """Packages by backend name."""
 
 EXTRAS = {"tensorrt": "tensorrt", "tensorrt-rtx": "rtx"}
-"""Extras of this project that bring them."""
+"""Extras of this project that install them."""
 
 KNOWN = {"tensorrt": ((8, 6), (11,)), "tensorrt-rtx": ((1, 0), (1,))}
-"""The oldest release served, and the newest major version known, by backend name."""
+"""The oldest supported release and the newest known major version, by backend name."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def module_for(name: str) -> Any:
     """The TensorRT package of a backend, checked.
 
     Raises:
-        BackendUnavailableError: it is not installed, does not load, or is of a release that is not known.
+        BackendUnavailableError: it is not installed, does not load, or is of an unsupported release.
     """
     try:
         module = importlib.import_module(MODULES[name])
@@ -64,8 +64,8 @@ def module_for(name: str) -> Any:
     numbers = tuple(int(part) for part in re.findall(r"\d+", version)[:2])
     if numbers < oldest or numbers[0] > newest[0]:
         raise BackendUnavailableError(
-            f"{name} {version} is not a release that trt-tui knows",
-            f"it serves {'.'.join(map(str, oldest))} to {newest[0]}.x", f"pip install 'trt-tui[{EXTRAS[name]}]'")
+            f"trt-tui does not support {name} {version}",
+            f"it supports {'.'.join(map(str, oldest))} to {newest[0]}.x", f"pip install 'trt-tui[{EXTRAS[name]}]'")
     return module
 
 
@@ -75,7 +75,7 @@ def not_starting(trt: Any) -> str:
     with log.collecting(None) as said:
         try:
             trt.Builder(log.for_tensorrt(trt))
-        except Exception as error:  # bindings raise a TypeError where the library returns nothing
+        except Exception as error:  # bindings raise a TypeError if the library returns nothing
             return printed_errors(said) or str(error)
     return ""
 
@@ -84,7 +84,7 @@ def load_polygraphy(name: str, trt: Any) -> tuple[Any, Log]:
     """Polygraphy's loaders for a package, and the log that takes what both print.
 
     Raises:
-        BackendUnavailableError: it is not installed, or serves another package in this process.
+        BackendUnavailableError: it is not installed, or is in use with another package in this process.
     """
     try:
         from polygraphy import config
@@ -93,7 +93,7 @@ def load_polygraphy(name: str, trt: Any) -> tuple[Any, Log]:
                                       f"pip install 'trt-tui[{EXTRAS[name]}]'") from None
     rtx = name == "tensorrt-rtx"
     if "polygraphy.backend.trt" in sys.modules and config.USE_TENSORRT_RTX != rtx:
-        raise BackendUnavailableError("another TensorRT package is in use", "one process serves one of them",
+        raise BackendUnavailableError("another TensorRT package is in use", "a process can use only one of them",
                                       f"Start trt-tui again with --backend {name}.")
     config.USE_TENSORRT_RTX = rtx
     log = Log.installed()
@@ -116,5 +116,5 @@ def dotted(capability: tuple[int, int]) -> str:
 
 
 def dotted_all(capabilities: tuple[tuple[int, int], ...]) -> str:
-    """Compute capabilities in a row."""
+    """Compute capabilities as a list in a sentence: "8.6, 8.9"."""
     return ", ".join(dotted(one) for one in capabilities)

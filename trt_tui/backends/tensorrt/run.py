@@ -80,8 +80,8 @@ class TensorRTRunner:
             context.profiler = profiler
             return context
 
-        # A context holds its optimization profile and the memory of activations: the profiled one takes the place of
-        # the other, and is its runner's alone, so that it is gone when that ends.
+        # A context holds its optimization profile and the memory of activations. The profiled one therefore replaces
+        # the other; it belongs to its runner only, and is freed with that.
         _end(self._runner)
         runner = TrtRunner(profiled)
         try:
@@ -112,7 +112,7 @@ class TensorRTRunner:
         return str(inspector.get_engine_information(self._trt.LayerInformationFormat.JSON))
 
     def _fitted(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-        """The feeds in the types the engine takes: a parser before TensorRT 10 makes INT32 of INT64."""
+        """The feeds in the types that the engine takes: parsers before TensorRT 10 turn INT64 into INT32."""
         fitted = {}
         for info in self.inputs:
             array = feeds[info.name]
@@ -121,19 +121,20 @@ class TensorRTRunner:
                     cast = array.astype(info.dtype)
                 if array.dtype.kind in "iu" and not np.array_equal(cast, array):
                     raise InputError(f"input {info.name} does not fit the engine",
-                                     f"the engine takes {info.dtype}, and a value is beyond it", "Check the data.")
+                                     f"the engine takes {info.dtype}, and a value is out of its range",
+                                     "Check the data.")
                 array = cast
             fitted[info.name] = np.asarray(array, order="C")
         return fitted
 
     def _place(self, feeds: Mapping[str, np.ndarray]) -> None:
-        """Brings the inputs to the device once, and sets the context's addresses."""
+        """Copies the inputs to the device once, and sets the context's addresses."""
         key = tuple(id(array) for array in feeds.values())
         if self._placed is not None and self._placed[0] == key:
             return
         fitted = self._fitted(feeds)
         self._runner.infer(fitted, check_inputs=False, copy_outputs_to_host=False)
-        self._placed = (key, list(feeds.values()), fitted)  # the context may read an input where it lies on the host
+        self._placed = (key, list(feeds.values()), fitted)  # the context may read an input from host memory
 
     def close(self) -> None:
         """Frees the context, its buffers and the engine."""
@@ -149,7 +150,7 @@ class TensorRTRunner:
 
 
 def _end(runner: Any) -> None:
-    """Ends a runner of Polygraphy, which itself frees the buffers of inputs and leaves those of outputs."""
+    """Ends a runner of Polygraphy and frees the buffers of outputs; Polygraphy itself frees those of inputs only."""
     if not runner.is_active:
         return
     for buffer in getattr(getattr(runner, "output_allocator", None), "buffers", {}).values():

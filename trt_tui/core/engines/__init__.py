@@ -1,1 +1,1 @@
-"""Engines as TensorRT makes them: what became of each layer, and what is tried where a build is refused."""
+"""Engines as TensorRT makes them: what became of each layer, and what is tried if a build is refused."""

@@ -1,4 +1,4 @@
-"""Why no engine came of a config."""
+"""Why a config has no engine."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from trt_tui.errors import InputError, TrtTuiError
 
 
 class NoEngine(TrtTuiError):
-    """No engine came of a config.
+    """A config could not be built.
 
     Attributes:
-        rungs: What was tried, where the build went down the rungs.
+        rungs: What was tried, if the build went down the rungs.
     """
 
     rungs: tuple[Rung, ...] = ()
@@ -20,8 +20,8 @@ class BuildFailed(NoEngine):
     """A build failed.
 
     Attributes:
-        details: The last of the builder's most detailed messages.
-        refused: The builder found nothing that honours the precisions; else it lacked memory, say.
+        details: The last of the builder's verbose messages.
+        refused: The builder found no implementation in these precisions; False for other reasons, such as memory.
     """
 
     def __init__(self, title: str, cause: str = "", next_step: str = "", details: tuple[str, ...] = (),
@@ -35,7 +35,7 @@ class ParseFailed(NoEngine, InputError):
     """The builder's parser refused the network.
 
     Attributes:
-        node: The node that it stopped at, "" where it names none.
+        node: The node that it stopped at, "" if it names none.
     """
 
     def __init__(self, title: str, cause: str = "", next_step: str = "", node: str = "") -> None:

@@ -1,8 +1,8 @@
-"""What TensorRT made of a network: its engine layers, as its inspector tells them, and the ONNX nodes they stand for.
+"""What TensorRT made of a network: the engine layers that its inspector lists, and the ONNX nodes they stand for.
 
 The inspector's JSON differs by release: tensors have a ``Format/Datatype`` up to TensorRT 10, a ``Datatype`` and a
 ``Format`` from 11 on. ``Metadata`` names the ONNX nodes ("[ONNX Layer: conv1]", one after the other with a control
-character between); where it is empty the engine layer's own name tells which nodes were fused into it ("conv1 + relu1",
+character between); if it is empty, the engine layer's own name tells which nodes were fused into it ("conv1 + relu1",
 "PWN(mul1)", "{ForeignNode[first...last]}").
 """
 
@@ -20,7 +20,7 @@ from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
 
 COMPUTE, REFORMAT, QDQ, IDLE = "compute", "reformat", "qdq", "idle"
-"""Kinds of engine layers: those that compute, that change a layout or type, that are Q/DQ on its own, and idle ones."""
+"""Kinds of engine layers: those that compute, that change a layout or type, that are unfused Q/DQ, and idle ones."""
 
 _METADATA = re.compile(r"\[ONNX Layer: (.*?)\](?=[\x1e\x1f]|$|\s*\[|;)")
 REGION = re.compile(r"\{ForeignNode\[(.*?)\]\}")
@@ -29,10 +29,11 @@ _COPIES = re.compile(r"(_clone_\d+|_myl\d+_\d+|_copy_output|_copy_input|:\d+)+$"
 ADDED = re.compile(r"__(?:(?:fp16|bf16|fp32)__)?(?:q|dq|fp16|bf16|fp32|clamped|output)(?:_\d+)?$")
 _QUANTIZING = re.compile(r"__d?q(?:_\d+)?$")
 _LIGHT = ("scale", "pointwise", "pointwisev2", "cast", "kgen")
-"""Types of engine layers that Q, DQ and Casts become where they are on their own."""
+"""Types of the engine layers that unfused Q, DQ and Casts become."""
 
 _GENERATED = "kgen"
-"""Type of the kernels that TensorRT writes for elementwise work; one behind a product adds its bias, and names it."""
+"""Type of the kernels that TensorRT generates for elementwise work; one behind a product that adds its bias names the
+product too."""
 
 _TYPES = ((re.compile(r"(?<!u)int8\b", re.I), Precision.INT8), (re.compile(r"(?<!u)int4\b", re.I), Precision.INT4),
           (re.compile(r"fp8|float8", re.I), Precision.FP8), (re.compile(r"bf16|bfloat", re.I), Precision.BF16),
@@ -48,11 +49,11 @@ class EngineLayer:
         name: As TensorRT names it; its profiler reports times under this name.
         type: TensorRT's word for it, like "CaskConvolution".
         kind: One of the kinds of this module.
-        precision: What it computes in, by the types of its inputs and weights; None where those do not tell.
-        nodes: Names of the network's layers it stands for, as far as TensorRT tells.
-        region: A fused region of many nodes, inside which TensorRT tells no more.
-        tactic: The kernel's name, "" where it is not told.
-        ms: Measured time of one run in milliseconds, with the profiler attached; None where it was not measured.
+        precision: What it computes in, by the types of its inputs and weights; None if these do not show it.
+        nodes: Names of the network's layers that it stands for, as far as TensorRT names them.
+        region: A fused region of many nodes, about whose inside TensorRT says nothing.
+        tactic: The kernel's name, "" if it is not given.
+        ms: Measured time of one run in milliseconds, with the profiler attached; None if it was not measured.
     """
 
     name: str
@@ -70,10 +71,10 @@ class Made:
     """What an engine made of one group.
 
     Attributes:
-        precision: What it computes in; None where the engine layers differ or do not tell.
+        precision: What it computes in; None if its engine layers differ or do not show it.
         region: It lies inside a fused region.
         layers: Names of its engine layers.
-        ms: Their time in milliseconds, where they hold no other group that computes as much; None otherwise.
+        ms: Their time in milliseconds; None if they compute another group too, or were not timed.
         reformats: Reformat layers in front of or behind its engine layers.
     """
 
@@ -95,9 +96,9 @@ class EngineReport:
         return sum(layer.kind == kind for layer in self.layers)
 
     def shares(self) -> dict[str, tuple[int, float | None]]:
-        """By precision, lowest first ("?" where unknown): how many layers compute in it, and their share of the time.
+        """By precision, lowest first ("?" if unknown): how many layers compute in it, and their share of the time.
 
-        Reformat layers and Q/DQ on its own count in the time, under their own names.
+        Reformat layers and unfused Q/DQ are listed under names of their own, and count in the time.
         """
         total = sum(layer.ms for layer in self.layers if layer.ms is not None)
         counts: dict[str, int] = {}
@@ -164,11 +165,11 @@ def read_inspector(text: str, network: Network | Outline) -> EngineReport:
     try:
         layers = json.loads(text, strict=False)["Layers"]  # 8.6 leaves the separators of its metadata unescaped
         if layers and not any(isinstance(layer, dict) for layer in layers):
-            raise InputError("the engine tells the names of its layers only", "it was built without detailed verbosity",
+            raise InputError("the engine gives the names of its layers only", "it was built without detailed verbosity",
                              "Build it with trt-tui, or with trtexec --profilingVerbosity=detailed.")
         read = [_layer(entry, names) for entry in layers]
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
-        raise InputError("this is no layer information of an engine", f"{type(error).__name__}: {error}",
+        raise InputError("this is not the layer information of an engine", f"{type(error).__name__}: {error}",
                          "It comes from the engine inspector, or trtexec --exportLayerInfo.") from None
     named = {node for layer in read if not layer.region for node in layer.nodes}
     return EngineReport(tuple(
@@ -204,7 +205,7 @@ def _layer(entry: Mapping[str, Any], names: LayerFinder) -> EngineLayer:
 
 def _precision(inputs: Sequence[Precision | None], outputs: Sequence[Precision | None], weights: Precision | None,
                region: bool) -> Precision | None:
-    """By the weights if they are stored, else by the first float input, else by the outputs; a region does not tell."""
+    """By the weights if they are stored, else by the first float input, else by the outputs; None for a region."""
     if region:
         return None
     coded = [one for one in (Precision.INT8, Precision.FP8) if one in (weights, *inputs[:1])]
@@ -223,7 +224,7 @@ def _words(tensor: Mapping[str, Any]) -> str:
 
 
 def _untold(entry: Mapping[str, Any]) -> bool:
-    """Whether types are left open ("N/A due to dynamic shapes"), as without an execution context that has shapes."""
+    """Whether types are not given ("N/A due to dynamic shapes"), as when no execution context has set the shapes."""
     return any(_words(tensor).startswith("N/A") for tensor in (*entry.get("Inputs", ()), *entry.get("Outputs", ())))
 
 
@@ -255,9 +256,9 @@ class LayerFinder:
                 any(_QUANTIZING.search(token) for token in others), any(ADDED.search(token) for token in others))
 
     def region(self, name: str, named: set[str]) -> tuple[str, ...]:
-        """The layers from the first to the last one of a region's name that no other engine layer names.
+        """The layers from the first to the last one in a region's name, without those that another engine layer names.
 
-        An end that is no layer (a constant that TensorRT made, say) leaves that side open.
+        If an end is no layer (a constant that TensorRT made, for example), that side is open.
         """
         match = REGION.search(name)
         if match is None:
@@ -268,7 +269,7 @@ class LayerFinder:
         return tuple(layer for layer in self.order[min(start, end):max(start, end) + 1] if layer not in named)
 
     def place(self, name: str) -> int | None:
-        """Where a layer, or the one that computes or reads a tensor, stands in the network; None for neither."""
+        """The position of a layer, or of the one that computes or reads a tensor; None if it is neither."""
         known = self._known(name)
         if known is not None:
             return self.index[known]

@@ -1,9 +1,9 @@
-"""The rungs of a build: what is tried, one thing after the other, where no engine can be built as asked.
+"""The rungs of a build: what is tried, one after the other, if no engine can be built as asked.
 
-A release that is told precisions beside the graph (8.6, and 10 with ``--weak``) goes from obeying all of them, to the
-layers that the builder's message names let go or raised one step, to all of them preferred, to none of them told. A
-strongly typed release has its precisions in the graph: there the layers that the message names can be raised, and
-nothing else. What is built on a lower rung is another engine than the one asked for; `Rung` says by what.
+For releases that take precisions beside the graph (8.6, and 10 with ``--weak``) the rungs are: all precisions obeyed;
+those of the layers that the builder's message names dropped or raised by one step; all precisions preferred; no
+precision given. In a strongly typed release precisions are in the graph, so the named layers can be raised, but nothing
+else can be done. What is built on a lower rung is not the engine that was asked for; `Rung` says how it differs.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ ASKED, NAMED, PREFER, FREE = "asked", "named", "prefer", "free"
 
 TITLES = {ASKED: "as asked", NAMED: "named layers changed", PREFER: "precisions preferred, not obeyed",
           FREE: "no precision told"}
-"""What a report calls them."""
+"""Their names in reports."""
 
 NAMED_TRIES = 6
-"""How often layers are changed because a message named them, before the next rung: each try is a build."""
+"""How often layers that a message names are changed before the next rung; each try is a build."""
 
 ONE_BY_ONE = 3
-"""After so many of these tries all groups of the same operators as the named ones are changed with them: what has no
-implementation in one place mostly has none in its like, and a message names one at a time."""
+"""After so many of these tries, all groups with the same operators as the named ones are changed too: an operator
+without an implementation in one place mostly has none elsewhere, and a message names one at a time."""
 
 REASON = "builder"
 """Who set what a rung raises, as `trt_tui.core.precision.Choice` has it."""
@@ -46,9 +46,9 @@ class Rung:
 
     Attributes:
         name: One of this module's rungs.
-        raised: Groups that were given a higher precision than asked, with that one.
-        let_go: Groups that were told no precision.
-        failed: Why no engine came of it, "" where one did.
+        raised: Groups that were given a higher precision than asked, with that precision.
+        let_go: Groups whose precision was left to the builder.
+        failed: Why it gave no engine, "" if it gave one.
     """
 
     name: str = ASKED
@@ -58,7 +58,7 @@ class Rung:
 
     @property
     def said(self) -> str:
-        """What was told otherwise than asked, in words."""
+        """How it differs from what was asked, in words."""
         if self.name != NAMED:
             return TITLES[self.name]
         by_precision: dict[Precision, list[str]] = {}
@@ -80,19 +80,19 @@ def one_line(text: str) -> str:
 
 
 def rung_lines(rungs: Sequence[Rung], otherwise: Mapping[str, Precision]) -> list[str]:
-    """What was tried, one line each, and what was made of it.
+    """What was tried, a line each, and what came out.
 
     Args:
-        otherwise: Groups that run in another precision than asked, with that one.
+        otherwise: Groups that run in a precision other than asked, with that precision.
     """
     lines = [f"{rung.said}: {f'failed: {rung.failed}' if rung.failed else 'built'}" for rung in rungs]
     if rungs and not rungs[-1].failed and rungs[-1].name != ASKED:
-        lines.append(f"made otherwise than asked: {made_words(otherwise)}")
+        lines.append(f"built in another precision than asked: {made_words(otherwise)}")
     return lines
 
 
 def made_words(otherwise: Mapping[str, Precision]) -> str:
-    """The groups that an engine runs in another precision than asked, by that one."""
+    """The groups that an engine runs in a precision other than asked, by that precision."""
     by_precision: dict[Precision, list[str]] = {}
     for group, precision in otherwise.items():
         by_precision.setdefault(precision, []).append(group)
@@ -104,8 +104,8 @@ class Ladder:
     """Goes down the rungs of one config.
 
     Args:
-        told: Whether precisions are told beside the graph, and so can be let go.
-        loosens: Whether any is told as asked, so that preferring them or telling none is something else.
+        told: Whether precisions are given beside the graph, and can therefore be left out.
+        loosens: Whether any precision is given at first, so that the lower rungs differ from it.
     """
 
     def __init__(self, network: Network, config: PrecisionConfig, told: bool, loosens: bool) -> None:
@@ -113,7 +113,7 @@ class Ladder:
         self._named = 0
 
     def below(self, rung: Rung, message: str) -> Rung | None:
-        """What to try after a rung whose build ended with a message; None where nothing is left."""
+        """What to try after a rung whose build ended with a message; None if nothing is left."""
         if rung.name in (ASKED, NAMED):
             changed = self._changed(rung, message) if self._named < NAMED_TRIES else None
             if changed is not None:
@@ -123,10 +123,11 @@ class Ladder:
         return Rung(FREE) if rung.name == PREFER else None
 
     def _changed(self, rung: Rung, message: str) -> Rung | None:
-        """The rung with the layers that a message names changed; None where it names none that can be.
+        """The rung with the layers that a message names changed; None if it names none that can be changed.
 
-        Of a fused region what was told is let go first, and what reads codes, which Q/DQ in the graph make, raised and
-        let go only when that was not enough. A layer named on its own is raised where it reads codes.
+        In a fused region, precisions that were given are dropped first. Only if that is not enough are layers
+        that read codes, which Q/DQ in the graph make, raised. A layer that is named on its own is raised if it reads
+        codes.
         """
         config = rung.config(self.network, self.asked)
         alone, within = named_groups(message, self.network)
@@ -157,7 +158,7 @@ class Ladder:
 
 
 def one_step_up(group: Group, config: PrecisionConfig) -> Precision | None:
-    """What reads codes to what surrounds it, any other to FP32; None where there is nothing above."""
+    """What reads codes to what surrounds it, any other precision to FP32; None if there is no higher one."""
     now = config.precision_of(group)
     if now in CODES and config.other in group.allowed and config.other not in CODES:
         return config.other
@@ -167,7 +168,7 @@ def one_step_up(group: Group, config: PrecisionConfig) -> Precision | None:
 def named_groups(message: str, network: Network) -> tuple[list[Group], list[Group]]:
     """The groups that a builder's message names: those named on their own, and those of the fused regions it names.
 
-    A tensor that stands in the name of a Q, DQ or Cast of ours counts where no layer is named.
+    If no layer is named, a tensor in the name of a Q, DQ or Cast that a lowering added counts.
     """
     names = LayerFinder(network)
     text = "\n".join(_object(REGION.sub("", line)) for line in message.splitlines())
@@ -184,16 +185,16 @@ def named_groups(message: str, network: Network) -> tuple[list[Group], list[Grou
 
 
 ADDED_TOKEN = re.compile(r"[^\s,()\[\]{}]+" + ADDED.pattern.removesuffix("$") + r"(?=[\s.,)\]}]|$)")
-"""A node that a lowering added, where it stands in a text."""
+"""A node that a lowering added, as it occurs in a text."""
 
 
 def _object(line: str) -> str:
-    """The part of a message that names what it is about, where it says so: words before that may be layers' names."""
+    """The part of a message that names what failed, if it is marked; words before it may also be names of layers."""
     return line.rpartition(" for node ")[2] if " for node " in line else line.rpartition(" for ")[2]
 
 
 def _named(text: str, network: Network) -> list[str]:
-    """The layers that a text names, in its order; of several that begin at one place the one with the longest name."""
+    """The layers that a text names, in that order; of several at one place the one with the longest name."""
     found: dict[int, str] = {}
     for layer in network.layers:
         if layer.name not in text:

@@ -1,4 +1,4 @@
-"""Whether an engine does what the simulation said, and what to look at where it does not."""
+"""Whether an engine does what was simulated, and what to look at if it does not."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import Group, Outline
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
-from trt_tui.words import decibels, differing, first_few, with_unit
+from trt_tui.words import decibels, differing, first_few, plural, with_unit
 
 GAP_DB = 3.0
 """An engine whose output error is this much worse than the simulated one does something that is not simulated."""
@@ -33,7 +33,7 @@ _SHOWN = 3
 
 
 def gap_db(simulated: Verdict | None, engine: Verdict | None) -> float | None:
-    """How many dB the engine's output error is worse than the simulated one, at the output where it is most so.
+    """By how many dB the engine's output error is worse than the simulated one, at the output with the largest gap.
 
     None where either is missing, exact or not finite at all outputs.
     """
@@ -48,7 +48,7 @@ def gap_db(simulated: Verdict | None, engine: Verdict | None) -> float | None:
 
 
 def fp32_fault(fp32_engine: EngineResult | None) -> str:
-    """What is wrong with the FP32 engine, in words; "" where it computes what ONNX Runtime does, or is not known."""
+    """What is wrong with the FP32 engine, in words; "" if it agrees with ONNX Runtime or was not built."""
     if fp32_engine is None or fp32_engine.verdict is None or fp32_engine.verdict.worst is None:
         return ""
     if fp32_engine.verdict.bad:
@@ -62,10 +62,10 @@ def fp32_fault(fp32_engine: EngineResult | None) -> str:
 
 
 def engine_fault(simulated: Verdict | None, engine: Verdict | None, fp32_engine: EngineResult | None = None) -> str:
-    """Which output of an engine is not what was simulated, in words; "" where rounding may explain the difference.
+    """Which output of an engine is not what was simulated, in words; "" if rounding may explain the difference.
 
     Args:
-        fp32_engine: The all-FP32 engine, where it was built.
+        fp32_engine: The all-FP32 engine, if it was built.
     """
     gap = gap_db(simulated, engine)
     if simulated is None or engine is None or gap is None or gap < FAULT_DB or fp32_fault(fp32_engine):
@@ -83,9 +83,9 @@ def engine_fault(simulated: Verdict | None, engine: Verdict | None, fp32_engine:
 
 
 def differs(group: Group, config: PrecisionConfig, made: Mapping[str, Made]) -> bool:
-    """Whether the engine computes a group in another precision than it was asked to.
+    """Whether the engine computes a group in a precision other than the one asked for.
 
-    A MaxPool and its like yield the same whether they work on codes or on what codes stand for, and do not count.
+    MaxPool and the like do not count: their result is the same on quantized codes as on the values behind them.
     """
     found = made.get(group.name)
     if group.operator in EXACT:
@@ -95,11 +95,11 @@ def differs(group: Group, config: PrecisionConfig, made: Mapping[str, Made]) -> 
 
 def made_otherwise(network: Network, config: PrecisionConfig, rung: Rung, made: Mapping[str, Made]
                    ) -> dict[str, Precision]:
-    """The groups that an engine which was not built as asked runs in another precision, with that one.
+    """The groups that an engine runs in a precision other than asked, with that precision; none if built as asked.
 
     Args:
         config: What was asked for.
-        made: What the engine tells; where it tells nothing a group counts as what the rung asked of it.
+        made: What the engine says of its groups; a group of which it says nothing counts as the rung has asked.
     """
     if rung.name == ASKED:
         return {}
@@ -117,7 +117,7 @@ def made_otherwise(network: Network, config: PrecisionConfig, rung: Rung, made: 
 
 def what_to_check(network: Network | Outline, config: PrecisionConfig, simulated: Verdict | None, result: EngineResult,
                   fp32_engine: EngineResult | None = None) -> list[str]:
-    """What to look at where an engine is worse than simulated by more than `GAP_DB`; empty where it is not."""
+    """What to look at if an engine is worse than simulated by more than `GAP_DB`; empty if it is not."""
     simulated = result.beside(simulated)
     gap = gap_db(simulated, result.verdict)
     broken = result.verdict is not None and result.verdict.bad > 0 and simulated is not None and not simulated.bad
@@ -125,9 +125,9 @@ def what_to_check(network: Network | Outline, config: PrecisionConfig, simulated
         return []
     lines = []
     if fault := fp32_fault(fp32_engine):
-        lines.append(f"{fault}: this is no matter of precision")
+        lines.append(f"{fault}: precision is not the cause")
     elif fp32_engine is None:
-        lines.append("the FP32 engine: build the all-FP32 config and see whether that agrees")
+        lines.append("the FP32 engine: build the all-FP32 config and see whether it agrees with FP32")
     if fault := engine_fault(simulated, result.verdict, fp32_engine):
         lines.append(fault)
     others = [group.name for group in network.groups if differs(group, config, result.made)]
@@ -135,7 +135,7 @@ def what_to_check(network: Network | Outline, config: PrecisionConfig, simulated
         lines.append(f"layers that run in another precision than asked: {first_few(others, _SHOWN)}")
     regions = sum(made.region for made in result.made.values())
     if regions:
-        lines.append(f"{regions} groups lie in fused regions, which may round elsewhere than the simulation")
+        lines.append(f"{plural(regions, 'group')} in fused regions, which may not round where the simulation does")
     if result.report is not None and result.report.count(QDQ):
         lines.append(f"{result.report.count(QDQ)} Q/DQ layers stand on their own: a fusion did not happen")
     if result.quick:
@@ -143,5 +143,5 @@ def what_to_check(network: Network | Outline, config: PrecisionConfig, simulated
     if config.tf32:
         lines.append("TF32 is on: FP32 layers keep 10 bits of mantissa")
     if quantizes(network, config):
-        lines.append("the ranges: data that the engine sees and calibration did not are clipped")
+        lines.append("the ranges: values that calibration has not seen are clipped")
     return lines

@@ -1,8 +1,8 @@
 """What a precision config does to a network: verdicts at the judged outputs.
 
 `Analysis` holds the loaded gated session and the FP32 reference of the judged samples; `trt_tui.core.measure.shares`
-and `trt_tui.core.measure.layers` measure by it. Whatever measures is a generator: it yields what is known so far, so
-that a caller can show it and stop between two runs by closing it.
+and `trt_tui.core.measure.layers` use it. Everything that measures is a generator that yields what is known so far: a
+caller can show that, and can stop between two runs by closing the generator.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from trt_tui.errors import InputError
 T = TypeVar("T")
 
 REFERENCE_BYTES = 256 << 20
-"""The reference's judged tensors stay in memory up to this size, and lie in a temporary file beyond."""
+"""Up to this size the reference's judged tensors stay in memory; above it they go to a temporary file."""
 
 
 @dataclass(frozen=True)
@@ -45,7 +45,7 @@ class Partial(Generic[T]):
 
     @property
     def final(self) -> bool:
-        """Whether all are."""
+        """Whether all of them are measured."""
         return self.done >= self.total
 
 
@@ -53,11 +53,11 @@ class Analysis:
     """The simulation of one network on one set of samples, used as a context manager.
 
     Args:
-        samples: The judged samples; every figure is taken on all of them unless a method is told otherwise.
+        samples: The judged samples; every figure is taken on all of them unless a method is given feeds.
         judged: What errors are taken at; see `trt_tui.core.measure.judge.judged_outputs`.
-        metric: The user's metric; used where the samples have labels.
-        other: What surrounds INT8 layers in the first configs to come. The session is loaded anew, with more on offer,
-            for a config that needs what it does not offer.
+        metric: The user's metric; used if the samples have labels.
+        other: What surrounds INT8 layers in the first configs. A config that needs something else has the session
+            loaded again, with that added.
 
     Raises:
         InputError: a judged tensor lies inside a fused group.
@@ -106,7 +106,7 @@ class Analysis:
     # -- the gated session --------------------------------------------------------------------------------------
 
     def _session(self, config: PrecisionConfig) -> tuple[Gated, Runner]:
-        """A loaded graph that offers what a config needs, and all that was needed before."""
+        """A loaded graph that can run a config, and all configs before it."""
         needed = Offer.needed(self.network, config)
         if self._loaded is not None and not self.offer.covers(needed):
             self._loaded[1].close()
@@ -120,7 +120,7 @@ class Analysis:
         return self._loaded
 
     def feeds(self, config: PrecisionConfig, ranges: Mapping[str, float]) -> dict[str, np.ndarray]:
-        """What makes the loaded graph run in a config (`Gated.feeds`); while it is held, weights are rounded once."""
+        """The feeds that switch the loaded graph to a config (`Gated.feeds`); reuse them: they hold rounded weights."""
         return self._session(config)[0].feeds(config, ranges)
 
     def indices(self, feeds: Sequence[int] | None) -> list[int]:
@@ -129,7 +129,7 @@ class Analysis:
 
     def _runs(self, config: PrecisionConfig, ranges: Mapping[str, float],
               indices: Sequence[int]) -> Iterator[dict[str, np.ndarray]]:
-        """Yields what a config yields at the judged tensors, feed by feed."""
+        """Yields the judged tensors of a config, feed by feed."""
         fed_to: Gated | None = None
         fed: dict[str, np.ndarray] = {}
         for index in indices:
@@ -151,7 +151,7 @@ class Analysis:
             for tensor, array in result.items():
                 if array.dtype.kind == "f" and np.isnan(array).any():
                     raise InputError(f"the FP32 network yields NaN at {tensor}",
-                                     f"feed {index} of {self.samples.source} brings it about",
+                                     f"feed {index} of {self.samples.source} causes it",
                                      "No precision can be judged against it: check the network and the data.")
             self._reference.put(index, result)
         return self._reference.get(index)
@@ -180,7 +180,7 @@ class Analysis:
 
     def outputs(self, config: PrecisionConfig, ranges: Mapping[str, float],
                 feeds: Sequence[int] | None = None) -> Iterator[dict[str, np.ndarray]]:
-        """Yields what the config yields at the judged tensors, with a metric also at the other outputs, feed by feed.
+        """Yields the judged tensors of a config, with a metric the other outputs too, feed by feed.
 
         Raises:
             InputError: an INT8 layer's input has no range.
@@ -199,14 +199,14 @@ class Analysis:
         return self._scoring.score([self.reference(i) for i in indices], indices)
 
     def tally(self, feeds: Sequence[int], judged: Sequence[Judged] | None = None) -> Tally:
-        """An empty tally over some feeds, for what another backend (an engine) yields."""
+        """An empty tally over some feeds, for the outputs of another backend (an engine)."""
         return Tally(
             self.samples, feeds, self.judged if judged is None else judged, self.reference,
             classifier=self.classifier, scoring=self._scoring)
 
 
 class _Reference:
-    """The reference's tensors by feed, in memory up to `REFERENCE_BYTES` and in an unnamed file beyond."""
+    """The reference's tensors by feed, in memory up to `REFERENCE_BYTES` and above that in an unnamed file."""
 
     def __init__(self) -> None:
         self._arrays: dict[int, dict[str, np.ndarray]] = {}

@@ -1,8 +1,8 @@
-"""How far a verdict's figures may be off for want of samples: intervals by the bootstrap, percentile method.
+"""How far a verdict's figures may be off because there are few samples: bootstrap intervals, percentile method.
 
-Samples are drawn with replacement, as many as there are, and each figure is taken anew on what was drawn (Efron and
+As many samples as there are get drawn with replacement, and each figure is computed from each draw (Efron and
 Tibshirani, An Introduction to the Bootstrap, 1993, chapter 13). The draws are the same for every run on the same
-samples, so that the intervals of two runs can be held side by side.
+samples, so the intervals of two runs can be compared.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 LEVEL = 0.95
-"""The share of the resamples that an interval holds, the same share left out on either side."""
+"""The share of the draws that an interval covers; half of the rest lies on either side of it."""
 
 RESAMPLES = 1000
 """Draws for figures that follow from sums of each sample."""
@@ -23,7 +23,7 @@ METRIC_RESAMPLES = 100
 """Draws for the user's metric, which is called for each."""
 
 FEWEST = 8
-"""With fewer samples there is no interval: what so few say of others is too little."""
+"""With fewer samples there is no interval: so few say too little about others."""
 
 LEAST_DONE = 0.9
 """The share of the draws on which the metric must have worked; a class that was not drawn may make it fail."""
@@ -39,16 +39,16 @@ class Interval:
 
 @dataclass(frozen=True)
 class Spread:
-    """The intervals of a verdict's figures, each by its kind as targets name it.
+    """The intervals of a verdict's figures, each under its kind as targets name it.
 
     Attributes:
-        outputs: "sqnr" (dB), "cosine", "mse" and "mean_abs", or "mismatch", by judged output. Maxima have none: what
-            was not seen may be larger by any amount.
+        outputs: "sqnr" (dB), "cosine", "mse" and "mean_abs", or "mismatch", by judged output. Maxima have no interval:
+            samples that were not seen may be larger by any amount.
         worst: The same of the worst output.
         agreement: Of the share of samples with the reference's largest class.
         metric: Of the user's metric.
-        gain: Of the metric less the FP32 network's on the same draw.
-        draws: How often the metric was taken; None while it was not.
+        gain: Of the metric minus the FP32 network's on the same draw.
+        draws: How often the metric was called; None if it was not.
     """
 
     outputs: Mapping[str, Mapping[str, Interval]] = field(default_factory=dict)
@@ -65,7 +65,7 @@ def drawn(count: int, resamples: int) -> np.ndarray:
 
 
 def interval(figures: np.ndarray) -> Interval | None:
-    """The middle `LEVEL` of some figures (one axis); None where one is not a number. Ends are figures themselves."""
+    """The middle `LEVEL` of some figures (one axis), from one of them to another; None if one is not a number."""
     if not len(figures) or np.isnan(figures).any():
         return None
     ordered = np.sort(figures)
@@ -76,8 +76,7 @@ def interval(figures: np.ndarray) -> Interval | None:
 class Drawing:
     """What each sample adds to the figures of one run, and the intervals that follow.
 
-    A sample whose parts cannot be told from its feed's, as where a judged output has other rows than the batch, counts
-    with its whole feed.
+    If the rows of a judged output are not those of the batch, samples cannot be told apart: the whole feed is drawn.
     """
 
     def __init__(self) -> None:
@@ -90,7 +89,7 @@ class Drawing:
         self._floats.setdefault(name, []).append(sums)
 
     def add_integer(self, name: str, reference: np.ndarray, test: np.ndarray, rows: int) -> None:
-        """Adds a feed of a judged integer output; arrays of unlike shape differ throughout."""
+        """Adds a feed of a judged integer output; in arrays of different shapes every element differs."""
         if reference.shape == test.shape:
             differ = rows_of(reference != test, rows)
             sums = np.stack([differ.sum(1), np.full(len(differ), differ.shape[1])], 1).astype(np.float64)
@@ -99,7 +98,7 @@ class Drawing:
         self._differ.setdefault(name, []).append(sums)
 
     def add_agreement(self, same: np.ndarray) -> None:
-        """Adds a feed of a classifier: whether each sample has the reference's largest class, bools."""
+        """Adds a feed of a classifier: a bool for each sample, whether its largest class is the reference's."""
         self._agreed.append(same.astype(np.float64)[:, None])
 
     def spread(self) -> Spread | None:
@@ -131,7 +130,7 @@ class Drawing:
 
 
 def rows_of(array: np.ndarray, rows: int) -> np.ndarray:
-    """A row for each of so many samples; one for all where the first axis is not theirs."""
+    """A row for each of so many samples; a single row if the first axis does not count them."""
     return array.reshape(rows if array.ndim and len(array) == rows else 1, -1)
 
 
@@ -140,7 +139,7 @@ def _known(intervals: Mapping[str, Interval | None]) -> dict[str, Interval]:
 
 
 def _float_figures(sums: np.ndarray) -> dict[str, np.ndarray]:
-    """Figures of each draw from its sums; see `trt_tui.core.measure.metrics`."""
+    """The figures of each draw, from its sums; see `trt_tui.core.measure.metrics`."""
     diff2, ref2, test2, diff1, count = sums.T
     with np.errstate(divide="ignore", invalid="ignore"):
         sqnr = np.where(diff2 == 0, np.inf, 10 * np.log10(ref2 / diff2))
@@ -150,6 +149,6 @@ def _float_figures(sums: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def of_draws(draws: Sequence[float | None]) -> Interval | None:
-    """The interval of a figure that was taken on draws; None where it failed on too many."""
+    """The interval of a figure that was computed on draws; None if that failed on too many."""
     known = [draw for draw in draws if draw is not None]
     return interval(np.array(known)) if len(known) >= math.ceil(LEAST_DONE * len(draws)) else None

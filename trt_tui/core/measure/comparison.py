@@ -71,9 +71,10 @@ class Verdict:
         metric: The user's metric and its parts; the first entry is the headline. Empty without one.
         agreement: Share of samples whose largest class is the reference's, for a classifier without labels.
         samples: Samples measured so far; ``total`` are to be measured.
-        energy: The judged error that shares divide: the sum over the float outputs of Σ(test-ref)²/Σref², or over the
-            integer ones of the share that differs where no float is judged.
-        spread: How far the figures may be off for want of samples; None until all are measured, or with too few.
+        energy: The judged error that shares are shares of: the sum of Σ(test-ref)²/Σref² over the float outputs. If
+            only integers are judged, the sum of the shares that differ.
+        spread: How far the figures may be off because there are few samples; None until all are measured, or with too
+            few.
     """
 
     outputs: Mapping[str, OutputErrors]
@@ -150,26 +151,26 @@ class Share:
 
 @dataclass(frozen=True)
 class EngineResult:
-    """What a built network does, judged by its own outputs.
+    """What a built network computes, judged by its own outputs.
 
     Attributes:
-        verdict: None where it was built and cannot run here.
+        verdict: None if it was built but cannot run here.
         latency_ms: Median, minimum and maximum of the timed runs, in milliseconds.
         bytes: Size of the engine or of the typed network.
         build_s: How long the build took, in seconds; 0 where the engine came from the cache.
         note: What to know about these figures.
         device: The GPU, "" for a CPU.
         device_memory: Bytes that a run needs beside weights and tensors.
-        report: Its layers, where the backend tells them.
+        report: Its layers, if the backend lists them.
         made: What became of each group, by group name.
         origin: "cold", "timing cache" or "engine cache": what the build could start from.
         quick: Built with the lowest effort, as a preview: neither its latency nor its size is that of production.
-        shapes: Verdicts at other shapes of the profile ("min", "max"), where they were asked for.
-        rungs: What was tried, the last one being that on which it was built; see `trt_tui.core.engines.rungs`.
-        otherwise: Where it was not built as asked: the groups that it runs in another precision than asked, with that
-            one, as far as the backend tells.
-        simulated: Where it was not built as asked: the simulation of what was made.
-        failed: Why it could not be built, "" where it was.
+        shapes: Verdicts at other shapes of the profile ("min", "max"), if they were asked for.
+        rungs: What was tried; the engine was built on the last of them. See `trt_tui.core.engines.rungs`.
+        otherwise: If it was not built as asked: the groups that run in another precision, with that precision, as far
+            as the backend says.
+        simulated: If it was not built as asked: the simulation of what was built instead.
+        failed: Why it could not be built, "" if it was.
     """
 
     verdict: Verdict | None
@@ -192,16 +193,16 @@ class EngineResult:
 
     @property
     def as_asked(self) -> bool:
-        """Whether it is an engine of the config that was asked for: what follows from its figures holds for that."""
+        """Whether it is an engine of the config that was asked for, so that its figures are figures of that config."""
         return not self.failed and (not self.rungs or self.rungs[-1].name == ASKED)
 
     def beside(self, asked: Verdict | None) -> Verdict | None:
-        """The simulation to hold its figures against: of what was made, which is what was asked unless it says so."""
+        """The simulation to compare it with: of what was built instead if it was not built as asked, else ``asked``."""
         return asked if self.as_asked else self.simulated
 
 
 def unbuilt(builder: str, error: TrtTuiError) -> EngineResult:
-    """What stands in the place of an engine that could not be had: the reason.
+    """The result of a build that failed: the reason in place of an engine.
 
     Args:
         builder: Its title.
@@ -216,10 +217,10 @@ class Measured:
     """What was measured of one config; it grows as figures come in.
 
     Attributes:
-        verdict: Simulated; None where nothing was measured yet.
-        groups: Errors by group name; ``complete`` where they are on all samples.
+        verdict: Simulated; None if nothing was measured yet.
+        groups: Errors by group name; ``complete`` once they are on all samples.
         shares: By group name; ``shares_done`` of ``shares_total`` groups are measured.
-        engine: What the build of the config did.
+        engine: The result of building the config.
         raised: Verdicts with the first 1, 2, ... groups of ``raised_order``, the worst first, raised to FP32.
     """
 

@@ -1,9 +1,9 @@
 """Judged outputs: the tensors, or parts of them, that a run is judged by.
 
-A mean over a whole output hides a part that is dead (pixel boxes beside scores under one scale, small objects beside
-large ones), so Concats that end the network are judged part by part. Where values were selected (ArgMax, TopK,
-NonMaxSuppression) or turned into integers, the float tensors that decided are judged, and the integers by the fraction
-that differs.
+A mean over a whole output hides a part that is broken (boxes in pixels beside scores up to 1, small objects beside
+large ones), so Concats at the end of the network are judged part by part. If an output was selected (ArgMax, TopK,
+NonMaxSuppression) or turned into integers, the float tensors that decided it are judged, and the integers by the
+fraction that differs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FLOAT = "float"
 INTEGER = "integer"
 
 SELECTORS = frozenset(("ArgMax", "ArgMin", "TopK", "NonMaxSuppression", "NonZero", "Unique", "Compress"))
-"""Operators that pick or order values; behind them one flipped pick moves everything that follows."""
+"""Operators that select or order values: one selection that flips moves everything behind it."""
 
 MOST_PARTS = 16
 """A Concat that would make more parts than this is not taken apart."""
@@ -53,7 +53,7 @@ class Judged:
         tensor: The tensor; an output of the network or a tensor computed on the way.
         slices: At most one cut per axis, by axis; empty for the whole tensor. No axis is dropped.
         kind: `FLOAT` (judged by its error) or `INTEGER` (by the fraction that differs).
-        note: Where the part comes from, or why this tensor stands for an output; "" where there is nothing to say.
+        note: Where the part comes from, or why this tensor is judged in place of an output; "" if neither applies.
     """
 
     name: str
@@ -72,12 +72,12 @@ def take(array: np.ndarray, judged: Judged) -> np.ndarray:
 
 
 def tensor_outputs(network: Network) -> tuple[str, ...]:
-    """The outputs that are tensors; sequences, maps and optionals are not compared and go to no metric."""
+    """The outputs that are tensors; sequences, maps and optionals are neither compared nor given to a metric."""
     return tuple(info.name for info in network.outputs if isinstance(network.value(info.name).type, ir.TensorType))
 
 
 def left_out(network: Network) -> tuple[str, ...]:
-    """What to say of the outputs that are no tensors."""
+    """Notes on the outputs that are no tensors."""
     whole = set(tensor_outputs(network))
     kinds: dict[type, str] = {ir.SequenceType: "a sequence of tensors", ir.OptionalType: "an optional value"}
     return tuple(f"{info.name}: {kinds.get(type(network.value(info.name).type), 'no tensor')}, which is not judged"
@@ -85,11 +85,11 @@ def left_out(network: Network) -> tuple[str, ...]:
 
 
 _SCORES = frozenset(("Gemm", "MatMul", "Conv", "Softmax", "LogSoftmax", "GlobalAveragePool"))
-"""What computes class scores; an output behind anything else (a division by its norm) is no classifier's."""
+"""Operators that compute class scores; an output of anything else (a division by its norm) is no classifier's."""
 
 
 def class_scores(network: Network | Outline, judged: Sequence[Judged]) -> Judged | None:
-    """The judged output that is a classifier's scores, ``(samples, classes)`` or with axes of 1 behind; else None."""
+    """The judged output with a classifier's scores, ``(samples, classes)`` or with axes of 1 behind; None without."""
     floats = [one for one in judged if one.kind == FLOAT]
     if len(floats) != 1 or floats[0].slices:
         return None
@@ -153,10 +153,10 @@ def _of_output(network: Network, name: str) -> list[Judged]:
 
 
 def _before_selection(network: Network, output: str, integer: bool) -> tuple[list[str], str]:
-    """The last computed float tensors before any selection that an output comes from, in network order; the selector.
+    """The last computed float tensors before a selection that an output comes from, in network order; the selector.
 
     For a float output: those that decided a selection between the output and the nearest Conv or MatMul.
-    For an integer output: those nearest to it.
+    For an integer output: the nearest ones.
     """
     nearest, selector = _deciding(network, output, integer)
     final: set[str] = set()
@@ -266,14 +266,14 @@ def _parse_slices(text: str, slices: str, shape: tuple[int | str | None, ...] | 
     if items and items[-1] == "" and len(items) > 1:
         items.pop()
     if items.count("...") > 1:
-        raise refuse("... may stand once")
+        raise refuse("... may be used only once")
     if "..." in items:
         if shape is None:
-            raise refuse("the tensor's rank is not known, so ... has no meaning")
+            raise refuse("the tensor's rank is unknown, so ... cannot be used")
         place = items.index("...")
         items[place:place + 1] = [":"] * (len(shape) - len(items) + 1)
     if shape is not None and len(items) > len(shape):
-        raise refuse(f"it has {len(items)} axes and the tensor {len(shape)}: ({', '.join(map(str, shape))})")
+        raise refuse(f"it has {len(items)} axes, the tensor has {len(shape)}: ({', '.join(map(str, shape))})")
     cuts = []
     for axis, item in enumerate(items):
         bounds = [part.strip() for part in item.split(":")]

@@ -1,4 +1,4 @@
-"""Whether a config meets what was asked of it, and by how much."""
+"""Whether a config meets its targets, and by how much."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ class Judgement:
 
     Attributes:
         passed: Whether it meets every tolerance.
-        score: Higher is better; the signed margin to the tolerance where there is one (0 is just enough).
-        verdict: What it was judged by.
-        loss: What raising groups lowers, as nearly additive over groups as there is, lower is better; by default the
-            verdict's energy, else the negative score.
+        score: Higher is better; the signed margin to the tolerance if there is one (0 is just enough).
+        verdict: What was judged.
+        loss: Lower is better; falls when groups are raised, by amounts that nearly add up. The verdict's energy by
+            default, or else the negative score.
         figure: What was measured, in words with its unit ("18.3 dB at logits").
-        scores: Of each tolerance, where there are several; the least is ``score``.
+        scores: One for each tolerance if there are several; the least is ``score``.
     """
 
     passed: bool

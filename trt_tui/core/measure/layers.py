@@ -1,4 +1,4 @@
-"""Errors at the groups, accumulated and isolated: one graph with both networks, of which only sums leave."""
+"""Errors at the groups, accumulated and isolated: one graph holds both networks, and only sums leave it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trt_tui.words import number, percent
 _COUNTS = [SUMS.index("fp16_over"), SUMS.index("fp16_under")]
 
 UNDERFLOW_SHARE = 0.05
-"""Underflow is worth a word where more than this share of a tensor's values is lost."""
+"""Underflow is reported if more than this share of a tensor's values is lost."""
 
 
 def measure_layers(analysis: Analysis, configs: Mapping[str, PrecisionConfig], ranges: Mapping[str, float], *,
@@ -83,7 +83,7 @@ def _group_errors(network: Network, config: PrecisionConfig, names: Sequence[str
 
 
 def _concerns_fp16(network: Network, config: PrecisionConfig) -> bool:
-    """Whether what FP16 cannot hold is worth a look: not where a config takes BF16 in its place."""
+    """Whether to count what FP16 cannot hold: not if a config uses BF16 in its place."""
     asked = {*config.assignment(network).values(), config.other}
     return Precision.FP16 in asked or Precision.BF16 not in asked
 
@@ -94,9 +94,9 @@ def _warning(around: Precision, sums: Sums, isolated: Errors | None) -> str:
         times = f" ({sums.fp16_over:,.0f} values)" if sums.fp16_over else ""
         return f"max {number(sums.ref_max, 2)} exceeds FP16's {FP16_MAX:.0f}{times}{lost}"
     if around is Precision.FP16 and 0 < sums.ref_max < FP16_LEAST_NORMAL:
-        return f"max {number(sums.ref_max, 2)} lies below FP16's least normal {number(FP16_LEAST_NORMAL)}"
+        return f"max {number(sums.ref_max, 2)} is below FP16's smallest normal {number(FP16_LEAST_NORMAL)}"
     if around is Precision.FP16 and sums.fp16_under > UNDERFLOW_SHARE * sums.count:
-        return f"{percent(sums.fp16_under / sums.count)} underflow: below FP16's least magnitude {number(FP16_LEAST)}"
+        return f"{percent(sums.fp16_under / sums.count)} underflow: below FP16's smallest value {number(FP16_LEAST)}"
     if isolated is not None and isolated.bad:
         return f"{isolated.nan} NaN and {isolated.inf} Inf arise here"
     return ""

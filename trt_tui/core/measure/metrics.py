@@ -34,7 +34,7 @@ class Sums:
     fp16_under: float = 0.0
 
     def add(self, reference: np.ndarray, test: np.ndarray, fp16: bool = False) -> None:
-        """Adds a pair of float arrays of one shape; with ``fp16``, counts what of the reference FP16 cannot hold."""
+        """Adds two float arrays of one shape; with ``fp16``, counts the reference's values that FP16 cannot hold."""
         expected = np.asarray(reference, np.float64).ravel()
         found = np.asarray(test, np.float64).ravel()
         with np.errstate(invalid="ignore", over="ignore"):
@@ -47,7 +47,7 @@ class Sums:
                 diff2 = _squares(difference)
             self.diff2 += diff2
             ref2, test2 = _squares(expected), _squares(found)
-            if not math.isfinite(ref2):  # infinities that both have, as a mask does, are neither signal nor noise
+            if not math.isfinite(ref2):  # infinities in both, as in a mask, are neither signal nor noise
                 same = np.isinf(expected) & (found == expected)
                 ref2, test2 = _squares(np.where(same, 0.0, expected)), _squares(np.where(same, 0.0, found))
             self.ref2 += ref2
@@ -82,7 +82,7 @@ class Sums:
         return self.diff2 / self.ref2 if self.ref2 > 0 else math.inf
 
     def errors(self) -> Errors:
-        """The metrics; what is not finite is None, and counted under nan and inf."""
+        """The metrics; one that is not finite is None, and what made it so is counted under nan and inf."""
         nan, inf = int(self.nan), int(self.inf)
         if nan or inf or not (math.isfinite(self.diff2) and math.isfinite(self.ref2)):
             return Errors(nan=nan, inf=inf)
@@ -118,8 +118,11 @@ def errors_between(reference: np.ndarray, test: np.ndarray) -> Errors:
 
 
 def sample_sums(reference: np.ndarray, test: np.ndarray, rows: int) -> np.ndarray:
-    """Σ(test-ref)², Σref², Σtest², Σ|test-ref| and the count of elements of each of so many samples, float64 ``(rows,
-    5)``; one row for all where the first axis is not theirs. Infinities that both have count for nothing."""
+    """Sums of each of so many samples: Σ(test-ref)², Σref², Σtest², Σ|test-ref| and the count of elements.
+
+    Returns float64 ``(rows, 5)``; a single row if the first axis does not count the samples. Infinities in both arrays
+    are left out.
+    """
     expected = rows_of(np.asarray(reference, np.float64), rows)
     found = rows_of(np.asarray(test, np.float64), rows)
     with np.errstate(invalid="ignore", over="ignore"):

@@ -1,6 +1,6 @@
-"""What a network's last tensor is put together from: the Concats before it, seen through what only shapes them.
+"""The parts that Concats make of a network's last tensor, also where reshapes and elementwise operators follow them.
 
-A detector joins boxes and scores of several strides, often before a Sigmoid, a Split or a Reshape. Each piece of such a
+A detector joins boxes and scores of several strides, often before a Sigmoid, a Split or a Reshape. Each input of such a
 Concat is a part of the last tensor: a range of indices along some of its axes.
 """
 
@@ -42,7 +42,7 @@ class _Axis:
     shift: Fraction = Fraction(0)
 
     def range(self, start: int, stop: int) -> tuple[int, int] | None:
-        """Where a range lies; None where that is no whole number of indices."""
+        """Where a range lies; None if that is no whole number of indices."""
         ends = [index * self.ratio + self.shift for index in (start, stop)]
         if any(end.denominator != 1 for end in ends):
             return None
@@ -68,7 +68,7 @@ class _Part:
 
 
 def parts_of(network: Network, shapes: Shapes, tensor: str, most: int) -> list[tuple[Extent, str]]:
-    """The parts of a tensor, each with the tensor it comes from; one that is the whole where no Concat is met.
+    """The parts of a tensor, each with the tensor it comes from; a single part if there is no Concat.
 
     Args:
         shapes: Those of the network's tensors.
@@ -91,7 +91,7 @@ def parts_of(network: Network, shapes: Shapes, tensor: str, most: int) -> list[t
 
 
 def _walk(network: Network, shapes: Shapes, part: _Part, last: bool) -> _Part:
-    """Goes back through what computes each element from one; only while nothing else reads the tensor."""
+    """Goes back through operators that compute each element from one element, while nothing else reads the tensor."""
     while part.source in network.producer and (last or _read_once(network, part.source)):
         layer = network.layer(network.producer[part.source])
         before = _step(network, shapes, layer, part)
@@ -107,7 +107,7 @@ def _read_once(network: Network, tensor: str) -> bool:
 
 
 def _step(network: Network, shapes: Shapes, layer: Layer, part: _Part) -> _Part | None:
-    """The part as a part of what a layer reads; None where the layer is not followed."""
+    """The part as a part of what a layer reads; None if it cannot be followed through the layer."""
     dynamic = [name for name in layer.inputs if name and name not in network.static]
     if layer.domain != "" or len(dynamic) != 1 or dynamic[0] not in network.producer:
         return None
@@ -140,7 +140,7 @@ def _step(network: Network, shapes: Shapes, layer: Layer, part: _Part) -> _Part 
 
 
 def _same(before: Sizes, after: Sizes) -> bool:
-    """Whether an elementwise operator broadcasts nothing of its input."""
+    """Whether an elementwise operator does not broadcast its input."""
     return len(before) == len(after) and all(
         one == other or one != 1 and not (isinstance(one, int) and isinstance(other, int))
         for one, other in zip(before, after, strict=True))
@@ -200,7 +200,7 @@ def _integers(network: Network, shapes: Shapes, tensor: str) -> list[int] | None
 def _reshaped(before: Sizes, after: Sizes, axes: Sequence[_Axis | None]) -> list[_Axis | None]:
     """How the axes before a reshape lie on the last tensor.
 
-    Sizes are matched from the left in blocks of equal product; of each block the outermost axes lie on each other.
+    Sizes are matched from the left in blocks of equal product; the outermost axes of a block correspond.
     """
     result: list[_Axis | None] = [None] * len(before)
     i = j = 0
@@ -247,9 +247,7 @@ def _leading(sizes: Sizes) -> list[int]:
 
 
 def _pieces(network: Network, shapes: Shapes, part: _Part) -> list[_Part] | None:
-    """The parts that the inputs of a Concat are of what it computes; None where a part is not put together so.
-
-    It is not where the Concat joins along the batch, or a size is not static.
+    """What the inputs of a Concat are as parts of its result; None if it joins along the batch or a size is not static.
     """
     layer = network.layer(network.producer[part.source]) if part.source in network.producer else None
     if layer is None or layer.op_type != "Concat" or layer.domain != "" or not part.axes:

@@ -82,7 +82,7 @@ def spread_record(spread: Spread) -> dict[str, Any]:
 
 
 def engine_record(engine: EngineResult) -> dict[str, Any]:
-    """What an engine is and how it does; where there is none, why not."""
+    """An engine and its figures; if there is none, why not."""
     record: dict[str, Any] = {"source": "engine", "backend": engine.backend}
     if engine.device:
         record["gpu"] = engine.device
@@ -126,7 +126,7 @@ def engine_record(engine: EngineResult) -> dict[str, Any]:
 
 
 def rung_record(rung: Rung) -> dict[str, Any]:
-    """One try at a build: what was told otherwise than asked, and why it failed."""
+    """One try at a build: what was changed from what was asked, and why it failed."""
     record: dict[str, Any] = {"rung": rung.name, "said": rung.said}
     if rung.raised:
         record["raised"] = {name: precision.value for name, precision in rung.raised.items()}
@@ -157,7 +157,7 @@ def run_record(network: Network | Outline, run: Measured) -> dict[str, Any]:
         if errors.warning:
             entry["warning"] = errors.warning
         for name in group.layers:
-            # Errors are taken at the group's last computed tensor; the other members carry the precision alone.
+            # Errors are measured at the group's last computed tensor; for its other layers only the precision is given.
             at_tail = group.tail in network.layer(name).outputs
             layers[name] = entry if at_tail else {"precision": errors.precision.value, "group": group.name}
     if layers:

@@ -1,4 +1,4 @@
-"""The user's metric on what a run yields: on all samples, and on draws of them."""
+"""The user's metric on the outputs of a run: on all samples, and on draws of them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from trt_tui.core.measure.user_metric import Metric
 from trt_tui.errors import InputError
 
 Outputs = Sequence[Mapping[str, np.ndarray]]
-"""What a run yields, by output name, feed by feed."""
+"""The outputs of a run by name, feed by feed."""
 
 
 class Scoring:
@@ -41,8 +41,10 @@ class Scoring:
         return self._parts(*self._joined(outputs, feeds))
 
     def draws(self, outputs: Outputs, feeds: Sequence[int]) -> Iterator[float | None]:
-        """Yields the headline on each draw of the samples, None where the metric fails on it; see
-        `trt_tui.core.measure.bootstrap`. Where an array has other rows than the samples, whole feeds are drawn."""
+        """Yields the headline on each draw of the samples, None if the metric fails on it.
+
+        If the rows of an array are not the samples, whole feeds are drawn; see `trt_tui.core.measure.bootstrap`.
+        """
         rows = sum(self._samples.rows(feed) for feed in feeds)
         found, labels = self._joined(outputs, feeds)
         apart = all(len(array) == rows for array in (*found.values(), *labels.values()))
@@ -55,11 +57,11 @@ class Scoring:
                 else:
                     parts = self.score([outputs[number] for number in numbers], [feeds[number] for number in numbers])
                 yield next(iter(parts.values()))
-            except InputError:  # as where none of a class was drawn
+            except InputError:  # if no sample of a class was drawn, for one
                 yield None
 
     def spread(self, outputs: Outputs, feeds: Sequence[int], spread: Spread) -> Iterator[Spread]:
-        """Yields a spread while it draws, and last with the intervals of the metric and of its gain on FP32."""
+        """Yields a spread after each draw, and last one with the intervals of the metric and of its gain over FP32."""
         key = tuple(feeds)
         if key not in self._reference_draws:
             base: list[float | None] = []

@@ -1,6 +1,6 @@
-"""What single groups do to the judged outputs: shares of the judged error, impacts both ways, the worst together.
+"""What single groups do to the judged outputs: their shares, their impacts, and the worst ones raised together.
 
-All run on the loaded session of an `Analysis`; every function is a generator as its methods are.
+All of it runs on the loaded session of an `Analysis`; every function is a generator, as the methods there are.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from trt_tui.core.precision import Precision
 
 @dataclass(frozen=True)
 class Impact(Share):
-    """What one group does to the judged outputs, measured both ways.
+    """What one group does to the judged outputs: if it alone is raised (`Share`), and if it alone is lowered.
 
-    ``owns`` is NaN where all-but-this was not asked for.
+    ``owns`` is NaN if all-but-this was not asked for.
 
     Attributes:
         energy: The judged error (`Verdict.energy`) with this group alone as in the run and all others in FP32; infinite
-            where that brings about NaN or Inf, 0 where the group changes no value, None if it was not measured.
+            if that leads to NaN or Inf, 0 if the group changes no value, None if it was not measured.
         samples: How many samples it was measured on.
     """
 
@@ -40,9 +40,9 @@ def measure_shares(analysis: Analysis, config: PrecisionConfig, ranges: Mapping[
                    ) -> Iterator[Partial[dict[str, Share]]]:
     """Yields ``{group: Share}`` of what was measured since the last yield: what a group owns of the judged error.
 
-    One yield is one run of one feed, so most yields hold nothing new. Groups that already run in FP32, and those
-    that only pass on values of their own precision, own nothing and are not run. Where the config's judged error
-    is not finite, a group that makes it finite owns all of it, any other nothing.
+    It yields after each run of one feed, so most yields hold nothing new. Groups that already run in FP32, and those
+    that only pass on values of their own precision, own nothing and are not run. If the config's judged error is not
+    finite, a group that makes it finite owns all of it, any other group nothing.
 
     Args:
         order: Groups to measure, most suspicious first; all by default.
@@ -70,18 +70,18 @@ def measure_impacts(analysis: Analysis, config: PrecisionConfig, ranges: Mapping
                     known: Mapping[str, Impact] | None = None, order: Sequence[str] | None = None,
                     feeds: Sequence[int] | None = None, few: int = 1, top: int = 16, owns: bool = True
                     ) -> Iterator[Partial[dict[str, Impact]]]:
-    """Yields ``{group: Impact}`` of what was measured since the last yield: each group's impact both ways.
+    """Yields ``{group: Impact}`` of what was measured since the last yield: each group raised alone, and lowered alone.
 
-    All groups are measured on the first ``few`` feeds, then the ``top`` ones of either ranking on all feeds. One
-    yield is one run of one feed, as with `measure_shares`, and so is the rest: the loaded session, the reference, which
-    groups are not run. ``total`` grows when the second round begins.
+    All groups are measured on the first ``few`` feeds, then the ``top`` ones of either ranking on all feeds. As with
+    `measure_shares` it yields after each run of one feed, and leaves out the same groups. ``total`` grows when the
+    second round begins.
 
     Args:
         known: What was measured before, by group: it is neither measured nor yielded again.
         order: Groups to measure, most suspicious first; all by default.
-        few: How many feeds the ranking is taken on, at least one.
+        few: On how many feeds the groups are ranked, at least one.
         top: How many groups of each ranking are measured on all feeds.
-        owns: Whether all-but-this is measured; only-this is half the runs, and what a search ranks by.
+        owns: Whether all-but-this is measured too; only-this, by which a search ranks, takes half the runs.
     """
     indices = analysis.indices(feeds)
     names = list(order) if order is not None else [group.name for group in analysis.network.groups]
@@ -129,7 +129,7 @@ def measure_impacts(analysis: Analysis, config: PrecisionConfig, ranges: Mapping
 def measure_cumulative(analysis: Analysis, config: PrecisionConfig, ranges: Mapping[str, float],
                        order: Sequence[str], feeds: Sequence[int] | None = None
                        ) -> Iterator[Partial[tuple[Verdict, ...]]]:
-    """Yields the verdicts, in a tuple that grows, with the first 1, 2, ... groups of ``order`` raised to FP32."""
+    """Yields a growing tuple: the verdicts with the first 1, 2, ... groups of ``order`` raised to FP32."""
     indices = analysis.indices(feeds)
     verdicts: tuple[Verdict, ...] = ()
     for name in order:

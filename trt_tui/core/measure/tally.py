@@ -1,4 +1,4 @@
-"""Pooling what a run yields at the judged outputs, whoever ran it: the simulation or an engine."""
+"""Pools the judged outputs of a run, be it of the simulation or of an engine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from trt_tui.errors import InputError, TrtTuiError
 
 
 def comparable(value: Any) -> np.ndarray:
-    """An output as an array of fixed size: texts come as objects, a single one as a text."""
+    """An output as an array of fixed element size: strings arrive as objects, a single one as a str."""
     if isinstance(value, np.ndarray) and value.dtype.kind != "O":
         return value
     return np.asarray(value, np.str_)
@@ -64,7 +64,7 @@ class Tally:
         self.total = sum(samples.rows(index) for index in feeds)
 
     def add(self, index: int, test: Mapping[str, np.ndarray]) -> None:
-        """Adds what a run yields for one feed.
+        """Adds the outputs of a run for one feed.
 
         Raises:
             TrtTuiError: a judged float tensor has another shape than in FP32.
@@ -116,7 +116,7 @@ class Tally:
                 outputs[one.name] = OutputErrors(Errors(mismatch=differ / count if count else 0.0, exact=differ == 0))
                 continue
             if self.samples == self.total and not self.sums[one.name].count:
-                raise InputError(f"{one.name} takes nothing of what the network yields", "", "Judge another slice.")
+                raise InputError(f"{one.name} selects nothing of what the network computes", "", "Judge another slice.")
             index, worst = self.worst.get(one.name, (None, math.inf))
             outputs[one.name] = OutputErrors(self.sums[one.name].errors(), index,
                                              worst if math.isfinite(worst) else None)
@@ -127,8 +127,10 @@ class Tally:
         return Verdict(outputs, metric, agreement, self.samples, self.total, sum(noise) if noise else None, spread)
 
     def settled(self, verdict: Verdict) -> Iterator[Verdict]:
-        """Yields a verdict of all feeds again after each draw that the metric is taken on, and in the end with the
-        metric's interval; nothing without a metric, or where it failed."""
+        """Yields the verdict of all feeds after each draw of the metric, and last with the metric's interval.
+
+        Yields nothing without a metric, or if the metric failed.
+        """
         if self._scoring is None or not verdict.metric:
             return
         for spread in self._scoring.spread(self.kept, self.indices, verdict.spread or Spread()):
@@ -138,7 +140,7 @@ class Tally:
         try:
             return scoring.score(self.kept, self.indices)
         except InputError:
-            # A metric cannot be asked to bear NaN and Inf: the run is broken, which the outputs say.
+            # A metric is not called on NaN and Inf: the outputs already show that the run is broken.
             if all(np.isfinite(array).all() for one in self.kept for array in one.values() if array.dtype.kind != "U"):
                 raise
             return {}

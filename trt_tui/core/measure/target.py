@@ -1,4 +1,4 @@
-"""What a run must reach: the user's metric, argmax agreement, or a figure of one judged output or of the worst."""
+"""What a run must reach: the user's metric, argmax agreement, or a figure of one or of the worst judged output."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ class Target:
             "agreement" (0 to 1).
         value: The bound; for "metric" with ``relative`` the distance from the FP32 network's own metric.
         relative: ``value`` is added to the base; with ``percent`` as a share of its size.
-        base: The FP32 network's metric, None until measured.
-        output: The judged output that it is asked of, None for the worst.
+        base: The FP32 network's metric, None until it is measured.
+        output: The judged output that is bounded, None for the worst one.
     """
 
     kind: str
@@ -96,11 +96,11 @@ class Target:
         return f"metric ≥ {metric_figure(bound)}" if bound is not None else self.text
 
     def with_base(self, base: float | None) -> Target:
-        """The same with the FP32 network's metric."""
+        """The same target, with the FP32 network's metric as its base."""
         return replace(self, base=base)
 
     def figure(self, verdict: Verdict) -> float | None:
-        """What a verdict says of the figure that the target bounds; None where it was not measured or is not finite."""
+        """The figure of a verdict that the target bounds; None if it was not measured or is not finite."""
         if self.kind == "metric":
             return verdict.headline
         if self.kind == "agreement":
@@ -135,8 +135,10 @@ class Target:
         return figure <= bound if self.kind in UPPER else figure >= bound
 
     def interval(self, verdict: Verdict) -> Interval | None:
-        """Between what the figure lies for want of samples, in its own unit; None where that is not known, as for a
-        maximum. For a distance from FP32's metric both are taken on the same samples, draw by draw."""
+        """The interval in which the figure lies, in its own unit; None if it is unknown, as for a maximum.
+
+        For a distance from FP32's metric both metrics are computed on the same samples, draw by draw.
+        """
         spread = verdict.spread
         if spread is None or verdict.bad:
             return None
@@ -151,8 +153,10 @@ class Target:
         return (spread.worst if self.output is None else spread.outputs.get(self.output, {})).get(self.kind)
 
     def settled(self, verdict: Verdict) -> bool:
-        """Whether other samples would hardly say otherwise of a verdict: its figure's interval, where there is one,
-        lies on one side of the bound."""
+        """Whether other samples would hardly change the answer: the figure's interval lies on one side of the bound.
+
+        True if there is no interval.
+        """
         between, bound = self.interval(verdict), self.bound
         if between is None or bound is None:
             return True
@@ -167,8 +171,10 @@ class Target:
         return self.kind in ("metric", "agreement", "mismatch") or verdict.worst is None
 
     def margin(self, verdict: Verdict) -> float | None:
-        """How far beyond the bound a verdict is in the figure's own unit, negative where it falls short; None where
-        it was not measured. NaN and Inf fall short by infinity."""
+        """By how much a verdict is better than the bound, in the figure's own unit; negative if it falls short.
+
+        None if it was not measured. NaN and Inf fall short by infinity.
+        """
         figure, bound = self.figure(verdict), self.bound
         if bound is None or self.reached(verdict) is None:
             return None
@@ -179,9 +185,9 @@ class Target:
     def noise(self, verdict: Verdict) -> float | None:
         """The error's energy in units of what the target allows: 1 is just enough, 0 is exact, lower is better.
 
-        The energy is Σ(test-ref)² / Σref² for SQNR; 1 - cosine, which is half of it for small errors; MSE; the square
-        of an absolute error. None for "metric", "agreement" and "mismatch", which are no energies, and where nothing
-        was measured.
+        The energy is Σ(test-ref)² / Σref² for SQNR; 1 - cosine, which is half of that for small errors; the MSE; the
+        square of an absolute error. None for "metric", "agreement" and "mismatch", which are no energies, and if
+        nothing was measured.
         """
         figure, bound = self.figure(verdict), self.bound
         if self.kind in ("metric", "agreement", "mismatch") or bound is None or self.reached(verdict) is None:
@@ -199,8 +205,10 @@ class Target:
         return figure / bound if self.kind in ("cosine", "mse") else (figure / bound) ** 2
 
     def score(self, verdict: Verdict) -> float | None:
-        """The margin in a unit that targets of several kinds share: dB of noise, or percentage points of what has no
-        noise (of the bound, for a metric); None where it was not measured."""
+        """The margin in a unit that can be compared across kinds of targets; None if it was not measured.
+
+        It is in dB of noise; for figures that are no noise in percentage points (for a metric, of the bound).
+        """
         margin, noise = self.margin(verdict), self.noise(verdict)
         if margin is None:
             return None
@@ -223,7 +231,7 @@ class Target:
         return f"{self.kind} {shown(figure)}"
 
     def require_measurable(self, judged: Sequence[Judged], network: Network | Outline, metric: str | None) -> None:
-        """Checks that what it bounds is measured here.
+        """Refuses a target whose figure is not measured on these judged outputs.
 
         Raises:
             InputError: the output that it names is not among ``judged``, or is none that has this figure; there is no
@@ -245,20 +253,20 @@ class Target:
         if self.kind in PER_OUTPUT and (INTEGER if self.kind == "mismatch" else FLOAT) not in kinds:
             has = "whole numbers" if FLOAT not in kinds else "floats"
             other = "mismatch<=0.01" if FLOAT not in kinds else "sqnr>=20"
-            raise InputError(f"{self.text} bounds nothing that is judged",
+            raise InputError(f"{self.text} bounds a figure that is not measured",
                              f"{self.output or 'what is judged'} holds {has}",
                              f"Bound another figure, such as {other}.")
 
 
 def judge(targets: Sequence[Target], verdict: Verdict) -> Judgement:
-    """Judges a verdict by targets that must all be met; the score is the least of theirs, the loss the largest noise.
+    """Judges a verdict by targets that must all be met; the score is the lowest of them, the loss the largest noise.
 
     Raises:
         InputError: what a target needs was not measured.
     """
     for target in targets:
         if target.reached(verdict) is None:
-            raise InputError(f"whether {target.text} is met is not known", f"no {target.kind} was measured",
+            raise InputError(f"it is not known whether {target.text} is met", f"no {target.kind} was measured",
                              "Give labels and --metric, judge that output, or bound another figure.")
     noises = [noise for target in targets if (noise := target.noise(verdict)) is not None]
     scores = tuple(score for target in targets if (score := target.score(verdict)) is not None)
@@ -288,7 +296,7 @@ def parse_target(text: str) -> Target:
                          f"{kind} is better the {'lower' if kind in UPPER else 'higher'} it is",
                          f"Write {kind}{'<=' if kind in UPPER else '>='}{value:g}.")
     if relative and kind != "metric":
-        raise InputError(f"{text!r} is no target", f"{kind} has no base: it is measured against FP32 already",
+        raise InputError(f"{text!r} is no target", f"{kind} has no base: it already compares with FP32",
                          f"Write {kind}>=NUMBER.")
     if percent and not relative:
         if kind not in SHARES:
@@ -313,13 +321,13 @@ def _number(text: str) -> float | None:
 
 
 def _all_of(figures: Sequence[float | None], worst: Callable[[Iterable[float]], float]) -> float | None:
-    """The worst of some figures; None where there are none, or one of them is not known."""
+    """The worst of some figures; None if there are none, or one of them is unknown."""
     known = [figure for figure in figures if figure is not None]
     return worst(known) if known and len(known) == len(figures) else None
 
 
 def default_target(metric: str | None, judged: Sequence[Judged], outline: Outline, labels: bool) -> Target:
-    """The metric if there is one with labels, else argmax agreement for a classifier, else the worst output's SQNR."""
+    """The default: the metric if there are one and labels, else argmax agreement for a classifier, else the SQNR."""
     if metric is not None and labels:
         return Target("metric", -100 * DEFAULT_METRIC_LOSS, relative=True, percent=True)
     scores = class_scores(outline, judged)

@@ -65,7 +65,7 @@ class Metric:
     def _number(self, value: object, where: str) -> float:
         try:
             array = np.asarray(value)
-        except Exception:  # what an object's __array__ raises is the object's own affair
+        except Exception:  # an object's own __array__ may raise anything
             raise self._nonsense(f"{_describe(value)}{where}") from None
         if array.size != 1 or array.dtype.kind not in "biuf":
             raise self._nonsense(f"{_describe(value)}{where}")

@@ -17,14 +17,14 @@ from trt_tui.core.search.revert import revert
 
 PAIRS = 2
 OUTSIDERS = 8
-"""How many pairs of raised groups, and how many other groups for each of them, are tried before it gives up."""
+"""How many pairs of raised groups, and how many other groups for each, are tried before it gives up."""
 
 HOPE = 1.5
 """A group may gain this many times what is expected of it: below that it is not tried."""
 
 
 def exchange(board: Board, found: frozenset[str]) -> Course:
-    """Starts from a set that passes; takes at most 16 evaluations, and a `revert` pass, for each group that it saves."""
+    """Starts from a set that passes; takes at most 16 evaluations and a `revert` pass for each group that it saves."""
     smaller: frozenset[str] | None = found
     while smaller is not None:
         found = yield from revert(board, smaller)

@@ -20,7 +20,7 @@ LEAST_GAIN = 0.01
 
 def improve_ranges(board: Board, space: Space, trying: Mapping[str, Mapping[str, float]]
                    ) -> Generator[Trial, Evaluation, None]:
-    """Sets ``board.ranges`` to what lowers the loss, in one evaluation for each method of each group that reads codes.
+    """Sets ``board.ranges`` to what lowers the loss, with one evaluation for each method and group that reads codes.
 
     Args:
         trying: amax by tensor and method.
