@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import onnx
 import pytest
 
-from tests import networks, nursery
+from tests import networks, nursery, standins
 from tests.driven import DrivenSession, save_mlp
 from trt_tui import demo
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
@@ -42,6 +43,31 @@ def run(capfd: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]
         with pytest.raises(SystemExit) as stop:
             main([str(argument) for argument in arguments])
         return stop.value.code, *capfd.readouterr()
+
+    return run_it
+
+
+@pytest.fixture
+def standin(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Gives the next child process the stand-in of a TensorRT release."""
+
+    def choose(release: str, **variables: str) -> None:
+        for name in ("STANDIN_FAULT", "STANDIN_STEP_SECONDS"):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in {**standins.environment(release), **variables}.items():
+            monkeypatch.setenv(name, value)
+
+    return choose
+
+
+@pytest.fixture
+def command(run: Callable[..., tuple[int, str, str]], standin: Callable[..., None]
+            ) -> Callable[..., subprocess.CompletedProcess]:
+    """Runs a command whose child process has the stand-in of a release."""
+
+    def run_it(release: str, *arguments: object, **variables: str) -> subprocess.CompletedProcess:
+        standin(release, **variables)
+        return subprocess.CompletedProcess(arguments, *run(*arguments))
 
     return run_it
 

@@ -7,12 +7,12 @@ import math
 import numpy as np
 import onnx
 import onnx_ir as ir
-import onnxruntime
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
+from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
 from trt_tui.core.calibration import methods
 from trt_tui.core.calibration.cache import match_cache, read_cache, write_cache
 from trt_tui.core.calibration.calibrate import calibrate
@@ -129,22 +129,16 @@ def test_entropy_and_mse_clip_outliers_and_minmax_does_not():
 
     assert error(ranges["mse"]) < 0.8 * error(80.0)
     assert error(ranges["mse"]) <= 1.05 * min(error(amax) for amax in np.linspace(2.5, 80, 300))
-
-
-def test_entropy_keeps_a_uniform_range():
-    array = np.linspace(-5, 5, 400_001, dtype=np.float32)
-    assert methods.entropy(histogram(array)) > 4.9 and methods.mse(histogram(array)) > 4.9
+    uniform = histogram(np.linspace(-5, 5, 400_001, dtype=np.float32))
+    assert methods.entropy(uniform) > 4.9 and methods.mse(uniform) > 4.9
 
 
 @pytest.mark.parametrize("value", [0.0, 1.0, -3e38, 1e-45])
 def test_constants(value):
     for method, amax in ranges_of(histogram(np.full((3, 5), value, np.float32))).items():
         assert amax == abs(np.float32(value)), method
-
-
-def test_empty_array_counts_nothing():
-    hist = histogram(np.zeros((0, 3), np.float32))
-    assert hist.total == 0 and set(ranges_of(hist).values()) == {0.0}
+    empty = histogram(np.zeros((0, 3), np.float32))
+    assert empty.total == 0 and set(ranges_of(empty).values()) == {0.0}
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
@@ -156,34 +150,16 @@ def test_histogram_refuses_what_is_not_finite(bad):
 # ----------------------------------------------------------------------------------------------- calibration
 
 
-class OrtRunner:
-    def __init__(self, model):
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = 2
-        options.log_severity_level = 3
-        proto = ir.to_proto(model).SerializeToString()
-        self.session = onnxruntime.InferenceSession(proto, options, ["CPUExecutionProvider"])
-
-    def run(self, feeds, fetch=None):
-        names = list(fetch or (output.name for output in self.session.get_outputs()))
-        return dict(zip(names, self.session.run(names, dict(feeds)), strict=True))
-
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *exc):
-        pass
-
-
-class OrtBackend:
-    """Loads with ONNX Runtime and counts what it loaded."""
+class OrtBackend(OnnxRuntimeBackend):
+    """Counts what it loads."""
 
     def __init__(self):
+        super().__init__("cpu", threads=2)
         self.output_counts = []
 
     def load(self, model, *, lean=False):
         self.output_counts.append(len(model.graph.outputs))
-        return OrtRunner(model)
+        return super().load(model, lean=lean)
 
 
 NETWORK = """
@@ -251,6 +227,7 @@ def test_one_method_alone(tmp_path, model, method):
     samples, data = make_samples(tmp_path)
     result = calibrate(model, ["b"], samples, OrtBackend(), method=method, percentile=90)
     assert result.ranges == {"b": chosen(histogram(expected_tensors(data)["b"]), method, 90)}
+    assert calibrate(model, [], samples, OrtBackend(), method=method).ranges == {}
 
 
 @pytest.mark.parametrize("method", RANGE_METHODS)
@@ -263,25 +240,14 @@ def test_what_is_not_finite_is_named(tmp_path, model, method):
         calibrate(nan, ["b", "l"], samples, OrtBackend(), method=method)
 
 
-@pytest.mark.parametrize(
-    ("tensor", "options", "expected"),
-    [
-        ("none", {}, "no tensor 'none'"),
-        ("n", {}, "'n' is INT64"),
-        ("a", {"method": "best"}, "Unknown calibration method: best"),
-        ("a", {"method": "percentile", "percentile": 0}, "not in"),
-    ],
-)
+@pytest.mark.parametrize(("tensor", "options", "expected"), [
+    ("none", {}, "no tensor 'none'"), ("n", {}, "'n' is INT64"),
+    ("a", {"method": "best"}, "Unknown calibration method: best"),
+    ("a", {"method": "percentile", "percentile": 0}, "not in")])
 def test_bad_requests(tmp_path, model, tensor, options, expected):
     samples, _ = make_samples(tmp_path)
     with pytest.raises(InputError, match=expected):
         calibrate(model, [tensor], samples, OrtBackend(), **options)
-
-
-def test_no_tensors(tmp_path, model):
-    samples, _ = make_samples(tmp_path)
-    assert calibrate(model, [], samples, OrtBackend()).ranges == {}
-    assert calibrate(model, [], samples, OrtBackend(), method="entropy").ranges == {}
 
 
 def test_weights_are_shared(model):
@@ -355,17 +321,11 @@ def test_cache_as_tensorrt_writes_it(tmp_path):
     assert (tmp_path / "d").read_text() == "TRT-8601-EntropyCalibration2\ninput: 3c010204\nzero: 3f800000\n"
 
 
-@pytest.mark.parametrize(
-    ("content", "expected"),
-    [
-        (b"", "line 1"),
-        (b"hello\n", "line 1"),
-        (b"TRT-8601-MinMaxCalibration\na: 3c010204\nb 3c010204\n", "line 3"),
-        (b"TRT-8601-MinMaxCalibration\na: 3c01020400\n", "line 2"),
-        (b"TRT-8601-MinMaxCalibration\na: 7fc00000\n", "line 2"),
-        (b"\xff\xfe\x00", "cannot be read"),
-    ],
-)
+@pytest.mark.parametrize(("content", "expected"), [
+    (b"", "line 1"), (b"hello\n", "line 1"),
+    (b"TRT-8601-MinMaxCalibration\na: 3c010204\nb 3c010204\n", "line 3"),
+    (b"TRT-8601-MinMaxCalibration\na: 3c01020400\n", "line 2"),
+    (b"TRT-8601-MinMaxCalibration\na: 7fc00000\n", "line 2"), (b"\xff\xfe\x00", "cannot be read")])
 def test_bad_cache(tmp_path, content, expected):
     (tmp_path / "c").write_bytes(content)
     with pytest.raises(InputError, match=expected):

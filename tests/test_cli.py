@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import signal
@@ -86,17 +85,14 @@ def test_compare_in_markdown(run, mlp, tmp_path):
     assert code == 0 and (tmp_path / "out.md").read_text() == out and "Wrote" in err
 
 
-@pytest.mark.parametrize(("target", "code"), [("sqnr>=5", 0), ("sqnr>=80", 1), ("cosine>=0.5", 0)])
+@pytest.mark.parametrize(("target", "code"), [("sqnr>=5", 0), ("sqnr>=80", 1), ("", 0)])
 def test_a_target_that_is_missed_is_exit_code_1(run, mlp, target, code):
-    found, out, err = run("compare", mlp.model, "--data", mlp.data, "--no-layers", "--target", target)
-    assert found == code and "INT8 all" in out
+    if not target:
+        np.savez(mlp.data, x=1e6 * np.load(mlp.data)["x"])  # FP16 overflows
+    given = ["--target", target] if target else []
+    found, out, err = run("compare", mlp.model, "--data", mlp.data, "--no-layers", *given)
+    assert found == code and "INT8 all" in out and ("FAILS" in out or target)
     assert ("Target not met by int8" in err) is (code == 1)
-
-
-def test_without_a_target_nothing_is_missed(run, mlp):
-    np.savez(mlp.data, x=1e6 * np.load(mlp.data)["x"])  # FP16 overflows
-    code, out, _ = run("compare", mlp.model, "--data", mlp.data, "--no-layers")
-    assert code == 0 and "FAILS" in out
 
 
 @pytest.mark.parametrize("target", ["metric>=0.5", "agreement>=0.9"])
@@ -179,13 +175,6 @@ def test_int8_without_ranges_or_data_is_an_error(run, mlp, tmp_path):
     assert not (tmp_path / "typed.onnx").exists()
 
 
-@pytest.mark.skipif(importlib.util.find_spec("tensorrt") is not None, reason="TensorRT is installed")
-@pytest.mark.parametrize("arguments", [["-o", "x.engine"], ["-o", "x.engine", "--backend", "tensorrt"]])
-def test_an_engine_is_not_available_here(run, mlp, config, arguments):
-    code, _, err = run("build", mlp.model, "--config", config, *arguments)
-    assert code == 3 and ("typed.onnx" in err or "pip install" in err)
-
-
 def test_a_calibration_cache_goes_out_and_comes_in(run, mlp, config, tmp_path):
     cache = tmp_path / "calibration.cache"
     code, out, err = run("export", mlp.model, "--config", config, "--format", "calibration-cache", "--data", mlp.data,
@@ -194,11 +183,6 @@ def test_a_calibration_cache_goes_out_and_comes_in(run, mlp, config, tmp_path):
     assert set(read_cache(cache)) >= set(open_network(mlp.model).activations)
     code, _, err = run("build", mlp.model, "--precision", "int8", "--calib-cache", cache, "-o", tmp_path / "t.onnx")
     assert code == 0, err
-
-
-def test_a_config_in_markdown(run, mlp, config, tmp_path):
-    code, _, _ = run("export", mlp.model, "--config", config, "--format", "markdown", "-o", tmp_path / "c.md")
-    assert code == 0 and "`/fc1/Gemm` | Gemm" in (tmp_path / "c.md").read_text()
 
 
 # -- the others ---------------------------------------------------------------------------------------------------

@@ -47,11 +47,10 @@ def config(tmp_path, mlp) -> Path:
     return tmp_path / "precision.json"
 
 
-def command(release: str, *arguments: object, **variables: str) -> subprocess.CompletedProcess:
-    """Runs a command where a release's stand-in is installed, or what the machine has for ""."""
-    environment = {**os.environ, **(standins.environment(release) if release else {}), **variables}
-    return subprocess.run([sys.executable, "-m", "trt_tui", *map(str, arguments)], cwd=ROOT, env=environment,
-                          capture_output=True, text=True, timeout=120)
+def elsewhere(release: str, *arguments: object, **variables: str) -> subprocess.CompletedProcess:
+    """Runs a command in a process of its own, where a release's stand-in is installed."""
+    return subprocess.run([sys.executable, "-m", "trt_tui", *map(str, arguments)], cwd=ROOT, capture_output=True,
+                          env={**os.environ, **standins.environment(release), **variables}, text=True, timeout=120)
 
 
 def installed(module: str) -> bool:
@@ -61,16 +60,17 @@ def installed(module: str) -> bool:
 # -- build ------------------------------------------------------------------------------------------------------------
 
 
-def test_build_writes_an_engine_and_prints_how_trtexec_would(mlp, config, tmp_path) -> None:
+def test_build_writes_an_engine_and_prints_how_trtexec_would(command, mlp, config, tmp_path) -> None:
     engine, cache = tmp_path / "model.engine", tmp_path / "team.cache"
     done = command("10.16.1", "build", mlp.model, "--config", config, "-o", engine, "--shapes", "x:1x16:4x16:8x16",
-                   "--timing-cache", cache, "--optimization-level", 2)
+                   "--timing-cache", cache, "--optimization-level", 2, "--tactic-sources", "JIT_CONVOLUTIONS")
     assert done.returncode == 0, done.stderr
     assert done.stdout == f"{engine}\n"
     header = standins.header(engine.read_bytes())
     assert header["release"] == "10.16.1" and header["profiles"] == [{"x": [[1, 16], [4, 16], [8, 16]]}]
     assert header["config"]["network_flags"] == ["STRONGLY_TYPED"] and header["config"]["flags"] == []
     assert header["config"]["builder_optimization_level"] == 2 and cache.stat().st_size > 0
+    assert header["config"]["tactic_sources"] == ["JIT_CONVOLUTIONS"]
     assert "tensorrt 10.16.1 on Stand-in GPU, built in" in done.stderr
     lines = [line.strip() for line in done.stderr.splitlines() if line.strip().startswith("trtexec ")]
     assert len(lines) == 3
@@ -81,17 +81,17 @@ def test_build_writes_an_engine_and_prints_how_trtexec_would(mlp, config, tmp_pa
     assert ["--stronglyTyped" in line for line in lines] == [True, False, False]
     assert ["--precisionConstraints=obey" in line for line in lines] == [False, True, False]
 
-    shown = command("10.16.1", "inspect", mlp.model, "--engine", engine)
+    shown = elsewhere("10.16.1", "inspect", mlp.model, "--engine", engine)
     assert shown.returncode == 0, shown.stderr
     assert "fc1" in shown.stdout and "INT8" in shown.stdout and "FP32" in shown.stdout
     assert not re.search("error|warning", shown.stderr, re.I)
-    other = command("11.4.0", "inspect", mlp.model, "--engine", engine, "--backend", "tensorrt")
+    other = elsewhere("11.4.0", "inspect", mlp.model, "--engine", engine, "--backend", "tensorrt")
     assert other.returncode == 2 and other.stdout.count("\n") <= 1
     assert "tensorrt 11.4.0 on Stand-in GPU cannot load this engine" in other.stderr
     assert "Version tag" in other.stderr and "Build it again here" in other.stderr
 
 
-def test_quick_builds_a_preview_and_says_so(mlp, tmp_path) -> None:
+def test_quick_builds_a_preview_and_says_so(command, mlp, tmp_path) -> None:
     engine = tmp_path / "model.plan"
     done = command("11.4.0", "build", mlp.model, "--precision", "fp16", "-o", engine, "--quick", "--backend",
                    "tensorrt", "--shapes", "x:4x16")
@@ -105,7 +105,8 @@ def test_quick_builds_a_preview_and_says_so(mlp, tmp_path) -> None:
     ("10.16.1", {"STANDIN_FAULT": "no gpu"}, [], 3, "no TensorRT works here"),
     ("10.16.1", {"STANDIN_FAULT": "segfault"}, ["--shapes", "x:4x16"], 2, "SIGSEGV"),
 ])
-def test_a_build_that_cannot_be_leaves_no_file(mlp, tmp_path, release, variables, arguments, code, said) -> None:
+def test_a_build_that_cannot_be_leaves_no_file(command, mlp, tmp_path, release, variables, arguments, code,
+                                               said) -> None:
     engine = tmp_path / "model.engine"
     done = command(release, "build", mlp.model, "--precision", "fp16", "-o", engine, *arguments, **variables)
     assert done.returncode == code and said in done.stderr, done.stderr
@@ -114,18 +115,16 @@ def test_a_build_that_cannot_be_leaves_no_file(mlp, tmp_path, release, variables
 
 
 @pytest.mark.rtx
-def test_the_real_rtx_builds_for_a_gpu_that_is_not_here(mlp, config, tmp_path) -> None:
+def test_the_real_rtx_builds_for_a_gpu_that_is_not_here(run, mlp, config, tmp_path) -> None:
     if not installed("tensorrt_rtx"):
         pytest.skip("TensorRT-RTX is not installed")
     engine = tmp_path / "model.engine"
-    done = command("", "build", mlp.model, "--config", config, "-o", engine, "--backend", "tensorrt-rtx",
-                   "--compute-capability", "8.9", "--shapes", "x:1x16:4x16:8x16")
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == f"{engine}\n" and engine.stat().st_size > 10_000
-    assert "for compute capability 8.9, built in" in done.stderr
-    refused = command("", "build", mlp.model, "--precision", "fp16", "-o", tmp_path / "b.engine", "--backend",
-                      "tensorrt-rtx", "--compute-capability", "3.5", "--shapes", "x:4x16")
-    assert refused.returncode == 2 and "does not build for compute capability 3.5" in refused.stderr
+    build = ("build", mlp.model, "--config", config, "--backend", "tensorrt-rtx", "--compute-capability")
+    code, out, err = run(*build, "8.9", "-o", engine, "--shapes", "x:1x16:4x16:8x16")
+    assert code == 0 and out == f"{engine}\n" and engine.stat().st_size > 10_000, err
+    assert "for compute capability 8.9, built in" in err
+    code, _, err = run(*build, "3.5", "-o", tmp_path / "b.engine", "--shapes", "x:4x16")
+    assert code == 2 and "does not build for compute capability 3.5" in err
 
 
 def test_without_tensorrt_the_way_out_is_said(run, mlp, tmp_path) -> None:
@@ -140,7 +139,7 @@ def test_without_tensorrt_the_way_out_is_said(run, mlp, tmp_path) -> None:
 # -- compare ----------------------------------------------------------------------------------------------------------
 
 
-def test_compare_builds_and_judges_the_engines(mlp, config, tmp_path) -> None:
+def test_compare_builds_and_judges_the_engines(command, mlp, config, tmp_path) -> None:
     done = command("10.16.1", "compare", mlp.model, "--data", mlp.data, "--batch", 4, "--config", config, "--engines",
                    "--json", "-", "--markdown", tmp_path / "out.md", "--no-layers")
     assert done.returncode == 0, done.stderr
@@ -162,7 +161,7 @@ def test_compare_builds_and_judges_the_engines(mlp, config, tmp_path) -> None:
     assert "engine" in markdown and "10.16.1" in markdown
 
 
-def test_compare_shows_a_table_of_engines(mlp) -> None:
+def test_compare_shows_a_table_of_engines(command, mlp) -> None:
     done = command("8.6.1", "compare", mlp.model, "--data", mlp.data, "--batch", 4, "--engines", "--no-layers")
     assert done.returncode == 0, done.stderr
     rows = [line.split("  ")[0] for line in done.stdout.splitlines()]
@@ -196,7 +195,7 @@ def test_inspect_refuses_other_json(run, mlp, tmp_path, content, said) -> None:
     ("rtx-1.7.1", "no gpu", [r"yes +tensorrt-rtx +1\.7\.1\.116 +builds engines for a named compute capability, cannot "
                              r"run them: no GPU is visible"])])
 def test_doctor_says_what_tensorrt_can_do_here(release, fault, lines) -> None:
-    done = command(release, "doctor", STANDIN_FAULT=fault)
+    done = elsewhere(release, "doctor", STANDIN_FAULT=fault)
     assert done.returncode == 0 and done.stderr == ""
     for line in lines:
         assert re.search(line, done.stdout), done.stdout
@@ -223,3 +222,113 @@ def test_export_writes_what_the_tool_needs(run, mlp, config, tmp_path, kind, fil
         assert "/fc1/Gemm" in json.dumps(exclusions).replace("\\\\", "")
     else:
         compile(text, "out.sh", "exec")
+
+
+# -- what is refused as asked -----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def compared(command, mlp):
+    """Compares where something is refused: the command, and the runs of its record, which is always written."""
+
+    def compare(release: str, fault: str, *more: object) -> tuple[subprocess.CompletedProcess, dict]:
+        out = Path(mlp.model).with_suffix(".json")
+        done = command(release, "compare", mlp.model, "--data", mlp.data, "--batch", 4, "--engines", "--no-layers",
+                       "--json", out, "--markdown", out.with_suffix(".md"), *more, STANDIN_FAULT=fault)
+        record = json.loads(out.read_text())
+        assert mismatches(record, "comparison-v1") == [] and "Traceback" not in done.stderr
+        assert record["runs"]["int8"]["source"] == "simulated" and record["runs"]["int8"]["outputs"]["y"]
+        return done, record["runs"]
+
+    return compare
+
+
+def told(tmp_path) -> list[dict]:
+    """What the engines in the cache were told."""
+    paths = (tmp_path / "cache" / "trt-tui" / "engines").glob("*/*")
+    return [standins.header(path.read_bytes())["config"] for path in paths]
+
+
+def rungs(run: dict) -> list[str]:
+    return [one["rung"] for one in run["rungs"]]
+
+
+@pytest.mark.parametrize("release", ["8.6.1", "11.4.0"])
+def test_an_int8_layer_that_the_message_names_is_raised_and_figures_are_of_what_was_made(compared, mlp,
+                                                                                         release) -> None:
+    done, runs = compared(release, "no int8: /fc2/MatMul")
+    assert done.returncode == 0
+    engine = runs["int8-engine"]
+    assert rungs(engine) == ["asked", "named"] and engine["as_asked"] is False
+    assert "Could not find any implementation" in engine["rungs"][0]["failed"]
+    assert engine["rungs"][1]["raised"] == engine["made_otherwise"] == {"/fc2/MatMul": "fp16"}
+    assert engine["engine_layers"]["/fc2/MatMul"]["precision"] == "fp16"
+    made, asked = engine["made_simulated"]["outputs"]["y"]["sqnr_db"], runs["int8"]["outputs"]["y"]["sqnr_db"]
+    assert made != asked and abs(engine["outputs"]["y"]["sqnr_db"] - made) < 1
+    assert runs["fp16-engine"]["rungs"] == [{"rung": "asked", "said": "as asked"}]
+    assert not {"as_asked", "made_otherwise", "made_simulated", "failed"} & runs["fp16-engine"].keys()
+    text = Path(mlp.model).with_suffix(".md").read_text()
+    assert "## How the INT8 engine was built" in text and "| /fc2/MatMul raised to FP16 | built |" in text
+    assert "INT8 engine, otherwise" in text and "| `/fc2/MatMul` | FP16 |" in text
+    titles = [line.split("  ")[0] for line in done.stdout.splitlines()]
+    assert "INT8 engine" not in titles, "no figure of what was made stands as one of what was asked"
+    assert {"INT8 engine, otherwise", "INT8 engine, otherwise, simulated", "FP16 engine"} <= set(titles)
+    assert "INT8 engine: NOT of the config asked for; what was tried:" in done.stdout
+    assert "  built in another precision than asked: /fc2/MatMul in FP16" in done.stdout
+
+
+def test_told_precisions_are_preferred_and_then_not_told(compared, mlp, tmp_path) -> None:
+    done, runs = compared("8.6.1", "no constraints")
+    engine = runs["fp16-engine"]
+    assert rungs(engine) == ["asked", "prefer", "free"] and engine["as_asked"] is False and engine["outputs"]["y"]
+    (config,) = [one for one in told(tmp_path) if one["flags"]]
+    assert config["flags"] == ["FP16"] and config["layer_precisions"] == config["output_types"] == {}
+    assert rungs(runs["int8-engine"]) == ["asked"], "nothing is told there that could be let go"
+    assert done.returncode == 1 and "Engine of int8 not built: TensorRT could not build" in done.stderr
+    assert runs["int8-engine"]["failed"] and "outputs" not in runs["int8-engine"]
+    assert "INT8 engine, not built" in Path(mlp.model).with_suffix(".md").read_text()
+    assert any(" ".join(line.split()) == "INT8 engine not built" for line in done.stdout.splitlines())
+
+
+def test_where_no_engine_can_be_built_the_simulation_is_written_and_the_exit_code_says_so(compared) -> None:
+    done, runs = compared("10.16.1", "out of memory")
+    assert done.returncode == 2 and "~" in done.stdout and done.stdout.count("not built") >= 3
+    for run in ("fp32-engine", "fp16-engine", "int8-engine"):
+        assert "ran out of device memory" in runs[run]["failed"]
+        assert rungs(runs[run]) == ["asked"], "a lack of memory is no reason to ask for something else"
+
+
+def test_a_crash_of_the_library_is_a_row_too(compared) -> None:
+    done, runs = compared("10.16.1", "segfault")
+    assert done.returncode == 2 and "child process" in runs["int8-engine"]["failed"]
+
+
+def test_strict_builds_as_asked_or_not_at_all_whatever_is_known(compared) -> None:
+    fault = "no int8: /fc2/MatMul"
+    assert compared("10.16.1", fault)[1]["int8-engine"]["as_asked"] is False
+    done, runs = compared("10.16.1", fault, "--strict")
+    assert done.returncode == 1 and rungs(runs["int8-engine"]) == ["asked"] and runs["int8-engine"]["failed"]
+    assert "failed" not in runs["fp16-engine"]
+
+
+def test_build_says_what_it_wrote_in_place_of_what_was_asked(command, mlp, tmp_path) -> None:
+    engine = tmp_path / "out.engine"
+    words = ("build", mlp.model, "--data", mlp.data, "--batch", 4, "--precision", "int8", "-o", engine)
+    refused = command("11.4.0", *words, "--strict", STANDIN_FAULT="no int8: /fc2/MatMul")
+    assert refused.returncode == 2 and not engine.exists() and "it failed at /fc2/MatMul" in refused.stderr
+    done = command("11.4.0", *words, STANDIN_FAULT="no int8: /fc2/MatMul")
+    assert done.returncode == 1 and done.stdout == f"{engine}\n"
+    assert "Not the engine of this config" in done.stderr and "/fc2/MatMul raised to FP16" in done.stderr
+    layers = standins.header(engine.read_bytes())["layers"]
+    assert {layer["precision"] for layer in layers if "/fc2/MatMul" in layer["nodes"]} == {"Half"}
+
+
+def test_a_search_is_not_confirmed_by_an_engine_of_another_config(command, mlp, tmp_path) -> None:
+    done = command("8.6.1", "search", mlp.model, "--data", mlp.data, "--batch", 4, "--tolerance", "sqnr>=10", "-o",
+                   tmp_path / "found.json", "--markdown", tmp_path / "found.md", STANDIN_FAULT="no int8: /fc2/MatMul")
+    assert done.returncode == 0, done.stderr
+    assert "its engine meets it" not in done.stdout and "built as asked, was judged" in done.stdout
+    assert "which is not of the config found, meets it" in done.stdout
+    search = json.loads((tmp_path / "found.json").read_text())["evidence"]["search"]
+    assert "confirmed_by_engine" not in search and "/fc2/MatMul raised to FP16" in " ".join(search["remarks"])
+    assert "which is not of the config found" in (tmp_path / "found.md").read_text()

@@ -120,14 +120,8 @@ def test_tensorrt_multiplies_in_int8(operator, activation, row, other, opened, b
     assert any(row.count("Datatype: Int8") >= 2 for row in found), found
 
 
-def test_operands_of_one_layer_have_scales_of_one_type(opened, backend) -> None:
-    for row, held in ((1, ir.DataType.FLOAT16), (1e-4, ir.DataType.FLOAT)):
-        case = case_of(opened, backend, one_layer("Gemm", row=row), PrecisionConfig(INT8, FP16))
-        model = lower_typed(case.network, case.config, case.ranges).model
-        assert lowered.scale_types(model) == {"/layer/Gemm": {held}}
-
-
 def test_a_tensor_shared_by_layers_of_other_scale_types_is_quantized_twice(opened, backend) -> None:
+    """Operands of one layer have scales of one type."""
     b = Builder()
     plain, tiny = (b.rng.standard_normal((16, 16)).astype(np.float32) for _ in range(2))
     tiny[:, 0] *= 1e-5

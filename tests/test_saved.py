@@ -102,18 +102,13 @@ def test_a_session_that_cannot_be_one_of_the_network_is_lost_with_a_word(store, 
     first.release()
     (path,) = first.folder.glob("*.json")
     assert store().load(STRUCTURE, here.path, here).history().current == kept
-    path.write_text(damage(path.read_text()), errors="surrogatepass")
+    content = damage(path.read_text()).encode(errors="surrogatepass")
+    path.write_bytes(content)
     second = store()
     assert second.load(STRUCTURE, here.path, here) is None
     assert len(second.lost) == 1 and str(path) in second.lost[0] and cause in second.lost[0], second.lost
-
-
-def test_a_path_of_broken_utf8_is_saved_and_found_again(store):
-    first, path = store(), "/models/\udcff.onnx"
-    first.save(STRUCTURE, Saved.of(outline(path), history(config("a")), {}, "sqnr>=20"))
-    first.release()
-    saved = store().load(STRUCTURE, path)
-    assert saved.history().current == config("a") and saved.note == ""
+    (kept_as,) = first.folder.glob("*.json*")
+    assert kept_as.read_bytes() == content
 
 
 def test_a_long_history_keeps_its_newest_steps():
@@ -123,11 +118,8 @@ def test_a_long_history_keeps_its_newest_steps():
     assert saved.history().snapshot()[0][-1] == configs[-2] and saved.named()[-1][0] == configs[-1]
 
 
-def test_there_is_nothing_to_load_at_first(store):
-    assert store().load(STRUCTURE, "/models/net.onnx") is None
-
-
 def test_the_same_file_is_written_again_after_loading(store):
+    assert store().load(STRUCTURE, "/models/net.onnx") is None
     first = store()
     for name in "ab":
         first.save(STRUCTURE, Saved.of(outline(), history(config(name)), {}, ""))

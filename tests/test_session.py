@@ -159,23 +159,6 @@ def test_no_export_takes_the_place_of_what_is_read(session, tmp_path):
     assert {path: path.read_bytes() for path in read} == read
 
 
-def test_a_damaged_session_is_announced_and_left_as_it_is(session):
-    first = started(session())
-    first.toggle(first.outline.groups[:1])
-    first.close()
-    (path,) = first.store.folder.glob("*.json")
-    content = path.read_text().replace('"quantized":"int8"', '"quantized":"tf32"', 1)
-    path.write_text(content)
-    second = session()
-    second.start()
-    second.until(lambda _: second.outline is not None)
-    second.toggle(second.outline.groups[:1])
-    assert any(str(path) in warning and "left as it is: a config's default is TF32" in warning
-               for warning in second.warnings), second.warnings
-    second.close()
-    assert path.read_text() == content and len(list(path.parent.glob("*.json"))) == 2
-
-
 def test_what_was_measured_is_shown_again_on_resuming(session):
     first = started(session())
     first.toggle([first.outline.groups[0]])
@@ -227,28 +210,13 @@ def test_two_terminals_on_one_network_do_not_overwrite_each_other(session):
     ones, others = first.config, second.config
     first.close()
     second.close()
-    third = started(session())
-    assert third.config == others
-    fourth = started(session())
-    fourth.toggle([fourth.outline.groups[0]])
-    third.close()
-    fourth.close()
-    files = sorted(third.store.folder.glob("*.json"))
-    kept = [{move["target"] for move in msgspec.json.decode(path.read_bytes())["current"]["moves"]} for path in files]
-    assert set(ones.groups) in kept and set(others.groups) in kept
+    assert started(session()).config == others
+    kept = [{move["target"] for move in msgspec.json.decode(path.read_bytes())["current"]["moves"]}
+            for path in first.store.folder.glob("*.json")]
+    assert sorted(map(sorted, kept)) == sorted(map(sorted, (ones.groups, others.groups)))
 
 
-def test_a_file_of_the_same_structure_elsewhere_is_said_to_be_that(session, tmp_path):
-    first = started(session())
-    first.toggle([first.outline.groups[0]])
-    first.close()
-    other = started(session(save_mlp(tmp_path, seed=4, name="finetuned")))
-    assert other.config == first.config and any("mlp.onnx" in text for text in other.warnings)
-    other.close()
-    assert len(list(first.store.folder.glob("*.json"))) == 2
-
-
-@pytest.mark.parametrize("content", [b"", b"nonsense", b"[1, 2]", b'{"format": "trt-tui/session", "version": 99}'])
+@pytest.mark.parametrize("content", [b"nonsense", b'{"format": "trt-tui/session", "version": 99}'])
 def test_a_session_that_cannot_be_taken_up_is_left_to_the_user(session, content):
     """One of another version stays where it is; a damaged one is kept aside, and its place is taken."""
     first = started(session())

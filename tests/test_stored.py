@@ -16,7 +16,7 @@ import pytest
 
 from trt_tui.core.data import stored
 from trt_tui.core.data.samples import load_samples
-from trt_tui.core.data.shapes import LARGEST_SIZE, parse_shapes
+from trt_tui.core.data.shapes import LARGEST_SIZE
 from trt_tui.core.runner import TensorInfo
 from trt_tui.errors import InputError
 
@@ -74,15 +74,6 @@ def test_a_stored_member_is_never_filled_up_with_its_neighbour(tmp_path):
         load_samples(tmp_path / "c.npz", DYNAMIC)
 
 
-def test_a_member_cut_off_or_changed_is_told(tmp_path):
-    array = npy(np.arange(300, dtype=np.float32).reshape(-1, 3))
-    raw = bytearray(npz(tmp_path / "a.npz", zipfile.ZIP_DEFLATED, x=array).read_bytes())
-    raw[300] ^= 0xff
-    (tmp_path / "b.npz").write_bytes(raw)
-    with pytest.raises(InputError, match="b.npz cannot be read"):
-        list(load_samples(tmp_path / "b.npz", DYNAMIC).feeds())
-
-
 @pytest.mark.parametrize("method", [zipfile.ZIP_LZMA, zipfile.ZIP_BZIP2])
 def test_what_numpy_does_not_write_is_not_unpacked(tmp_path, method):
     with pytest.raises(InputError, match="packed in a way"):
@@ -115,23 +106,19 @@ def test_many_small_members_are_not_all_unpacked_into_memory(tmp_path, monkeypat
     assert len(part) == 17 and peak < 5 << 20
 
 
-def test_arrays_that_would_fill_the_disk_are_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr(stored, "IN_MEMORY", 0)
-    monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=stored.SPARE_DISK + 10))
-    path = npz(tmp_path / "a.npz", zipfile.ZIP_DEFLATED, x=npy(np.ones((4, 3), np.float32)))
-    with pytest.raises(InputError, match="does not fit in"):
-        load_samples(path, DYNAMIC)
-
-
-def test_a_full_disk_is_told(tmp_path, monkeypatch):
+@pytest.mark.parametrize("left", ["none", "little"])
+def test_a_full_disk_is_told(tmp_path, monkeypatch, left):
     class Full(io.BytesIO):
         def write(self, _):
             raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(stored, "IN_MEMORY", 0)
-    monkeypatch.setattr(stored.tempfile, "TemporaryFile", lambda **_: Full())
+    if left == "none":
+        monkeypatch.setattr(stored.tempfile, "TemporaryFile", lambda **_: Full())
+    else:
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: SimpleNamespace(free=stored.SPARE_DISK + 10))
     path = npz(tmp_path / "a.npz", zipfile.ZIP_DEFLATED, x=npy(np.ones((4, 3), np.float32)))
-    with pytest.raises(InputError, match="a.npz does not fit in") as error:
+    with pytest.raises(InputError, match="does not fit in") as error:
         load_samples(path, DYNAMIC)
     assert "TMPDIR" in error.value.next_step
 
@@ -159,18 +146,6 @@ def test_rows_without_values_are_counted_before_they_are_cut(tmp_path):
         load_samples(path, inputs)
     assert "--samples" in error.value.next_step
     assert load_samples(path, inputs, limit=20).count == 20
-
-
-@pytest.mark.parametrize("text", [
-    '[{"x": ' + "9" * 5000 + "}]", '[{"x": [1, [2]]}]', "[" * 100_000, '[{"x": "\\ud800"}]', '[{"x": 1e999}]',
-    '[{"x": {"polygraphy_class": "ndarray", "array": "k05VTVBZAQA="}}]',
-    '[{"x": {"polygraphy_class": "ndarray", "array": "UEsDBA=="}}]',
-    '[{"x": {"polygraphy_class": "ndarray", "array": "\\u4e00"}}]',
-    '[{"x": {"polygraphy_class": ["ndarray"]}}]', "[null]", "[{}]", "\ufeff[]"])
-def test_json_that_is_no_data(tmp_path, text):
-    (tmp_path / "a.json").write_text(text)
-    with pytest.raises(InputError):
-        load_samples(tmp_path / "a.json", DYNAMIC)
 
 
 def test_an_array_in_json_that_promises_more_than_it_has(tmp_path):
@@ -216,12 +191,6 @@ def test_an_empty_first_dimension_leads_nothing(tmp_path):
     with pytest.raises(InputError, match="'roi' has size 3 in dimension 0"):
         load_samples(path, inputs)
     assert load_samples(None, inputs[:1]).feed(0)["roi"].shape == (0,)
-
-
-@pytest.mark.parametrize("size", ["9" * 5000, "99999999999999", "2147483648", "0"])
-def test_sizes_that_no_tensor_has(size):
-    with pytest.raises(InputError, match="does not fit input 'x'"):
-        parse_shapes([f"x:{size}x3"], DYNAMIC)
 
 
 def test_random_inputs_that_no_memory_holds():

@@ -11,7 +11,6 @@ from trt_tui.core.lowering.told import lower_told
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import Kind
 from trt_tui.core.precision import Precision
-from trt_tui.errors import InputError
 
 FP32, FP16, INT8 = Precision.FP32, Precision.FP16, Precision.INT8
 
@@ -107,13 +106,3 @@ def test_a_residual_add_that_8_6_cannot_fuse_is_told_a_float(opened, channels, a
     raised = PrecisionConfig.uniform(INT8, FP16).with_groups([network.group("/second/Conv")], FP32)
     _, told = lower_told(network, raised, ranges_of(network))
     assert told.precisions["/sum/Add"] is told.precisions["/second/Conv"] is FP32
-
-
-def test_a_missing_range_is_named(named_network) -> None:
-    network = named_network("mlp")
-    ranges = ranges_of(network)
-    missing = network.activations[1]
-    del ranges[missing]
-    with pytest.raises(InputError, match="range") as raised:
-        lower_told(network, PrecisionConfig(), ranges)
-    assert missing in str(raised.value)

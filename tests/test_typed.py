@@ -11,12 +11,11 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 from onnx.reference import ReferenceEvaluator
 
-from tests import networks
+from tests import lowered, networks
 from tests.networks import Builder, floats
 from trt_tui.core.lowering.typed import lower_typed
 from trt_tui.core.moves.choice import Choice
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
 
@@ -116,9 +115,9 @@ def test_all_fp32_is_the_identity(name, named_network, backend):
     network = named_network(name)
     typed = lower(network, FP32, FP32)
     assert [(n.name, n.op_type) for n in typed.model.graph] == [(n.name, n.op_type) for n in network.model.graph]
-    for lowered, base in zip(typed.model.graph, network.model.graph, strict=True):
-        assert [v and v.name for v in lowered.inputs] == [v and v.name for v in base.inputs]
-        assert [v.name for v in lowered.outputs] == [v.name for v in base.outputs]
+    for made, base in zip(typed.model.graph, network.model.graph, strict=True):
+        assert [v and v.name for v in made.inputs] == [v and v.name for v in base.inputs]
+        assert [v.name for v in made.outputs] == [v.name for v in base.outputs]
     assert {**weights_of(typed.model)} == {**weights_of(network.model)}
     assert not typed.left_alone and not typed.notes
     feeds = networks.feeds(ir.to_proto(network.model), 1, n=2, sequence=12)
@@ -132,15 +131,8 @@ def test_all_fp32_is_the_identity(name, named_network, backend):
 def test_every_uniform_config_is_valid_and_near_fp32(name, quantized, other, named_network, backend):
     network = named_network(name)
     feeds = networks.feeds(ir.to_proto(network.model), 1, n=2)
-    tensors = list(network.activations)
-    probe = network.model.clone()
-    have = {value.name: value for node in probe.graph for value in node.outputs}
-    inputs = {value.name for value in probe.graph.inputs}
-    known = {value.name for value in probe.graph.outputs}
-    probe.graph.outputs.extend(have[name] for name in tensors if name in have and name not in known)
-    values = {**feeds, **run(backend, probe, feeds)}
-    amax = {name: float(np.abs(values[name]).max()) for name in tensors}
-    assert inputs
+    values = lowered.inner_values(backend, network, feeds)
+    amax = {name: float(np.abs(values[name]).max()) for name in network.activations}
     typed = lower(network, quantized, other, ranges=amax)
     check(typed.model)
     if BF16 in (quantized, other):
@@ -170,10 +162,8 @@ def test_opset_is_the_lowest_that_holds_the_types(quantized, other, groups, opse
     typed = lower(named_network("mlp"), quantized, other, groups=groups)
     assert typed.model.graph.opset_imports[""] == opset
     assert typed.model.ir_version == {17: 8, 21: 10, 22: 10}[opset]
-
-
-def test_a_network_of_a_newer_opset_keeps_it(named_network):
-    assert lower(named_network("vit"), FP32, FP32).model.graph.opset_imports[""] == 20
+    if quantized is other is FP32:
+        assert lower(named_network("vit"), FP32, FP32).model.graph.opset_imports[""] == 20, "the network's own is newer"
 
 
 @pytest.mark.parametrize("name", ["small_resnet", "unet_small", "bert"])
@@ -375,12 +365,6 @@ def test_missing_range_names_the_tensor(named_network):
     lower(network, FP16, FP16, ranges=have)
 
 
-def test_a_range_of_the_config_wins(named_network):
-    network = named_network("mlp")
-    model = lower(network, other=FP32, overrides={"x": RangeChoice(2.54)}).model
-    assert scale_of(model, "/fc1/Gemm", 0)[0].numpy() == np.float32(2.54) / np.float32(127)
-
-
 # ------------------------------------------------------------------------------------------------- types
 
 
@@ -391,22 +375,6 @@ def test_scales_have_the_surrounding_type_where_it_can_hold_them(other, held, na
     check(model)
     scales = [n.inputs[1].const_value.dtype for n in model.graph if n.op_type in ("QuantizeLinear", "DequantizeLinear")]
     assert scales and set(scales) == {held}
-
-
-def test_a_scale_too_small_for_fp16_is_held_in_fp32(named_network):
-    network = named_network("mlp")
-    model = lower(network, ranges={**ranges(network), "x": 1e-5}).model
-    check(model)
-    assert scale_of(model, "/fc1/Gemm", 0)[0].dtype == ir.DataType.FLOAT
-    assert scale_of(model, "/fc2/MatMul", 0)[0].dtype == ir.DataType.FLOAT16
-
-
-def test_a_conv_batch_norm_and_activation_are_all_of_one_type(named_network):
-    model = lower(named_network("small_resnet"), FP16, FP16).model
-    nodes = by_name(model)
-    for name in ("/conv1/Conv", "/bn1/BatchNormalization", "/relu/Relu"):
-        assert nodes[name].outputs[0].dtype == ir.DataType.FLOAT16
-        assert nodes[name].inputs[0].dtype == ir.DataType.FLOAT16
 
 
 def test_without_casts_every_tensor_stays_fp32_and_masks_are_clamped(named_network, backend):
@@ -632,26 +600,15 @@ def test_what_is_kept_whole_is_left_alone_with_its_reason(named_network):
 @given(data=st.data())
 def test_any_assignment_is_valid_and_runs(name, named_network, backend, data):
     network = named_network(name)
-    other = data.draw(st.sampled_from([FP16, FP32]))
-    config = PrecisionConfig(INT8, other)
+    config = PrecisionConfig(INT8, data.draw(st.sampled_from([FP16, BF16, FP32])))
+    kept = frozenset() if data.draw(st.booleans()) or config.other is BF16 else {BF16}
     for group in network.groups:
-        precision = data.draw(st.sampled_from(sorted(group.allowed - {BF16})))
-        config = config.with_groups([group], precision)
+        config = config.with_groups([group], data.draw(st.sampled_from(sorted(group.allowed - kept))))
+    assignment = config.assignment(network)
     typed = lower_typed(network, config, ranges(network), casts=data.draw(st.booleans()))
     check(typed.model)
-    feeds = networks.feeds(ir.to_proto(network.model), 1)
-    for value in run(backend, typed.model, feeds).values():
-        assert np.isfinite(value).all()
-    assignment = config.assignment(network)
     for group in network.groups:
-        assert typed.became[group.name].split()[0].rstrip(":,") in (assignment[group.name].label,)
-
-
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.data())
-def test_any_assignment_with_bf16_is_valid(named_network, data):
-    network = named_network("unet_small")
-    config = PrecisionConfig(INT8, data.draw(st.sampled_from([FP16, BF16, FP32])))
-    for group in network.groups:
-        config = config.with_groups([group], data.draw(st.sampled_from(sorted(group.allowed))))
-    check(lower_typed(network, config, ranges(network)).model)
+        assert typed.became[group.name].split()[0].rstrip(":,") == assignment[group.name].label
+    if not any(value.dtype == ir.DataType.BFLOAT16 for node in typed.model.graph for value in node.outputs):
+        for value in run(backend, typed.model, networks.feeds(ir.to_proto(network.model), 1)).values():
+            assert np.isfinite(value).all()

@@ -13,7 +13,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from tests import networks, rtx
+from tests import lowered, networks, rtx
 from trt_tui.core.lowering.typed import lower_typed
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
@@ -60,12 +60,7 @@ class Case:
 def case(request, named_network, backend) -> Case:
     network = named_network(request.param)
     feeds = [networks.feeds(ir.to_proto(network.model), seed, sequence=16) for seed in range(2)]
-    probe = network.model.clone()
-    inner = {value.name: value for node in probe.graph for value in node.outputs}
-    present = {value.name for value in probe.graph.outputs}
-    probe.graph.outputs.extend(inner[name] for name in network.activations if name in inner and name not in present)
-    with backend.load(probe) as runner:
-        runs = [{**feed, **runner.run(feed)} for feed in feeds]
+    runs = [lowered.inner_values(backend, network, feed) for feed in feeds]
     ranges = {name: max(float(np.abs(values[name]).max()) for values in runs) for name in network.activations}
     return Case(network, feeds, ranges)
 

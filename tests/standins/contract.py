@@ -143,8 +143,10 @@ def test_the_profiler_and_the_inspector_name_the_same_layers(runner: EngineRunne
 def test_an_int8_engine_is_told_apart(backend: EngineBackend, built: Callable, network: Network) -> None:
     config = INT8.with_groups([network.group("/layer1/conv2/Conv")], Precision.FP32)
     with backend.load_engine(built(config)) as runner:
-        made = read_inspector(runner.inspect(), network).made(network)
+        report = read_inspector(runner.inspect(), network)
+        made = report.made(network)
         assert np.isfinite(runner.run(images())["logits"]).all()
+    assert all(layer.nodes for layer in report.layers if layer.kind == COMPUTE), "those of the lowering do not count"
     for name in ("/conv1/Conv", "/layer2/conv2/Conv", "/fc/Gemm"):
         assert made[name].precision is Precision.INT8, name
     assert made["/layer1/conv2/Conv"].precision is Precision.FP32
@@ -171,6 +173,9 @@ def test_what_the_builder_prints_is_passed_on(backend: EngineBackend, lowered: C
     assert not any("\x1b" in text or text.startswith("[") for _, text in said)
     shown = capfd.readouterr()
     assert shown.out == "" and "[TRT]" not in shown.err
+    if not backend.capabilities.strong:
+        with pytest.raises(ValueError, match="told"):
+            backend.build(path, SETTINGS)
 
 
 def test_a_dynamic_input_without_a_profile_is_named(backend: EngineBackend, lowered: Callable) -> None:
@@ -195,18 +200,14 @@ def test_an_operator_that_it_does_not_know_is_named_with_its_node(backend: Engin
     assert node.name in raised.value.title and node.op_type in str(raised.value)
 
 
-def test_a_file_that_is_no_network_is_refused(backend: EngineBackend, tmp_path: Path) -> None:
-    path = tmp_path / "broken.onnx"
-    path.write_bytes(b"nonsense")
-    with pytest.raises(InputError, match=r"broken\.onnx|this network"):
-        backend.build(path, BuildSettings(), told_of(backend))
-
-
-def test_a_foreign_engine_is_refused(backend: EngineBackend, fp32: bytes) -> None:
+def test_a_foreign_engine_or_network_is_refused(backend: EngineBackend, fp32: bytes, tmp_path: Path) -> None:
     for data in (b"nonsense" * 40, fp32[5:]):
         with pytest.raises(InputError, match="cannot load this engine") as raised:
             backend.load_engine(data)
         assert raised.value.cause and "See log" not in raised.value.cause
+    (tmp_path / "broken.onnx").write_bytes(b"nonsense")
+    with pytest.raises(InputError, match=r"broken\.onnx|this network"):
+        backend.build(tmp_path / "broken.onnx", BuildSettings(), told_of(backend))
 
 
 def test_integer_inputs_are_given_in_the_engines_type(backend: EngineBackend, tmp_path: Path) -> None:
@@ -268,12 +269,6 @@ def test_what_a_run_was_given_is_kept_while_it_is_timed(backend: EngineBackend, 
         assert len(given) == 2 and all(array() is not None for array in given)
 
 
-def test_a_release_without_typed_graphs_has_to_be_told(backend: EngineBackend, lowered: Callable) -> None:
-    if not backend.capabilities.strong:
-        with pytest.raises(ValueError, match="told"):
-            backend.build(lowered(FP32)[0], SETTINGS)
-
-
 # -- what goes wrong in a stand-in --------------------------------------------------------------------------------
 
 
@@ -312,22 +307,16 @@ def test_an_engine_of_another_gpu_is_refused(backend, fp32, monkeypatch) -> None
 
 
 @told_only
-def test_a_builder_that_does_not_start_says_why(backend, lowered, monkeypatch) -> None:
+def test_a_builder_and_a_runtime_that_do_not_start_say_why(backend, lowered, fp32, monkeypatch) -> None:
     path, told = lowered(FP32)
-    if backend.capabilities.compute_capabilities:
-        pytest.skip("its builder needs no driver")
     monkeypatch.setenv("STANDIN_FAULT", "wrong driver")
-    with pytest.raises(TrtTuiError, match="does not start") as raised:
-        backend.build(path, SETTINGS, told)
-    assert raised.value.exit_code == 3 and "error: 35" in raised.value.cause
-
-
-@told_only
-def test_a_runtime_that_does_not_start_says_why(backend, fp32, monkeypatch) -> None:
-    monkeypatch.setenv("STANDIN_FAULT", "wrong driver")
-    with pytest.raises(TrtTuiError, match="does not start") as raised:
-        backend.load_engine(fp32)
-    assert raised.value.exit_code == 3 and "error: 35" in raised.value.cause and "driver" in raised.value.next_step
+    starts = [lambda: backend.load_engine(fp32)]
+    if not backend.capabilities.compute_capabilities:  # such a builder needs no driver
+        starts.append(lambda: backend.build(path, SETTINGS, told))
+    for start in starts:
+        with pytest.raises(TrtTuiError, match="does not start") as raised:
+            start()
+        assert raised.value.exit_code == 3 and "error: 35" in raised.value.cause and "driver" in raised.value.next_step
 
 
 @told_only
@@ -550,11 +539,3 @@ def test_capabilities_are_those_of_the_release(backend) -> None:
     assert has.runs and has.builds and not has.simulates
     assert bool(has.compute_capabilities) == RELEASE.startswith("rtx")
     assert backend.device == "Stand-in GPU" and backend.device in backend.stamp and backend.version in backend.stamp
-
-
-@told_only
-def test_layers_of_the_lowering_alone_do_not_count_as_computing(backend, built, network) -> None:
-    with backend.load_engine(built(INT8)) as runner:
-        report = read_inspector(runner.inspect(), network)
-    assert report.count("qdq") > 0
-    assert all(layer.nodes for layer in report.layers if layer.kind == COMPUTE)

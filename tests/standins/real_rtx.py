@@ -19,7 +19,7 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import BuildSettings
 from trt_tui.errors import BackendUnavailableError, CancelledError, InputError
-from trt_tui.jobs.engine_building import build_engine, lower_for
+from trt_tui.jobs.engine_building import lower_for
 
 ADA = BuildSettings({"image": ((1, 3, 32, 32), (2, 3, 32, 32), (4, 3, 32, 32))}, compute_capability=(8, 9),
                     optimization_level=0)
@@ -120,30 +120,16 @@ def test_a_timing_cache_is_kept_where_it_can_be(rtx, lowered, tmp_path, place) -
     assert any("cannot be written" in text for text in said) == (place != "timing.cache")
 
 
-@pytest.mark.parametrize(("operator", "shape"), [("Expand", [2]), ("Reshape", [2]), ("TopK", [1])])
-def test_an_input_whose_values_are_shapes_is_named(rtx, tmp_path, operator, shape) -> None:
+@pytest.mark.parametrize(("operator", "shape"), [("Expand", [2]), ("Reshape", [2]), ("TopK", [1]), ("Mul", [])])
+def test_inputs_whose_values_are_shapes_are_named_and_scalars_build(rtx, tmp_path, operator, shape) -> None:
     value, results = helper.make_tensor_value_info, ["y", "index"][:1 + (operator == "TopK")]
-    graph = helper.make_graph(
-        [helper.make_node(operator, ["x", "other"], results, f"/{operator}")], "g",
-        [value("x", TensorProto.FLOAT, [1, 8]), value("other", TensorProto.INT64, shape)],
-        [value("y", TensorProto.FLOAT, [None, None])])
+    kind = TensorProto.INT64 if shape else TensorProto.FLOAT
+    graph = helper.make_graph([helper.make_node(operator, ["x", "other"], results, f"/{operator}")], "g",
+                              [value("x", TensorProto.FLOAT, [1, 8]), value("other", kind, shape)],
+                              [value("y", TensorProto.FLOAT, [None, None])])
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "x.onnx")
+    if not shape:
+        assert len(rtx.build(tmp_path / "x.onnx", replace(ADA, profile={}))) > 1000
+        return
     with pytest.raises(InputError, match="values of input other are shapes"):
         rtx.build(tmp_path / "x.onnx", replace(ADA, profile={}))
-
-
-def test_a_scalar_input_builds(rtx, tmp_path) -> None:
-    value = helper.make_tensor_value_info
-    graph = helper.make_graph(
-        [helper.make_node("Mul", ["x", "scale"], ["y"], "/Mul")], "g",
-        [value("x", TensorProto.FLOAT, [4, 8]), value("scale", TensorProto.FLOAT, [])],
-        [value("y", TensorProto.FLOAT, [4, 8])])
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), tmp_path / "x.onnx")
-    assert len(rtx.build(tmp_path / "x.onnx", replace(ADA, profile={}))) > 1000
-
-
-def test_a_weak_build_is_refused(rtx, resnet) -> None:
-    making = build_engine(rtx, resnet, PrecisionConfig.uniform(Precision.FP16), {}, ADA, cache=None,
-                          wake=lambda: None, weak=True)
-    with pytest.raises(InputError, match="--weak cannot be honoured"):
-        list(making)
