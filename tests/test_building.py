@@ -55,7 +55,7 @@ class Builder:
 
     name, version, device = "tensorrt", "8.6.1", "it"
     stamp = ("stand-in", "0", "it")
-    capabilities = Capabilities(runs=True, builds=True, simulates=False, real_fp16=True)
+    capabilities = Capabilities(runs=True, builds=True, real_fp16=True)
 
     def __init__(self, backend, network, fails: str) -> None:
         self.backend, self.network, self.fails = backend, network, fails

@@ -27,7 +27,7 @@ class Backend:
 
     name, version, device = "fake", "1", "it"
     stamp = ("stand-in", "0", "it")
-    capabilities = Capabilities(runs=False, builds=True, simulates=False, real_fp16=True)
+    capabilities = Capabilities(runs=False, builds=True, real_fp16=True)
 
     def __init__(self, fails: Exception | None = None) -> None:
         self.fails, self.built = fails, 0
@@ -123,7 +123,7 @@ class Refusing(Backend):
     """Is told precisions, and refuses them in the words of ``says`` while they are of a kind."""
 
     stamp = ("stand-in", "0", "it")
-    capabilities = Capabilities(runs=False, builds=True, simulates=False, real_fp16=True, strong=False)
+    capabilities = Capabilities(runs=False, builds=True, real_fp16=True, strong=False)
 
     def __init__(self, says: str, obeys: tuple[str, ...] = ()) -> None:
         super().__init__()

@@ -85,7 +85,7 @@ def test_fp32_is_checked_once_and_every_engine_is_judged_as_built(standin, sessi
     standin(release)
     driven = session(backend="tensorrt-rtx" if release.startswith("rtx") else "auto")
     builder = driven.builder
-    assert (builder.device, builder.runs, builder.heeds_stop) == ("Stand-in GPU", True, release != "8.6.1")
+    assert (builder.device, builder.runs) == ("Stand-in GPU", True)
     first = built(driven, INT8).result
     checked = of(driven.seen, m.Fp32EngineJudged)
     order = [type(event) for event in of(driven.seen, m.Fp32EngineJudged, m.Built)]

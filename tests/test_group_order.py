@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from onnx import TensorProto, helper
 
 from tests.networks import LIGHT_NAMES, Builder, floats
+from tests.test_groups import NAMES
 from trt_tui.core.lowering.gated.lower import lower_gated
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.fusion.groups import find_groups
@@ -304,9 +305,10 @@ def test_finding_groups_takes_time_linear_in_the_network(build, opened):
 # ------------------------------------------------------------------------------------------------- known networks
 
 
-@pytest.mark.parametrize("name", [name for name in LIGHT_NAMES if name not in ("bvlc_alexnet", "vgg19", "zfnet512")])
-def test_light_networks_have_an_order(name, named_network):
-    network = named_network(f"light_{name}")
+@pytest.mark.parametrize("name", [*NAMES, *(f"light_{name}" for name in LIGHT_NAMES if name not in (
+    "bvlc_alexnet", "vgg19", "zfnet512", "squeezenet", "shufflenet", "inception_v2"))])
+def test_networks_have_an_order(name, named_network):
+    network = named_network(name)
     assert_acyclic(network)
     assert isinstance(lower_gated(network).model, ir.Model)
 

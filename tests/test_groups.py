@@ -53,30 +53,6 @@ def test_groups_partition_the_float_layers(name, named_network):
         assert Precision.FP32 in group.allowed
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_no_group_waits_for_itself(name, named_network):
-    network = named_network(name)
-    before: dict[str, set[str]] = {}
-    for layer in network.layers:
-        if layer.kind is Kind.SHAPE:  # known before anything runs
-            continue
-        group = network.group_of(layer.name)
-        here = group.name if group else layer.name
-        for tensor in network.reads(layer.name):
-            source = network.producer.get(tensor)
-            if source is not None:
-                owner = network.group_of(source)
-                before.setdefault(here, set()).add(owner.name if owner else source)
-    done: set[str] = set()
-    waiting = {name: sources - {name} for name, sources in before.items()}
-    while waiting:
-        ready = [name for name, sources in waiting.items() if not (sources & waiting.keys()) - done]
-        assert ready, f"a cycle among {sorted(waiting)}"
-        done.update(ready)
-        for one in ready:
-            del waiting[one]
-
-
 # ------------------------------------------------------------------------------------------------- what fuses
 
 

@@ -19,7 +19,7 @@ from trt_tui.core.network.layers import Group, Kind, Layer, Site
 from trt_tui.core.precision import Precision
 from trt_tui.core.search import SEARCH_METHODS, Evaluation, Outcome, Ranking, Search, Space, groups_named, with_kept
 from trt_tui.core.search import scoped as scoped_module
-from trt_tui.core.search.ranking import best_ranking, both_ways
+from trt_tui.core.search.ranking import best_ranking
 from trt_tui.errors import InputError
 
 INT8 = PrecisionConfig.uniform(Precision.INT8)
@@ -284,7 +284,6 @@ def test_rankings():
     assert best_ranking("abc", impacts).order == ("b", "a", "c")
     assert best_ranking("abc", {name: Share(one.owns) for name, one in impacts.items()}).order == ("a", "b", "c")
     assert best_ranking("cab", {}).order == ("c", "a", "b")
-    assert both_ways(impacts)["a"] == pytest.approx((0.25 + 0.5 / 0.6) / 2)
     errors = {"a": GroupErrors(Precision.INT8, isolated=Errors(exact=True, cosine=1.0)),
               "b": GroupErrors(Precision.INT8, isolated=Errors(nan=3)),
               "c": GroupErrors(Precision.INT8, isolated=Errors(sqnr_db=20.0))}

@@ -299,7 +299,7 @@ def with_builder(opened, monkeypatch):
         worker = opened()
         worker.workspace.builder = SimpleNamespace(name="tensorrt", version="11.4", device="H200",
                                                    stamp=("tensorrt", "11.4"),
-                                                   capabilities=Capabilities(True, True, False, True))
+                                                   capabilities=Capabilities(True, True, True))
         worker.built = []
 
         def making(workspace, store, report, config, quick):

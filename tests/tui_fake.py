@@ -34,10 +34,10 @@ _NOISE = (0.046, 0.021, 0.0080, 0.0046, 0.0027, 0.0012, 0.0004, 0.00005)
 _METHODS = {"minmax": 1.0, "percentile": 0.4, "entropy": 0.35, "mse": 0.3}
 
 
-H200 = BuilderSummary("tensorrt", "11.4.0.21", "NVIDIA H200", True, True)
+H200 = BuilderSummary("tensorrt", "11.4.0.21", "NVIDIA H200", True)
 """A TensorRT whose engines run here."""
 
-NO_GPU = BuilderSummary("tensorrt-rtx", "1.7.1.35", "", False, True)
+NO_GPU = BuilderSummary("tensorrt-rtx", "1.7.1.35", "", False)
 """A TensorRT-RTX that builds on a machine without a GPU."""
 
 

@@ -21,7 +21,7 @@ import itertools
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -47,7 +47,7 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.core.search import Search, Space
-from trt_tui.core.search.ranking import Ranking, alone, at_groups, both_ways, owned, worst_first_order
+from trt_tui.core.search.ranking import Ranking, alone, at_groups, owned, worst_first_order
 
 START = PrecisionConfig.uniform(Precision.INT8, Precision.FP32)
 NAMES = ("demo", "vit", "bert6", "resnet50")
@@ -242,6 +242,14 @@ def kendall(one: Sequence[float], other: Sequence[float]) -> float:
     """Kendall's tau-b."""
     a, b = (np.sign(np.subtract.outer(x, x))[np.triu_indices(len(x), 1)] for x in map(np.asarray, (one, other)))
     return float((a * b).sum() / np.sqrt((a * a).sum() * (b * b).sum()))
+
+
+def both_ways(impacts: Mapping[str, Impact]) -> dict[str, float]:
+    """The mean of only-this and all-but-this: the first and last marginal contribution of a group, the ends that the
+    Shapley value averages over (Shapley, "A value for n-person games", 1953)."""
+    first, last = alone(impacts), owned(impacts)
+    total = sum(max(0.0, share) for share in last.values()) or 1.0
+    return {name: (first[name] + last[name] / total) / 2 for name in first if name in last}
 
 
 def rankings(name: str, one: Simulated, more: float) -> Iterator[tuple[object, ...]]:

@@ -16,14 +16,14 @@ import multiprocessing
 import signal
 import sys
 import tempfile
-import time
 import traceback
+from concurrent.futures import ProcessPoolExecutor, TimeoutError
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 
 from tests.fuzz.mutations import damaged
 
 LIMIT_S = 60
-_BATCH = 50
 
 
 def inspected(path: Path) -> str:
@@ -95,47 +95,29 @@ def outcome(case: int, folder: Path, *, compare: bool = False) -> tuple[str, str
     return kind, title
 
 
-def _batch(first: int, last: int, compare: bool, results) -> None:
+def _alone(case: int, compare: bool) -> tuple[str, str]:
     with tempfile.TemporaryDirectory() as folder:
-        for case in range(first, last):
-            results.put((case, "begun", ""))
-            results.put((case, *outcome(case, Path(folder), compare=compare)))
+        return outcome(case, Path(folder), compare=compare)
 
 
 def _run(first: int, last: int, compare: bool) -> tuple[collections.Counter, list[tuple[int, str]]]:
-    """Runs cases in children, a new one where one dies."""
+    """Runs cases in a child, a new one where it dies or hangs."""
     counts: collections.Counter = collections.Counter()
     found: list[tuple[int, str]] = []
-    context = multiprocessing.get_context("spawn")
-    while first < last:
-        end = min(last, first + _BATCH)
-        results = context.Queue()
-        child = context.Process(target=_batch, args=(first, end, compare, results))
-        child.start()
-        begun, heard = first, time.monotonic()
-        while first < end:
-            try:
-                case, kind, text = results.get(timeout=1)
-            except Exception:
-                if child.is_alive() and time.monotonic() - heard < 2 * LIMIT_S:
-                    continue
-                if child.is_alive():
-                    child.kill()
-                found.append((begun, f"{damaged(begun)[0]}\nthe process died or hung (exit code {child.exitcode})"))
-                print(f"case {begun}: {found[-1][1]}", flush=True)
-                counts["FOUND"] += 1
-                first = begun + 1
-                break
-            heard = time.monotonic()
-            if kind == "begun":
-                begun = case
-                continue
-            counts[kind] += 1
-            first = case + 1
-            if kind == "FOUND":
-                found.append((case, text))
-                print(f"case {case}: {text}", flush=True)
-        child.join(5)
+    child = None
+    for case in range(first, last):
+        child = child or ProcessPoolExecutor(1, multiprocessing.get_context("spawn"))
+        try:
+            kind, text = child.submit(_alone, case, compare).result(2 * LIMIT_S)
+        except (BrokenProcessPool, TimeoutError) as error:
+            kind, text = "FOUND", f"{damaged(case)[0]}\nthe process died or hung ({type(error).__name__})"
+            for process in multiprocessing.active_children():
+                process.kill()
+            child = None
+        counts[kind] += 1
+        if kind == "FOUND":
+            found.append((case, text))
+            print(f"case {case}: {text}", flush=True)
     return counts, found
 
 

@@ -61,7 +61,7 @@ class OnnxRuntimeBackend:
             raise BackendUnavailableError("ONNX Runtime has no CUDA provider here", fault, "pip install 'trt-tui[gpu]'")
         self.provider = provider
         self._threads = threads
-        self.capabilities = Capabilities(runs=True, builds=False, simulates=True, real_fp16=provider == "cuda")
+        self.capabilities = Capabilities(runs=True, builds=False, real_fp16=provider == "cuda")
 
     def load(self, model: ir.Model, *, lean: bool = False, optimize: bool = True) -> OnnxRuntimeRunner:
         """Loads a network; its big weights are shared with ``model``, not copied.

@@ -43,8 +43,6 @@ class Capabilities:
     """It can execute what it loads on this machine."""
     builds: bool
     """It makes an engine file of its own."""
-    simulates: bool
-    """It runs the gated graph (explicit FP32 operators, Cast pairs, If, QuantizeLinear)."""
     real_fp16: bool
     """FP16-typed operators are computed in FP16 (ONNX Runtime's CPU provider computes them in FP32)."""
     bf16: bool = True

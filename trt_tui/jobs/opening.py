@@ -87,8 +87,7 @@ def _open(place: Place, store: Store, report: Report, request: m.Open) -> Steps[
     builder = workspace.builder = builder or get_builder(options.backend, note)
     if builder is not None:
         report.send(m.BuilderReady(report.job, BuilderSummary(
-            builder.name, builder.version, builder.device, runs_here(builder, workspace.plan.settings),
-            builder.capabilities.reports_progress)))
+            builder.name, builder.version, builder.device, runs_here(builder, workspace.plan.settings))))
     yield from identify(workspace, store, report)
     _read_config(workspace, report, request)
 

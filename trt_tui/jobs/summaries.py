@@ -39,11 +39,9 @@ class BuilderSummary:
     Attributes:
         device: The GPU, "" where there is none.
         runs: Whether engines can run here.
-        heeds_stop: Whether a build can be stopped without ending the child process.
     """
 
     name: str
     version: str
     device: str
     runs: bool
-    heeds_stop: bool

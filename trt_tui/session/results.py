@@ -72,9 +72,7 @@ class Results(Mapping[PrecisionConfig, Measured]):
 
     @take.register
     def _shares(self, event: m.SharesMeasured) -> None:
-        known = self.at(event.config)
-        known.shares.update(event.shares)
-        known.shares_done, known.shares_total = event.done, event.total
+        self.at(event.config).shares.update(event.shares)
 
     @take.register
     def _raised(self, event: m.RaisedMeasured) -> None:

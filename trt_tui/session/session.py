@@ -143,10 +143,6 @@ class Session(State):
         groups = list(groups)
         self._change(self.config.with_groups(groups, precision), groups)
 
-    def set_range(self, tensor: str, choice: RangeChoice | None) -> None:
-        """Replaces a tensor's range, or returns it to the calibrated one."""
-        self._change(self.config.with_range(tensor, choice))
-
     def next_range(self, group: Group) -> str:
         """The next range method for a group's inputs, once its statistics are known; returns the method's name.
 

@@ -54,7 +54,7 @@ class TensorRTBackend:
         strong = hasattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED")
         codes = {one for one in CODES if strong and hasattr(trt.DataType, one.name)}  # 8.6 names FP8 and lacks it
         self.capabilities = Capabilities(
-            runs=runs, builds=True, simulates=False, real_fp16=True, bf16=hasattr(trt.DataType, "BF16"),
+            runs=runs, builds=True, real_fp16=True, bf16=hasattr(trt.DataType, "BF16"),
             codes=WEAK | codes, gpu=self._device.compute_capability if self._device is not None else None,
             strong=strong, weak=hasattr(trt.BuilderFlag, "INT8"),
             reports_progress=hasattr(trt, "IProgressMonitor"), compute_capabilities=targets)

@@ -85,7 +85,7 @@ def lower_weak(network: Network, config: PrecisionConfig, ranges: Mapping[str, f
     """Lowers to what a weakly typed TensorRT is told.
 
     Args:
-        ranges: Calibrated amax by tensor name, in the tensors' own units; may hold those of `inner_tensors` too.
+        ranges: Calibrated amax by tensor name, in the tensors' own units; may hold those of the tensors inside groups too.
         bf16: Whether the release has BF16 (TensorRT 9 and later); without it BF16 layers stay in FP32.
 
     Raises:
@@ -93,16 +93,6 @@ def lower_weak(network: Network, config: PrecisionConfig, ranges: Mapping[str, f
     """
     refuse_codes(network, config, WEAK, "a weakly typed TensorRT")
     return _WeakLowering(applied(network, config).network, config, ranges, bf16).lower()
-
-
-def inner_tensors(network: Network) -> tuple[str, ...]:
-    """Float tensors computed inside groups that can run in INT8, in network order, those that INT8 reads left out.
-
-    Calibrated beside ``Network.activations``, they spare `lower_weak` its stand-ins.
-    """
-    known = set(network.activations)
-    return tuple(tensor for group in network.groups if group.quantizable for name in group.layers
-                 for tensor in network.layer(name).outputs if network.is_float(tensor) and tensor not in known)
 
 
 class _WeakLowering:

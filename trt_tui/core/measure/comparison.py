@@ -219,7 +219,7 @@ class Measured:
     Attributes:
         verdict: Simulated; None if nothing was measured yet.
         groups: Errors by group name; ``complete`` once they are on all samples.
-        shares: By group name; ``shares_done`` of ``shares_total`` groups are measured.
+        shares: By group name; of those measured so far.
         engine: The result of building the config.
         raised: Verdicts with the first 1, 2, ... groups of ``raised_order``, the worst first, raised to FP32.
     """
@@ -229,7 +229,5 @@ class Measured:
     shares: dict[str, Share] = field(default_factory=dict)
     engine: EngineResult | None = None
     complete: bool = False
-    shares_done: int = 0
-    shares_total: int = 0
     raised_order: tuple[str, ...] = ()
     raised: tuple[Verdict, ...] = ()

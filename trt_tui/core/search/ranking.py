@@ -38,17 +38,6 @@ def owned(impacts: Mapping[str, Share]) -> dict[str, float]:
     return {name: share.owns for name, share in impacts.items() if not math.isnan(share.owns)}
 
 
-def both_ways(impacts: Mapping[str, Share]) -> dict[str, float]:
-    """The mean of only-this and all-but-this.
-
-    What a group adds to the error depends on which others are lowered already. These two are its first and its last
-    marginal contribution, the ends of what the Shapley value averages (Shapley, "A value for n-person games", 1953).
-    """
-    first, last = alone(impacts), owned(impacts)
-    total = sum(max(0.0, share) for share in last.values()) or 1.0
-    return {name: (first[name] + last[name] / total) / 2 for name in first if name in last}
-
-
 def at_groups(errors: Mapping[str, GroupErrors], kind: str) -> dict[str, float]:
     """The noise (Σ(test-ref)² / Σref²) at each group's own tensor, ``kind`` "isolated" or "accumulated"."""
     return {name: _noise(getattr(one, kind)) for name, one in errors.items() if getattr(one, kind) is not None}
