@@ -153,7 +153,7 @@ class NullBackend:
     """Loads networks for `NullRunner`."""
 
     name, version, provider = "null", "1.0", "cpu"
-    capabilities = Capabilities(runs=True, builds=False, simulates=True, real_fp16=False)
+    capabilities = Capabilities(runs=True, builds=False, real_fp16=False)
 
     def load(self, model: ir.Model, *, lean: bool = False) -> NullRunner:
         return _runner(ir.to_proto(model).SerializeToString(deterministic=True))
@@ -197,7 +197,7 @@ class NullBuilder:
 
     @property
     def capabilities(self) -> Capabilities:
-        return Capabilities(runs=self.runs, builds=True, simulates=False, real_fp16=True, reports_progress=True)
+        return Capabilities(runs=self.runs, builds=True, real_fp16=True, reports_progress=True)
 
     @property
     def stamp(self) -> tuple[object, ...]:

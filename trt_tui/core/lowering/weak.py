@@ -85,7 +85,7 @@ def lower_weak(network: Network, config: PrecisionConfig, ranges: Mapping[str, f
     """Lowers to what a weakly typed TensorRT is told.
 
     Args:
-        ranges: Calibrated amax by tensor name, in the tensors' own units; may hold those of the tensors inside groups too.
+        ranges: Calibrated amax by tensor name, in the tensors' own units; those inside groups too.
         bf16: Whether the release has BF16 (TensorRT 9 and later); without it BF16 layers stay in FP32.
 
     Raises:
