@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from tests import networks
 from tests.networks import Builder, floats
-from trt_tui.core.network.conversion import ir_version_for
+from trt_tui.core.network.conversion import convert_opset, ir_version_for
 from trt_tui.core.network.inlining import SCOPE_KEY
 from trt_tui.core.network.naming import name_nodes
 from trt_tui.core.network.opening import open_model
@@ -423,3 +423,100 @@ def test_inputs_and_constants_may_be_outputs(tmp_path, backend):
     np.testing.assert_array_equal(got["x"], x)
     np.testing.assert_array_equal(got["constant"], np.arange(3))
     np.testing.assert_array_equal(got["y"], [0, 2])
+
+
+# ------------------------------------------------------------------------------------------------- opsets
+
+
+def _scaled(values, **attributes):
+    return lambda b: b.node("Resize", ["x", b.weight("scales", np.array(values, np.float32))], "/resize", **attributes)
+
+
+def _per_group(stored):
+    def build(b):
+        vectors = [b.vector(name, 2) for name in "sb"]
+        if not stored:
+            vectors = [b.node("Identity", [one], f"/{one}") for one in vectors]
+        return b.node("GroupNormalization", ["x", *vectors], "/norm", num_groups=2)
+    return build
+
+
+def _bodies(b):
+    """An If whose branches hold operators of an old form and read what lies outside."""
+    then = [helper.make_node("Unsqueeze", ["x"], ["u"], axes=[0]), helper.make_node("Squeeze", ["u"], ["s"], axes=[0]),
+            helper.make_node("Softmax", ["s"], ["a"], axis=1)]
+    graphs = [helper.make_graph(nodes, "branch", [], [helper.make_empty_tensor_value_info(nodes[-1].output[0])])
+              for nodes in (then, [helper.make_node("Relu", ["x"], ["b"])])]
+    large = b.node("ReduceMax", ["x"], "/max", keepdims=0)
+    return b.node("If", [b.node("Greater", [large, b.weight("zero", np.float32(0))], "/some")], "/if",
+                  then_branch=graphs[0], else_branch=graphs[1])
+
+
+@pytest.mark.parametrize(("before", "after", "build"), [
+    (10, 17, _scaled([1, 1, 2, 2], mode="linear")), (10, 17, _scaled([1, 1, 1.3, 2.6], mode="nearest")),
+    (10, 17, _scaled([1, 1, 0.3, 0.7], mode="nearest")),
+    (9, 17, lambda b: b.node("Upsample", ["x", b.weight("scales", np.array([1, 1, 1.5, 1.7], np.float32))], "/up")),
+    (11, 17, lambda b: b.node("Hardmax", ["x"], "/hard", axis=2)),
+    (11, 17, lambda b: b.node("Hardmax", ["x"], "/hard")),
+    (18, 21, _per_group(stored=True)), (18, 22, _per_group(stored=False)), (11, 17, _bodies),
+])
+def test_a_conversion_keeps_the_meaning(before, after, build, backend):
+    b = Builder(opset=before)
+    last = build(b)
+    model = b.model([floats("x", 1, 4, 8, 8)], [helper.make_empty_tensor_value_info(last)])
+    feeds = {"x": np.random.default_rng(0).standard_normal((1, 4, 8, 8)).astype(np.float32)}
+    ours = ir.serde.deserialize_model(onnx.shape_inference.infer_shapes(model))
+    expected, got = (run(backend, one, feeds).values() for one in (ours, convert_opset(ours, after)))
+    np.testing.assert_allclose(*expected, *got, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("before", "after", "build", "says"), [
+    (10, 17, _scaled([1, 1, 0.5, 2], mode="nearest"), "/resize/Resize"),
+    (18, 21, lambda b: b.node("GroupNormalization", ["open", b.vector("s", 2), b.vector("b", 2)], "/norm",
+                              num_groups=2), "/norm/GroupNormalization"),
+    (9, 17, lambda b: _batch_norm(b, read=True), "/bn/BatchNormalization"),
+])
+def test_what_the_new_opset_cannot_say_is_refused_with_its_node(before, after, build, says):
+    b = Builder(opset=before)
+    last = build(b)
+    model = b.model([floats("x", 1, 4, 8, 8), floats("open", 1, "c", 8)], [helper.make_empty_tensor_value_info(last)])
+    with pytest.raises(ValueError, match=says):
+        convert_opset(ir.serde.deserialize_model(model), after)
+
+
+def _batch_norm(b, read=False):
+    """In training mode, as opset 9 writes it."""
+    last = b.batch_norm("x", 4, "/bn")
+    b.nodes[-1].output.extend(["mean", "var", "saved_mean", "saved_var"])
+    return b.node("Identity", ["saved_mean"], "/read") if read else last
+
+
+def test_a_batch_norm_in_training_mode_stays_in_it_and_is_told_of(tmp_path, backend):
+    b = Builder(opset=9)
+    model = b.model([floats("x", 2, 4, 8, 8)], [floats(_batch_norm(b), 2, 4, 8, 8)])
+    feeds = {"x": np.random.default_rng(0).standard_normal((2, 4, 8, 8)).astype(np.float32)}
+    opened = open_model(save(model, tmp_path))
+    (got,) = run(backend, opened.model, feeds).values()
+    weight = {one.name: numpy_helper.to_array(one).reshape(-1, 1, 1) for one in model.graph.initializer}
+    scale, bias = (weight[name] for name in model.graph.node[0].input[1:3])
+    mean, spread = (of(feeds["x"], axis=(0, 2, 3), keepdims=True) for of in (np.mean, np.var))
+    np.testing.assert_allclose(got, (feeds["x"] - mean) / np.sqrt(spread + 1e-5) * scale + bias, rtol=1e-3, atol=1e-4)
+    assert any("training mode" in note for note in opened.notes)
+
+
+# ------------------------------------------------------------------------------------------------- types
+
+
+def test_types_behind_an_operator_of_another_domain_are_what_those_behind_it_ask_for(tmp_path):
+    b = Builder()
+    x = b.node("Mine", ["x"], "/mine", domain="acme")
+    x = b.node("Relu", [b.conv(x, (4, 4), "/conv")], "/relu")
+    also = b.node("Relu", [b.node("BiasGelu", [b.node("Relu", ["x"], "/r"), b.vector("bias", 8)], "/bg",
+                                  domain="com.microsoft")], "/behind")
+    lost = b.node("Identity", [b.node("Mine", [x], "/last", domain="acme")], "/lost")
+    model = b.model([floats("x", 1, 4, 8, 8)], [floats(also, 1, 4, 8, 8), helper.make_empty_tensor_value_info(lost)])
+    model.opset_import.extend([helper.make_opsetid("acme", 1), helper.make_opsetid("com.microsoft", 1)])
+    types = {node.name: node.outputs[0].dtype for node in open_model(save(model, tmp_path)).model.graph}
+    unknown = {name for name, dtype in types.items() if dtype is None}
+    assert unknown == {"/last/Mine", "/lost/Identity"}  # nothing says what they are
+    assert {dtype for name, dtype in types.items() if name not in unknown} == {ir.DataType.FLOAT}

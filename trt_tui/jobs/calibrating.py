@@ -48,7 +48,7 @@ def measured(workspace: Workspace, store: Store, report: Report, method: str) ->
     network, source = workspace.network, workspace.calibrating
     sha256 = workspace.source.sha256 if workspace.source is not None else store.network_sha256(network)
     key = FileCache.key("calibration", trt_tui.__version__, sha256, source.sha256(), len(source), method,
-                        workspace.backend.version)
+                        workspace.backend.version, network.activations)
     calibration = store.results.get(key, Calibration)
     if calibration is None:
         calibration = calibrate(network.model, network.activations, source, workspace.backend, method=method,

@@ -51,8 +51,9 @@ EXACT = frozenset(
 _COMMUTES = frozenset(("Relu",))
 """Operators that rounding commutes with."""
 
-ARITHMETIC = 2
-"""Raised by one whenever a change here gives the same config other figures, so that kept results are measured anew."""
+ARITHMETIC = 3
+"""Raised by one whenever a change here, or of what a group holds, gives the same config other figures, so that kept
+results are measured anew."""
 
 
 # -- types ---------------------------------------------------------------------------------------------------------

@@ -116,7 +116,7 @@ class _TypedLowering:
         sites = {site.index: (site, scale) for site, scale in ruling.scales.items() if site.layer == layer.name}
         follows, own = rules.typed_ports(node, self.opset)
         for index, value in enumerate(node.inputs):
-            if value is None or not self.network.is_float(name_of(value)):
+            if value is None or not self._is_float(value):
                 continue
             if index in sites:
                 node.replace_input_with(index, self._quantized(*sites[index], value, around))
@@ -128,6 +128,11 @@ class _TypedLowering:
                     output.type = ir.TensorType(around)  # a clone shares its types with the base network
                     self.types[output.name] = around
         self.became[layer.name] = self._describe(ruling.precision, around, sites)
+
+    def _is_float(self, value: ir.Value) -> bool:
+        """Whether a tensor is FP32 in the network, or in what became of it at a higher opset."""
+        name = name_of(value)
+        return self.network.is_float(name) if self.network.has_tensor(name) else value.dtype is ir.DataType.FLOAT
 
     def _describe(self, precision: Precision, around: ir.DataType,
                   sites: Mapping[int, tuple[Site, Scale]]) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import onnx
 import onnx_ir as ir
 
+from trt_tui.core.network import adapters
 from trt_tui.core.network.naming import name_nodes
 from trt_tui.core.network.reading import SMALL_TENSOR_BYTES
 
@@ -59,14 +60,18 @@ def _with_weights(proto: onnx.ModelProto, weights: dict[str, ir.Value]) -> ir.Mo
 
 
 def convert_opset(model: ir.Model, opset: int) -> ir.Model:
-    """The model at a higher opset, by onnx's version converter.
+    """The model at a higher opset, by onnx's version converter and `trt_tui.core.network.adapters`.
 
     Raises:
-        Exception: whatever the converter raises for an operator that it cannot convert.
+        Exception: whatever the converter raises for an operator that it cannot convert; a ValueError for one whose
+            meaning the new opset cannot say.
     """
+    before_opset = model.graph.opset_imports[""]
+    adapters.prepare(model, before_opset, opset)
     skeleton, weights = without_weights(model)
     converted = _with_weights(onnx.version_converter.convert_version(skeleton, opset), weights)
     _name_replacements(model.graph, converted.graph)
+    adapters.adapt(converted, before_opset)
     before = {node.name: node for node in model.graph}
     for node in converted.graph:
         if node.name in before:

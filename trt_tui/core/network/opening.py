@@ -20,6 +20,7 @@ from trt_tui.core.network.inlining import inline_functions
 from trt_tui.core.network.naming import FreshNames, name_nodes
 from trt_tui.core.network.reading import read_model
 from trt_tui.core.network.structure import OLDEST_OPSET, check_ranks
+from trt_tui.core.network.types import spread_types
 from trt_tui.errors import InputError
 
 BASE_OPSET = 17
@@ -82,9 +83,15 @@ def open_model(path: Path) -> OpenedModel:
     raised = low_floats.raise_to_fp32(model.graph)
     name_nodes(model.graph)  # what was put in may be called as something that was there
     failed = infer_shapes(model)
+    if spread_types(model):
+        failed = infer_shapes(model)
     if failed:
         opened.notes.append(f"Shapes could not be inferred, so that layers may say less of themselves: {failed}")
     check_ranks(model.graph, path.name)
+    opened.notes += [f"{node.name} (BatchNormalization) is in training mode: it takes the statistics of each batch, "
+                     "and TensorRT refuses it. Export the network in evaluation mode."
+                     for node in model.graph.all_nodes() if node.op_type == "BatchNormalization" and node.domain == ""
+                     and "training_mode" in node.attributes and node.attributes["training_mode"].as_int()]
     if raised:
         opened.notes.append(low_floats.NOTE)
     low_floats.drop_idle_casts(model.graph)
