@@ -200,10 +200,6 @@ def postprocess(path, parsed, monkeypatch):
     assert backend.PostprocessNetwork(("builder", parsed.definition), func)() == ("builder", parsed.definition)
 
 
-def told(parsed):
-    return ({layer.name: layer.told for layer in parsed.layers}, {name: t.told for name, t in parsed.tensors.items()})
-
-
 @pytest.mark.parametrize("release", ["8.6.1", "10.16.1"])
 def test_polygraphy_runs_the_script(tmp_path, monkeypatch, resnet, release):
     network, _, weak = resnet
@@ -211,7 +207,7 @@ def test_polygraphy_runs_the_script(tmp_path, monkeypatch, resnet, release):
     parsed, expected = Parsed(network, release), Parsed(network, release)
     postprocess(tmp_path / "script.py", parsed, monkeypatch)
     assert expected.tell(weak) == []
-    assert told(parsed) == told(expected) and any(told(parsed)[0].values())
+    assert parsed.told() == expected.told() and parsed.ranges() == expected.ranges() and any(parsed.told().values())
 
 
 def test_the_script_stands_awkward_names(tmp_path, monkeypatch, awkward):
@@ -221,7 +217,7 @@ def test_the_script_stands_awkward_names(tmp_path, monkeypatch, awkward):
     write_polygraphy_script(tmp_path / "script.py", weak, '"""\n\\N', command)
     parsed = Parsed(awkward, "10.16.1")
     postprocess(tmp_path / "script.py", parsed, monkeypatch)
-    assert {name for name, one in told(parsed)[0].items() if "precision" in one} == set(AWKWARD)
+    assert {name for name, one in parsed.told().items() if "precision" in one} == set(AWKWARD)
 
 
 @pytest.mark.parametrize(("of", "release", "says"), [

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-import types
+import functools
+import sys
 
 import numpy as np
 import onnx_ir as ir
 import pytest
 
+from tests import standins
 from trt_tui.core.lowering.weak import layer_of, lower_weak, tell
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.range_choice import RangeChoice
@@ -15,117 +17,41 @@ from trt_tui.core.network.layers import Kind
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
 
-# Members that the bindings of each release declare.
-LAYER = {"get_input", "get_output", "metadata", "name", "num_inputs", "num_outputs", "set_input", "type"}
-WEAK_LAYER = LAYER | {"get_output_type", "output_type_is_set", "precision", "precision_is_set", "reset_output_type",
-                      "reset_precision", "set_output_type"}
-TENSOR = {"allowed_formats", "broadcast_across_batch", "dtype", "get_dimension_name", "is_execution_tensor",
-          "is_network_input", "is_network_output", "is_shape_tensor", "location", "name", "set_dimension_name", "shape"}
-WEAK_TENSOR = TENSOR | {"dynamic_range", "reset_dynamic_range", "set_dynamic_range"}
-NETWORK = {"builder", "error_recorder", "get_input", "get_layer", "get_output", "has_implicit_batch_dimension", "name",
-           "num_inputs", "num_layers", "num_outputs"}
-TYPES = {"float32", "float16", "int8", "int32", "bool", "uint8"}
-RELEASES = {
-    "8.6.1": (WEAK_LAYER, WEAK_TENSOR, TYPES | {"fp8"}),
-    "10.16.1": (WEAK_LAYER | {"num_ranks"}, WEAK_TENSOR, TYPES | {"bfloat16", "int64", "int4", "fp4", "fp8"}),
-    "11.4.0": (LAYER | {"num_ranks"}, TENSOR, TYPES | {"bfloat16", "int64", "int4", "fp4", "fp8"}),
-}
-KINDS = {"Conv": "CONVOLUTION", "ConvTranspose": "DECONVOLUTION", "BatchNormalization": "SCALE", "Add": "ELEMENTWISE",
-         "MatMul": "MATRIX_MULTIPLY", "MaxPool": "POOLING", "GlobalAveragePool": "POOLING", "Softmax": "SOFTMAX",
-         "Concat": "CONCATENATION", "Reshape": "SHUFFLE", "Transpose": "SHUFFLE", "Flatten": "SHUFFLE",
-         "Gather": "GATHER", "Cast": "CAST", "Resize": "RESIZE", "LayerNormalization": "NORMALIZATION"}
+WORDS = {Precision.FP32: "FLOAT", Precision.FP16: "HALF", Precision.INT8: "INT8"}
 
 
-class Declared:
-    """An object that has the members its release declares and no other; what it was told is in `told`."""
-
-    def __init__(self, members, **values):
-        object.__setattr__(self, "_members", members)
-        object.__setattr__(self, "told", {})
-        for name, value in values.items():
-            object.__setattr__(self, "_" + name, value)
-
-    def __getattr__(self, name):
-        if name.startswith("_") or name not in self._members:
-            raise AttributeError(f"this release has no {name}")
-        return object.__getattribute__(self, "_" + name)
-
-    def __setattr__(self, name, value):
-        if name not in self._members:
-            raise AttributeError(f"this release has no {name}")
-        self.told[name] = value
-
-
-def tensor(members, name, dtype, shape_tensor=False):
-    one = Declared(members, name=name, dtype=dtype, is_shape_tensor=shape_tensor)
-    object.__setattr__(one, "_set_dynamic_range", lambda low, high: one.told.update(range=(low, high)) or True)
-    return one
+@functools.cache
+def stand_in(release):
+    """The stand-in of a release, which is not left where others would import it."""
+    trt = standins.install(release)
+    del sys.modules[trt.__name__]
+    return trt
 
 
 class Parsed:
-    """A network as TensorRT's parser would make it: constants and shapes as layers, Gemm as three."""
+    """A network as a release's parser makes it, with what its layers and tensors were told."""
 
     def __init__(self, network, release, metadata=True):
-        self.layer_members, self.tensor_members, names = RELEASES[release]
-        self.trt = types.ModuleType("tensorrt")
-        self.trt.__version__ = release
-        self.trt.ILayer = type("ILayer", (), {name: None for name in self.layer_members})
-        for name in names:
-            setattr(self.trt, name, name)
-        self.metadata = metadata
-        self.tensors = {}
-        self.layers = []
-        self.inputs = [self._tensor(info.name, str(info.dtype)) for info in network.inputs]
-        for layer in network.layers:
-            self._add_node(network, layer)
-        self.definition = Declared(
-            NETWORK, num_inputs=len(self.inputs), get_input=self.inputs.__getitem__, num_layers=len(self.layers),
-            get_layer=self.layers.__getitem__)
-
-    def _tensor(self, name, dtype="float32", shape_tensor=False):
-        self.tensors[name] = tensor(self.tensor_members, name, dtype, shape_tensor)
-        return self.tensors[name]
-
-    def _add(self, name, kind, inputs, outputs, node=""):
-        layer = Declared(
-            self.layer_members, name=name, type=types.SimpleNamespace(name=kind), num_inputs=len(inputs),
-            metadata=f"[ONNX Layer: {node}]" if node and self.metadata else "", num_outputs=len(outputs),
-            get_input=inputs.__getitem__, get_output=outputs.__getitem__)
-        object.__setattr__(layer, "_set_output_type", lambda index, dtype: layer.told.update({index: dtype}))
-        self.layers.append(layer)
-        return outputs[0]
-
-    def _source(self, network, name):
-        """A tensor, or a constant: its layer, and a further one that broadcasts it."""
-        if name not in self.tensors:
-            constant = self._add(name, "CONSTANT", [], [self._tensor(f"{name}_output")])
-            count = len(self.layers)
-            self.tensors[name] = self._add(f"ONNXTRT_Broadcast_{count}", "SHUFFLE", [constant],
-                                           [self._tensor(f"ONNXTRT_Broadcast_{count}_output")])
-        return self.tensors[name]
-
-    def _add_node(self, network, layer):
-        if layer.kind is Kind.CONSTANT:
-            return
-        kind = KINDS.get(layer.op_type, "UNARY")
-        weights = layer.op_type in ("Conv", "ConvTranspose", "BatchNormalization")
-        inputs = [self._source(network, name) for name in layer.inputs
-                  if name and not (weights and name in network.constants)]
-        shape = layer.kind is Kind.SHAPE
-        outputs = [self._tensor(name, "float32" if network.is_float(name) else "int32", shape)
-                   for name in layer.outputs if name]
-        if layer.op_type != "Gemm":
-            self._add(layer.name, kind, inputs, outputs, layer.name)
-            return
-        product = self._add(layer.name, "MATRIX_MULTIPLY", inputs[:2],
-                            [self._tensor(f"(Unnamed Layer* {len(self.layers)}) [Matrix Multiply]_output")], layer.name)
-        self._add(f"{layer.name}_{len(self.layers)}", "ELEMENTWISE", [product, inputs[2]], outputs, layer.name)
-
-    def layer(self, name):
-        return next(layer for layer in self.layers if layer.name == name)
+        self.trt = trt = stand_in(release)
+        log, batch = trt.Logger(trt.Logger.ERROR), getattr(trt.NetworkDefinitionCreationFlag, "EXPLICIT_BATCH", None)
+        self.definition = trt.Builder(log).create_network(0 if batch is None else 1 << int(batch))
+        assert trt.OnnxParser(self.definition, log).parse(ir.to_proto(network.model).SerializeToString())
+        self.layers = [self.definition.get_layer(index) for index in range(self.definition.num_layers)]
+        self.tensors = [tensor for layer in self.layers for tensor in (*layer._inputs, *layer._outputs)]
+        for layer in self.layers if not metadata else ():
+            layer.metadata = ""
 
     def tell(self, weak):
         return tell(self.trt, self.definition, **weak.arguments())
+
+    def told(self):
+        """By layer name its precision and, by index, the types of its results."""
+        return {layer.name: {**({"precision": layer.precision.name} if layer.precision_is_set else {}),
+                             **{index: kind.name for index, kind in layer.__dict__.get("_types", {}).items()}}
+                for layer in self.layers}
+
+    def ranges(self):
+        return {tensor.name: tensor._range[1] for tensor in self.tensors if "_range" in tensor.__dict__}
 
 
 def ranges_of(network):
@@ -275,21 +201,21 @@ def test_a_parsed_network_is_told(named_network, release, metadata, name):
     config = PrecisionConfig().with_groups([network.groups[0]], Precision.FP32)
     weak = lower_weak(network, config, ranges_of(network))
     assert parsed.tell(weak) == []
-    words = {Precision.FP32: "float32", Precision.FP16: "float16", Precision.INT8: "int8"}
+    told, ranges = parsed.told(), parsed.ranges()
     for layer in parsed.layers:
         if layer.type.name in ("CONSTANT", "SHUFFLE", "CONCATENATION", "GATHER", "CAST"):
-            assert "precision" not in layer.told
+            assert "precision" not in told[layer.name]
         elif layer.name in weak.precisions:
-            assert layer.told["precision"] == words[weak.precisions[layer.name]]
+            assert told[layer.name]["precision"] == WORDS[weak.precisions[layer.name]]
         for index in range(layer.num_outputs):
             result = layer.get_output(index)
-            if result.dtype != "float32" or result.is_shape_tensor:
-                assert index not in layer.told and not result.told
+            if result.dtype.name != "FLOAT":
+                assert index not in told[layer.name] and result.name not in ranges
             elif layer.name in weak.output_types:
-                assert layer.told[index] == words[weak.output_types[layer.name]]
+                assert told[layer.name][index] == WORDS[weak.output_types[layer.name]]
             if result.name in weak.ranges:
-                assert result.told["range"] == (-weak.ranges[result.name], weak.ranges[result.name])
-    assert parsed.inputs[0].told.get("range", (0, None))[1] == weak.ranges.get(network.inputs[0].name)
+                assert result._range == (-weak.ranges[result.name], weak.ranges[result.name])
+    assert ranges.get(network.inputs[0].name) == weak.ranges.get(network.inputs[0].name)
 
 
 def test_tensors_that_the_parser_adds_have_ranges_too(named_network):
@@ -297,22 +223,23 @@ def test_tensors_that_the_parser_adds_have_ranges_too(named_network):
     parsed = Parsed(network, "8.6.1")
     weak = lower_weak(network, PrecisionConfig(), ranges_of(network))
     parsed.tell(weak)
-    told = {name: one.told["range"][1] for name, one in parsed.tensors.items() if one.told}
-    assert told["fc1.weight"] == told["fc1.weight_output"] == weak.constants["fc1.weight"]
-    product = parsed.layer("/fc1/Gemm").get_output(0)
-    assert product.told["range"][1] == weak.inner["/fc1/Gemm"] == weak.ranges["/fc1/Gemm_output_0"]
-    assert all(one.told for one in parsed.tensors.values() if one.dtype == "float32")
+    ranges = parsed.ranges()
+    assert ranges["fc1.weight_output"] == weak.constants["fc1.weight"]
+    product = next(layer for layer in parsed.layers if layer.name == "/fc1/Gemm").get_output(0)
+    assert ranges[product.name] == weak.inner["/fc1/Gemm"] == weak.ranges["/fc1/Gemm_output_0"]
+    made = {tensor.name for layer in parsed.layers for tensor in layer._outputs if tensor.dtype.name == "FLOAT"}
+    assert made <= ranges.keys()
 
 
 def test_explicit_quantization_is_told_precisions_alone(named_network):
-    network = named_network("small_resnet")
-    parsed = Parsed(network, "8.6.1")
-    told = {"/conv1/Conv": Precision.FP16, "/fc/Gemm": Precision.FP32}
-    assert tell(parsed.trt, parsed.definition, told, told, {}) == []
-    assert parsed.layer("/conv1/Conv").told == {"precision": "float16", 0: "float16"}
-    assert [one.told for one in parsed.layers if one.metadata.endswith("/fc/Gemm]")] == [
-        {"precision": "float32", 0: "float32"}] * 2
-    assert not any(one.told for one in parsed.tensors.values())
+    parsed = Parsed(named_network("small_resnet"), "8.6.1")
+    wanted = {"/conv1/Conv": Precision.FP16, "/fc/Gemm": Precision.FP32}
+    assert tell(parsed.trt, parsed.definition, wanted, wanted, {}) == []
+    told = parsed.told()
+    assert told["/conv1/Conv"] == {"precision": "HALF", 0: "HALF"}
+    assert [told[one.name] for one in parsed.layers if one.metadata.endswith("/fc/Gemm]")] == [
+        {"precision": "FLOAT", 0: "FLOAT"}] * 2
+    assert not parsed.ranges()
 
 
 def test_another_network_is_noticed(named_network):
