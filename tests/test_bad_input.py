@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 import subprocess
@@ -65,32 +64,8 @@ def files(folder: Path) -> dict[str, bytes]:
 # -- networks -----------------------------------------------------------------------------------------------------
 
 
-def truncated(path):
-    path.write_bytes(path.read_bytes()[:-400])
-
-
-def empty(path):
-    path.write_bytes(b"")
-
-
-def text(path):
-    path.write_text("not a network\n" * 50)
-
-
-def image(path):
-    path.write_bytes(b"\x89PNG\r\n\x1a\n" + bytes(range(256)) * 8)
-
-
-def folder(path):
-    path.unlink()
-    path.mkdir()
-
-
-def gone(path):
-    path.unlink()
-
-
-@pytest.mark.parametrize("spoil", [truncated, empty, text, image, folder, gone])
+@pytest.mark.parametrize("spoil", [lambda path: path.write_bytes(path.read_bytes()[:-400]), Path.unlink,
+                                   lambda path: path.write_text("not a network\n" * 50)])
 @pytest.mark.parametrize("command", ["compare", "inspect", "build"])
 def test_a_file_that_is_no_network(refused, mlp, spoil, command):
     spoil(Path(mlp.model))
@@ -98,63 +73,21 @@ def test_a_file_that_is_no_network(refused, mlp, spoil, command):
     assert "mlp.onnx" in refused(command, mlp.model, *more[command])
 
 
-@pytest.fixture
-def external(tmp_path):
-    """A network and the file that holds its weights."""
+def test_external_data_that_is_missing(refused, tmp_path):
     model = networks.save_with_external_data(tmp_path)
-    return model, model.with_name("model.onnx.data")
-
-
-def test_external_data_that_is_missing(refused, external, tmp_path):
-    model, data = external
-    data.unlink()
-    assert data.name in refused("compare", model, "--data", images(tmp_path))
-
-
-def test_external_data_outside_of_its_folder(refused, external, tmp_path):
-    model, data = external
-    inside = tmp_path / "inside"
-    inside.mkdir()
-    proto = onnx.load(model, load_external_data=False)
-    for tensor in proto.graph.initializer:
-        for entry in tensor.external_data:
-            if entry.key == "location":
-                entry.value = f"../{data.name}"
-    (inside / "model.onnx").write_bytes(proto.SerializeToString())
-    assert f"../{data.name}" in refused("compare", inside / "model.onnx", "--data", images(tmp_path))
-
-
-def test_external_data_that_is_too_short(refused, external, tmp_path):
-    model, data = external
-    data.write_bytes(data.read_bytes()[:10])
-    assert data.name in refused("compare", model, "--data", images(tmp_path))
+    model.with_name("model.onnx.data").unlink()
+    assert "model.onnx.data" in refused("compare", model, "--data", images(tmp_path))
 
 
 # -- data ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("arrays", "named"), [
-    ({"image": np.zeros((8, 16), np.float32)}, "x"),
-    ({"x": np.zeros((8, 17), np.float32)}, "17"),
-    ({"x": np.zeros((8,), np.float32)}, "x"),
-    ({"x": np.zeros((8, 16), np.complex64)}, "complex64"),
-    ({"x": np.full((8, 16), "text")}, "x"),
-    ({"x": np.zeros((0, 16), np.float32)}, "no samples"),
-    ({}, "no arrays"),
-])
+    ({"image": np.zeros((8, 16), np.float32)}, "x"), ({"x": np.zeros((8, 17), np.float32)}, "17"), ({}, "no arrays"),
+    ({"x": np.where(np.arange(256) == 147, np.nan, 1).reshape(16, 16)}, "'x' holds nan at sample 9")])
 def test_data_that_do_not_fit(refused, mlp, arrays, named):
     np.savez(mlp.data, **arrays)
     assert named in refused("compare", mlp.model, "--data", mlp.data)
-
-
-@pytest.mark.parametrize("row", [0, 9, 15])
-@pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_data_that_are_not_finite(refused, mlp, row, value):
-    x = np.load(mlp.data)["x"]
-    x[row, 3] = value
-    np.savez(mlp.data, x=x)
-    text = refused("compare", mlp.model, "--data", mlp.data, "--batch", 4)
-    assert "'x'" in text and f"sample {row}" in text
 
 
 def test_nan_that_only_build_reads(refused, mlp):
@@ -162,10 +95,9 @@ def test_nan_that_only_build_reads(refused, mlp):
     refused("build", mlp.model, "--precision", "int8", "--data", mlp.data, "-o", "typed.onnx")
 
 
-@pytest.mark.parametrize("content", [b"", b"PK\x03\x04 no zip", b"{]"])
 @pytest.mark.parametrize("name", ["bad.npz", "bad.json", "bad.txt"])
-def test_data_that_cannot_be_read(refused, mlp, tmp_path, name, content):
-    (tmp_path / name).write_bytes(content)
+def test_data_that_cannot_be_read(refused, mlp, tmp_path, name):
+    (tmp_path / name).write_bytes(b"PK\x03\x04 no zip")
     assert name in refused("compare", mlp.model, "--data", tmp_path / name)
 
 
@@ -200,26 +132,11 @@ def test_data_that_are_not_there(refused, mlp):
 
 
 @pytest.mark.parametrize(("body", "named"), [
-    ("raise RuntimeError('no disk')", "no disk"),
-    ("return 7", "int"),
-    ("return [7]", "int"),
-    ("return []", "no samples"),
-    ("return [{'x': 'nonsense'}]", "x"),
-    ("return [{'y': np.zeros((4, 16), np.float32)}]", "x"),
-    ("return [{'x': np.zeros((4, 9), np.float32)}]", "9"),
-    ("import sys; sys.exit(0)", "SystemExit"),
-    ("yield {'x': np.zeros((4, 16), np.float32)}; raise KeyError('second')", "second"),
-])
+    ("raise RuntimeError('no disk')", "no disk"), ("return 7", "int"), ("import sys; sys.exit(0)", "SystemExit"),
+    ("return [{'x': np.zeros((4, 9), np.float32)}]", "9"), ("return (", "SyntaxError"),
+    ("yield {'x': np.zeros((4, 16), np.float32)}; raise KeyError('second')", "second")])
 def test_a_data_script_that_raises_or_returns_nonsense(refused, mlp, tmp_path, body, named):
     (tmp_path / "data.py").write_text(f"import numpy as np\n\ndef load_data():\n    {body}\n")
-    text = refused("compare", mlp.model, "--data", tmp_path / "data.py")
-    assert "data.py" in text and named in text
-
-
-@pytest.mark.parametrize(("script", "named"), [
-    ("def load_data(:\n", "SyntaxError"), ("import no_such_module\n", "no_such_module"), ("x = 1\n", "load_data")])
-def test_a_data_script_that_cannot_be_loaded(refused, mlp, tmp_path, script, named):
-    (tmp_path / "data.py").write_text(script)
     text = refused("compare", mlp.model, "--data", tmp_path / "data.py")
     assert "data.py" in text and named in text
 
@@ -246,10 +163,8 @@ def test_labels_without_a_metric_are_a_warning(mlp, capfd):
 
 
 @pytest.mark.parametrize(("body", "named"), [
-    ("raise ValueError('bad labels')", "bad labels"), ("return 'high'", "str"), ("return None", "None"),
-    ("return {}", "empty"), ("return {1: 2.0}", "key"), ("return outputs['y']", "array"),
-    ("return float('nan')", "nan"),
-    ("return outputs['z']", "z")])
+    ("raise ValueError('bad labels')", "bad labels"), ("return 'high'", "str"), ("return {}", "empty"),
+    ("return float('nan')", "nan"), ("return outputs['z']", "z")])
 def test_a_metric_that_raises_or_returns_nonsense(refused, mlp, tmp_path, body, named):
     np.savez(mlp.data, x=np.load(mlp.data)["x"], classes=np.zeros(16, np.int64))
     text = refused("compare", mlp.model, "--data", mlp.data, "--metric", metric(tmp_path, body))
@@ -300,55 +215,15 @@ def config(tmp_path, mlp):
     return tmp_path / "precision.json"
 
 
-def changed(path, change):
-    record = json.loads(path.read_text())
-    change(record)
-    path.write_text(json.dumps(record))
-
-
-def unknown_layer(record):
-    record["moves"].append({"kind": "precision", "layers": ["/no/such/Conv"], "precision": "fp32"})
-
-
-def wrong_version(record):
-    record["version"] = 3
-
-
-def wrong_format(record):
-    record["format"] = "somebody/else"
-
-
-def unknown_precision(record):
-    record["moves"][0]["precision"] = "fp7"
-
-
-def reserved_precision(record):
-    record["moves"][0]["precision"] = "fp8"
-
-
-def no_list(record):
-    record["moves"] = {"/fc1/Gemm": "fp32"}
-
-
-def negative_range(record):
-    next(move for move in record["moves"] if move["kind"] == "range")["amax"] = -1
-
-
 @pytest.mark.parametrize(("change", "named"), [
-    (unknown_layer, "/no/such/Conv"), (wrong_version, "version 3"), (wrong_format, "somebody/else"),
-    (unknown_precision, "fp7"), (reserved_precision, "fp8"), (no_list, "moves"), (negative_range, "-1")])
+    (lambda text: text.replace('"version": 2', '"version": 3'), "version 3"),
+    (lambda text: text.replace('"fp32"', '"fp7"'), "fp7"), (lambda text: text[:-3], "not valid JSON")])
 @pytest.mark.parametrize("command", ["compare", "build", "export"])
 def test_a_config_that_cannot_be_used(refused, mlp, config, command, change, named):
-    changed(config, change)
+    config.write_text(change(config.read_text()))
     more = {"compare": ["--data", mlp.data], "build": ["-o", "t.onnx"], "export": ["--format", "onnx", "-o", "t.onnx"]}
     text = refused(command, mlp.model, "--config", config, *more[command])
     assert "precision.json" in text and named in text
-
-
-@pytest.mark.parametrize("content", ["", "{", "[]", "null", '{"format": 1, "format": 2}', "\x00\xff"])
-def test_a_config_that_is_no_json(refused, mlp, tmp_path, content):
-    (tmp_path / "precision.json").write_text(content)
-    assert "precision.json" in refused("build", mlp.model, "--config", tmp_path / "precision.json", "-o", "t.onnx")
 
 
 def test_a_config_of_another_structure(refused, mlp, config, tmp_path):
@@ -375,7 +250,7 @@ def images(folder):
 # -- places that cannot be written --------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("place", ["no/folder/t.onnx", "here"])
+@pytest.mark.parametrize("place", ["no/folder/t.onnx", "here", "/sys/t.onnx"])  # root writes nothing there either
 @pytest.mark.parametrize("command", ["build", "export"])
 def test_a_place_that_is_none(refused, mlp, config, tmp_path, command, place):
     (tmp_path / "here").mkdir()
@@ -393,9 +268,3 @@ def test_a_limit_on_file_sizes_leaves_nothing(mlp, config, tmp_path):
                          preexec_fn=limit, capture_output=True, text=True)
     assert run.returncode == 2 and "typed.onnx cannot be written" in run.stderr and "Traceback" not in run.stderr
     assert files(tmp_path) == before
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root writes into read-only folders")
-def test_a_read_only_folder(refused, mlp, config, tmp_path):
-    (tmp_path / "locked").mkdir(mode=0o500)
-    assert "locked" in refused("build", mlp.model, "--config", config, "-o", "locked/t.onnx")

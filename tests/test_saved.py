@@ -174,9 +174,8 @@ def test_saving_is_done_elsewhere_in_order_and_nothing_is_lost_at_the_end(store)
         saver.close()
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root writes into read-only folders")
-def test_a_read_only_folder_is_no_error(store, tmp_path):
-    (tmp_path / "sessions").mkdir(mode=0o500)
+def test_a_folder_that_cannot_be_written_is_no_error(store, tmp_path):
+    (tmp_path / "sessions").write_text("a file where the folder should be")
     one = store()
     one.save(STRUCTURE, Saved.of(outline(), history(), {}, ""))
     assert one.load(STRUCTURE, "/models/net.onnx") is None

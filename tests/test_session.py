@@ -235,16 +235,6 @@ def test_a_session_that_cannot_be_taken_up_is_left_to_the_user(session, content)
     assert third.config == second.config != INT8
 
 
-def test_a_folder_that_cannot_be_written_stops_nothing(tmp_path):
-    (tmp_path / "sessions").write_text("a file where the folder should be")
-    driven = LocalSession(save_mlp(tmp_path), tmp_path)
-    started(driven)
-    driven.toggle([driven.outline.groups[0]])
-    driven.until_idle()
-    driven.close()
-    assert driven.measured("config").verdict is not None
-
-
 def test_a_full_disk_keeps_the_last_whole_session(session, monkeypatch):
     driven = started(session())
     driven.toggle([driven.outline.groups[0]])
