@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -130,7 +131,8 @@ def save_with_external_data(directory: Path, seed: int = 0) -> Path:
     return path
 
 
-def quantized(seed: int = 0, *, symmetric: bool = True) -> onnx.ModelProto:
+def quantized(seed: int = 0, *, symmetric: bool = True, extra: Mapping[str, bool] | None = None,
+              **options: object) -> onnx.ModelProto:
     """A small residual CNN as ONNX Runtime's static quantizer writes it in Q/DQ format.
 
     INT8 weight initializers with a DequantizeLinear per channel, QuantizeLinear and DequantizeLinear on activations,
@@ -139,6 +141,8 @@ def quantized(seed: int = 0, *, symmetric: bool = True) -> onnx.ModelProto:
     Args:
         seed: Of the weights and the calibration images.
         symmetric: Zero points of activations are 0; otherwise they are where the ranges put them.
+        extra: Further extra options of the quantizer.
+        options: Other arguments of it.
     """
     model = _conv_net(seed)
 
@@ -155,11 +159,9 @@ def quantized(seed: int = 0, *, symmetric: bool = True) -> onnx.ModelProto:
             model,
             path,
             Images(),
-            quant_format=QuantFormat.QDQ,
-            per_channel=True,
-            activation_type=QuantType.QInt8,
-            weight_type=QuantType.QInt8,
-            extra_options={"ActivationSymmetric": symmetric},
+            **{"quant_format": QuantFormat.QDQ, "per_channel": True, "activation_type": QuantType.QInt8,
+               "weight_type": QuantType.QInt8, **options},
+            extra_options={"ActivationSymmetric": symmetric, **(extra or {})},
         )
         return onnx.load(path)
 

@@ -131,9 +131,11 @@ EFFORT = (
 EVERYTHING = (*DATA, *SEED, *CONFIG, *JUDGING, *BUILDER, *EFFORT)
 
 model_argument = click.argument("model", shell_complete=files)
-config_or_precision = _config("--precision", type=click.Choice(["fp32", "bf16", "fp16", "fp8", "int8", "int4"]),
+config_or_precision = _config("--precision",
+                              type=click.Choice(["fp32", "bf16", "fp16", "fp8", "int8", "int4", "file"]),
                               help="In place of a config. fp8 (E4M3, SM89 and later) and int4 (weights of MatMul and "
-                              "Gemm, SM80 and later) need a strongly typed TensorRT 10 or later, or TensorRT-RTX.")
+                              "Gemm, SM80 and later) need a strongly typed TensorRT 10 or later, or TensorRT-RTX; file "
+                              "is what a quantized or typed network has in its own file.")
 
 
 def takes(*shared: Decorator) -> Callable[[F], F]:

@@ -196,7 +196,7 @@ def _worst(session: Session, run: str) -> list[str]:
         errors = record.groups.get(name)
         figures = [one.figure() if one is not None else NOTHING for one in (
             (errors.isolated, errors.accumulated) if errors else (None, None))]
-        rows.append([places.get(name, name), group.operator, config.precision_of(group).label,
+        rows.append([places.get(name, name), group.operator, group.label(config.precision_of(group)),
                      words.percent(share.owns, SIMULATED) if math.isfinite(share.owns) else "brings NaN/Inf in FP32",
                      *figures, words.decibels(share.kept_db)])
     for name, errors in record.groups.items():
@@ -379,7 +379,7 @@ def config_markdown(network: Outline, config: PrecisionConfig, path: str) -> str
     """A config as a table in Markdown."""
     lines = [f"# Precision config {text_cell(Path(path).name)}".rstrip(), "",
              f"For {text_cell(network.name)} ({len(network.layers)} nodes, structure {network.structure_sha256[:12]}). "
-             f"Layers that can be quantized run in {config.quantized.label}, the others in {config.other.label}; "
+             f"{config.defaults_said}; "
              f"TF32 is {'on' if config.tf32 else 'off'}.", ""]
     return "\n".join(lines + (moves_markdown(config, network) or ["No layer differs from the defaults."])) + "\n"
 

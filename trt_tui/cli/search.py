@@ -39,7 +39,7 @@ def _layers(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> 
 
 @click.command(cls=Command, context_settings=CONTEXT)
 @takes(*EVERYTHING)
-@option("Config", "--precision", type=click.Choice(["bf16", "fp16", "int8"]),
+@option("Config", "--precision", type=click.Choice(["bf16", "fp16", "int8", "file"]),
         help="Begin with everything in it, in place of a config.  [default: int8]")
 @option("Judging", "--tolerance", "tolerances", multiple=True, metavar="TEXT", help="What the result must meet, like "
         "sqnr>=20, scores:cosine>=0.999, max_abs<=1e-2 or metric>=base-0.01; may be repeated.")

@@ -16,7 +16,8 @@ FP16_LEAST_NORMAL = 2.0**-14
 class Precision(str, Enum):
     """A numeric format that a layer can be asked to run in.
 
-    The list is open: the value is the word used in files and on the command line.
+    The list is open: the value is the word used in files and on the command line. ``file`` is what a quantized or typed
+    network has in its own file, group by group.
     """
 
     FP32 = "fp32"
@@ -26,6 +27,7 @@ class Precision(str, Enum):
     FP8 = "fp8"
     INT8 = "int8"
     INT4 = "int4"
+    FILE = "file"
 
     @property
     def label(self) -> str:
@@ -37,17 +39,18 @@ class Precision(str, Enum):
 
 
 OFFERED = (Precision.FP32, Precision.BF16, Precision.FP16, Precision.FP8, Precision.INT8, Precision.INT4)
-"""The precisions a group can be given; TF32 is a property of the whole config."""
+"""The precisions any group can be given; TF32 is a property of the whole config, and what a file has of its own is
+offered where it has any."""
 
 FLOATS = (Precision.FP32, Precision.BF16, Precision.FP16)
 """The precisions that a layer outside the quantizable ones can run in."""
 
-_RANK = {Precision.INT4: 0, Precision.INT8: 1, Precision.FP8: 2, Precision.FP16: 3, Precision.BF16: 3,
-         Precision.TF32: 4, Precision.FP32: 5}
+_RANK = {Precision.INT4: 0, Precision.INT8: 1, Precision.FILE: 1, Precision.FP8: 2, Precision.FP16: 3,
+         Precision.BF16: 3, Precision.TF32: 4, Precision.FP32: 5}
 
 
 def rank(precision: Precision) -> int:
-    """Order from coarse to fine: INT4 weights, INT8, FP8, then FP16 and BF16, TF32, FP32."""
+    """Order from coarse to fine: INT4 weights, INT8 and what a file has, FP8, then FP16 and BF16, TF32, FP32."""
     return _RANK[precision]
 
 

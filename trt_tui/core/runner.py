@@ -93,12 +93,13 @@ class Backend(Protocol):
     """What it runs them on, like "cpu" or "cuda"."""
     capabilities: Capabilities
 
-    def load(self, model: ir.Model, *, lean: bool = False) -> Runner:
+    def load(self, model: ir.Model, *, lean: bool = False, optimize: bool = True) -> Runner:
         """Loads a network without writing it anywhere the user sees.
 
         Args:
             model: The network; its weights may lie in external data files.
             lean: Trade a little speed for the lowest peak memory (used for graphs that hold several branches).
+            optimize: False keeps every operator as written.
 
         Raises:
             TrtTuiError: the backend refuses the network; names the node where it can.

@@ -18,8 +18,8 @@ from trt_tui.core.engines.failures import BuildFailed, ParseFailed
 from trt_tui.core.engines.rungs import FREE, PREFER, Ladder, Rung, one_line
 from trt_tui.core.exporters.onnx import export_typed
 from trt_tui.core.lowering.releases import refuse_codes
+from trt_tui.core.lowering.strong import lower_strong
 from trt_tui.core.lowering.told import lower_told
-from trt_tui.core.lowering.typed import lower_typed
 from trt_tui.core.lowering.weak import lower_weak
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import Layer
@@ -104,7 +104,7 @@ def lower_for(network: Network, config: PrecisionConfig, ranges: Mapping[str, fl
         weakly = lower_weak(network, config, ranges)
         return Lowered(weakly.model, weakly, tuple(weakly.notes))
     if capabilities.strong:
-        typed = lower_typed(network, config, ranges)
+        typed = lower_strong(network, config, ranges)
         return Lowered(typed.model, None, typed.notes)
     typed, told = lower_told(network, config, ranges)
     return Lowered(typed.model, told, typed.notes)

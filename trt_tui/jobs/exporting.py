@@ -8,7 +8,7 @@ from pathlib import Path
 from trt_tui.core.data.places import refuse_over
 from trt_tui.core.exporters import production
 from trt_tui.core.exporters.onnx import export_typed
-from trt_tui.core.lowering.typed import lower_typed
+from trt_tui.core.lowering.strong import lower_strong
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network
 from trt_tui.files.writing import write_atomic
@@ -60,10 +60,11 @@ def write_typed(network: Network, config: PrecisionConfig, ranges: Mapping[str, 
         InputError: a range is missing, or the file cannot be written.
     """
     refuse_over([path], [network.path, *network.external_files])
-    typed = lower_typed(network, config, ranges)
+    typed = lower_strong(network, config, ranges)
     written = export_typed(typed.model, network, path)
     counts: dict[str, int] = {}
-    for precision in config.assignment(network).values():
-        counts[precision.label] = counts.get(precision.label, 0) + 1
+    for group in network.groups:
+        label = group.label(config.precision_of(group))
+        counts[label] = counts.get(label, 0) + 1
     lines = [", ".join(f"{count} groups in {label}" for label, count in sorted(counts.items())), *typed.notes]
     return [written.path, *written.data], lines

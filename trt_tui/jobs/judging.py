@@ -12,7 +12,8 @@ import onnx_ir as ir
 
 from trt_tui.core.engines.inspector import EngineReport, read_inspector
 from trt_tui.core.engines.rungs import REASON
-from trt_tui.core.lowering.typed import lower_typed
+from trt_tui.core.lowering import rules
+from trt_tui.core.lowering.strong import lower_strong
 from trt_tui.core.measure.agreement import made_otherwise
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.comparison import EngineResult, Verdict
@@ -47,16 +48,17 @@ def run_typed(analysis: Analysis, config: PrecisionConfig, ranges: Mapping[str, 
         InputError: the typed network is refused.
     """
     network, backend, samples = analysis.network, analysis.backend, analysis.samples
-    used = set(config.assignment(network).values())
+    used = {one for group in network.groups for one in (
+        config.precision_of(group), rules.surrounding(group, config.precision_of(group), config.other))}
     if Precision.BF16 in used | {config.other} and not backend.capabilities.real_fp16:
         raise InputError("this config asks for BF16", "ONNX Runtime's CPU provider has no BF16 Conv or MatMul",
                          "Export the typed network and build it with TensorRT; the what-if simulates BF16 meanwhile.")
     yield BuildProgress("lowering")
     since = time.perf_counter()
-    typed = lower_typed(network, config, ranges)
+    typed = lower_strong(network, config, ranges)
     size = typed_bytes(typed.model)
     yield BuildProgress("building with ONNX Runtime")
-    with backend.load(typed.model) as runner:
+    with backend.load(typed.model, optimize=Precision.FILE not in used) as runner:  # as written, so as given
         build_s = time.perf_counter() - since
         verdict = yield from _judged(analysis, runner, feeds)
         times = yield from _latency(lambda: _run_ms(runner, samples.feed(feeds[0])), TIMED_SECONDS)

@@ -45,8 +45,8 @@ class Opening:
         if not first:
             self._start_over()
             return
-        if event.outline.quantized_groups:
-            state.history = History(self._as_in_file(event.outline))
+        if event.outline.has_own_precisions:
+            state.history = History(PrecisionConfig.uniform(Precision.FILE))
         if state.automatic and self._resume:
             self._resume_saved(event.outline)
         state.history.apply(self._with_tf32(state.config))
@@ -56,16 +56,6 @@ class Opening:
     def _with_tf32(self, config: PrecisionConfig) -> PrecisionConfig:
         """A config with TF32 where it was asked for beside it."""
         return replace(config, tf32=True) if self._state.options.tf32 else config
-
-    def _as_in_file(self, outline: Outline) -> PrecisionConfig:
-        """The precisions that an already quantized file states: INT8 where it has Q/DQ, the other type elsewhere."""
-        other = self._state.options.other
-        config = PrecisionConfig.uniform(Precision.INT8, other)
-        others = [g for g in outline.groups if g.quantizable and g.name not in outline.quantized_groups]
-        config = config.with_groups(others, other, "file")
-        for tensor, amax in outline.quantized_ranges.items():
-            config = config.with_range(tensor, RangeChoice(amax, "file"))
-        return config
 
     def _resume_saved(self, outline: Outline) -> None:
         """Takes up the saved session of the same network."""

@@ -114,7 +114,8 @@ class Saved(msgspec.Struct):
     def misfit(self, network: Outline) -> str:
         """Why its configs cannot be ones of a network, "" if they can."""
         for config in self.configs():
-            if config.quantized not in OFFERED or config.other not in FLOATS:
+            file = (Precision.FILE,) if network.has_own_precisions else ()
+            if config.quantized not in (*OFFERED, *file) or config.other not in (*FLOATS, *file):
                 return f"a config's default is {config.quantized.label} and {config.other.label}"
             for (_, target), move in config.moves.items():
                 if not move.subject.has(network, target) or move.subject.target(network, target) != target:

@@ -197,7 +197,8 @@ class State:
 
     def run_configs(self) -> dict[str, PrecisionConfig]:
         """The config of every run of `RUNS`."""
-        other, tf32 = self.config.other, self.config.tf32
+        other = self.config.other if self.config.other is not Precision.FILE else self.options.other
+        tf32 = self.config.tf32
         return {"fp16": PrecisionConfig.uniform(Precision.FP16, tf32=tf32),
                 "int8": PrecisionConfig.uniform(Precision.INT8, other, tf32), "config": self.config}
 

@@ -226,8 +226,7 @@ def _operator(network: Structure | None, name: str) -> str:
 
 
 def _config(config: PrecisionConfig, network: Structure) -> list[str]:
-    lines = [f"Layers that can be quantized run in {config.quantized.label}, all others in {config.other.label}"
-             + ("; FP32 layers may use TF32." if config.tf32 else ".")]
+    lines = [config.defaults_said + ("; FP32 layers may use TF32." if config.tf32 else ".")]
     moves = moves_markdown(config, network)
     return [*lines, "", *moves] if moves else lines
 

@@ -10,9 +10,10 @@ from trt_tui.core.data.places import refuse_over
 from trt_tui.core.exporters import polygraphy, trtexec
 from trt_tui.core.exporters.modelopt import write_modelopt
 from trt_tui.core.exporters.onnx import export_typed
+from trt_tui.core.lowering.lowered import told_as
 from trt_tui.core.lowering.releases import WEAK, asked_codes
 from trt_tui.core.lowering.scales import activation_ranges
-from trt_tui.core.lowering.typed import lower_typed
+from trt_tui.core.lowering.strong import lower_strong
 from trt_tui.core.lowering.weak import Weak, lower_weak
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network
@@ -69,6 +70,7 @@ def trtexec_lines(network: Network, config: PrecisionConfig, ranges: Mapping[str
                   shapes: Mapping[str, trtexec.ProfileShapes] | None = None,
                   effort: trtexec.Effort | None = None) -> tuple[trtexec.CommandLine, ...]:
     """The command lines that build a config with trtexec."""
+    config = told_as(network, config)
     others = asked_codes(network, config).keys() - WEAK
     weak = lower_weak(network, config, ranges) if not others else None
     no_weak = f"no weakly typed TensorRT has {' or '.join(sorted(one.label for one in others))}" if others else ""
@@ -77,7 +79,7 @@ def trtexec_lines(network: Network, config: PrecisionConfig, ranges: Mapping[str
 
 def _onnx(path: Path, network: Network, config: PrecisionConfig, ranges: _Ranges,
           shapes: _Shapes, effort: _Effort) -> list[Path]:
-    written = export_typed(lower_typed(network, config, ranges).model, network, path)
+    written = export_typed(lower_strong(network, config, ranges).model, network, path)
     return [written.path, *written.data]
 
 
@@ -86,7 +88,7 @@ def _trtexec(path: Path, network: Network, config: PrecisionConfig, ranges: _Ran
     beside = companions("trtexec", path)
     lines = trtexec_lines(network, config, ranges, files_beside("trtexec", path), shapes, effort)
     written = _onnx(beside["typed"], network, config, ranges, shapes, effort)
-    if asked_codes(network, config).keys() <= WEAK:
+    if asked_codes(network, told_as(network, config)).keys() <= WEAK:
         written += _base(beside, network, lower_weak(network, config, ranges))
     trtexec.write_script(path, lines, f"Builds {network.name} in the precisions of its config.")
     return [path, *written]
@@ -114,7 +116,8 @@ def _base(beside: Mapping[str, Path], network: Network, weak: Weak) -> list[Path
 def _modelopt(path: Path, network: Network, config: PrecisionConfig, ranges: _Ranges,
               shapes: _Shapes, effort: _Effort) -> list[Path]:
     beside = companions("modelopt", path)
-    base = lower_typed(network, PrecisionConfig.uniform(Precision.FP32), {}).model
+    config = told_as(network, config)
+    base = lower_strong(network, PrecisionConfig.uniform(Precision.FP32), {}).model
     exported = export_typed(base, network, beside["base"])
     used = activation_ranges(network, ranges, config)
     if used:
@@ -125,5 +128,5 @@ def _modelopt(path: Path, network: Network, config: PrecisionConfig, ranges: _Ra
 
 def _cache(path: Path, network: Network, config: PrecisionConfig, ranges: _Ranges,
            shapes: _Shapes, effort: _Effort) -> list[Path]:
-    write_cache(path, {**ranges, **activation_ranges(network, ranges, config)})
+    write_cache(path, {**ranges, **activation_ranges(network, ranges, told_as(network, config))})
     return [path]

@@ -13,6 +13,8 @@ from trt_tui.core.network.constants import largest
 from trt_tui.core.network.free import Port
 from trt_tui.core.network.layers import Site
 from trt_tui.core.network.network import Network
+from trt_tui.core.precision import Precision
+from trt_tui.errors import InputError
 
 _Made = tuple[Hashable, Change]
 """A change, and what two of them that do the same have in common."""
@@ -64,6 +66,24 @@ class Folds:
             assert array is not None  # a weight
             self._amax[key] = largest(array, axis, block)
         return self._amax[key]
+
+
+def refuse_on_given(network: Network, config: PrecisionConfig) -> None:
+    """Refuses moves that change layers which are as in the file.
+
+    Raises:
+        InputError: names the move and the layer.
+    """
+    for (kind, target), move in config.moves.items():
+        if move.rewrites:
+            layers = [target]
+        else:
+            layers = [layer for layer, _ in move.folds(network, target, config)] if move.folding else []
+        for group in filter(None, map(network.group_of, layers)):
+            if config.precision_of(group) is Precision.FILE and group.given is not None:
+                raise InputError(f"{group.name} is as in the file, and {KINDS[kind].column} on {target} changes it",
+                                 "what is as in the file is written back as it is",
+                                 "Give it a precision first, or take that change back.")
 
 
 def folds_anything(config: PrecisionConfig) -> bool:

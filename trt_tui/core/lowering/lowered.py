@@ -2,20 +2,49 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.network.layers import Outline
+from trt_tui.core.moves.range_choice import RangeChoice
+from trt_tui.core.network.layers import Group, Outline
 from trt_tui.core.network.network import Network
-from trt_tui.core.precision import Precision
+from trt_tui.core.precision import Precision, rank
 
 
 def lowers(network: Network | Outline, config: PrecisionConfig) -> bool:
     """Whether any group runs below FP32 in a config."""
-    return any(config.precision_of(group) is not Precision.FP32 for group in network.groups)
+    return any(_below_fp32(group, config.precision_of(group)) for group in network.groups)
+
+
+def _below_fp32(group: Group, precision: Precision) -> bool:
+    if precision is Precision.FILE and group.given is not None:
+        return not group.given.plain
+    return precision is not Precision.FP32
 
 
 def quantizes(network: Network | Outline, config: PrecisionConfig) -> bool:
     """Whether any group of a config reads activations as codes, and so takes scales from ranges."""
     return any(group.ranged(config.precision_of(group)) for group in network.groups)
+
+
+def told_as(network: Network | Outline, config: PrecisionConfig) -> PrecisionConfig:
+    """A config for what cannot be told a file's own precisions: in place of each the one that comes nearest, and the
+    ranges of the file's Q/DQ pairs."""
+    as_given = [group for group in network.groups if config.precision_of(group) is Precision.FILE]
+    if not as_given:
+        return config
+    floats = {group.given.floats for group in as_given if group.given is not None}
+    other = config.other if config.other is not Precision.FILE else max(floats, default=Precision.FP32, key=rank)
+    told = replace(config, quantized=Precision.INT8 if config.quantized is Precision.FILE else config.quantized,
+                   other=other)
+    for group in network.groups:
+        told = told.with_groups([group], group.stands_for(config.precision_of(group)), "file")
+    reads = {site.tensor for group in as_given if group.given is not None
+             and group.given.stands_for is Precision.INT8 for site in group.activations()}
+    for tensor, amax in network.quantized_ranges.items():
+        if tensor in reads and tensor not in config.ranges:
+            told = told.with_range(tensor, RangeChoice(amax, "file"))
+    return told
 
 
 def cannot_lower(network: Network | Outline) -> str:

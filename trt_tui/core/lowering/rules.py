@@ -62,8 +62,10 @@ results are measured anew."""
 def surrounding(group: Group, precision: Precision, other: Precision) -> Precision:
     """The float type of a group's results: its own, or where it reads codes that of the other layers if the group can
     have it."""
-    if precision not in CODES:
+    if precision not in CODES and precision is not Precision.FILE:
         return precision
+    if Precision.FILE in (precision, other):
+        return group.given.floats if group.given is not None else Precision.FP32
     return other if other in group.allowed else Precision.FP32
 
 
@@ -266,7 +268,7 @@ class Offer:
     """What a gated graph can be asked for.
 
     Attributes:
-        floats: Float precisions below FP32 that every group has, as far as it can.
+        floats: Float precisions below FP32 that every group has, as far as it can, and what the file has.
         others: What may surround layers that read codes.
         codes: The precisions of these.
         constants: Scales and biases of normalisations, and biases of what can read codes, are fed.
@@ -290,7 +292,7 @@ class Offer:
         """The least that a config needs."""
         asked = set(config.assignment(network).values())
         codes = asked & CODES.keys()
-        precisions = cls.of(asked & set(LOW_FLOATS), {config.other} if codes else (), codes)
+        precisions = cls.of(asked & {*LOW_FLOATS, Precision.FILE}, {config.other} if codes else (), codes)
         return replace(precisions, constants=folds_anything(config), operators=bool(rewritten(config)))
 
     def __or__(self, more: Offer) -> Offer:
@@ -306,6 +308,8 @@ class Offer:
         """What of it the activations of a group can pass through, by the float type of its results: that type alone, or
         codes. A group whose weights alone are codes has the form of its float type: its weights are fed."""
         found: dict[Precision, set[Precision]] = {}
+        if Precision.FILE in self.floats and group.given is not None and not group.given.plain:
+            found[Precision.FILE] = {Precision.FILE}
         for precision in LOW_FLOATS:
             if precision in self.floats and precision in group.allowed:
                 found.setdefault(precision, set()).add(precision)

@@ -17,6 +17,7 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
 from trt_tui.core.lowering.applied import applied
+from trt_tui.core.lowering.lowered import told_as
 from trt_tui.core.lowering.releases import WEAK, refuse_codes
 from trt_tui.core.lowering.rules import surrounding
 from trt_tui.core.lowering.typed import Typed, lower_applied
@@ -47,6 +48,7 @@ def lower_told(network: Network, config: PrecisionConfig, ranges: Mapping[str, f
     Raises:
         InputError: an INT8 layer's input has no range, or a layer reads other codes.
     """
+    config = told_as(network, config)
     refuse_codes(network, config, WEAK, "TensorRT 8.6")
     base = applied(network, config)
     typed = lower_applied(base, config, ranges, casts=False)

@@ -15,7 +15,7 @@ import onnx_ir as ir
 from trt_tui.core.codes import CODES
 from trt_tui.core.lowering import rules
 from trt_tui.core.lowering.applied import Applied, applied
-from trt_tui.core.lowering.rules import NUMPY, TYPES, Scale
+from trt_tui.core.lowering.rules import NUMPY, TYPES, Ruling, Scale
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.conversion import ir_version_for
 from trt_tui.core.network.layers import Kind, Layer, Site
@@ -62,21 +62,39 @@ def lower_typed(
 
 def lower_applied(base: Applied, config: PrecisionConfig, ranges: Mapping[str, float], *, casts: bool = True) -> Typed:
     """`lower_typed` from a network that has what the config changes of it."""
-    typed = _TypedLowering(base.network, config, ranges, casts).lower()
+    network = base.network
+    rulings = rules.rule(network, config, ranges, casts=casts)
+    opset = opset_of(rulings, network.opset, casts=casts)
+    model = network.model_at(opset).clone()
+    typed = TypedLowering(network, config, rulings, opset, model, casts=casts).lower()
     return replace(typed, became={**typed.became, **base.became}, notes=typed.notes) if base.became else typed
 
 
-class _TypedLowering:
-    def __init__(self, network: Network, config: PrecisionConfig, ranges: Mapping[str, float], casts: bool):
+def opset_of(rulings: Mapping[str, Ruling], least: int, *, casts: bool = True) -> int:
+    """The opset that holds what rulings ask for."""
+    floats = {ruling.around for ruling in rulings.values()} if casts else ()
+    codes = {scale.code.precision for ruling in rulings.values() for scale in ruling.scales.values()}
+    return max(rules.opset_for(floats, codes), least)
+
+
+class TypedLowering:
+    """One lowering.
+
+    Args:
+        rulings: From `rules.rule`.
+        model: What is changed, at ``opset``.
+        casts: As `lower_typed` has it.
+    """
+
+    def __init__(self, network: Network, config: PrecisionConfig, rulings: Mapping[str, Ruling], opset: int,
+                 model: ir.Model, *, casts: bool) -> None:
         self.network = network
         self.config = config
         self.casts = casts
-        self.rulings = rules.rule(network, config, ranges, casts=casts)
-        floats = {ruling.around for ruling in self.rulings.values()} if casts else ()
-        codes = {scale.code.precision for ruling in self.rulings.values() for scale in ruling.scales.values()}
-        self.opset = max(rules.opset_for(floats, codes), network.opset)
-        self.model = network.model_at(self.opset).clone()
-        self.graph = self.model.graph
+        self.rulings = rulings
+        self.opset = opset
+        self.model = model
+        self.graph = model.graph
         self.names = FreshNames(self.graph, taken=(node.name for node in self.graph if node.name))
         self.types: dict[str, ir.DataType] = {}  # of tensors that are no longer FP32
         self.cast_cache: dict[tuple[str, ir.DataType], ir.Value] = {}
@@ -85,6 +103,7 @@ class _TypedLowering:
         self.notes: list[str] = []
 
     def lower(self) -> Typed:
+        """The typed network."""
         by_name = {node.name: node for node in self.graph}
         outputs = list(self.graph.outputs)
         for layer in self.network.layers:
@@ -99,6 +118,10 @@ class _TypedLowering:
         self._restore_outputs(outputs)
         self.graph.sort()
         self.model.ir_version = max(self.network.model.ir_version, ir_version_for(self.opset))
+        return self.result()
+
+    def result(self) -> Typed:
+        """What the model has become."""
         left = {name: reason for group in self.network.groups if (reason := rules.why_not(group, self.config))
                 for name in group.layers}
         return Typed(self.model, self.became, left, tuple(self.notes))
@@ -162,15 +185,18 @@ class _TypedLowering:
 
     def _restore_outputs(self, outputs: list[ir.Value]) -> None:
         for index, value in enumerate(outputs):
-            name = name_of(value)
-            dtype = self.types.get(name)
-            if dtype is None:
-                continue
-            value.name = self.names.new(f"{name}__{_short(dtype)}")
-            cast = self._node("Cast", [value], {"to": int(ir.DataType.FLOAT)}, f"{name}__output")
-            cast.outputs[0].name = name
-            cast.outputs[0].dtype, cast.outputs[0].shape = ir.DataType.FLOAT, value.shape
-            self.graph.outputs[index] = cast.outputs[0]
+            if name_of(value) in self.types:
+                self._output(index, value, ir.DataType.FLOAT)
+
+    def _output(self, index: int, value: ir.Value, dtype: ir.DataType) -> None:
+        """Gives a network output the type that it has to have, by a Cast that takes its name."""
+        name = name_of(value)
+        now = self.types.get(name, ir.DataType.FLOAT)
+        value.name = self.names.new(f"{name}__{_short(now)}")
+        cast = self._node("Cast", [value], {"to": int(dtype)}, f"{name}__output")
+        cast.outputs[0].name = name
+        cast.outputs[0].dtype, cast.outputs[0].shape = dtype, value.shape
+        self.graph.outputs[index] = cast.outputs[0]
 
     # -- pieces -------------------------------------------------------------------------------------------------
 

@@ -32,6 +32,7 @@ import onnx_ir as ir
 from trt_tui.core.codes import INT8
 from trt_tui.core.lowering import scales
 from trt_tui.core.lowering.applied import applied
+from trt_tui.core.lowering.lowered import told_as
 from trt_tui.core.lowering.releases import WEAK, refuse_codes
 from trt_tui.core.lowering.rules import surrounding, why_not
 from trt_tui.core.moves.config import PrecisionConfig
@@ -91,6 +92,7 @@ def lower_weak(network: Network, config: PrecisionConfig, ranges: Mapping[str, f
     Raises:
         InputError: an INT8 layer's input has no range, or a layer reads other codes.
     """
+    config = told_as(network, config)
     refuse_codes(network, config, WEAK, "a weakly typed TensorRT")
     return _WeakLowering(applied(network, config).network, config, ranges, bf16).lower()
 

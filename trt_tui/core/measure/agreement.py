@@ -90,7 +90,8 @@ def differs(group: Group, config: PrecisionConfig, made: Mapping[str, Made]) -> 
     found = made.get(group.name)
     if group.operator in EXACT:
         return False
-    return found is not None and found.precision is not None and found.precision is not config.precision_of(group)
+    return found is not None and found.precision is not None and found.precision is not group.stands_for(
+        config.precision_of(group))
 
 
 def made_otherwise(network: Network, config: PrecisionConfig, rung: Rung, made: Mapping[str, Made]

@@ -145,6 +145,8 @@ def _matters(network: Network, group: Group, config: PrecisionConfig) -> bool:
     precision = config.precision_of(group)
     if precision is Precision.FP32:
         return False
+    if precision is Precision.FILE:
+        return group.given is not None and not group.given.plain
     if precision in CODES:
         return True
     for name in group.layers:

@@ -26,6 +26,8 @@ class Choice(Move):
         """Why the group cannot run in that precision; see `Move.refused`."""
         if self.precision is Precision.TF32:
             return 'TF32 is a setting of the whole config, "tf32": true'
+        if self.precision is Precision.FILE and network.group(target).given is None:
+            return "the network's file is FP32 and has no precisions of its own"
         return network.group(target).refusals.get(self.precision, "")
 
     @property
@@ -51,7 +53,8 @@ class Choice(Move):
     @classmethod
     def label_without(cls, network: Structure, target: str, defaults: Defaults) -> str:
         """The precision that the group has by default."""
-        return defaults.default_for(network.group(target)).label
+        group = network.group(target)
+        return group.label(defaults.default_for(group))
 
     @classmethod
     def about(cls, title: str) -> str:

@@ -144,7 +144,8 @@ class PrecisionConfig(Defaults):
     def raised(self, network: Structure) -> tuple[str, ...]:
         """Names of the groups that run in a higher precision than the defaults give them, in network order."""
         return tuple(group.name for group in network.groups
-                     if group.name in self._runs_in and rank(self.precision_of(group)) > rank(self.default_for(group)))
+                     if group.name in self._runs_in
+                     and group.rank(self.precision_of(group)) > group.rank(self.default_for(group)))
 
     # -- ranges -------------------------------------------------------------------------------------------------
 
@@ -208,8 +209,8 @@ def compared(one: PrecisionConfig, other: PrecisionConfig, network: Structure) -
 
 def step(group: Group, precision: Precision, up: bool) -> Precision:
     """The next precision of `LADDER` that the group can run in, or the same one at an end."""
-    candidates = [p for p in LADDER if p in group.allowed and (rank(p) > rank(precision)) is up and p is not precision]
-    candidates = [p for p in candidates if rank(p) != rank(precision)]
+    now = group.rank(precision)
+    candidates = [p for p in LADDER if p in group.allowed and (rank(p) > now) is up and rank(p) != now]
     if not candidates:
         return precision
     return min(candidates, key=rank) if up else max(candidates, key=rank)

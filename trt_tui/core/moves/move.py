@@ -88,6 +88,13 @@ class Defaults:
     other: Precision = Precision.FP16
     tf32: bool = False
 
+    @property
+    def defaults_said(self) -> str:
+        """The precisions before any move, in words."""
+        if self.quantized is Precision.FILE:
+            return "Layers run as in the file"
+        return f"Layers that can be quantized run in {self.quantized.label}, the others in {self.other.label}"
+
     def default_for(self, group: Group) -> Precision:
         """The precision that a group has before any move."""
         if self.quantized in group.allowed and group.quantizable:

@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 from trt_tui.core.codes import CODES
 from trt_tui.core.network.free import Free
-from trt_tui.core.precision import OFFERED, Precision
+from trt_tui.core.precision import OFFERED, Precision, rank
 from trt_tui.core.runner import TensorInfo
 
 
@@ -75,6 +75,23 @@ class Site:
 
 
 @dataclass(frozen=True)
+class AsGiven:
+    """What a file of its own precisions runs a group in.
+
+    Attributes:
+        label: In words: "INT8", "INT4 weights", "FP16".
+        floats: The float type of its results.
+        stands_for: The precision that comes nearest to it.
+        plain: It is FP32, with nothing in front of it.
+    """
+
+    label: str
+    floats: Precision
+    stands_for: Precision
+    plain: bool
+
+
+@dataclass(frozen=True)
 class Group:
     """Layers that TensorRT fuses and that take one precision.
 
@@ -89,6 +106,7 @@ class Group:
         inner: Layers in no group that compute, from the group's tensors, shapes that it reads; in network order.
         core: The attention that it is a part of, named after its Softmax; "" where it is of none.
         role: What it is in it: ``QK``, ``Softmax``, ``PV``, or ``mask`` for what lies between; "" where it is of none.
+        given: What the file runs it in, where the file has precisions of its own.
     """
 
     name: str
@@ -102,6 +120,7 @@ class Group:
     inner: tuple[str, ...] = ()
     core: str = ""
     role: str = ""
+    given: AsGiven | None = None
 
     @property
     def quantizable(self) -> bool:
@@ -111,7 +130,22 @@ class Group:
     @cached_property
     def allowed(self) -> frozenset[Precision]:
         """The precisions it can run in."""
-        return frozenset(precision for precision in OFFERED if precision not in self.refusals)
+        own = (Precision.FILE,) if self.given is not None else ()
+        return frozenset(precision for precision in (*OFFERED, *own) if precision not in self.refusals)
+
+    def stands_for(self, precision: Precision) -> Precision:
+        """A precision, or for what the file has the one that comes nearest to it."""
+        return self.given.stands_for if precision is Precision.FILE and self.given is not None else precision
+
+    def rank(self, precision: Precision) -> int:
+        """The order of `precision.rank`, what the file has at its place in it."""
+        if precision is not Precision.FILE or self.given is None:
+            return rank(precision)
+        return rank(Precision.FP32) if self.given.plain else min(rank(self.given.stands_for), rank(Precision.FP16))
+
+    def label(self, precision: Precision) -> str:
+        """A precision as it is shown: what the file has with an ``f`` behind it."""
+        return f"{self.given.label} f" if precision is Precision.FILE and self.given is not None else precision.label
 
     @cached_property
     def anchors(self) -> frozenset[str]:
@@ -149,7 +183,6 @@ class Outline:
         opset: Of ONNX's own operators.
         digests: The first 3 bytes of each layer's hash, by name: tells which layers of two networks differ.
         notes: What was changed at opening, one sentence each.
-        quantized_groups: Groups that the file runs in INT8.
         quantized_ranges: amax of activation tensors that carried Q/DQ pairs, by tensor name.
         free: What can be changed at no cost at run time.
     """
@@ -165,9 +198,13 @@ class Outline:
     opset: int = 0
     digests: Mapping[str, bytes] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
-    quantized_groups: frozenset[str] = frozenset()
     quantized_ranges: Mapping[str, float] = field(default_factory=dict)
     free: Free = field(default_factory=Free)
+
+    @property
+    def has_own_precisions(self) -> bool:
+        """Whether the file says what its layers run in: it has Q/DQ, or float types below FP32."""
+        return any(group.given is not None for group in self.groups)
 
     @cached_property
     def group_by_name(self) -> dict[str, Group]:

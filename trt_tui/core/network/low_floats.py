@@ -2,24 +2,45 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import numpy as np
 import onnx_ir as ir
 
 from trt_tui.core.network.naming import FreshNames
 
-NOTE = ("The file is typed in 16 bits; it is read as the FP32 network with the same weights, which is what every error "
-        "is measured against.")
-"""What is said where a network was raised."""
-
 _LOW_FLOATS = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16)
 _TYPE_ATTRIBUTES = ("dtype", "output_dtype", "output_datatype", "softmax_precision", "stash_type")
 
 
-def raise_to_fp32(graph: ir.Graph) -> bool:
-    """Turns a network typed in FP16 or BF16 into the FP32 network it was made from; inputs and outputs keep types.
+@dataclass
+class Raised:
+    """What raising a network did.
 
-    Returns whether there was anything to turn.
+    Attributes:
+        found: Whether there was anything to raise.
+        stands_for: Tensors that are new, by name, and the tensor of the file that each stands for.
+        made: Names of nodes that are new.
     """
+
+    found: bool = False
+    stands_for: dict[str, str] = field(default_factory=dict)
+    made: set[str] = field(default_factory=set)
+
+
+def has_low_floats(graph: ir.Graph) -> bool:
+    """Whether anything of a network is typed in FP16 or BF16."""
+    stored = [v.const_value for one in (graph, *graph.subgraphs()) for v in one.initializers.values()]
+    return any(v.dtype in _LOW_FLOATS for v in graph.inputs) or any(
+        tensor is not None and tensor.dtype in _LOW_FLOATS for tensor in stored) or any(
+        attr.type == ir.AttributeType.INT and attr.value in _LOW_FLOATS and (
+            node.op_type == "Cast" or attr.name in _TYPE_ATTRIBUTES)
+        or attr.type == ir.AttributeType.TENSOR and attr.value.dtype in _LOW_FLOATS
+        for node in graph.all_nodes() for attr in node.attributes.values())
+
+
+def raise_to_fp32(graph: ir.Graph) -> Raised:
+    """Turns a network typed in FP16 or BF16 into the FP32 network it was made from; inputs and outputs keep types."""
     subgraphs = list(graph.subgraphs())
     stored = [(v, v.const_value) for one in (graph, *subgraphs) for v in one.initializers.values()
               if v.const_value is not None and v.const_value.dtype in _LOW_FLOATS]
@@ -29,8 +50,9 @@ def raise_to_fp32(graph: ir.Graph) -> bool:
     constants = [n for n in graph.all_nodes() for a in n.attributes.values()
                  if a.type == ir.AttributeType.TENSOR and a.value.dtype in _LOW_FLOATS]
     if not (stored or inputs or casts or constants):
-        return False
-    names = FreshNames(graph)
+        return Raised()
+    raised, names = Raised(found=True), FreshNames(graph)
+    nodes = FreshNames(graph, taken=(node.name for node in graph if node.name))
     for value, tensor in stored:
         value.const_value = _as_float32(tensor)
         value.dtype = ir.DataType.FLOAT
@@ -53,8 +75,10 @@ def raise_to_fp32(graph: ir.Graph) -> bool:
             value.dtype = ir.DataType.FLOAT
     for value in inputs:
         cast = ir.Node("", "Cast", [value], {"to": ir.AttrInt64("to", int(ir.DataType.FLOAT))},
-                       name=f"{value.name}__to_fp32")
+                       name=nodes.new(f"{value.name}__to_fp32"))
         cast.outputs[0].name = names.new(f"{value.name}__fp32")
+        raised.made.add(cast.name or "")
+        raised.stands_for[cast.outputs[0].name] = value.name or ""
         cast.outputs[0].dtype, cast.outputs[0].shape = ir.DataType.FLOAT, value.shape
         for use in list(value.uses()):
             use.node.replace_input_with(use.idx, cast.outputs[0])
@@ -66,12 +90,15 @@ def raise_to_fp32(graph: ir.Graph) -> bool:
             continue
         name = value.name
         value.name = names.new(f"{name}__fp32")
-        cast = ir.Node("", "Cast", [value], {"to": ir.AttrInt64("to", int(dtype))}, name=f"{name}__to_output_type")
+        raised.stands_for[value.name] = name or ""
+        cast = ir.Node("", "Cast", [value], {"to": ir.AttrInt64("to", int(dtype))},
+                       name=nodes.new(f"{name}__to_output_type"))
+        raised.made.add(cast.name or "")
         cast.outputs[0].name = name
         cast.outputs[0].dtype, cast.outputs[0].shape = dtype, value.shape
         graph.append(cast)
         graph.outputs[index] = cast.outputs[0]
-    return True
+    return raised
 
 
 def drop_idle_casts(graph: ir.Graph) -> None:

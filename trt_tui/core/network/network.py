@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -41,6 +41,7 @@ class Network(Outline):
         model: At `opset`.
         graph: Its layers and tensors. `producer`, `consumers`, `constants` and `static` are the graph's.
         external_files: The data files that the weights lie in.
+        given: What the file has of precisions of its own; None where it is FP32.
 
     Raises:
         InputError: the network computes constants that do not fit in memory.
@@ -55,8 +56,10 @@ class Network(Outline):
         self.constants, self.static = graph.constants, graph.static
         refuse_growth(graph, self.model.graph.opset_imports, path.name,
                       sum(file.stat().st_size for file in (path, *self.external_files)))
+        self.given = opened.as_read
         groups = find_groups(graph) if groups is None else tuple(groups)
-        group_of = {layer: group for group in groups for layer in group.layers}
+        if self.given is not None:
+            groups = tuple(replace(group, given=self.given.group(group, graph.by_name)) for group in groups)
         tails = {group.tail for group in groups} | {name for layer in graph.layers for name in layer.outputs[:1]}
         hashes = identity.layer_hashes(graph)
         super().__init__(
@@ -64,8 +67,6 @@ class Network(Outline):
             {tensor: graph.shape(tensor) for tensor in tails},
             identity.structure_sha256(graph, {**opened.unused_weights, **self.model.graph.initializers}, hashes),
             graph.opset, {name: digest[:3] for name, digest in hashes.items()}, tuple(opened.notes),
-            frozenset(group_of[name].name for name in opened.quantized_layers
-                      if name in group_of and group_of[name].quantizable),
             {tensor: amax for tensor, amax in opened.quantized_ranges.items() if graph.has_tensor(tensor)},
             find_free(graph, groups))
         self._values = Constants(graph, self.model, backend)

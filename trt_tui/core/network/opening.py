@@ -15,13 +15,19 @@ import onnx_ir as ir
 
 from trt_tui.core.network import low_floats, quantized
 from trt_tui.core.network.conversion import convert_opset, drop_initializer_inputs, ir_version_for
+from trt_tui.core.network.given import Given
 from trt_tui.core.network.inference import infer_shapes
 from trt_tui.core.network.inlining import inline_functions
 from trt_tui.core.network.naming import FreshNames, name_nodes
 from trt_tui.core.network.reading import read_model
+from trt_tui.core.network.refused import summary
+from trt_tui.core.network.steps import dequantizes
 from trt_tui.core.network.structure import OLDEST_OPSET, check_ranks
 from trt_tui.core.network.types import spread_types
 from trt_tui.errors import InputError
+
+_NOTE = ("The file has precisions of its own ({}): layers run as in the file, and errors are taken against the FP32 "
+         "network with its weights.")
 
 BASE_OPSET = 17
 """The lowest opset that the program works in; TensorRT 8.6 reads no higher one."""
@@ -36,7 +42,7 @@ class OpenedModel:
         external_files: The data files that the weights lie in.
         notes: What was changed at opening, one sentence each.
         quantized_ranges: amax of activation tensors that carried Q/DQ pairs, by tensor name.
-        quantized_layers: Names of nodes that the file runs in INT8.
+        as_read: The network before that, with what the FP32 network has of its own; None where it is that network.
         unused_weights: Initializers that nothing reads, by name, taken out of the model.
     """
 
@@ -44,7 +50,7 @@ class OpenedModel:
     external_files: list[Path] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     quantized_ranges: dict[str, float] = field(default_factory=dict)
-    quantized_layers: set[str] = field(default_factory=set)
+    as_read: Given | None = None
     unused_weights: dict[str, ir.Value] = field(default_factory=dict)
 
 
@@ -76,12 +82,17 @@ def open_model(path: Path) -> OpenedModel:
         opened.model = model = _converted(opened, path, opset, BASE_OPSET)
     model.ir_version = max(model.ir_version, ir_version_for(model.graph.opset_imports[""]))
     model.graph.sort()
+    lowered = low_floats.has_low_floats(model.graph) or any(dequantizes(node) for node in model.graph)
+    as_read = _kept(model) if lowered else None
     found = quantized.take_out_pairs(model.graph)
-    opened.quantized_ranges, opened.quantized_layers = found.ranges, found.layers
+    opened.quantized_ranges = found.ranges
     opened.notes += found.notes
     _drop_unused_weights(opened)
     raised = low_floats.raise_to_fp32(model.graph)
-    name_nodes(model.graph)  # what was put in may be called as something that was there
+    if as_read is not None and (found.found or raised.found):
+        given = opened.as_read = Given(as_read, found.stands_for | raised.stands_for, found.made | raised.made)
+        opened.notes += summary(given.refused)
+        opened.notes.append(_NOTE.format(", ".join(sorted(given.words | given.float_words))))
     failed = infer_shapes(model)
     if spread_types(model):
         failed = infer_shapes(model)
@@ -92,10 +103,18 @@ def open_model(path: Path) -> OpenedModel:
                      "and TensorRT refuses it. Export the network in evaluation mode."
                      for node in model.graph.all_nodes() if node.op_type == "BatchNormalization" and node.domain == ""
                      and "training_mode" in node.attributes and node.attributes["training_mode"].as_int()]
-    if raised:
-        opened.notes.append(low_floats.NOTE)
     low_floats.drop_idle_casts(model.graph)
     return opened
+
+
+def _kept(model: ir.Model) -> ir.Model:
+    """A copy of a model that keeps its types: those of a clone are the model's own."""
+    copy = model.clone()
+    for graph in (copy.graph, *copy.graph.subgraphs()):
+        for value in (*graph.inputs, *graph.initializers.values(), *(one for node in graph for one in node.outputs)):
+            if isinstance(value.type, ir.TensorType):
+                value.type = ir.TensorType(value.type.dtype)
+    return copy
 
 
 def _end_subgraphs_in_results(model: ir.Model) -> None:

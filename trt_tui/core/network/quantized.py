@@ -1,4 +1,7 @@
-"""Q/DQ pairs of a quantized network: taken out, their ranges and what they feed remembered."""
+"""Q/DQ pairs of a quantized network taken out, so that the FP32 network is left that it was made from.
+
+What the file has in place of them is kept beside it (`trt_tui.core.network.given`).
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ import onnx_ir as ir
 
 from trt_tui.core.network.constants import constant_tensor
 from trt_tui.core.network.naming import FreshNames, name_of
+from trt_tui.core.network.steps import WORDS, Step, applied, dequantizes, limits, quantizes, read_step
 
 
 @dataclass
@@ -18,111 +22,100 @@ class Pairs:
 
     Attributes:
         ranges: amax of activation tensors that carried pairs, by tensor name.
-        layers: Names of the nodes that read codes: those that the file runs in INT8.
+        stands_for: Tensors that are new, by name, and the tensor of the file that each stands for.
+        made: Names of nodes that are new.
+        found: Whether there was anything to take out.
         notes: One sentence for each change.
     """
 
     ranges: dict[str, float] = field(default_factory=dict)
-    layers: set[str] = field(default_factory=set)
+    stands_for: dict[str, str] = field(default_factory=dict)
+    made: set[str] = field(default_factory=set)
+    found: bool = False
     notes: list[str] = field(default_factory=list)
 
 
 def take_out_pairs(graph: ir.Graph) -> Pairs:
-    """Takes Q/DQ pairs out of the graph, in place.
+    """Takes Q/DQ pairs out of the graph, in place; a DequantizeLinear on a constant becomes what it computes.
 
-    A DequantizeLinear on an INT8, UINT8 or INT32 constant becomes the FP32 constant that it computes (TensorRT takes no
-    int32 bias with a DequantizeLinear); on other types it stays: it is how a weight is stored.
+    Raises:
+        InputError: a node's scale, zero point or blocks make no sense; names it.
     """
     found = Pairs()
-    pairs = asymmetric = 0
     sources: dict[ir.Node, ir.Value] = {}
     activations = _Activations(graph)
-    for node in [one for one in graph if one.op_type == "DequantizeLinear" and one.domain == ""]:
-        quantize = node.inputs[0].producer() if node.inputs[0] is not None else None
-        if quantize is None or quantize.op_type != "QuantizeLinear":
-            stored = constant_tensor(node.inputs[0])
+    for node in [one for one in graph if dequantizes(one)]:
+        step = read_step(node)
+        codes = node.inputs[0]
+        quantize = codes.producer() if codes is not None else None
+        if quantize is None or codes is not quantize.outputs[0] or not quantizes(quantize):
+            stored = constant_tensor(codes)
             if stored is not None:
-                if stored.dtype == ir.DataType.INT8:
-                    found.layers.update(_readers(node.outputs[0]))
-                _fold_dequantize(graph, node, stored)
+                found.found |= _fold_dequantize(graph, node, stored, step)
             continue
+        read_step(quantize)
         source = sources.get(quantize) or quantize.inputs[0]
         if source is None:  # an input that the call of a local function leaves out
             continue
-        scale = constant_tensor(node.inputs[1])
-        zero = constant_tensor(node.inputs[2]) if len(node.inputs) > 2 else None
-        if scale is not None and scale.size == 1 and constant_tensor(source) is None \
-                and (zero is None or zero.dtype in (ir.DataType.INT8, ir.DataType.UINT8)):
-            low, high = _quantized_range(scale, zero)
-            if low == 0 and quantize not in sources and _may_be_negative(source):
-                source = sources[quantize] = activations.behind(source, high)
-            asymmetric += low != -high
+        if step.known and step.scale is not None and step.scale.ndim == 0 \
+                and np.isfinite(step.scale) and constant_tensor(source) is None:
+            low, high = _quantized_range(step)
+            if low == 0 and quantize not in sources and may_be_negative(source):
+                sources[quantize] = behind = activations.behind(source, high)
+                found.stands_for[name_of(behind)] = name_of(source)
+                source = behind
             amax = max(high, -low)
             name = name_of(source)
             found.ranges[name] = max(amax, found.ranges.get(name, 0.0))
-        pairs += 1
-        found.layers.update(_readers(node.outputs[0]))
-        _bypass(graph, node.outputs[0], source)
-        graph.remove(node, safe=True)
-        if not quantize.outputs[0].uses() and not quantize.outputs[0].is_graph_output():
+        found.found = True
+        made = _bypass(graph, node.outputs[0], source)
+        if made:
+            found.made.add(made)
+        _remove(graph, node)
+        if not any(output.uses() or output.is_graph_output() for output in quantize.outputs):
             graph.remove(quantize, safe=True)
-    if pairs:
-        found.notes.append(f"Already quantized: {pairs} Q/DQ pairs read as the precision of the layers they feed.")
-    if asymmetric:
-        found.notes.append(f"{asymmetric} ranges had a zero point other than 0; TensorRT takes symmetric ranges only, "
-                            "so each was widened to its larger side.")
+    found.made |= activations.made
     if sources:
         found.notes.append(f"{len(sources)} activations that the quantizer had left to the range of a Q/DQ pair "
                             "that cuts off what is below 0 are Relu and Clip again.")
     return found
 
 
-def _readers(value: ir.Value) -> list[str]:
-    """Names of the nodes that read a value, less those in inner graphs that have none."""
-    return [use.node.name for use in value.uses() if use.node.name]
+def _remove(graph: ir.Graph, node: ir.Node) -> None:
+    """Removes a node, and what computed its scale where nothing else reads that."""
+    scale = node.inputs[1].producer() if len(node.inputs) > 1 and node.inputs[1] is not None else None
+    graph.remove(node, safe=True)
+    if scale is not None and dequantizes(scale) and not scale.outputs[0].uses() \
+            and not scale.outputs[0].is_graph_output():
+        graph.remove(scale, safe=True)
 
 
-def _fold_dequantize(graph: ir.Graph, node: ir.Node, stored: ir.TensorProtocol) -> None:
-    """Puts an FP32 initializer, computed when somebody reads it, in place of a DequantizeLinear on a constant."""
+def _fold_dequantize(graph: ir.Graph, node: ir.Node, stored: ir.TensorProtocol, step: Step) -> bool:
+    """Puts an FP32 initializer, computed when somebody reads it, in place of a DequantizeLinear on a constant; returns
+    whether it could be."""
     output = node.outputs[0]
-    given = [value for value in node.inputs if value is not None]
-    parts = [part for value in given if (part := constant_tensor(value)) is not None]
-    block = node.attributes.get("block_size")
-    if (stored.dtype not in (ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT32) or len(parts) < len(given)
-            or output.is_graph_output() or (block is not None and block.as_int())):
-        return
-    axis = node.attributes["axis"].as_int() if "axis" in node.attributes else 1
-
-    def dequantized() -> ir.TensorProtocol:
-        codes, scale, *zero = (part.numpy() for part in parts)
-        shape = [1] * codes.ndim
-        if scale.size > 1:
-            shape[axis] = scale.size
-        codes = codes.astype(np.float32)
-        if zero:
-            codes -= zero[0].astype(np.float32).reshape(shape)
-        return ir.tensor(codes * scale.astype(np.float32).reshape(shape))
-
+    if stored.dtype not in WORDS or not step.known or output.is_graph_output():
+        return False
     shape = ir.Shape(stored.shape.numpy())
     value = ir.Value(name=output.name, type=ir.TensorType(ir.DataType.FLOAT), shape=shape)
-    value.const_value = ir.LazyTensor(dequantized, dtype=ir.DataType.FLOAT, shape=shape, cache=True, name=output.name)
+    value.const_value = ir.LazyTensor(lambda: ir.tensor(np.ascontiguousarray(applied(step, stored.numpy()))),
+                                      dtype=ir.DataType.FLOAT, shape=shape, cache=True, name=output.name)
     output.name = f"{output.name}__dequantized"
     output.replace_all_uses_with(value)
     graph.remove(node, safe=True)
     graph.register_initializer(value)
+    return True
 
 
-def _quantized_range(scale: ir.TensorProtocol, zero: ir.TensorProtocol | None) -> tuple[float, float]:
+def _quantized_range(step: Step) -> tuple[float, float]:
     """The least and the largest value that a Q/DQ pair lets through, without the code -128 where 0 is the middle."""
-    step = float(scale.numpy().astype(np.float64).reshape(()))
-    point = 0 if zero is None else int(zero.numpy().reshape(()))
-    codes = np.iinfo(np.uint8 if zero is None else zero.dtype.numpy())
-    low = codes.min - point
-    high = codes.max - point
-    return step * (-high if low == -high - 1 else low), step * high
+    assert step.scale is not None and step.zero is not None and step.codes is not None
+    scale, point = float(step.scale), float(step.zero)
+    low, high = (limit - point for limit in limits(step.codes))
+    return scale * (-high if low == -high - 1 else low), scale * high
 
 
-def _may_be_negative(value: ir.Value) -> bool:
+def may_be_negative(value: ir.Value) -> bool:
     """Whether a value is what a Conv, MatMul or the like computes, behind which a quantizer drops a Relu."""
     node = value.producer()
     return node is not None and node.op_type in (
@@ -130,15 +123,24 @@ def _may_be_negative(value: ir.Value) -> bool:
 
 
 class _Activations:
-    """The activations that a quantizer left to the ranges of its pairs, put back: one of a kind for each tensor."""
+    """The activations that a quantizer left to the ranges of its pairs, put back: one of a kind for each tensor.
+
+    Attributes:
+        made: Names of the nodes.
+    """
 
     def __init__(self, graph: ir.Graph) -> None:
         self._graph = graph
+        self.made: set[str] = set()
         self._known: dict[tuple[ir.Value, str], ir.Value] = {}
 
     @cached_property
     def _names(self) -> FreshNames:
         return FreshNames(self._graph)
+
+    @cached_property
+    def _nodes(self) -> FreshNames:
+        return FreshNames(self._graph, taken=(node.name for node in self._graph if node.name))
 
     def behind(self, value: ir.Value, high: float) -> ir.Value:
         """The value behind a Relu or, where its range ends at 6, a Clip to 0 and 6 (ReLU6)."""
@@ -157,22 +159,26 @@ class _Activations:
             inputs.append(limit)
         producer = value.producer()
         assert producer is not None, "what may be negative is computed"
-        node = ir.Node("", operator, inputs, name=f"{producer.name}__relu",
+        node = ir.Node("", operator, inputs, name=self._nodes.new(f"{producer.name}__relu"),
                        metadata_props=dict(producer.metadata_props))
         output = node.outputs[0]
         output.name = self._names.new(f"{value.name}__relu")
         output.type, output.shape = ir.TensorType(ir.DataType.FLOAT), value.shape
         node.meta.update(producer.meta)
         self._graph.insert_after(producer, node)
+        self.made.add(node.name or "")
         return output
 
 
-def _bypass(graph: ir.Graph, old: ir.Value, new: ir.Value) -> None:
-    """Lets everything that used ``old`` use ``new``; a graph output keeps its name through an Identity."""
+def _bypass(graph: ir.Graph, old: ir.Value, new: ir.Value) -> str:
+    """Lets everything that used ``old`` use ``new``; a graph output keeps its name through an Identity, whose name is
+    returned."""
+    made = ""
     if old.is_graph_output():
         name = old.name
         old.name = f"{name}__dequantized"
-        identity = ir.Node("", "Identity", [new], name=f"{name}__output")
+        made = FreshNames(graph, taken=(node.name for node in graph if node.name)).new(f"{name}__output")
+        identity = ir.Node("", "Identity", [new], name=made)
         identity.outputs[0].name = name
         identity.outputs[0].shape, identity.outputs[0].type = old.shape, old.type
         graph.append(identity)
@@ -180,3 +186,4 @@ def _bypass(graph: ir.Graph, old: ir.Value, new: ir.Value) -> None:
             if output is old:
                 graph.outputs[index] = identity.outputs[0]
     old.replace_all_uses_with(new)
+    return made

@@ -37,7 +37,7 @@ class Space:
 
     def __post_init__(self) -> None:
         names = tuple(group.name for group in self.network.groups if self.higher in group.allowed
-                      and rank(self.start.precision_of(group)) < rank(self.higher))
+                      and group.rank(self.start.precision_of(group)) < rank(self.higher))
         if not names:
             raise InputError(
                 f"{self.network.name} has no layer to raise to {self.higher.label}",
@@ -99,5 +99,5 @@ def with_kept(network: Network | Outline, start: PrecisionConfig, kept: Iterable
     rules = [name for name in kept if name in PRESETS and not network.has_layer(name)]
     layers = groups_named(network, (name for name in kept if name not in rules))
     groups = [network.group(name) for name in dict.fromkeys((*layers, *preset_groups(network, rules)))]
-    return start.with_groups((group for group in groups if rank(start.precision_of(group)) < rank(higher)), higher,
-                             "search:keep")
+    lower = (group for group in groups if group.rank(start.precision_of(group)) < rank(higher))
+    return start.with_groups(lower, higher, "search:keep")

@@ -8,7 +8,11 @@ from trt_tui.tui.screens.dialogs import Item, Picker
 from trt_tui.words import plural
 
 _KEYS = {Precision.FP32: "3", Precision.BF16: "b", Precision.FP16: "6", Precision.FP8: "e", Precision.INT8: "8",
-         Precision.INT4: "4"}
+         Precision.INT4: "4", Precision.FILE: "f"}
+
+
+def _words(precision: Precision) -> str:
+    return "as in the file" if precision is Precision.FILE else precision.label
 
 
 class Precisions(Controller):
@@ -40,11 +44,12 @@ class Precisions(Controller):
         groups = self.desk.chosen_groups()
         current = {self.session.config.precision_of(group) for group in groups}
         items = []
-        for precision in OFFERED:
+        file = (Precision.FILE,) if self.session.opened.outline.has_own_precisions else ()
+        for precision in (*OFFERED, *file):
             able = [group for group in groups if precision in group.allowed]
             refused = "" if able else groups[0].refusals.get(precision, "not possible here")
             some = f"  {len(able)} of {len(groups)} groups can" if able and len(able) < len(groups) else ""
-            items.append(Item(_KEYS[precision], precision.label + some, precision, refused))
+            items.append(Item(_KEYS[precision], _words(precision) + some, precision, refused))
         title = groups[0].name if len(groups) == 1 else plural(len(groups), "group")
 
         def chosen(precision: Precision | None) -> None:

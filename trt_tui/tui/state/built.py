@@ -140,9 +140,9 @@ def group_sentences(shown: Shown, group: Group, asked: Precision) -> list[str]:
     then = shown.config.precision_of(group)
     text = made.precision.label if made.precision is not None else "precision not told"
     if differs(group, shown.config, shown.result.made):
-        text += f", {then.label} was asked" if shown.stale else f", asked {then.label}"
+        text += f", {group.label(then)} was asked" if shown.stale else f", asked {group.label(then)}"
     elif asked is not then:
-        text += f", {asked.label} asked since"
+        text += f", {group.label(asked)} asked since"
     parts = [f"{shown.name}: {text}" if shown.stale else text]
     if made.ms is not None:
         parts.append(f"{milliseconds(made.ms)}{' in a preview' if shown.result.quick else ''}")

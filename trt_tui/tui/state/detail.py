@@ -178,14 +178,14 @@ def _wrapped(label: str, text: str, width: int, style: str = "") -> list[Line]:
 
 def _set_by(session: Session, config: PrecisionConfig, group: Group) -> str:
     choice = config.groups.get(group.name)
-    default = config.default_for(group).label
+    default = group.label(config.default_for(group))
     if choice is None:
         return f"default {default}"
     who = {"user": "you", "file": "the file"}.get(choice.reason, choice.reason)
     at = session.changed_at.get(group.name)
     when = time.strftime(", %H:%M", time.localtime(at)) if at is not None else ""
     why = session.why.get(group.name, "") if choice.reason.startswith("search:") else ""
-    return f"{choice.precision.label} by {who}{when}{': ' if why else ''}{why}; default {default}"
+    return f"{group.label(choice.precision)} by {who}{when}{': ' if why else ''}{why}; default {default}"
 
 
 def other_moves(session: Session, config: PrecisionConfig, group: Group) -> str:
@@ -290,7 +290,7 @@ def _scope_detail(session: Session, found: Figures, scope: Scope, width: int, he
     groups = [by_name[name] for name in scope.groups]
     counts: dict[str, int] = {}
     for group in groups:
-        label = found.config.precision_of(group).label
+        label = group.label(found.config.precision_of(group))
         counts[label] = counts.get(label, 0) + 1
     asked = " · ".join(f"{count} {label}" for label, count in sorted(counts.items()))
     lines = [_labelled("asked", asked, width)]

@@ -143,7 +143,7 @@ def _otherwise(session: Session, shown: Shown, width: int) -> list[Line]:
     for group, made, precision in changed:
         time = milliseconds(made.ms) if made.ms is not None else ""
         lines.append([("  " + fitted(group.name, room), ""),
-                      (f"{f'{config.precision_of(group).label} → {precision.label}':>13}", ""),
+                      (f"{f'{group.label(config.precision_of(group))} → {precision.label}':>13}", ""),
                       (f"{time:>11}", "dim")])
     return lines
 

@@ -13,7 +13,7 @@ from trt_tui.core.measure.comparison import Measured
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.hierarchy import GroupRow, LayerRow, Scope
 from trt_tui.core.network.layers import Group
-from trt_tui.core.precision import Precision, rank
+from trt_tui.core.precision import Precision
 from trt_tui.session.session import Session
 from trt_tui.tui.known import config_met, engine_met
 from trt_tui.tui.spans import Span, decibel
@@ -191,8 +191,9 @@ class Figures:
         asked, default = self.asked(group), self.config.default_for(group)
         arrow = ""
         if self.run == "config":
-            arrow = "↑" if rank(asked) > rank(default) else "↓" if rank(asked) < rank(default) else ""
-        made = built.made_text(self.made.get(group.name), asked)
+            arrow = "↑" if group.rank(asked) > group.rank(default) else \
+                "↓" if group.rank(asked) < group.rank(default) else ""
+        made = built.made_text(self.made.get(group.name), group.stands_for(asked))
         quiet = style in ("dim", "band4") and not arrow
         bar = 0.0
         if value is not None and not bad and self.measure is Measure.OWNS and self.top > 0:
@@ -202,7 +203,7 @@ class Figures:
         text = "NaN" if bad and self.measure is not Measure.OWNS else "" if value is None else self.value_text(value)
         name = self.model.titles[group.name] if full else row.label
         return Cells(self.marks.get(group.name, " "), glyph, style, name, "dim" if quiet else "", group.operator,
-                     f"{asked.label}{arrow}", "strong" if arrow else "dim",
+                     f"{group.label(asked)}{arrow}", "strong" if arrow else "dim",
                      made, self._made_style(made.endswith(built.DIFFERS)), text, "dim" if style == "band4" else style,
                      bar, raised, self._cost(self.model.macs[group.name], self.times.get(group.name)), reason)
 
@@ -226,7 +227,8 @@ class Figures:
 
 def config_precision(run: str, group: Group, config: PrecisionConfig) -> Precision:
     """What a group runs in in one of the uniform runs."""
-    return PrecisionConfig.uniform(Precision(run), config.other).precision_of(group)
+    other = config.other if config.other is not Precision.FILE else Precision.FP16
+    return PrecisionConfig.uniform(Precision(run), other).precision_of(group)
 
 
 def figures_of(session: Session, model: TreeModel, measure: Measure, run: str,
@@ -351,7 +353,8 @@ def block_note(found: Figures, names: Sequence[str]) -> str:
     """What the groups of a role are asked to run in: ``INT8, 2 up``."""
     by_name = found.model.outline.group_by_name
     groups = [by_name[name] for name in names]
-    defaults = {found.config.default_for(group).label for group in groups}
-    up = sum(rank(found.config.precision_of(group)) > rank(found.config.default_for(group)) for group in groups)
+    defaults = {group.label(found.config.default_for(group)) for group in groups}
+    up = sum(group.rank(found.config.precision_of(group)) > group.rank(found.config.default_for(group))
+             for group in groups)
     text = "/".join(sorted(defaults))
     return f"{text}, {up} up" if up else text

@@ -14,6 +14,7 @@ from trt_tui.core.codes import CODES
 from trt_tui.core.lowering import rules
 from trt_tui.core.lowering.gated.bodies import emit_layers
 from trt_tui.core.lowering.gated.emitter import BranchTensors, Emitter, Nodes
+from trt_tui.core.lowering.gated.given import GivenBranch, Steps
 from trt_tui.core.lowering.gated.inputs import GatedInputs
 from trt_tui.core.lowering.gated.rounding import Rounding
 from trt_tui.core.network.free import Norm
@@ -31,6 +32,7 @@ class ControlFlow:
         self.emitter = emitter
         self.inputs = inputs
         self.rounding = rounding
+        self._steps = Steps(emitter, rounding)
 
     def group(self, group: Group, scope: Mapping[str, ir.Value], wanted: Sequence[str]) -> dict[str, ir.Value]:
         """Emits a group that has gates into the main graph; returns the tensors wanted of it."""
@@ -64,6 +66,11 @@ class ControlFlow:
         result: ir.Graph | None = None
         for around, precisions in reversed(self.inputs.forms[group.name].items()):
             scope = scopes[around]
+            if around is Precision.FILE:
+                branch = self._given(group, scope, wanted)
+                result = branch if result is None else self._either(gates[around.value], branch, result, wanted,
+                                                                    group.name)
+                continue
             codes = {code: gates[code.value] if len(precisions) > 1 else None for code in CODES if code in precisions}
             branch = self._branch(group, scope, wanted, around, codes=codes, floats=around in precisions,
                                   clean_gate=gates["clean"] if rounded and len(precisions) > 1 else None)
@@ -100,6 +107,14 @@ class ControlFlow:
             self.emitter.describe(result, tensor)
             graphs.append(self.emitter.graph([result], inner, "prepared"))
         return self._if(gate, graphs[0], graphs[1], (tensor,), tensor, nodes)[0]
+
+    def _given(self, group: Group, scope: Mapping[str, ir.Value], wanted: Sequence[str]) -> ir.Graph:
+        """The group as the file has it."""
+        given = self.emitter.network.given
+        assert given is not None, "a group has this form where the file has precisions"
+        branch = GivenBranch(self._steps, given, group, scope)
+        emit_layers(self.emitter, self.inputs, branch)
+        return branch.graph(wanted)
 
     def _branch(self, group: Group, scope: Mapping[str, ir.Value], wanted: Sequence[str], around: Precision, *,
                 codes: Mapping[Precision, ir.Value | None] | None = None, floats: bool = True,

@@ -11,11 +11,13 @@ import onnx_ir as ir
 
 from trt_tui.core.codes import CODES
 from trt_tui.core.lowering import rules
-from trt_tui.core.lowering.folds import Folds, rewritten
+from trt_tui.core.lowering.folds import Folds, refuse_on_given, rewritten
 from trt_tui.core.lowering.gated.inputs import WeightInput
 from trt_tui.core.lowering.rules import Offer, Ruling
 from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.layers import Group, Site
 from trt_tui.core.network.network import Network
+from trt_tui.core.network.steps import FLOATS
 from trt_tui.core.precision import Precision
 
 _Rounded = tuple[object, ...]
@@ -88,17 +90,20 @@ class Gated:
             if gates is None:
                 continue
             ruling = rulings[group.name]
+            form = Precision.FILE if ruling.precision is Precision.FILE else ruling.around
             code = ruling.code
             clean = all(has.get(tensor) is ruling.around for tensor in group.inputs)
-            values = {"fp32": ruling.around is Precision.FP32 and code is None, "clean": clean,
-                      "direct": clean and code is None, "operator": group.name in operators}
+            values = {"fp32": _plain(group) if form is Precision.FILE else form is Precision.FP32 and code is None,
+                      "clean": clean, "direct": clean and code is None, "operator": group.name in operators}
             values |= {one.value: code is not None and code.precision is one for one in CODES}
-            fed.update((name, np.array(values[kind] if kind in values else kind == ruling.around.value))
+            fed.update((name, np.array(values[kind] if kind in values else kind == form.value))
                        for kind, name in gates.items())
             fed.update((self.scale_inputs[group.name, site.tensor], np.asarray(scale.values))
                        for site, scale in ruling.scales.items() if site.role != "weight")
-            if ruling.around is not Precision.FP32:
-                has.update(dict.fromkeys(self.results[group.name], ruling.around))
+            given = network.given if form is Precision.FILE else None
+            has.update((tensor, has_now) for tensor in self.results[group.name] if (
+                has_now := ruling.around if given is None else FLOATS.get(given.dtype(tensor), Precision.FP32)
+            ) is not Precision.FP32)
         weights = {name: self._weight(weight, rulings[weight.group], folds) for name, weight in
                    self.weight_inputs.items()}
         self._last[:] = weights.values()
@@ -117,13 +122,16 @@ class Gated:
         if not site.tensor and changed is None:
             return np.zeros(weight.channels, np.float32)
         key = (site.tensor or site.layer, ruling.around if scale is None else ruling.precision, changed,
-               *(scale.key if scale is not None else ()))
+               port if ruling.precision is Precision.FILE else (), *(scale.key if scale is not None else ()))
         array = self._alive.get(key)
         if array is None:
             constant = folds.constant(port)
             assert constant is not None  # the network's own, or what a change makes of it
             if scale is not None:
                 array = rules.quantized_weight(constant, scale)
+            elif ruling.precision is Precision.FILE:
+                given = self._as_given(site)
+                array = constant if given is None else given
             elif ruling.around is Precision.FP32:
                 array = constant
             elif changed is None:
@@ -132,3 +140,13 @@ class Gated:
                 array = rules.round_to(constant, ruling.around)
             self._alive[key] = array
         return array
+
+    def _as_given(self, site: Site) -> np.ndarray | None:
+        """A weight as the file has it where that is not the FP32 network's."""
+        given = self.network.given
+        return given.constant(self.network.layer(site.layer), site.index) if given is not None else None
+
+
+def _plain(group: Group) -> bool:
+    """Whether a group is FP32 in the file."""
+    return group.given is None or group.given.plain

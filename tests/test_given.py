@@ -1,0 +1,179 @@
+"""Tests of networks with precisions of their own, as their files have them: quantized and 16-bit-typed ones.
+
+As given means: what ONNX Runtime computes from the file with every operator as written. Files of ONNX Runtime's
+quantizer are made here by it; those of ModelOpt lie in ``tests/files`` with the way they were made.
+"""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+from onnxruntime.quantization import QuantType
+
+from tests import networks, rtx
+from tests.networks.build import Builder, floats
+from trt_tui.core.lowering.gated.lower import lower_gated
+from trt_tui.core.lowering.strong import lower_strong
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.network import open_network
+from trt_tui.core.precision import Precision
+from trt_tui.errors import InputError
+
+FP32, FP16, INT8, FILE = Precision.FP32, Precision.FP16, Precision.INT8, Precision.FILE
+AS_GIVEN = PrecisionConfig.uniform(FILE)
+ASYMMETRIC = {"symmetric": False, "activation_type": QuantType.QUInt8, "per_channel": False}
+
+FORMS = {
+    "INT8 initializers, per channel": networks.quantized,
+    "per tensor, asymmetric": lambda: networks.quantized(**ASYMMETRIC),
+    "unsigned weights": lambda: networks.quantized(weight_type=QuantType.QUInt8, **ASYMMETRIC),
+    "FP32 weights with Q and DQ": lambda: networks.quantized(extra={"AddQDQPairToWeight": True}),
+    "typed FP16": networks.half,
+}
+"""Each with results of ONNX Runtime's CPU provider that are those of its types, but for FP16."""
+
+
+def sqnr(reference, value):
+    noise = np.sum(np.square(value.astype(np.float64) - reference))
+    return 10 * np.log10(np.sum(np.square(reference.astype(np.float64))) / noise) if noise else np.inf
+
+
+def run(backend, model, feeds):
+    with backend.load(model, optimize=False) as runner:
+        return next(iter(runner.run(feeds).values()))
+
+
+def simulated(backend, network, config, feeds, ranges=None):
+    gated = lower_gated(network, floats=(FP16, FILE), others=(FILE,))
+    with backend.load(gated.model, lean=True) as runner:
+        return next(iter(runner.run({**feeds, **gated.feeds(config, ranges or {})}, list(gated.outputs.values()))
+                         .values()))
+
+
+def content(model):
+    """Nodes and initializers of a model by name, values as bytes."""
+    def attribute(one):
+        return (one.name, one.t.data_type, tuple(one.t.dims), numpy_helper.to_array(one.t).tobytes()) \
+            if one.HasField("t") else one.SerializeToString(deterministic=True)
+
+    return {**{node.name: (node.op_type, node.domain, tuple(node.input), tuple(node.output),
+                           sorted(map(attribute, node.attribute), key=repr)) for node in model.graph.node},
+            **{f"initializer {one.name}": (one.data_type, tuple(one.dims), numpy_helper.to_array(one).tobytes())
+               for one in model.graph.initializer}}
+
+
+@pytest.fixture(params=FORMS)
+def given(request, tmp_path):
+    """A file, what it holds, and data for it."""
+    path = tmp_path / "given.onnx"
+    model = FORMS[request.param]()
+    onnx.save(model, path)
+    feeds = networks.feeds(model, 9, n=4)
+    return open_network(path), model, feeds
+
+
+def test_a_file_runs_as_given_and_is_written_as_it_was(given, backend):
+    network, model, feeds = given
+    expected = run(backend, ir.from_proto(model), feeds)
+    found = simulated(backend, network, AS_GIVEN, feeds)
+    half = network.outputs[0].dtype == np.float16
+    assert sqnr(expected, found) > (55 if half else 100)  # its CPU provider computes FP16 in FP32
+    lowered = lower_strong(network, AS_GIVEN, {})
+    if not network.given.refused:
+        assert content(ir.to_proto(lowered.model)) == content(model)
+    rtx.build(lowered.model)
+
+
+def test_what_is_touched_loses_its_own_and_the_rest_stays(given, backend):
+    network, model, feeds = given
+    reference = run(backend, lower_strong(network, PrecisionConfig.uniform(FP32), {}).model, feeds)
+    before, ranges = content(model), dict.fromkeys(network.activations, 4.0)
+    drawn = random.Random(4)
+    for precision in (FP32, FP16, INT8):
+        touched = drawn.sample(network.groups, 2)
+        config = AS_GIVEN.with_groups(touched, precision)
+        lowered = ir.to_proto(lower_strong(network, config, ranges).model)
+        onnx.checker.check_model(lowered, full_check=True)
+        if network.opset == model.opset_import[0].version == lowered.opset_import[0].version \
+                and not network.given.refused:
+            gone = {name for name, what in content(lowered).items() if before.get(name, what) != what}
+            assert gone <= {name for group in touched for name in (*group.layers, *_readers(network, group))}
+        exact = lower_strong(network, config, ranges).model
+        losses = [sqnr(reference, one) for one in (run(backend, exact, feeds),
+                                                   simulated(backend, network, config, feeds, ranges))]
+        if network.given.refused:  # the export has gone the way out, the simulation is as given
+            assert losses[0] > 10
+        else:
+            assert abs(losses[0] - losses[1]) < 1 or min(losses) > 55
+    back = config.without_groups(network.groups)
+    assert back == AS_GIVEN
+
+
+def _readers(network, group):
+    """What may have been given a Cast: all that reads a group's results."""
+    return {name for tensor in group.outputs for name in network.consumers.get(tensor, ())} | {
+        f"{name}_QuantizeLinear" for name in (*group.outputs, *group.inputs)}
+
+
+def test_rows_say_what_the_file_has(tmp_path):
+    def labels(model):
+        onnx.save(model, tmp_path / "x.onnx")
+        return [group.label(FILE) for group in open_network(tmp_path / "x.onnx").groups]
+
+    assert set(labels(networks.quantized())) == {"INT8 f"}
+    assert set(labels(networks.half())) == {"FP16 f"}
+    assert set(labels(networks.small_resnet())) == {"FILE"}  # an FP32 file has none
+
+
+def test_what_tensorrt_refuses_is_named_and_gone_from_the_export(tmp_path, backend):
+    onnx.save(networks.quantized(**ASYMMETRIC), tmp_path / "x.onnx")
+    network = open_network(tmp_path / "x.onnx")
+    words = {one.what for one in network.given.refused}
+    assert words == {"a zero point other than 0", "a DequantizeLinear on an int32 bias"}
+    assert all(network.given.node(one.node) is not None for one in network.given.refused)
+    assert sum("TensorRT refuses" in note for note in network.notes) == 2
+    lowered = lower_strong(network, AS_GIVEN, {})
+    assert len(lowered.notes) == 2
+    zeros = [node.inputs[2].const_value for node in lowered.model.graph if node.op_type == "QuantizeLinear"]
+    assert zeros and all(zero.dtype == ir.DataType.INT8 and not zero.numpy().any() for zero in zeros)
+    feeds = networks.feeds(networks.quantized(), 9, n=4)
+    reference = run(backend, lower_strong(network, PrecisionConfig.uniform(FP32), {}).model, feeds)
+    assert sqnr(reference, run(backend, lowered.model, feeds)) > 15
+
+
+def _int4(scale_shape=(2, 3), axis=0, block=4, scale=0.1):
+    """MatMul of FP32 with an INT4 weight (8, 3) in blocks of 4 along its first axis."""
+    b = Builder(opset=21)
+    codes = np.arange(24).reshape(8, 3) % 15 - 7
+    b.weights.append(helper.make_tensor("codes", TensorProto.INT4, [8, 3], codes.reshape(-1)))
+    b.weight("scale", np.full(scale_shape, scale, np.float32) * np.linspace(1, 2, 2)[:, None].astype(np.float32)
+             if scale_shape == (2, 3) else np.full(scale_shape, scale, np.float32))
+    weight = b.node("DequantizeLinear", ["codes", "scale"], name="dq", axis=axis, block_size=block)
+    b.node("MatMul", ["x", weight], name="matmul", output="y")
+    return b.model([floats("x", 2, 8)], [floats("y", 2, 3)])
+
+
+def test_int4_blocks_are_read_shown_and_written_back(tmp_path, backend):
+    onnx.save(model := _int4(), tmp_path / "x.onnx")
+    network = open_network(tmp_path / "x.onnx")
+    assert [group.label(FILE) for group in network.groups] == ["INT4 weights f"]
+    feeds = {"x": np.random.default_rng(0).standard_normal((2, 8)).astype(np.float32)}
+    expected = run(backend, ir.from_proto(model), feeds)
+    assert sqnr(expected, simulated(backend, network, AS_GIVEN, feeds)) > 100
+    assert content(ir.to_proto(lower_strong(network, AS_GIVEN, {}).model)) == content(model)
+
+
+@pytest.mark.parametrize(("change", "why"), [
+    ({"scale": 0.0}, "its scale .* is 0"), ({"scale": -1.0}, "is -"), ({"scale": np.nan}, "is nan"),
+    ({"block": 3}, "blocks of 3 do not divide the 8 values"), ({"scale_shape": (8, 1)}, "lie along axis 1"),
+])
+def test_a_node_that_cannot_be_computed_is_named(change, why, tmp_path):
+    onnx.save(_int4(**change), tmp_path / "x.onnx")
+    with pytest.raises(InputError, match=why) as refused:
+        open_network(tmp_path / "x.onnx")
+    assert "dq" in refused.value.title

@@ -1,0 +1,227 @@
+"""What a strongly typed TensorRT refuses of a quantized file, node by node, and the way out of each.
+
+TensorRT quantizes symmetrically to INT8, FP8, INT4 and FP4: a zero point has to be 0, unsigned and 16-bit codes are not
+taken, and neither is a DequantizeLinear on an int32 bias (TensorRT developer guide, "Working with quantized types").
+
+- A zero point other than 0: the range is widened to its larger side. Codes of UINT8 around 128 are those of INT8 around
+  0, and mean the same. Where a quantizer left a Relu to a range that begins at 0 there is a Relu again.
+- An int32 bias is stored as floats, which mean the same.
+- 16-bit codes are left out: the tensor stays in floats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from trt_tui.core.network.constants import constant_tensor
+from trt_tui.core.network.naming import FreshNames, name_of
+from trt_tui.core.network.quantized import may_be_negative
+from trt_tui.core.network.steps import Step, applied, dequantizes, limits, quantizes, read_step, rounded, spread
+
+_WIDE = (ir.DataType.INT16, ir.DataType.UINT16)
+_BYTES = (ir.DataType.INT8, ir.DataType.UINT8)
+
+ASYMMETRIC = "a zero point other than 0"
+UNSIGNED = "unsigned codes"
+BIAS = "a DequantizeLinear on an int32 bias"
+WIDE = "16-bit codes"
+
+WAYS_OUT = {ASYMMETRIC: "the export widens the range to its larger side",
+            UNSIGNED: "the export has the same codes signed",
+            BIAS: "the export stores the bias in floats",
+            WIDE: "the export leaves the tensor in floats"}
+"""What the typed export does, by what is refused."""
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """A node that TensorRT refuses, and for what (of `WAYS_OUT`)."""
+
+    node: str
+    what: str
+
+
+def refusal(node: ir.Node, step: Step) -> str:
+    """What TensorRT refuses of a node that quantizes or dequantizes; "" where it takes it."""
+    if step.codes is ir.DataType.INT32:
+        return BIAS
+    if step.codes in _WIDE:
+        return WIDE
+    if step.zero is None or not step.known:
+        return ""
+    zero = step.zero.astype(np.float32)
+    if step.codes is ir.DataType.UINT8 and (zero == 128).all():
+        return UNSIGNED
+    return ASYMMETRIC if step.codes is ir.DataType.UINT8 or zero.any() else ""
+
+
+def refusals(nodes: Iterable[ir.Node]) -> tuple[Refusal, ...]:
+    """All nodes that TensorRT refuses for their codes, in order."""
+    return tuple(Refusal(node.name or "", what) for node in nodes if quantizes(node) or dequantizes(node)
+                 if (what := refusal(node, read_step(node))))
+
+
+def summary(found: Iterable[Refusal], named: int = 2) -> list[str]:
+    """What is refused and the way out, a sentence for each kind, with the first nodes of it."""
+    lines = []
+    for what, way_out in WAYS_OUT.items():
+        nodes = [one.node for one in found if one.what == what]
+        if nodes:
+            names = ", ".join(nodes[:named]) + (f" and {len(nodes) - named} more" if len(nodes) > named else "")
+            lines.append(f"TensorRT refuses {what} ({names}); as given it is simulated, and {way_out}.")
+    return lines
+
+
+def amend(graph: ir.Graph, written: Callable[[ir.Node], bool]) -> list[str]:
+    """Takes the way out of all that TensorRT refuses, in place; returns what was done in words.
+
+    Args:
+        written: Whether a node is one of the file; others are left as they are.
+    """
+    steps = {node: read_step(node) for node in graph if written(node) and (quantizes(node) or dequantizes(node))}
+    found = {node: what for node, step in steps.items() if (what := refusal(node, step))}
+    way = _WaysOut(graph)
+    for node, what in found.items():
+        way.take(node, steps[node], what)
+    way.drop_unread()
+    counts = {what: sum(one == what for one in found.values()) for what in WAYS_OUT}
+    return [f"TensorRT refuses {what}, which the file has {count} times: {WAYS_OUT[what]}."
+            for what, count in counts.items() if count]
+
+
+class _WaysOut:
+    def __init__(self, graph: ir.Graph) -> None:
+        self._graph = graph
+        self._names = FreshNames(graph, taken=(node.name for node in graph if node.name))
+        self._held: dict[tuple[str, str, int], ir.Value] = {}
+        self._relus: dict[ir.Value, ir.Value] = {}
+        self._let_go: list[ir.Value] = []
+
+    def take(self, node: ir.Node, step: Step, what: str) -> None:
+        value = node.inputs[0]
+        if value is None:
+            return
+        stored = constant_tensor(value) if dequantizes(node) else None
+        if what == BIAS or stored is not None and what == WIDE:
+            if stored is not None:
+                self._replace(node, applied(step, stored.numpy()), step.dtype)
+        elif what == WIDE:
+            if dequantizes(node):
+                quantize = value.producer()
+                if quantize is not None and quantizes(quantize) and quantize.inputs[0] is not None:
+                    self._bypass(node, quantize.inputs[0])
+        elif stored is not None:
+            self._signed_weight(node, step, stored)
+        else:
+            self._signed(node, step, what)
+
+    def _signed(self, node: ir.Node, step: Step, what: str) -> None:
+        """Gives a node on an activation INT8 codes around 0."""
+        assert step.scale is not None and step.zero is not None and step.codes is not None
+        scale = step.scale
+        if what == ASYMMETRIC:
+            low, high = limits(step.codes)
+            zero = step.zero.astype(np.float32)
+            scale = np.maximum(high - zero, zero - low) * step.scale / np.float32(127)
+            if quantizes(node) and (zero == low).all():
+                self._relu(node)
+        self._give(node, scale.astype(np.float32), step)
+
+    def _signed_weight(self, node: ir.Node, step: Step, stored: ir.TensorProtocol) -> None:
+        """Gives a DequantizeLinear INT8 codes around 0 of the same weight."""
+        assert step.scale is not None and step.zero is not None
+        codes = stored.numpy().astype(np.int32)
+        if step.codes is ir.DataType.UINT8 and (step.zero == 128).all():
+            scale, signed = step.scale, codes - 128
+        else:
+            zero = spread(step.zero.astype(np.int32), codes.shape, step.axis, step.block)
+            centred = codes - zero
+            axes = tuple(axis for axis in range(codes.ndim) if step.scale.size == 1 or axis != step.axis % codes.ndim)
+            most = np.maximum(np.abs(centred).max(axis=axes), 1).astype(np.float32).reshape(step.scale.shape)
+            factor = np.maximum(most / np.float32(127), 1)  # codes that fit stay as they are
+            scale = (step.scale * factor).astype(np.float32)
+            signed = np.clip(np.rint(centred / spread(factor, codes.shape, step.axis, 0)), -128, 127)
+        before = node.inputs[0]
+        node.replace_input_with(0, self._new(np.ascontiguousarray(signed.astype(np.int8)), f"{node.name}__codes"))
+        if before is not None:
+            self._let_go.append(before)
+        self._give(node, scale, step)
+
+    def _give(self, node: ir.Node, scale: np.ndarray, step: Step) -> None:
+        old = node.inputs[1]
+        assert old is not None, "a step that is known has a scale"
+        stored = constant_tensor(old)
+        floats = stored.dtype if stored is not None else ir.DataType.FLOAT
+        held = scale.astype(floats.numpy())
+        for index, array, word in ((1, held, "scale"), (2, np.zeros(scale.shape, np.int8), "zero_point")):
+            before = node.inputs[index] if len(node.inputs) > index else None
+            new = self._new(array, f"{name_of(old)}__{word}")
+            if len(node.inputs) <= index:
+                node.resize_inputs(index + 1)
+            node.replace_input_with(index, new)
+            if before is not None:
+                self._let_go.append(before)
+        if quantizes(node):
+            node.outputs[0].type = ir.TensorType(ir.DataType.INT8)
+            node.attributes.pop("output_dtype", None)
+
+    def _relu(self, node: ir.Node) -> None:
+        """Puts back a Relu that a quantizer has left to the range of a pair."""
+        source = node.inputs[0]
+        if source is None or not may_be_negative(source):
+            return
+        if source not in self._relus:
+            relu = ir.Node("", "Relu", [source], name=self._names.new(f"{node.name}__relu"))
+            relu.outputs[0].name = self._names.new(f"{source.name}__relu")
+            relu.outputs[0].type, relu.outputs[0].shape = source.type, source.shape
+            self._graph.insert_before(node, relu)
+            self._relus[source] = relu.outputs[0]
+        node.replace_input_with(0, self._relus[source])
+
+    def _replace(self, node: ir.Node, array: np.ndarray, dtype: ir.DataType) -> None:
+        """A constant in place of a node."""
+        floats = rounded(array, dtype).astype(dtype.numpy())
+        new = self._new(np.ascontiguousarray(floats), f"{name_of(node.outputs[0])}__float")
+        self._bypass(node, new)
+
+    def _bypass(self, node: ir.Node, value: ir.Value) -> None:
+        output = node.outputs[0]
+        if output.is_graph_output():
+            keep = ir.Node("", "Identity", [value], name=self._names.new(f"{node.name}__identity"))
+            keep.outputs[0].type, keep.outputs[0].shape = output.type, output.shape
+            keep.outputs[0].name, output.name = output.name, self._names.new(f"{output.name}__as_in_file")
+            self._graph.append(keep)
+            for index, one in enumerate(self._graph.outputs):
+                if one is output:
+                    self._graph.outputs[index] = keep.outputs[0]
+        output.replace_all_uses_with(value)
+        self._let_go += [one for one in node.inputs if one is not None]
+        self._graph.remove(node, safe=True)
+
+    def _new(self, array: np.ndarray, name: str) -> ir.Value:
+        key = name, str(array.dtype), hash(array.tobytes())
+        if key not in self._held:
+            fresh = self._names.new(name)
+            tensor = ir.tensor(array, name=fresh)
+            value = ir.Value(name=fresh, type=ir.TensorType(tensor.dtype), shape=ir.Shape(array.shape),
+                             const_value=tensor)
+            self._graph.register_initializer(value)
+            self._held[key] = value
+        return self._held[key]
+
+    def drop_unread(self) -> None:
+        """Takes out what nothing reads any more of what was let go."""
+        while self._let_go:
+            value = self._let_go.pop()
+            node = value.producer()
+            if value.uses() or value.is_graph_output():
+                continue
+            if node is not None and node.graph is self._graph:
+                self._let_go += [one for one in node.inputs if one is not None]
+                self._graph.remove(node, safe=True)
+            elif self._graph.initializers.get(name_of(value)) is value:
+                del self._graph.initializers[name_of(value)]
