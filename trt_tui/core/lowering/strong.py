@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from trt_tui.core.lowering import rules
 from trt_tui.core.lowering.applied import applied
+from trt_tui.core.lowering.folds import refuse_on_given
 from trt_tui.core.lowering.rules import TYPES
 from trt_tui.core.lowering.typed import Typed, TypedLowering, lower_typed, opset_of
 from trt_tui.core.moves.config import PrecisionConfig
@@ -41,6 +42,7 @@ def lower_strong(network: Network, config: PrecisionConfig, ranges: Mapping[str,
     given = network.given
     if given is None or not any(config.precision_of(group) is Precision.FILE for group in network.groups):
         return lower_typed(network, config, ranges)
+    refuse_on_given(network, config)
     base = applied(network, config)
     typed = _Subtraction(base.network, given, config, ranges).lower()
     return replace(typed, became={**typed.became, **base.became})

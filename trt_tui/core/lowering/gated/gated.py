@@ -79,6 +79,7 @@ class Gated:
             InputError: an input of a layer that reads codes has no range.
         """
         network = self.network
+        refuse_on_given(network, config)
         fed: dict[str, np.ndarray] = {}
         has: dict[str, Precision] = {}  # of tensors that have a lower precision's values
         folds = Folds(network, config, self._amax)
