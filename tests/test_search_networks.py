@@ -27,18 +27,6 @@ FP32 = PrecisionConfig.uniform(Precision.FP32)
 INT8 = PrecisionConfig.uniform(Precision.INT8, Precision.FP32)
 
 
-def chain(seed, depth=6, width=16):
-    """Gemm with Relu or Tanh, a residual Add behind every third; ``x`` (batch, 16) to ``y`` (batch, 8)."""
-    b = Builder(seed)
-    x = "x"
-    for number in range(depth):
-        y = b.gemm(x, (width, width), f"/fc{number}")
-        y = b.node(("Relu", "Tanh")[b.rng.integers(2)], [y], f"/act{number}")
-        x = b.node("Add", [y, x], f"/residual{number}") if number % 3 == 2 else y
-    b.gemm(x, (width, 8), "/head", output="y")
-    return b.model([floats("x", "batch", width)], [floats("y", "batch", 8)])
-
-
 class Simulated:
     """A network with its ranges, verdicts of configs, and how many runs they took."""
 
@@ -97,7 +85,7 @@ def vectors(count, seed=0):
 
 
 def test_impacts_are_what_a_group_does_alone_and_what_goes_with_it(simulated):
-    one = simulated(chain(0), vectors(24))
+    one = simulated(networks.chain(0), vectors(24))
     found = one.impacts()
     assert set(found) == {group.name for group in one.network.groups}
     base = one.verdict(INT8)
@@ -117,7 +105,7 @@ def test_impacts_are_what_a_group_does_alone_and_what_goes_with_it(simulated):
 
 
 def test_impacts_rank_on_few_feeds_and_measure_the_top_ones_on_all(simulated):
-    one = simulated(chain(1), vectors(32))
+    one = simulated(networks.chain(1), vectors(32))
     few = one.impacts(top=0)
     assert {impact.samples for impact in few.values()} == {8}
     runs = one.runs
@@ -131,7 +119,7 @@ def test_impacts_rank_on_few_feeds_and_measure_the_top_ones_on_all(simulated):
 
 
 def test_impacts_go_on_from_what_is_known(simulated):
-    one = simulated(chain(2), vectors(24))
+    one = simulated(networks.chain(2), vectors(24))
     whole = one.impacts()
     total = one.runs
     for stop in (1, 7, 20, 40):
@@ -169,7 +157,7 @@ def test_impacts_of_a_group_that_overflows_are_infinite_alone(simulated):
 
 
 def test_impacts_are_shares_and_shares_stay_as_they_were(simulated):
-    one = simulated(chain(3), vectors(8))
+    one = simulated(networks.chain(3), vectors(8))
     shares = {}
     for partial in measure_shares(one.analysis, INT8, one.ranges):
         shares.update(partial.value)
@@ -193,7 +181,7 @@ def brute_force(one, space, target):
 def test_auto_finds_at_most_one_group_more_than_brute_force(simulated, seed):
     image = {"image": networks.random_images(np.random.default_rng(seed), (8, 3, 32, 32))}
     one = simulated(networks.small_resnet(seed), image) if seed % 5 == 4 else simulated(
-        chain(seed), vectors(8, seed))
+        networks.chain(seed), vectors(8, seed))
     space = Space(one.network, INT8)
     impacts, start = one.impacts(), one.decibels(INT8)
     assert len(space.candidates) == 7

@@ -28,6 +28,12 @@ def network() -> onnx.ModelProto:
                    [floats("y", 1, 4, 4, 4)])
 
 
+def written(model, folder):
+    path = folder / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
 def node(model, name):
     return next(one for one in model.graph.node if one.name == name)
 
@@ -104,8 +110,7 @@ def test_damage_is_told_at_opening_by_name(damage, tmp_path):
     spoil, *says = DAMAGES[damage]
     model = network()
     spoil(model)
-    path = tmp_path / "model.onnx"
-    path.write_bytes(model.SerializeToString())
+    path = written(model, tmp_path)
     with pytest.raises(InputError, match="^model.onnx is damaged") as caught:
         open_model(path)
     assert all(word in caught.value.cause for word in says), caught.value.cause
@@ -146,16 +151,14 @@ def test_names_that_are_no_text_are_refused(name, tmp_path):
 def test_what_is_only_odd_still_opens(change, tmp_path):
     model = network()
     change(model)
-    path = tmp_path / "model.onnx"
-    path.write_bytes(model.SerializeToString())
+    path = written(model, tmp_path)
     assert open_network(path).has_layer("/conv/Conv")
 
 
 def test_a_negative_size_of_an_input_is_an_open_one(tmp_path):
     model = networks.mlp()
     model.graph.input[0].type.tensor_type.shape.dim[0].dim_value = -1
-    path = tmp_path / "model.onnx"
-    path.write_bytes(model.SerializeToString())
+    path = written(model, tmp_path)
     assert open_network(path).inputs[0].shape == (None, 16)
 
 
@@ -164,8 +167,7 @@ def test_a_negative_size_of_an_input_is_an_open_one(tmp_path):
 def test_operators_that_are_taken_apart_are_whole_in_any_opset(operator, opset, tmp_path):
     b = Builder(opset=opset)
     b.node(operator, ["x"], name="odd", output="y")
-    path = tmp_path / "model.onnx"
-    path.write_bytes(b.model([floats("x", 2)], [floats("y", 2)]).SerializeToString())
+    path = written(b.model([floats("x", 2)], [floats("y", 2)]), tmp_path)
     with pytest.raises(InputError, match="is damaged") as caught:
         open_model(path)
     assert f"odd ({operator})" in caught.value.cause
@@ -175,9 +177,8 @@ def test_operators_that_are_taken_apart_are_whole_in_any_opset(operator, opset, 
 def test_inputs_of_every_type_open(dtype, tmp_path):
     b = Builder()
     b.node("Identity", ["x"], name="copy", output="y")
-    path = tmp_path / "model.onnx"
-    path.write_bytes(b.model([helper.make_tensor_value_info("x", dtype, [2])],
-                             [helper.make_tensor_value_info("y", dtype, [2])]).SerializeToString())
+    path = written(b.model([helper.make_tensor_value_info("x", dtype, [2])],
+                         [helper.make_tensor_value_info("y", dtype, [2])]), tmp_path)
     network = open_network(path)
     assert network.inputs[0].shape == (2,) and network.outline().inputs == network.inputs
 
@@ -192,8 +193,7 @@ def test_types_that_are_not_read_are_named(kind, given, tmp_path):
     b = Builder()
     b.node("ZipMap", ["x"], name="zip", domain="ai.onnx.ml", classlabels_int64s=[0, 1], output="y")
     model = b.model([floats("x", 1, 2)], [helper.make_value_info("y", given)], domains=["ai.onnx.ml"])
-    path = tmp_path / "model.onnx"
-    path.write_bytes(model.SerializeToString())
+    path = written(model, tmp_path)
     with pytest.raises(InputError) as caught:
         open_model(path)
     assert caught.value.title == f"model.onnx works on {kind}" and "y" in caught.value.cause and caught.value.next_step
@@ -207,8 +207,7 @@ def test_types_that_are_not_read_are_named(kind, given, tmp_path):
 def test_sparse_tensors_are_refused_by_name(spoil, tmp_path):
     model = network()
     spoil(model)
-    path = tmp_path / "model.onnx"
-    path.write_bytes(model.SerializeToString())
+    path = written(model, tmp_path)
     with pytest.raises(InputError, match="holds sparse"):
         open_model(path)
 
@@ -221,8 +220,7 @@ def test_a_cycle_names_a_node_of_it(inner, tmp_path):
         branch(model).node.append(helper.make_node("Tanh", ["p"], ["t"], name="back"))
     else:
         node(model, "/conv/Conv").input[0] = "j"
-    path = tmp_path / "model.onnx"
-    path.write_bytes(model.SerializeToString())
+    path = written(model, tmp_path)
     with pytest.raises(InputError, match="has a cycle") as caught:
         open_model(path)
     members = {"p (Relu)", "back (Tanh)"} if inner else {"/conv/Conv (Conv)", "relu (Relu)", "concat (Concat)"}
@@ -247,16 +245,14 @@ def test_nothing_is_logged_with_names_from_a_file(tmp_path, caplog):
     model = network()
     info = model.graph.value_info.add(name="r")
     info.type.tensor_type.shape.dim.add(dim_param="\x1b[2J")
-    path = tmp_path / "model.onnx"
-    path.write_bytes(model.SerializeToString())
+    path = written(model, tmp_path)
     open_network(path)
     assert not [record for record in caplog.records if record.name.startswith("onnx_ir")]
 
 
 def test_a_network_that_inference_gives_up_says_so(tmp_path):
     model = network()
-    path = tmp_path / "model.onnx"
-    path.write_bytes(model.SerializeToString())
+    path = written(model, tmp_path)
     assert not open_network(path).notes
     model.graph.node.append(helper.make_node("Cast", ["r"], ["s"], domain="acme"))
     path.write_bytes(model.SerializeToString())

@@ -31,7 +31,6 @@ import onnxruntime
 from tests import networks
 from tests.benchmarks import measure
 from tests.benchmarks import networks as big
-from tests.networks import Builder, floats
 from trt_tui import demo
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
 from trt_tui.core.calibration.calibrate import calibrate
@@ -150,17 +149,6 @@ def simulated(name: str, directory: Path, folder: Path) -> Simulated:
     return Simulated(getattr(big, name)(directory), arrays, folder, size, judge_by)
 
 
-def chain(seed: int, depth: int = 10, width: int = 24) -> onnx.ModelProto:
-    """Gemm with Relu or Tanh, a residual Add behind every third, a head: ``depth`` + 1 groups that can be INT8."""
-    b = Builder(seed)
-    x = "x"
-    for number in range(depth):
-        y = b.node(("Relu", "Tanh")[b.rng.integers(2)], [b.gemm(x, (width, width), f"/fc{number}")], f"/act{number}")
-        x = b.node("Add", [y, x], f"/residual{number}") if number % 3 == 2 else y
-    b.gemm(x, (width, 8), "/head", output="y")
-    return b.model([floats("x", "batch", width)], [floats("y", "batch", 8)])
-
-
 def brute_force(seeds: int, decibels: Sequence[float]) -> None:
     """Sizes against the smallest passing set on networks of 7 to 11 groups."""
     over: dict[str, list[int]] = {}
@@ -171,7 +159,8 @@ def brute_force(seeds: int, decibels: Sequence[float]) -> None:
             if seed % 4 == 3:
                 model, arrays = networks.small_resnet(seed), {"image": networks.random_images(rng, (8, 3, 32, 32))}
             else:
-                model, arrays = chain(seed, 6 + seed % 5), {"x": rng.standard_normal((32, 24), dtype=np.float32)}
+                model = networks.chain(seed, 6 + seed % 5, 24)
+                arrays = {"x": rng.standard_normal((32, 24), dtype=np.float32)}
             onnx.save(model, folder / "network.onnx")
             one = Simulated(folder / "network.onnx", arrays, folder, 32)
             impacts, _, _ = one.impacts()

@@ -22,33 +22,10 @@ from .odd import (
     with_sequence,
 )
 from .seeding import quiet_session
-from .small import mlp, small_resnet, unet_small
+from .small import chain, mlp, small_resnet, unet_small
 
 __all__ = [
-    "LIGHT_NAMES",
-    "Builder",
-    "badly_named",
-    "bert",
-    "decoder",
-    "feeds",
-    "floats",
-    "half",
-    "light",
-    "many_layers",
-    "mlp",
-    "opset7",
-    "quantized",
-    "quiet_session",
-    "random_images",
-    "random_mask",
-    "save_with_external_data",
-    "small_resnet",
-    "synthetic_tree",
-    "unet_small",
-    "vit",
-    "with_custom_operator",
-    "with_if",
-    "with_local_function",
-    "with_loop",
-    "with_sequence",
-]
+    "LIGHT_NAMES", "Builder", "badly_named", "bert", "chain", "decoder", "feeds", "floats", "half", "light",
+    "many_layers", "mlp", "opset7", "quantized", "quiet_session", "random_images", "random_mask",
+    "save_with_external_data", "small_resnet", "synthetic_tree", "unet_small", "vit", "with_custom_operator",
+    "with_if", "with_local_function", "with_loop", "with_sequence"]

@@ -81,3 +81,18 @@ def mlp(seed: int = 0) -> onnx.ModelProto:
     x = b.node("Relu", [b.node("Add", [x, b.vector("fc2.bias", 32)], "/fc2")], "/act2")
     b.gemm(x, (32, 4), "/fc3", output="y")
     return b.model([floats("x", "batch", 16)], [floats("y", "batch", 4)], name="mlp")
+
+
+def chain(seed: int = 0, depth: int = 6, width: int = 16) -> onnx.ModelProto:
+    """Gemm with Relu or Tanh, a residual Add behind every third, a head: ``depth`` + 1 groups that can be INT8.
+
+    ``x`` float32 (batch, width) to ``y`` float32 (batch, 8); opset 17.
+    """
+    b = Builder(seed)
+    x = "x"
+    for number in range(depth):
+        y = b.gemm(x, (width, width), f"/fc{number}")
+        y = b.node(("Relu", "Tanh")[b.rng.integers(2)], [y], f"/act{number}")
+        x = b.node("Add", [y, x], f"/residual{number}") if number % 3 == 2 else y
+    b.gemm(x, (width, 8), "/head", output="y")
+    return b.model([floats("x", "batch", width)], [floats("y", "batch", 8)])
