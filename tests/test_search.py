@@ -13,11 +13,22 @@ import pytest
 from trt_tui.core.measure.comparison import Errors, GroupErrors, Share
 from trt_tui.core.measure.judgement import Judgement
 from trt_tui.core.measure.shares import Impact
+from trt_tui.core.moves.choice import Choice
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.network.layers import Group, Kind, Layer, Site
 from trt_tui.core.precision import Precision
-from trt_tui.core.search import SEARCH_METHODS, Evaluation, Outcome, Ranking, Search, Space, groups_named, with_kept
+from trt_tui.core.search import (
+    SEARCH_METHODS,
+    Evaluation,
+    Outcome,
+    Ranking,
+    Search,
+    Space,
+    groups_named,
+    lowest,
+    with_kept,
+)
 from trt_tui.core.search import scoped as scoped_module
 from trt_tui.core.search.ranking import best_ranking
 from trt_tui.errors import InputError
@@ -302,6 +313,50 @@ def test_what_brings_about_nan_is_raised_first(method):
     assert result.met and {"g3", "g6"} <= set(result.best.raised)
     if method in ("auto", "greedy", "worst-first"):
         assert set(search.ranking.order[:2]) == {"g3", "g6"}
+
+
+# -- rungs between ------------------------------------------------------------------------------------------------
+
+
+REST = {Precision.FP8: 0.5, Precision.FP16: 0.1, FP32: 0.0}
+"""What is left of a group's noise on each rung."""
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_was_raised_ends_on_the_lowest_rungs_that_do(seed):
+    noise = Noise(9, seed, together=0, operators=["Gemm"] * 8 + ["Softmax"])
+    left = noise.alone.copy()
+
+    def evaluate(config):
+        for number, group in enumerate(noise.network.groups):
+            chosen = config.groups.get(group.name)
+            noise.alone[number] = left[number] * (REST[chosen.precision] if chosen else 1)
+        told = noise(PrecisionConfig(FP32, FP32).with_moves({}))
+        noise.alone[:] = left
+        return told
+
+    noise.network.group("g8").refusals[Precision.FP8] = "no FP8 Softmax"
+    straight = finish(Search(Space(noise.network, INT8), impacts=noise.impacts()), evaluate)
+    search = Search(Space(noise.network, INT8, FP32, (Precision.FP8, Precision.FP16)), impacts=noise.impacts())
+    result = finish(search, evaluate)
+    assert result.met and set(result.best.raised) == set(straight.best.raised) and result.best.rungs
+    given = {name: one.precision for name, one in result.config.groups.items()}
+    assert given == {name: result.best.rungs.get(name, FP32) for name in result.best.raised}
+    assert "g8" not in given or given["g8"] is not Precision.FP8
+    below = {Precision.FP16: Precision.FP8, FP32: Precision.FP16}
+    lower = [{**given, name: below[one]} for name, one in given.items()
+             if one in below and below[one] in search.space.rungs_of(name)]
+    others = [INT8.with_moves({name: Choice(one) for name, one in some.items()}) for some in lower]
+    assert lower and not any(evaluate(one).passed for one in others), "none of them could be lower"
+    assert "groups raised, " in result.said and evaluate(result.config).passed
+
+
+def test_each_group_starts_on_the_lowest_rung_that_it_can_have():
+    network = toy(3, ["Gemm", "Gemm", "Softmax"])
+    network.group("g1").refusals[Precision.INT4] = "its 10 inputs do not divide"
+    network.group("g2").refusals[Precision.INT4] = "no INT4 Softmax"
+    start = lowest(network, (Precision.INT4, Precision.INT8), Precision.FP16)
+    assert list(start.assignment(network).values()) == [Precision.INT4, Precision.INT8, Precision.FP16]
 
 
 # -- where it starts ----------------------------------------------------------------------------------------------

@@ -17,6 +17,7 @@ from trt_tui.core.engines.inspector import EngineReport
 from trt_tui.core.measure.comparison import Verdict
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
+from trt_tui.core.search import lowest
 from trt_tui.errors import CancelledError, ExitCode, TrtTuiError
 from trt_tui.jobs import messages as m
 from trt_tui.options import Options
@@ -99,7 +100,7 @@ def search_session(options: Options, config_path: str | None, force: bool, preci
     """A session in which a search has come to its end, or was interrupted and holds the best so far.
 
     Args:
-        precision: What to begin with in place of a config: everything in it.
+        precision: What to begin with in place of a config: everything in it, or what cannot on the next rung.
         request: What to search; its ``config`` is filled in.
         writes: Places that will be written.
 
@@ -110,8 +111,9 @@ def search_session(options: Options, config_path: str | None, force: bool, preci
     target = next(iter(request.tolerances), None)
     starting = {"writes": writes}
     with _opened(options, starting, config_path=config_path, target=target, force=force) as (session, drain):
-        start = session.config if precision is None else PrecisionConfig.uniform(
-            precision, options.other, options.tf32)
+        start = session.config
+        if precision is not None:
+            start = lowest(session.opened.outline, (precision, *request.rungs), options.other, options.tf32)
         session.search(replace(request, config=start))
         failure: TrtTuiError | None = None
         try:

@@ -6,7 +6,7 @@ import sys
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,6 +15,9 @@ from trt_tui.cli.places import check_places, write_outputs
 from trt_tui.cli.streams import print_table
 from trt_tui.cli.usage import check_usage, one_on_stdout, stdout_for
 from trt_tui.errors import ExitCode, InputError, TrtTuiError
+
+if TYPE_CHECKING:
+    from trt_tui.core.precision import Precision
 
 
 def _methods(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
@@ -37,6 +40,33 @@ def _layers(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> 
     return [name for name in names if name.startswith(incomplete)]
 
 
+def _rungs(text: str | None, config: bool) -> tuple[Precision | None, tuple[Precision, ...], Precision | None]:
+    """The lowest of the rungs named (None with a config), those between, and the highest; nothing where none is named.
+
+    Raises:
+        InputError: they are no precisions, or not in order.
+    """
+    from trt_tui.core.codes import CODES
+    from trt_tui.core.precision import OFFERED, rank
+
+    if text is None:
+        return None, (), None
+    known = {one.value: one for one in OFFERED}
+    words = [word.strip().lower() for word in text.split(",")]
+    if unknown := [word for word in words if word not in known]:
+        raise InputError(f"--rungs: {unknown[0] or 'nothing'} is no precision", f"there are {', '.join(known)}",
+                         "Name them lowest first, like int8,fp8,fp16,fp32.")
+    rungs = [known[word] for word in words]
+    if len(rungs) < 2 or any(rank(one) >= rank(other) for one, other in zip(rungs, rungs[1:], strict=False)):
+        order = ", ".join(one.value for one in sorted(OFFERED, key=rank))
+        raise InputError(f"--rungs {text} is no ladder", f"it takes two precisions or more, lowest first: {order}; "
+                         "fp16 and bf16 are one step", "Name them like int8,fp8,fp16,fp32.")
+    if rungs[-1] in CODES:
+        raise InputError(f"--rungs {text} ends in {rungs[-1].label}", "layers outside of Conv, Gemm and MatMul cannot "
+                         "be raised to it", "End with fp16 or fp32.")
+    return (None, tuple(rungs[:-1]), rungs[-1]) if config else (rungs[0], tuple(rungs[1:-1]), rungs[-1])
+
+
 @click.command(cls=Command, context_settings=CONTEXT)
 @takes(*EVERYTHING)
 @option("Config", "--precision", type=click.Choice(["bf16", "fp16", "int8", "file"]),
@@ -49,6 +79,9 @@ def _layers(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> 
         help="auto, greedy, bisect, bisect-reverse, linear, linear-reverse, worst-first or scoped.")
 @option("Search", "--higher", default="fp32", show_default=True, type=click.Choice(["fp32", "fp16", "bf16"]),
         help="What layers are raised to.")
+@option("Search", "--rungs", metavar="A,B,...", help="Precisions that layers may end in, lowest first, like "
+        "int8,fp8,fp16,fp32: the search begins with the first, in place of --precision, or with a --config, raises "
+        "to the last, in place of --higher, and then gives what it raised the lowest of those between that does.")
 @option("Search", "--keep", multiple=True, metavar="LAYER|RULE", shell_complete=_layers,
         help="Raise this layer for good, or all that a rule names: layernorm, softmax, ends (the first and the last "
         "that can be INT8) or embeddings; may be repeated.")
@@ -68,10 +101,10 @@ def _layers(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> 
              help="Write a report with the evidence; - for stdout.")
 @file_option("Output", "-o", "--output", required=True, metavar="OUT", help="precision.json; - for stdout.")
 def search(model: str, config_path: str | None, force: bool, target: str | None, tolerances: tuple[str, ...],
-           method: str, precision: str | None, higher: str, keep: tuple[str, ...], presets: tuple[str, ...],
-           sticky: tuple[str, ...], no_ranges: bool, max_raised: int | None, max_latency: float | None,
-           max_builds: int, no_hold_out: bool, check: str | None, markdown_path: str | None, output: str,
-           **arguments: Any) -> None:
+           method: str, precision: str | None, higher: str, rungs: str | None, keep: tuple[str, ...],
+           presets: tuple[str, ...], sticky: tuple[str, ...], no_ranges: bool, max_raised: int | None,
+           max_latency: float | None, max_builds: int, no_hold_out: bool, check: str | None,
+           markdown_path: str | None, output: str, **arguments: Any) -> None:
     """Find the fewest layers to raise so that a tolerance is met.
 
     Exit code 0: it is met. 1: it is not; the best reachable is written.
@@ -93,15 +126,16 @@ def search(model: str, config_path: str | None, force: bool, target: str | None,
         raise InputError("a search begins with one thing", "both --config and --precision are given",
                          "Leave out one of them.")
     check_usage()
+    first, between, highest = _rungs(rungs, config_path is not None)
     output, markdown_path = stdout_for(output) or output, stdout_for(markdown_path)
     one_on_stdout({"-o": output, "--markdown": markdown_path})
     for text in tolerances:
         parse_target(text)
     places = check_places(model, arguments, config_path, output, markdown_path, config_to=output)
-    request = FindConfig(PrecisionConfig(), tolerances, method, Precision(higher), presets, (*keep, *sticky),
-                         not no_ranges, max_raised, max_latency, max_builds, check)
+    request = FindConfig(PrecisionConfig(), tolerances, method, highest or Precision(higher), presets,
+                         (*keep, *sticky), not no_ranges, max_raised, max_latency, max_builds, check, rungs=between)
     with search_session(replace(options_of(model, 0, arguments), hold_out=not no_hold_out), config_path, force,
-                        Precision(precision) if precision else None, request, places) as session:
+                        Precision(precision) if precision else first, request, places) as session:
         finding = session.finding
         assert finding is not None and finding.config is not None, "else the session is not handed on"
         session.history.apply(finding.config)

@@ -53,6 +53,8 @@ IDLE_OPTIONS = (
     IdleOptions(("search", "build", "export"), ("other",), _no_codes,
                 "it says what layers around INT8, FP8 and INT4 ones run in, and none is asked for",
                 "Leave it out, or use --precision int8."),
+    IdleOptions(("search",), ("precision", "higher"), lambda values: bool(values["rungs"]),
+                "--rungs names the first and the last precision", "Leave out one of them."),
     IdleOptions(("open", "compare", "search"), ("seed",), lambda values: bool(values["data"]),
                 "random inputs alone have a seed, and there are data", "Leave out one of --seed and --data."),
     IdleOptions(("compare",), _ENGINE, lambda values: not values["engines"], "it is about engines, and none is built",

@@ -192,6 +192,7 @@ class FindConfig:
         max_builds: At most so many engines are built in all, where engines can run; a latency budget takes two.
         check: A command whose exit code 0 passes a config; see `trt_tui.jobs.searching.run_check`.
         shares: Measure what each group owns, too.
+        rungs: Precisions below ``higher`` that raised groups may have where that does, lowest first.
     """
 
     config: PrecisionConfig
@@ -206,6 +207,7 @@ class FindConfig:
     max_builds: int = 3
     check: str | None = None
     shares: bool = False
+    rungs: tuple[Precision, ...] = ()
 
 
 Request = (Open | Calibrate | UseRanges | Compare | WhatIf | TryWaysOut | Stats | Build | WriteEngine

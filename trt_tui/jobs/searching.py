@@ -82,7 +82,7 @@ class SearchJob:
             raise InputError("a search needs a tolerance", "", "Give --tolerance, or --check.")
         self.network, self.request, self.targets, self.bench = network, request, tuple(targets), bench
         start = with_kept(network, request.config, request.keep, request.higher)
-        self.space = Space(network, start, request.higher)
+        self.space = Space(network, start, request.higher, request.rungs)
         self.impacts: Mapping[str, Impact] = {}
         self.latency: Callable[[PrecisionConfig], float] | None = None
         self.measured: dict[PrecisionConfig, float] = {}
@@ -253,7 +253,7 @@ class SearchJob:
         """The event that says how far it is."""
         search, best = self.search, self.search.best
         asked = search.asked
-        config = search.config_of(best.raised, best.ranges) if best is not None else self.space.start
+        config = search.config_of(best) if best is not None else self.space.start
         return m.SearchProgress(
             job, len(search.evaluations), tuple(asked.raised) if asked is not None else (),
             asked.about if asked is not None else "", asked.step if asked is not None else "",

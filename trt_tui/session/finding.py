@@ -98,7 +98,7 @@ def found_so_far(finding: Finding, mark: str = "~") -> str:
     best = finding.best
     if best is None:
         return "nothing yet"
-    changed = [f"{len(best.raised)} in {finding.request.higher.label}"]
+    changed = [best.in_words(finding.request.higher)]
     if best.ranges:
         changed.append(f"{plural(len(best.ranges), 'other range')}")
     figure = best.judgement.figure

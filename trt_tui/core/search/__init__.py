@@ -4,7 +4,7 @@ from trt_tui.core.search.evaluation import Evaluation, Trial
 from trt_tui.core.search.presets import PRESETS
 from trt_tui.core.search.ranking import Ranking, best_ranking
 from trt_tui.core.search.search import SEARCH_METHODS, Evaluated, Outcome, Result, Search
-from trt_tui.core.search.space import Space, groups_named, with_kept
+from trt_tui.core.search.space import Space, groups_named, lowest, with_kept
 
 __all__ = [
     "SEARCH_METHODS",
@@ -19,5 +19,6 @@ __all__ = [
     "Trial",
     "best_ranking",
     "groups_named",
+    "lowest",
     "with_kept",
 ]

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from trt_tui.core.measure.judgement import Judgement
 from trt_tui.core.moves.range_choice import RangeChoice
+from trt_tui.core.precision import Precision, rank
 
-TrialKey = tuple[frozenset[str], tuple[tuple[str, float], ...]]
-"""Equal for two trials of the same config: the groups that are raised, and the ranges (amax) by tensor."""
+TrialKey = tuple[frozenset[str], tuple[tuple[str, float], ...], tuple[tuple[str, str], ...]]
+"""Equal for two trials of the same config: the groups that are raised, the ranges (amax) by tensor, the rungs."""
 
 
 @dataclass(frozen=True)
@@ -21,17 +23,20 @@ class Trial:
         ranges: Ranges that replace the start's, by tensor; None for those that the search has decided on.
         about: The group that is tried, "" if it is several.
         step: Who asks: the name of a method or of a step.
+        rungs: Which of them have a lower precision than the highest, and which.
     """
 
     raised: frozenset[str]
     ranges: Mapping[str, RangeChoice] | None = None
     about: str = ""
     step: str = ""
+    rungs: Mapping[str, Precision] = field(default_factory=dict)
 
     @property
     def key(self) -> TrialKey:
         """Equal for two trials of the same config."""
-        return self.raised, tuple(sorted((tensor, choice.amax) for tensor, choice in (self.ranges or {}).items()))
+        return (self.raised, tuple(sorted((tensor, choice.amax) for tensor, choice in (self.ranges or {}).items())),
+                tuple(sorted((name, rung.value) for name, rung in self.rungs.items())))
 
 
 @dataclass(frozen=True)
@@ -49,6 +54,7 @@ class Evaluation:
     about: str = ""
     step: str = ""
     latency: float | None = None
+    rungs: Mapping[str, Precision] = field(default_factory=dict)
 
     @property
     def passed(self) -> bool:
@@ -68,7 +74,12 @@ class Evaluation:
     @property
     def key(self) -> TrialKey:
         """Equal for two evaluations of the same config; see `Trial`."""
-        return Trial(frozenset(self.raised), self.ranges).key
+        return Trial(frozenset(self.raised), self.ranges, rungs=self.rungs).key
+
+    def in_words(self, higher: Precision) -> str:
+        """How many groups were raised to what, the lowest first: "2 in FP8, 1 in FP32"."""
+        counts = Counter(self.rungs.get(name, higher) for name in self.raised) or {higher: 0}
+        return ", ".join(f"{counts[one]} in {one.label}" for one in sorted(counts, key=rank))
 
     def judged(self, margins: Sequence[float]) -> Evaluation:
         """The same evaluation under a stricter criterion: it passes only if each score is at least its margin."""

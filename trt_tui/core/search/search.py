@@ -18,6 +18,7 @@ from trt_tui.core.measure.comparison import GroupErrors, Share
 from trt_tui.core.measure.judgement import Judgement
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.range_choice import RangeChoice
+from trt_tui.core.precision import rank
 from trt_tui.core.search import auto, bisect, greedy, linear, scoped, worst_first
 from trt_tui.core.search.board import Board, LoweredLayer
 from trt_tui.core.search.evaluation import Course, Evaluation, Trial, TrialKey
@@ -25,6 +26,7 @@ from trt_tui.core.search.presets import preset_groups
 from trt_tui.core.search.ranges import improve_ranges
 from trt_tui.core.search.ranking import Ranking, best_ranking
 from trt_tui.core.search.revert import revert
+from trt_tui.core.search.rungs import settle
 from trt_tui.core.search.space import Space
 from trt_tui.errors import InputError
 from trt_tui.words import milliseconds, percent, plural
@@ -154,7 +156,7 @@ class Search:
 
     def ask(self) -> PrecisionConfig | None:
         """The config to evaluate next, the same until `tell` is called; None when the search is over."""
-        return None if self._asked is None else self.config_of(self._asked.raised, self._asked.ranges)
+        return None if self._asked is None else self.config_of(self._asked)
 
     @property
     def asked(self) -> Trial | None:
@@ -167,7 +169,7 @@ class Search:
         if trial is None:
             raise ValueError("nothing was asked")
         evaluation = Evaluation(self.space.ordered(trial.raised), judgement, dict(trial.ranges or {}), trial.about,
-                                trial.step)
+                                trial.step, rungs=dict(trial.rungs))
         evaluation = self._remember(evaluation)
         self._advance(evaluation)
         return evaluation
@@ -235,7 +237,8 @@ class Search:
             if not (yield Trial(found, step="presets")).passed:
                 found = yield from _labelled(SEARCH_METHODS[self.method](board), self.method)
             if self.take_back:
-                yield from _labelled(revert(board, found), "revert")
+                found = yield from _labelled(revert(board, found), "revert")
+            yield from _labelled(settle(board, self.space, found), "rungs")
         if not self._meets(self.best):
             yield from _labelled(greedy.fill(board), "budget")
         self.outcome = Outcome.MET if self._meets(self.best) else Outcome.SHORT
@@ -264,20 +267,21 @@ class Search:
         if self.latency is None:
             return None
         if raised not in self._latencies:
-            self._latencies[raised] = self.latency(self.config_of(raised))
+            self._latencies[raised] = self.latency(self.config_of(Trial(raised)))
         return self._latencies[raised]
 
     def _meets(self, evaluation: Evaluation | None) -> bool:
         return (evaluation is not None and evaluation.judged(self.margins).passed
                 and self._fits(frozenset(evaluation.raised)))
 
-    def config_of(self, raised: Iterable[str], ranges: Mapping[str, RangeChoice] | None = None) -> PrecisionConfig:
+    def config_of(self, one: Trial | Evaluation) -> PrecisionConfig:
         """The config of a trial or of an evaluation."""
-        return self.space.config(self.space.ordered(raised), ranges, f"search:{self.method}")
+        return self.space.config(self.space.ordered(one.raised), one.ranges, f"search:{self.method}", one.rungs)
 
     @property
     def best(self) -> Evaluation | None:
-        """Of those that meet the tolerance within the budgets, the one with the fewest groups, then the highest score.
+        """Of those that meet the tolerance within the budgets, the one with the fewest groups, on the
+        lowest rungs, then the highest score.
 
         If none does: the one within the budgets with the highest score.
         """
@@ -287,7 +291,8 @@ class Search:
         fits = self._fits(frozenset(evaluation.raised))
         count, score = len(evaluation.raised), -evaluation.score
         if fits and evaluation.judged(self.margins).passed:
-            return 0, count, evaluation.latency or 0.0, score
+            height = sum(rank(evaluation.rungs.get(name, self.space.higher)) for name in evaluation.raised)
+            return 0, count, height, evaluation.latency or 0.0, score
         return (1, score, count) if fits else (2, count, score)
 
     @property
@@ -296,14 +301,14 @@ class Search:
         best, met = self.best, self._meets(self.best)
         if best is not None and best.ranges:
             best = replace(best, ranges=self._in_use(best))
-        config = self.config_of(best.raised, best.ranges) if best is not None else self.space.start
+        config = self.config_of(best) if best is not None else self.space.start
         why = {name: self.why(name, best) for name in best.raised} if best is not None else {}
         return Result(config, best, self.outcome, met, why, len(self.evaluations), self._said(best, met),
                       tuple(self.board.rows))
 
     def _in_use(self, best: Evaluation) -> dict[str, RangeChoice]:
         """The ranges by which a layer reads codes: if all readers of a tensor are raised, its range does nothing."""
-        config = self.config_of(best.raised, best.ranges)
+        config = self.config_of(best)
         read = {site.tensor for group in self.space.network.groups
                 for site in group.ranged(config.precision_of(group))}
         return {tensor: choice for tensor, choice in best.ranges.items() if tensor in read}
@@ -329,7 +334,8 @@ class Search:
         for high in self.evaluations:
             raised = frozenset(high.raised)
             if name in raised:
-                low = self._memory.get(Trial(raised - {name}, high.ranges).key)
+                rungs = {one: rung for one, rung in high.rungs.items() if one != name}
+                low = self._memory.get(Trial(raised - {name}, high.ranges, rungs=rungs).key)
                 if low is not None:
                     pairs.append((len(raised ^ near), low, high))
         return min(pairs, key=lambda pair: pair[0])[1:] if pairs else None
@@ -340,6 +346,8 @@ class Search:
         higher, total = self.space.higher.label, len(self.space.candidates)
         count, ranges, figure = len(best.raised), len(best.ranges), _figure(best)
         changed = [f"{count} of {total} groups in {higher}"] if count or not ranges else []
+        if best.rungs:
+            changed = [f"{count} of {total} groups raised, {best.in_words(self.space.higher)},"]
         changed += [f"{plural(ranges, 'other range')}"] if ranges else []
         set_so, verb = " and ".join(changed), "s" if ranges == 1 and not count else ""
         margins = [f"{margin:.2g}" for margin in self.margins if math.isfinite(margin)]

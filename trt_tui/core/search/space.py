@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
+from trt_tui.core.codes import CODES
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.network.hierarchy import build_tree, titles
@@ -24,6 +25,7 @@ class Space:
     Attributes:
         start: What the search starts from; groups that it has raised already stay raised.
         higher: The precision that groups are raised to.
+        between: Precisions below it that a raised group may have where that does, lowest first.
         candidates: Names of the groups that can be raised, in network order.
 
     Raises:
@@ -33,6 +35,7 @@ class Space:
     network: Network | Outline
     start: PrecisionConfig
     higher: Precision = Precision.FP32
+    between: tuple[Precision, ...] = ()
     candidates: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -50,10 +53,18 @@ class Space:
         """The groups that the start raises above their defaults."""
         return frozenset(self.start.raised(self.network))
 
+    def rungs_of(self, name: str) -> tuple[Precision, ...]:
+        """The precisions between what a group has at the start and the highest that it can have, lowest first."""
+        group = self.network.group(name)
+        return tuple(one for one in self.between if one in group.allowed
+                     and rank(self.start.precision_of(group)) < rank(one) < rank(self.higher))
+
     def config(self, raised: Iterable[str], ranges: Mapping[str, RangeChoice] | None = None,
-               reason: str = "search") -> PrecisionConfig:
+               reason: str = "search", rungs: Mapping[str, Precision] | None = None) -> PrecisionConfig:
         """The start with groups raised and ranges replaced, each with the reason."""
         config = self.start.with_groups((self.network.group(name) for name in raised), self.higher, reason)
+        for name, rung in (rungs or {}).items():
+            config = config.with_groups([self.network.group(name)], rung, reason)
         for tensor, choice in (ranges or {}).items():
             config = config.with_range(tensor, choice)
         return config
@@ -62,6 +73,18 @@ class Space:
         """Those names that are candidates, in network order."""
         wanted = set(names)
         return tuple(name for name in self.candidates if name in wanted)
+
+
+def lowest(network: Network | Outline, rungs: Sequence[Precision], other: Precision, tf32: bool = False
+           ) -> PrecisionConfig:
+    """Each group in the lowest of some rungs that it can have; those that read no codes in ``other`` where the lowest
+    of them is of codes."""
+    config = PrecisionConfig.uniform(rungs[0], other, tf32)
+    for group in network.groups:
+        if group.quantizable and rungs[0] in CODES:
+            rung = next((one for one in rungs if one in group.allowed), other)
+            config = config.with_groups([group], rung, "search:rungs")
+    return config
 
 
 def groups_named(network: Network | Outline, names: Iterable[str]) -> tuple[str, ...]:
