@@ -28,7 +28,7 @@ class FreeMoves(Controller):
         return "; ".join(f"{what}: {why}" for what, why in reasons.items()) if all(reasons.values()) else ""
 
     @action(FREE_KEY, label="free", help="Free at run time: LayerNorm as operator, SmoothQuant, bias correction",
-            group="Change", disabled=no_free_move, footer=16)
+            group="Change", disabled=no_free_move, footer=51)
     def free(self) -> None:
         """Asks which of them."""
         group = self.desk.current_group
