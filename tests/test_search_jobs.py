@@ -17,6 +17,7 @@ from trt_tui.core.engines.failures import BuildFailed
 from trt_tui.core.engines.inspector import Made
 from trt_tui.core.measure.comparison import EngineResult, Errors, OutputErrors, Verdict
 from trt_tui.core.measure.target import parse_target
+from trt_tui.core.moves.bias_correction import BiasCorrection
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
@@ -128,6 +129,18 @@ def test_several_tolerances_must_all_be_met(opened):
     both = found(worker.answer(replace(GOAL, tolerances=("sqnr>=40", "cosine>=0.99999")))).result
     assert both.met and len(both.best.raised) > len(one.best.raised)
     assert parse_target("cosine>=0.99999").reached(both.best.judgement.verdict)
+
+
+def test_what_is_free_goes_before_what_is_raised(opened):
+    worker = opened()
+    lone = found(worker.answer(replace(GOAL, free=False, ranges=False))).result
+    ended = found(worker.answer(replace(GOAL, ranges=False)))
+    assert ended.result.met and ended.result.best.free == ("bias correction",)
+    assert len(ended.result.best.raised) < len(lone.best.raised) and "bias correction" in ended.result.said
+    made = ended.result.config.of(BiasCorrection)
+    assert made and not made.keys() & set(ended.result.best.raised)
+    steps = list(dict.fromkeys(one.step for one in ended.evaluations))
+    assert steps[:3] == ["start", "all raised", "free"]
 
 
 def test_kept_layers_presets_and_ranges_are_heeded(opened):
@@ -414,7 +427,7 @@ def test_an_engine_of_nan_ends_the_search(with_builder):
 
 def test_int8_that_passes_simulated_and_fails_as_built_is_searched(with_builder):
     worker = with_builder(3.0)
-    ended = found(worker.answer(replace(GOAL, tolerances=("sqnr>=33",))))
+    ended = found(worker.answer(replace(GOAL, tolerances=("sqnr>=33",), free=False)))
     assert worker.built[0] == INT8 and ended.result.best.raised and ended.confirmed
 
 

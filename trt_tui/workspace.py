@@ -25,6 +25,8 @@ from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.comparison import EngineResult
 from trt_tui.core.measure.judge import Judged, judged_outputs
 from trt_tui.core.measure.user_metric import Metric, load_metric
+from trt_tui.core.moves.bias_correction import BiasCorrection
+from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network, open_network
 from trt_tui.core.runner import Backend, BuildSettings, EngineBackend, FixedShape
 from trt_tui.errors import InputError
@@ -76,6 +78,7 @@ class Workspace:
         expected: What an earlier process had opened: this has to be the same.
         method_ranges: Ranges (amax) by tensor and method, as far as they are measured.
         channel_amax: Largest magnitudes of channels by tensor, as far as they are measured.
+        corrections: Shifts of biases by config, calibration method and group, as far as they are measured.
         refused: The FP32 engine, where the builder has refused it.
         codes: Exit codes of the user's check command, by all that they depend on.
 
@@ -96,6 +99,7 @@ class Workspace:
         self.expected: Source | None = None
         self.method_ranges: dict[str, dict[str, float]] = {}
         self.channel_amax: dict[str, np.ndarray] = {}
+        self.corrections: dict[tuple[PrecisionConfig, str], dict[str, BiasCorrection]] = {}
         self.refused: EngineResult | None = None
         self.codes: dict[str, int] = {}
         self._replaced: tuple[str, ...] = ()

@@ -87,6 +87,8 @@ def _rungs(text: str | None, config: bool) -> tuple[Precision | None, tuple[Prec
         "that can be INT8) or embeddings; may be repeated.")
 @option("Search", "--preset", "presets", multiple=True, hidden=True)
 @option("Search", "--sticky", multiple=True, hidden=True)
+@option("Search", "--no-free", is_flag=True, help="Do not try operators for decomposed norms, SmoothQuant and bias "
+        "correction before layers are raised.")
 @option("Search", "--no-ranges", is_flag=True, help="Do not try other ranges before layers are raised.")
 @option("Judging", "--no-hold-out", is_flag=True, help="Choose on all samples. By default every third batch is held "
         "out where there are enough, and the exit code goes by what the result yields there too.")
@@ -102,8 +104,8 @@ def _rungs(text: str | None, config: bool) -> tuple[Precision | None, tuple[Prec
 @file_option("Output", "-o", "--output", required=True, metavar="OUT", help="precision.json; - for stdout.")
 def search(model: str, config_path: str | None, force: bool, target: str | None, tolerances: tuple[str, ...],
            method: str, precision: str | None, higher: str, rungs: str | None, keep: tuple[str, ...],
-           presets: tuple[str, ...], sticky: tuple[str, ...], no_ranges: bool, max_raised: int | None,
-           max_latency: float | None, max_builds: int, no_hold_out: bool, check: str | None,
+           presets: tuple[str, ...], sticky: tuple[str, ...], no_free: bool, no_ranges: bool,
+           max_raised: int | None, max_latency: float | None, max_builds: int, no_hold_out: bool, check: str | None,
            markdown_path: str | None, output: str, **arguments: Any) -> None:
     """Find the fewest layers to raise so that a tolerance is met.
 
@@ -133,7 +135,8 @@ def search(model: str, config_path: str | None, force: bool, target: str | None,
         parse_target(text)
     places = check_places(model, arguments, config_path, output, markdown_path, config_to=output)
     request = FindConfig(PrecisionConfig(), tolerances, method, highest or Precision(higher), presets,
-                         (*keep, *sticky), not no_ranges, max_raised, max_latency, max_builds, check, rungs=between)
+                         (*keep, *sticky), not no_ranges, max_raised, max_latency, max_builds, check, rungs=between,
+                         free=not no_free)
     with search_session(replace(options_of(model, 0, arguments), hold_out=not no_hold_out), config_path, force,
                         Precision(precision) if precision else first, request, places) as session:
         finding = session.finding

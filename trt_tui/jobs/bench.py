@@ -20,6 +20,7 @@ from trt_tui.files.reading import digest
 from trt_tui.jobs import build
 from trt_tui.jobs import messages as m
 from trt_tui.jobs.calibrating import ensure_ranges
+from trt_tui.jobs.free import proposals
 from trt_tui.jobs.scheduler import Report
 from trt_tui.jobs.searching import SearchJob, check_words, run_check
 from trt_tui.jobs.shares import suspects
@@ -100,6 +101,12 @@ class WorkspaceBench:
             yield Urgency.SEARCH
         assert whole is not None, "a workspace has feeds"
         return whole
+
+    def free(self, config: PrecisionConfig, kinds: str) -> dict[str, PrecisionConfig]:
+        """See `trt_tui.jobs.searching.Bench`."""
+        found = proposals(self._workspace, self._report, self._workspace.network.groups, config,
+                          reason=f"search:{self._request.method}", kinds=kinds)
+        return {one.label: one.config for one in found}
 
     def ranges(self, groups: Sequence[Group]) -> dict[str, dict[str, float]]:
         """Returns the ranges (amax) that other methods choose, by tensor and method, without those in use."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trt_tui.core.measure import free
 from trt_tui.core.moves.bias_correction import BiasCorrection
@@ -29,33 +29,48 @@ class Proposal:
 
 
 def proposals(workspace: Workspace, report: Report, groups: Sequence[Group], config: PrecisionConfig, *,
-              reason: str = "user", strengths: Iterable[float] = STRENGTHS) -> list[Proposal]:
+              reason: str = "user", kinds: str = "") -> list[Proposal]:
     """What can be done about some groups, and is not done yet: one proposal for all of them for each kind.
+
+    Args:
+        kinds: "form" for operators and scaled channels alone, "bias" for corrected biases alone.
 
     Raises:
         InputError: a tensor holds NaN or an infinity in FP32, or the data cannot be read.
     """
     network = workspace.network
     found: list[Proposal] = []
-    low = [group for group in groups if config.precision_of(group) in (Precision.FP16, Precision.BF16)]
+    low = [group for group in groups
+           if kinds != "bias" and config.precision_of(group) in (Precision.FP16, Precision.BF16)]
     written = free.rewrites(network, (group for group in low if group.name not in config.of(Rewrite)), reason)
     if written:
-        kinds = dict.fromkeys(move.operator.replace("alization", "") for move in written.values())
-        found.append(Proposal(f"{' and '.join(kinds)} operator", config.with_moves(written)))
-    norms = _norms(workspace, groups, config)
-    for strength in strengths if norms else ():
+        words = dict.fromkeys(move.operator.replace("alization", "") for move in written.values())
+        found.append(Proposal(f"{' and '.join(words)} operator", config.with_moves(written)))
+    norms = _norms(workspace, groups, config) if kinds != "bias" else []
+    for strength in STRENGTHS if norms else ():
         made = free.smoothings(network, norms, workspace.calibrating, workspace.backend, strength=strength,
                                reason=reason, known=workspace.channel_amax,
                                progress=report.sweeping("largest values of channels", gives_way=True))
         found.append(Proposal(f"SmoothQuant {strength:g}", free.with_smoothings(config, network, made)))
-    able = [group for group in groups if not no_correction(network, group, config)
+    able = [group for group in groups if kinds != "form" and not no_correction(network, group, config)
             and group.name not in config.of(BiasCorrection)]
     if able:
-        shifts = free.corrections(network, config, workspace.ranges, able, workspace.calibrating, workspace.backend,
-                                  reason=reason, progress=report.sweeping("means of channels", gives_way=True))
+        shifts = {name: replace(move, reason=reason) for name, move in _shifts(workspace, report, able, config).items()}
         if shifts:
             found.append(Proposal("bias correction", config.with_moves(shifts)))
     return found
+
+
+def _shifts(workspace: Workspace, report: Report, groups: Sequence[Group], config: PrecisionConfig
+            ) -> dict[str, BiasCorrection]:
+    """The corrections of some groups in a config, measured where they are not known."""
+    method = workspace.calibration.method if workspace.calibration is not None else ""
+    known = workspace.corrections.setdefault((config, method), {})
+    missing = [group for group in groups if group.name not in known]
+    if missing:
+        known |= free.corrections(workspace.network, config, workspace.ranges, missing, workspace.calibrating,
+                                  workspace.backend, progress=report.sweeping("means of channels", gives_way=True))
+    return {group.name: known[group.name] for group in groups if group.name in known}
 
 
 def _norms(workspace: Workspace, groups: Iterable[Group], config: PrecisionConfig) -> list[str]:

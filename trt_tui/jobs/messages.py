@@ -187,6 +187,7 @@ class FindConfig:
         presets: Names of `trt_tui.core.search.PRESETS`: their groups are raised to begin with.
         keep: Layers that are raised for good, or rules: names of `trt_tui.core.search.PRESETS`.
         ranges: Try other ranges before groups are raised.
+        free: Try what costs nothing at run time before that.
         max_raised: At most so many groups above their defaults.
         max_latency: At most so many milliseconds, as estimated from engines.
         max_builds: At most so many engines are built in all, where engines can run; a latency budget takes two.
@@ -208,6 +209,7 @@ class FindConfig:
     check: str | None = None
     shares: bool = False
     rungs: tuple[Precision, ...] = ()
+    free: bool = True
 
 
 Request = (Open | Calibrate | UseRanges | Compare | WhatIf | TryWaysOut | Stats | Build | WriteEngine

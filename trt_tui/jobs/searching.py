@@ -19,6 +19,7 @@ from trt_tui.core.measure.shares import Impact
 from trt_tui.core.measure.target import Target, judge
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.range_choice import RangeChoice
+from trt_tui.core.moves.smooth import Smooth
 from trt_tui.core.network.layers import Group
 from trt_tui.core.network.network import Network
 from trt_tui.core.search import Evaluation, Search, Space, with_kept
@@ -50,6 +51,13 @@ class Bench(Protocol):
 
     def impacts(self, config: PrecisionConfig, names: Sequence[str]) -> Steps[Mapping[str, Impact]]:
         """Returns what some groups of a config do to the judged outputs, by name."""
+
+    def free(self, config: PrecisionConfig, kinds: str) -> Mapping[str, PrecisionConfig]:
+        """A config with moves that cost nothing at run time, by what they are.
+
+        Args:
+            kinds: "form": operators and scaled channels; "bias": corrected biases.
+        """
 
     def ranges(self, groups: Sequence[Group]) -> Mapping[str, Mapping[str, float]]:
         """Other ranges (amax) for the inputs of some groups than the calibrated ones, by tensor and method."""
@@ -112,7 +120,10 @@ class SearchJob:
         while going_on:
             yield from self._evaluate(NEED_NO_RANKING)
             if self.search.asked is not None and not self.impacts:
-                yield from self._rank()
+                if self.request.free:
+                    yield from self._improve_free()
+                if self.search.asked is not None:
+                    yield from self._rank()
             yield from self._evaluate()
             going_on = yield from self._refuted()
 
@@ -134,9 +145,24 @@ class SearchJob:
         score = math.inf if energy == 0 else -10 * math.log10(energy) if math.isfinite(energy) else -math.inf
         return Judgement(not verdict.bad, score, verdict, energy)
 
+    def _improve_free(self) -> Steps[None]:
+        """Tries what costs nothing at run time; biases are corrected for what was kept of the rest."""
+        for kinds in ("form", "bias"):
+            start = self.space.config((), free=self.search.board.free)
+            found = self.bench.free(start, kinds)
+            if not found or self.search.asked is None:
+                continue
+            more = {name: {key: move for key, move in config.moves.items() if start.moves.get(key) is not move}
+                    for name, config in found.items()}
+            self.space = replace(self.space, free={**self.space.free, **more})
+            self.search = self._make(self.search.evaluations, self.latency, None, self.search.margins)
+            yield from self._evaluate(("free",))
+
     def _rank(self) -> Steps[None]:
         """Measures what each group does to the judged outputs, then other ranges for those that do most."""
-        self.impacts = yield from self.bench.impacts(self.space.start, self.space.candidates)
+        start = self.space.config((), free=self.search.board.free)
+        ranked = self.space.start if self.request.shares else start  # shares are told of what the user sees
+        self.impacts = yield from self.bench.impacts(ranked, self.space.candidates)
         known, margins = self.search.evaluations, self.search.margins
         self.search = self._make(known, self.latency, None, margins)
         if not self.request.ranges:
@@ -144,7 +170,9 @@ class SearchJob:
         shares = self.search.ranking.shares
         groups = [self.network.group(name) for name in self.search.ranking.order
                   if not shares or shares.get(name, 0.0) >= LEAST_GAIN]
-        groups = [group for group in groups if group.ranged(self.space.start.precision_of(group))]
+        scaled = {tensor for move in start.of(Smooth).values() for tensor in move.ranges}
+        groups = [group for group in groups if (sites := group.ranged(start.precision_of(group)))
+                  and scaled.isdisjoint(site.tensor for site in sites)]
         if groups:
             self.search = self._make(known, self.latency, self.bench.ranges(groups), margins)
 
@@ -287,7 +315,7 @@ def _otherwise(engine: EngineResult) -> str:
 
 
 def _without_ranges(config: PrecisionConfig) -> PrecisionConfig:
-    return config.without(RangeChoice)
+    return config.without(RangeChoice).without_measured()
 
 
 def latency_between(space: Space, low: EngineResult, high: EngineResult, measured: Mapping[PrecisionConfig, float]

@@ -99,6 +99,7 @@ def found_so_far(finding: Finding, mark: str = "~") -> str:
     if best is None:
         return "nothing yet"
     changed = [best.in_words(finding.request.higher)]
+    changed += best.free
     if best.ranges:
         changed.append(f"{plural(len(best.ranges), 'other range')}")
     figure = best.judgement.figure

@@ -31,6 +31,7 @@ class Board:
         start: The evaluation of the start.
         ranges: Replaced ranges that the search has decided on, by tensor.
         rows: What `scoped` has tried, in that order.
+        free: Sets of free moves that the search has decided on.
     """
 
     candidates: tuple[str, ...]
@@ -40,6 +41,7 @@ class Board:
     start: Evaluation | None = None
     ranges: Mapping[str, RangeChoice] = field(default_factory=dict)
     rows: list[LoweredLayer] = field(default_factory=list)
+    free: tuple[str, ...] = ()
 
     def suspects(self, without: Iterable[str] = ()) -> list[str]:
         """All candidates except some, the most suspicious first."""

@@ -10,8 +10,9 @@ from trt_tui.core.measure.judgement import Judgement
 from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.precision import Precision, rank
 
-TrialKey = tuple[frozenset[str], tuple[tuple[str, float], ...], tuple[tuple[str, str], ...]]
-"""Equal for two trials of the same config: the groups that are raised, the ranges (amax) by tensor, the rungs."""
+TrialKey = tuple[frozenset[str], tuple[tuple[str, float], ...], tuple[tuple[str, str], ...], frozenset[str]]
+"""Equal for two trials of the same config: the groups that are raised, the ranges (amax) by tensor, the rungs, and the
+sets of free moves."""
 
 
 @dataclass(frozen=True)
@@ -24,6 +25,7 @@ class Trial:
         about: The group that is tried, "" if it is several.
         step: Who asks: the name of a method or of a step.
         rungs: Which of them have a lower precision than the highest, and which.
+        free: Sets of moves that cost nothing at run time, by name; None for those that the search has decided on.
     """
 
     raised: frozenset[str]
@@ -31,12 +33,14 @@ class Trial:
     about: str = ""
     step: str = ""
     rungs: Mapping[str, Precision] = field(default_factory=dict)
+    free: tuple[str, ...] | None = None
 
     @property
     def key(self) -> TrialKey:
         """Equal for two trials of the same config."""
-        return (self.raised, tuple(sorted((tensor, choice.amax) for tensor, choice in (self.ranges or {}).items())),
-                tuple(sorted((name, rung.value) for name, rung in self.rungs.items())))
+        ranges = tuple(sorted((tensor, choice.amax) for tensor, choice in (self.ranges or {}).items()))
+        rungs = tuple(sorted((name, rung.value) for name, rung in self.rungs.items()))
+        return self.raised, ranges, rungs, frozenset(self.free or ())
 
 
 @dataclass(frozen=True)
@@ -46,6 +50,7 @@ class Evaluation:
     Attributes:
         raised: Names in network order; see `Trial`.
         latency: As the caller estimates it; None without an estimate.
+        free: Names of sets of free moves; see `Trial`.
     """
 
     raised: tuple[str, ...]
@@ -55,6 +60,7 @@ class Evaluation:
     step: str = ""
     latency: float | None = None
     rungs: Mapping[str, Precision] = field(default_factory=dict)
+    free: tuple[str, ...] = ()
 
     @property
     def passed(self) -> bool:
@@ -74,7 +80,7 @@ class Evaluation:
     @property
     def key(self) -> TrialKey:
         """Equal for two evaluations of the same config; see `Trial`."""
-        return Trial(frozenset(self.raised), self.ranges, rungs=self.rungs).key
+        return Trial(frozenset(self.raised), self.ranges, rungs=self.rungs, free=self.free).key
 
     def in_words(self, higher: Precision) -> str:
         """How many groups were raised to what, the lowest first: "2 in FP8, 1 in FP32"."""

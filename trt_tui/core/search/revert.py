@@ -25,6 +25,6 @@ def revert(board: Board, found: frozenset[str]) -> Course:
             fails = middle
     raised = found.difference(order[:passes])
     for name in order[passes:]:
-        if (len(raised) > 1 or board.ranges) and (yield Trial(raised - {name}, about=name)).passed:
+        if (len(raised) > 1 or board.ranges or board.free) and (yield Trial(raised - {name}, about=name)).passed:
             raised = raised - {name}
     return raised

@@ -22,6 +22,7 @@ from trt_tui.core.precision import rank
 from trt_tui.core.search import auto, bisect, greedy, linear, scoped, worst_first
 from trt_tui.core.search.board import Board, LoweredLayer
 from trt_tui.core.search.evaluation import Course, Evaluation, Trial, TrialKey
+from trt_tui.core.search.free import improve_free
 from trt_tui.core.search.presets import preset_groups
 from trt_tui.core.search.ranges import improve_ranges
 from trt_tui.core.search.ranking import Ranking, best_ranking
@@ -169,7 +170,7 @@ class Search:
         if trial is None:
             raise ValueError("nothing was asked")
         evaluation = Evaluation(self.space.ordered(trial.raised), judgement, dict(trial.ranges or {}), trial.about,
-                                trial.step, rungs=dict(trial.rungs))
+                                trial.step, rungs=dict(trial.rungs), free=trial.free or ())
         evaluation = self._remember(evaluation)
         self._advance(evaluation)
         return evaluation
@@ -213,7 +214,8 @@ class Search:
                 self._asked = None
                 return
             ranges = self.board.ranges if trial.ranges is None else trial.ranges
-            self._asked = replace(trial, ranges=dict(ranges))
+            free = self.board.free if trial.free is None else trial.free
+            self._asked = replace(trial, ranges=dict(ranges), free=free)
             answer = self._memory.get(self._asked.key)
             if answer is None:
                 return
@@ -226,10 +228,12 @@ class Search:
         if board.start.passed:  # what is raised beside it only takes longer
             self.outcome = Outcome.NOTHING_TO_DO if self._fits(frozenset()) else Outcome.SHORT
             return
-        full = yield Trial(everything, step="all raised")
+        full = yield Trial(everything, step="all raised", free=())
         if not full.passed and not self.has_budget:
             self.outcome = Outcome.UNREACHABLE
             return
+        if self.space.free:
+            yield from _labelled(improve_free(board, self.space), "free")
         if self.trying:
             yield from _labelled(improve_ranges(board, self.space, self.trying), "ranges")
         if full.passed:
@@ -276,7 +280,8 @@ class Search:
 
     def config_of(self, one: Trial | Evaluation) -> PrecisionConfig:
         """The config of a trial or of an evaluation."""
-        return self.space.config(self.space.ordered(one.raised), one.ranges, f"search:{self.method}", one.rungs)
+        return self.space.config(self.space.ordered(one.raised), one.ranges, f"search:{self.method}",
+                                 one.rungs, one.free or ())
 
     @property
     def best(self) -> Evaluation | None:
@@ -335,7 +340,7 @@ class Search:
             raised = frozenset(high.raised)
             if name in raised:
                 rungs = {one: rung for one, rung in high.rungs.items() if one != name}
-                low = self._memory.get(Trial(raised - {name}, high.ranges, rungs=rungs).key)
+                low = self._memory.get(Trial(raised - {name}, high.ranges, rungs=rungs, free=high.free).key)
                 if low is not None:
                     pairs.append((len(raised ^ near), low, high))
         return min(pairs, key=lambda pair: pair[0])[1:] if pairs else None
@@ -345,11 +350,14 @@ class Search:
             return "nothing was evaluated"
         higher, total = self.space.higher.label, len(self.space.candidates)
         count, ranges, figure = len(best.raised), len(best.ranges), _figure(best)
-        changed = [f"{count} of {total} groups in {higher}"] if count or not ranges else []
+        changed = [f"{count} of {total} groups in {higher}"] if count or not (ranges or best.free) else []
         if best.rungs:
             changed = [f"{count} of {total} groups raised, {best.in_words(self.space.higher)},"]
+        changed += best.free
         changed += [f"{plural(ranges, 'other range')}"] if ranges else []
-        set_so, verb = " and ".join(changed), "s" if ranges == 1 and not count else ""
+        first = ", ".join(one.rstrip(",") for one in changed[:-1])
+        set_so = f"{first} and {changed[-1]}" if first else changed[-1]
+        verb = "s" if ranges + len(best.free) == 1 and not count else ""
         margins = [f"{margin:.2g}" for margin in self.margins if math.isfinite(margin)]
         beyond = f" (with a margin of {' and '.join(margins)})" if margins else ""
         if self.outcome is Outcome.NOTHING_TO_DO:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from trt_tui.core.codes import CODES
-from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.bias_correction import BiasCorrection
+from trt_tui.core.moves.config import MoveKey, PrecisionConfig
+from trt_tui.core.moves.move import Move
 from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.network.hierarchy import build_tree, titles
 from trt_tui.core.network.layers import Outline
@@ -26,6 +28,7 @@ class Space:
         start: What the search starts from; groups that it has raised already stay raised.
         higher: The precision that groups are raised to.
         between: Precisions below it that a raised group may have where that does, lowest first.
+        free: Moves that cost nothing at run time, by the name of a set, by kind and target.
         candidates: Names of the groups that can be raised, in network order.
 
     Raises:
@@ -36,6 +39,7 @@ class Space:
     start: PrecisionConfig
     higher: Precision = Precision.FP32
     between: tuple[Precision, ...] = ()
+    free: Mapping[str, Mapping[MoveKey, Move]] = field(default_factory=dict)
     candidates: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -60,11 +64,17 @@ class Space:
                      and rank(self.start.precision_of(group)) < rank(one) < rank(self.higher))
 
     def config(self, raised: Iterable[str], ranges: Mapping[str, RangeChoice] | None = None,
-               reason: str = "search", rungs: Mapping[str, Precision] | None = None) -> PrecisionConfig:
-        """The start with groups raised and ranges replaced, each with the reason."""
+               reason: str = "search", rungs: Mapping[str, Precision] | None = None,
+               free: Iterable[str] = ()) -> PrecisionConfig:
+        """The start with groups raised, ranges replaced and sets of free moves made, each with the reason."""
+        raised, free = tuple(raised), tuple(free)
         config = self.start.with_groups((self.network.group(name) for name in raised), self.higher, reason)
         for name, rung in (rungs or {}).items():
             config = config.with_groups([self.network.group(name)], rung, reason)
+        for name in free:
+            config = replace(config, moves={**config.moves, **self.free[name]})
+        if free:
+            config = config.without(BiasCorrection, raised)
         for tensor, choice in (ranges or {}).items():
             config = config.with_range(tensor, choice)
         return config

@@ -1,0 +1,27 @@
+"""What costs nothing at run time before anything is raised: operators for decomposed normalisations, scaled channels,
+corrected biases.
+
+Each set of moves is tried as a whole, on top of those that were kept before: the moves of one set act on different
+layers and hardly on each other, so that one evaluation tells of them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+
+from trt_tui.core.search.board import Board
+from trt_tui.core.search.evaluation import Evaluation, Trial
+from trt_tui.core.search.space import Space
+
+
+def improve_free(board: Board, space: Space) -> Generator[Trial, Evaluation, None]:
+    """Settles ``board.free`` on the sets that lower the loss; of sets with moves on the same target one at most."""
+    best = yield Trial(board.base, free=())
+    for name, moves in space.free.items():
+        if best.passed:
+            break
+        beside = tuple(one for one in best.free if space.free[one].keys().isdisjoint(moves))
+        tried = yield Trial(board.base, free=(*beside, name))
+        if tried.passed or tried.error < best.error:
+            best = tried
+    board.free = best.free
