@@ -47,14 +47,14 @@ def test_every_layer_has_its_kind(kinds):
         "shape": Kind.SHAPE, "batch": Kind.SHAPE, "target": Kind.SHAPE, "reshape": Kind.COPY,
         "turn": Kind.CONSTANT, "matmul": Kind.COMPUTE, "greater": Kind.INTEGER, "where": Kind.COMPUTE,
         "wide": Kind.CAST, "fp64": Kind.OPAQUE, "narrow": Kind.CAST, "if": Kind.OPAQUE, "random": Kind.COMPUTE,
-        "sparkle": Kind.OPAQUE, "after": Kind.COMPUTE}
+        "sparkle": Kind.OPAQUE, "after": Kind.OPAQUE}
 
 
 def test_a_layer_that_cannot_take_less_says_why(kinds):
     for layer in kinds.layers:
         assert bool(layer.note) == (layer.kind in FOLDED_KINDS or layer.kind is Kind.OPAQUE), layer.name
     assert "subgraph" in kinds.layer("if").note and "FP64" in kinds.layer("fp64").note
-    assert "acme" in kinds.layer("sparkle").note
+    assert "acme" in kinds.layer("sparkle").note and "behind sparkle" in kinds.layer("after").note
 
 
 def test_what_reads_a_sequence_is_opaque(named_network):

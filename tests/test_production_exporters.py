@@ -100,11 +100,12 @@ def test_tf32_files_and_the_level_stand_in_every_line(resnet):
     network, config, weak = resnet
     files = Files("t.onnx", "b.onnx", "c.cache", "e.plan")
     for line in command_lines(network, replace(config, tf32=True), weak, files,
-                              effort=Effort(5, "timing.cache", ("JIT_CONVOLUTIONS",))):
+                              effort=Effort(5, "timing.cache", ("JIT_CONVOLUTIONS",), ("a.so", "b.so"))):
         told = options(line.argv)
         assert "--noTF32" not in told and "TF32" in " ".join(line.comments)
         assert told["--saveEngine"] == "e.plan" and told["--timingCacheFile"] == "timing.cache"
         assert told["--builderOptimizationLevel"] == "5"
+        assert [one for one in line.argv if "Plugins" in one] == ["--staticPlugins=a.so", "--staticPlugins=b.so"]
         assert told["--tacticSources"] == "-CUBLAS,-CUBLAS_LT,-CUDNN,-EDGE_MASK_CONVOLUTIONS,+JIT_CONVOLUTIONS"
         assert not any("Shapes" in option for option in told)
     assert [line.name for line in command_lines(network, config)] == ["10", "11"]
@@ -244,7 +245,7 @@ def test_polygraphy_takes_the_command(resnet):
     network, config, weak = resnet
     parser = argparse.ArgumentParser()
     convert.Convert().setup_parser(parser.add_subparsers())
-    effort = Effort(2, "timing.cache", ("JIT_CONVOLUTIONS",))
+    effort = Effort(2, "timing.cache", ("JIT_CONVOLUTIONS",), ("a.so", "b.so"))
     command = polygraphy_command(weak, "script.py", Files(), shapes=IMAGE, effort=effort)
     parsed = parser.parse_args(command[1:])
     assert (parsed.model_file, parsed.output) == (Files.base, Files.engine)
@@ -252,7 +253,7 @@ def test_polygraphy_takes_the_command(resnet):
     assert parsed.precision_constraints == "obey" and parsed.trt_network_postprocess_script == ["script.py"]
     assert parsed.calibration_cache == Files.cache and parsed.builder_optimization_level == 2
     assert parsed.trt_opt_shapes == [["image:[2,3,32,32]"]] and parsed.load_timing_cache == "timing.cache"
-    assert parsed.tactic_sources == ["JIT_CONVOLUTIONS"]
+    assert parsed.tactic_sources == ["JIT_CONVOLUTIONS"] and parsed.plugins == ["a.so", "b.so"]
     tf32 = lower_weak(network, replace(config, tf32=True), ranges_of(network))
     assert parser.parse_args(polygraphy_command(tf32)[1:]).tf32
     assert shlex.join(polygraphy_command(tf32)).endswith("--tf32 --calibration-cache calibration.cache")

@@ -35,6 +35,8 @@ class Options:
     strict: bool = False
     hold_out: bool = False
     tf32: bool = False
+    plugins: tuple[str, ...] = ()
+    ort_ops: tuple[str, ...] = ()
 
     @property
     def has_data(self) -> bool:
@@ -45,7 +47,7 @@ class Options:
     def about_engines(self) -> tuple[str, ...]:
         """The options given that say nothing where no engine is built, as they are written."""
         given = {"--weak": self.weak, "--strict": self.strict, "--judge-at": self.judge_at,
-                 "--timing-cache": self.timing_cache,
+                 "--timing-cache": self.timing_cache, "--plugins": self.plugins,
                  "--tactic-sources": self.tactic_sources, "--compute-capability": self.compute_capability,
                  "--optimization-level": self.optimization_level is not None}
         return tuple(name for name, value in given.items() if value)
@@ -53,4 +55,4 @@ class Options:
     @property
     def effort(self) -> Effort:
         """How the builder is to work, as other tools are told it."""
-        return Effort(self.optimization_level, self.timing_cache or "", self.tactic_sources or ())
+        return Effort(self.optimization_level, self.timing_cache or "", self.tactic_sources or (), self.plugins)

@@ -9,7 +9,7 @@ import hashlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 
 import numpy as np
@@ -91,7 +91,9 @@ class Workspace:
         cache = (options.calib_cache,) if options.calib_cache is not None else ()
         self.inputs = StampedFiles.of((options.model, *cache, *data_files(options.data),
                                        *data_files(options.calib_data), *self._metric_files()))
-        self.network: Network = open_network(options.model, get_backend)
+        self.inputs |= StampedFiles.of((*options.plugins, *options.ort_ops))
+        self.network: Network = open_network(options.model, partial(get_backend, operators=options.ort_ops),
+                                             operators=bool(options.ort_ops))
         self.inputs |= StampedFiles.of(self.network.external_files)
         self.builder: EngineBackend | None = None
         self.calibration: Calibration | None = None
@@ -110,7 +112,12 @@ class Workspace:
     @cached_property
     def backend(self) -> Backend:
         """What simulates and is the reference."""
-        return get_backend()
+        return get_backend(operators=self.options.ort_ops)
+
+    @cached_property
+    def operators(self) -> tuple[str, ...]:
+        """SHA-256 of each library of operators that what simulates was given."""
+        return tuple(map(digest, self.options.ort_ops))
 
     @cached_property
     def shapes(self) -> dict[str, ShapeRange]:

@@ -26,6 +26,9 @@ from types import ModuleType
 
 import numpy as np
 
+libraries: list[str] = []
+"""What a registry was asked to load."""
+
 RELEASES = ("8.6.1", "10.16.1", "11.4.0", "rtx-1.7.1")
 _HERE = Path(__file__).parent
 _DATA_TYPES = {"float32": "FLOAT", "float16": "HALF", "bfloat16": "BF16"}
@@ -135,6 +138,11 @@ class OrderedEnumeration(Enumeration):
         return self.value < other.value
 
 
+def _load_library(path: str) -> object:
+    libraries.append(path)
+    return object()
+
+
 def make(trt: ModuleType, cls: str, /, *args: object, **state: object) -> Bound:
     """An instance of a class of the release, constructor or none; ``state`` goes into its ``__dict__``."""
     bound = getattr(trt, cls)
@@ -192,10 +200,11 @@ def install(release: str) -> ModuleType:
         cls.Severity = severity
         for name, member in severity.__members__.items():
             setattr(cls, name, member)
-    registry = make(trt, "IPluginRegistry", plugin_creator_list=[], all_creators=[])
+    registry = make(trt, "IPluginRegistry", plugin_creator_list=[], all_creators=[], load_library=_load_library)
     functions = {"init_libnvinfer_plugins": lambda logger, namespace: True, "volume": lambda shape: int(np.prod(shape)),
-                 "nptype": lambda dtype: np.dtype(network.NUMPY[dtype.name]).type, "get_plugin_registry": registry,
-                 "get_builder_plugin_registry": lambda capability: registry, "get_nv_onnx_parser_version": lambda: 0}
+                 "nptype": lambda dtype: np.dtype(network.NUMPY[dtype.name]).type,
+                 "get_builder_plugin_registry": lambda capability: registry, "get_nv_onnx_parser_version": lambda: 0,
+                 "get_plugin_registry": lambda: registry}
     for entry in api[""]:
         name, _, kind = entry.partition("=")
         setattr(trt, name, getattr(trt.DataType, _DATA_TYPES.get(name, name.upper())) if kind else functions.get(name))

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import functools
 import io
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ from trt_tui.backends.cuda import first_device
 from trt_tui.core.network.naming import name_of
 from trt_tui.core.runner import Capabilities, TensorInfo
 from trt_tui.errors import FAILED_ALLOCATION, BackendUnavailableError, InputError, TrtTuiError, memory_error
+from trt_tui.files.reading import regular
 
 _HELD_OUTSIDE_BYTES = 1024
 """Initializers of this size or larger are shared with the session in memory instead of being serialized."""
@@ -39,14 +41,17 @@ class OnnxRuntimeBackend:
     Args:
         provider: "cpu" or "cuda"; the best that works here by default.
         threads: Threads of one operator; ONNX Runtime's default (all cores) when None.
+        operators: Libraries of custom operators; code of theirs runs in this process.
 
     Raises:
         BackendUnavailableError: ONNX Runtime is not installed, or has no such provider.
+        InputError: a library does not load.
     """
 
     name = "onnxruntime"
 
-    def __init__(self, provider: str | None = None, threads: int | None = None) -> None:
+    def __init__(self, provider: str | None = None, threads: int | None = None, *, operators: Sequence[str] = ()
+                 ) -> None:
         try:
             import onnxruntime
         except ImportError as error:
@@ -61,6 +66,14 @@ class OnnxRuntimeBackend:
             raise BackendUnavailableError("ONNX Runtime has no CUDA provider here", fault, "pip install 'trt-tui[gpu]'")
         self.provider = provider
         self._threads = threads
+        self._operators = tuple(map(os.path.abspath, operators))
+        for path in operators:
+            regular(path)
+            try:
+                onnxruntime.SessionOptions().register_custom_ops_library(os.path.abspath(path))
+            except Exception as error:
+                raise InputError(f"--ort-ops {path} does not load", _first_line(error), "It has to export "
+                                 f"RegisterCustomOps, built for ONNX Runtime {self.version}.") from None
         self.capabilities = Capabilities(runs=True, builds=False, real_fp16=provider == "cuda")
 
     def load(self, model: ir.Model, *, lean: bool = False, optimize: bool = True) -> OnnxRuntimeRunner:
@@ -107,6 +120,8 @@ class OnnxRuntimeBackend:
         options = self._ort.SessionOptions()
         options.log_severity_level = 4
         options.add_session_config_entry("session.disable_quant_qdq", "1")
+        for path in self._operators:
+            options.register_custom_ops_library(path)
         if self._threads:
             options.intra_op_num_threads = self._threads
         return options

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from trt_tui.core.runner import Backend, EngineBackend
@@ -41,25 +41,31 @@ def survey() -> tuple[Diagnosis, ...]:
     return tuple(sorted(found, key=lambda one: not one.works))
 
 
-def get_backend(threads: int | None = None) -> Backend:
+def get_backend(threads: int | None = None, *, operators: Sequence[str] = ()) -> Backend:
     """The backend that simulates and computes the reference.
 
+    Args:
+        operators: Libraries of custom operators.
+
     Raises:
+        InputError: one of the libraries does not load.
         BackendUnavailableError: it does not work on this machine.
     """
     from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
 
-    return OnnxRuntimeBackend(threads=threads)
+    return OnnxRuntimeBackend(threads=threads, operators=operators)
 
 
-def get_builder(name: str = "auto", note: Callable[[str], None] | None = None) -> EngineBackend | None:
+def get_builder(name: str = "auto", note: Callable[[str], None] | None = None, *, plugins: Sequence[str] = ()
+                ) -> EngineBackend | None:
     """The backend that builds engines: the one asked for, with "auto" TensorRT if it works; None for ONNX Runtime.
 
     Args:
         note: Called with the reason why an installed TensorRT is not used, for "auto".
+        plugins: Libraries of plugins.
 
     Raises:
-        InputError: there is no backend of that name.
+        InputError: there is no backend of that name, or one of the libraries does not load.
         BackendUnavailableError: the one asked for does not work on this machine.
     """
     if name not in ("auto", *NAMES):
@@ -70,9 +76,9 @@ def get_builder(name: str = "auto", note: Callable[[str], None] | None = None) -
     from trt_tui.backends.tensorrt.backend import TensorRTBackend
 
     if name != "auto":
-        return TensorRTBackend(name)
+        return TensorRTBackend(name, plugins)
     try:
-        return TensorRTBackend("tensorrt")
+        return TensorRTBackend("tensorrt", plugins)
     except BackendUnavailableError as error:
         if note is not None:
             note(f"TensorRT is installed but not used: {error.title}: {error.cause}")

@@ -14,6 +14,7 @@ from trt_tui.cli.options import (
     CONTEXT,
     DATA,
     EFFORT,
+    LIBRARIES,
     Command,
     check_config_or_precision,
     config_or_precision,
@@ -29,7 +30,7 @@ from trt_tui.words import visible
 
 
 @click.command(cls=Command, context_settings=CONTEXT)
-@takes(*DATA, *CONFIG, *BUILDER, *EFFORT)
+@takes(*DATA, *CONFIG, *BUILDER, *EFFORT, *LIBRARIES)
 @config_or_precision
 @option("TensorRT", "--quick", is_flag=True, help="Build with the lowest effort: a preview, not for production.")
 @file_option("Output", "-o", "--output", required=True, metavar="OUT",

@@ -11,6 +11,7 @@ from trt_tui.cli.options import (
     CONTEXT,
     DATA,
     EFFORT,
+    LIBRARIES,
     Command,
     check_config_or_precision,
     config_or_precision,
@@ -25,7 +26,7 @@ from trt_tui.errors import InputError
 
 
 @click.command(cls=Command, context_settings=CONTEXT)
-@takes(*DATA, *CONFIG, *EFFORT)
+@takes(*DATA, *CONFIG, *EFFORT, *LIBRARIES)
 @config_or_precision
 @option("Output", "--format", "kind", required=True, help="What for.", type=click.Choice(
     ["onnx", "trtexec", "polygraphy", "modelopt", "calibration-cache", "markdown"]))

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import click
 
-from trt_tui.cli.options import CONTEXT, Command, file_option, model_argument, option
+from trt_tui.cli.options import CONTEXT, LIBRARIES, Command, file_option, option, takes
 from trt_tui.cli.usage import check_usage
 from trt_tui.words import visible
 
 
 @click.command(cls=Command, context_settings=CONTEXT)
-@model_argument
+@takes(*LIBRARIES)
 @option("Output", "--nodes", is_flag=True, help="Show the nodes of each group too.")
 @file_option("TensorRT", "--engine", metavar="E", help="Show what this engine made of the groups: an engine file, or "
              "the JSON of trtexec --exportLayerInfo.")
 @option("TensorRT", "--backend", default="auto", show_default=True, help="What loads the engine.",
         type=click.Choice(["auto", "tensorrt", "tensorrt-rtx"]))
-def inspect(model: str, nodes: bool, engine: str | None, backend: str) -> None:
+def inspect(model: str, nodes: bool, engine: str | None, backend: str, plugins: tuple[str, ...],
+            ort_ops: tuple[str, ...]) -> None:
     """The layer tree as text: operator, shape, group, and what can run in FP16 and INT8, or why not."""
     from trt_tui.cli.headless import Writer
     from trt_tui.core.network.hierarchy import build_tree
@@ -24,7 +25,7 @@ def inspect(model: str, nodes: bool, engine: str | None, backend: str) -> None:
     from trt_tui.options import Options
 
     check_usage()
-    with Writer(Options(model, backend=backend)) as session:
+    with Writer(Options(model, backend=backend, plugins=plugins, ort_ops=ort_ops)) as session:
         network = session.outline
         layers = session.read_engine(engine) if engine is not None else None
     click.echo(f"{visible(network.name)}: {len(network.layers)} nodes in {len(network.groups)} groups, "

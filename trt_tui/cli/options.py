@@ -119,6 +119,14 @@ BUILDER = (
 )
 """What builds engines, and in which manner."""
 
+LIBRARIES = (
+    file_option("TensorRT", "--plugins", multiple=True, metavar="LIB.so", help="Load this library of plugins into "
+                "TensorRT; may be repeated. Its code runs: name what you trust."),
+    file_option("Data", "--ort-ops", multiple=True, metavar="LIB.so", help="Load this library of custom operators into "
+                "ONNX Runtime, so that the simulation runs them too; may be repeated. Its code runs."),
+)
+"""What brings operators that neither ONNX nor the runtimes have."""
+
 EFFORT = (
     file_option("TensorRT", "--timing-cache", metavar="FILE", help="Read and extend this timing cache. Without: one in "
                 "the cache folder, by GPU and release."),
@@ -128,7 +136,7 @@ EFFORT = (
 )
 """How hard a builder tries."""
 
-EVERYTHING = (*DATA, *SEED, *CONFIG, *JUDGING, *BUILDER, *EFFORT)
+EVERYTHING = (*DATA, *SEED, *CONFIG, *JUDGING, *BUILDER, *EFFORT, *LIBRARIES)
 
 model_argument = click.argument("model", shell_complete=files)
 config_or_precision = _config("--precision",
@@ -163,7 +171,8 @@ def options_of(model: str, whatif_samples: int, arguments: dict[str, Any]) -> Op
         arguments["calib_cache"], arguments.get("weak", False), _names(arguments["tactic_sources"]),
         arguments["timing_cache"], _compute_capability(arguments.get("compute_capability")),
         tuple(arguments.get("judge_at", ())), arguments["optimization_level"], arguments.get("strict", False),
-        tf32=arguments.get("tf32", False))
+        tf32=arguments.get("tf32", False), plugins=tuple(arguments.get("plugins", ())),
+        ort_ops=tuple(arguments.get("ort_ops", ())))
 
 
 def check_config_or_precision(what: str, config_path: str | None, precision: str | None) -> None:

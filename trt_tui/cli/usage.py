@@ -20,7 +20,7 @@ Values = Mapping[str, Any]
 """The values of a command's parameters, by name."""
 
 _EFFORT = ("timing_cache", "optimization_level", "tactic_sources")
-_ENGINE = ("weak", "strict", "judge_at", *_EFFORT, "compute_capability")
+_ENGINE = ("weak", "strict", "judge_at", *_EFFORT, "plugins", "compute_capability")
 _DATA = ("data", "calib_data", "calib_method", "calib_cache", "samples", "batch", "shapes")
 
 
@@ -59,17 +59,18 @@ IDLE_OPTIONS = (
                 "random inputs alone have a seed, and there are data", "Leave out one of --seed and --data."),
     IdleOptions(("compare",), _ENGINE, lambda values: not values["engines"], "it is about engines, and none is built",
                 "Add --engines, or leave it out."),
-    IdleOptions(("build",), ("quick", "weak", "strict", *_EFFORT, "compute_capability", "backend"), _writes_network,
-                "a network is written, and nothing is built", "Name an engine with -o model.engine, or leave it out."),
+    IdleOptions(("build",), ("quick", "weak", "strict", *_EFFORT, "plugins", "compute_capability", "backend"),
+                _writes_network, "a network is written, and nothing is built",
+                "Name an engine with -o model.engine, or leave it out."),
     IdleOptions(("build",), ("optimization_level",), lambda values: bool(values["quick"]),
                 "--quick is the lowest effort already", "Leave out one of them."),
-    IdleOptions(("export",), _EFFORT, lambda values: values["kind"] not in ("trtexec", "polygraphy"),
+    IdleOptions(("export",), (*_EFFORT, "plugins"), lambda values: values["kind"] not in ("trtexec", "polygraphy"),
                 "this format says nothing of how the builder works", "Leave it out."),
     IdleOptions(("export",), _DATA, lambda values: values["kind"] == "markdown",
                 "this format takes nothing from data", "Leave it out."),
     IdleOptions(("inspect",), ("nodes",), lambda values: bool(values["engine"]), "an engine is shown by groups",
                 "Leave out one of them."),
-    IdleOptions(("inspect",), ("backend",), lambda values: not values["engine"],
+    IdleOptions(("inspect",), ("backend", "plugins"), lambda values: not values["engine"],
                 "it loads an engine, and none is named", "Name one with --engine, or leave it out."),
 )
 

@@ -17,6 +17,7 @@ from trt_tui import __version__
 from trt_tui.core.engines.failures import BuildFailed, ParseFailed
 from trt_tui.core.engines.rungs import FREE, PREFER, Ladder, Rung, one_line
 from trt_tui.core.exporters.onnx import export_typed
+from trt_tui.core.lowering.ends import with_outputs
 from trt_tui.core.lowering.releases import refuse_codes
 from trt_tui.core.lowering.strong import lower_strong
 from trt_tui.core.lowering.told import lower_told
@@ -113,7 +114,7 @@ def lower_for(network: Network, config: PrecisionConfig, ranges: Mapping[str, fl
 def build_engine(
     backend: EngineBackend, network: Network, config: PrecisionConfig, ranges: Mapping[str, float],
     settings: BuildSettings, *, cache: EngineCache | None, wake: Callable[[], None], weak: bool = False,
-    strict: bool = False,
+    strict: bool = False, kept: Sequence[str] = (),
 ) -> Generator[BuildProgress | BuilderLine | Wait | Engine, None, None]:
     """Builds a config's engine, or takes it from the cache; yields the `Engine` last.
 
@@ -124,6 +125,7 @@ def build_engine(
         cache: Where engines and timing caches lie; None builds anew and keeps nothing.
         wake: Called from the thread when there is something to yield.
         strict: Build as asked or not at all.
+        kept: Tensors that the engine is to yield too, see `trt_tui.core.measure.judge.kept_tensors`.
 
     Raises:
         InputError: the release cannot honour the config, or refuses the network.
@@ -136,7 +138,8 @@ def build_engine(
         lowered = lower_for(network, rung.config(network, config), ranges, backend.capabilities,
                             f"{backend.name} {backend.version}", weak, settings.compute_capability)
         ladder = ladder or _ladder(network, config, lowered.told)
-        lowered = replace(lowered, told=_loosened(lowered.told, rung, network))
+        lowered = replace(lowered, told=_loosened(lowered.told, rung, network),
+                          model=with_outputs(lowered.model, kept))
         try:
             engine = yield from _built(backend, network, lowered, settings, cache, wake)
         except (BuildFailed, ParseFailed) as error:

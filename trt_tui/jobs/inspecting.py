@@ -33,7 +33,7 @@ def run(workspace: Workspace, store: Store, report: Report, request: m.ReadEngin
 
 
 def _inspected(workspace: Workspace, engine: bytes) -> str:
-    builder = get_builder(workspace.options.backend)
+    builder = get_builder(workspace.options.backend, plugins=workspace.options.plugins)
     if builder is None:
         raise BackendUnavailableError("no TensorRT works here to load an engine", "trt-tui doctor says why",
                                       "Give the JSON of trtexec --exportLayerInfo in place of the engine.")

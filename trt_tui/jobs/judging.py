@@ -13,11 +13,12 @@ import onnx_ir as ir
 from trt_tui.core.engines.inspector import EngineReport, read_inspector
 from trt_tui.core.engines.rungs import REASON
 from trt_tui.core.lowering import rules
+from trt_tui.core.lowering.ends import ending_in
 from trt_tui.core.lowering.strong import lower_strong
 from trt_tui.core.measure.agreement import made_otherwise
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.comparison import EngineResult, Verdict
-from trt_tui.core.measure.judge import Judged, tensor_outputs
+from trt_tui.core.measure.judge import Judged, kept_tensors, tensor_outputs
 from trt_tui.core.measure.tally import comparable
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network
@@ -27,7 +28,7 @@ from trt_tui.errors import InputError, TrtTuiError
 from trt_tui.jobs.engine_building import QUICK_LEVEL, BuilderLine, BuildProgress, Engine, build_engine
 from trt_tui.jobs.steps import Wait
 from trt_tui.jobs.store import EngineCache
-from trt_tui.words import builder_title
+from trt_tui.words import builder_title, first_few
 from trt_tui.workspace import Plan, profile_of, runs_here
 
 WARM_UPS = 3
@@ -57,14 +58,19 @@ def run_typed(analysis: Analysis, config: PrecisionConfig, ranges: Mapping[str, 
     since = time.perf_counter()
     typed = lower_strong(network, config, ranges)
     size = typed_bytes(typed.model)
+    model = typed.model
+    if network.behind:
+        model = ending_in(model, [*tensor_outputs(network), *kept_tensors(network, analysis.judged)])
     yield BuildProgress("building with ONNX Runtime")
-    with backend.load(typed.model, optimize=Precision.FILE not in used) as runner:  # as written, so as given
+    with backend.load(model, optimize=Precision.FILE not in used) as runner:  # as written, so as given
         build_s = time.perf_counter() - since
         verdict = yield from _judged(analysis, runner, feeds)
         times = yield from _latency(lambda: _run_ms(runner, samples.feed(feeds[0])), TIMED_SECONDS)
     note = f"typed ONNX run by ONNX Runtime, batch {samples.rows(feeds[0])}"
     if not backend.capabilities.real_fp16 and (Precision.FP16 in used | {config.other}):
         note += "; FP16 is computed in FP32 here, so its loss is the simulation's"
+    if network.behind:
+        note += "; it ends before the plugins"
     yield EngineResult(verdict, f"ONNX Runtime {backend.version}", times, size, build_s, note)
 
 
@@ -74,8 +80,8 @@ def build_and_judge(
 ) -> Generator[BuildProgress | BuilderLine | Wait | EngineResult, None, None]:
     """Builds a config's engine and judges it as built; yields the `EngineResult` last.
 
-    No tensor is marked as an output for it. Latency is taken without a profiler, the time of each layer in runs of
-    their own.
+    No tensor is marked as an output for it but those before plugins, by which it is judged. Latency is taken without a
+    profiler, the time of each layer in runs of their own.
 
     Args:
         quick: Build with the lowest effort, as a preview.
@@ -91,8 +97,9 @@ def build_and_judge(
         settings = replace(settings, optimization_level=QUICK_LEVEL)
     settings = replace(settings, profile={**profile_of(network, samples, feeds), **settings.profile})
     engine: Engine | None = None
+    kept = kept_tensors(network, analysis.judged)
     for step in build_engine(backend, network, config, ranges, settings, cache=cache, wake=wake, weak=plan.weak,
-                             strict=plan.strict):
+                             strict=plan.strict, kept=kept):
         if isinstance(step, Engine):
             engine = step
         else:
@@ -100,8 +107,9 @@ def build_and_judge(
     if engine is None:
         raise AssertionError("a build ends with an engine")
     result = EngineResult(None, builder_title(backend.name, backend.version), None, len(engine.data), engine.seconds,
-                          "; ".join(engine.notes), backend.device, origin=engine.origin, quick=quick,
-                          rungs=engine.rungs, otherwise=made_otherwise(network, config, engine.rungs[-1], {}))
+                          "; ".join((*engine.notes, *_kept_note(kept))), backend.device, origin=engine.origin,
+                          quick=quick, rungs=engine.rungs,
+                          otherwise=made_otherwise(network, config, engine.rungs[-1], {}))
     if not runs_here(backend, settings):
         target = settings.compute_capability
         where = f" for compute capability {target[0]}.{target[1]}" if target else ""
@@ -153,10 +161,14 @@ def _simulated(analysis: Analysis, config: PrecisionConfig, otherwise: Mapping[s
     return verdict
 
 
+def _kept_note(kept: Sequence[str]) -> list[str]:
+    return [f"yields {first_few(kept)} beside its outputs, to be judged before the plugins"] if kept else []
+
+
 def _judged(analysis: Analysis, runner: Runner, feeds: Sequence[int],
             phase: str = "judging the build") -> Generator[BuildProgress, None, Verdict]:
     """Yields steps; returns the verdict at the network's own outputs."""
-    names = tensor_outputs(analysis.network)
+    names = (*tensor_outputs(analysis.network), *kept_tensors(analysis.network, analysis.judged))
     judged: list[Judged] = [one for one in analysis.judged if one.tensor in names]
     tally = analysis.tally(feeds, judged)
     for done, index in enumerate(feeds, 1):
@@ -171,7 +183,9 @@ def _judged(analysis: Analysis, runner: Runner, feeds: Sequence[int],
 
 def _as_declared(analysis: Analysis, outputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The outputs in the types that the network declares (an engine may yield INT32 for INT64)."""
-    types = {info.name: info.dtype for info in analysis.network.outputs}
+    network = analysis.network
+    types = {info.name: info.dtype for info in network.outputs}
+    types |= dict.fromkeys(kept_tensors(network, analysis.judged), np.dtype(np.float32))
     return {name: array.astype(types[name], copy=False) if array.dtype.kind != "U" else array
             for name, array in ((name, comparable(value)) for name, value in outputs.items())}
 

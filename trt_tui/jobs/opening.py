@@ -84,7 +84,7 @@ def _open(place: Place, store: Store, report: Report, request: m.Open) -> Steps[
     place.workspace, place.failure = workspace, None
     report.send(_opened(report.job, workspace))
     yield Urgency.OPENING
-    builder = workspace.builder = builder or get_builder(options.backend, note)
+    builder = workspace.builder = builder or get_builder(options.backend, note, plugins=options.plugins)
     if builder is not None:
         report.send(m.BuilderReady(report.job, BuilderSummary(
             builder.name, builder.version, builder.device, runs_here(builder, workspace.plan.settings))))
@@ -98,7 +98,7 @@ def found_builder(options: Options, note: Callable[[str], None]) -> EngineBacken
     Raises:
         BackendUnavailableError: nothing does.
     """
-    builder = get_builder(options.backend, note)
+    builder = get_builder(options.backend, note, plugins=options.plugins)
     if builder is None:
         raise BackendUnavailableError(
             "no TensorRT works here to build an engine",

@@ -18,7 +18,7 @@ def run(workspace: Workspace, store: Store, report: Report, request: m.Stats) ->
     network = workspace.network
     group = network.group(request.group)
     named = (*(site.tensor for site in group.activations()), *group.inputs[:2], group.tail)
-    tensors = [tensor for tensor in dict.fromkeys(named) if network.is_float(tensor)]
+    tensors = [tensor for tensor in dict.fromkeys(named) if network.is_float(tensor) and tensor not in network.behind]
     axes = {}
     for site in group.activations():
         rank = len(network.shape(site.tensor) or ())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from trt_tui.backends.cuda import Device, first_device
@@ -17,11 +18,13 @@ from trt_tui.backends.tensorrt.package import (
     module_for,
     not_starting,
 )
+from trt_tui.backends.tensorrt.plugins import load_plugins
 from trt_tui.backends.tensorrt.run import TensorRTRunner
 from trt_tui.core.codes import CODES
 from trt_tui.core.lowering.releases import WEAK
 from trt_tui.core.runner import BuildSettings, BuildStep, Capabilities, Told
 from trt_tui.errors import BackendUnavailableError
+from trt_tui.files.reading import digest
 
 
 class TensorRTBackend:
@@ -29,13 +32,15 @@ class TensorRTBackend:
 
     Args:
         name: "tensorrt" or "tensorrt-rtx".
+        plugins: Libraries of plugins to load.
 
     Raises:
+        InputError: one of the libraries does not load.
         BackendUnavailableError: the package or Polygraphy is missing or does not load, or TensorRT does not start, or
             there is no GPU and the package needs one.
     """
 
-    def __init__(self, name: str = "tensorrt") -> None:
+    def __init__(self, name: str = "tensorrt", plugins: Sequence[str] = ()) -> None:
         trt = module_for(name)
         version = str(trt.__version__)
         loaders, log = load_polygraphy(name, trt)
@@ -49,6 +54,8 @@ class TensorRTBackend:
         if why := not_starting(trt):
             raise BackendUnavailableError(f"{name} {version} does not start", why,
                                           FREE if MEMORY.search(why) else COMPARE)
+        load_plugins(trt, f"{name} {version}", plugins)
+        self._plugins = tuple(map(digest, plugins))
         targets = buildable(trt)
         runs = self._device is not None and (not targets or self._device.compute_capability in targets)
         strong = hasattr(trt.NetworkDefinitionCreationFlag, "STRONGLY_TYPED")
@@ -64,9 +71,10 @@ class TensorRTBackend:
 
     @property
     def stamp(self) -> tuple[object, ...]:
-        """What an engine is bound to: package, version, GPU and driver."""
+        """What an engine is bound to: package, version, plugins, GPU and driver."""
         device = self._device
-        return (self.name, self.version, *((device.name, device.compute_capability, device.driver) if device else ()))
+        return (self.name, self.version, *self._plugins,
+                *((device.name, device.compute_capability, device.driver) if device else ()))
 
     def build(self, model: Path, settings: BuildSettings, told: Told | None = None, *, step: BuildStep | None = None,
               message: Message | None = None) -> bytes:

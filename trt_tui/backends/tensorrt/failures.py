@@ -17,6 +17,8 @@ _DRIVER = re.compile(r"CUDA initialization failure|CUDA driver version is insuff
 _VERSION = re.compile(r"version tag|serialization|different TensorRT version|incompatible|compute capability|"
                       r"built on|platform|magic", re.I)
 
+_PLUGIN = re.compile(r"plugin|no importer registered|creator", re.I)
+
 FREE = "Free the GPU, or use another one."
 COMPARE = "Its CUDA release may need a newer driver: nvidia-smi shows which release the driver supports."
 
@@ -59,8 +61,10 @@ def parse_error(name: str, version: str, found: Sequence[Any], model: Path) -> P
                            "Check the file with onnx.checker, or export it with another opset.")
     where = f" at node {node_name}" + (f" ({operator})" if operator else "")
     return ParseFailed(f"{name} {version} does not take this network{where}", description,
+                       "Load its plugin with --plugins LIB.so." if _PLUGIN.search(description) else
                        "Replace the node, export the network with another opset, or give its layer FP32 if it has "
-                       "another precision; an operator that TensorRT does not know needs a plugin.", node_name)
+                       "another precision; an operator that TensorRT does not know needs a plugin (--plugins LIB.so).",
+                       node_name)
 
 
 def _node_at(model: Path, index: int) -> tuple[str, str] | None:

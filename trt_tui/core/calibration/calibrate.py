@@ -92,7 +92,7 @@ def _minmax(
             probe.emit(scalar(probe.apply(operator, value, keepdims=0)))
             for operator in ("ReduceMax", "ReduceMin", "ReduceL1")
         ]
-    with backend.load(probe.model, lean=True) as runner:
+    with probe.load(backend) as runner:
         for index, feed in enumerate(samples.feeds()):
             scalars = runner.run(feed)
             for tensor, names in reductions.items():

@@ -10,7 +10,8 @@ import onnx_ir as ir
 
 from trt_tui.core.data.samples import Samples
 from trt_tui.core.network.naming import name_of
-from trt_tui.core.runner import Backend
+from trt_tui.core.network.unused import drop_unused
+from trt_tui.core.runner import Backend, Runner
 from trt_tui.errors import InputError
 
 MEMORY_LIMIT = 256 << 20
@@ -71,6 +72,11 @@ class Probe:
         result.name, result.type = node.name, ir.TensorType(dtype)
         return result
 
+    def load(self, backend: Backend) -> Runner:
+        """Loads what the outputs need: a network may hold plugins behind it that no library was given for."""
+        drop_unused(self.model)
+        return backend.load(self.model, lean=True)
+
     def emit(self, value: ir.Value) -> str:
         """Makes a value an output and returns the output's name."""
         if value.is_graph_input():
@@ -100,7 +106,7 @@ def sweep(
     for number, chunk in enumerate(chunks):
         probe = Probe(model)
         outputs = {tensor: probe.emit(probe.float_value(tensor)) for tensor in chunk}
-        with backend.load(probe.model, lean=True) as runner:
+        with probe.load(backend) as runner:
             for index, feed in enumerate(samples.feeds()):
                 arrays = runner.run(feed)
                 for tensor, output in outputs.items():
@@ -119,7 +125,7 @@ def _tensor_bytes(model: ir.Model, tensors: Iterable[str], samples: Samples, bac
         tensor: probe.emit(scalar(probe.apply("Size", probe.float_value(tensor), ir.DataType.INT64)))
         for tensor in tensors
     }
-    with backend.load(probe.model, lean=True) as runner:
+    with probe.load(backend) as runner:
         sizes = runner.run(samples.feed(0))
     return {tensor: 4 * int(sizes[output]) for tensor, output in outputs.items()}
 

@@ -87,6 +87,8 @@ def polygraphy_command(
     for key in ("min", "opt", "max"):
         entries = [f"{name}:[{','.join(map(str, getattr(one, key)))}]" for name, one in (shapes or {}).items()]
         command += [f"--trt-{key}-shapes", *entries] if entries else []
+    if effort.plugins:
+        command += ["--plugins", *effort.plugins]
     if effort.timing_cache:
         command += ["--load-timing-cache", effort.timing_cache, "--save-timing-cache", effort.timing_cache]
     if effort.optimization_level is not None:

@@ -63,11 +63,13 @@ class Effort:
         optimization_level: 0 to 5; the builder's own default when None.
         timing_cache: File of measured tactics, read if it is there and written after the build; "" for none.
         tactic_sources: Those that may be used; the builder's own default when empty.
+        plugins: Libraries of plugins to load.
     """
 
     optimization_level: int | None = None
     timing_cache: str = ""
     tactic_sources: tuple[str, ...] = ()
+    plugins: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -133,6 +135,7 @@ def command_lines(
     common = ["--noTF32"] if not config.tf32 else []
     profile = _shape_options(network, shapes or {}, every=False)
     rest = [f"--saveEngine={files.engine}", "--skipInference"]
+    rest += [f"--staticPlugins={path}" for path in effort.plugins]
     if effort.timing_cache:
         rest.append(f"--timingCacheFile={effort.timing_cache}")
     if effort.optimization_level is not None:

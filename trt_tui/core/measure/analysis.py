@@ -19,7 +19,7 @@ from trt_tui.core.lowering.gated.gated import Gated
 from trt_tui.core.lowering.gated.lower import lower_gated
 from trt_tui.core.lowering.rules import LOW_FLOATS, Offer
 from trt_tui.core.measure.comparison import Verdict
-from trt_tui.core.measure.judge import Judged, class_scores, tensor_outputs
+from trt_tui.core.measure.judge import Judged, class_scores, metric_tensors
 from trt_tui.core.measure.scoring import Scoring
 from trt_tui.core.measure.tally import Tally, comparable
 from trt_tui.core.measure.user_metric import Metric
@@ -78,8 +78,8 @@ class Analysis:
         self.samples = samples
         self.judged = tuple(judged)
         self.metric = metric if samples.has_labels else None
-        self._scoring = None if self.metric is None else Scoring(self.metric, samples, tensor_outputs(network),
-                                                                 self.reference)
+        scored = metric_tensors(network, self.judged)
+        self._scoring = Scoring(self.metric, samples, scored, self.reference) if self.metric is not None else None
         self.offer = Offer.of({other} & set(LOW_FLOATS) or {Precision.FP16}, {other})
         self.classifier = class_scores(network, self.judged)
         self.sessions = 0
@@ -87,7 +87,7 @@ class Analysis:
         self._reference = _Reference()
         names = [one.tensor for one in self.judged]
         if self.metric is not None:
-            names += tensor_outputs(network)
+            names += scored
         self.tensors = tuple(dict.fromkeys(names))
 
     def __enter__(self) -> Analysis:

@@ -72,15 +72,32 @@ def take(array: np.ndarray, judged: Judged) -> np.ndarray:
 
 
 def tensor_outputs(network: Network) -> tuple[str, ...]:
-    """The outputs that are tensors; sequences, maps and optionals are neither compared nor given to a metric."""
-    return tuple(info.name for info in network.outputs if isinstance(network.value(info.name).type, ir.TensorType))
+    """The outputs that are tensors; sequences, maps and optionals are neither compared nor given to a metric.
+
+    Nor does what only an engine can run, behind a plugin.
+    """
+    return tuple(info.name for info in network.outputs if info.name not in network.behind
+                 and isinstance(network.value(info.name).type, ir.TensorType))
+
+
+def kept_tensors(network: Network, judged: Sequence[Judged]) -> tuple[str, ...]:
+    """Tensors before plugins that an engine yields beside its outputs, so that it is judged by what is simulated."""
+    outputs = {info.name for info in network.outputs}
+    return tuple(dict.fromkeys(one.tensor for one in judged if network.behind and one.tensor not in outputs))
+
+
+def metric_tensors(network: Network, judged: Sequence[Judged]) -> tuple[str, ...]:
+    """What a metric is given, of whatever ran: the outputs, and where plugins make some, the tensors before them."""
+    return (*tensor_outputs(network), *kept_tensors(network, judged))
 
 
 def left_out(network: Network) -> tuple[str, ...]:
     """Notes on the outputs that are no tensors."""
     whole = set(tensor_outputs(network))
     kinds: dict[type, str] = {ir.SequenceType: "a sequence of tensors", ir.OptionalType: "an optional value"}
-    return tuple(f"{info.name}: {kinds.get(type(network.value(info.name).type), 'no tensor')}, which is not judged"
+    return tuple(f"{info.name}: made behind {network.behind[info.name]}, a plugin, by engines alone: not judged"
+                 if info.name in network.behind else
+                 f"{info.name}: {kinds.get(type(network.value(info.name).type), 'no tensor')}, which is not judged"
                  for info in network.outputs if info.name not in whole)
 
 
@@ -134,6 +151,8 @@ def _unique(judged: Iterable[Judged]) -> tuple[Judged, ...]:
 
 def _of_output(network: Network, name: str) -> list[Judged]:
     value = network.value(name)
+    if name in network.behind:
+        return _before_plugins(network, name)
     if name not in network.producer or name in network.static or not isinstance(value.type, ir.TensorType):
         return []
     integer = value.dtype not in FLOAT_TYPES
@@ -150,6 +169,28 @@ def _of_output(network: Network, name: str) -> list[Judged]:
         judged.extend(Judged(p.name, p.tensor, p.slices, p.kind, "; ".join(filter(None, (
             f"{why}: judged before it", p.note)))) for p in parts)
     return judged
+
+
+def _before_plugins(network: Network, output: str) -> list[Judged]:
+    """The last float tensors that can be simulated on the way to an output behind a plugin, in network order."""
+    plugin = network.layer(network.behind[output])
+    why = f"{output} is made by {plugin.name} ({plugin.op_type}), a plugin, by engines alone: judged before it"
+    found: set[str] = set()
+    stack, seen = [output], {output}
+    while stack:
+        for name in network.reads(network.producer[stack.pop()]):
+            if name in network.behind and name not in seen:
+                seen.add(name)
+                stack.append(name)
+            elif name in network.producer and name not in network.static and name not in network.behind \
+                    and network.value(name).dtype in FLOAT_TYPES:
+                found.add(name)
+    judged = []
+    for tensor in sorted(found, key=lambda name: (network.layer(network.producer[name]).index, name)):
+        before, _ = _before_selection(network, tensor, False)
+        judged += [part for name in before or [tensor] for part in _parts(network, name)]
+    return [Judged(one.name, one.tensor, one.slices, one.kind, "; ".join(filter(None, (why, one.note))))
+            for one in judged]
 
 
 def _before_selection(network: Network, output: str, integer: bool) -> tuple[list[str], str]:
@@ -247,6 +288,9 @@ def _parse(network: Network, text: str) -> Judged:
         what = "computed from constants and shapes alone" if tensor in network.producer else "an input or a constant"
         raise InputError(f"--judge {text}: {tensor} is {what}", "no precision changes it",
                          "Name a tensor that the network computes from its inputs.")
+    if tensor in network.behind:
+        raise InputError(f"--judge {text}: {tensor} is made behind {network.behind[tensor]}, a plugin",
+                         "the simulation ends there", "Judge a tensor before it, or give its library with --ort-ops.")
     if not network.is_float(tensor) and network.value(tensor).dtype not in FLOAT_TYPES:
         dtype = network.value(tensor).dtype
         raise InputError(f"--judge {text}: {tensor} is not a float tensor",

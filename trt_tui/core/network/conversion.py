@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx
 import onnx_ir as ir
 
-from trt_tui.core.network import adapters
+from trt_tui.core.network import adapters, plugins
 from trt_tui.core.network.naming import name_nodes
 from trt_tui.core.network.reading import SMALL_TENSOR_BYTES
 
@@ -68,8 +68,10 @@ def convert_opset(model: ir.Model, opset: int) -> ir.Model:
     """
     before_opset = model.graph.opset_imports[""]
     adapters.prepare(model, before_opset, opset)
-    skeleton, weights = without_weights(model)
+    with plugins.out_of_the_way(model):
+        skeleton, weights = without_weights(model)
     converted = _with_weights(onnx.version_converter.convert_version(skeleton, opset), weights)
+    plugins.put_back(converted)
     _name_replacements(model.graph, converted.graph)
     adapters.adapt(converted, before_opset)
     before = {node.name: node for node in model.graph}

@@ -12,6 +12,7 @@ import onnx_ir as ir
 from trt_tui.core.network.inlining import SCOPE_KEY
 from trt_tui.core.network.layers import Kind, Layer, Shape
 from trt_tui.core.network.operators import ANCHORS, COPIES, QUANTIZED
+from trt_tui.core.network.plugins import cutting, why_cut
 from trt_tui.core.network.scopes import stated_scope
 from trt_tui.core.runner import TensorInfo
 
@@ -29,9 +30,13 @@ class LayerGraph:
         consumers: The layers that read a tensor, those whose subgraphs capture it too, by tensor name.
         constants: Tensors that are stored or computed from stored ones alone.
         static: These, and what is computed from them and shapes alone.
+        behind: The plugin in front of each tensor that cannot be simulated, by tensor name.
+
+    Args:
+        operators: A library of operators was given, so that what simulates runs plugins too.
     """
 
-    def __init__(self, model: ir.Model) -> None:
+    def __init__(self, model: ir.Model, operators: bool = False) -> None:
         graph = model.graph
         self.opset = graph.opset_imports.get("", 0)
         self.inputs = tuple(map(tensor_info, graph.inputs))
@@ -42,7 +47,9 @@ class LayerGraph:
         self.consumers: dict[str, list[str]] = {}
         constant = set(graph.initializers)
         static = set(constant)
-        self.layers = tuple(_layer(index, node, constant, static) for index, node in enumerate(graph))
+        self.behind: dict[str, str] = {}
+        behind = None if operators else self.behind
+        self.layers = tuple(_layer(index, node, constant, static, behind) for index, node in enumerate(graph))
         self.by_name = {layer.name: layer for layer in self.layers}
         for layer in self.layers:
             node = self._nodes[layer.name]
@@ -108,12 +115,16 @@ def captured(node: ir.Node) -> Iterator[str]:
 # -- what a node is ---------------------------------------------------------------------------------------------------
 
 
-def _layer(index: int, node: ir.Node, constant: set[str], static: set[str]) -> Layer:
-    """The layer of a node; adds what it makes to the constant and static tensors that come before it."""
+def _layer(index: int, node: ir.Node, constant: set[str], static: set[str], behind: dict[str, str] | None) -> Layer:
+    """The layer of a node; adds what it makes to the constant and static tensors that come before it, or to those
+    behind a plugin."""
     inputs = tuple(v.name or "" if v is not None else "" for v in node.inputs)
     outputs = tuple(v.name or "" for v in node.outputs)
     read = [name for name in (*inputs, *captured(node)) if name]
     kind, note = _kind(node)
+    if behind is not None and (plugin := cutting(node, read, behind)):
+        behind.update(dict.fromkeys(filter(None, outputs), plugin))
+        kind, note = Kind.OPAQUE, why_cut(node, plugin)
     random = node.op_type.startswith("Random") or node.op_type in ("Bernoulli", "Multinomial")
     if kind is not Kind.OPAQUE and not random:
         if all(name in constant for name in read):

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from trt_tui.core.network import forms, identity
+from trt_tui.core.network import forms, identity, plugins
 from trt_tui.core.network.constants import Constants
 from trt_tui.core.network.conversion import convert_opset
 from trt_tui.core.network.fusion.groups import find_groups
@@ -19,6 +19,7 @@ from trt_tui.core.network.growth import refuse_growth
 from trt_tui.core.network.layers import Group, Outline, Shape
 from trt_tui.core.network.norms import find_free
 from trt_tui.core.network.opening import OpenedModel, open_model
+from trt_tui.core.network.plugin_types import tell_types
 from trt_tui.core.precision import FP16_MAX
 from trt_tui.core.runner import Backend
 from trt_tui.errors import InputError
@@ -36,24 +37,28 @@ class Network(Outline):
         path: The file, for names and hashes.
         backend: Gives what runs the network, and so its constant expressions; asked when the first one is met.
         groups: Its fusion groups; found by the rules of fusion by default.
+        operators: What runs it was given a library of operators.
 
     Attributes:
         model: At `opset`.
         graph: Its layers and tensors. `producer`, `consumers`, `constants` and `static` are the graph's.
         external_files: The data files that the weights lie in.
         given: What the file has of precisions of its own; None where it is FP32.
+        behind: The plugin in front of each tensor that cannot be simulated, by tensor name.
 
     Raises:
         InputError: the network computes constants that do not fit in memory.
     """
 
     def __init__(self, opened: OpenedModel, path: Path, backend: Callable[[], Backend] | None = None,
-                 groups: Sequence[Group] | None = None) -> None:
+                 groups: Sequence[Group] | None = None, *, operators: bool = False) -> None:
         self.model = opened.model
         self.external_files = tuple(opened.external_files)
-        self.graph = graph = LayerGraph(self.model)
+        self.graph = graph = LayerGraph(self.model, operators)
         self.producer, self.consumers = graph.producer, graph.consumers
-        self.constants, self.static = graph.constants, graph.static
+        self.constants, self.static, self.behind = graph.constants, graph.static, graph.behind
+        cut = [(name, graph.by_name[name].op_type) for name in dict.fromkeys(self.behind.values())]
+        notes = (*opened.notes, *([plugins.note_of(cut)] if cut else []))
         refuse_growth(graph, self.model.graph.opset_imports, path.name,
                       sum(file.stat().st_size for file in (path, *self.external_files)))
         self.given = opened.as_read
@@ -66,16 +71,17 @@ class Network(Outline):
             path.name, path, graph.layers, groups, graph.inputs, graph.outputs,
             {tensor: graph.shape(tensor) for tensor in tails},
             identity.structure_sha256(graph, {**opened.unused_weights, **self.model.graph.initializers}, hashes),
-            graph.opset, {name: digest[:3] for name, digest in hashes.items()}, tuple(opened.notes),
+            graph.opset, {name: digest[:3] for name, digest in hashes.items()}, notes,
             {tensor: amax for tensor, amax in opened.quantized_ranges.items() if graph.has_tensor(tensor)},
             find_free(graph, groups))
         self._values = Constants(graph, self.model, backend)
         self._models: dict[int, ir.Model] = {self.opset: self.model}
-        self._backend = backend
+        self._backend, self._operators = backend, operators
 
     def changed(self, model: ir.Model, groups: Sequence[Group]) -> Network:
         """The same file with another model, and that model's groups."""
-        return Network(OpenedModel(model, list(self.external_files)), self.path, self._backend, groups)
+        return Network(OpenedModel(model, list(self.external_files)), self.path, self._backend, groups,
+                       operators=self._operators)
 
     def outline(self) -> Outline:
         """The network without its tensors and weights."""
@@ -152,16 +158,21 @@ class Network(Outline):
         return identity.sha256((self.path, *self.external_files))
 
 
-def open_network(path: Path | str, backend: Callable[[], Backend] | None = None) -> Network:
+def open_network(path: Path | str, backend: Callable[[], Backend] | None = None, *, operators: bool = False) -> Network:
     """Opens an ONNX file.
 
     Args:
         backend: Gives what runs the network's constant expressions (weights that the file computes from others), such
             as `trt_tui.backends.registry.get_backend`. Without it the network opens as well, and `Network.constant`
             raises for those.
+        operators: The backend was given libraries of operators, and runs plugins too.
 
     Raises:
-        InputError: see `trt_tui.core.network.opening.open_model` and `Network`.
+        InputError: see `trt_tui.core.network.opening.open_model`, `Network` and
+            `trt_tui.core.network.plugin_types.tell_types`.
     """
     path = Path(path)
-    return Network(open_model(path), path, backend)
+    opened = open_model(path)
+    if operators and backend is not None:
+        tell_types(opened.model, backend())
+    return Network(opened, path, backend, operators=operators)

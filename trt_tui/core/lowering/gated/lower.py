@@ -44,7 +44,7 @@ def lower_gated(
         outputs: Tensors to yield from each branch; the network's outputs by default.
         reference: Add the FP32 branch and the sums of the accumulated error at each measured group.
         isolated: Add each measured group with its inputs taken from the reference, and its sums; needs ``reference``.
-        measured: Groups to take sums at; all by default.
+        measured: Groups to take sums at; all that can be simulated by default.
         constants: Scales and biases that moves change are fed; see `Offer`.
         operators: Decomposed normalisations can be run as the operator rounds.
 
@@ -55,7 +55,8 @@ def lower_gated(
         raise ValueError("the isolated branch reads the reference")
     offer = replace(Offer.of(floats, others, codes), constants=constants, operators=operators)
     outputs = tuple(outputs) or tuple(info.name for info in network.outputs)
-    names = tuple(measured) if measured is not None else tuple(group.name for group in network.groups)
+    names = tuple(measured) if measured is not None else tuple(
+        group.name for group in network.groups if group.tail not in network.behind)
     emitter = Emitter(network)
     _share_inputs(emitter)
     inputs = GatedInputs(emitter, offer)

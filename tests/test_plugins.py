@@ -1,0 +1,190 @@
+"""trt_tui.core.network.plugins: networks with plugins open, are simulated up to them, and leave with them."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from tests import standins
+from tests.driven import DrivenWorker, isolate
+from trt_tui.backends.tensorrt.failures import parse_error
+from trt_tui.backends.tensorrt.plugins import load_plugins
+from trt_tui.core.lowering.ends import with_outputs
+from trt_tui.core.measure.judge import judged_outputs, kept_tensors, left_out, metric_tensors
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.network import open_network
+from trt_tui.core.precision import Precision
+from trt_tui.core.runner import Capabilities
+from trt_tui.errors import InputError
+from trt_tui.jobs import messages as m
+from trt_tui.jobs.engine_building import lower_for
+from trt_tui.options import Options
+
+FP16, INT8 = (PrecisionConfig.uniform(one) for one in (Precision.FP16, Precision.INT8))
+
+
+@pytest.fixture(autouse=True)
+def _isolated(monkeypatch, tmp_path):
+    isolate(monkeypatch, tmp_path)
+
+
+def weight(name, *sizes):
+    values = np.random.default_rng(len(name)).standard_normal(sizes) * np.sqrt(2 / np.prod(sizes[1:]))
+    return numpy_helper.from_array(values.astype(np.float32), name)
+
+
+def saved(path, nodes, outputs, domain, opset=17, weights=()):
+    image = helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 3, 8, 8])
+    graph = helper.make_graph(nodes, "net", [image], [helper.make_tensor_value_info(*one) for one in outputs],
+                              [weight("k1", 8, 3, 3, 3), *weights])
+    imports = [helper.make_opsetid("", opset), *([helper.make_opsetid(domain, 1)] if domain else [])]
+    onnx.save(helper.make_model(graph, opset_imports=imports, ir_version=8), path)
+    np.savez(path.with_suffix(".npz"), x=np.random.default_rng(0).standard_normal((8, 3, 8, 8), np.float32))
+    return Options(str(path), str(path.with_suffix(".npz")), batch=4, whatif_samples=0)
+
+
+FRONT = [helper.make_node("Conv", ["x", "k1"], ["c1"], "conv1", pads=[1, 1, 1, 1]),
+         helper.make_node("Relu", ["c1"], ["r1"], "relu1")]
+NMS = {"plugin_version": "1", "background_class": -1, "max_output_boxes": 20, "score_threshold": 0.25, "box_coding": 1}
+
+
+def detector(path, domain="TRT", opset=17):
+    """Boxes and scores, and what EfficientNMS_TRT makes of them."""
+    nodes = [*FRONT]
+    for name in ("boxes", "scores"):
+        nodes += [helper.make_node("Conv", ["r1", f"k_{name}"], [f"c_{name}"], f"conv_{name}"),
+                  helper.make_node("Reshape", [f"c_{name}", f"s_{name}"], [f"f_{name}"], f"flat_{name}"),
+                  helper.make_node("Transpose", [f"f_{name}"], [name], f"turn_{name}", perm=[0, 2, 1])]
+    nodes.append(helper.make_node("EfficientNMS_TRT", ["boxes", "scores"], ["num", "kept"], "nms", domain=domain,
+                                  **NMS))
+    weights = [weight("k_boxes", 4, 8, 1, 1), weight("k_scores", 5, 8, 1, 1)]
+    weights += [numpy_helper.from_array(np.array([0, size, 64]), f"s_{name}")
+                for name, size in (("boxes", 4), ("scores", 5))]
+    outputs = [("num", TensorProto.INT32, ["N", 1]), ("kept", TensorProto.FLOAT, ["N", 20, 4])]
+    return saved(path, nodes, outputs, domain, opset, weights)
+
+
+def middle(path, operator="Twice", domain="mine", outputs=("t",)):
+    """A Conv, a custom operator whose types the file does not say, and another Conv."""
+    nodes = [*FRONT, helper.make_node(operator, ["r1"], list(outputs), "custom", domain=domain),
+             helper.make_node("Conv", [outputs[-1], "k2"], ["y"], "conv2")]
+    return saved(path, nodes, [("y", TensorProto.FLOAT, ["N", 4, 8, 8])], domain, weights=[weight("k2", 4, 8, 1, 1)])
+
+
+@pytest.mark.parametrize(("domain", "opset"), [("TRT", 17), ("", 13)])
+def test_what_plugins_make_is_judged_before_them_by_everything_that_runs(tmp_path, domain, opset):
+    options = detector(tmp_path / "det.onnx", domain, opset)
+    network = open_network(options.model)
+    judged = judged_outputs(network)
+    assert [one.name for one in judged] == ["boxes", "scores"] == list(kept_tensors(network, judged))
+    assert all("made by nms (EfficientNMS_TRT), a plugin" in one.note for one in judged)
+    assert metric_tensors(network, judged) == ("boxes", "scores") and len(left_out(network)) == 2
+    assert any("nms (EfficientNMS_TRT)" in note and "--plugins" in note and "--ort-ops" in note
+               for note in network.notes)
+    assert "--ort-ops" in network.layer("nms").note and not network.group("nms").allowed - {Precision.FP32}
+
+    worker = DrivenWorker(tmp_path)
+    worker.answer(m.Open(options))
+    events = worker.answer(m.Compare({"int8": INT8}, True, "int8"))
+    assert not [one for one in events if isinstance(one, m.Failed)], events[-1]
+    (verdict,) = [one.verdict for one in events if isinstance(one, m.VerdictMeasured) and one.final]
+    assert verdict.outputs.keys() == {"boxes", "scores"} and 10 < verdict.worst[1].errors.sqnr_db < 60
+    (layers,) = [one.groups for one in events if isinstance(one, m.LayersMeasured) and one.final]
+    assert layers.keys() == {"conv1", "conv_boxes", "conv_scores"}
+    (stats,) = [one.tensors for one in worker.answer(m.Stats("nms")) if isinstance(one, m.StatsMeasured)]
+    assert stats.keys() == {"boxes", "scores"}
+    (built,) = [one.result for one in worker.answer(m.Build(INT8)) if isinstance(one, m.Built)]
+    assert built.verdict.outputs.keys() == {"boxes", "scores"} and "ends before the plugins" in built.note
+
+    out = tmp_path / "typed.onnx"
+    worker.answer(m.Export("onnx", str(out), INT8, None))
+    (nms,) = [node for node in onnx.load(out).graph.node if node.op_type == "EfficientNMS_TRT"]
+    given = {one.name: helper.get_attribute_value(one) for one in nms.attribute}
+    assert (nms.name, nms.domain, list(nms.output)) == ("nms", domain, ["num", "kept"])
+    assert given == {**NMS, "plugin_version": b"1", "score_threshold": pytest.approx(0.25)}
+
+
+@pytest.mark.parametrize("release", ["8.6.1", "10.16.1"])
+def test_an_engine_yields_what_it_is_judged_by_and_one_for_production_does_not(tmp_path, release):
+    network = open_network(detector(tmp_path / "det.onnx").model)
+    strong = Capabilities(True, True, False, True, strong=release != "8.6.1", weak=True)
+    lowered = lower_for(network, FP16, {}, strong, release)
+    kept = kept_tensors(network, judged_outputs(network))
+    assert [one.name for one in with_outputs(lowered.model, kept).graph.outputs] == ["num", "kept", "boxes", "scores"]
+    assert [one.name for one in lowered.model.graph.outputs] == ["num", "kept"]
+    assert [one.name for one in network.model.graph.outputs] == ["num", "kept"]
+
+
+def test_what_lies_behind_a_plugin_keeps_fp32_with_the_reason(tmp_path):
+    network = open_network(middle(tmp_path / "mid.onnx").model)
+    assert "behind custom, a plugin: kept in FP32" in network.layer("conv2").note
+    assert [one.name for one in judged_outputs(network)] == ["r1"]
+    with pytest.raises(InputError, match="behind custom, a plugin"):
+        judged_outputs(network, ["y"])
+
+
+def test_a_plugin_with_nothing_before_it_leaves_nothing_to_judge(tmp_path):
+    options = saved(tmp_path / "all.onnx", [helper.make_node("Twice", ["x"], ["y"], "custom", domain="mine")],
+                    [("y", TensorProto.FLOAT, ["N", 3, 8, 8])], "mine")
+    with pytest.raises(InputError, match="no output that can be judged") as refused:
+        judged_outputs(open_network(options.model))
+    assert "custom, a plugin" in refused.value.cause
+
+
+# -- libraries ----------------------------------------------------------------------------------------------------
+
+
+def test_a_library_of_operators_brings_them_to_the_simulation(tmp_path):
+    library = pytest.importorskip("onnxruntime_extensions", reason="no library of custom operators is installed")
+    path = library.get_library_path()
+    options = replace(middle(tmp_path / "mid.onnx", "NegPos", "ai.onnx.contrib", ("n", "t")), ort_ops=(path,))
+    worker = DrivenWorker(tmp_path)
+    worker.answer(m.Open(options))
+    assert worker.network.group("conv2").quantizable and not worker.network.behind
+    (measured,) = [one.verdict for one in worker.answer(m.WhatIf(INT8)) if isinstance(one, m.VerdictMeasured)
+                   if one.final]
+    assert measured.outputs.keys() == {"y"} and 10 < measured.worst[1].errors.sqnr_db < 60
+    failed = worker.answer(m.Open(replace(middle(tmp_path / "other.onnx"), ort_ops=(path,))))[-1]
+    assert isinstance(failed, m.Failed) and "custom (Twice)" in failed.title and "--ort-ops" in failed.next_step
+
+
+@pytest.mark.parametrize("content", [b"no library", None])
+def test_what_is_no_library_is_refused_by_its_option(tmp_path, content):
+    path = tmp_path / "lib.so"
+    if content is not None:
+        path.write_bytes(content)
+    failed = DrivenWorker(tmp_path).answer(m.Open(replace(middle(tmp_path / "mid.onnx"), ort_ops=(str(path),))))[-1]
+    assert isinstance(failed, m.Failed) and failed.exit_code == 2 and "lib.so" in failed.title
+    with pytest.raises(InputError, match="lib.so") as refused:
+        load_plugins(SimpleNamespace(), "tensorrt 11.4", [str(path)])
+    if content is not None:
+        assert f"--ort-ops {path} does not load" in failed.title and f"--plugins {path}" in refused.value.title
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="there is no gcc to compile a library with")
+@pytest.mark.parametrize("release", standins.RELEASES)
+def test_libraries_are_registered_where_they_export_creators(tmp_path, monkeypatch, release):
+    monkeypatch.setattr(sys, "modules", {**sys.modules})
+    trt, paths = standins.install(release), []
+    for name, code in (("older", "int registers_itself;"), ("newer", "void* getCreators(int* n) { return 0; }")):
+        paths.append(str(tmp_path / f"{name}.so"))
+        subprocess.run(["gcc", "-shared", "-fPIC", "-x", "c", "-o", paths[-1], "-"], input=code, text=True, check=True)
+    standins.libraries.clear()
+    load_plugins(trt, release, paths)
+    assert standins.libraries == paths[1:]
+
+
+def test_a_node_without_its_plugin_is_named_with_the_option(tmp_path):
+    error = SimpleNamespace(node_name=lambda: "nms", node_operator=lambda: "EfficientNMS_TRT",
+                            desc=lambda: 'creator && "Plugin not found, are the plugin name, version, and namespace '
+                                         'correct?"')
+    failed = parse_error("tensorrt", "10.16.1", [error], tmp_path / "net.onnx")
+    assert "nms (EfficientNMS_TRT)" in failed.title and "--plugins LIB.so" in failed.next_step

@@ -1,0 +1,11 @@
+"""What no output needs, taken out of models of our own; a file's network keeps every node that it shows."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+from onnx_ir.passes.common import RemoveUnusedNodesPass
+
+
+def drop_unused(model: ir.Model) -> None:
+    """Takes nodes and initializers out, in place."""
+    RemoveUnusedNodesPass()(model)
