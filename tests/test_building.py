@@ -69,7 +69,7 @@ class Builder:
 
 @pytest.mark.parametrize(("fails", "note"), [("", ""), ("max", "not judged at the max shape: the engine ran out"),
                                              ("latency", "its latency could not be measured: the engine could not"),
-                                             ("layers", "its layers are not known")])
+                                             ("layers", "its layers are unknown")])
 def test_what_was_judged_stands_where_a_further_part_fails(backend, named_network, tmp_path, fails, note) -> None:
     network = named_network("mlp")
     np.savez(tmp_path / "x.npz", x=np.random.default_rng(0).standard_normal((8, 16), dtype=np.float32))

@@ -242,7 +242,7 @@ def test_wrong_usage_is_exit_code_2(run, arguments):
 
 def test_a_slip_in_a_command_is_named(run):
     code, _, err = run("comparr")
-    assert code == 2 and "comparr is no command and no file" in err and "Did you mean compare?" in err
+    assert code == 2 and "comparr is neither a command nor a file" in err and "Did you mean compare?" in err
 
 
 def test_the_app_needs_a_terminal(run, mlp):

@@ -162,7 +162,7 @@ def test_a_current_folder_that_is_gone_is_said(tmp_path, command):
     words = command.split()
     line = " ".join([sys.executable, "-m", "trt_tui", *words[:1], options.model, *words[1:]])
     ran = subprocess.run(["bash", "-c", f"cd {gone} && rmdir {gone} && {line}"], capture_output=True, text=True)
-    assert ran.returncode == 2 and "the current folder is gone" in ran.stderr and "Traceback" not in ran.stderr
+    assert ran.returncode == 2 and "the current folder no longer exists" in ran.stderr and "Traceback" not in ran.stderr
 
 
 @pytest.mark.parametrize("option", ["--json", "--data", "--config", "--calib-cache", "--metric", "--timing-cache"])

@@ -151,7 +151,7 @@ def test_a_config_is_begun_with_and_kept(run, files, out, tmp_path):  # noqa: F8
     (["--tolerance", "sqnr>=40", "--precision", "fp16", "--higher", "fp16"], "no layer to raise to FP16"),
     (["--tolerance", "sqnr>=40", "--max-latency", "2"], "needs a latency"),
     (["--check", "no-such-program {model}"], "no-such-program does not start"),
-    (["--tolerance", "sqnr>=40", "--precision", "fp16", "--config", "x.json"], "begins with one thing"),
+    (["--tolerance", "sqnr>=40", "--precision", "fp16", "--config", "x.json"], "has one start"),
 ])
 def test_bad_input(run, files, out, options, title):  # noqa: F811
     code, shown, told = run("search", *files, *options, "-o", out)

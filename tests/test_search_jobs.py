@@ -374,7 +374,7 @@ def test_what_was_found_stands_where_its_engine_cannot_be_built(with_builder, mo
     events = worker.answer(GOAL)
     ended = found(events)
     assert ended.result.met and ended.confirmed is None and not of_type(events, m.Failed)
-    assert "could not be had" in ended.remarks[-1] and "no tactic for conv1" in ended.remarks[-1]
+    assert "could not be built" in ended.remarks[-1] and "no tactic for conv1" in ended.remarks[-1]
 
 
 def test_stopped_while_an_engine_is_built_it_is_not_the_last_word(with_builder, monkeypatch):

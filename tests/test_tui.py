@@ -519,12 +519,12 @@ async def test_a_gap_leads_to_what_to_check(tmp_path):
         assert app.screen is main and "nothing was built yet" in status(main)
         await press(pilot, "b")
         await settle(pilot)
-        assert "5.2 dB worse than simulated: i says what to check" in status(main)
+        assert "5.2 dB worse than simulated: i shows what to check" in status(main)
         await press(pilot, "i")
         assert isinstance(app.screen, Page)
         assert "What to check: it is 5.2 dB worse than simulated" in app.screen.text
         await press(pilot, "escape")
-        assert app.screen is main and "i says what to check" in status(main)
+        assert app.screen is main and "i shows what to check" in status(main)
 
 
 async def test_a_quick_preview(tmp_path):

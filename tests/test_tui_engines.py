@@ -114,9 +114,9 @@ def test_a_large_gap_is_marked_and_leads_to_what_to_check(build):
     gap = gap_db(session.measured("config").verdict, result.verdict)
     assert gap > GAP_DB
     assert (f"{gap:.1f}!", "warn") in [(part.strip(), one) for part, one in verdict.verdict_lines(session, 120)[5]]
-    assert f"{gap:.1f} dB worse than simulated: i says what to check" in next_step(session, found(session))
+    assert f"{gap:.1f} dB worse than simulated: i shows what to check" in next_step(session, found(session))
     session.toggle(FIRST)
-    assert "i says" not in next_step(session, found(session))
+    assert "i shows" not in next_step(session, found(session))
 
 
 @pytest.mark.parametrize("metric", [True, False])
@@ -181,7 +181,7 @@ def test_an_engine_that_is_not_as_asked_is_marked_and_decides_nothing_about_the_
         row = table(session, width)["c0 ="].partition("│")[2]
         assert row.split()[0] == f"≠{decibels(result.verdict)}" and "passes" in row and "FAILS" not in row
     assert found(session).calm and "≠" in text(config_table(session, {}, 60)[1][0].line)
-    assert "not built as asked: i says what was made" in next_step(session, found(session))
+    assert "not built as asked: i shows what was built" in next_step(session, found(session))
     gap = gap_db(result.simulated, result.verdict)  # not that of what was asked
     assert (f"{gap:.1f}!", "warn") in [(part.strip(), one) for part, one in verdict.verdict_lines(session, 120)[5]]
     lines = [" ".join(text(line).split()) for line in engine_page.page_lines(session, 200)]
@@ -284,7 +284,7 @@ def test_the_detail_says_what_the_engine_made(build):
         assert "c0: INT8, FP32 asked since" in said(FIRST[0].name, *size)
     session.undo()
     session.results[session.config].engine = replace(result, made={CORE: result.made[CORE]})
-    assert "no engine layer bears its name" in said(QKV, 80, 3)
+    assert "no engine layer has its name" in said(QKV, 80, 3)
 
 
 # -- the result of a build ------------------------------------------------------------------------------------------
@@ -324,7 +324,7 @@ def test_the_page_tells_all(build):
     assert engine_page.page_title(session) == "The engine of c0, 1 edit behind c1"
     assert gap in "\n".join(map(text, engine_page.page_lines(session, width)))
     page = "\n".join(map(text, engine_page.page_lines(build()[0], 80)))
-    assert "What to check" not in page and "runs as asked" in page
+    assert "What to check" not in page and "run as asked" in page
 
 
 def test_while_a_build_goes_on(start):

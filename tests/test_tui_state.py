@@ -203,7 +203,7 @@ def test_channels_that_set_the_range_are_named():
 
 def test_overflow_and_underflow_are_told():
     assert "exceeds FP16's 65504" in detail.fp16_sentence({"x": _stats(1.2e5, 3.0, over=4)})
-    assert "below FP16's least" in detail.fp16_sentence({"x": _stats(1.0, 0.1, below=0.2)})
+    assert "below FP16's smallest" in detail.fp16_sentence({"x": _stats(1.0, 0.1, below=0.2)})
     assert detail.fp16_sentence({"x": _stats(1.0, 0.1)}) == ""
 
 

@@ -1,4 +1,4 @@
-"""The commands that open the app: `open`, which a network alone means too, and `demo`."""
+"""The commands that open the app: `open`, which is also meant by a network alone, and `demo`."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from trt_tui.options import Options
 
 _whatif_samples = option("Data", "--whatif-samples", default=32, show_default=True, type=click.IntRange(min=1),
-                         help="Every figure of the app is taken on the first so many judged samples.")
-_new = option("Config", "--new", is_flag=True, help="Do not take up the saved session of this network.")
+                         help="Take every figure in the app on the first so many judged samples.")
+_new = option("Config", "--new", is_flag=True, help="Do not resume the saved session of this network.")
 
 
 @click.command("open", cls=Command, context_settings=CONTEXT)
@@ -35,7 +35,7 @@ def open_(model: str, whatif_samples: int, new: bool, config_path: str | None, f
         group = parent.command if parent is not None else None
         commands = list(group.commands) if isinstance(group, click.Group) else []
         near = difflib.get_close_matches(model, commands, 1)
-        raise InputError(f"{model} is no command and no file", f"Did you mean {near[0]}?" if near else "",
+        raise InputError(f"{model} is neither a command nor a file", f"Did you mean {near[0]}?" if near else "",
                          "See `trt-tui --help`, or check the path.")
     check_usage()
     _run_app(options_of(model, whatif_samples, arguments), config_path, target, force, new)

@@ -37,9 +37,9 @@ from trt_tui.words import visible
               help="model.engine: built with TensorRT. typed.onnx: the strongly typed network.")
 def build(model: str, config_path: str | None, force: bool, precision: str | None, quick: bool, output: str,
           **arguments: Any) -> None:
-    """Build a production engine in a config's precisions, or write the network that one is built from.
+    """Build a production engine in a config's precisions, or write the network that it is built from.
 
-    Exit code 1: the engine could not be built as asked, and what was written is another one (see --strict).
+    Exit code 1: the engine could not be built as asked, and the one that was written differs (see --strict).
     """
     from trt_tui.cli.headless import Writer
     from trt_tui.jobs.messages import EngineWritten

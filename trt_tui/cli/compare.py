@@ -18,16 +18,16 @@ from trt_tui.words import visible
 
 @click.command(cls=Command, context_settings=CONTEXT)
 @takes(*EVERYTHING)
-@option("TensorRT", "--engines", is_flag=True, help="Build each run's engine too, and judge it as built.")
+@option("TensorRT", "--engines", is_flag=True, help="Also build each run's engine, and judge it as built.")
 @option("Output", "--no-layers", is_flag=True, help="Leave out errors at the groups and shares.")
 @file_option("Output", "--json", "json_path", metavar="OUT",
              help="Write the comparison as JSON (schema v1); - for stdout.")
 @file_option("Output", "--markdown", "markdown_path", metavar="OUT", help="Write it as Markdown; - for stdout.")
 def compare(model: str, config_path: str | None, force: bool, target: str | None, json_path: str | None,
             markdown_path: str | None, no_layers: bool, engines: bool, **arguments: Any) -> None:
-    """FP16, INT8 and the config against FP32, at the outputs and per layer.
+    """Compare FP16, INT8 and the config with FP32, at the outputs and per layer.
 
-    An engine that cannot be built is a row with its reason; exit code 1 where some were built, 2 where none was.
+    An engine that cannot be built is listed with the reason; exit code 1 if some were built, 2 if none was.
     """
     from trt_tui.cli.headless import compare_session
     from trt_tui.cli.report import comparison_table
@@ -52,7 +52,7 @@ def compare(model: str, config_path: str | None, force: bool, target: str | None
         if not quiet:
             print_table(comparison_table(session))
         if stopped:
-            click.echo("Stopped; what was measured until then is shown. The same command goes on from here.", err=True)
+            click.echo("Stopped; shows what was measured so far. The same command goes on from here.", err=True)
             sys.exit(int(ExitCode.CANCELLED))
         missing = session.unbuilt()
         for run, engine in missing.items():
@@ -63,12 +63,12 @@ def compare(model: str, config_path: str | None, force: bool, target: str | None
             assert asked is not None and verdict is not None, "the session was given the target, and is not stopped"
             if not lowers(outline, session.run_configs()[run]):
                 why = cannot_lower(outline) or "every layer of the config is in FP32"
-                raise InputError(f"{run} meets {target} for lack of anything lowered", why,
+                raise InputError(f"{run} meets {target} only because nothing is lowered", why,
                                  "No figure here tells what precision costs.")
             reached = asked.reached(verdict)
             if reached is None:
-                raise InputError(f"whether {target} is met is not known", f"no {asked.kind} was measured",
-                                 "A metric needs --metric and labels, agreement a classifier; sqnr and cosine a float.")
+                raise InputError(f"it is not known whether {target} is met", f"no {asked.kind} was measured",
+                                 "A metric needs --metric and labels, agreement a classifier, sqnr and cosine a float.")
             if not reached:
                 click.echo(f"Target not met by {run}: {asked.shown}", err=True)
                 sys.exit(int(ExitCode.TOLERANCE_NOT_MET))

@@ -11,7 +11,7 @@ from trt_tui.words import table
 
 @click.command(cls=Command, context_settings=CONTEXT)
 def doctor() -> None:
-    """Which backends work here, and why the others do not."""
+    """Show which backends work here, and why the others do not."""
     import platform
 
     import numpy

@@ -42,7 +42,7 @@ def export(model: str, config_path: str | None, force: bool, precision: str | No
     check_usage()
     check_config_or_precision("export", config_path, precision)
     if stdout_for(output) == "-":
-        raise InputError("an export goes to a file", "stdout tells which files were written", "Give -o a file's name.")
+        raise InputError("an export goes to a file", "stdout lists the files that were written", "Name a file with -o.")
     places = check_places(model, arguments, config_path, output, kind=kind)
     options = options_of(model, 0, arguments)
     with Writer(options, config_path, precision, force, writes=places) as writer:

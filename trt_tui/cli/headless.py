@@ -1,4 +1,4 @@
-"""What the commands without an app share: a session driven to its end, and one that writes configs."""
+"""What the commands without the app share: a session that runs to its end, and one that writes configs."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def compare_session(options: Options, config_path: str | None, target: str | Non
 
     Args:
         writes: Places that will be written.
-        engines: Build each run's engine too, and judge it. One that cannot be had is there with its reason.
+        engines: Build each run's engine too, and judge it. One that cannot be built has the reason in its place.
 
     Raises:
         TrtTuiError: the child process failed or died.
@@ -100,7 +100,7 @@ def search_session(options: Options, config_path: str | None, force: bool, preci
     """A session in which a search has come to its end, or was interrupted and holds the best so far.
 
     Args:
-        precision: What to begin with in place of a config: everything in it, or what cannot on the next rung.
+        precision: In place of a config: start with everything in this precision, or on the next rung if it cannot.
         request: What to search; its ``config`` is filled in.
         writes: Places that will be written.
 
@@ -179,15 +179,15 @@ def _raised(error: m.Failed | m.Died) -> TrtTuiError:
 
 
 class Writer:
-    """A session in which a network is read and nothing is measured, for what is told or written of it.
+    """A session in which a network is read but nothing is measured, for commands that describe or write it.
 
     Args:
         options: What the network and the data are.
         config_path: The config, None for everything in one precision.
         precision: That precision.
         force: Take a config made for another structure.
-        writes: Places that will be written, which are refused where the network's weights lie there.
-        builds: Refuse to read it where no TensorRT works.
+        writes: Files that will be written; refused if the network's weights lie there.
+        builds: Refuse to read it if no TensorRT works.
 
     Attributes:
         outline: The network.
@@ -226,7 +226,7 @@ class Writer:
         return self._answer(m.WriteText(path, text), m.Exported)
 
     def engine(self, path: str, quick: bool) -> m.EngineWritten:
-        """Builds the engine and writes it; what the builder warned of is said on stderr."""
+        """Builds the engine and writes it; prints the builder's warnings on stderr."""
         return self._answer(m.WriteEngine(self.config, path, quick, self._given), m.EngineWritten)
 
     def read_engine(self, path: str) -> EngineReport:

@@ -11,14 +11,14 @@ from trt_tui.words import visible
 
 @click.command(cls=Command, context_settings=CONTEXT)
 @takes(*LIBRARIES)
-@option("Output", "--nodes", is_flag=True, help="Show the nodes of each group too.")
+@option("Output", "--nodes", is_flag=True, help="Also show the nodes of each group.")
 @file_option("TensorRT", "--engine", metavar="E", help="Show what this engine made of the groups: an engine file, or "
              "the JSON of trtexec --exportLayerInfo.")
 @option("TensorRT", "--backend", default="auto", show_default=True, help="What loads the engine.",
         type=click.Choice(["auto", "tensorrt", "tensorrt-rtx"]))
 def inspect(model: str, nodes: bool, engine: str | None, backend: str, plugins: tuple[str, ...],
             ort_ops: tuple[str, ...]) -> None:
-    """The layer tree as text: operator, shape, group, and what can run in FP16 and INT8, or why not."""
+    """Print the layer tree: operator, shape, group, and what can run in FP16 and INT8, or why not."""
     from trt_tui.cli.headless import Writer
     from trt_tui.core.network.hierarchy import build_tree
     from trt_tui.core.network.tree_text import render_tree

@@ -1,4 +1,4 @@
-"""SIGINT, SIGTERM and SIGHUP: each stops a command as ctrl-C does, and none tears what is being finished."""
+"""SIGINT, SIGTERM and SIGHUP: each stops a command as ctrl-C does, and none breaks off what is being finished."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from trt_tui.errors import ExitCode, InputError
 from trt_tui.files.scratch import drop_temporaries
 
 PATIENCE_S = 5.0
-"""How long interrupts are kept away from an end that is under way: stopping a child and writing files take less, unless
-something hangs. They come in twos: a terminal that closes sends SIGHUP after the shell did, an impatient user."""
+"""How long interrupts are ignored while a command ends: stopping the child and writing files take less unless something
+hangs. Interrupts often come twice: from a shell and then from its terminal that closes, or from an impatient user."""
 
 STUCK_S = 1.5
-"""How long the interpreter has to take notice of a signal; it does not in the middle of native code."""
+"""How long the interpreter has to notice a signal; in the middle of native code it does not."""
 
 _NUMBERS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
@@ -32,7 +32,7 @@ _ending: list[float] = []
 def raising() -> Iterator[None]:
     """SIGTERM and SIGHUP raise KeyboardInterrupt in this block, as SIGINT does; those that are ignored stay so.
 
-    One raises it; further ones find the program on its way out, and are left alone after the block too.
+    The first one raises it; further ones are ignored, also after the block, since the program is ending already.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -58,7 +58,7 @@ def raising() -> Iterator[None]:
 
 
 def leave(code: int) -> None:
-    """Ends a program that was interrupted, without the time that the interpreter takes to give back its memory."""
+    """Ends an interrupted program at once, without waiting for the interpreter to free its memory."""
     if _ending:
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, InputError):
@@ -76,7 +76,7 @@ def release() -> None:
 
 @contextlib.contextmanager
 def held() -> Iterator[None]:
-    """No interrupt in this block, which finishes what was begun; one that comes after `PATIENCE_S` goes through."""
+    """Ignores interrupts in this block, which finishes what was begun; after `PATIENCE_S` they take effect."""
     began = time.monotonic()
     _ending.append(began)
     try:
@@ -86,7 +86,7 @@ def held() -> Iterator[None]:
 
 
 def _watch(reading: int) -> None:
-    """Ends the process where it takes no notice of a signal, since it is in the middle of native code."""
+    """Ends the process if it does not notice a signal because it is in the middle of native code."""
     with open(reading, "rb", buffering=0) as signals:
         while signals.read(1):
             if _noticed.wait(STUCK_S):

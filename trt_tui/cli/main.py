@@ -1,4 +1,4 @@
-"""The command line. Data goes to stdout, messages to stderr; the app is imported only when it opens."""
+"""The command line. Data goes to stdout, messages go to stderr; the app is only imported when it is opened."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class _Commands(click.Group):
             sys.exit(code)
 
     def _exit_code(self, *args: Any, **kwargs: Any) -> int:
-        """Runs a command; whatever ends it is told on stderr."""
+        """Runs a command; an error that ends it is printed on stderr."""
         try:
             with interrupts.raising():
                 _check_here()
@@ -88,11 +88,11 @@ class _Commands(click.Group):
 
 
 def _check_here() -> None:
-    """Refuses to start in a folder that is gone: no relative path means anything there."""
+    """Refuses to start in a folder that no longer exists, where relative paths mean nothing."""
     try:
         os.getcwd()
     except OSError as error:
-        raise InputError("the current folder is gone", error.strerror or str(error),
+        raise InputError("the current folder no longer exists", error.strerror or str(error),
                          "Change to another folder (cd) and run it again.") from None
 
 
@@ -100,7 +100,7 @@ def _print_error(error: TrtTuiError) -> None:
     click.echo(f"Error: {visible(error.title)}", err=True)
     for label, text in (("Why", error.cause), ("Next", error.next_step)):
         if text:
-            # No line of a library's message can pass for one of ours.
+            # No line of a library's message can be taken for one of ours.
             said = visible(text, lines=True).replace("\n", "\n       ")
             click.echo(f"  {label}: {said}", err=True)
 
@@ -108,7 +108,7 @@ def _print_error(error: TrtTuiError) -> None:
 @click.group(cls=_Commands, context_settings=CONTEXT, no_args_is_help=True)
 @click.version_option(None, "--version", package_name="trt-tui")
 def main() -> None:
-    """See which layers of a network lose accuracy in FP16 or INT8, put them back, export the precision config.
+    """See which layers of a network lose accuracy in FP16 or INT8, raise them, and export the precision config.
 
     `trt-tui MODEL --data D` opens the app on a network; `trt-tui demo` opens it on the bundled one.
     """

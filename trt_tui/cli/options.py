@@ -1,7 +1,7 @@
-"""The options that commands share, each defined once, under the heading that ``--help`` shows them below.
+"""The options that commands share, each defined once, with its heading in ``--help``.
 
-The headings are click's own help sections: click-option-group keeps pseudo options among the real ones, cloup takes the
-place of all of click's decorators, and rich-click imports rich for every ``--help``.
+The headings are click's own help sections: click-option-group adds pseudo options to the real ones, cloup replaces all
+of click's decorators, and rich-click imports rich for every ``--help``.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 Decorator: TypeAlias = Callable[[Any], Any]
-"""What `click.option` gives: it adds an option to a function that becomes a command."""
+"""What `click.option` returns: it adds an option to a function that becomes a command."""
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
 HEADINGS = ("Data", "Config", "Judging", "Search", "TensorRT", "Output")
-"""What ``--help`` shows options below, in this order; what has no heading comes last."""
+"""The headings of ``--help``, in this order; options without one come last."""
 
 
 class Option(click.Option):
-    """An option with the heading that ``--help`` shows it below."""
+    """An option with its heading in ``--help``."""
 
     def __init__(self, *args: Any, heading: str, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -57,7 +57,7 @@ def files(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> li
 
 
 def option(heading: str, *args: Any, **kwargs: Any) -> Decorator:
-    """`click.option` below a heading."""
+    """`click.option` under a heading."""
     return click.option(*args, cls=Option, heading=heading, **kwargs)
 
 
@@ -74,50 +74,50 @@ DATA = (
     file_option("Data", "--calib-data", metavar="D",
                 help="Samples to calibrate on. Without: every fourth batch of --data."),
     _data("--calib-method", default="minmax", show_default=True,
-          type=click.Choice(["minmax", "percentile", "entropy", "mse"]), help="How ranges are taken from samples."),
+          type=click.Choice(["minmax", "percentile", "entropy", "mse"]), help="How ranges are computed from samples."),
     file_option("Data", "--calib-cache", metavar="FILE", help="Take the ranges from a TensorRT calibration cache."),
     _data("--shapes", multiple=True, metavar="NAME:MIN:OPT:MAX", help="Shapes of a dynamic input, like "
           "x:1x3x224x224:8x3x224x224:16x3x224x224; one shape stands for all three."),
     _data("--samples", type=click.IntRange(min=1), help="Use at most so many samples."),
-    _data("--batch", type=click.IntRange(min=1), help="Batch size where the network leaves it open."),
+    _data("--batch", type=click.IntRange(min=1), help="Batch size, if the network leaves it open."),
 )
-"""What is read, of commands that calibrate or judge."""
+"""What is read, for commands that calibrate or judge."""
 
-SEED = (_data("--seed", default=0, show_default=True, type=int, help="Of random inputs."),)
+SEED = (_data("--seed", default=0, show_default=True, type=int, help="Seed of random inputs."),)
 
 CONFIG = (
     file_option("Config", "--config", "config_path", metavar="FILE", help="Start from a precision.json."),
     _config("--force", is_flag=True, help="Take a config made for another structure."),
     _config("--other", default="fp16", show_default=True, type=click.Choice(["fp32", "fp16", "bf16"]),
             help="What layers around those in INT8, FP8 or INT4 run in."),
-    _config("--tf32", is_flag=True, help="Let FP32 layers use TF32, which keeps 10 bits of mantissa; a setting of the "
-            "whole engine in every release."),
+    _config("--tf32", is_flag=True, help="Let FP32 layers use TF32, which keeps 10 bits of mantissa; applies to the "
+            "whole engine."),
 )
-"""Which layer runs in what."""
+"""Which layer runs in which precision."""
 
 JUDGING = (
-    _judging("--judge", multiple=True, metavar="TENSOR[SLICE]", help="What errors are taken at; may be "
-             "repeated. Without: the float outputs, a terminal Concat split into its parts."),
+    _judging("--judge", multiple=True, metavar="TENSOR[SLICE]", help="Where errors are measured; may be "
+             "repeated. Without: at the float outputs, a final Concat split into its parts."),
     file_option("Judging", "--metric", metavar="FILE.py:FUNCTION", help="(outputs, labels) -> float or a mapping."),
     _judging("--target", metavar="TEXT", help="metric>=base-0.01, metric>=base-1%, sqnr>=20, cosine>=0.999 or "
              "agreement>=0.99."),
     _judging("--judge-at", multiple=True, type=click.Choice(["min", "max"]),
-             help="Judge engines at this shape of the profile too; may be repeated."),
+             help="Also judge engines at this shape of the profile; may be repeated."),
 )
-"""How figures are taken."""
+"""How figures are measured."""
 
 BUILDER = (
     _tensorrt("--backend", default="auto", show_default=True,
               type=click.Choice(["auto", "onnxruntime", "tensorrt", "tensorrt-rtx"]), help="What builds engines."),
     _tensorrt("--weak", is_flag=True, help="TensorRT up to 10: precisions layer by layer and implicit "
-              "quantization, for a production that builds so."),
-    _tensorrt("--strict", is_flag=True, help="Build engines as asked or not at all. Without: where TensorRT "
-              "refuses, layers that it names are let go or raised one step, then precisions are preferred and "
-              "not obeyed, then none is told (8.6 and --weak; a strongly typed release has the first of these); "
-              "what was asked and what was made is said."),
+              "quantization, for production that builds this way."),
+    _tensorrt("--strict", is_flag=True, help="Build engines as asked or not at all. Without: if TensorRT refuses, "
+              "the layers that it names lose their precision or are raised one step; next precisions are only "
+              "preferred; last none is given (8.6 and --weak; a strongly typed release takes the first step "
+              "only). The report says what was asked and what was built."),
     _tensorrt("--compute-capability", metavar="8.9", help="TensorRT-RTX: the GPU to build for."),
 )
-"""What builds engines, and in which manner."""
+"""What builds engines, and how."""
 
 LIBRARIES = (
     file_option("TensorRT", "--plugins", multiple=True, metavar="LIB.so", help="Load this library of plugins into "
@@ -130,11 +130,11 @@ LIBRARIES = (
 EFFORT = (
     file_option("TensorRT", "--timing-cache", metavar="FILE", help="Read and extend this timing cache. Without: one in "
                 "the cache folder, by GPU and release."),
-    _tensorrt("--optimization-level", type=click.IntRange(0, 5), help="The builder's effort; its own default "
-              "where not given."),
+    _tensorrt("--optimization-level", type=click.IntRange(0, 5), help="The builder's effort. Without: the builder's "
+              "default."),
     _tensorrt("--tactic-sources", metavar="A,B", help="Tactic sources that the builder may use."),
 )
-"""How hard a builder tries."""
+"""How much effort a builder spends."""
 
 EVERYTHING = (*DATA, *SEED, *CONFIG, *JUDGING, *BUILDER, *EFFORT, *LIBRARIES)
 
@@ -156,7 +156,7 @@ def takes(*shared: Decorator) -> Callable[[F], F]:
 
 
 def options_of(model: str, whatif_samples: int, arguments: dict[str, Any]) -> Options:
-    """What a command was told, as the session and its child take it; what it has no option for is left at its default.
+    """The options of a command as the session and its child take them; those that it lacks keep their defaults.
 
     Raises:
         InputError: an option's text makes no sense.
@@ -176,10 +176,10 @@ def options_of(model: str, whatif_samples: int, arguments: dict[str, Any]) -> Op
 
 
 def check_config_or_precision(what: str, config_path: str | None, precision: str | None) -> None:
-    """Checks that a command that writes something is told of what.
+    """Checks that a command that writes something has a config or a precision for it.
 
     Raises:
-        InputError: neither of ``--config`` and ``--precision`` is given, or both are.
+        InputError: neither ``--config`` nor ``--precision`` is given, or both are.
     """
     if (config_path is None) == (precision is None):
         raise InputError(f"{what} needs a config or a precision", "exactly one of --config and --precision is taken",

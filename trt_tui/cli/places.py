@@ -1,4 +1,4 @@
-"""What commands write, and where: checked before anything is measured for it."""
+"""Checks where commands will write before anything is measured, and writes there."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ T = TypeVar("T")
 
 def check_places(model: str, arguments: dict[str, Any], config_path: str | None, *paths: str | None,
                   kind: str = "", config_to: str | None = None) -> list[str]:
-    """Refuses places that cannot be written, or hold what is read, before anything is measured for them.
+    """Refuses files that cannot be written, or that are read, before anything is measured.
 
-    Whether they hold the network's weights is known once it is open: the places are returned for that.
+    Whether the network's weights lie in one of them is known once it is open; the files are returned for that.
 
     Args:
-        paths: What is written; None and - are no files.
-        kind: The format that the first of them is written in: it may consist of files beside it too.
-        config_to: The one of them that takes a config: it may be the one that is read.
+        paths: The files to write; None and - are no files.
+        kind: The format of the first of them, which may consist of several files.
+        config_to: The one of them that takes a config; it may be the config that is read.
     """
     from trt_tui.core.data.places import files_read, refuse_over
     from trt_tui.files.writing import is_special
@@ -56,7 +56,7 @@ def _beside(kind: str, path: str) -> list[str]:
 
 
 def _check_place(path: str) -> None:
-    """Refuses a place that cannot be written before anything is measured for it."""
+    """Refuses a file that cannot be written, before anything is measured for it."""
     from trt_tui.files.writing import cannot_write, is_special
 
     place = Path(path)
@@ -77,11 +77,11 @@ def _check_place(path: str) -> None:
 
 
 def write_outputs(texts: Sequence[tuple[str | None, Callable[[T], str]]], session: T, over: bool = True) -> None:
-    """Writes what was asked for to its places, - for stdout, which comes last: a fault of it loses no file.
+    """Writes the texts that were asked for; - is stdout, which comes last so that no file is lost if it fails.
 
     Args:
-        texts: Paths, None where nothing is asked for, and what gives the text of a session.
-        over: Write over files that exist; a part does not take the place of a whole.
+        texts: Paths (None if nothing is asked for), and what makes the text of a session.
+        over: Overwrite files that exist; an incomplete report does not replace a complete one.
     """
     from trt_tui.files.writing import write_atomic
 
@@ -89,7 +89,7 @@ def write_outputs(texts: Sequence[tuple[str | None, Callable[[T], str]]], sessio
         if path == "-":
             click.echo(text(session), nl=False)
         elif path is not None and not over and os.path.isfile(path):
-            click.echo(f"{visible(path)} stands as it was", err=True)
+            click.echo(f"{visible(path)} is left as it was", err=True)
         elif path is not None:
             write_atomic(Path(path), text(session))
             click.echo(f"Wrote {visible(path)}", err=True)

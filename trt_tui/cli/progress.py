@@ -1,7 +1,7 @@
-"""Progress of commands: one line on stderr in a terminal, and nothing but a search's finds elsewhere.
+"""Progress of commands: one line on stderr in a terminal; elsewhere only what a search finds.
 
-The bar is rich's. Its live display and click's hide the cursor, and a program that is killed would leave it hidden; so
-the line is put in place here.
+The bar is rich's. Its live display, like click's, hides the cursor, and a program that is killed would leave it hidden;
+therefore the line is written here.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _PAUSE_S = 0.1
 
 
 class Bar:
-    """One line of progress on stderr, where that is a terminal."""
+    """One line of progress on stderr, if that is a terminal."""
 
     def __init__(self) -> None:
         self._shown = 0.0
@@ -33,7 +33,7 @@ class Bar:
         self._best = ""
 
     def show(self, event: m.Progress) -> None:
-        """How far a job is: its phase, a bar where its end is known, and the time left."""
+        """Shows how far a job is: its phase, a bar if its end is known, and the time left."""
         if not self._due():
             return
         count = f" {event.done}/{event.total}" if event.total else ""
@@ -41,7 +41,7 @@ class Bar:
         self._write(f"{event.phase}{count}{left}", event.done, event.total)
 
     def searched(self, finding: Finding) -> None:
-        """How far a search is; where stderr is no terminal, a line for each config that is better."""
+        """Shows how far a search is; if stderr is no terminal, prints a line for each better config."""
         if finding.best is None or finding.progress is None:
             return
         said = f"best so far: {found_so_far(finding)}"
@@ -53,7 +53,7 @@ class Bar:
             print(f"{finding.progress.done} tried; {said}", file=sys.stderr)
 
     def clear(self) -> None:
-        """Takes the line away."""
+        """Removes the line."""
         if self._wrote:
             self._line("")
 
@@ -67,7 +67,7 @@ class Bar:
         self._line(bar + first_cells(visible(text), columns - (_CELLS + 1 if bar else 0)))
 
     def _line(self, text: str) -> None:
-        """Puts a text in place of the line; `sys.stderr` itself lets no control sequence through."""
+        """Replaces the line by a text; `sys.stderr` itself lets no control sequence through."""
         with suppress(OSError):  # a terminal that has gone away
             os.write(2, f"\r\x1b[K{text}".encode())
 

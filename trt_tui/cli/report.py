@@ -30,7 +30,7 @@ LAYER_ROWS = 20
 
 
 def comparison_table(session: Session) -> str:
-    """The verdict of each run, its judged outputs where there are several, and the worst groups."""
+    """The verdict of each run, its judged outputs if there are several, and the worst groups."""
     outline, data, backend = session.opened.outline, session.opened.data, session.opened.backend
     lines = [f"{outline.name}: {len(outline.groups)} groups ({len(outline.layers)} nodes), {data.whatif} samples of "
              f"{data.source}{', ' if session.ranges_from else ''}{session.ranges_from}",
@@ -61,7 +61,7 @@ def comparison_table(session: Session) -> str:
 
 
 def _explained(session: Session) -> list[str]:
-    """The runs whose loss is laid out by group: those that miss the target, else the last one with shares."""
+    """The runs whose loss is broken down by group: those that miss the target, else the last one with shares."""
     known = {run: measured.verdict for run in _shown(session)
              if (measured := session.measured(run)).shares and measured.verdict is not None}
     missed = [run for run, verdict in known.items()
@@ -77,7 +77,7 @@ def session_metric(session: Session) -> str:
 
 
 def _shown(session: Session) -> list[str]:
-    """The runs, without the config where it is one of the others."""
+    """The runs, without the config if it equals one of the others."""
     configs = session.run_configs()
     return [run for run in configs if run != "config" or configs[run] not in (configs["fp16"], configs["int8"])]
 
@@ -87,7 +87,7 @@ def _engines(session: Session) -> dict[str, EngineResult]:
 
 
 def _mark(session: Session, run: str, verdict: Verdict) -> str:
-    """Whether a run meets the target; that nothing was lowered, or quantized, where that is so."""
+    """Whether a run meets the target; or that nothing was lowered or quantized in it."""
     config = session.run_configs()[run]
     if not lowers(session.opened.outline, config):
         return "nothing lowered"
@@ -123,9 +123,9 @@ def _verdict_rows(session: Session, title: str, verdict: Verdict, sign: str = "~
 
 
 def _engine_rows(session: Session, title: str, result: EngineResult, run: str = "") -> list[list[str]]:
-    """The rows of an engine, with its latency and size; one that cannot run here has the size alone.
+    """The rows of an engine, with its latency and size; one that cannot run here has the size only.
 
-    One that was not built as asked says so, and has the simulation of what was made above it.
+    One that was not built as asked says so, after a row with the simulation of what was built instead.
     """
     if result.failed:
         return [[title, "not built", *[""] * 8]]
@@ -174,11 +174,11 @@ def _computed_in(engines: Mapping[str, EngineResult]) -> list[str]:
 
 
 def _checks(session: Session, engines: Mapping[str, EngineResult]) -> list[str]:
-    """Whether the FP32 engine computes something else, and what to look at where an engine is worse than simulated."""
+    """Whether the FP32 engine computes something else, and what to look at if an engine is worse than simulated."""
     lines = ["", f"no precision problem: {fault}"] if (fault := fp32_fault(session.results.fp32_engine)) else []
     for run, found in session.to_check().items():
         if run not in engines:
-            continue  # the config is another run's, which says it
+            continue  # the config equals another run, which is listed
         gap = gap_db(engines[run].beside(session.measured(run).verdict), engines[run].verdict)
         lines += ["", f"{engine_title(run)}: {words.worse_by(gap)}; what to check:", *(f"  {line}" for line in found)]
     return lines
@@ -263,7 +263,7 @@ def search_headline(session: Session) -> str:
 
 
 def search_source(session: Session) -> list[str]:
-    """Where the figures are from: samples held out or not, the simulation alone, or confirmed by an engine or not."""
+    """Where the figures come from: on held-out samples or not, confirmed by an engine or simulated only."""
     held_out = _ended(session).held_out
     return [*([held_out_words(held_out)] if held_out is not None else []), *_confirmation(session)]
 
@@ -272,13 +272,13 @@ def _confirmation(session: Session) -> list[str]:
     confirmed = _ended(session).confirmed
     if confirmed is not None:
         checked = _finding(session).request.check is not None
-        met = "meets the tolerance too; the check saw the simulation only" if checked else "meets it too"
+        met = "meets the tolerance too; --check has judged the simulation only" if checked else "meets it too"
         if not _ended(session).result.met:
             met = "meets it all the same"
         return [f"its engine {met if confirmed else 'does NOT meet it'}"]
     if session.builder is None or not session.builder.runs:
         return ["simulated only: no TensorRT runs here to confirm it"]
-    return ["simulated only: no engine of it, built as asked, was judged"]
+    return ["simulated only: no engine that was built as asked was judged"]
 
 
 def metric_parts(session: Session) -> list[list[str]]:

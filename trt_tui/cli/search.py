@@ -27,12 +27,12 @@ def _methods(ctx: click.Context, parameter: click.Parameter, incomplete: str) ->
 
 
 def _layers(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Rules, and the names of the layers of a network that stands on the command line already."""
+    """Rules, and the names of the layers of the network that was named before on the command line."""
     from trt_tui.core.network.reading import read_model
     from trt_tui.core.search import PRESETS
 
     names = list(PRESETS)
-    # click leaves arguments that stand before an unfinished option unparsed.
+    # click does not parse arguments before an unfinished option.
     model = ctx.params.get("model") or next(iter(ctx.args), None)
     with suppress(TrtTuiError, OSError):
         if model is not None:
@@ -70,7 +70,7 @@ def _rungs(text: str | None, config: bool) -> tuple[Precision | None, tuple[Prec
 @click.command(cls=Command, context_settings=CONTEXT)
 @takes(*EVERYTHING)
 @option("Config", "--precision", type=click.Choice(["bf16", "fp16", "int8", "file"]),
-        help="Begin with everything in it, in place of a config.  [default: int8]")
+        help="Start with everything in this precision, in place of a config.  [default: int8]")
 @option("Judging", "--tolerance", "tolerances", multiple=True, metavar="TEXT", help="What the result must meet, like "
         "sqnr>=20, scores:cosine>=0.999, max_abs<=1e-2 or metric>=base-0.01; may be repeated.")
 @option("Judging", "--check", metavar="CMD", help="A command that passes a config by exit code 0; {model} in it is the "
@@ -90,14 +90,14 @@ def _rungs(text: str | None, config: bool) -> tuple[Precision | None, tuple[Prec
 @option("Search", "--no-free", is_flag=True, help="Do not try operators for decomposed norms, SmoothQuant and bias "
         "correction before layers are raised.")
 @option("Search", "--no-ranges", is_flag=True, help="Do not try other ranges before layers are raised.")
-@option("Judging", "--no-hold-out", is_flag=True, help="Choose on all samples. By default every third batch is held "
-        "out where there are enough, and the exit code goes by what the result yields there too.")
+@option("Judging", "--no-hold-out", is_flag=True, help="Search on all samples. By default every third batch is held "
+        "out if there are enough, and the exit code depends on the result on these too.")
 @option("Search", "--max-fp32", "max_raised", type=click.IntRange(min=0), metavar="N",
-        help="Raise at most so many layers (groups); the best reachable is written.")
+        help="Raise at most so many layers (groups); writes the best config within this budget.")
 @option("Search", "--max-latency", type=click.FloatRange(min=0), metavar="MS",
         help="Stay within this latency, as estimated from two engines.")
 @option("Search", "--max-builds", default=3, show_default=True, type=click.IntRange(min=0),
-        help="Build at most so many engines in all, where engines can run: to confirm the result, and two for "
+        help="Build at most so many engines in all, if engines can run here: to confirm the result, and two for "
         "--max-latency.")
 @file_option("Output", "--markdown", "markdown_path", metavar="OUT",
              help="Write a report with the evidence; - for stdout.")
@@ -109,7 +109,7 @@ def search(model: str, config_path: str | None, force: bool, target: str | None,
            markdown_path: str | None, output: str, **arguments: Any) -> None:
     """Find the fewest layers to raise so that a tolerance is met.
 
-    Exit code 0: it is met. 1: it is not; the best reachable is written.
+    Exit code 0: it is met. 1: it is not, and the best config that was found is written.
     """
     from trt_tui.cli.headless import search_session
     from trt_tui.cli.report import search_report, search_table
@@ -125,7 +125,7 @@ def search(model: str, config_path: str | None, force: bool, target: str | None,
         raise InputError("a search needs a tolerance", "none was given",
                          "Give --tolerance 'sqnr>=20', or a command with --check.")
     if precision is not None and config_path is not None:
-        raise InputError("a search begins with one thing", "both --config and --precision are given",
+        raise InputError("a search has one start", "both --config and --precision are given",
                          "Leave out one of them.")
     check_usage()
     first, between, highest = _rungs(rungs, config_path is not None)

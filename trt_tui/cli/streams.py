@@ -1,7 +1,7 @@
-"""stdout and stderr of the commands: what cannot be written is said once, plainly, and ends nothing else.
+"""stdout and stderr of the commands: what cannot be written is reported once and stops nothing else.
 
-A reader of stdout that has gone away (``| head``) is no error. A stderr that takes nothing loses messages and nothing
-more. Closed descriptors are opened on the null device, so that no file and no pipe gets their numbers.
+A reader of stdout that has gone away (``| head``) is no error. If stderr cannot be written, only messages are lost.
+Closed descriptors are opened on the null device, so that no file and no pipe gets their numbers.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class _Stream(io.FileIO):
-    """A standard stream; after its first fault it takes everything and passes on nothing."""
+    """A standard stream; after its first fault it accepts everything and writes nothing."""
 
     def __init__(self, descriptor: int) -> None:
         super().__init__(descriptor, "w", closefd=False)

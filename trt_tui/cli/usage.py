@@ -1,4 +1,4 @@
-"""Options that would do nothing where they stand: refused with the reason, before anything is opened."""
+"""Refuses options that would have no effect, with the reason, before anything is opened."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _DATA = ("data", "calib_data", "calib_method", "calib_cache", "samples", "batch"
 
 @dataclass(frozen=True)
 class IdleOptions:
-    """Options of some commands that do nothing where ``idle`` holds, and why."""
+    """Options of some commands that have no effect if ``idle`` returns True, and why."""
 
     commands: tuple[str, ...]
     options: tuple[str, ...]
@@ -56,7 +56,7 @@ IDLE_OPTIONS = (
     IdleOptions(("search",), ("precision", "higher"), lambda values: bool(values["rungs"]),
                 "--rungs names the first and the last precision", "Leave out one of them."),
     IdleOptions(("open", "compare", "search"), ("seed",), lambda values: bool(values["data"]),
-                "random inputs alone have a seed, and there are data", "Leave out one of --seed and --data."),
+                "only random inputs have a seed, and --data names samples", "Leave out one of --seed and --data."),
     IdleOptions(("compare",), _ENGINE, lambda values: not values["engines"], "it is about engines, and none is built",
                 "Add --engines, or leave it out."),
     IdleOptions(("build",), ("quick", "weak", "strict", *_EFFORT, "plugins", "compute_capability", "backend"),
@@ -65,9 +65,9 @@ IDLE_OPTIONS = (
     IdleOptions(("build",), ("optimization_level",), lambda values: bool(values["quick"]),
                 "--quick is the lowest effort already", "Leave out one of them."),
     IdleOptions(("export",), (*_EFFORT, "plugins"), lambda values: values["kind"] not in ("trtexec", "polygraphy"),
-                "this format says nothing of how the builder works", "Leave it out."),
+                "this format has no settings of the builder", "Leave it out."),
     IdleOptions(("export",), _DATA, lambda values: values["kind"] == "markdown",
-                "this format takes nothing from data", "Leave it out."),
+                "this format does not depend on data", "Leave it out."),
     IdleOptions(("inspect",), ("nodes",), lambda values: bool(values["engine"]), "an engine is shown by groups",
                 "Leave out one of them."),
     IdleOptions(("inspect",), ("backend", "plugins"), lambda values: not values["engine"],
@@ -99,7 +99,7 @@ def check_usage() -> None:
 
 
 def _unread_data(shapes: bool) -> list[str]:
-    """The options about data on the running command line that are not read where all ranges are known.
+    """The options about data on the running command line that are not read if all ranges are known.
 
     Args:
         shapes: Whether the shapes of the data are read all the same.
@@ -132,7 +132,7 @@ def stdout_for(path: str | None) -> str | None:
 
 
 def one_on_stdout(outputs: Mapping[str, str | None]) -> None:
-    """Checks that one output at most goes to stdout.
+    """Checks that at most one output goes to stdout.
 
     Args:
         outputs: The places, by the options that name them.

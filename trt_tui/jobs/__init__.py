@@ -1,1 +1,1 @@
-"""Long work in a child process: what is asked of it, what it reports, and how it is stopped."""
+"""Long work in a child process: the requests to it, the events from it, and how it is stopped."""

@@ -31,11 +31,11 @@ from trt_tui.jobs.verdicts import reference_metric, verdict_of
 from trt_tui.workspace import Workspace, runs_here
 
 RANKED_ROWS = 8
-"""A search ranks all groups by their impact on as many feeds as hold so many samples."""
+"""A search ranks all groups by their impact on this many samples (whole feeds)."""
 
 
 def run(workspace: Workspace, store: Store, report: Report, request: m.FindConfig) -> Steps[None]:
-    """Finds the smallest fix. Nothing that was measured before, by an interrupted search too, is measured again."""
+    """Finds the smallest fix. What was measured before, also by an interrupted search, is not measured again."""
     network, metric = workspace.network, workspace.metric
     targets = [parse_target(text) for text in request.tolerances]
     for target in targets:
@@ -120,7 +120,7 @@ class WorkspaceBench:
         return self._store.engine(self._workspace, config) is not None
 
     def build(self, config: PrecisionConfig) -> Steps[EngineResult]:
-        """The simulated verdict is sent too."""
+        """Returns the config's engine; sends the simulated verdict too."""
         verdict = yield from self.verdict(config)
         self._report.send(m.VerdictMeasured(self._report.job, "config", config, verdict, True))
         known = self._store.engine(self._workspace, config)

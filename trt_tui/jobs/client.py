@@ -1,4 +1,4 @@
-"""The program's end of the child process: start it, ask it, stop it, notice that it died."""
+"""The program's end of the child process: starts it, sends requests, stops it, and notices when it dies."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GRACE_S = 1.2
 """How long a job has to stop by itself before its process is killed: a stop takes effect within 2 s."""
 
 LEAVING_S = 0.5
-"""How long the end of the program waits for a killed process, which may have much memory to give back."""
+"""How long the program waits at its end for a killed process, which may have much memory to free."""
 
 KEPT_LOGS = 10
 
@@ -41,7 +41,7 @@ def log_path() -> Path:
 
 
 class _Child:
-    """A process, the pipe to it, and the jobs it was given and has not ended."""
+    """A process, the pipe to it, and the jobs that it was given and has not finished."""
 
     def __init__(self) -> None:
         self.pipe, theirs = Pipe()
@@ -64,7 +64,7 @@ class _Child:
         self.killed = False
 
     def died(self, code: int) -> m.Died:
-        """The event that tells of its end."""
+        """The event that reports its end."""
         log = _tail(log_path(), self._log_before)
         death = why_it_ended(code, log, self._oom_before, oom_kills())
         return m.Died(self.last, code, log, death.why, death.next_step)
@@ -74,7 +74,7 @@ class _Child:
         return not self.gone and self.process.poll() is None
 
     def ask(self, job: int, request: m.Request, silent: bool = False) -> bool:
-        """Passes a request on; False where it does not reach the process any more."""
+        """Passes a request on; False if it can no longer reach the process."""
         self.last = max(self.last, job)
         if silent:
             self.preparing.add(job)
@@ -87,7 +87,7 @@ class _Child:
         return not self.gone
 
     def kill(self) -> None:
-        """Ends the process and what it started, at once."""
+        """Ends the process, and what it has started, at once."""
         self.gone = True
         kill_group(self.process.pid)
 
@@ -97,7 +97,7 @@ class Client:
 
     Args:
         deliver: Called with every event, from a thread of the client.
-        reopen: Gives the requests that bring a new process to where the last one was; their events are not delivered.
+        reopen: Returns the requests that bring a new process to the state of the last one; their events are dropped.
     """
 
     def __init__(self, deliver: Callable[[m.Event], None], reopen: Callable[[], Iterable[m.Request]] = tuple) -> None:
@@ -115,7 +115,7 @@ class Client:
         return child.process.pid if child is not None and child.alive else None
 
     def send(self, request: m.Request) -> int:
-        """Asks for something; returns the job's number, which its events carry."""
+        """Sends a request; returns the number of its job, which its events carry."""
         with self._lock:
             child = self._living(opens=isinstance(request, m.Open))
             if not child.ask(self._number(), request):
@@ -137,7 +137,7 @@ class Client:
         timer.start()
 
     def close(self) -> None:
-        """Ends the process: at once if it is idle, and by force if it does not heed."""
+        """Ends the process: at once if it is idle, by force if it does not stop."""
         with self._lock:
             self._closing = True
             child, self._child = self._child, None
@@ -193,7 +193,7 @@ class Client:
     def _kill_if_running(self, child: _Child, before: int) -> None:
         """Kills a child that works on a job that was stopped; what was asked later goes to a new one.
 
-        That it was stopped is told at once: a process takes its time to give back much memory.
+        The job is reported as stopped at once, since a process may take long to free much memory.
         """
         with self._lock:
             if not child.alive or all(job >= before for job in child.running):

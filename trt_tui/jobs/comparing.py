@@ -19,7 +19,7 @@ from trt_tui.workspace import Workspace
 
 
 def run(workspace: Workspace, store: Store, report: Report, request: m.Compare) -> Steps[None]:
-    """Measures the runs; engines of theirs that are known are sent too."""
+    """Measures the runs; sends their engines too, if they are known."""
     measured = yield from send_verdicts(workspace, store, report, request.runs)
     yield from reference_metric(workspace, store, report)
     for config in request.runs.values():

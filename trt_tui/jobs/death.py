@@ -1,4 +1,4 @@
-"""Why a child process ended: the signal, what it printed, and what the kernel counts of memory that ran out."""
+"""Why a child process ended: by the signal, by what it printed, and by the kernel's count of out-of-memory kills."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ _SCRIPT = re.compile(
 
 @dataclass(frozen=True)
 class Death:
-    """What to tell of it: why, in a sentence, and what to do."""
+    """What to say about it: why it ended, in a sentence, and what to do."""
 
     why: str
     next_step: str
 
 
 def oom_kills() -> int | None:
-    """How many processes the kernel has killed for lack of memory where this one lives; None where it does not tell.
+    """How many processes of this control group the kernel has killed because memory ran out; None if it does not say.
 
-    Of its control group: ``memory.events`` of version 2, ``memory.oom_control`` of version 1.
+    Read from ``memory.events`` (cgroup v2) or ``memory.oom_control`` (v1).
     """
     for path in _counters():
         with contextlib.suppress(OSError):
@@ -58,7 +58,7 @@ def _counters() -> list[Path]:
 
 
 def why_it_ended(exit_code: int | None, log: str, killed_before: int | None, killed_after: int | None) -> Death:
-    """What is known of an end.
+    """What is known about the end of a process.
 
     Args:
         exit_code: As `subprocess` gives it: negative for a signal.
@@ -70,7 +70,7 @@ def why_it_ended(exit_code: int | None, log: str, killed_before: int | None, kil
         if killed_before is not None and killed_after is not None:
             if killed_after > killed_before:
                 return Death("The kernel killed it: memory ran out.", LESS_MEMORY)
-            return Death("It was killed from outside (SIGKILL); the kernel counts no lack of memory.", "Run it again.")
+            return Death("It was killed from outside (SIGKILL); memory did not run out.", "Run it again.")
         return Death("It was killed from outside (SIGKILL).", f"Memory may have run out. {LESS_MEMORY}")
     if exit_code is None or exit_code >= 0:
         code = "" if exit_code is None else f" with exit code {exit_code}"

@@ -41,7 +41,7 @@ QUICK_LEVEL = 1
 
 @dataclass(frozen=True)
 class BuildProgress:
-    """How far a build is; ``total`` 0 means that nobody knows."""
+    """How far a build is; ``total`` 0 means that the end is unknown."""
 
     phase: str
     done: int = 0
@@ -61,10 +61,10 @@ class Engine:
     """A built engine.
 
     Attributes:
-        seconds: Of the build; 0 where it came from the cache.
+        seconds: Duration of the build; 0 if it came from the cache.
         origin: "cold", "timing cache" or "engine cache".
-        notes: What the lowering says.
-        rungs: What was tried, the last of which it was built on; one where it was built as asked.
+        notes: Notes of the lowering.
+        rungs: What was tried; the engine was built on the last. Only one if it was built as asked.
     """
 
     data: bytes
@@ -76,7 +76,7 @@ class Engine:
 
 @dataclass(frozen=True)
 class Lowered:
-    """What a backend builds from: the ONNX model and, where the graph's types do not decide, what to tell beside it."""
+    """What a backend builds from: the ONNX model, and what to tell beside it if the graph's types do not decide."""
 
     model: ir.Model
     told: Told | None
@@ -85,7 +85,7 @@ class Lowered:
 
 def lower_for(network: Network, config: PrecisionConfig, ranges: Mapping[str, float], capabilities: Capabilities,
               backend: str, weak: bool = False, gpu: tuple[int, int] | None = None) -> Lowered:
-    """Lowers a config to what a backend's release takes.
+    """Lowers a config to the form that a backend's release takes.
 
     Args:
         backend: Its name and version, for messages.
@@ -118,18 +118,18 @@ def build_engine(
 ) -> Generator[BuildProgress | BuilderLine | Wait | Engine, None, None]:
     """Builds a config's engine, or takes it from the cache; yields the `Engine` last.
 
-    Where the builder refuses what is asked, it goes down the rungs of `trt_tui.core.engines.rungs`. The build runs in a
-    thread. When the generator is closed, the builder is asked to stop and waited for.
+    If the builder refuses what is asked, it goes down the rungs of `trt_tui.core.engines.rungs`. The build runs in a
+    thread. When the generator is closed, it asks the builder to stop and waits for it.
 
     Args:
-        cache: Where engines and timing caches lie; None builds anew and keeps nothing.
+        cache: Holds engines and timing caches; with None it builds anew and keeps nothing.
         wake: Called from the thread when there is something to yield.
         strict: Build as asked or not at all.
         kept: Tensors that the engine is to yield too, see `trt_tui.core.measure.judge.kept_tensors`.
 
     Raises:
         InputError: the release cannot honour the config, or refuses the network.
-        NoEngine: the build failed on every rung; its cause tells of each, its ``rungs`` hold them.
+        NoEngine: the build failed on every rung; the cause names them all, ``rungs`` holds them.
     """
     rung, tried, ladder = Rung(), [], None
     first: BuildFailed | ParseFailed | None = None
@@ -188,7 +188,7 @@ def _built(backend: EngineBackend, network: Network, lowered: Lowered, settings:
 
 
 def _refused(error: BuildFailed | ParseFailed, told: Told | None) -> bool:
-    """Whether other precisions may help. What the parser of a release that is told them refuses is the network."""
+    """Whether other precisions may help: not if a parser refuses the network of a release that takes them beside it."""
     return error.refused if isinstance(error, BuildFailed) else told is None and bool(error.node)
 
 
@@ -198,14 +198,14 @@ def _names(error: BuildFailed | ParseFailed) -> str:
 
 
 def _ladder(network: Network, config: PrecisionConfig, told: Told | None) -> Ladder:
-    """The rungs of a config, by what is told of it as asked."""
+    """The rungs of a config, by what the builder is told if it builds as asked."""
     if told is None or not told.flags:
         return Ladder(network, config, False, False)
     return Ladder(network, config, True, bool(told.precisions or told.output_types))
 
 
 def _loosened(told: Told | None, rung: Rung, network: Network) -> Told | None:
-    """What a rung tells of what would be told as asked."""
+    """What a rung keeps of what the builder would be told as asked."""
     if told is None:
         return None
     told = told.without(layer for name in rung.let_go for layer in network.group(name).layers)
@@ -215,7 +215,7 @@ def _loosened(told: Told | None, rung: Rung, network: Network) -> Told | None:
 
 
 def _failed(error: BuildFailed | ParseFailed, tried: Sequence[Rung], network: Network) -> Exception:
-    """The first error with the node that it names, and with what else was tried."""
+    """The first error, with the node that it names and with what else was tried."""
     named = _with_node(error, network)
     lines = [error.cause, *(f"also failed, with {rung.said}: {rung.failed}" for rung in tried[1:])]
     error.cause = "\n".join(filter(None, lines))
@@ -224,7 +224,7 @@ def _failed(error: BuildFailed | ParseFailed, tried: Sequence[Rung], network: Ne
 
 
 class _Build(threading.Thread):
-    """One build at work: what it says can be taken at any time."""
+    """A build in a thread, whose messages can be taken at any time."""
 
     def __init__(self, backend: EngineBackend, model: Path, settings: BuildSettings, told: Told | None,
                  wake: Callable[[], None]) -> None:
@@ -234,7 +234,7 @@ class _Build(threading.Thread):
         self.error: Exception | None = None
         self.seconds = 0.0
         self.refused = False
-        """TensorRT did not take the timing cache."""
+        """TensorRT did not accept the timing cache."""
         self.ended = False
         """Set before the last wake: the thread itself may be alive for a moment after that."""
         self._wake = wake
@@ -262,7 +262,7 @@ class _Build(threading.Thread):
         return self._changed or self.ended
 
     def taken(self) -> list[BuildProgress | BuilderLine]:
-        """What came since the last call."""
+        """What has come since the last call."""
         with self._lock:
             said, self._said = self._said, []
             self._changed = False
@@ -322,7 +322,7 @@ def _with_timing_cache(settings: BuildSettings, backend: EngineBackend, network:
 
 
 def _with_node(error: Exception, network: Network) -> Exception:
-    """The error, naming the ONNX node of the layer that its text, or else the last message before it, names."""
+    """The error, with the ONNX node of the layer that its text names, or that the last message before it names."""
     if not isinstance(error, TrtTuiError) or " at node " in error.title:
         return error
     details = error.details if isinstance(error, BuildFailed) else ()

@@ -20,7 +20,7 @@ from trt_tui.jobs.store import Store
 from trt_tui.workspace import Workspace
 
 WITH_SHAPES = ("trtexec", "polygraphy")
-"""The kinds that tell an optimization profile."""
+"""The formats that hold an optimization profile."""
 
 
 def run(workspace: Workspace, store: Store, report: Report, request: m.Export) -> Steps[None]:
@@ -41,7 +41,7 @@ def run(workspace: Workspace, store: Store, report: Report, request: m.Export) -
 
 
 def write_text(workspace: Workspace | None, report: Report, request: m.WriteText) -> Steps[None]:
-    """Writes a text; nothing has to be open for it. What is open is not written over."""
+    """Writes a text, for which nothing has to be open; never overwrites a file that is open."""
     if workspace is not None:
         refuse_over([request.path], [workspace.network.path, *workspace.network.external_files])
     write_atomic(Path(request.path), request.text)

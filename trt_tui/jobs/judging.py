@@ -43,7 +43,7 @@ def run_typed(analysis: Analysis, config: PrecisionConfig, ranges: Mapping[str, 
               feeds: Sequence[int]) -> Generator[BuildProgress | EngineResult, None, None]:
     """Runs a config's typed network with the backend that simulates; yields the `EngineResult` last.
 
-    It is judged at its outputs: judged tensors inside the network are left to the simulation.
+    It is judged at the network's outputs; judged tensors inside the network exist in the simulation only.
 
     Raises:
         InputError: the typed network is refused.
@@ -80,8 +80,8 @@ def build_and_judge(
 ) -> Generator[BuildProgress | BuilderLine | Wait | EngineResult, None, None]:
     """Builds a config's engine and judges it as built; yields the `EngineResult` last.
 
-    No tensor is marked as an output for it but those before plugins, by which it is judged. Latency is taken without a
-    profiler, the time of each layer in runs of their own.
+    Only tensors before plugins, by which it is judged, are marked as outputs for this. Latency is measured without a
+    profiler, the time of each layer in separate runs.
 
     Args:
         quick: Build with the lowest effort, as a preview.
@@ -125,7 +125,7 @@ def build_and_judge(
             phase = f"judging at the {name} shape"
             try:
                 shapes[name] = yield from _judged(other, runner, range(len(other.samples)), phase)
-            except TrtTuiError as error:  # what was judged stands
+            except TrtTuiError as error:  # the verdict so far is kept
                 lacking.append(f"not judged at the {name} shape: {error.title}")
         feed = samples.feed(feeds[0])
         times = None
@@ -148,7 +148,7 @@ def build_and_judge(
 
 def _simulated(analysis: Analysis, config: PrecisionConfig, otherwise: Mapping[str, Precision],
                ranges: Mapping[str, float], feeds: Sequence[int]) -> Generator[BuildProgress, None, Verdict | None]:
-    """Returns the verdict of what was made in place of a config; None where the simulation does not offer it."""
+    """Returns the simulated verdict of what was built in place of a config; None if it cannot be simulated."""
     for name, precision in otherwise.items():
         config = config.with_groups([analysis.network.group(name)], precision, REASON)
     verdict: Verdict | None = None
@@ -182,7 +182,7 @@ def _judged(analysis: Analysis, runner: Runner, feeds: Sequence[int],
 
 
 def _as_declared(analysis: Analysis, outputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
-    """The outputs in the types that the network declares (an engine may yield INT32 for INT64)."""
+    """The outputs in the types that the network declares (an engine may return INT32 for INT64)."""
     network = analysis.network
     types = {info.name: info.dtype for info in network.outputs}
     types |= dict.fromkeys(kept_tensors(network, analysis.judged), np.dtype(np.float32))
@@ -211,11 +211,11 @@ def _run_ms(runner: Runner, feed: Mapping[str, np.ndarray]) -> float:
 
 
 def _report(runner: EngineRunner, network: Network, feed: Mapping[str, np.ndarray]) -> tuple[EngineReport | None, str]:
-    """What the engine's layers are, with their times, and what of that could not be had: what was judged stands."""
+    """The engine's layers with their times, and what of that is missing and why; the verdict is kept in any case."""
     try:
         report = read_inspector(runner.inspect(), network)
     except InputError as error:
-        return None, f"its layers are not known: {error.title}"
+        return None, f"its layers are unknown: {error.title}"
     try:
         return report.timed(runner.layer_times_ms(feed, PROFILED_RUNS)), ""
     except TrtTuiError as error:

@@ -1,9 +1,9 @@
-"""What ties a child process to its program: when the program is gone, however it ended, so is the child.
+"""Ties a child process to its program: when the program ends, in whatever way, so does the child.
 
 The program holds the writing end of a pipe on which nothing is ever written. The kernel kills the process group of the
-child when that end is closed, in the middle of native code or of a loop that never lets go of the interpreter too, and
-with it what a user's script or command has started. Systems without ``F_SETSIG`` (all but Linux) have the thread of
-`trt_tui.jobs.worker` that reads requests, which ends the process as soon as it gets to run.
+child when that end is closed, even in the middle of native code or of a loop that never releases the interpreter, and
+with it what a user's script or command has started. On systems without ``F_SETSIG`` (all but Linux), the thread of
+`trt_tui.jobs.worker` that reads requests ends the process as soon as it gets to run.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def end_process() -> None:
 def bury(pid: int) -> None:
     """Waits for the end of a child that leads a group, without taking its exit code, and ends the group.
 
-    What it has forked may hold its end of a pipe, so that the pipe alone does not tell that it is gone.
+    What it has forked may hold its end of a pipe, so the pipe alone does not show that it is gone.
     """
     if hasattr(os, "waitid"):
         with contextlib.suppress(ChildProcessError):  # its exit code was taken already

@@ -33,13 +33,13 @@ class Open:
     """Open the network, the data and the backend; answered by `Opened`, and by `ConfigRead` where a config is named.
 
     Attributes:
-        known: What an earlier process had opened: what is asked next is answered only where it is still the same.
+        known: What an earlier process had opened; further requests are answered only if it is still the same.
         structure: Refuse a network of another structure; "" takes any.
         config: A precision.json to read.
-        force: Take one that was made for another structure, as far as it fits.
-        writes: Places that will be written: refused where the network's weights lie there.
+        force: Take a config that was made for another structure, as far as it fits.
+        writes: Files that will be written; refused if the network's weights lie there.
         lean: Read the network only, which is answered by `Previewed`; data and backends when a job needs them.
-        builds: Refuse to go on, before anything is read, where no TensorRT works.
+        builds: Refuse to go on, before anything is read, if no TensorRT works.
     """
 
     options: Options
@@ -54,7 +54,7 @@ class Open:
 
 @dataclass(frozen=True)
 class Calibrate:
-    """Measure ranges; answered by `Calibrated`. Done once by itself before anything that needs ranges."""
+    """Measure ranges; answered by `Calibrated`. Happens by itself, once, before anything that needs ranges."""
 
     method: str
 
@@ -64,7 +64,7 @@ class UseRanges:
     """Take ranges from a config file or an earlier process in place of calibrating; answered by `Calibrated`.
 
     Attributes:
-        fill: They stand in for what a calibration cache lacks, where one was named.
+        fill: Use them only for tensors that the calibration cache lacks, if one was named.
     """
 
     calibration: Calibration
@@ -146,8 +146,8 @@ class Export:
 
     Attributes:
         kind: A name of `trt_tui.core.exporters.production.EXPORT_FORMATS`.
-        given: The amax by tensor name that came with the config: only what lacks one is measured, and on no random
-            inputs. With None the ranges in use are taken.
+        given: The amax by tensor name that came with the config. Only tensors without one are measured, and never on
+            random inputs. With None the ranges in use are taken.
     """
 
     kind: str
@@ -180,17 +180,17 @@ class FindConfig:
     """Find the smallest set of groups to raise; answered by `SharesMeasured`, `SearchProgress` and `SearchEnded`.
 
     Attributes:
-        config: What it begins with; groups that are raised there stay so.
+        config: What it starts from; groups that are raised there stay raised.
         tolerances: Target texts that must all be met.
         method: A name of `trt_tui.core.search.SEARCH_METHODS`.
         higher: What groups are raised to.
-        presets: Names of `trt_tui.core.search.PRESETS`: their groups are raised to begin with.
-        keep: Layers that are raised for good, or rules: names of `trt_tui.core.search.PRESETS`.
+        presets: Names of `trt_tui.core.search.PRESETS` whose groups are raised from the beginning.
+        keep: Layers to raise for good, or names of `trt_tui.core.search.PRESETS`.
         ranges: Try other ranges before groups are raised.
         free: Try what costs nothing at run time before that.
         max_raised: At most so many groups above their defaults.
         max_latency: At most so many milliseconds, as estimated from engines.
-        max_builds: At most so many engines are built in all, where engines can run; a latency budget takes two.
+        max_builds: At most so many engines are built in all, if engines can run; a latency budget takes two of them.
         check: A command whose exit code 0 passes a config; see `trt_tui.jobs.searching.run_check`.
         shares: Measure what each group owns, too.
         rungs: Precisions below ``higher`` that raised groups may have where that does, lowest first.
@@ -286,7 +286,7 @@ class Calibrated(Event):
 
 @dataclass(frozen=True)
 class Progress(Event):
-    """How far a job is. ``total`` 0 means that nobody knows; ``left_s`` is the estimated time left in seconds."""
+    """How far a job is. ``total`` 0 means that the end is unknown; ``left_s`` is the estimated time left in seconds."""
 
     phase: str
     done: int
@@ -376,7 +376,7 @@ class StatsMeasured(Event):
 
 @dataclass(frozen=True)
 class Fp32EngineJudged(Event):
-    """The FP32 engine against FP32 on the simulating backend: what it loses is no matter of precision."""
+    """The FP32 engine against FP32 on the simulating backend; its error is not caused by low precision."""
 
     result: EngineResult
 
@@ -414,12 +414,12 @@ class SearchProgress(Event):
 
 @dataclass(frozen=True)
 class HeldOut:
-    """What the simulation of the config found yields on samples that it was not chosen on.
+    """The simulation of the config that was found, on samples that the search has not used.
 
     Attributes:
-        judgement: By the tolerances, a metric's distance taken from FP32's on these samples.
-        samples: How many they are.
-        chosen_on: On how many it was chosen.
+        judgement: By the tolerances; a metric is compared with FP32's on these samples.
+        samples: How many samples these are.
+        chosen_on: On how many samples the config was chosen.
     """
 
     judgement: Judgement
@@ -429,17 +429,17 @@ class HeldOut:
 
 @dataclass(frozen=True)
 class SearchEnded(Event):
-    """What a search found; also where it was stopped, then the outcome of the result is that it is searching.
+    """What a search found. It may have been stopped; the outcome of the result is then that it is still searching.
 
     Attributes:
         how: What the method did and why, in words.
         evaluations: All of them, in their order.
         candidates: How many groups could be raised.
-        ranked: Whether it came so far that the method was asked.
-        confirmed: Whether the engine of the result meets the tolerance too; None where none was built and judged.
-        remarks: What else to know, in words.
-        stopped: It was stopped, so that even a result that meets the tolerance may not be the last word.
-        held_out: None where there are too few samples for it.
+        ranked: Whether it got as far as using the method.
+        confirmed: Whether the engine of the result meets the tolerance too; None if none was built and judged.
+        remarks: What else to know, a sentence each.
+        stopped: It was stopped, so a smaller set may exist even if the result meets the tolerance.
+        held_out: None if there are too few samples for it.
     """
 
     result: Result
@@ -455,7 +455,7 @@ class SearchEnded(Event):
 
 @dataclass(frozen=True)
 class Done(Event):
-    """The job ended with all it was asked for."""
+    """The job is done."""
 
 
 @dataclass(frozen=True)
@@ -469,7 +469,7 @@ class Failed(Event):
 
     Attributes:
         detail: A traceback for the log where it was a bug.
-        rungs: What was tried, where it was a build that the builder refused.
+        rungs: What was tried, if it was a build that the builder refused.
     """
 
     title: str
@@ -482,7 +482,7 @@ class Failed(Event):
 
 @dataclass(frozen=True)
 class Replaced(Failed):
-    """The job ended because what was opened has been replaced since; ``files`` have to be opened again."""
+    """The job ended because files that were opened have been replaced since: ``files`` have to be opened again."""
 
     files: tuple[str, ...] = ()
 

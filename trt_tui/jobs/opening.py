@@ -25,7 +25,7 @@ from trt_tui.workspace import Workspace, runs_here
 
 @dataclass
 class Place:
-    """Where the workspace of the process stands, or why there is none."""
+    """Holds the workspace of the process, or the reason why there is none."""
 
     workspace: Workspace | None = None
     failure: TrtTuiError | None = None
@@ -67,7 +67,7 @@ def _open(place: Place, store: Store, report: Report, request: m.Open) -> Steps[
             before.close()
         place.workspace = None
         raise InputError(f"{options.model} is another network now", "its structure changed since it was opened",
-                         "Quit, and open it anew; the figures shown are those of the network as it was.")
+                         "Quit and open it again; the figures on screen are those of the network as it was.")
     if request.lean:
         place.workspace, place.failure = workspace, None
         workspace.builder = builder
@@ -131,7 +131,7 @@ def _opened(job: int, workspace: Workspace) -> m.Opened:
     network, data, samples, backend = workspace.network, workspace.data, workspace.samples, workspace.backend
     warnings = [*network.notes, *data.warnings, *samples.warnings]
     if samples.has_labels and workspace.metric is None:
-        warnings.append(f"The data hold labels ({', '.join(samples.label_names)}) and no --metric uses them.")
+        warnings.append(f"The data hold labels ({', '.join(samples.label_names)}), but no --metric uses them.")
     warnings += [f"{one.name}: {one.note}" for one in workspace.judged if "judged" in one.note]
     warnings += [*left_out(network), *filter(None, [cannot_lower(network)])]
     return m.Opened(

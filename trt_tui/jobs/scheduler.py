@@ -1,4 +1,4 @@
-"""Which job goes on: after each step the most urgent one.
+"""Decides which job goes on: after each step the most urgent one.
 
 So a what-if or a look at a layer is answered in the middle of a long comparison. A newer request of a kind replaces the
 older one.
@@ -35,21 +35,21 @@ class Task:
 
     @property
     def rank(self) -> tuple[int, int]:
-        """Tasks of one urgency go on in turn of their numbers; in the background the newest goes first."""
+        """Tasks of one urgency run in the order of their numbers; in the background the newest runs first."""
         return (self.urgency, -self.job if self.urgency is Urgency.BACKGROUND else self.job)
 
 
 class Scheduler:
-    """Makes tasks of requests, and does their steps.
+    """Turns requests into tasks, and runs their steps.
 
     Args:
-        start: Gives the steps of a request.
-        urgencies: How urgent the first step of a request is, by its type; `Urgency.OPENING` where it is not named.
-        send: Takes the events.
-        lasting: Types of requests that a newer one does not take the place of.
+        start: Returns the steps of a request.
+        urgencies: How urgent the first step of a request is, by its type; `Urgency.OPENING` by default.
+        send: Called with each event.
+        lasting: Types of requests that are not replaced by a newer one.
 
     Attributes:
-        inbox: Requests that came, with the numbers of their jobs; filled by another thread.
+        inbox: Requests that have come in, with the numbers of their jobs; filled by another thread.
         arrived: Set when there is something to do.
         stop_before: Jobs whose numbers are below it are stopped.
     """
@@ -68,7 +68,7 @@ class Scheduler:
         self._reported: dict[str, float] = {}
 
     def serve(self) -> None:
-        """Works for ever."""
+        """Runs steps, and waits for requests, without end."""
         while True:
             self.arrived.clear()
             if not self.step():
@@ -96,7 +96,7 @@ class Scheduler:
         return True
 
     def _take_in(self) -> None:
-        """Makes tasks of the requests that have come, and ends those that were replaced or stopped."""
+        """Turns the requests that have come in into tasks, and ends those that were replaced or stopped."""
         while self.inbox:
             job, request = self.inbox.popleft()
             self._end_stopped()
@@ -141,7 +141,7 @@ class Scheduler:
 
 
 def _failed(job: int, error: Exception) -> m.Failed:
-    """The event that tells of an error; the traceback of one that was not foreseen is printed to the log."""
+    """The event that reports an error; the traceback of an unexpected one is printed to the log."""
     if isinstance(error, ReplacedError):
         return m.Replaced(job, error.title, error.cause, error.next_step, int(error.exit_code), files=error.files)
     if not isinstance(error, TrtTuiError):
@@ -158,7 +158,7 @@ def _failed(job: int, error: Exception) -> m.Failed:
 
 
 class Report:
-    """What a job tells, and whether it may go on."""
+    """Sends what a job reports, and tells it whether it may go on."""
 
     def __init__(self, scheduler: Scheduler, task: Task) -> None:
         self._scheduler, self._task = scheduler, task
@@ -168,7 +168,7 @@ class Report:
         self.wake = scheduler.arrived.set
 
     def progress(self, phase: str, done: int, total: int, since: float) -> None:
-        """Tells how far the job is, at most every `REPORT_S` seconds; ``since`` is when the phase began."""
+        """Reports how far the job is, at most every `REPORT_S` seconds; ``since`` is when the phase began."""
         if done == total or self.due("progress"):
             left = (time.monotonic() - since) / done * (total - done) if done and total > done else None
             self.send(m.Progress(self.job, phase, done, total, left))
@@ -177,7 +177,7 @@ class Report:
         """A progress callback that ends a sweep over the samples when its job is stopped.
 
         Args:
-            gives_way: It ends it when something more urgent has come, too, or a newer request of the kind.
+            gives_way: The sweep also ends when something more urgent or a newer request of this kind has come in.
         """
         since, scheduler, request = time.monotonic(), self._scheduler, self._task.request
 

@@ -1,4 +1,4 @@
-"""The search as a job: what to evaluate next comes from the search, figures from the bench, engines confirm the end."""
+"""The search as a job: the search says what to evaluate, the bench measures it, and engines confirm the result."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from trt_tui.jobs.steps import Steps, Wait
 from trt_tui.words import milliseconds
 
 NEED_NO_RANKING = ("start", "all raised")
-"""The steps of a search that tell whether there is anything to find."""
+"""The steps of a search that show whether there is anything to find."""
 
 
 class Bench(Protocol):
@@ -40,7 +40,7 @@ class Bench(Protocol):
 
     Attributes:
         builds: Whether engines can run here.
-        checks: Whether there is a command of the user's.
+        checks: Whether the user has given a command that judges configs.
     """
 
     builds: bool
@@ -72,7 +72,7 @@ class Bench(Protocol):
         """Returns the exit code of the user's command for a config."""
 
     def report(self, work: SearchJob, heard: bool = False) -> None:
-        """Called before each evaluation, and with ``heard`` where it must be told: before each build."""
+        """Called before each evaluation, and before each build with ``heard``: then the progress must be sent."""
 
 
 class SearchJob:
@@ -94,11 +94,11 @@ class SearchJob:
         self.impacts: Mapping[str, Impact] = {}
         self.latency: Callable[[PrecisionConfig], float] | None = None
         self.measured: dict[PrecisionConfig, float] = {}
-        """Latencies of the engines that were built, in ms; ranges, which cost nothing, left out of the configs."""
+        """Latencies of the engines that were built, in ms, by config without ranges, which cost no time."""
         self.builds = 0
         self.confirmed: bool | None = None
         self.remarks: list[str] = []
-        # A search that cannot be is refused before anything is measured for it.
+        # An impossible search is refused before anything is measured for it.
         timed = request.max_latency is not None and bench.builds
         if timed and request.max_builds < 2:
             raise InputError("a latency budget needs engines", "latencies are estimated from two of them, at least",
@@ -113,7 +113,7 @@ class SearchJob:
                       margins=margins)
 
     def steps(self) -> Steps[None]:
-        """The work; `progress` and `ended` say at any time how far it is."""
+        """Does the work; `progress` and `ended` tell at any time how far it is."""
         if self.request.max_latency is not None:
             yield from self._estimate_latency()
         going_on = True
@@ -159,7 +159,7 @@ class SearchJob:
             yield from self._evaluate(("free",))
 
     def _rank(self) -> Steps[None]:
-        """Measures what each group does to the judged outputs, then other ranges for those that do most."""
+        """Measures what each group does to the judged outputs, then other ranges for those that matter most."""
         start = self.space.config((), free=self.search.board.free)
         ranked = self.space.start if self.request.shares else start  # shares are told of what the user sees
         self.impacts = yield from self.bench.impacts(ranked, self.space.candidates)
@@ -181,14 +181,14 @@ class SearchJob:
     def _engine(self, config: PrecisionConfig) -> Steps[EngineResult]:
         if not self.bench.built(config):
             self.builds += 1
-        self.bench.report(self, heard=True)  # what is known so far, should the build end the child process
+        self.bench.report(self, heard=True)  # sends what is known so far, in case the build ends the child process
         engine = yield from self.bench.build(config)
         if engine.latency_ms is not None and engine.as_asked:
             self.measured[_without_ranges(config)] = engine.latency_ms[0]
         return engine
 
     def _estimate_latency(self) -> Steps[None]:
-        """Builds both ends of the space; see `latency_between` for what lies between."""
+        """Builds both ends of the space; see `latency_between` for the configs in between."""
         every = self.space.config(self.space.candidates)
         low = yield from self._engine(self.space.start)
         high = yield from self._engine(every)
@@ -225,7 +225,8 @@ class SearchJob:
         except CancelledError:
             raise
         except TrtTuiError as error:
-            self.remarks.append(f"its engine could not be had: {error.title}" + f" ({error.cause})" * bool(error.cause))
+            cause = f" ({error.cause})" if error.cause else ""
+            self.remarks.append(f"its engine could not be built: {error.title}{cause}")
             return False
         if not engine.as_asked:
             self.remarks.append(self._built_otherwise(engine))
@@ -236,14 +237,14 @@ class SearchJob:
             if latency > budget:
                 self.remarks.append(f"the engine with {raised} raised takes {milliseconds(latency)} where "
                                     f"{milliseconds(best.latency)} were estimated: more than {milliseconds(budget)}; "
-                                    "went on with what that tells of the others")
+                                    "went on with better estimates")
             if latency > budget or not found.met and not known:
                 self.search.tighten(self.search.margins)
                 return True
         if not self.targets:
             return False
         if engine.verdict is None or any(target.reached(engine.verdict) is None for target in self.targets):
-            self.remarks.append("its engine was built, and cannot be judged by this tolerance")
+            self.remarks.append("its engine was built but cannot be judged by this tolerance")
             return False
         told = judge(self.targets, engine.verdict)
         self.confirmed = told.passed
@@ -267,7 +268,7 @@ class SearchJob:
         return True
 
     def _built_otherwise(self, engine: EngineResult) -> str:
-        """What to say of an engine that is not of the config found: it confirms nothing."""
+        """The remark on an engine that is not of the config found, and therefore confirms nothing."""
         said = f"TensorRT refuses the config as asked ({engine.rungs[0].failed}) and built it with {_otherwise(engine)}"
         if engine.verdict is None or any(target.reached(engine.verdict) is None for target in self.targets):
             return f"{said}: that engine confirms nothing"
@@ -278,7 +279,7 @@ class SearchJob:
     # -- how far it is ------------------------------------------------------------------------------------------
 
     def progress(self, job: int) -> m.SearchProgress:
-        """The event that says how far it is."""
+        """The event that reports how far it is."""
         search, best = self.search, self.search.best
         asked = search.asked
         config = search.config_of(best) if best is not None else self.space.start
@@ -289,14 +290,14 @@ class SearchJob:
             best is not None and best.judged(search.margins).passed and search.board.fits(frozenset(best.raised)))
 
     def ended(self, job: int, stopped: bool = False, held_out: m.HeldOut | None = None) -> m.SearchEnded:
-        """The event that says what was found so far."""
+        """The event that reports what was found so far."""
         return m.SearchEnded(job, self.search.result, self.search.how, tuple(self.search.evaluations),
                              len(self.space.candidates), bool(self.impacts), self.confirmed, tuple(self.remarks),
                              stopped, held_out)
 
 
 def _checked(judgement: Judgement, code: int, bounded: bool) -> Judgement:
-    """A judgement with the word of the user's command: exit code 0 passes."""
+    """A judgement combined with that of the user's command: exit code 0 passes."""
     said = "the check passes" if code == 0 else f"the check fails (exit code {code})"
     figure = f"{judgement.figure}, {said}" if bounded else said
     return Judgement(judgement.passed and code == 0, judgement.score, judgement.verdict, judgement.loss, figure)
@@ -323,9 +324,9 @@ def latency_between(space: Space, low: EngineResult, high: EngineResult, measure
     """An estimate of a config's latency in ms, from the engines of the start and of all raised, and from what others
     took.
 
-    What lies between the two medians is shared out among the raised groups: by how much their engine layers differ
-    where layers were timed, else by their multiply-accumulates. That scale is bent so that it goes through every
-    config of ``measured``, whose ranges are left out; it is read at each call.
+    The difference of the two medians is divided among the raised groups: by the differences of their engine layers'
+    times if layers were timed, else by their multiply-accumulates. The estimate is corrected so that it is exact for
+    every config of ``measured`` (without ranges), which is read at each call.
 
     Raises:
         ValueError: one of the two engines was not timed.
@@ -383,7 +384,7 @@ def run_check(command: str, network: Network, config: PrecisionConfig, ranges: M
     """Runs the user's command on a config, as Polygraphy's ``debug --check`` does; returns its exit code.
 
     ``{model}`` in it stands for the lowered ONNX file, ``{outputs}`` for an .npz of ``outputs``; both lie in a folder
-    that is gone afterwards. What it prints goes to the log. When the generator is closed, the command is killed.
+    that is removed afterwards. What it prints goes to the log. When the generator is closed, the command is killed.
 
     Args:
         wake: Called from a thread when the command has ended.

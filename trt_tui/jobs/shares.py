@@ -16,14 +16,14 @@ from trt_tui.jobs.store import Store
 from trt_tui.workspace import Workspace
 
 RAISED_ROWS = 12
-"""For how many of the worst groups the error is measured with everything down to there raised."""
+"""The error is measured with the worst 1, 2, ... up to this many groups raised."""
 
 LEAST_OWNED = 0.002
 """Groups that own less are not raised together with the worst ones."""
 
 
 def suspects(workspace: Workspace, store: Store, config: PrecisionConfig) -> list[str]:
-    """All groups, those first that are bad alone, as far as that is known."""
+    """All groups; those with a large error of their own come first, as far as that is known."""
     base = replace(config, moves={})
     known = (store.known(workspace, "layers", config, dict[str, GroupErrors])
              or store.known(workspace, "layers", base, dict[str, GroupErrors]) or {})

@@ -1,4 +1,4 @@
-"""The values of tensors: histograms, what sets a range, and the ranges of every method."""
+"""Statistics of tensors: histograms, what determines a range, and the ranges of every method."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a job is made of: steps, how urgent each is, and what it waits for."""
+"""What a job consists of: steps, how urgent each is, and what it waits for."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Urgency(IntEnum):
 
 @dataclass(frozen=True)
 class Wait:
-    """Nothing to do until ``ready`` says so: a thread is at work."""
+    """There is nothing to do until ``ready`` returns True: a thread is at work."""
 
     ready: Callable[[], bool]
 
@@ -37,4 +37,4 @@ Steps = Generator[Urgency | Wait, None, T]
 
 
 class GiveWay(Exception):
-    """Something more urgent waits; the job starts again after it."""
+    """Something more urgent waits; the job starts anew after that."""

@@ -1,4 +1,4 @@
-"""Results and engines on disk by what they depend on, so that what was made once is there at once the next time."""
+"""Results and engines on disk, by all that they depend on: what was made once need not be made again."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ ENGINES_BYTES = 4 << 30
 
 
 class FileCache:
-    """A folder of files by content hash, the least recently used dropped beyond a size.
+    """A folder of files by content hash; above a total size the least recently used are dropped.
 
-    A file that cannot be read or written is no result and no error: the cache only saves time.
+    A file that cannot be read or written counts as missing and is no error: the cache only saves time.
 
     Args:
         folder: Where.
-        limit_bytes: Size that `trim` cuts it down to.
+        limit_bytes: The total size that `trim` leaves.
     """
 
     def __init__(self, folder: Path, limit_bytes: int) -> None:
@@ -46,7 +46,7 @@ class FileCache:
 
     @staticmethod
     def key(*parts: object) -> str:
-        """A key that differs where any part's ``repr`` does."""
+        """A key that differs if the ``repr`` of any part differs."""
         return hashlib.sha256(repr(parts).encode()).hexdigest()
 
     def read(self, key: str) -> bytes | None:
@@ -67,7 +67,7 @@ class FileCache:
             write_atomic(path, data)
 
     def trim(self) -> None:
-        """Drops the least recently used files beyond the size limit, and what writers that were killed have left."""
+        """Drops the least recently used files above the size limit, and what killed writers have left."""
         files, paths = [], []
         with contextlib.suppress(OSError):
             paths = list(self.folder.glob("*/*"))
@@ -114,7 +114,7 @@ class EngineCache(FileCache):
         super().__init__(folder or cache_folder() / "engines", limit_bytes)
 
     def timing_cache(self, *bound_to: object) -> Path:
-        """The file for what tactics are bound to (GPU, release, flags, ...); its folder exists if it can be made."""
+        """The file for tactics of some GPU, release, flags and so on; its folder exists if it can be made."""
         path = self.folder.parent / "timing" / f"{self.key(*bound_to)[:16]}.cache"
         with contextlib.suppress(OSError):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -139,7 +139,7 @@ class Store:
         self.engines = engines or EngineCache()
 
     def trim(self) -> None:
-        """Drops what was used longest ago beyond the size limits."""
+        """Drops the least recently used files above the size limits."""
         self.results.trim()
         self.engines.trim()
 

@@ -10,7 +10,7 @@ from trt_tui.core.data.shapes import ShapeRange
 
 @dataclass(frozen=True)
 class DataSummary:
-    """The samples in use: counts are of samples, not of batches; ``shapes`` are the profile of the dynamic inputs."""
+    """The samples in use, counted in samples, not in batches; ``shapes`` is the profile of the dynamic inputs."""
 
     source: str
     judged: int
@@ -24,7 +24,7 @@ class DataSummary:
 
 @dataclass(frozen=True)
 class BackendSummary:
-    """What runs and simulates networks; ``real_fp16`` where it computes FP16 in FP16."""
+    """The backend that runs and simulates networks; ``real_fp16`` if it computes FP16 in FP16."""
 
     name: str
     version: str

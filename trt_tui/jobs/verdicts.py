@@ -19,7 +19,7 @@ from trt_tui.workspace import Workspace
 
 def verdict_of(workspace: Workspace, store: Store, report: Report, config: PrecisionConfig,
                phase: str = "") -> Iterator[Verdict]:
-    """Yields the verdict of one config, complete in the end; progress is told where the phase has a name."""
+    """Yields the verdict of one config, complete at the end; reports progress if the phase has a name."""
     known = store.known(workspace, "verdict", config, Verdict)
     if known is not None:
         yield known
@@ -57,7 +57,7 @@ def send_verdicts(workspace: Workspace, store: Store, report: Report, runs: Mapp
         report.progress("comparing with FP32", done, len(feeds) * len(measuring), since)
 
     for run, config in runs.items():
-        ensure_ranges(workspace, store, report, [config])  # only now: FP16's first verdict need not wait for it
+        ensure_ranges(workspace, store, report, [config])  # only now, so that FP16's first verdict does not wait for it
         known = store.known(workspace, "verdict", config, Verdict)
         if known is not None:
             report.send(m.VerdictMeasured(report.job, run, config, known, True))

@@ -1,4 +1,4 @@
-"""What each way out of a group's loss would give: what is free at run time first, then a step up, FP32, a range."""
+"""The ways out of a group's loss, and how each would do: free ones first, then a step up, FP32, another range."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def run(workspace: Workspace, store: Store, report: Report, request: m.TryWaysOu
 
 def _ways_out(workspace: Workspace, report: Report, group: Group, config: PrecisionConfig
               ) -> list[tuple[str, str, PrecisionConfig]]:
-    """The key that takes each, what it is, and the config that it leads to."""
+    """For each the key that takes it, its name, and the config that it leads to."""
     found: list[tuple[str, str, PrecisionConfig]] = []
     now = config.precision_of(group)
     found += [(m.FREE_KEY, one.label, one.config) for one in free.proposals(workspace, report, [group], config)]

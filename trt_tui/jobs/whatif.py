@@ -1,4 +1,4 @@
-"""What one config would give."""
+"""The simulated figures of one config."""
 
 from __future__ import annotations
 

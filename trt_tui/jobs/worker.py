@@ -38,7 +38,7 @@ from trt_tui.jobs.store import Store
 from trt_tui.workspace import Workspace
 
 LOOKS_S = 1.0
-"""How often it is looked whether what was opened is still there, within a job."""
+"""Within a job, the files that were opened are checked for changes this often."""
 
 
 @dataclass(frozen=True)
@@ -46,9 +46,9 @@ class Job:
     """How requests of one type are answered.
 
     Attributes:
-        run: Gives the steps, for a workspace that is open and, unless the job is about a file alone, identified.
+        run: Returns the steps, for a workspace that is open and, unless the job only concerns a file, identified.
         urgency: Of the first step.
-        file: It is about a file that was asked for: a newer request of the type does not take its place.
+        file: It writes or reads a file that was asked for: a newer request of the type does not replace it.
     """
 
     run: Callable[[Workspace, Store, Report, Any], Steps[None]]
@@ -73,10 +73,10 @@ JOBS: dict[type[m.Request], Job] = {
 
 
 class Worker:
-    """Answers requests, which the scheduler's inbox takes.
+    """Answers the requests that come into the scheduler's inbox.
 
     Args:
-        send: Takes the events.
+        send: Called with each event.
         store: What was measured before; in the user's cache folder by default.
     """
 
@@ -99,7 +99,7 @@ class Worker:
         end_process()
 
     def _steps(self, request: m.Request, report: Report) -> Steps[None]:
-        """The steps of a job; between two of them it is looked whether what was opened is still there."""
+        """The steps of a job; between two of them the files that were opened are checked for changes."""
         try:
             if isinstance(request, m.Open):
                 yield from opening.run(self.place, self.store, report, request)
@@ -131,7 +131,7 @@ def main(argv: Sequence[str]) -> None:
     os.dup2(log, 2)
     sys.stdout = open(1, "w", buffering=1, closefd=False)
     sys.stderr = open(2, "w", buffering=1, closefd=False)
-    faulthandler.enable(sys.stderr, all_threads=False)  # where an abort or a crash came from stands in the log
+    faulthandler.enable(sys.stderr, all_threads=False)  # the log tells where an abort or a crash came from
     with Connection(requests) as pipe:
         worker = Worker(pipe.send)
         clear_scratch()

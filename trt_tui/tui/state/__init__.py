@@ -1,1 +1,1 @@
-"""What the screens say, as plain data: rows, figures, columns and lines of text. Nothing here knows Textual."""
+"""What the screens show, as plain data: rows, figures, columns and lines of text. Nothing here knows Textual."""

@@ -56,7 +56,7 @@ class Shown:
 
 
 def shown_engine(session: Session, run: str = "config") -> Shown | None:
-    """The engine of a run's config; for the current config, where it has none, the engine that was built last."""
+    """The engine of a run's config; if the current config has none, the engine that was built last."""
     config, result = session.run_configs()[run], session.measured(run).engine
     if result is not None:
         return Shown(result, config, config_name(session, config))
@@ -80,7 +80,7 @@ def builder_texts(builder: BuilderSummary) -> list[str]:
 
 
 def has_layers(session: Session) -> bool:
-    """Whether engines of this session tell, or will tell, what became of the layers."""
+    """Whether engines of this session show, or will show, what became of the layers."""
     return session.builder is not None and session.builder.runs
 
 
@@ -98,7 +98,7 @@ def int8_time(result: EngineResult) -> str:
 
 
 def gap_span(simulated: Verdict | None, result: EngineResult) -> Span | None:
-    """How many dB worse the engine is than simulated, marked where that is much; None where nobody can say."""
+    """How many dB worse the engine is than simulated, marked if that is much; None if it is unknown."""
     gap = gap_db(result.beside(simulated), result.verdict)
     if gap is None:
         return None
@@ -136,7 +136,7 @@ def group_sentences(shown: Shown, group: Group, asked: Precision) -> list[str]:
     """
     made = shown.result.made.get(group.name)
     if made is None:
-        return ["no engine layer bears its name"] if shown.result.made else []
+        return ["no engine layer has its name"] if shown.result.made else []
     then = shown.config.precision_of(group)
     text = made.precision.label if made.precision is not None else "precision not told"
     if differs(group, shown.config, shown.result.made):
@@ -245,20 +245,20 @@ def _apart(report: EngineReport) -> list[str]:
 
 
 def alert(session: Session) -> str:
-    """What is wrong with the engine of the current config beside its precision, and the key that tells more; or ""."""
+    """What is wrong with the engine of the current config apart from precision, and the key that shows more; or ""."""
     result = session.measured("config").engine
     if result is None:
         return ""
     if fp32_fault(session.results.fp32_engine):
-        return "FP32 differs too, no precision problem: i tells more"
+        return "FP32 differs too, no precision problem: i shows more"
     if not result.as_asked:
-        return "not built as asked: i says what was made"
+        return "not built as asked: i shows what was built"
     simulated = session.measured("config").verdict
     gap = gap_db(simulated, result.verdict)
     broken = result.verdict is not None and result.verdict.bad and simulated is not None and not simulated.bad
     if not broken and (gap is None or gap <= GAP_DB):
         return ""
-    return worse_by(gap) + ": i says what to check"
+    return worse_by(gap) + ": i shows what to check"
 
 
 def engine_step(session: Session) -> str:
@@ -271,7 +271,7 @@ def engine_step(session: Session) -> str:
     verdict = session.measured("config").verdict
     simulated, built = met(session, verdict), met(session, result.verdict)
     if result.verdict is None:
-        return "next: e exports; the engine was built and cannot run here" if simulated else ""
+        return "next: e exports; the engine was built but cannot run here" if simulated else ""
     if built is False:
         return "next: the build misses the target: raise one more row, then b" if simulated else ""
     if built is None:
@@ -282,5 +282,5 @@ def engine_step(session: Session) -> str:
 
 
 def fitting(texts: Sequence[str], width: int) -> str:
-    """The first of some texts that fits, the last one where none does."""
+    """The first of some texts that fits, or else the last one."""
     return next((text for text in texts if cells(text) <= width), texts[-1])

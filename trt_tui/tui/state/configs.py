@@ -72,7 +72,7 @@ def config_table(session: Session, marks: Mapping[str, PrecisionConfig], width: 
         ]))
     kept = [i for i in range(len(header)) if header[i] or i in (0, 6)]
     widths = {i: max(cells(header[i]), *(cells(row[i][0]) for _, _, row in rows)) for i in kept}
-    # What goes first where there is no room: how many are raised, then the decibels where the target is another figure.
+    # Dropped first if there is no room: how many are raised, then the decibels if the target is another figure.
     for column in (1, 2):
         if sum(widths[i] + 2 for i in kept) - 2 > width and column in kept and (column != 2 or title):
             kept.remove(column)

@@ -67,7 +67,7 @@ def fp16_sentence(stats: Mapping[str, TensorStats]) -> str:
             return f"overflow: max {number(one.amax)} exceeds FP16's {FP16_MAX:.0f} in {name}"
     for name, one in stats.items():
         if one.share_below_fp16_subnormal > 0.01:
-            return f"underflow: {percent(one.share_below_fp16_subnormal)} of {name} is below FP16's least magnitude"
+            return f"underflow: {percent(one.share_below_fp16_subnormal)} of {name} is below FP16's smallest value"
     for name, one in stats.items():
         if one.share_subnormal > 0.1:
             return f"{percent(one.share_subnormal)} of {name} is subnormal in FP16"

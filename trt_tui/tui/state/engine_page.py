@@ -94,7 +94,7 @@ def _summary(session: Session, shown: Shown, width: int) -> list[Line]:
 
 
 def _simulated(session: Session, shown: Shown) -> Verdict | None:
-    """What was simulated of what an engine is of: the config it was built from, or what was made in its place."""
+    """The simulation of what an engine was built from: a config, or what was built in place of one."""
     asked = session.results.of(shown.config).verdict if shown.stale else session.measured("config").verdict
     return shown.result.beside(asked)
 
@@ -137,7 +137,7 @@ def _otherwise(session: Session, shown: Shown, width: int) -> list[Line]:
     changed = [(group, made, made.precision) for group in groups if differs(group, config, all_made)
                and (made := all_made[group.name]).precision is not None]
     if not changed:
-        return [[], [("Every group that TensorRT tells of runs as asked.", "dim")]]
+        return [[], [("All groups that TensorRT lists run as asked.", "dim")]]
     lines: list[Line] = [[], [(f"Asked {DIFFERS} made: {plural(len(changed), 'group')}", "strong")]]
     room = max(10, width - _RIGHT)
     for group, made, precision in changed:

@@ -1,4 +1,4 @@
-"""What the rows say: measured figures, their bands and glyphs, what is asked and what the engine made."""
+"""What the rows show: measured figures, their bands and glyphs, what is asked and what the engine made."""
 
 from __future__ import annotations
 
@@ -51,8 +51,11 @@ def band_of(value: float, measure: Measure) -> int:
 
 @dataclass(frozen=True)
 class Cells:
-    """What one line of the tree says; ``bar`` is 0 to 1, ``reason`` stands in place of owns, bar and raised, ``made``
-    is what the engine made of it, ``cost`` milliseconds or a share of the MACs."""
+    """The texts of one line of the tree.
+
+    ``bar`` is 0 to 1; ``reason`` replaces owns, bar and raised; ``made`` is what the engine made of it, ``cost``
+    milliseconds or a share of the MACs.
+    """
 
     mark: str
     glyph: str
@@ -273,7 +276,7 @@ def figures_of(session: Session, model: TreeModel, measure: Measure, run: str,
 
 
 def search_marks(session: Session) -> dict[str, str]:
-    """What a search that runs says of groups: those of the best so far, and the one that is tried."""
+    """The marks of a running search: groups of the best set so far, and the one that is being tried."""
     progress = session.finding.progress if session.finding is not None else None
     if progress is None:
         return {}
@@ -288,7 +291,7 @@ def is_met(session: Session) -> bool:
 
 
 def _add_engine(session: Session, result: Figures) -> None:
-    """What the engine made of the groups. The times of a preview say nothing of production and stay out."""
+    """What the engine made of the groups, without the times of a preview, which say nothing about production."""
     shown = built.shown_engine(session, result.run)
     result.has_engines = built.has_layers(session)
     if shown is None or not shown.result.made:

@@ -1,4 +1,4 @@
-"""What of a network is listed and how: the view, the figures, the order, the opened rows, what the filter finds."""
+"""What is listed of a network, and how: the view, the figures, the order, the opened rows, what the filter finds."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from trt_tui.tui.state.figures import Figures, Measure, figures_of
 from trt_tui.tui.state.tree import TreeModel, View, VisibleRow
 
 FOLLOW_S = 1.0
-"""While figures stream in and nobody has touched the tree, it is ordered anew at most this often."""
+"""While figures come in and nobody has touched the tree, it is sorted anew at most this often."""
 
 MOST_REVEALED = 12
-"""Rows that the tree opens by itself for."""
+"""The tree opens scopes by itself as long as at most this many rows show."""
 
 
 class Listing:

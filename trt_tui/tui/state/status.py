@@ -1,4 +1,4 @@
-"""The lines that tell what is going on, what was said, and what to do next."""
+"""The lines that show what is going on, the last message, and what to do next."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from trt_tui.tui.spans import Line, Span, padded, shorten, width_of
 
 @dataclass
 class Status:
-    """What the status lines tell that the session does not know.
+    """What the status lines show that the session does not know.
 
     Attributes:
-        message: What was said last; the next key takes it away.
-        last_word: On the job before.
-        phase: Of the running job, or what became of the one before.
+        message: The last message; the next key removes it.
+        last_word: How the job before ended.
+        phase: Of the running job, or how the one before ended.
         since: When that phase began, by the monotonic clock.
         failure: Why nothing was opened.
     """
@@ -41,7 +41,7 @@ class Status:
         return time.monotonic() - self.since
 
     def instead_of_rows(self, model: str) -> list[Line]:
-        """What stands in place of rows while there are none.
+        """What is shown in place of rows while there are none.
 
         Args:
             model: Path of the network.
@@ -60,7 +60,7 @@ def job_line(session: Session, last: str = "", elapsed: float = 0.0) -> Line:
     """The running job, or the last word on the one before.
 
     Args:
-        elapsed: Seconds since its phase began, told where nobody knows how long it takes.
+        elapsed: Seconds since its phase began, shown if it is unknown how long it takes.
     """
     job = session.job
     if job is None:
@@ -85,7 +85,7 @@ def _search_line(finding: Finding, progress: messages.SearchProgress) -> Line:
 
 
 def status_lines(session: Session, status: Status, step: str, warning: str, width: int, wide: bool) -> list[Line]:
-    """What was said, else the job, and the next step; on one line unless ``wide``, where the warning stands, too."""
+    """The last message or else the job, and the next step; on one line unless ``wide``, which shows the warning too."""
     if status.message is not None:
         first = padded([(" ", ""), status.message], width)
     else:

@@ -1,4 +1,4 @@
-"""The top of the screen: what is open, and how each run does against FP32, simulated and as built."""
+"""The top of the screen: what is open, and how each run compares with FP32, simulated and as built."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _NAME = 15
 
 
 def header_line(session: Session, width: int) -> Line:
-    """What is open, on how many samples, on what, in which config; what matters least goes first where it is narrow."""
+    """What is open, on how many samples, on what, in which config; what matters least is dropped first."""
     outline = session.outline
     if outline is None:
         return [(" ", ""), (session.options.model.rpartition("/")[2], "strong"), ("  opening", "dim")]
@@ -65,7 +65,7 @@ def _samples(session: Session, width: int) -> Line:
 
 
 def _devices(session: Session, width: int) -> list[str]:
-    """What builds, or where nothing does, what simulates; the longest text first."""
+    """What builds, or if nothing does, what simulates; the longest text first."""
     backend = session.backend
     if session.builder is not None:
         return [f"  {text}" for text in builder_texts(session.builder)]
@@ -123,7 +123,7 @@ _BAR: Span = (" │", "rule")
 
 
 def verdict_lines(session: Session, width: int) -> list[Line]:
-    """Two header lines, the FP32 engine where there is one, and a line each for FP16, INT8 and the config."""
+    """Two header lines, the FP32 engine if there is one, and a line each for FP16, INT8 and the config."""
     if session.outline is None:
         return [[]] * 5
     table = _Table.fit(session, width)
@@ -164,7 +164,7 @@ def _built_title(session: Session, table: _Table) -> str:
 
 
 def _fp32_engine_line(fp32_engine: EngineResult, table: _Table) -> Line:
-    """The FP32 engine: what it loses is no matter of precision."""
+    """The FP32 engine; its error is not caused by low precision."""
     room = _cells(table.simulated)
     words = fitting(fp32_engine_texts(fp32_engine), room)
     return [(" FP32 engine".ljust(_NAME), ""), (words[:room].ljust(room), "warn" if fp32_fault(fp32_engine) else "dim"),
@@ -216,7 +216,7 @@ def _figure(verdict: Verdict, mark: str) -> Span:
 
 
 def _engine_cells(engine: EngineResult | None, simulated: Verdict | None, table: _Table) -> Line:
-    """The cells of an engine, padded to their columns. A preview's latency stands beside that word."""
+    """The cells of an engine, padded to their columns. A preview is marked as such beside its latency."""
     cells: dict[str, Span] = {title: (NOTHING, "dim") for title, _ in table.built}
     if engine is not None and engine.bytes is not None:
         cells["MB"] = (megabytes(engine.bytes), "")
@@ -252,7 +252,7 @@ def _stale_engine(shown: Shown, width: int) -> Line:
 
 
 def _outcome(session: Session, verdict: Verdict | None, engine: EngineResult | None, room: int) -> Line:
-    """Whether the target is met: by the engine where there is one, and by the simulation where that says otherwise."""
+    """Whether the target is met: by the engine if there is one, and by the simulation if that differs."""
     if verdict is None:
         return [(" …" if session.busy else "", "dim")]
     wanted = min(verdict.total, session.data.whatif) if session.data is not None else verdict.total
