@@ -58,7 +58,7 @@ class CancelledError(TrtTuiError):
 
 
 def text_of(error: BaseException) -> str:
-    """What an exception says; "" where asking it raises, as an exception of a user's own may."""
+    """The text of an exception; "" if its ``__str__`` raises, as that of a user's own class may."""
     try:
         return str(error)
     except Exception:
@@ -76,7 +76,7 @@ _REMEDIES = {
 
 
 def system_error(error: OSError) -> InputError:
-    """The error for what the operating system refused and no nearer place explains."""
+    """The error for what the operating system has refused, if nothing more specific is known."""
     what = ", ".join(str(name) for name in (error.filename, error.filename2) if name is not None)
     cause = error.strerror or str(error)
     return InputError(f"the system refused: {cause}", what and f"at {what}",

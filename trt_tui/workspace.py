@@ -38,7 +38,7 @@ LEAST_CHOOSING, LEAST_HELD_OUT = 32, 16
 
 
 class ReplacedError(InputError):
-    """A file that was read is another one now.
+    """A file was replaced after it was read.
 
     Attributes:
         files: Names of those files, without their folders.
@@ -46,7 +46,7 @@ class ReplacedError(InputError):
 
     def __init__(self, paths: Sequence[str]) -> None:
         self.files = tuple(Path(path).name for path in paths)
-        super().__init__(f"{', '.join(self.files)}: replaced after it was read", "figures of both would stand together",
+        super().__init__(f"{', '.join(self.files)}: replaced after it was read", "figures of both would be mixed",
                          "Run the command again.")
 
 
@@ -55,10 +55,10 @@ class Plan:
     """How to build and judge engines.
 
     Attributes:
-        settings: All of a build but its precisions.
+        settings: Everything about a build except precisions.
         weak: Precisions layer by layer and implicit quantization.
         strict: Build as asked or not at all, in place of going down the rungs of `trt_tui.core.engines.rungs`.
-        others: Samples of other shapes to judge at too, by what they are called ("min", "max").
+        others: Samples of other shapes at which engines are judged too, by their names ("min", "max").
     """
 
     settings: BuildSettings = field(default_factory=BuildSettings)
@@ -111,7 +111,7 @@ class Workspace:
 
     @cached_property
     def backend(self) -> Backend:
-        """What simulates and is the reference."""
+        """The backend that simulates and computes the reference."""
         return get_backend(operators=self.options.ort_ops)
 
     @cached_property
@@ -159,7 +159,7 @@ class Workspace:
 
     @cached_property
     def judged(self) -> tuple[Judged, ...]:
-        """What errors are taken at."""
+        """Where errors are measured."""
         return judged_outputs(self.network, self.options.judge)
 
     @cached_property
@@ -221,7 +221,7 @@ class Workspace:
         return Plan(settings, options.weak, options.strict, {where: self._at(where) for where in options.judge_at})
 
     def read(self) -> Iterator[None]:
-        """Reads every part; yields in between."""
+        """Reads all parts, and yields between them."""
         _ = self.backend, self.samples
         yield
         _ = self.data, self.metric, self.judged, self.plan, self.analysis
@@ -278,7 +278,7 @@ class Workspace:
         self.inputs |= StampedFiles.of(self._metric_files())
 
     def require_unchanged(self, since_s: float = 0.0) -> None:
-        """Refuses to go on where a file that was read is another one now; not looked at twice within ``since_s``.
+        """Refuses to go on if a file was replaced after it was read; checks at most once in ``since_s`` seconds.
 
         Raises:
             ReplacedError: it is, or was found so before.
@@ -291,7 +291,7 @@ class Workspace:
             raise ReplacedError(self._replaced)
 
     def identify(self, sha256: str) -> Source:
-        """Says what figures are of from now on, and compares it with what was expected.
+        """Sets the hashes of what figures are of, and compares them with what was expected.
 
         Args:
             sha256: Of the network and its external data.
@@ -327,7 +327,7 @@ class Workspace:
 
 
 def runs_here(backend: EngineBackend, settings: BuildSettings) -> bool:
-    """Whether the engines that a backend builds can run on this machine: it has a GPU, and they are for that one."""
+    """Whether engines of a backend can run on this machine: it has a GPU, and they are built for that GPU."""
     target = settings.compute_capability
     return backend.capabilities.runs and (target is None or target == first_device().compute_capability)
 

@@ -1,1 +1,1 @@
-"""Files: read from elsewhere with limits, written whole or not at all, temporary ones cleared."""
+"""Files: reading them with limits, writing them whole or not at all, and removing temporary ones."""

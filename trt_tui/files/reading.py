@@ -1,6 +1,6 @@
-"""Reading files that come from elsewhere: regular files only, and no more of one than was allowed.
+"""Reading files that users name: only regular ones, and only up to a size.
 
-A pipe or a device in a file's place would be read for ever, and a file of another kind may be too large for memory:
+Reading a pipe or a device in place of a file would never end, and a file of another kind may be too large for memory;
 both are refused before anything is read.
 """
 

@@ -1,1 +1,1 @@
-"""What the app and the commands share: what is known, configs with undo, results, saving, and what is asked for."""
+"""What the app and the commands share: the state, configs with undo, results, saving, and the requests under way."""

@@ -1,4 +1,4 @@
-"""What the child process was asked for and has not answered yet."""
+"""The requests to the child process that it has not answered yet."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import Iterator, Mapping
 from trt_tui.jobs import messages as m
 
 ENDINGS = (m.SearchEnded, m.Done, m.Cancelled, m.Failed, m.Died)
-"""Events that are taken of a stopped job, too."""
+"""Events that are taken in even of a stopped job."""
 
 
 class Asked(Mapping[int, m.Request]):
     """The requests under way, by the number of their job.
 
     Attributes:
-        progress: How far the running job is; None while nobody knows.
-        started: When the first of them was asked for, in seconds of the monotonic clock.
+        progress: How far the running job is; None while that is unknown.
+        started: When the first of them was sent, in seconds of the monotonic clock.
     """
 
     def __init__(self) -> None:
@@ -41,7 +41,7 @@ class Asked(Mapping[int, m.Request]):
             self.started = time.monotonic()
 
     def end(self, job: int) -> m.Request | None:
-        """Counts a request as answered; returns it, None where it was none that was under way."""
+        """Counts a request as answered; returns it, or None if it was not under way."""
         request = self._requests.pop(job, None)
         self._stopped.discard(job)
         if not self._requests:
@@ -49,7 +49,7 @@ class Asked(Mapping[int, m.Request]):
         return request
 
     def stop(self) -> None:
-        """Counts all as stopped: of their events no more than the end is heeded."""
+        """Counts all as stopped: of their events only those that end them are taken in."""
         self._stopped.update(self._requests)
 
     def stopped(self, job: int) -> bool:

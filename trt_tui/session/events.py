@@ -1,4 +1,4 @@
-"""What becomes of each event of the child process."""
+"""What each event of the child process does to a session."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trt_tui.session.state import State
 
 
 class Acts(Protocol):
-    """What an event can lead to."""
+    """What an event can trigger."""
 
     def compare(self, layers: bool = True) -> None:
         """Measures the runs of the verdict."""
@@ -22,12 +22,12 @@ class Acts(Protocol):
 
 
 class Events:
-    """Takes events into the state of a session, each by its type.
+    """Applies events to the state of a session, by their type.
 
     Args:
         state: What they change.
-        opening: What takes in what was opened.
-        acts: What is done by itself once something ended.
+        opening: Applies what was opened.
+        acts: What follows by itself when something has ended.
     """
 
     def __init__(self, state: State, opening: Opening, acts: Acts) -> None:
@@ -37,11 +37,11 @@ class Events:
 
     @singledispatchmethod
     def take(self, event: m.Event) -> None:
-        """Takes an event in.
+        """Applies an event.
 
         Raises:
-            TypeError: nothing is known of its type.
-            TrtTuiError: what it leads to cannot be done.
+            TypeError: its type is unknown.
+            TrtTuiError: what it triggers cannot be done.
         """
         raise TypeError(f"a session takes no {type(event).__name__}")
 
@@ -69,7 +69,7 @@ class Events:
 
     @take.register
     def _replaced(self, event: m.Replaced) -> None:
-        """Opens anew what has been replaced; a command ends there."""
+        """Opens files anew that were replaced; a command ends instead."""
         self._state.asked.end(event.job)
         if self._state.automatic:
             self._opening.replaced(event.files)
@@ -180,7 +180,7 @@ class Events:
     def _failed(self, event: m.Failed) -> None:
         request = self._state.asked.end(event.job)
         self._state.show(event)
-        # A config that cannot be read is found out after the network is open, which is compared all the same.
+        # Whether a config can be read turns out after the network is open, which is compared in any case.
         if isinstance(request, m.Open) and request.config and self._state.automatic and self._state.source is not None:
             self._acts.compare()
 

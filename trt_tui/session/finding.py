@@ -41,8 +41,10 @@ class Finding:
 
     @property
     def met(self) -> bool:
-        """Whether the best config meets the tolerance: as built where its engine was judged, and on the samples that
-        were held out where there are some."""
+        """Whether the best config meets the tolerance.
+
+        It must do so as built if its engine was judged, and on the held-out samples if there are any.
+        """
         if self.ended is not None:
             confirmed, held_out = self.ended.confirmed, self.ended.held_out
             met = self.ended.result.met if confirmed is None else confirmed
@@ -82,8 +84,10 @@ class Finding:
 
 
 def held_out_words(held_out: m.HeldOut) -> str:
-    """What a search's result yields on samples that it was not chosen on: "chosen on 64 samples; on 32 held out ~19.8
-    dB: FAILS"."""
+    """The result of a search on samples that it has not used, in words.
+
+    For example "chosen on 64 samples; on 32 held out ~19.8 dB: FAILS".
+    """
     told = held_out.judgement
     return (f"chosen on {held_out.chosen_on} samples; on {held_out.samples} held out {_simulated(told.figure)}: "
             f"{'passes' if told.passed else 'FAILS'}")

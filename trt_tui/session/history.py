@@ -16,9 +16,9 @@ class History:
         self.current = first
 
     def apply(self, config: PrecisionConfig) -> bool:
-        """Makes a config current; returns whether it decides something else than the last one did.
+        """Makes a config current; returns whether it decides anything differently from the last one.
 
-        Where it does not, there is no step to undo: its reasons take the place of the last one's.
+        If it does not, there is no step to undo: only the reasons are replaced.
         """
         if config == self.current:
             self.current = config
@@ -37,7 +37,7 @@ class History:
         return True
 
     def redo(self) -> bool:
-        """Goes on to what was undone last; returns whether there was anything."""
+        """Restores what was undone last; returns whether there was anything."""
         if not self._future:
             return False
         self._past.append(self.current)
@@ -55,7 +55,7 @@ class History:
 
     @classmethod
     def restored(cls, past: list[PrecisionConfig], current: PrecisionConfig, future: list[PrecisionConfig]) -> History:
-        """A history from what `snapshot` gave."""
+        """A history from what `snapshot` returned."""
         history = cls(current)
         history._past, history._future = list(past), list(future)
         return history

@@ -1,4 +1,4 @@
-"""A network as it is opened, resumed and, where its files were replaced, opened anew."""
+"""Opening a network, resuming its session, and opening it anew if its files were replaced."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Opening:
     Args:
         state: What it changes.
         ask: Sends a request to the child process.
-        resume: Take up the saved session of the same network, where there is one.
+        resume: Resume the saved session of the same network, if there is one.
     """
 
     def __init__(self, state: State, ask: Callable[[m.Request], None], *, resume: bool) -> None:
@@ -54,11 +54,11 @@ class Opening:
         state.names.give(state.config)
 
     def _with_tf32(self, config: PrecisionConfig) -> PrecisionConfig:
-        """A config with TF32 where it was asked for beside it."""
+        """A config with TF32, if the command line asks for it."""
         return replace(config, tf32=True) if self._state.options.tf32 else config
 
     def _resume_saved(self, outline: Outline) -> None:
-        """Takes up the saved session of the same network."""
+        """Resumes the saved session of the same network."""
         state = self._state
         saved = state.store.load(outline.structure_sha256, str(outline.path), outline)
         state.warnings.extend(state.store.lost)
@@ -76,7 +76,7 @@ class Opening:
         state.saved_sha256 = saved.sha256
 
     def hashed(self, source: Source) -> None:
-        """Takes what the figures are of: and drops ranges that were measured on something else."""
+        """Takes the hashes of what figures are of, and drops ranges that were measured on something else."""
         state, before = self._state, self._state.source
         state.source = source
         if before is not None:
@@ -86,7 +86,7 @@ class Opening:
             self._drop_ranges("other weights, in the session resumed,")
 
     def config_read(self, loaded: LoadedConfig) -> None:
-        """Starts from a config file; what was resumed can be had back by undo."""
+        """Starts from a config file; undo brings back the resumed config."""
         state = self._state
         state.history.apply(self._with_tf32(loaded.config))
         state.names.give(state.config)
@@ -114,7 +114,7 @@ class Opening:
             self._ask(m.Open(state.options, structure=state.opened.outline.structure_sha256))
 
     def _start_over(self) -> None:
-        """Drops all that was measured of files that have been replaced; what was chosen stays."""
+        """Drops all that was measured on files that have been replaced; the user's changes stay."""
         state = self._state
         state.warnings.append(f"{', '.join(self._replaced) or 'What was opened'}: replaced, so all is measured anew.")
         self._replaced = ()

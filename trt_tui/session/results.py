@@ -1,4 +1,4 @@
-"""All that was measured: of configs, by what each decides, and of the network itself."""
+"""All that was measured, of configs by what each decides and of the network itself."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from trt_tui.jobs import messages as m
 
 
 class Results(Mapping[PrecisionConfig, Measured]):
-    """What was measured of each config; configs that decide the same for other reasons are one.
+    """What was measured of each config; configs that only differ in their reasons are the same.
 
     Attributes:
         reference: The FP32 network's own metric and its parts, the headline first; empty without one.
@@ -50,7 +50,7 @@ class Results(Mapping[PrecisionConfig, Measured]):
         """Keeps what an event says was measured.
 
         Raises:
-            TypeError: it is none that measures.
+            TypeError: the event holds no measurement.
         """
         raise TypeError(f"{type(event).__name__} measures nothing")
 
@@ -86,7 +86,7 @@ class Results(Mapping[PrecisionConfig, Measured]):
             self.tried(option.config, option.verdict)
 
     def tried(self, config: PrecisionConfig, verdict: Verdict) -> None:
-        """Keeps a verdict of a config of which nothing better is known."""
+        """Keeps a verdict of a config unless a better one is known."""
         known = self.at(config)
         if known.verdict is None:
             known.verdict = verdict

@@ -1,4 +1,4 @@
-"""Sessions on disk: config history by network, so that opening a network again goes on where it was.
+"""Sessions on disk: the config history by network, so that opening it again goes on from there.
 
 A session is one JSON file in the user's state folder, named after the network's structure. The program that writes it
 holds a lock on it. Another one that opens the same network meanwhile starts from a copy and writes a file of its own.
@@ -168,7 +168,7 @@ class SavedSessions:
         folder: Where; the user's state folder by default.
 
     Attributes:
-        lost: What could not be taken up when a session was loaded, one sentence each.
+        lost: What could not be restored when a session was loaded, a sentence each.
     """
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -213,7 +213,7 @@ class SavedSessions:
         return saved
 
     def save(self, structure: str, saved: Saved) -> None:
-        """Writes the session; a full or read-only disk is no reason to stop the work."""
+        """Writes the session; the work goes on even if the disk is full or read-only."""
         if self._path is None:
             any(self._take(path) for path in self._places(structure) if not path.exists())
         if self._path is not None:

@@ -1,4 +1,4 @@
-"""Saving in a thread: syncing to a disk takes longer than a key may."""
+"""Saving in a thread, since syncing to a disk would delay keys."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from trt_tui.session.saved import Saved, SavedSessions
 
 
 class Saver:
-    """Writes what a session is saved as, the newest where several wait, in the order in which they were given.
+    """Writes sessions in the order in which they were given; of several that wait only the newest.
 
-    Its thread lives while there is something to write, and Python does not end before it: nothing that was given is
-    lost but by a kill.
+    Its thread lives while there is something to write, and Python does not end before it. Only a kill loses what was
+    given.
 
     Args:
         store: Where sessions are saved.

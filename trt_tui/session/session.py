@@ -36,7 +36,7 @@ class Session(State):
     """What is known of a network, and all that can be asked and changed; see the module's docstring.
 
     Attributes:
-        EXPORTS: What it can be written as.
+        EXPORTS: The formats that it can be written in.
 
     Args:
         options: What to open.
@@ -46,9 +46,9 @@ class Session(State):
         target: A target text, like "metric>=base-0.01" or "sqnr>=20"; a default is set when None.
         force: Take a config file of another structure, as far as it fits.
         store: Where sessions are saved; the user's state folder by default.
-        resume: Take up the saved session of the same network, where there is one.
+        resume: Resume the saved session of the same network, if there is one.
         automatic: Measure by itself and save; False for commands that do one thing and end.
-        lean: Open the network alone, for commands that measure nothing.
+        lean: Open only the network, for commands that measure nothing.
     """
 
     EXPORTS = ("precision.json", *production.EXPORT_FORMATS, "markdown")
@@ -77,8 +77,8 @@ class Session(State):
         """Starts the child process and opens the network; comparisons start by themselves once it is open.
 
         Args:
-            writes: Places that will be written: refused where the network's weights lie there.
-            builds: Refuse to open it where no TensorRT works.
+            writes: Files that will be written; refused if the network's weights lie there.
+            builds: Refuse to open it if no TensorRT works.
         """
         self.ask(m.Open(self.options, config=self.config_path, force=self._force, writes=tuple(writes),
                         lean=self.lean, builds=builds))
@@ -115,7 +115,7 @@ class Session(State):
         self._client.stop()
 
     def _reopening(self) -> list[m.Request]:
-        """What brings a new child process to where the last one was."""
+        """The requests that bring a new child process to the state of the last one."""
         if self.outline is None:
             return []
         opening = m.Open(self.options, self.source, self.outline.structure_sha256)
@@ -177,11 +177,11 @@ class Session(State):
         self._change(config, groups)
 
     def undo(self) -> bool:
-        """Takes the last change back; returns whether there was one."""
+        """Undoes the last change; returns whether there was one."""
         return self.history.undo() and self._changed()
 
     def redo(self) -> bool:
-        """Makes the change that was undone last; returns whether there was one."""
+        """Redoes the change that was undone last; returns whether there was one."""
         return self.history.redo() and self._changed()
 
     def _change(self, config: PrecisionConfig, groups: Iterable[Group] = ()) -> None:
@@ -232,7 +232,7 @@ class Session(State):
         self.ask(m.Build(config if config is not None else self.config, quick))
 
     def without_engine(self, config: PrecisionConfig, error: TrtTuiError) -> None:
-        """Puts the reason in the place of an engine that could not be had, for a comparison that goes on without it."""
+        """Keeps the reason in place of an engine that could not be built, for a comparison that goes on without it."""
         self.error = None
         builder = self.builder if self.builder is not None else self.opened.backend
         self.results.built(config, unbuilt(builder_title(builder.name, builder.version), error))

@@ -1,4 +1,4 @@
-"""All that is known of what was opened: the network, its data, configs, results and the target; and its records."""
+"""All that is known about what was opened: the network, its data, configs, results, the target, and its records."""
 
 from __future__ import annotations
 
@@ -38,10 +38,10 @@ RUNS = ("fp16", "int8", "config")
 
 
 class State:
-    """What is known; None, "" or empty where it is not known yet. It asks for nothing and draws nothing.
+    """What is known so far; None, "" or empty if it is not known yet. It sends no requests and draws nothing.
 
     Attributes:
-        options: What was asked for.
+        options: The options of the command line.
         config_path: The precision.json that was named.
         automatic: Whether it measures by itself and is saved.
         lean: Whether the network alone is opened; ``preview`` is all of it then.
@@ -49,18 +49,18 @@ class State:
         builder: What builds engines.
         source: The hashes of network and data, and their files.
         calibration: The ranges in use; ``given`` are those of the config file.
-        saved_sha256: The weights that the session resumed was measured on.
+        saved_sha256: Hash of the weights that the resumed session was measured on.
         history: The configs; ``names`` what they are called, ``changed_at`` when a group was last changed (Unix time).
         results: All that was measured.
         built: The config that was built last.
         finding: The search that runs or ran last.
-        why: The reason for each choice of the last search whose result was taken over, see `Finding.why`.
-        target: What is to be met; ``target_text`` as it was given.
+        why: The reason for each choice of the last search whose result became the config; see `Finding.why`.
+        target: What a run must reach; ``target_text`` as it was given.
         asked: The requests under way.
-        error: What went wrong last.
-        warnings: What stays on screen; ``log`` all that was told; ``notice`` the last thing to tell.
-        answered: What became of the file that was asked for last.
-        stopped: Whether a command was interrupted and shows what it had.
+        error: The last error.
+        warnings: Messages that stay on screen; ``log`` holds all of them, ``notice`` is the last message to show.
+        answered: The answer to the last request that writes or reads a file.
+        stopped: Whether a command was interrupted and shows what it had measured.
         store: Where it is saved; ``saver`` writes to it.
     """
 
@@ -164,7 +164,7 @@ class State:
 
     @property
     def job_started(self) -> float | None:
-        """When the child process was last idle, in seconds of the monotonic clock; None while it is."""
+        """Since when the child process is busy, in seconds of the monotonic clock; None while it is idle."""
         return self.asked.started
 
     @property
@@ -183,7 +183,7 @@ class State:
         return self.asked.any(m.FindConfig)
 
     def show(self, failure: m.Failed) -> None:
-        """Takes what went wrong to the log and the screen."""
+        """Shows an error in the log and on the screen."""
         self.error = failure
         self.log.append(f"{failure.title}: {failure.cause}")
         self.log.extend(failure.detail.splitlines())
@@ -207,12 +207,12 @@ class State:
         return self.results.of(self.run_configs()[run])
 
     def unbuilt(self) -> dict[str, EngineResult]:
-        """The engines of a comparison that could not be had, by run; the FP32 engine is "fp32"."""
+        """The engines of a comparison that could not be built, by run; the FP32 engine is "fp32"."""
         engines = {"fp32": self.results.fp32_engine, **{run: self.measured(run).engine for run in RUNS}}
         return {run: engine for run, engine in engines.items() if engine is not None and engine.failed}
 
     def to_check(self) -> dict[str, list[str]]:
-        """What to look at, by run, where an engine is worse than simulated."""
+        """What to look at, by run, if an engine is worse than simulated."""
         found = {}
         for run, config in self.run_configs().items():
             known = self.results.of(config)
@@ -246,7 +246,7 @@ class State:
         self.save()
 
     def set_first_target(self) -> None:
-        """Takes the target that was given with the network, or in a file; the usual one where it is of no use here."""
+        """The target that was given with the network or in a file; the default if it cannot be used here."""
         try:
             self.target = self._given_target()
         except InputError as error:

@@ -33,4 +33,4 @@ ACTIONS: tuple[Action, ...] = tuple(handler.action for kind in CONTROLLERS for h
 
 DRAWN_ONLY = (messages.Previewed, messages.Hashed, messages.Calibrated, messages.Note, messages.EngineWritten,
               messages.ConfigRead, messages.EngineRead)
-"""Events that no controller asks for: the screen is drawn anew, as after every event, and that is all."""
+"""Events that no controller handles: the screen is drawn anew, as after every event, and nothing else."""

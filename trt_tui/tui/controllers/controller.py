@@ -1,4 +1,4 @@
-"""What every controller is: actions beside their handlers and reasons, and the events that it asks for."""
+"""The base of all controllers: actions beside their handlers and reasons, and the events that they handle."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class Controller:
         return [handler.offer(self) for handler in self.handlers]
 
     def heeds(self) -> Mapping[type[messages.Event], Callable[[Any], None]]:
-        """What it does at which event; the session has taken the event in already, and all is drawn soon after."""
+        """Handlers by type of event; the session has applied the event before, and all is drawn soon after."""
         return {}
 
     # -- reasons ------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ class Jobs(Controller):
     """See the module's docstring."""
 
     def heeds(self) -> Mapping[type[messages.Event], Callable[[Any], None]]:
-        """Keeps the last word on the job, and shows why it failed."""
+        """Notes how the job ended, and shows why it failed."""
         return {messages.Progress: self._progressed, messages.Done: self._done, messages.Cancelled: self._cancelled,
                 messages.Replaced: self._replaced, messages.Failed: self._failed, messages.Died: self._died}
 
