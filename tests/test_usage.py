@@ -142,13 +142,13 @@ def test_a_cache_that_fits_in_part_is_warned_of_and_filled_from_the_data_everywh
     shared = (mlp.model, "--data", mlp.data, "--calib-cache", "net.cache")
     code, out, err = run("compare", *shared, "--no-layers")
     assert code == 0 and "ranges of net.cache and others" in out and "calibrated on" not in out
-    assert err.count("fit no tensor here: stranger") == err.count("have no range in the cache") == 1
+    assert err.count("match no tensor here: stranger") == err.count("have no range in the cache") == 1
     code, _, err = run("export", *shared, "--precision", "int8", "--format", "calibration-cache", "-o", "out.cache")
     assert code == 0 and "stranger" in err
     built = read_cache(tmp_path / "out.cache")
     code, _, err = run("search", *shared, "--tolerance", "sqnr>=0", "-o", "found.json", "--no-ranges")
     assert code == 0, err
-    assert err.count("fit no tensor here: stranger") == 1
+    assert err.count("match no tensor here: stranger") == 1
     found = read_config(tmp_path / "found.json", open_network(mlp.model)).ranges
     assert found[tensors[0]] == built[tensors[0]] == pytest.approx(7.5)
     assert {name: np.float32(amax) for name, amax in found.items()} == pytest.approx(built, rel=1e-4)

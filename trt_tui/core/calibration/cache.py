@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 import re
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from trt_tui.core.codes import INT8
 from trt_tui.errors import InputError
 from trt_tui.files.reading import read_text
 from trt_tui.files.writing import write_atomic
+from trt_tui.words import first_few
 
 CACHE_ALGORITHMS = ("EntropyCalibration2", "MinMaxCalibration", "EntropyCalibration", "LegacyCalibration")
 _CACHE_HEADER = re.compile(r"TRT-\d+-\w+")
@@ -34,8 +35,8 @@ def read_cache(path: str | Path) -> dict[str, float]:
     lines = read_text(path).splitlines()
     if not lines or not _CACHE_HEADER.fullmatch(lines[0].strip()):
         raise InputError(
-            f"{path}, line 1: no TensorRT calibration cache",
-            "The first line is to be like TRT-8601-EntropyCalibration2.",
+            f"{path}, line 1: not a TensorRT calibration cache",
+            "The first line must look like TRT-8601-EntropyCalibration2.",
             "Give a cache that TensorRT wrote.",
         )
     ranges: dict[str, float] = {}
@@ -46,7 +47,7 @@ def read_cache(path: str | Path) -> dict[str, float]:
         scale = struct.unpack(">f", bytes.fromhex(match["scale"].zfill(8)))[0] if match else math.nan
         if match is None or not (math.isfinite(scale) and scale >= 0):
             raise InputError(
-                f"{path}, line {number}: no scale of a tensor",
+                f"{path}, line {number}: not the scale of a tensor",
                 f"The line is {line.strip()[:80]!r}; expected: tensor name, colon, 8 hexadecimal digits.",
                 "Give a cache that TensorRT wrote.",
             )
@@ -101,11 +102,8 @@ def match_cache(
     missing = [tensor for tensor in known if tensor not in ranges]
     warnings = []
     if unknown:
-        warnings.append(f"{len(unknown)} of {len(ranges)} ranges in the cache fit no tensor here: {_some(unknown)}")
+        warnings.append(f"{len(unknown)} of {len(ranges)} ranges in the cache match no tensor here: "
+                        f"{first_few(unknown, 3)}")
     if missing:
-        warnings.append(f"{len(missing)} of {len(known)} tensors have no range in the cache: {_some(missing)}")
+        warnings.append(f"{len(missing)} of {len(known)} tensors have no range in the cache: {first_few(missing, 3)}")
     return fitting, tuple(warnings)
-
-
-def _some(names: Sequence[str]) -> str:
-    return ", ".join(names[:3]) + (", ..." if len(names) > 3 else "")

@@ -52,7 +52,7 @@ class Probe:
         value = self._values.get(tensor)
         if value is None:
             raise InputError(
-                f"The network has no tensor '{tensor}'", "Ranges can be taken of the outputs of its layers only."
+                f"The network has no tensor '{tensor}'", "Only inputs and outputs of its layers can have ranges."
             )
         if value.dtype is not None and not value.dtype.is_floating_point():
             raise InputError(f"Tensor '{tensor}' is {value.dtype.name}", "Only floating-point tensors have a range.")

@@ -132,7 +132,7 @@ def _static_batches(info: TensorInfo, member: Member, source: str) -> int | None
     rows = member.shape[0]
     if rows % size:
         raise InputError(
-            f"{source}: input '{info.name}' has {rows} samples, no whole number of the network's batches of {size}",
+            f"{source}: input '{info.name}' has {rows} samples, no multiple of the network's batch of {size}",
             f"The network's batch is fixed: {shape_text(info.shape or ())}.",
             f"Give {rows - rows % size or size} samples, or export the network with a dynamic batch.",
         )

@@ -126,7 +126,7 @@ class Compressed:
                 return Spool().copy(stream, header).load()
             values = stream.read(header.nbytes)
             if stream.read(1):  # at the end of a member its checksum is checked
-                raise ValueError(f"member {self.name} goes on behind its array")
+                raise ValueError(f"member {self.name} is longer than its array")
             return header.array(values)
 
 

@@ -163,13 +163,12 @@ def _notes(network: Network, config: PrecisionConfig, out: Exclusions, method: s
         notes.append(f"ModelOpt has no {method} calibration; give it these ranges as a calibration cache.")
     if reasons := left_out(network, out.int8):
         listed = ", ".join(f"{name} ({why})" for name, why in reasons.items())
-        notes.append(f"ModelOpt leaves out by itself what the config has in INT8: {listed}. Use the typed ONNX export, "
-                     "which holds them.")
+        notes.append(f"ModelOpt does not quantize some layers that the config has in INT8: {listed}. The typed ONNX "
+                     "export does.")
     skips = [group.name for group in network.groups if config.precision_of(group) is Precision.INT8
              and any(site.role == "skip" for site in group.sites)]
     if skips:
-        notes.append("The other input of a residual Add gets no Q/DQ from ModelOpt's list; the typed ONNX export has "
-                     "it.")
+        notes.append("ModelOpt's list gives the other input of a residual Add no Q/DQ; the typed ONNX export has them.")
     notes.append("MatMuls of attention over more than 512 tokens are left out whatever is asked.")
     return notes
 

@@ -40,6 +40,7 @@ from trt_tui.core.network.layers import Group, Kind, Layer
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import Told
+from trt_tui.words import plural
 
 _TAKE_WEIGHTS = frozenset(("Conv", "ConvTranspose", "BatchNormalization"))
 """Operators whose constants TensorRT's parser makes weights of the layer and no tensors."""
@@ -232,12 +233,12 @@ class _WeakLowering:
     def _notes(self) -> list[str]:
         notes = []
         if self.ranges:
-            notes.append("Weights are quantized by TensorRT itself, with scales of its own making.")
+            notes.append("TensorRT itself quantizes the weights, with scales of its own.")
         if self.stand_ins:
-            notes.append("Tensors inside INT8 groups that were not calibrated and have their group's range, which "
-                         f"counts only where TensorRT does not fuse them away: {len(self.stand_ins)}.")
+            notes.append(f"{plural(len(self.stand_ins), 'tensor')} inside INT8 groups not calibrated; given the "
+                         "group's range, which only matters if TensorRT does not fuse them.")
         if self.config.other is Precision.BF16 and any(self._is_int8(group) for group in self.network.groups):
-            notes.append("Results of INT8 layers are FP32 and not BF16: TensorRT has no such INT8 kernels.")
+            notes.append("Results of INT8 layers are FP32 in place of BF16: TensorRT has no such INT8 kernels.")
         return notes
 
 

@@ -91,7 +91,7 @@ class Drawing:
     def add_integer(self, name: str, reference: np.ndarray, test: np.ndarray, rows: int) -> None:
         """Adds a feed of a judged integer output; in arrays of different shapes every element differs."""
         if reference.shape == test.shape:
-            differ = rows_of(reference != test, rows)
+            differ = rows_of(np.asarray(reference != test), rows)  # of two single texts the comparison is a bool
             sums = np.stack([differ.sum(1), np.full(len(differ), differ.shape[1])], 1).astype(np.float64)
         else:
             sums = np.full((1, 2), float(reference.size))

@@ -97,7 +97,7 @@ def open_model(path: Path) -> OpenedModel:
     if spread_types(model):
         failed = infer_shapes(model)
     if failed:
-        opened.notes.append(f"Shapes could not be inferred, so that layers may say less of themselves: {failed}")
+        opened.notes.append(f"Shapes could not be inferred, so some layers may lack details: {failed}")
     check_ranks(model.graph, path.name)
     opened.notes += [f"{node.name} (BatchNormalization) is in training mode: it takes the statistics of each batch, "
                      "and TensorRT refuses it. Export the network in evaluation mode."

@@ -14,6 +14,7 @@ import onnx_ir as ir
 from trt_tui.core.network.constants import constant_tensor
 from trt_tui.core.network.naming import FreshNames, name_of
 from trt_tui.core.network.steps import WORDS, Step, applied, dequantizes, limits, quantizes, read_step
+from trt_tui.words import plural
 
 
 @dataclass
@@ -76,8 +77,8 @@ def take_out_pairs(graph: ir.Graph) -> Pairs:
             graph.remove(quantize, safe=True)
     found.made |= activations.made
     if sources:
-        found.notes.append(f"{len(sources)} activations that the quantizer had left to the range of a Q/DQ pair "
-                            "that cuts off what is below 0 are Relu and Clip again.")
+        found.notes.append(f"{plural(len(sources), 'activation')} restored as Relu or Clip: the quantizer left them to "
+                           "a Q/DQ pair whose range cuts off what is below 0.")
     return found
 
 

@@ -182,7 +182,7 @@ class _Check:
                     self._graph(graph, [*outer, made], opsets, within=within)
         on_cycle = _node_on_cycle(nodes)
         if on_cycle is not None:
-            raise InputError(f"{self.file} has a cycle", f"{_title(on_cycle)} needs, through others, what it makes",
+            raise InputError(f"{self.file} has a cycle", f"{_title(on_cycle)} depends on its own result",
                              "Check the export.")
 
     # -- nodes ----------------------------------------------------------------------------------------------------
