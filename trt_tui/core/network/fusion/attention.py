@@ -63,9 +63,10 @@ def _until_product(growing: Growing, members: Members, step: _Step) -> list[Memb
         if following is None:
             return None
         passed.append(following)
-        if following.leader.op_type in _PRODUCTS and len(_floats(growing, following.leader)) == 2:
+        leader = following.leader
+        if growing.multiplies_activations(leader) or leader.op_type == "Einsum" and len(leader.inputs) == 2:
             return passed
-        if following.leader.op_type not in POINTWISE:
+        if leader.op_type not in POINTWISE:
             return None
     return None
 

@@ -127,6 +127,12 @@ class Growing:
         """Whether a layer computes, value by value, from one tensor and constants."""
         return self.computes(layer, POINTWISE) and len(self.dynamic_inputs(layer)) == 1
 
+    def multiplies_activations(self, layer: Layer) -> bool:
+        """Whether a layer is a MatMul and no operand a weight: each is computed, or stored with a matrix a head."""
+        operands = [name for name in layer.inputs if name in self.graph.static]
+        return (layer.op_type == "MatMul" and len(operands) < 2
+                and all(len(self.graph.shape(name) or ()) > 2 for name in operands))
+
     def moves_only(self, layer: Layer) -> bool:
         """Whether a layer is a copy that stays with what computed its values."""
         return layer.kind is Kind.COPY and layer.op_type in FREE_COPIES

@@ -17,7 +17,7 @@ _SCALES = frozenset(("Mul", "Div"))
 
 def match(growing: Growing, layer: Layer) -> Match:
     """Takes each Mul or Div by constants that only the MatMul reads, through copies; the MatMul starts the group."""
-    if layer.op_type != "MatMul" or len(growing.dynamic_inputs(layer)) != 2:
+    if not growing.multiplies_activations(layer):
         return Match(reason="it does not multiply two activations")
     if not leads_to_softmax(growing, layer):
         return Match(reason="no Softmax reads what it computes")

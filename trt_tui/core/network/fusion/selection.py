@@ -12,7 +12,7 @@ from trt_tui.core.network.layers import Layer
 
 def match(growing: Growing, members: Members) -> Match:
     """Takes the Where in that alone reads what the group computed, or whose result the group alone adds."""
-    if len(growing.dynamic_inputs(members.leader)) != 2 or members.leader.op_type != "MatMul":
+    if not growing.multiplies_activations(members.leader):
         return Match(reason=f"{members.leader.op_type} does not multiply two activations")
     layer = growing.sole_user(members.tail)
     if layer is not None and layer.op_type == "Where" and _floats(growing, layer) == {members.tail}:
