@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -18,8 +19,10 @@ from trt_tui.core.lowering.typed import lower_typed
 from trt_tui.core.lowering.weak import lower_weak
 from trt_tui.core.measure import free
 from trt_tui.core.measure.analysis import Analysis
+from trt_tui.core.measure.comparison import Measured
 from trt_tui.core.measure.judge import judged_outputs
 from trt_tui.core.measure.layers import measure_layers
+from trt_tui.core.measure.record import run_record
 from trt_tui.core.moves.bias_correction import BiasCorrection
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.file import config_text, read_config
@@ -35,7 +38,7 @@ CHANNELS = 16
 EVERY = ("rewrite", "smooth", "bias")
 
 
-def norm(b, x, scope, *, mean=True, square="Pow", division="Div", axes=(-1,), gains=None, affine=True):
+def norm(b, x, scope, *, mean=True, square="Pow", division="Div", axes=(-1,), gains=None, affine=True, epsilon=1e-6):
     """A decomposed LayerNorm, or RMSNorm without a mean."""
     add = lambda operator, inputs, name, **attributes: b.node(operator, inputs, f"{scope}/{name}", **attributes)  # noqa: E731
     if mean:
@@ -43,7 +46,7 @@ def norm(b, x, scope, *, mean=True, square="Pow", division="Div", axes=(-1,), ga
     two = b.weight(f"{scope}.two", np.array(2, np.float32))
     squared = add("Pow", [x, two], "square") if square == "Pow" else add("Mul", [x, x], "square")
     variance = add("ReduceMean", [squared], "variance", axes=list(axes))
-    root = add("Sqrt", [add("Add", [variance, b.weight(f"{scope}.eps", np.array(1e-6, np.float32))], "eps")], "root")
+    root = add("Sqrt", [add("Add", [variance, b.weight(f"{scope}.eps", np.array(epsilon, np.float32))], "eps")], "root")
     if division == "Div":
         x = add("Div", [x, root], "divided")
     else:
@@ -181,6 +184,36 @@ def test_what_overflows_taken_apart_is_finite_as_the_operator(mean, opened, back
     for info in network.outputs:
         lost, kept = (lowered.sqnr(exact[info.name], values[info.name]) for values in (apart, whole))
         assert not lost > 20 and kept > 50
+
+
+def test_an_epsilon_that_fp16_rounds_to_zero_is_raised_and_said(opened, backend):
+    network, data, ranges = prepared(transformer(epsilon=1e-12), opened, backend)
+    config, feeds = PrecisionConfig.uniform(FP16), {"x": np.zeros((2, 6, CHANNELS), np.float32)}
+    assert network.epsilons == {"/norm.eps"} and not opened(transformer()).epsilons
+    alone = config.with_groups(network.groups, FP32).with_groups([network.group("/norm/mean/ReduceMean")], FP16)
+    plain = lowered.inner_values(backend, network, feeds)
+    for one in (config, alone):
+        typed = lowered.typed_values(backend, network, one, ranges, feeds)
+        gated = lowered.gated_values(backend, network, one, ranges, feeds)
+        assert lowered.difference(network, plain, typed, gated) is None
+        assert all(np.isfinite(gated[info.name]).all() for info in network.outputs)
+    assert "is 0 in FP16 and is raised to 6e-08" in lower_typed(network, config, ranges).notes[0]
+
+
+@pytest.mark.parametrize(("scale", "rewritten", "said"), [
+    (400.0, False, "Pow /norm/square/Pow reaches .*beyond FP16's 65504; free way out: LayerNormalization"),
+    (400.0, True, ""), (40.0, False, r"FP16 headroom ×\d\.\d: Pow /norm/square/Pow reaches"), (1.0, False, "")])
+def test_what_is_large_inside_a_group_is_named_with_the_free_way_out(scale, rewritten, said, opened, backend):
+    network, data, ranges = prepared(transformer(scale=scale), opened, backend)
+    config = PrecisionConfig.uniform(FP16)
+    config = config.with_moves(free.rewrites(network, network.groups)) if rewritten else config
+    with Analysis(network, backend, data, judged_outputs(network)) as analysis:
+        *_, last = measure_layers(analysis, {"config": config}, ranges, isolated=False)
+    errors = last.value["config"]["/norm/mean/ReduceMean"]
+    assert re.match(said + ("$" if not said else ""), errors.warning), errors.warning
+    record = run_record(network, Measured(groups=last.value["config"]))["layers"]["/norm/shifted/Add"]["fp16_range"]
+    assert record["headroom"] == pytest.approx(65504 / errors.fp16_largest) and record["at"] == errors.fp16_at
+    assert (errors.fp16_at == "/norm/square/Pow") is (not rewritten)
 
 
 def test_scaled_channels_bring_back_what_outliers_take(opened, backend):

@@ -54,6 +54,8 @@ def send_layers(workspace: Workspace, store: Store, report: Report, runs: Mappin
     if not configs:
         return
     names = list(configs)
+    for _ in workspace.analysis.measure_largest(feeds):
+        yield urgency
     for partial in measure_layers(workspace.analysis, configs, workspace.ranges, feeds=feeds):
         feed, position = divmod(partial.done - 1, len(names))
         name, final = names[position], feed + 1 == len(feeds)

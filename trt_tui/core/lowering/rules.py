@@ -25,7 +25,7 @@ from trt_tui.core.lowering.folds import Folds, folds_anything, rewritten
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import Group, Kind, Layer, Site
 from trt_tui.core.network.network import FP16_MASK, Network
-from trt_tui.core.precision import Precision
+from trt_tui.core.precision import FP16_LEAST, Precision
 
 TYPES = {Precision.FP32: ir.DataType.FLOAT, Precision.FP16: ir.DataType.FLOAT16, Precision.BF16: ir.DataType.BFLOAT16}
 """The float types of ONNX by precision."""
@@ -51,7 +51,7 @@ EXACT = frozenset(
 _COMMUTES = frozenset(("Relu",))
 """Operators that rounding commutes with."""
 
-ARITHMETIC = 3
+ARITHMETIC = 4
 """Raised by one whenever a change here, or of what a group holds, gives the same config other figures, so that kept
 results are measured anew."""
 
@@ -127,6 +127,14 @@ def clamped_at(network: Network, tensor: str, precision: Precision) -> float | N
     if np.isfinite(round_to(network.constant_amax(tensor), precision)):
         return None
     return limit
+
+
+def lifted_to(network: Network, tensor: str, precision: Precision) -> float | None:
+    """What a constant is raised to before it is rounded to a precision; None where it is not.
+
+    That concerns numbers that keep a divisor from being zero and that FP16 would round to zero themselves.
+    """
+    return FP16_LEAST if precision is Precision.FP16 and tensor in network.epsilons else None
 
 
 def keeps_precision(layer: Layer) -> bool:
@@ -252,11 +260,13 @@ def quantized_weight(constant: np.ndarray, scale: Scale) -> np.ndarray:
 
 
 def rounded_constant(network: Network, tensor: str, precision: Precision) -> np.ndarray:
-    """A constant rounded to a float precision, float32; a mask that it cannot hold is clamped."""
+    """A constant rounded to a float precision, float32; a mask that it cannot hold is clamped, an epsilon raised."""
     array = network.constant(tensor)
     limit = clamped_at(network, tensor, precision)
     if limit is not None:
         array = np.clip(array, np.float32(-limit), np.float32(limit))
+    if (least := lifted_to(network, tensor, precision)) is not None:
+        array = np.maximum(array, np.float32(least))
     return round_to(array, precision)
 
 

@@ -212,11 +212,16 @@ class TypedLowering:
         return self.cast_cache[key]
 
     def _clamped(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
-        """The value, or where it is a mask that the type cannot hold, clamped."""
+        """The value, or where it is a mask or an epsilon that the type cannot hold, the nearest that it can."""
+        label, least = PRECISIONS[dtype].label, rules.lifted_to(self.network, name_of(value), PRECISIONS[dtype])
+        if least is not None:
+            self.notes.append(f"Constant {value.name} is 0 in {label} and is raised to {least:.2g}: it keeps a divisor "
+                              "from being 0.")
+            floor = self._initializer(np.asarray(least, np.float32), f"{_short(dtype)}_least")
+            return self._emit("Max", [value, floor], {}, f"{value.name}__raised", ir.DataType.FLOAT, value.shape)
         limit = rules.clamped_at(self.network, name_of(value), PRECISIONS[dtype])
         if limit is None:
             return value
-        label = PRECISIONS[dtype].label
         self.notes.append(f"Constant {value.name} exceeds {label} and is clamped to ±{limit:.6g}.")
         low = self._initializer(np.asarray(-limit, np.float32), f"{_short(dtype)}_lowest")
         high = self._initializer(np.asarray(limit, np.float32), f"{_short(dtype)}_highest")

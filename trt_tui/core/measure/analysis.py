@@ -19,6 +19,7 @@ from trt_tui.core.lowering.gated.gated import Gated
 from trt_tui.core.lowering.gated.lower import lower_gated
 from trt_tui.core.lowering.rules import LOW_FLOATS, Offer
 from trt_tui.core.measure.comparison import Verdict
+from trt_tui.core.measure.fp16 import measure_largest
 from trt_tui.core.measure.judge import Judged, class_scores, metric_tensors
 from trt_tui.core.measure.scoring import Scoring
 from trt_tui.core.measure.tally import Tally, comparable
@@ -83,6 +84,8 @@ class Analysis:
         self.offer = Offer.of({other} & set(LOW_FLOATS) or {Precision.FP16}, {other})
         self.classifier = class_scores(network, self.judged)
         self.sessions = 0
+        self.largest: dict[str, float] = {}
+        self._largest_of: tuple[int, ...] = ()
         self._loaded: tuple[Gated, Runner] | None = None
         self._reference = _Reference()
         names = [one.tensor for one in self.judged]
@@ -122,6 +125,18 @@ class Analysis:
     def feeds(self, config: PrecisionConfig, ranges: Mapping[str, float]) -> dict[str, np.ndarray]:
         """The feeds that switch the loaded graph to a config (`Gated.feeds`); reuse them: they hold rounded weights."""
         return self._session(config)[0].feeds(config, ranges)
+
+    def measure_largest(self, feeds: Sequence[int] | None = None) -> Iterator[None]:
+        """Measures ``largest``, yielding after each run; none where that is known of these feeds.
+
+        Raises:
+            InputError: the data cannot be read.
+        """
+        indices = tuple(self.indices(feeds))
+        if indices != self._largest_of:
+            found: dict[str, float] = {}
+            yield from measure_largest(self.network, self.samples, self.backend, indices, found)
+            self.largest, self._largest_of = found, indices
 
     def indices(self, feeds: Sequence[int] | None) -> list[int]:
         """The feeds asked for, all by default."""

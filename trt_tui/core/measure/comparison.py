@@ -123,6 +123,9 @@ class GroupErrors:
         warning: Overflow or underflow in words, "" where there is none.
         fp16_over: How many values of the reference tensor exceed FP16's largest; None where FP16 was not in question.
         fp16_under: How many nonzero values lie below FP16's least magnitude; None where FP16 was not in question.
+        fp16_largest: Largest FP32 magnitude that the group rounds, at its last tensor or before; None where FP16 was
+            not in question.
+        fp16_at: The layer that computes it.
     """
 
     precision: Precision
@@ -132,6 +135,8 @@ class GroupErrors:
     warning: str = ""
     fp16_over: int | None = None
     fp16_under: int | None = None
+    fp16_largest: float | None = None
+    fp16_at: str = ""
 
 
 @dataclass(frozen=True)

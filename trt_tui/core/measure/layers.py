@@ -11,6 +11,7 @@ from trt_tui.core.lowering.gated.sums import SUMS
 from trt_tui.core.lowering.rules import Offer, surrounding
 from trt_tui.core.measure.analysis import Analysis, Partial
 from trt_tui.core.measure.comparison import Errors, GroupErrors
+from trt_tui.core.measure.fp16 import largest_inside, sentence
 from trt_tui.core.measure.metrics import Sums
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network
@@ -40,6 +41,9 @@ def measure_layers(analysis: Analysis, configs: Mapping[str, PrecisionConfig], r
                         reference=True, isolated=isolated)
     assert gated.counting is not None  # as in every graph that takes sums
     fp16 = any(_concerns_fp16(network, config) for config in configs.values())
+    if fp16:
+        for _ in analysis.measure_largest(indices):
+            pass  # known already where the caller went step by step
     sums = {run: {kind: [Sums() for _ in gated.measured] for kind in ("accumulated", "isolated")}
             for run in configs}
     errors: dict[str, dict[str, GroupErrors]] = {}
@@ -63,22 +67,25 @@ def measure_layers(analysis: Analysis, configs: Mapping[str, PrecisionConfig], r
                         for pooled, row in zip(sums[run][kind], table, strict=True):
                             pooled.merge(dict(zip(SUMS, row, strict=True)))
                 done += 1
-                errors[run] = _group_errors(network, config, gated.measured, sums[run])
+                errors[run] = _group_errors(network, config, gated.measured, sums[run], analysis.largest)
                 yield Partial(dict(errors), done, total)
 
 
 def _group_errors(network: Network, config: PrecisionConfig, names: Sequence[str],
-                  sums: Mapping[str, Sequence[Sums]]) -> dict[str, GroupErrors]:
+                  sums: Mapping[str, Sequence[Sums]], magnitudes: Mapping[str, float]) -> dict[str, GroupErrors]:
     result, fp16 = {}, _concerns_fp16(network, config)
     for position, name in enumerate(names):
         group = network.group(name)
         precision = config.precision_of(group)
         accumulated, alone = sums["accumulated"][position], sums["isolated"][position]
         isolated = alone.errors() if alone.count else None
+        largest = largest_inside(network, config, group, magnitudes) if fp16 else None
+        said = sentence(network, config, group, largest)
         result[name] = GroupErrors(
             precision, accumulated.errors(), isolated, accumulated.ref_max or None,
-            _warning(surrounding(group, precision, config.other), accumulated, isolated),
-            int(accumulated.fp16_over) if fp16 else None, int(accumulated.fp16_under) if fp16 else None)
+            _warning(surrounding(group, precision, config.other), accumulated, isolated, said),
+            int(accumulated.fp16_over) if fp16 else None, int(accumulated.fp16_under) if fp16 else None,
+            largest.amax if largest is not None else None, largest.layer if largest is not None else "")
     return result
 
 
@@ -88,11 +95,19 @@ def _concerns_fp16(network: Network, config: PrecisionConfig) -> bool:
     return Precision.FP16 in asked or Precision.BF16 not in asked
 
 
-def _warning(around: Precision, sums: Sums, isolated: Errors | None) -> str:
+def _warning(around: Precision, sums: Sums, isolated: Errors | None, said: str) -> str:
+    """What FP16 does to a group's values in words, or what arises there.
+
+    Args:
+        said: Of what lies before its last tensor.
+    """
     if around is Precision.FP16 and sums.ref_max > FP16_MAX:
         lost = f": {isolated.inf + isolated.nan} Inf or NaN arise here" if isolated is not None and isolated.bad else ""
         times = f" ({sums.fp16_over:,.0f} values)" if sums.fp16_over else ""
         return f"max {number(sums.ref_max, 2)} exceeds FP16's {FP16_MAX:.0f}{times}{lost}"
+    if around is Precision.FP16 and said:
+        arise = f"{isolated.nan} NaN and {isolated.inf} Inf arise here: " if isolated and isolated.bad else ""
+        return arise + said
     if around is Precision.FP16 and 0 < sums.ref_max < FP16_LEAST_NORMAL:
         return f"max {number(sums.ref_max, 2)} is below FP16's smallest normal {number(FP16_LEAST_NORMAL)}"
     if around is Precision.FP16 and sums.fp16_under > UNDERFLOW_SHARE * sums.count:

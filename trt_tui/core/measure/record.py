@@ -11,6 +11,7 @@ from trt_tui.core.measure.bootstrap import LEVEL, Interval, Spread
 from trt_tui.core.measure.comparison import EngineResult, Errors, Measured, OutputErrors, Verdict
 from trt_tui.core.network.layers import Outline
 from trt_tui.core.network.network import Network
+from trt_tui.core.precision import FP16_MAX
 
 FORMAT = "trt-tui/comparison"
 VERSION = 1
@@ -154,6 +155,8 @@ def run_record(network: Network | Outline, run: Measured) -> dict[str, Any]:
             entry["isolated"] = errors_record(errors.isolated)
         if errors.fp16_over is not None:
             entry["fp16_range"] = {"over": errors.fp16_over, "under": errors.fp16_under}
+            if errors.fp16_largest:
+                entry["fp16_range"] |= {"headroom": FP16_MAX / errors.fp16_largest, "at": errors.fp16_at}
         if errors.warning:
             entry["warning"] = errors.warning
         for name in group.layers:

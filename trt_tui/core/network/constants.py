@@ -12,7 +12,7 @@ import onnx_ir as ir
 from trt_tui.core.network.graph import LayerGraph
 from trt_tui.core.network.layers import Kind
 from trt_tui.core.network.operators import ANCHORS, COPIES, POINTWISE
-from trt_tui.core.precision import FP16_MAX
+from trt_tui.core.precision import FP16_LEAST, FP16_MAX
 from trt_tui.core.runner import Backend
 from trt_tui.errors import BackendUnavailableError, InputError, TrtTuiError
 
@@ -107,6 +107,37 @@ class Constants:
             if any(t in found or t in graph.constants and self.is_mask(t) for t in layer.inputs if t):
                 found.update(tensor for tensor in layer.outputs if graph.is_float(tensor))
         return frozenset(found)
+
+    @cached_property
+    def epsilons(self) -> frozenset[str]:
+        """Stored numbers above zero that FP16 rounds to zero, and that keep a divisor from being zero: what an Add, Max
+        or Clip puts under a division, roots in between."""
+        graph = self._graph
+        found: set[str] = set()
+        for layer in graph.layers:
+            guards = {"Add": layer.inputs, "Max": layer.inputs, "Clip": layer.inputs[1:2]}.get(layer.op_type, ())
+            for tensor in guards:
+                stored = constant_tensor(graph.value(tensor)) if tensor in graph.constants else None
+                if stored is None or stored.size != 1 or not graph.is_float(tensor):
+                    continue
+                if 0 < float(stored.numpy().reshape(-1)[0]) <= FP16_LEAST / 2 and self._divides(layer.outputs[0]):
+                    found.add(tensor)
+        return frozenset(found)
+
+    def _divides(self, tensor: str, steps: int = 4) -> bool:
+        """Whether something divides by a tensor, by its root or by a copy of it."""
+        graph = self._graph
+        for name in graph.consumers.get(tensor, ()) if steps else ():
+            layer = graph.by_name[name]
+            if layer.op_type == "Reciprocal" or layer.op_type == "Div" and layer.inputs[1] == tensor:
+                return True
+            if layer.op_type == "Pow" and layer.inputs[0] == tensor:
+                exponent = constant_tensor(graph.value(layer.inputs[1]))
+                if exponent is not None and exponent.size == 1 and float(exponent.numpy().reshape(-1)[0]) < 0:
+                    return True
+            if layer.op_type in COPIES | {"Sqrt", "Pow"} and self._divides(layer.outputs[0], steps - 1):
+                return True
+        return False
 
     # -- expressions --------------------------------------------------------------------------------------------
 

@@ -133,6 +133,11 @@ class Network(Outline):
         return self._values.is_mask(constant)
 
     @property
+    def epsilons(self) -> frozenset[str]:
+        """Constants that keep a divisor from being zero and that FP16 rounds to zero."""
+        return self._values.epsilons
+
+    @property
     def masked(self) -> frozenset[str]:
         """Tensors that a mask constant was added to, selected into or scaled into, up to the Softmax behind."""
         return self._values.masked

@@ -246,6 +246,9 @@ def _long_detail(session: Session, found: Figures, group: Group, width: int) -> 
         isolated, accumulated = decibel(errors.isolated), decibel(errors.accumulated)
         lines.append(clip([(" error    ", "dim"), ("isolated ", "dim"), isolated, (" · accumulated ", "dim"),
                            accumulated, (" dB", "dim")], width))
+    if errors is not None and errors.fp16_largest:
+        room = f"headroom ×{number(FP16_MAX / errors.fp16_largest, 2)}: {errors.fp16_at} reaches"
+        lines += _wrapped("fp16", f"{room} {number(errors.fp16_largest, 2)}", width, "dim")
     share = session.measured(found.run).shares.get(group.name)
     if share is not None:
         line: Line = [(" owns     ", "dim"), (percent(share.owns, SIMULATED), "")]
