@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,7 @@ from trt_tui.core.precision import Precision
 from trt_tui.core.runner import BuildSettings, Capabilities
 from trt_tui.errors import InputError, TrtTuiError
 from trt_tui.jobs import engine_building
-from trt_tui.jobs.engine_building import BuilderLine, BuildProgress, Engine, build_engine
+from trt_tui.jobs.engine_building import BuilderLine, BuildProgress, Engine, build_engine, lower_for
 from trt_tui.jobs.steps import Wait
 from trt_tui.jobs.store import EngineCache
 
@@ -47,6 +48,26 @@ class Backend:
 def following(backend: Backend, network, wake, cache: EngineCache | None = None,
               settings: BuildSettings | None = None) -> Iterator[BuildProgress | BuilderLine | Wait | Engine]:
     return build_engine(backend, network, FP32, {}, settings or BuildSettings(), cache=cache, wake=wake)
+
+
+@pytest.mark.parametrize(("code", "codes", "gpu", "says"), [
+    ("fp8", {"int8"}, None, "fake 1 has no FP8"), ("fp8", {"int8", "fp8"}, (8, 6), "8.6 has no FP8"),
+    ("int4", {"int8", "int4"}, (7, 5), "7.5 has no INT4"), ("fp8", {"int8", "fp8"}, (8, 9), ""),
+    ("int4", {"int8", "int4"}, (8, 0), ""), ("int8", {"int8"}, (7, 5), "")])
+def test_codes_that_a_release_or_gpu_lacks_are_refused_by_name(encoder, code, codes, gpu, says):
+    capabilities = replace(Backend.capabilities, codes=frozenset(map(Precision, codes)))
+    arguments = encoder, PrecisionConfig.uniform(Precision(code)), dict.fromkeys(encoder.activations, 4.0), capabilities
+    if not says:
+        assert lower_for(*arguments, "fake 1", gpu=gpu).model is not None
+        return
+    with pytest.raises(InputError, match=says) as refused:
+        lower_for(*arguments, "fake 1", gpu=gpu)
+    assert f"in {code.upper()}, " in refused.value.cause and "FP16" in refused.value.next_step
+
+
+@pytest.fixture
+def encoder(named_network):
+    return named_network("bert")
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from random import Random
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -33,7 +34,8 @@ from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
 
 FP32, FP16, BF16, INT8 = Precision.FP32, Precision.FP16, Precision.BF16, Precision.INT8
-EVERYTHING = Offer.of((FP16, BF16), (FP32, FP16, BF16))
+FP8, INT4 = Precision.FP8, Precision.INT4
+EVERYTHING = Offer.of((FP16, BF16), (FP32, FP16, BF16), (INT8, FP8, INT4))
 
 
 def case_of(opened, backend, model: onnx.ModelProto, config: PrecisionConfig, scale: float = 1.0) -> lowered.Case:
@@ -108,16 +110,59 @@ def rows_of(listing: str, layer: str) -> list[str]:
 
 
 @pytest.mark.rtx
-@pytest.mark.parametrize(("operator", "activation", "row", "other"), [
-    ("Gemm", "", 1e-4, FP16), ("MatMul", "", 1e-4, FP16), ("Conv", "", 1e-4, FP16), ("Conv", "Celu", 1, FP16),
-    ("MatMul", "Celu", 1, FP16), ("Gemm", "", 1, BF16), ("Conv", "Relu", 1, FP16)])
-def test_tensorrt_multiplies_in_int8(operator, activation, row, other, opened, backend) -> None:
-    config = PrecisionConfig(INT8, other)
+@pytest.mark.parametrize(("operator", "activation", "row", "code", "other"), [
+    ("Gemm", "", 1e-4, INT8, FP16), ("MatMul", "", 1e-4, INT8, FP16), ("Conv", "", 1e-4, INT8, FP16),
+    ("Conv", "Celu", 1, INT8, FP16), ("MatMul", "Celu", 1, INT8, FP16), ("Gemm", "", 1, INT8, BF16),
+    ("Conv", "Relu", 1, INT8, FP16), ("Gemm", "", 1, FP8, FP16), ("MatMul", "Celu", 1, FP8, FP32),
+    ("Conv", "Relu", 1, FP8, FP16), ("Conv", "", 1e-4, FP8, BF16), ("MatMul", "", 1, INT4, FP16),
+    ("Gemm", "", 1e-4, INT4, BF16), ("Gemm", "Celu", 1, INT4, FP32)])
+def test_tensorrt_multiplies_in_codes(operator, activation, row, code, other, opened, backend) -> None:
+    config = PrecisionConfig(code, other)
     case = case_of(opened, backend, one_layer(operator, activation, row), config)
     assert lowered.compare(case, backend) is None
     model = lower_typed(case.network, config, case.ranges).model
-    found = rows_of(rtx.layers(model, {"x": case.feeds["x"].shape}), f"/layer/{operator}")
-    assert any(row.count("Datatype: Int8") >= 2 for row in found), found
+    listing = rtx.layers(model, {"x": case.feeds["x"].shape})
+    if code is INT4:  # one block of weights, which a kernel of its own dequantizes
+        assert "Datatype: Int4" in listing
+        return
+    found = rows_of(listing, f"/layer/{operator}")
+    assert any(row.count(f"Datatype: {'FP8' if code is FP8 else 'Int8'}") >= 2 for row in found), found
+
+
+@pytest.mark.parametrize("scale", [1.0, 3e-5, 0.02, 7e4])
+def test_fp8_is_simulated_to_the_bit(scale, opened, backend) -> None:
+    """All FP16 values and what lies around the ends of E4M3's steps, through an identity."""
+    b = Builder()
+    b.node("MatMul", ["x", b.weight("one", np.eye(1, dtype=np.float32))], "/one", output="y")
+    network = opened(b.model([floats("x", "batch", 1)], [floats("y", "batch", 1)]))
+    halves = np.arange(1 << 16, dtype=np.uint16).view(np.float16).astype(np.float32)
+    steps = np.arange(256, dtype=np.uint8).view(ml_dtypes.float8_e4m3fn).astype(np.float32)
+    values = np.concatenate([halves[np.isfinite(halves)], steps[np.isfinite(steps)]])
+    middle = (np.unique(values)[1:] + np.unique(values)[:-1]) / 2
+    x = np.float32(scale) * np.concatenate([values, middle, np.nextafter(middle, 9e9), np.nextafter(middle, -9e9)])
+    gated = lower_gated(network, codes=(FP8,), others=(FP32,))
+    with backend.load(gated.model, lean=True) as runner:
+        fed = gated.feeds(PrecisionConfig(FP8, FP32), {"x": 448 * scale})
+        found = runner.run({"x": x[:, None], **fed})[gated.outputs["y"]][:, 0]
+    step = np.float32(448 * scale) / np.float32(448)
+    codes = np.clip(x / step, -448, 448).astype(ml_dtypes.float8_e4m3fn).astype(np.float32)
+    np.testing.assert_array_equal(found, codes * step)
+
+
+@pytest.mark.parametrize(("shape", "transposed", "scales"), [
+    ((256, 24), False, (2, 24)), ((192, 24), False, (3, 24)), ((24, 384), True, (24, 3))])
+def test_weights_of_int4_have_a_scale_for_each_block(shape, transposed, scales, opened) -> None:
+    b = Builder()
+    b.node("Gemm", ["x", b.weight("w", b.rng.standard_normal(shape).astype(np.float32))], "/g", output="y",
+           transB=int(transposed))
+    k, n = shape[::-1] if transposed else shape
+    network = opened(b.model([floats("x", 3, k)], [floats("y", 3, n)]))
+    (site, scale), = rules.rule(network, PrecisionConfig(INT4, FP16), {})["/g/Gemm"].scales.items()
+    block = k // scales[1 if transposed else 0]
+    assert (scale.values.shape, scale.block, scale.held, site.role) == (scales, block, FP16, "weight")
+    weight, held = network.constant("w"), rules.quantized_weight(network.constant("w"), scale)
+    assert len(np.unique(held.reshape(n, -1, block)[0, 0] if transposed else held[:block, 0])) <= 16
+    assert np.abs(held - weight).max() <= 0.51 * scale.values.max() and np.all(held == held.astype(np.float16))
 
 
 def test_a_tensor_shared_by_layers_of_other_scale_types_is_quantized_twice(opened, backend) -> None:

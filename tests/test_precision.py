@@ -17,6 +17,7 @@ from trt_tui.core.precision import Precision, rank
 from trt_tui.session.history import History
 
 FP32, FP16, BF16, INT8 = Precision.FP32, Precision.FP16, Precision.BF16, Precision.INT8
+FP8, INT4 = Precision.FP8, Precision.INT4
 
 
 @pytest.fixture
@@ -109,8 +110,18 @@ def test_a_step_goes_to_the_next_precision_that_is_possible(one, precision, up, 
     assert step(one, precision, up) is expected
 
 
+@pytest.mark.parametrize(("config", "ladder"), [
+    (PrecisionConfig(), (INT8, FP16, FP32)), (PrecisionConfig.uniform(FP32), (INT8, FP16, FP32)),
+    (PrecisionConfig.uniform(FP8, BF16), (FP8, BF16, FP32)),
+    (PrecisionConfig().with_moves({"g": Choice(FP8)}), (INT8, FP8, FP16, FP32)),
+    (PrecisionConfig(INT4, FP16), (INT4, FP16, FP32))])
+def test_steps_go_through_what_the_config_uses(config, ladder):
+    assert config.ladder == ladder
+    assert step(CONV, ladder[0], True, ladder) is ladder[1] and step(CONV, ladder[1], False, ladder) is ladder[0]
+
+
 def test_ranks_go_from_coarse_to_fine():
-    assert rank(INT8) < rank(FP16) == rank(BF16) < rank(Precision.TF32) < rank(FP32)
+    assert rank(INT4) < rank(INT8) < rank(FP8) < rank(FP16) == rank(BF16) < rank(Precision.TF32) < rank(FP32)
 
 
 # ------------------------------------------------------------------------------------------------- history

@@ -24,6 +24,7 @@ from trt_tui.core.calibration.cache import read_cache
 from trt_tui.core.data.shapes import ShapeRange
 from trt_tui.core.exporters.modelopt import exclusions, modelopt_record, patterns, write_modelopt
 from trt_tui.core.exporters.polygraphy import polygraphy_command, polygraphy_script, write_polygraphy_script
+from trt_tui.core.exporters.production import write
 from trt_tui.core.exporters.trtexec import Effort, Files, command_lines, script, write_script
 from trt_tui.core.lowering.weak import lower_weak
 from trt_tui.core.moves.config import PrecisionConfig
@@ -153,6 +154,20 @@ def run_script(path, *arguments, trtexec):
 
 
 @pytest.mark.skipif(shutil.which("sh") is None, reason="no POSIX shell here")
+def test_formats_that_know_int8_alone_refuse_other_codes_by_name(tmp_path, resnet):
+    network = resnet[0]
+    config = PrecisionConfig.uniform(Precision.INT8).with_groups([network.group("/fc/Gemm")], Precision.FP8)
+    for kind, says in (("polygraphy", "a weakly typed TensorRT has no FP8"), ("modelopt", "tells INT8 alone")):
+        with pytest.raises(InputError, match=says) as refused:
+            write(kind, tmp_path / kind, network, config, ranges_of(network))
+        assert "/fc/Gemm" in refused.value.cause and "FP16" in refused.value.next_step
+        assert not list(tmp_path.glob(f"{kind}*"))
+    written = write("trtexec", tmp_path / "build.sh", network, config, ranges_of(network))
+    assert [path.name for path in written] == ["build.sh", "build.sh.typed.onnx"]
+    ran = subprocess.run(["sh", str(tmp_path / "build.sh"), "10-weak"], capture_output=True, text=True, check=False)
+    assert ran.returncode == 2 and "no weakly typed TensorRT has FP8" in ran.stderr
+
+
 def test_the_script_runs_the_line_it_is_asked_for(tmp_path, awkward):
     trtexec = tmp_path / "fake trtexec"
     trtexec.write_text('#!/bin/sh\nfor word in "$@"; do printf "%s\\0" "$word"; done >"$OUT"\n'.replace(

@@ -161,6 +161,10 @@ async def test_nothing_to_find_where_the_target_is_met(tmp_path):
         assert not any(isinstance(request, m.FindConfig) for request in main.session._client.sent)
 
 
+FROM_FP8 = (Precision.FP32, (Precision.FP8, Precision.FP16))
+"""The last choice of what layers are raised to: FP32, or FP8 or FP16 where that does."""
+
+
 async def test_the_dialog_is_what_is_searched(tmp_path):
     async with opened(tmp_path) as (app, main, pilot):
         await press(pilot, "a")
@@ -170,13 +174,13 @@ async def test_the_dialog_is_what_is_searched(tmp_path):
         note = app.screen.query_one("#note", Static)
         assert note.has_class("bad") and not main.session.searching
         app.screen.query_one("#tolerance", Input).value = "sqnr>=25"
-        await press(pilot, "down", "down", "right", "down", "right", "down", "right", "down", "space")
-        assert [one.value for one in app.screen.query(Setting)] == ["greedy", Precision.FP16, ("layernorm",), False]
+        await press(pilot, "down", "down", "right", "down", "left", "down", "right", "down", "space")
+        assert [one.value for one in app.screen.query(Setting)] == ["greedy", FROM_FP8, ("layernorm",), False]
         await press(pilot, "enter")
         await settle(pilot)
         request = next(one for one in main.session._client.sent if isinstance(one, m.FindConfig))
-        assert (request.tolerances, request.method, request.higher, request.ranges) == (
-            ("sqnr>=25",), "greedy", Precision.FP16, False)
+        assert (request.tolerances, request.method, (request.higher, request.rungs), request.ranges) == (
+            ("sqnr>=25",), "greedy", FROM_FP8, False)
         assert request.max_builds == 0 and main.session.target.text == "sqnr>=25"
         assert request.presets == ("layernorm",) and request.max_raised is request.max_latency is None
         assert {choice.reason for choice in main.session.config.groups.values()} == {"search:greedy"}

@@ -102,8 +102,8 @@ def _shown(character: str, lines: bool) -> str:
 RUN_TITLES = {"fp16": "FP16 all", "int8": "INT8 all", "config": "config"}
 """The runs of a comparison, by their keys."""
 
-COMPUTED_IN = {"INT8": "INT8", "FP16": "FP16", "BF16": "BF16", "FP32": "FP32", "?": "not told",
-               "reformat": "reformats", "qdq": "Q/DQ alone"}
+COMPUTED_IN = {"INT4": "INT4", "INT8": "INT8", "FP8": "FP8", "FP16": "FP16", "BF16": "BF16", "FP32": "FP32",
+               "?": "not told", "reformat": "reformats", "qdq": "Q/DQ alone"}
 """What engine layers compute in, by the keys of `EngineReport.shares`, in the order of columns."""
 
 _BACKENDS = {"tensorrt": "TensorRT", "tensorrt-rtx": "TensorRT-RTX", "onnxruntime": "ONNX Runtime"}

@@ -3,7 +3,8 @@
     python -m tests.fuzz.lowering [--cases 2000] [--first SEED] [--build EVERY]
 
 Every case is a seed; each one that fails is told by it. Every so many cases (0 for none) the typed network is built,
-and what TensorRT-RTX says of its layers is compared with the config: which layers multiply in INT8.
+and what TensorRT-RTX says of its layers is compared with the config: which layers multiply in INT8 or FP8,
+and that INT4 weights stay such.
 """
 
 from __future__ import annotations
@@ -54,17 +55,19 @@ def _built(case: lowered.Case, model) -> list[tuple[str, str]]:
         return [("not built", str(error).replace("\n", " ")[:300])]
     told = []
     for group in case.network.groups:
-        if case.config.precision_of(group) is not Precision.INT8:
+        precision = case.config.precision_of(group)
+        word, times = _CODES.get(precision, ("", 0))
+        # A kernel of its own dequantizes INT4 weights of one block.
+        own = [row for row in rows if f"[ONNX Layer: {group.name}]" in row or precision is Precision.INT4]
+        if not word or not own:  # no output depends on it
             continue
-        own = [row for row in rows if f"[ONNX Layer: {group.name}]" in row]
-        if not own:  # no output depends on it
-            continue
-        int8 = any(row.count("Datatype: Int8") >= 2 for row in own)
-        told.append(("in INT8" if int8 else "not in INT8", f"{group.operator} {group.name}"))
+        found = any(row.count(f"Datatype: {word}") >= times for row in own)
+        told.append((f"{'in' if found else 'not in'} {precision.label}", f"{group.operator} {group.name}"))
     return told
 
 
-_COUNTED = ("in INT8", "not in INT8")
+_CODES = {Precision.INT8: ("Int8", 2), Precision.FP8: ("FP8", 2), Precision.INT4: ("Int4", 1)}
+"""How TensorRT-RTX names codes, and how many operands of a layer are such."""
 
 
 def main() -> None:
@@ -86,7 +89,7 @@ def main() -> None:
             counts.update(kind for kind, _ in found)
             counts["built"] += build
             for kind, said in found:
-                if kind != _COUNTED[0]:
+                if not kind.startswith("in "):
                     print(f"seed {seed}: {kind}: {said}", flush=True)
     print(f"{options.cases} cases in {time.monotonic() - since:.0f} s: "
           + ", ".join(f"{count} {kind}" for kind, count in sorted(counts.items())))

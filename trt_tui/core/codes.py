@@ -53,7 +53,7 @@ class CodeType:
         if self.compute_capability is None:
             return ""
         major, minor = self.compute_capability
-        return f"TensorRT {self.tensorrt} or TensorRT-RTX, strongly typed, and a GPU of SM{major}{minor} or later"
+        return f"TensorRT {self.tensorrt} or later, SM{major}{minor} or later"
 
     def block(self, reduced: int) -> int | None:
         """The size of the blocks along a reduced dimension; None where there are none, or none that divides it."""

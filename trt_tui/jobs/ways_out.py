@@ -41,7 +41,7 @@ def _ways_out(workspace: Workspace, report: Report, group: Group, config: Precis
     found: list[tuple[str, str, PrecisionConfig]] = []
     now = config.precision_of(group)
     found += [(m.FREE_KEY, one.label, one.config) for one in free.proposals(workspace, report, [group], config)]
-    higher = step(group, now, up=True)
+    higher = step(group, now, True, config.ladder)
     if higher is not now and higher is not Precision.FP32:
         found.append(("=", higher.label, config.with_groups([group], higher)))
     if now is not Precision.FP32:

@@ -132,10 +132,11 @@ class Session(State):
             self._change(self.config.with_groups(groups, Precision.FP32), groups)
 
     def step(self, groups: Iterable[Group], up: bool) -> None:
-        """One step up or down the ladder INT8, FP16, FP32."""
+        """One step up or down the ladder of the config: INT8, FP16, FP32, or what it uses in their places."""
         config, groups = self.config, list(groups)
+        ladder = config.ladder
         for group in groups:
-            config = config.with_groups([group], step(group, config.precision_of(group), up))
+            config = config.with_groups([group], step(group, config.precision_of(group), up, ladder))
         self._change(config, groups)
 
     def set_precision(self, groups: Iterable[Group], precision: Precision) -> None:

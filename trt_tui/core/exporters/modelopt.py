@@ -16,11 +16,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from trt_tui.core.lowering.releases import asked_codes
 from trt_tui.core.lowering.rules import surrounding
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import FLOATS, Precision
+from trt_tui.errors import InputError
 from trt_tui.files.writing import write_atomic
+from trt_tui.words import plural
 
 _METHODS = {"entropy": "entropy", "minmax": "max"}
 """Our calibration methods that ModelOpt's quantizer has, by its names."""
@@ -105,6 +108,19 @@ def left_out(network: Network, layers: Iterable[str]) -> dict[str, str]:
         if not taken:
             reasons[layer.name] = f"{read} channels in, {made} out"
     return reasons
+
+
+def refuse_modelopt(network: Network, config: PrecisionConfig) -> None:
+    """Checks that a config can be told to ModelOpt.
+
+    Raises:
+        InputError: it has layers in FP8 or INT4.
+    """
+    for precision, groups in asked_codes(network, config).items():
+        if precision is not Precision.INT8:
+            raise InputError(f"the file for ModelOpt tells INT8 alone, and this config has {precision.label}",
+                             f"{plural(len(groups), 'layer')}, {groups[0]} first; ModelOpt quantizes a network in one "
+                             "mode", "Write the typed network (--format onnx), or put them in INT8 or FP16.")
 
 
 def modelopt_record(network: Network, config: PrecisionConfig, model: str = "model.onnx", method: str = "",

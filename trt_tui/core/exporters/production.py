@@ -8,7 +8,7 @@ from pathlib import Path
 from trt_tui.core.calibration.cache import write_cache
 from trt_tui.core.data.places import refuse_over
 from trt_tui.core.exporters import polygraphy, trtexec
-from trt_tui.core.exporters.modelopt import write_modelopt
+from trt_tui.core.exporters.modelopt import refuse_modelopt, write_modelopt
 from trt_tui.core.exporters.onnx import export_typed
 from trt_tui.core.lowering.lowered import told_as
 from trt_tui.core.lowering.releases import WEAK, asked_codes
@@ -117,6 +117,7 @@ def _modelopt(path: Path, network: Network, config: PrecisionConfig, ranges: _Ra
               shapes: _Shapes, effort: _Effort) -> list[Path]:
     beside = companions("modelopt", path)
     config = told_as(network, config)
+    refuse_modelopt(network, config)
     base = lower_strong(network, PrecisionConfig.uniform(Precision.FP32), {}).model
     exported = export_typed(base, network, beside["base"])
     used = activation_ranges(network, ranges, config)

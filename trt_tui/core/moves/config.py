@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -65,6 +65,15 @@ class PrecisionConfig(Defaults):
     def uniform(cls, precision: Precision, other: Precision = Precision.FP16, tf32: bool = False) -> PrecisionConfig:
         """Everything in one precision; where that is of codes, ``other`` is what the rest runs in."""
         return cls(precision, other if precision in CODES else precision, tf32)
+
+    @cached_property
+    def ladder(self) -> tuple[Precision, ...]:
+        """What one key press up or down steps through, lowest first: the codes and the 16-bit types in use, those of
+        `LADDER` where none is, and FP32."""
+        used = {self.quantized, self.other, *(one.precision for one in self.groups.values())}
+        kinds = (CODES, (Precision.FP16, Precision.BF16))
+        rungs = [one for kind in kinds for one in sorted(used.intersection(kind) or set(LADDER).intersection(kind))]
+        return tuple(sorted((*rungs, Precision.FP32), key=rank))
 
     # -- moves --------------------------------------------------------------------------------------------------
 
@@ -207,10 +216,10 @@ def compared(one: PrecisionConfig, other: PrecisionConfig, network: Structure) -
     return lines
 
 
-def step(group: Group, precision: Precision, up: bool) -> Precision:
-    """The next precision of `LADDER` that the group can run in, or the same one at an end."""
+def step(group: Group, precision: Precision, up: bool, ladder: Sequence[Precision] = LADDER) -> Precision:
+    """The next precision of a ladder that the group can run in, or the same one at an end."""
     now = group.rank(precision)
-    candidates = [p for p in LADDER if p in group.allowed and (rank(p) > now) is up and rank(p) != now]
+    candidates = [p for p in ladder if p in group.allowed and (rank(p) > now) is up and rank(p) != now]
     if not candidates:
         return precision
     return min(candidates, key=rank) if up else max(candidates, key=rank)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from trt_tui.core.codes import CODES
 from trt_tui.core.precision import OFFERED, Precision
 from trt_tui.tui.controllers.controller import Controller, action
 from trt_tui.tui.screens.dialogs import Item, Picker
@@ -12,7 +13,10 @@ _KEYS = {Precision.FP32: "3", Precision.BF16: "b", Precision.FP16: "6", Precisio
 
 
 def _words(precision: Precision) -> str:
-    return "as in the file" if precision is Precision.FILE else precision.label
+    if precision is Precision.FILE:
+        return "as in the file"
+    needs = CODES[precision].needs if precision in CODES else ""
+    return f"{precision.label}  ({needs})" if needs else precision.label
 
 
 class Precisions(Controller):
@@ -25,13 +29,13 @@ class Precisions(Controller):
         self.session.toggle(self.desk.chosen_groups())
         self.desk.changed()
 
-    @action("equals_sign", label="up", help="One step up: INT8, FP16, FP32", group="Change",
+    @action("equals_sign", label="up", help="One step up through the precisions in use", group="Change",
             disabled=Controller.no_groups, footer=11)
     def higher(self) -> None:
         """One step up."""
         self._step(True)
 
-    @action("minus", label="down", help="One step down: FP32, FP16, INT8", group="Change",
+    @action("minus", label="down", help="One step down through the precisions in use", group="Change",
             disabled=Controller.no_groups, footer=12)
     def lower(self) -> None:
         """One step down."""
@@ -69,6 +73,7 @@ class Precisions(Controller):
 
     def _why_not_lower(self) -> str:
         group = self.desk.current_group
-        if group is not None and Precision.INT8 in group.refusals:
-            return f"no lower: {group.refusals[Precision.INT8]}"
+        lowest = self.session.config.ladder[0]
+        if group is not None and lowest in group.refusals:
+            return f"no lower: {group.refusals[lowest]}"
         return "that is the lowest precision"

@@ -98,7 +98,8 @@ class FindDialog(Dialog):
         assert outline is not None, "a search begins where a network is open"
         presets = [name for name in PRESET_TEXTS if preset_groups(outline, [name])]
         self.method = Setting("strategy", [(name, f"{name}: {what}") for name, what in STRATEGIES.items()], "strategy")
-        self.higher = Setting("raise to", [(one, one.label) for one in higher_than(self.config)], "higher")
+        self.higher = Setting("raise to", [((one, between), rungs_text(one, between))
+                                           for one, between in higher_than(self.config)], "higher")
         self.presets = Setting("begin with", begin_with(presets), "presets") if presets else None
         self.ranges = self.builds = None
         if quantizes(outline, session.config):
@@ -158,11 +159,12 @@ class FindDialog(Dialog):
             note.update(Content(visible(wrong)))
             note.add_class("bad")
             return
+        higher, between = self.higher.value
         self.dismiss((tolerance, m.FindConfig(
-            self.config, (tolerance,), self.method.value, self.higher.value,
+            self.config, (tolerance,), self.method.value, higher,
             self.presets.value if self.presets is not None else (),
             ranges=self.ranges is not None and self.ranges.value, max_raised=raised, max_latency=latency,
-            max_builds=builds, shares=True)))
+            max_builds=builds, shares=True, rungs=between)))
 
 
 def begin_with(presets: Sequence[str]) -> list[tuple[tuple[str, ...], str]]:
@@ -181,7 +183,15 @@ def parse_budget(text: str) -> tuple[int | None, float | None]:
     return (int(number), None) if number.isdecimal() else (None, None)
 
 
-def higher_than(config: PrecisionConfig) -> list[Precision]:
-    """What layers of a config can be raised to: FP32, and the 16-bit type around INT8 layers."""
+def higher_than(config: PrecisionConfig) -> list[tuple[Precision, tuple[Precision, ...]]]:
+    """What layers of a config can be raised to, FP32 and the 16-bit type around codes, and the rungs below it."""
     around = [config.other] if rank(config.quantized) < rank(config.other) < rank(Precision.FP32) else []
-    return [Precision.FP32, *around]
+    lower = [one for one in (Precision.INT8, Precision.FP8) if rank(config.quantized) < rank(one)] if around else []
+    between = [tuple(around), *([(*lower, *around)] if lower else [])] if around else []
+    return [(Precision.FP32, ()), *((one, ()) for one in around), *((Precision.FP32, rungs) for rungs in between)]
+
+
+def rungs_text(higher: Precision, between: Sequence[Precision]) -> str:
+    """A choice of `higher_than` in words: "FP32, or FP8, FP16 where that does"."""
+    return f"{higher.label}, or {', '.join(one.label for one in between)} where that does" if between else higher.label
+
