@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 from dataclasses import dataclass, field
@@ -130,17 +129,10 @@ def test_the_file_names_every_node_of_a_group(network):
                                 "precision": "fp32", "reason": "user"}]
     assert record["format"] == FORMAT and record["version"] == 2
     assert record["model"]["nodes"] == len(network.layers)
-
-
-def test_figures_that_are_not_finite_become_null(network):
-    record = json.loads(config_text(network, PrecisionConfig(),
-                                    evidence={"simulated": {"mse": np.float64("nan"), "n": np.int64(3)}}))
+    assert not {"calibration", "tolerance", "evidence", "made_with"} & set(record), "what was not given is absent"
+    figures = {"simulated": {"mse": np.float64("nan"), "n": np.int64(3)}}
+    record = json.loads(config_text(network, PrecisionConfig(), evidence=figures))
     assert record["evidence"] == {"simulated": {"mse": None, "n": 3}}
-
-
-def test_what_was_not_given_is_absent(network):
-    record = json.loads(config_text(network, PrecisionConfig()))
-    assert not {"calibration", "tolerance", "evidence", "made_with"} & set(record)
 
 
 def test_the_schema_knows_what_is_written(network):
@@ -268,12 +260,6 @@ def test_unknown_entries_are_warned_about(network, change):
     assert any("moves[0]: unknown entry 'shade'" in warning for warning in loaded.warnings)
 
 
-def test_a_kind_of_move_that_is_not_known_is_refused_by_name(network, change):
-    with pytest.raises(InputError) as raised:
-        read_config(change(lambda r: r["moves"].append({"kind": "barrier", "layers": [FC2]})), network, force=True)
-    assert '"barrier"' in raised.value.cause and "precision, rewrite" in raised.value.cause
-
-
 # -- version 1
 
 
@@ -346,30 +332,11 @@ def test_new_weights_keep_the_config_and_make_its_ranges_stale(network, change, 
     assert loaded.config.groups == {FC2: Choice(Precision.FP32)}
     assert loaded.ranges == ranges_of(network)
     assert loaded.stale_ranges and any("calibrate" in warning for warning in loaded.warnings)
-
-
-def test_without_ranges_nothing_is_stale(network, file, tmp_path):
-    retrained = open_saved(networks.mlp(seed=1), tmp_path / "mlp.onnx")
-    file.write_text(config_text(network, PrecisionConfig()))
-    assert not read_config(file, retrained).stale_ranges
+    without = change(lambda record: record.pop("calibration"))
+    assert not read_config(without, retrained).stale_ranges
 
 
 # -- writing files
-
-
-def test_a_write_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monkeypatch):
-    path = tmp_path / "out.json"
-    files.write_atomic(path, "old")
-
-    def full(descriptor):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-    monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(InputError) as raised:
-        files.write_atomic(path, "new")
-    assert "out.json" in raised.value.title and "space" in raised.value.next_step
-    assert path.read_text() == "old"
-    assert os.listdir(tmp_path) == ["out.json"]
 
 
 def test_a_block_that_raises_leaves_nothing(tmp_path):

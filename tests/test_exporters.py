@@ -185,12 +185,6 @@ def inline_or_external(request, tmp_path, external):
     return open_network(tmp_path / "inline.onnx")
 
 
-def test_a_folder_that_is_missing(inline, out):
-    with pytest.raises(InputError) as raised:
-        export_typed(inline.model, inline, out / "none" / "typed.onnx")
-    assert "does not exist" in raised.value.cause
-
-
 # -- Markdown
 
 

@@ -78,7 +78,7 @@ def test_what_a_killed_writer_left_in_the_cache_goes_and_what_another_program_dr
     assert not old.exists() and not list(tmp_path.glob("*/*")) and STALE_S > 600
 
 
-def test_a_comparison_with_a_full_cache_disk(run, tmp_path):  # noqa: F811
+def test_a_comparison_with_a_full_cache_disk(run, tmp_path):
     options = save_mlp(tmp_path)
     with small_disk(tmp_path / "cache", "16k") as disk:
         (disk / "fill").write_bytes(b"x" * (12 << 10))
@@ -87,7 +87,7 @@ def test_a_comparison_with_a_full_cache_disk(run, tmp_path):  # noqa: F811
         assert not list(disk.rglob("*tmp*"))
 
 
-def test_a_full_disk_loses_nothing_that_was_there(run, tmp_path):  # noqa: F811
+def test_a_full_disk_loses_nothing_that_was_there(run, tmp_path):
     options = save_mlp(tmp_path)
     with small_disk(tmp_path / "out", "64k") as disk:
         for name, words in {
@@ -107,7 +107,7 @@ def test_a_full_disk_loses_nothing_that_was_there(run, tmp_path):  # noqa: F811
 
 
 @pytest.mark.parametrize("kind", ["onnx", "calibration-cache", "markdown"])
-def test_an_export_to_a_full_disk_leaves_the_old_file(run, tmp_path, kind):  # noqa: F811
+def test_an_export_to_a_full_disk_leaves_the_old_file(run, tmp_path, kind):
     options = save_mlp(tmp_path)
     config = ["--precision", "fp16"] if kind == "markdown" else ["--precision", "int8", "--data", options.data]
     words = ["export", options.model, *config, "--format", kind, "-o"]
@@ -133,8 +133,7 @@ def test_a_full_disk_for_temporary_files_fails_the_check_of_a_search_plainly(tmp
     assert "TMPDIR" in failed.next_step and not failed.detail
 
 
-def test_a_child_starts_where_there_is_no_place_for_temporary_files(tmp_path, monkeypatch, run):  # noqa: F811
-    options = save_mlp(tmp_path)
+def test_a_child_starts_where_there_is_no_place_for_temporary_files():
     code = """
 import tempfile
 def none():
@@ -151,7 +150,6 @@ except Exception as error:
 """
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert ran.returncode == 0 and "InputError no temporary folder can be made" in ran.stdout, ran.stderr
-    assert Path(options.model).exists()
 
 
 @pytest.mark.parametrize("command", ["compare --json out.json", "build --precision fp16 -o out.onnx", "inspect", ""])
@@ -166,7 +164,7 @@ def test_a_current_folder_that_is_gone_is_said(tmp_path, command):
 
 
 @pytest.mark.parametrize("option", ["--json", "--data", "--config", "--calib-cache", "--metric", "--timing-cache"])
-def test_links_that_lead_in_circles_are_refused_before_anything_is_measured(run, tmp_path, option):  # noqa: F811
+def test_links_that_lead_in_circles_are_refused_before_anything_is_measured(run, tmp_path, option):
     options = save_mlp(tmp_path)
     one, other = tmp_path / "one.py", tmp_path / "other"
     one.symlink_to(other)
