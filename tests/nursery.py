@@ -49,7 +49,8 @@ class Forked:
     def __init__(self, command: Sequence[str], *, pass_fds: Sequence[int], env: dict[str, str], **_: object) -> None:
         assert command[:3] == [sys.executable, "-m", worker.__name__]
         begun, begins = _FORKS.Pipe(duplex=False)
-        self._process = _FORKS.Process(target=_live, args=(begins, env, [_Descriptor(int(one)) for one in command[3:]]))
+        descriptors = [_Descriptor(int(one)) for one in command[3:]]
+        self._process = _FORKS.Process(target=_live, args=(begins, env, descriptors), daemon=True)
         with mock.patch.dict(sys.modules, {"__main__": ModuleType("__main__")}):  # not to be run again
             self._process.start()
         begins.close()
@@ -84,7 +85,7 @@ def _live(begins: Connection, env: dict[str, str], descriptors: Sequence[int]) -
 
 def _bury(pid: int) -> None:
     """As `trt_tui.jobs.lifeline.bury`, of a process that is not this one's own child."""
-    _LIVING[pid].wait()
+    _LIVING.pop(pid).wait()
     kill_group(pid)
 
 
