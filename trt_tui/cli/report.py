@@ -19,6 +19,7 @@ from trt_tui.core.measure.target import UPPER
 from trt_tui.core.moves.config import PrecisionConfig, tables
 from trt_tui.core.network.hierarchy import build_tree, titles
 from trt_tui.core.network.layers import Outline
+from trt_tui.core.precision import Precision
 from trt_tui.core.search import Evaluation, Outcome, scoped
 from trt_tui.errors import InputError
 from trt_tui.jobs.messages import SearchEnded
@@ -46,7 +47,7 @@ def comparison_table(session: Session) -> str:
         rows.extend(_engine_rows(session, "FP32 engine", session.results.fp32_engine))
     for run in _shown(session):
         if (verdict := session.measured(run).verdict) is not None:
-            rows.extend(_verdict_rows(session, RUN_TITLES[run], verdict, run=run))
+            rows.extend(_verdict_rows(session, _run_title(session, run), verdict, run=run))
         if run in engines:
             rows.extend(_engine_rows(session, engine_title(run), engines[run], run))
     kept = [i for i in range(len(rows[0])) if i == len(rows[0]) - 1 or any(row[i] for row in rows[1:])]
@@ -60,8 +61,16 @@ def comparison_table(session: Session) -> str:
     return "\n".join(map(words.visible, lines))
 
 
+def _run_title(session: Session, run: str) -> str:
+    config = session.run_configs()[run]
+    as_given = config.quantized is Precision.FILE and not config.moves
+    return "as in the file" if run == "config" and as_given else RUN_TITLES[run]
+
+
 def _explained(session: Session) -> list[str]:
     """The runs whose loss is broken down by group: those that miss the target, else the last one with shares."""
+    if session.opened.outline.has_own_precisions and session.measured("config").shares:
+        return ["config"]
     known = {run: measured.verdict for run in _shown(session)
              if (measured := session.measured(run)).shares and measured.verdict is not None}
     missed = [run for run, verdict in known.items()
@@ -187,8 +196,8 @@ def _checks(session: Session, engines: Mapping[str, EngineResult]) -> list[str]:
 def _worst(session: Session, run: str) -> list[str]:
     record, config, outline = session.measured(run), session.run_configs()[run], session.opened.outline
     order = sorted(record.shares, key=lambda name: -record.shares[name].owns)[:LAYER_ROWS]
-    rows = [[f"what owns the loss of {RUN_TITLES[run]}", "operator", "precision", "owns", "isolated", "accumulated",
-             "alone in FP32"]]
+    rows = [[f"what owns the loss of {_run_title(session, run)}", "operator", "precision", "owns", "isolated",
+             "accumulated", "alone in FP32"]]
     notes = []
     places = titles(build_tree(outline.layers, outline.groups))
     for name in order:

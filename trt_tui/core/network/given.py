@@ -16,7 +16,7 @@ import onnx_ir as ir
 from trt_tui.core.network.constants import constant_tensor
 from trt_tui.core.network.layers import AsGiven, Group, Layer
 from trt_tui.core.network.operators import ANCHORS, COPIES
-from trt_tui.core.network.refused import Refusal, refusals
+from trt_tui.core.network.refused import Refusal, refusal, refusals
 from trt_tui.core.network.steps import (
     FLOATS,
     LOW_FLOATS,
@@ -161,6 +161,7 @@ class Given:
         """What the file runs a fusion group in."""
         read: set[str] = set()
         operands: list[set[str]] = []
+        refused: dict[str, str] = {}
         lowered = False
         for name in group.layers:
             layer = layers[name]
@@ -168,8 +169,9 @@ class Given:
                 if not tensor:
                     continue
                 chain, stored = self.chain(layer, index), self.stored(tensor)
-                words = {WORDS.get(codes, codes.name) for step in (*chain, stored)
-                         if step is not None and (codes := step.codes) is not None}
+                steps = (*chain, stored) if stored is not None else chain
+                refused |= {step.node: what for step in steps if (what := refusal(step))}
+                words = {WORDS.get(codes, codes.name) for step in steps if (codes := step.codes) is not None}
                 lowered |= bool(chain) or self.dtype(tensor) in LOW_FLOATS or bool(words - {"INT32"}) \
                     or not self.follows(layer, index)
                 if layer.op_type in ANCHORS and index < 2:
@@ -184,7 +186,7 @@ class Given:
         code = next((one for one in Precision if one in group.allowed and operands and not weights_only
                      and one.label == narrowest), floats)
         label = narrowest + " weights" * weights_only if narrowest else floats.label
-        return AsGiven(label, floats, code, not lowered)
+        return AsGiven(label, floats, code, not lowered, tuple(refused.items()))
 
     @cached_property
     def words(self) -> frozenset[str]:
@@ -196,6 +198,12 @@ class Given:
     def float_words(self) -> frozenset[str]:
         """The float types below FP32 that the file holds tensors in."""
         return frozenset(LOW_FLOATS[dtype].label for dtype in self.types.values() if dtype in LOW_FLOATS)
+
+    @property
+    def codes_alone(self) -> int:
+        """How many weights the file stores as codes alone, biases apart."""
+        return sum(1 for node in self.model.graph if dequantizes(node) and self.step(node).codes != ir.DataType.INT32
+                   and (stored := constant_tensor(node.inputs[0])) is not None and stored.size > 1)
 
     @cached_property
     def refused(self) -> tuple[Refusal, ...]:

@@ -83,12 +83,14 @@ class AsGiven:
         floats: The float type of its results.
         stands_for: The precision that comes nearest to it.
         plain: It is FP32, with nothing in front of it.
+        refused: Nodes in front of it that a TensorRT refuses, and for what.
     """
 
     label: str
     floats: Precision
     stands_for: Precision
     plain: bool
+    refused: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -19,6 +19,7 @@ from trt_tui.core.network.given import Given
 from trt_tui.core.network.inference import infer_shapes
 from trt_tui.core.network.inlining import inline_functions
 from trt_tui.core.network.naming import FreshNames, name_nodes
+from trt_tui.core.network.qoperators import read_as_pairs
 from trt_tui.core.network.reading import read_model
 from trt_tui.core.network.refused import summary
 from trt_tui.core.network.steps import dequantizes
@@ -28,6 +29,9 @@ from trt_tui.errors import InputError
 
 _NOTE = ("The file has precisions of its own ({}): layers run as in the file, and errors are taken against the FP32 "
          "network with its weights.")
+
+_CODES_ALONE = ("{} weights are stored as codes alone: what quantizing them lost is not known, and FP32 here means the "
+                "weights that the codes stand for.")
 
 BASE_OPSET = 17
 """The lowest opset that the program works in; TensorRT 8.6 reads no higher one."""
@@ -82,6 +86,9 @@ def open_model(path: Path) -> OpenedModel:
         opened.model = model = _converted(opened, path, opset, BASE_OPSET)
     model.ir_version = max(model.ir_version, ir_version_for(model.graph.opset_imports[""]))
     model.graph.sort()
+    if count := read_as_pairs(model.graph):
+        opened.notes.append(f"{count} operators that compute on codes are read, and written, as Q/DQ with the same "
+                            "codes: TensorRT takes no others.")
     lowered = low_floats.has_low_floats(model.graph) or any(dequantizes(node) for node in model.graph)
     as_read = _kept(model) if lowered else None
     found = quantized.take_out_pairs(model.graph)
@@ -93,6 +100,8 @@ def open_model(path: Path) -> OpenedModel:
         given = opened.as_read = Given(as_read, found.stands_for | raised.stands_for, found.made | raised.made)
         opened.notes += summary(given.refused)
         opened.notes.append(_NOTE.format(", ".join(sorted(given.words | given.float_words))))
+        if given.codes_alone:
+            opened.notes.append(_CODES_ALONE.format(given.codes_alone))
     failed = infer_shapes(model)
     if spread_types(model):
         failed = infer_shapes(model)

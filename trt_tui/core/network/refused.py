@@ -45,8 +45,8 @@ class Refusal:
     what: str
 
 
-def refusal(node: ir.Node, step: Step) -> str:
-    """What TensorRT refuses of a node that quantizes or dequantizes; "" where it takes it."""
+def refusal(step: Step) -> str:
+    """What TensorRT refuses of a step that quantizes or dequantizes; "" where it takes it."""
     if step.codes is ir.DataType.INT32:
         return BIAS
     if step.codes in _WIDE:
@@ -62,7 +62,7 @@ def refusal(node: ir.Node, step: Step) -> str:
 def refusals(nodes: Iterable[ir.Node]) -> tuple[Refusal, ...]:
     """All nodes that TensorRT refuses for their codes, in order."""
     return tuple(Refusal(node.name or "", what) for node in nodes if quantizes(node) or dequantizes(node)
-                 if (what := refusal(node, read_step(node))))
+                 if (what := refusal(read_step(node))))
 
 
 def summary(found: Iterable[Refusal], named: int = 2) -> list[str]:
@@ -83,7 +83,7 @@ def amend(graph: ir.Graph, written: Callable[[ir.Node], bool]) -> list[str]:
         written: Whether a node is one of the file; others are left as they are.
     """
     steps = {node: read_step(node) for node in graph if written(node) and (quantizes(node) or dequantizes(node))}
-    found = {node: what for node, step in steps.items() if (what := refusal(node, step))}
+    found = {node: what for node, step in steps.items() if (what := refusal(step))}
     way = _WaysOut(graph)
     for node, what in found.items():
         way.take(node, steps[node], what)

@@ -65,6 +65,7 @@ class Step:
         axis: That scales lie along, where there is more than one.
         block: How many values along the axis share a scale, 0 where all do.
         known: Whether scale and zero point are constants; what a run makes of the others is not simulated.
+        node: The node's name.
     """
 
     operator: str
@@ -74,6 +75,7 @@ class Step:
     axis: int = 1
     block: int = 0
     known: bool = True
+    node: str = ""
 
     @property
     def codes(self) -> ir.DataType | None:
@@ -88,7 +90,7 @@ def read_step(node: ir.Node) -> Step:
         InputError: its scale is zero, negative or NaN, or its sizes do not fit; names the node.
     """
     if casts(node):
-        return Step("cast", ir.DataType(node.attributes["to"].as_int()))
+        return Step("cast", ir.DataType(node.attributes["to"].as_int()), node=node.name or "")
     operator = "quantize" if quantizes(node) else "dequantize"
     scale, zero = (constant_tensor(node.inputs[index]) if len(node.inputs) > index else None for index in (1, 2))
     given = len(node.inputs) > 2 and node.inputs[2] is not None
@@ -103,13 +105,13 @@ def read_step(node: ir.Node) -> Step:
     axis = node.attributes.get_int("axis", 1 if node.domain == "" else 0)
     block = node.attributes.get_int("block_size", 0)
     if scale is None or given and zero is None or "Dynamic" in node.op_type or scale.dtype not in FLOATS:
-        return Step(operator, dtype, None, np.zeros((), codes.numpy()), axis, block, known=False)
+        return Step(operator, dtype, None, np.zeros((), codes.numpy()), axis, block, known=False, node=node.name or "")
     values = scale.numpy().astype(np.float32)
     points = zero.numpy() if zero is not None else np.zeros(values.shape, codes.numpy())
     _check(node, values, points, axis, block)
     if values.size == 1 and not block:
         values, points = values.reshape(()), points.reshape(())
-    return Step(operator, dtype, values, points, axis, block)
+    return Step(operator, dtype, values, points, axis, block, node=node.name or "")
 
 
 def _codes(node: ir.Node, zero: ir.TensorProtocol | None) -> ir.DataType:

@@ -22,22 +22,30 @@ def render_tree(tree: Scope, shape_of: Callable[[str], Shape | None], *,
         shape_of: Gives the shape of a tensor by name, None where it is not known.
         nodes: Whether the nodes of each group are listed below it.
     """
-    lines: list[tuple[str, ...]] = [("layer", *_COLUMNS)]
-    for depth, row in walk(tree):
+    rows = list(walk(tree))
+    given = any(isinstance(row, GroupRow) and row.group.given is not None for _, row in rows)
+    columns = (*_COLUMNS[:-1], "in the file", _COLUMNS[-1]) if given else _COLUMNS
+    lines: list[tuple[str, ...]] = [("layer", *columns)]
+    for depth, row in rows:
         label = "  " * depth + row.label
         if isinstance(row, GroupRow):
             group = row.group
             fp16, int8 = Precision.FP16 not in group.refusals, Precision.INT8 not in group.refusals
             lines.append((label, group.operator, _shape_text(shape_of(group.tail)), str(len(group.layers)),
-                          "yes" if fp16 else "no", "yes" if int8 else "no", row.refused))
+                          "yes" if fp16 else "no", "yes" if int8 else "no",
+                          *((group.given.label,) if group.given is not None else ()), row.refused))
             if nodes and len(group.layers) > 1:
                 lines.extend((f"{'  ' * depth}  · {name}",) for name in group.layers)
+            if nodes and group.given is not None:
+                lines.extend((f"{'  ' * depth}  ! TensorRT refuses {what} at {name}",)
+                             for name, what in group.given.refused)
         elif isinstance(row, LayerRow):
             output = next((name for name in row.layer.outputs if name), "")
-            lines.append((label, row.layer.op_type, _shape_text(shape_of(output)), "1", "no", "no", row.refused))
+            lines.append((label, row.layer.op_type, _shape_text(shape_of(output)), "1", "no", "no",
+                          *(("",) if given else ()), row.refused))
         else:
             lines.append((label,))
-    return "\n".join(table(lines, flush_left=1 + len(_COLUMNS)))
+    return "\n".join(table(lines, flush_left=1 + len(columns)))
 
 
 def _shape_text(shape: Shape | None) -> str:

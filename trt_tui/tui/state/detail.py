@@ -12,6 +12,7 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.offers import made
 from trt_tui.core.network.hierarchy import FoldedRow, GroupRow, LayerRow, Scope
 from trt_tui.core.network.layers import Group
+from trt_tui.core.network.refused import WAYS_OUT
 from trt_tui.core.precision import FP16_MAX, Precision
 from trt_tui.jobs.messages import FREE_KEY, WayOut
 from trt_tui.session.session import Session
@@ -93,6 +94,8 @@ def reasons(session: Session, found: Figures, group: Group) -> list[str]:
     worst = worst_input(group, stats)
     if group.quantizable and worst is not None:
         lines.append(range_sentence(worst[1]))
+    if asked is Precision.FILE and group.given is not None:
+        lines += [f"TensorRT refuses {what} at {name}: {WAYS_OUT[what]}" for name, what in group.given.refused]
     for precision in (Precision.FP16, Precision.INT8):
         if precision in group.refusals:
             lines.append(f"cannot run {precision.label}: {group.refusals[precision]}")

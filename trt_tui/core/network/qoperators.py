@@ -1,0 +1,200 @@
+"""Operators that compute on codes, as ONNX Runtime's quantizer writes them, as Q/DQ with the same codes.
+
+TensorRT takes Q/DQ only. ``QLinearConv(x, w)`` is a Conv of what the codes stand for, quantized again; the definitions
+are ONNX's (QLinearConv-10, QLinearMatMul-21) and ONNX Runtime's (``docs/ContribOperators.md``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from trt_tui.core.network.constants import constant_tensor
+from trt_tui.core.network.naming import FreshNames
+
+_CONTRIB = "com.microsoft"
+_MOVES = frozenset("MaxPool Reshape Transpose Squeeze Unsqueeze Flatten Identity Slice Gather Expand".split())
+"""Operators that hand on codes as they are, so that they do the same on what these stand for."""
+
+
+@dataclass(frozen=True)
+class _Form:
+    """How an operator on codes is read.
+
+    Attributes:
+        operator: What it computes on floats.
+        operands: Where codes, scale and zero point of each operand lie.
+        result: Where scale and zero point of the result lie.
+        others: Inputs that are handed on, in front of the operands.
+        drops: Attributes that the float operator does not have.
+    """
+
+    operator: str
+    operands: tuple[int, ...]
+    result: tuple[int, int]
+    others: tuple[int, ...] = ()
+    drops: tuple[str, ...] = ()
+
+
+_ONE, _TWO = ((0,), (3, 4)), ((0, 3), (6, 7))
+_FORMS = {
+    ("", "QLinearConv"): _Form("Conv", *_TWO),
+    ("", "QLinearMatMul"): _Form("MatMul", *_TWO),
+    (_CONTRIB, "QLinearAdd"): _Form("Add", *_TWO),
+    (_CONTRIB, "QLinearMul"): _Form("Mul", *_TWO),
+    (_CONTRIB, "QLinearAveragePool"): _Form("AveragePool", *_ONE, drops=("channels_last",)),
+    (_CONTRIB, "QLinearGlobalAveragePool"): _Form("GlobalAveragePool", *_ONE, drops=("channels_last",)),
+    (_CONTRIB, "QLinearSigmoid"): _Form("Sigmoid", *_ONE),
+    (_CONTRIB, "QLinearLeakyRelu"): _Form("LeakyRelu", *_ONE),
+    (_CONTRIB, "QLinearSoftmax"): _Form("Softmax", *_ONE, drops=("opset",)),
+    (_CONTRIB, "QLinearWhere"): _Form("Where", (1, 4), (7, 8), others=(0,)),
+    (_CONTRIB, "QGemm"): _Form("Gemm", (0, 3), (7, 8)),
+}
+
+
+def read_as_pairs(graph: ir.Graph) -> int:
+    """Turns operators on codes into float operators between DequantizeLinear and QuantizeLinear, in place; returns how
+    many. Those with another layout or meaning, and those whose ranges a run computes, are left as they are."""
+    return _Reading(graph).run()
+
+
+class _Reading:
+    def __init__(self, graph: ir.Graph) -> None:
+        self._graph = graph
+        self._names = FreshNames(graph, taken=(node.name for node in graph if node.name))
+        self._held_by: dict[ir.Value, tuple[ir.Value, ir.Value | None]] = {}  # scale and zero point of codes
+
+    def run(self) -> int:
+        count = 0
+        for node in list(self._graph):
+            if node.op_type == "QuantizeLinear" and len(node.inputs) > 1 and node.inputs[1] is not None:
+                self._held_by[node.outputs[0]] = node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else None
+            elif node.op_type == "QLinearConcat" and node.domain == _CONTRIB:
+                count += self._concat(node)
+            elif (form := _FORMS.get((node.domain, node.op_type))) is not None:
+                count += self._operator(node, form)
+            elif node.domain == "" and node.op_type in _MOVES and node.inputs and node.inputs[0] in self._held_by:
+                self._moved(node)
+        return count
+
+    # -- one operator -------------------------------------------------------------------------------------------
+
+    def _operator(self, node: ir.Node, form: _Form) -> bool:
+        attributes = node.attributes
+        old = form.operator == "Softmax" and attributes.get_int("opset", 13) < 13
+        if attributes.get_int("channels_last", 0) or old:
+            return False
+        given = _padded(node.inputs, max(*form.result, 8) + 1)
+        constant = [given[first + 1] is not None and constant_tensor(given[first + 1]) is not None
+                    for first in form.operands]
+        if not all(constant) or given[form.result[0]] is None and form.operator != "Gemm":
+            return False
+        inputs: list[ir.Value | None] = [given[index] for index in form.others]
+        for position, first in enumerate(form.operands):
+            inputs.append(self._dequantized(node, *given[first:first + 3], axis=_axis(node, form, position)))
+        bias = given[8] if form.operator == "Conv" else given[6] if form.operator == "Gemm" else None
+        if bias is not None:
+            inputs.append(self._bias(node, bias, given[1], given[4]))
+        kept = [one for one in attributes.values() if one.name not in form.drops]
+        self._put(node, form.operator, inputs, kept, given[form.result[0]], given[form.result[1]])
+        return True
+
+    def _concat(self, node: ir.Node) -> bool:
+        given = _padded(node.inputs, len(node.inputs))
+        parts = [given[index:index + 3] for index in range(2, len(given), 3)]
+        if any(len(part) < 3 or constant_tensor(part[1]) is None for part in parts):
+            return False
+        inputs: list[ir.Value | None] = [self._dequantized(node, *part) for part in parts]
+        self._put(node, "Concat", inputs, list(node.attributes.values()), given[0], given[1])
+        return True
+
+    def _moved(self, node: ir.Node) -> None:
+        """An operator that hands on codes, on what they stand for."""
+        codes = node.inputs[0]
+        if codes is None or len([output for output in node.outputs if output.name]) != 1:
+            return
+        scale, zero = self._held_by[codes]
+        inputs = [self._dequantized(node, codes, scale, zero), *node.inputs[1:]]
+        self._put(node, node.op_type, inputs, list(node.attributes.values()), scale, zero)
+
+    def _put(self, node: ir.Node, operator: str, inputs: Sequence[ir.Value | None], attributes: list[ir.Attr],
+             scale: ir.Value | None, zero: ir.Value | None) -> None:
+        """The float operator under the node's name, and a QuantizeLinear that makes the node's codes of its result."""
+        new = ir.Node("", operator, list(inputs), attributes, name=node.name, metadata_props=dict(node.metadata_props))
+        new.meta.update(node.meta)
+        result, codes = new.outputs[0], node.outputs[0]
+        result.type, result.shape = ir.TensorType(ir.DataType.FLOAT), codes.shape
+        self._graph.insert_before(node, new)
+        made = result
+        if scale is not None:
+            result.name = self._names.new(f"{codes.name}__float")
+            pair = [result, scale] if zero is None else [result, scale, zero]
+            quantize = ir.Node("", "QuantizeLinear", pair, name=self._names.new(f"{codes.name}_QuantizeLinear"))
+            made = quantize.outputs[0]
+            made.shape = codes.shape
+            made.type = ir.TensorType(_zero_type(zero))
+            self._graph.insert_before(node, quantize)
+            self._held_by[made] = scale, zero
+        ir.convenience.replace_all_uses_with(codes, made, replace_graph_outputs=True)
+        made.name, codes.name = codes.name, f"{codes.name}__codes"
+        self._graph.remove(node, safe=True)
+
+    # -- operands -----------------------------------------------------------------------------------------------
+
+    def _dequantized(self, node: ir.Node, codes: ir.Value | None, scale: ir.Value | None, zero: ir.Value | None, *,
+                     axis: int | None = None) -> ir.Value | None:
+        if codes is None or scale is None:
+            return None
+        inputs = [codes, scale] if zero is None else [codes, scale, zero]
+        attributes = [ir.AttrInt64("axis", axis)] if axis is not None and _many(scale) else []
+        dequantize = ir.Node("", "DequantizeLinear", inputs, attributes,
+                             name=self._names.new(f"{codes.name}_DequantizeLinear"))
+        output = dequantize.outputs[0]
+        output.name = self._names.new(f"{codes.name}__dequantized")
+        output.type, output.shape = ir.TensorType(ir.DataType.FLOAT), codes.shape
+        self._graph.insert_before(node, dequantize)
+        return output
+
+    def _bias(self, node: ir.Node, bias: ir.Value, of_input: ir.Value | None, of_weight: ir.Value | None) -> ir.Value:
+        """An int32 bias, whose scale is the product of those of input and weight."""
+        scales = [constant_tensor(value) for value in (of_input, of_weight)]
+        assert scales[0] is not None and scales[1] is not None  # as was looked at
+        array = np.asarray(scales[0].numpy().reshape(-1)[:1] * scales[1].numpy().reshape(-1), np.float32)
+        name = self._names.new(f"{bias.name}_scale")
+        scale = ir.Value(name=name, type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape(array.shape),
+                         const_value=ir.tensor(array if array.size > 1 else array.reshape(()), name=name))
+        if array.size == 1:
+            scale.shape = ir.Shape([])
+        self._graph.register_initializer(scale)
+        made = self._dequantized(node, bias, scale, None, axis=0)
+        assert made is not None
+        return made
+
+
+def _padded(inputs: Sequence[ir.Value | None], count: int) -> list[ir.Value | None]:
+    return [*inputs, *([None] * (count - len(inputs)))]
+
+
+def _many(scale: ir.Value) -> bool:
+    """Whether there is more than one scale."""
+    stored = constant_tensor(scale)
+    return stored is not None and stored.size > 1
+
+
+def _axis(node: ir.Node, form: _Form, position: int) -> int | None:
+    """The axis that the scales of an operand lie along."""
+    if position == 0:
+        return None
+    if form.operator == "Conv":
+        return 0
+    if form.operator == "Gemm":
+        return 0 if node.attributes.get_int("transB", 0) else 1
+    return -1 if form.operator == "MatMul" else None
+
+
+def _zero_type(zero: ir.Value | None) -> ir.DataType:
+    stored = constant_tensor(zero)
+    return stored.dtype if stored is not None else ir.DataType.UINT8
