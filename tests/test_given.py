@@ -13,7 +13,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 from onnx import TensorProto, helper, numpy_helper
-from onnxruntime.quantization import QuantType
+from onnxruntime.quantization import QuantFormat, QuantType
 
 from tests import networks, rtx
 from tests.networks.build import Builder, floats
@@ -118,6 +118,23 @@ def _readers(network, group):
     """What may have been given a Cast: all that reads a group's results."""
     return {name for tensor in group.outputs for name in network.consumers.get(tensor, ())} | {
         f"{name}_QuantizeLinear" for name in (*group.outputs, *group.inputs)}
+
+
+def test_operators_on_codes_become_pairs_with_the_same_codes(tmp_path, backend):
+    model = networks.quantized(quant_format=QuantFormat.QOperator)
+    onnx.save(model, tmp_path / "x.onnx")
+    network = open_network(tmp_path / "x.onnx")
+    assert any("operators that compute on codes" in note for note in network.notes)
+    assert [group.label(FILE) for group in network.groups].count("INT8 f") > 3
+    lowered = lower_strong(network, AS_GIVEN, {}).model
+    rtx.build(lowered)
+    codes = {one.name: numpy_helper.to_array(one) for one in model.graph.initializer
+             if one.data_type == TensorProto.INT8}
+    kept = {name: value.const_value.numpy() for name, value in lowered.graph.initializers.items()}
+    assert all(np.array_equal(codes[name], kept[name]) for name in codes if codes[name].size > 10)
+    feeds = networks.feeds(model, 9, n=4)
+    expected = run(backend, ir.from_proto(model), feeds)
+    assert sqnr(expected, simulated(backend, network, AS_GIVEN, feeds)) > 30  # integer arithmetic flips codes here
 
 
 def test_rows_say_what_the_file_has(tmp_path):

@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from trt_tui.core.network.constants import constant_tensor
 from trt_tui.core.network.naming import FreshNames
+from trt_tui.core.network.steps import dequantizes
 
 _CONTRIB = "com.microsoft"
 _MOVES = frozenset("MaxPool Reshape Transpose Squeeze Unsqueeze Flatten Identity Slice Gather Expand".split())
@@ -77,7 +78,9 @@ class _Reading:
             elif (form := _FORMS.get((node.domain, node.op_type))) is not None:
                 count += self._operator(node, form)
             elif node.domain == "" and node.op_type in _MOVES and node.inputs and node.inputs[0] in self._held_by:
-                self._moved(node)
+                count += self._moved(node)
+        for node in [one for one in self._graph if dequantizes(one)]:
+            count += self._stored(node)
         return count
 
     # -- one operator -------------------------------------------------------------------------------------------
@@ -111,14 +114,39 @@ class _Reading:
         self._put(node, "Concat", inputs, list(node.attributes.values()), given[0], given[1])
         return True
 
-    def _moved(self, node: ir.Node) -> None:
+    def _stored(self, node: ir.Node) -> bool:
+        """A DequantizeLinear behind an operator that hands on stored codes, in front of it."""
+        moves = node.inputs[0].producer() if node.inputs[0] is not None else None
+        codes = moves.inputs[0] if moves is not None and moves.inputs else None
+        if moves is None or codes is None or moves.domain != "" or moves.op_type not in _MOVES \
+                or constant_tensor(codes) is None or len(moves.outputs) != 1 or _many(node.inputs[1]):
+            return False
+        output, moved = node.outputs[0], moves.outputs[0]
+        scale, zero = node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else None
+        new = ir.Node("", moves.op_type, [self._dequantized(moves, codes, scale, zero), *moves.inputs[1:]],
+                      list(moves.attributes.values()), name=self._names.new(f"{moves.name}__float"),
+                      metadata_props=dict(moves.metadata_props))
+        new.meta.update(moves.meta)
+        made = new.outputs[0]
+        made.type, made.shape = ir.TensorType(ir.DataType.FLOAT), moved.shape
+        self._graph.insert_before(node, new)
+        ir.convenience.replace_all_uses_with(output, made, replace_graph_outputs=True)
+        made.name, output.name = output.name, f"{output.name}__behind"
+        self._graph.remove(node, safe=True)
+        if not moved.uses() and not moved.is_graph_output():
+            self._graph.remove(moves, safe=True)
+            new.name = moves.name
+        return True
+
+    def _moved(self, node: ir.Node) -> bool:
         """An operator that hands on codes, on what they stand for."""
         codes = node.inputs[0]
         if codes is None or len([output for output in node.outputs if output.name]) != 1:
-            return
+            return False
         scale, zero = self._held_by[codes]
         inputs = [self._dequantized(node, codes, scale, zero), *node.inputs[1:]]
         self._put(node, node.op_type, inputs, list(node.attributes.values()), scale, zero)
+        return True
 
     def _put(self, node: ir.Node, operator: str, inputs: Sequence[ir.Value | None], attributes: list[ir.Attr],
              scale: ir.Value | None, zero: ir.Value | None) -> None:
@@ -178,7 +206,7 @@ def _padded(inputs: Sequence[ir.Value | None], count: int) -> list[ir.Value | No
     return [*inputs, *([None] * (count - len(inputs)))]
 
 
-def _many(scale: ir.Value) -> bool:
+def _many(scale: ir.Value | None) -> bool:
     """Whether there is more than one scale."""
     stored = constant_tensor(scale)
     return stored is not None and stored.size > 1
