@@ -10,6 +10,8 @@ from onnx import TensorProto, helper
 from tests import networks
 from tests.networks import Builder, floats
 from trt_tui.core.measure.judge import INTEGER, AxisSlice, Judged, judged_outputs, take
+from trt_tui.core.measure.masks import kept_elements
+from trt_tui.core.measure.tally import Tally
 from trt_tui.core.network.network import open_network
 from trt_tui.errors import InputError
 
@@ -228,3 +230,63 @@ def test_names_with_brackets_are_names_first(opened):
     network = opened(b.model([X], [floats("out", "batch", 10, 8, 8)]))
     assert judged_outputs(network, ["a[0]"])[0].tensor == "a[0]"
     assert judged_outputs(network, ["a[0][:, 1:]"])[0].slices == (AxisSlice(1, 1),)
+
+
+# -- masks --------------------------------------------------------------------------------------------------------
+
+
+class Padded:
+    """Two feeds of samples with a mask among the inputs, and one among the labels."""
+
+    masks = [np.array([[1, 1, 1, 0], [1, 0, 0, 0]]), np.array([[1, 1, 0, 0], [1, 1, 1, 1]])]
+
+    def rows(self, index):
+        return 2
+
+    def feed(self, index):
+        return {"attention_mask": self.masks[index], "wide": np.ones((2, 7))}
+
+    def labels(self, index):
+        return {"tokens": self.masks[index].astype(bool)}
+
+
+@pytest.mark.parametrize(("mask", "slices"), [("attention_mask", ()), ("tokens", (AxisSlice(2, 1, 3),))])
+def test_what_a_mask_leaves_out_counts_in_no_figure(mask, slices):
+    rng = np.random.default_rng(0)
+    expected, noise = rng.standard_normal((2, 2, 2, 4, 6)).astype(np.float32)
+    judged = Judged("t", "t", slices, mask=mask)
+    verdicts = []
+    for padding in (0.0, 1e6, np.nan):
+        tally = Tally(Padded(), [0, 1], [judged], lambda index: {"t": expected[index]})
+        for index, counts in enumerate(Padded.masks):
+            kept = counts[..., None].astype(bool)
+            tally.add(index, {"t": expected[index] + np.where(kept, noise[index] / 100, padding)})
+        verdicts.append(tally.verdict().outputs["t"])
+    part = take(np.ones((2, 4, 6), bool), judged).shape
+    chosen = [(take(expected[i], judged)[keep], take(noise[i], judged)[keep] / 100) for i, keep in enumerate(
+        np.broadcast_to(one[..., None].astype(bool), part) for one in Padded.masks)]
+    signal, error = (np.concatenate(one) for one in zip(*chosen, strict=True))
+    assert verdicts[0] == verdicts[1] == verdicts[2]
+    found = verdicts[0].errors
+    assert found.sqnr_db == pytest.approx(10 * np.log10((signal ** 2).sum() / (error ** 2).sum()), abs=1e-3)
+    assert found.mse == pytest.approx((error ** 2).mean(), rel=1e-3) and found.nan == 0
+    assert found.mean_abs == pytest.approx(np.abs(error).mean(), rel=1e-3)
+
+
+@pytest.mark.parametrize(("mask", "shape", "what"), [("wide", (2, 4, 6), "the tensor's 2x4x6"),
+                                                     ("attention_mask", (2,), "the tensor's 2"),
+                                                     ("absent", (2, 4), "they have tokens")])
+def test_a_mask_that_does_not_fit_is_refused(mask, shape, what):
+    with pytest.raises(InputError) as refused:
+        kept_elements(Judged(f"t@{mask}", "t", mask=mask), Padded(), 0, shape)
+    assert what in refused.value.cause and f"t@{mask}" in refused.value.title
+
+
+def test_a_mask_is_named_behind_the_tensor(opened):
+    network = opened(networks.bert())
+    mask = network.inputs[-1].name
+    one, = judged_outputs(network, [f"last_hidden_state[:, 1:]@{mask}"])
+    assert (one.name, one.mask) == (f"last_hidden_state[:, 1:]@{mask}", mask) and mask in one.note
+    assert judged_outputs(network, ["logits@tokens"], ["tokens"])[0].mask == "tokens"
+    with pytest.raises(InputError, match="there is no tokens"):
+        judged_outputs(network, ["logits@tokens"])

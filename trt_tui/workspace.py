@@ -160,7 +160,7 @@ class Workspace:
     @cached_property
     def judged(self) -> tuple[Judged, ...]:
         """Where errors are measured."""
-        return judged_outputs(self.network, self.options.judge)
+        return judged_outputs(self.network, self.options.judge, self.samples.label_names)
 
     @cached_property
     def feeds(self) -> list[int]:

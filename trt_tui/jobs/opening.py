@@ -130,8 +130,10 @@ def identify(workspace: Workspace, store: Store, report: Report) -> Steps[None]:
 def _opened(job: int, workspace: Workspace) -> m.Opened:
     network, data, samples, backend = workspace.network, workspace.data, workspace.samples, workspace.backend
     warnings = [*network.notes, *data.warnings, *samples.warnings]
-    if samples.has_labels and workspace.metric is None:
-        warnings.append(f"The data hold labels ({', '.join(samples.label_names)}), but no --metric uses them.")
+    masks = {one.mask for one in workspace.judged}
+    idle = [name for name in samples.label_names if name not in masks]
+    if idle and workspace.metric is None:
+        warnings.append(f"The data hold labels ({', '.join(idle)}), but no --metric uses them.")
     warnings += [f"{one.name}: {one.note}" for one in workspace.judged if "judged" in one.note]
     warnings += [*left_out(network), *filter(None, [cannot_lower(network)])]
     return m.Opened(

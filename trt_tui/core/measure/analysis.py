@@ -20,7 +20,8 @@ from trt_tui.core.lowering.gated.lower import lower_gated
 from trt_tui.core.lowering.rules import LOW_FLOATS, Offer
 from trt_tui.core.measure.comparison import Verdict
 from trt_tui.core.measure.fp16 import measure_largest
-from trt_tui.core.measure.judge import Judged, class_scores, metric_tensors
+from trt_tui.core.measure.judge import Judged, class_scores, metric_tensors, take
+from trt_tui.core.measure.masks import kept_elements
 from trt_tui.core.measure.scoring import Scoring
 from trt_tui.core.measure.tally import Tally, comparable
 from trt_tui.core.measure.user_metric import Metric
@@ -164,12 +165,19 @@ class Analysis:
         if index not in self._reference:
             result = next(self._runs(PrecisionConfig.uniform(Precision.FP32), {}, [index]))
             for tensor, array in result.items():
-                if array.dtype.kind == "f" and np.isnan(array).any():
+                if array.dtype.kind == "f" and np.isnan(array).any() and self._counted_nan(index, tensor, array):
                     raise InputError(f"the FP32 network yields NaN at {tensor}",
                                      f"feed {index} of {self.samples.source} causes it",
                                      "No precision can be judged against it: check the network and the data.")
             self._reference.put(index, result)
         return self._reference.get(index)
+
+    def _counted_nan(self, index: int, tensor: str, array: np.ndarray) -> bool:
+        """Whether NaN stands where it counts: not in padding that every judgement of the tensor leaves out."""
+        masks = [kept_elements(one, self.samples, index, array.shape) for one in self.judged if one.tensor == tensor]
+        parts = [take(array, one) for one in self.judged if one.tensor == tensor]
+        return not masks or any(counts is None or np.isnan(part[counts]).any()
+                                for counts, part in zip(masks, parts, strict=True))
 
     # -- verdicts -----------------------------------------------------------------------------------------------
 

@@ -53,6 +53,7 @@ class Judged:
         tensor: The tensor; an output of the network or a tensor computed on the way.
         slices: At most one cut per axis, by axis; empty for the whole tensor. No axis is dropped.
         kind: `FLOAT` (judged by its error) or `INTEGER` (by the fraction that differs).
+        mask: An input or label by which elements count, see `trt_tui.core.measure.masks`; "" where all do.
         note: Where the part comes from, or why this tensor is judged in place of an output; "" if neither applies.
     """
 
@@ -61,6 +62,7 @@ class Judged:
     slices: tuple[AxisSlice, ...] = ()
     kind: str = FLOAT
     note: str = ""
+    mask: str = ""
 
 
 def take(array: np.ndarray, judged: Judged) -> np.ndarray:
@@ -108,7 +110,7 @@ _SCORES = frozenset(("Gemm", "MatMul", "Conv", "Softmax", "LogSoftmax", "GlobalA
 def class_scores(network: Network | Outline, judged: Sequence[Judged]) -> Judged | None:
     """The judged output with a classifier's scores, ``(samples, classes)`` or with axes of 1 behind; None without."""
     floats = [one for one in judged if one.kind == FLOAT]
-    if len(floats) != 1 or floats[0].slices:
+    if len(floats) != 1 or floats[0].slices or floats[0].mask:
         return None
     shape = network.shape(floats[0].tensor)
     if shape is None or len(shape) < 2 or not isinstance(shape[1], int) or shape[1] < 2:
@@ -120,17 +122,17 @@ def class_scores(network: Network | Outline, judged: Sequence[Judged]) -> Judged
     return floats[0] if group is not None and group.operator in _SCORES else None
 
 
-def judged_outputs(network: Network, spec: Sequence[str] = ()) -> tuple[Judged, ...]:
+def judged_outputs(network: Network, spec: Sequence[str] = (), labels: Sequence[str] = ()) -> tuple[Judged, ...]:
     """What the network is judged by.
 
     Args:
-        spec: ``TENSOR`` or ``TENSOR[slice]`` texts; they replace the default altogether.
+        spec: ``TENSOR``, ``TENSOR[slice]`` or ``TENSOR@MASK`` texts; they replace the default altogether.
 
     Raises:
         InputError: a text of ``spec`` names no tensor that can be judged, or the network has no such output.
     """
     if spec:
-        return _unique(_parse(network, text) for text in spec)
+        return _unique(_parse(network, text, labels) for text in spec)
     found = _unique(one for info in network.outputs for one in _of_output(network, info.name))
     if not found:
         raise InputError(f"{network.name} has no output that can be judged",
@@ -140,9 +142,9 @@ def judged_outputs(network: Network, spec: Sequence[str] = ()) -> tuple[Judged, 
 
 
 def _unique(judged: Iterable[Judged]) -> tuple[Judged, ...]:
-    first: dict[tuple[str, tuple[AxisSlice, ...]], Judged] = {}
+    first: dict[tuple[str, tuple[AxisSlice, ...], str], Judged] = {}
     for one in judged:
-        first.setdefault((one.tensor, one.slices), one)
+        first.setdefault((one.tensor, one.slices, one.mask), one)
     return tuple(first.values())
 
 
@@ -270,8 +272,11 @@ def slice_text(slices: Sequence[AxisSlice], rank: int) -> str:
 # -- named by the user --------------------------------------------------------------------------------------------
 
 
-def _parse(network: Network, text: str) -> Judged:
-    tensor, slices = text.strip(), None
+def _parse(network: Network, text: str, labels: Sequence[str]) -> Judged:
+    tensor, slices, mask = text.strip(), None, ""
+    if not network.has_tensor(tensor) and "@" in tensor:
+        tensor, _, mask = (part.strip() for part in tensor.rpartition("@"))
+        _check_mask(network, text, mask, labels)
     if not network.has_tensor(tensor):
         match = re.fullmatch(r"(.+?)\s*\[([^\[\]]*)\]", tensor)
         if match is not None:
@@ -298,7 +303,19 @@ def _parse(network: Network, text: str) -> Judged:
                          "Name a float tensor; integer outputs are judged by themselves.")
     shape = network.shape(tensor)
     cuts = _parse_slices(text, slices, shape) if slices is not None else ()
-    return Judged(tensor + slice_text(cuts, len(shape or ())), tensor, cuts, note="named by --judge")
+    name = tensor + slice_text(cuts, len(shape or ())) + (f"@{mask}" if mask else "")
+    where = f", where {mask} is not 0" if mask else ""
+    return Judged(name, tensor, cuts, note=f"named by --judge{where}", mask=mask)
+
+
+def _check_mask(network: Network, text: str, mask: str, labels: Sequence[str]) -> None:
+    """Refuses a mask that no sample will bring."""
+    known = [*(info.name for info in network.inputs), *labels]
+    if mask not in known:
+        near = difflib.get_close_matches(mask, known, 3, 0.5) or known
+        raise InputError(f"--judge {text}: there is no {mask or 'name behind @'}",
+                         f"a mask is an input of the network or another array of the data: {', '.join(near)}",
+                         "Write it as --judge 'TENSOR@MASK', for example last_hidden_state@attention_mask.")
 
 
 def _parse_slices(text: str, slices: str, shape: tuple[int | str | None, ...] | None) -> tuple[AxisSlice, ...]:

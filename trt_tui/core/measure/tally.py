@@ -11,9 +11,10 @@ import numpy as np
 
 from trt_tui.core.data.samples import Samples
 from trt_tui.core.measure import metrics
-from trt_tui.core.measure.bootstrap import Drawing, Spread
+from trt_tui.core.measure.bootstrap import Drawing, Spread, rows_of
 from trt_tui.core.measure.comparison import Errors, OutputErrors, Verdict
 from trt_tui.core.measure.judge import INTEGER, Judged, take
+from trt_tui.core.measure.masks import kept_elements
 from trt_tui.core.measure.metrics import Sums
 from trt_tui.core.measure.scoring import Scoring
 from trt_tui.errors import InputError, TrtTuiError
@@ -86,8 +87,14 @@ class Tally:
                 self.differ[one.name][0] += int(np.count_nonzero(expected != got))
                 self.differ[one.name][1] += expected.size
                 continue
-            self.sums[one.name].add(expected, got)
-            each_sums = metrics.sample_sums(expected, got, rows)
+            counts = kept_elements(one, self._samples, index, reference[one.tensor].shape)
+            if counts is None:
+                self.sums[one.name].add(expected, got)
+                each_sums = metrics.sample_sums(expected, got, rows)
+            else:
+                self.sums[one.name].add(expected[counts], got[counts])
+                each_sums = metrics.sample_sums(np.where(counts, expected, 0), np.where(counts, got, 0), rows)
+                each_sums[:, -1] = rows_of(counts, rows).sum(1)
             self._drawing.add_float(one.name, each_sums)
             if expected.ndim and len(expected) == rows:
                 each = metrics.sample_sqnr_db(each_sums)
