@@ -156,7 +156,7 @@ class NullClient(LocalClient):
         self.searched: int | None = None
         self._to, self._evaluations = deliver, 0
         self._waiting: list[tuple[int, m.Request]] = []
-        self._stand_ins = {"get_backend": NullBackend, "get_builder": lambda *_: builder}
+        self._stand_ins = {"get_backend": lambda **_: NullBackend(), "get_builder": lambda *_, **__: builder}
 
     def _deliver(self, event: m.Event) -> None:
         self._evaluations = event.done if isinstance(event, m.SearchProgress) else self._evaluations
