@@ -12,7 +12,8 @@ from trt_tui.core.lowering import rules
 from trt_tui.core.lowering.gated.emitter import BranchTensors, Emitter, Nodes
 from trt_tui.core.lowering.gated.inputs import GatedInputs
 from trt_tui.core.network.free import Norm
-from trt_tui.core.network.layers import Group, Layer
+from trt_tui.core.network.layers import Group, Kind, Layer
+from trt_tui.core.network.network import Network
 
 
 class Body(Protocol):
@@ -77,6 +78,20 @@ def emit_layers(emitter: Emitter, inputs: GatedInputs, body: Body) -> None:
             if tensor:
                 body.local[tensor] = output
         body.computed(layer, node, typed)
+
+
+def rounds_after(network: Network, layer: Layer, tensor: str) -> bool:
+    """Whether rounding what a layer copies is cheaper than rounding what it copies from (an embedding table)."""
+    if layer.kind is not Kind.COPY:
+        return False
+    return tensor not in network.constants or not network.is_mask(tensor)
+
+
+def rounded_later(network: Network, group: Group, wanted: Sequence[str], tensor: str) -> bool:
+    """Whether the one layer that reads a tensor yields the same when rounded in its place."""
+    users = network.consumers.get(tensor, [])
+    return (len(users) == 1 and users[0] in group.layers and tensor not in wanted
+            and rules.commutes_with_rounding(network.layer(users[0])))
 
 
 def _emit_operator(emitter: Emitter, inputs: GatedInputs, body: Body, norm: Norm) -> None:

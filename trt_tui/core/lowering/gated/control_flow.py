@@ -12,13 +12,13 @@ import onnx_ir as ir
 
 from trt_tui.core.codes import CODES
 from trt_tui.core.lowering import rules
-from trt_tui.core.lowering.gated.bodies import emit_layers
+from trt_tui.core.lowering.gated.bodies import emit_layers, rounded_later, rounds_after
 from trt_tui.core.lowering.gated.emitter import BranchTensors, Emitter, Nodes
 from trt_tui.core.lowering.gated.given import GivenBranch, Steps
 from trt_tui.core.lowering.gated.inputs import GatedInputs
 from trt_tui.core.lowering.gated.rounding import Rounding
 from trt_tui.core.network.free import Norm
-from trt_tui.core.network.layers import Group, Kind, Layer
+from trt_tui.core.network.layers import Group, Layer
 from trt_tui.core.precision import Precision
 
 Emit = Callable[[Nodes], ir.Value]
@@ -169,7 +169,7 @@ class _Branch:
                 self._prepared[key] = self._quantized(value, tensor, self._around if outside else Precision.FP32, codes)
             return self._prepared[key]
         if (outside and self._lowers and follows and not (self._clean and tensor in self.group.inputs)
-                and not self._rounds_after(layer, tensor)):
+                and not rounds_after(self._network, layer, tensor)):
             key = (tensor, ())
             if key not in self._prepared:
                 self._prepared[key] = self._flow.rounding.read(value, tensor, self._around, self.nodes)
@@ -187,7 +187,7 @@ class _Branch:
             self._coarse.update(own)
             return
         for tensor, output in zip(layer.outputs, node.outputs, strict=True):
-            if tensor in own and not self._rounded_later(tensor):
+            if tensor in own and not rounded_later(self._network, self.group, self._wanted, tensor):
                 self.local[tensor] = self._flow.rounding.rounded(output, self._around, self.nodes)
                 self._coarse.add(tensor)
 
@@ -202,18 +202,6 @@ class _Branch:
             emitter.describe(value, tensor)
             results.append(value)
         return emitter.graph(results, self.nodes, f"{self.group.name}/{self._around.value}")
-
-    def _rounds_after(self, layer: Layer, tensor: str) -> bool:
-        """Whether rounding what a layer copies is cheaper than rounding what it copies from (an embedding table)."""
-        if layer.kind is not Kind.COPY:
-            return False
-        return tensor not in self._network.constants or not self._network.is_mask(tensor)
-
-    def _rounded_later(self, tensor: str) -> bool:
-        """Whether the one layer that reads a tensor yields the same when rounded in its place."""
-        users = self._network.consumers.get(tensor, [])
-        return (len(users) == 1 and users[0] in self.group.layers and tensor not in self._wanted
-                and rules.commutes_with_rounding(self._network.layer(users[0])))
 
     def _quantized(self, value: ir.Value, tensor: str, around: Precision, codes: Sequence[Precision]) -> ir.Value:
         """An activation rounded to the surrounding type, and to what its gates say of some codes."""

@@ -41,6 +41,8 @@ class Gated:
         weight_inputs: What weight each further input is, by its name.
         factor_inputs: Input names of what the channels behind a normalisation are divided by, by its group; results
             are multiplied by them where they are yielded or measured.
+        edges: Where gates are data, input names (bool scalars) of what a group reads rounded, with the group that
+            computed it and the one that reads it: true where one of them has results below FP32.
         outputs: Output names of the test branch by tensor of the network.
         reference: The same of the reference branch, where there is one.
         accumulated: Output name of the sums of the test branch, float64 shaped ``(len(measured), len(SUMS))``.
@@ -56,6 +58,7 @@ class Gated:
     scale_inputs: Mapping[tuple[str, str], str]
     weight_inputs: Mapping[str, WeightInput]
     factor_inputs: Mapping[str, str]
+    edges: Mapping[str, tuple[str, str]]
     results: Mapping[str, frozenset[str]]
     outputs: Mapping[str, str]
     reference: Mapping[str, str]
@@ -112,6 +115,8 @@ class Gated:
                    for name in self.factor_inputs)
         fed.update((self.factor_inputs[target], factors) for (_, target), move in config.moves.items()
                    if target in self.factor_inputs and (factors := move.divides) is not None)
+        fed.update((name, np.array(any(rulings[group].around is not Precision.FP32 for group in groups)))
+                   for name, groups in self.edges.items())
         if self.counting is not None:
             fed[self.counting] = np.array(False)
         return fed | weights

@@ -47,7 +47,7 @@ class GatedInputs:
         factors_of: The names of these inputs by the group of the normalisation.
     """
 
-    def __init__(self, emitter: Emitter, offer: Offer) -> None:
+    def __init__(self, emitter: Emitter, offer: Offer, *, data: bool = False) -> None:
         network = emitter.network
         self._norms = network.free.norms if offer.operators else {}
         self.forms: Mapping[str, FORMS] = {
@@ -79,9 +79,11 @@ class GatedInputs:
                 value = emitter.input(name, ir.DataType.FLOAT, network.value(site.tensor).shape)
                 self.weights[group.name, site.layer, site.index] = value
                 self.stand_for[name] = WeightInput(group.name, site)
+            kinds = _data_kinds(forms) if data else _kinds(forms)
+            if self.norm(group.name) is not None:
+                kinds.append("operator")
             self.gates[group.name] = {
-                kind: emitter.input(f"gate/{index}/{kind}", ir.DataType.BOOL)
-                for kind in (*_kinds(forms), *(["operator"] if self.norm(group.name) is not None else []))}
+                kind: emitter.input(f"gate/{index}/{kind}", ir.DataType.BOOL) for kind in kinds}
 
     def _feed(self, emitter: Emitter, name: str, what: WeightInput) -> None:
         tensor = what.site.tensor
@@ -129,3 +131,9 @@ def _kinds(forms: FORMS) -> list[str]:
     if any(around in precisions for around, precisions in forms.items()):
         kinds.append("direct")
     return kinds
+
+
+def _data_kinds(forms: FORMS) -> list[str]:
+    """The kinds of gates that a group needs where they are data."""
+    every = {*forms, *(one for precisions in forms.values() for one in precisions)}
+    return sorted(one.value for one in every if one is not Precision.FP32)

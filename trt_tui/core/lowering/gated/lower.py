@@ -9,6 +9,7 @@ import onnx_ir as ir
 
 from trt_tui.core.lowering.gated.bodies import emit_as_is
 from trt_tui.core.lowering.gated.control_flow import ControlFlow
+from trt_tui.core.lowering.gated.data_flow import DataFlow
 from trt_tui.core.lowering.gated.emitter import BranchTensors, Emitter
 from trt_tui.core.lowering.gated.gated import Gated
 from trt_tui.core.lowering.gated.inputs import GatedInputs
@@ -34,6 +35,7 @@ def lower_gated(
     measured: Sequence[str] | None = None,
     constants: bool = False,
     operators: bool = False,
+    data: bool = False,
 ) -> Gated:
     """Builds a gated graph.
 
@@ -47,6 +49,7 @@ def lower_gated(
         measured: Groups to take sums at; all that can be simulated by default.
         constants: Scales and biases that moves change are fed; see `Offer`.
         operators: Decomposed normalisations can be run as the operator rounds.
+        data: Gates are data, with no control flow; without a reference and those operators.
 
     Raises:
         TrtTuiError: groups wait for each other.
@@ -59,8 +62,11 @@ def lower_gated(
         group.name for group in network.groups if group.tail not in network.behind)
     emitter = Emitter(network)
     _share_inputs(emitter)
-    inputs = GatedInputs(emitter, offer)
-    flow = ControlFlow(emitter, inputs, Rounding(emitter))
+    if data and (reference or operators):
+        raise ValueError("a reference and operators need control flow")
+    inputs = GatedInputs(emitter, offer, data=data)
+    branches = ControlFlow(emitter, inputs, Rounding(emitter))
+    flow = DataFlow(emitter, inputs, branches.rounding) if data else branches
     for layer in network.layers:
         # Without a reference shape arithmetic follows the test branch's tensors.
         if reference or layer.kind is Kind.CONSTANT:
@@ -79,13 +85,15 @@ def lower_gated(
     if reference:
         gate, kinds = emitter.input("counting", ir.DataType.BOOL), ("accumulated", "isolated")[:1 + isolated]
         counting = name_of(gate)
-        graph_outputs += SumsEmitter(emitter, flow, gate).tables([network.group(name) for name in names], test, kinds)
+        sums = SumsEmitter(emitter, branches, gate)
+        graph_outputs += sums.tables([network.group(name) for name in names], test, kinds)
     return Gated(
         _model(emitter, graph_outputs), network, offer,
         gates=inputs.gate_names(),
         scale_inputs=inputs.scale_names(),
         weight_inputs=inputs.stand_for,
         factor_inputs=inputs.factors_of,
+        edges=flow.edges if isinstance(flow, DataFlow) else {},
         results={name: _results(network, network.group(name)) for name in inputs.forms},
         outputs={tensor: f"test/{tensor}" for tensor in outputs},
         reference={tensor: f"reference/{tensor}" for tensor in outputs} if reference else {},
@@ -106,7 +114,7 @@ def _share_inputs(emitter: Emitter) -> None:
         emitter.values[name] = emitter.constant(name, value.const_value)
 
 
-def _emit_test(emitter: Emitter, flow: ControlFlow, requested: frozenset[str]) -> dict[str, ir.Value]:
+def _emit_test(emitter: Emitter, flow: ControlFlow | DataFlow, requested: frozenset[str]) -> dict[str, ir.Value]:
     """The gated branch; returns its tensors by the network's names."""
     network = emitter.network
     shared = {info.name for info in network.inputs} | network.static

@@ -1,0 +1,146 @@
+"""Gates as data: every group is computed once, and a ``Where`` chooses between a tensor and its rounded self.
+
+On GPUs an ``If`` waits for the host; this form has none, so that a run can be one CUDA graph. All roundings are
+computed in every run, which costs more than control flow on a CPU.
+
+Where only one float type lies below FP32, a tensor is rounded once for all groups that read it, and each reader chooses
+by a gate of its own, which is true where the group that computed it or the one that reads it has that type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import onnx_ir as ir
+
+from trt_tui.core.codes import CODES
+from trt_tui.core.lowering import rules
+from trt_tui.core.lowering.gated.bodies import emit_layers, rounded_later, rounds_after
+from trt_tui.core.lowering.gated.emitter import BranchTensors, Emitter
+from trt_tui.core.lowering.gated.inputs import GatedInputs
+from trt_tui.core.lowering.gated.rounding import Rounding
+from trt_tui.core.network.free import Norm
+from trt_tui.core.network.layers import Group, Layer
+from trt_tui.core.network.naming import name_of
+from trt_tui.core.precision import Precision
+
+_EXACT = Precision.FP32
+
+
+class DataFlow:
+    """Emits groups with their gates into the main graph.
+
+    Attributes:
+        edges: For each gate of a reader, by its name, the group that computed what it reads and the group that reads.
+    """
+
+    def __init__(self, emitter: Emitter, inputs: GatedInputs, rounding: Rounding) -> None:
+        self.emitter = emitter
+        self.inputs = inputs
+        self.rounding = rounding
+        self.edges: dict[str, tuple[str, str]] = {}
+        self._lows = {around for forms in inputs.forms.values() for around in forms} - {_EXACT}
+        self._unrounded: dict[str, tuple[str, ir.Value, ir.Value]] = {}
+        """By tensor the group that computed it, its value before it was rounded, and that rounded."""
+
+    def group(self, group: Group, scope: Mapping[str, ir.Value], wanted: Sequence[str]) -> dict[str, ir.Value]:
+        """Emits a group that has gates; returns the tensors wanted of it."""
+        body = _Body(self, group, scope, wanted)
+        emit_layers(self.emitter, self.inputs, body)
+        return {tensor: body.local[tensor] for tensor in wanted}
+
+    def chosen(self, gate: ir.Value, then: ir.Value, otherwise: ir.Value, tensor: str) -> ir.Value:
+        """One of two values that stand for a tensor."""
+        result = self.emitter.add(self.emitter.nodes, "Where", [gate, then, otherwise], f"{tensor}/chosen")
+        result.type, result.shape = otherwise.type, otherwise.shape
+        return result
+
+    def result(self, group: Group, tensor: str, value: ir.Value) -> ir.Value:
+        """What a group yields for a tensor: rounded to the float type of its results."""
+        for around in self._arounds(group):
+            low = self.rounding.rounded(value, around, self.emitter.nodes)
+            if len(self._lows) == 1:
+                self._unrounded[tensor] = (group.name, value, low)
+            value = self.chosen(self._gate(group, around), low, value, tensor)
+        return value
+
+    def read(self, group: Group, tensor: str, value: ir.Value) -> ir.Value:
+        """What a group reads of a tensor from outside: rounded to the float type of its results."""
+        if tensor in self._unrounded and self._arounds(group):
+            made_by, exact, low = self._unrounded[tensor]
+            gate = self.emitter.input(f"edge/{len(self.edges)}", ir.DataType.BOOL)
+            self.edges[name_of(gate)] = (made_by, group.name)
+            return self.chosen(gate, low, exact, tensor)
+        for around in self._arounds(group):
+            low = self.rounding.read(value, tensor, around, self.emitter.nodes)
+            value = self.chosen(self._gate(group, around), low, value, tensor)
+        return value
+
+    def quantized(self, group: Group, tensor: str, value: ir.Value, codes: Sequence[Precision]) -> ir.Value:
+        """What a layer reads at a site: as codes where a gate says so."""
+        exact = value
+        for code in codes:
+            scale = self.inputs.scales[group.name, tensor]
+            held = self.rounding.quantized(exact, scale, CODES[code], self.emitter.nodes)
+            value = self.chosen(self.inputs.gates[group.name][code.value], held, value, tensor)
+        return value
+
+    def _gate(self, group: Group, around: Precision) -> ir.Value:
+        return self.inputs.gates[group.name][around.value]
+
+    def _arounds(self, group: Group) -> list[Precision]:
+        return sorted(around for around in self.inputs.forms[group.name] if around is not _EXACT)
+
+
+class _Body:
+    """A group's layers, each followed by what rounds its results."""
+
+    norm: Norm | None = None
+
+    def __init__(self, flow: DataFlow, group: Group, scope: Mapping[str, ir.Value], wanted: Sequence[str]) -> None:
+        self._flow = flow
+        self._network = flow.emitter.network
+        self._wanted = wanted
+        self._lowers = any(around is not _EXACT for around in flow.inputs.forms[group.name])
+        self._sites: dict[tuple[str, int], tuple[Precision, ...]] = {}
+        for code in sorted({code for codes in flow.inputs.forms[group.name].values() for code in codes} & CODES.keys()):
+            for site in group.ranged(code):
+                place = site.layer, site.index
+                self._sites[place] = (*self._sites.get(place, ()), code)
+        self._prepared: dict[tuple[str, tuple[Precision, ...]], ir.Value] = {}
+        self._produced: set[str] = set()
+        self._rounded: set[str] = set()  # tensors that have the results' precision
+        self.group = group
+        self.local = BranchTensors(scope)
+        self.nodes = flow.emitter.nodes
+
+    def read(self, layer: Layer, index: int, tensor: str, value: ir.Value, follows: bool) -> ir.Value:
+        """The tensor rounded where it comes from outside, and quantized at a site."""
+        codes = self._sites.get((layer.name, index), ())
+        rounds = tensor not in self._produced and self._lowers and (
+            bool(codes) or follows and not rounds_after(self._network, layer, tensor))
+        if not rounds and not codes:
+            return value
+        if (tensor, codes) not in self._prepared:
+            source = value
+            if rounds:
+                self._rounded.add(tensor)
+                if (tensor, ()) not in self._prepared:
+                    self._prepared[tensor, ()] = self._flow.read(self.group, tensor, value)
+                source = self._prepared[tensor, ()]
+            self._prepared[tensor, codes] = self._flow.quantized(self.group, tensor, source, codes)
+        return self._prepared[tensor, codes]
+
+    def computed(self, layer: Layer, node: ir.Node, typed: Sequence[str]) -> None:
+        """Rounds a layer's results where its operator can yield values that the precision does not have."""
+        self._produced.update(tensor for tensor in layer.outputs if tensor)
+        if not self._lowers:
+            return
+        own = rules.typed_results(self._network, layer)
+        if rules.keeps_precision(layer) and self._rounded.issuperset(typed):
+            self._rounded.update(own)
+            return
+        for tensor, output in zip(layer.outputs, node.outputs, strict=True):
+            if tensor in own and not rounded_later(self._network, self.group, self._wanted, tensor):
+                self.local[tensor] = self._flow.result(self.group, tensor, output)
+                self._rounded.add(tensor)
