@@ -317,3 +317,20 @@ def test_a_quantized_weight_has_the_scale_as_the_target_holds_it(case):
 def test_the_isolated_branch_needs_the_reference(case):
     with pytest.raises(ValueError, match="reference"):
         lower_gated(case("mlp").network, isolated=True)
+
+
+@pytest.mark.parametrize(("name", "lows"), [*((name, (FP16,)) for name in ("unet_small", "vit", "decoder")),
+                                            ("small_resnet", (FP16, BF16))])
+def test_gates_as_data_give_what_control_flow_gives(name, lows, case, backend):
+    one = case(name)
+    forms = [lower_gated(one.network, floats=lows, others=(FP32, *lows), data=data) for data in (False, True)]
+    assert not [node for node in forms[1].model.graph.all_nodes() if node.op_type == "If"]
+    with backend.load(forms[0].model, lean=True) as flow, backend.load(forms[1].model, lean=True) as data:
+        for precisions, other in (((FP32,), FP32), ((INT8,), FP32), ((INT8,), lows[-1]), ((INT8, FP16, FP32), FP16),
+                                  ((FP32, lows[-1], INT8, FP16), lows[-1])):
+            config = assignment(one.network, precisions, other)
+            results = [runner.run({**one.feeds, **form.feeds(config, one.ranges)})
+                       for form, runner in zip(forms, (flow, data), strict=True)]
+            for tensor in floats(one.plain):
+                expected, found = (result[form.outputs[tensor]] for form, result in zip(forms, results, strict=True))
+                assert sqnr(expected, found) > 60, (tensor, precisions, other)

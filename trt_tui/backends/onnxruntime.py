@@ -16,6 +16,7 @@ import onnx
 import onnx_ir as ir
 
 from trt_tui.backends.cuda import first_device
+from trt_tui.backends.onnxruntime_device import BoundRuns
 from trt_tui.core.network.naming import name_of
 from trt_tui.core.runner import Capabilities, TensorInfo
 from trt_tui.errors import FAILED_ALLOCATION, BackendUnavailableError, InputError, TrtTuiError, memory_error
@@ -74,13 +75,16 @@ class OnnxRuntimeBackend:
             except Exception as error:
                 raise InputError(f"--ort-ops {path} does not load", _first_line(error), "It has to export "
                                  f"RegisterCustomOps, built for ONNX Runtime {self.version}.") from None
-        self.capabilities = Capabilities(runs=True, builds=False, real_fp16=provider == "cuda")
+        self.capabilities = Capabilities(runs=True, builds=False, real_fp16=provider == "cuda",
+                                         device=provider == "cuda")
 
-    def load(self, model: ir.Model, *, lean: bool = False, optimize: bool = True) -> OnnxRuntimeRunner:
+    def load(self, model: ir.Model, *, lean: bool = False, bound: bool = False,
+             optimize: bool = True) -> OnnxRuntimeRunner:
         """Loads a network; its big weights are shared with ``model``, not copied.
 
         Args:
             lean: For the lowest peak memory: no memory pattern, constant folding off, big weights fed to each run.
+            bound: On a GPU what is fed stays there, and a run is a CUDA graph where it can be one.
             optimize: False keeps every operator as written (no fusion).
 
         Raises:
@@ -101,20 +105,32 @@ class OnnxRuntimeBackend:
         values = [self._ort.OrtValue.ortvalue_from_numpy(array) for array in arrays]
         if names:
             options.add_external_initializers(names, values)
-        providers: list[str | tuple[str, dict[str, str]]] = ["CPUExecutionProvider"]
-        if self.provider == "cuda":
-            providers.insert(0, (_CUDA, {"use_tf32": "0"}))
+        bound = bound and self.provider == "cuda"
         try:
-            session = self._ort.InferenceSession(proto, options, providers=providers, **arguments)
-            if self.provider == "cuda" and _CUDA not in session.get_providers():  # some releases ignore the argument
-                raise RuntimeError("the CUDA provider did not start")
-            session.disable_fallback()
+            session, graphs = self._session(proto, options, arguments, graphs=bound)
         except Exception as error:
             if FAILED_ALLOCATION.search(str(error)):
                 raise memory_error(_first_line(error)) from None
             raise InputError("ONNX Runtime does not take this network", _first_line(error),
                              "Check it with onnx.checker; operators of other domains need their library.") from None
-        return OnnxRuntimeRunner(session, (values, arrays), inputs, weights)
+        runs = BoundRuns(self._ort, session, graphs=graphs) if bound else None
+        return OnnxRuntimeRunner(session, (values, arrays), inputs, weights, runs)
+
+    def _session(self, proto: bytes, options: Any, arguments: Mapping[str, Any], *, graphs: bool) -> tuple[Any, bool]:
+        """A session, and whether it captures CUDA graphs: not where a node is on the CPU or holds other graphs."""
+        providers: list[str | tuple[str, dict[str, str]]] = ["CPUExecutionProvider"]
+        if self.provider == "cuda":
+            providers.insert(0, (_CUDA, {"use_tf32": "0"} | ({"enable_cuda_graph": "1"} if graphs else {})))
+        try:
+            session = self._ort.InferenceSession(proto, options, providers=providers, **arguments)
+        except Exception:
+            if not graphs:
+                raise
+            return self._session(proto, options, arguments, graphs=False)
+        if self.provider == "cuda" and _CUDA not in session.get_providers():  # releases that heed no argument
+            raise RuntimeError("the CUDA provider did not start")
+        session.disable_fallback()
+        return session, graphs
 
     def _options(self) -> Any:
         options = self._ort.SessionOptions()
@@ -134,13 +150,15 @@ class OnnxRuntimeRunner:
         kept_alive: Arrays that the session reads but does not own.
         inputs: Names of the inputs that a run is given, in order.
         weights: What every run is fed in addition.
+        bound: Runs with everything on the device; None where arrays are handed over.
     """
 
-    def __init__(self, session: Any, kept_alive: object, inputs: Sequence[str],
-                 weights: Mapping[str, np.ndarray]) -> None:
+    def __init__(self, session: Any, kept_alive: object, inputs: Sequence[str], weights: Mapping[str, np.ndarray],
+                 bound: BoundRuns | None = None) -> None:
         self._session = session
         self._kept_alive = kept_alive
         self._weights = weights
+        self._bound = bound
         known = {one.name: _info(one) for one in session.get_inputs()}
         self.inputs = tuple(known[name] for name in inputs if name in known)
         self.outputs = tuple(_info(one) for one in session.get_outputs())
@@ -150,7 +168,8 @@ class OnnxRuntimeRunner:
         names = list(fetch) if fetch is not None else [info.name for info in self.outputs]
         fed = {**self._weights, **feeds}
         try:
-            return dict(zip(names, self._session.run(names, fed), strict=True))
+            results = self._session.run(names, fed) if self._bound is None else self._bound.run(fed, names)
+            return dict(zip(names, results, strict=True))
         except Exception as error:
             if FAILED_ALLOCATION.search(str(error)):
                 raise memory_error(_first_line(error)) from None
@@ -159,6 +178,8 @@ class OnnxRuntimeRunner:
 
     def close(self) -> None:
         """Frees the session and the weights."""
+        if self._bound is not None:
+            self._bound.close()
         self._session = None
         self._kept_alive = None
         self._weights = {}

@@ -45,6 +45,8 @@ class Capabilities:
     """It makes an engine file of its own."""
     real_fp16: bool
     """FP16-typed operators are computed in FP16 (ONNX Runtime's CPU provider computes them in FP32)."""
+    device: bool = False
+    """Its runs wait for a device, on which what is fed can stay: gates as data are faster there than control flow."""
     bf16: bool = True
     """It has BF16 operators."""
     codes: frozenset[Precision] = frozenset((Precision.INT8,))
@@ -93,13 +95,14 @@ class Backend(Protocol):
     """What it runs them on, like "cpu" or "cuda"."""
     capabilities: Capabilities
 
-    def load(self, model: ir.Model, *, lean: bool = False, optimize: bool = True) -> Runner:
+    def load(self, model: ir.Model, *, lean: bool = False, optimize: bool = True, bound: bool = False) -> Runner:
         """Loads a network without writing it anywhere the user sees.
 
         Args:
             model: The network; its weights may lie in external data files.
             lean: Trade a little speed for the lowest peak memory (used for graphs that hold several branches).
             optimize: False keeps every operator as written.
+            bound: Where there is a device, keep what is fed there, and run as few launches as the graph allows.
 
         Raises:
             TrtTuiError: the backend refuses the network; names the node where it can.

@@ -37,6 +37,10 @@ REFERENCE_BYTES = 256 << 20
 """Up to this size the reference's judged tensors stay in memory; above it they go to a temporary file."""
 
 
+FED_BYTES = 1 << 30
+"""Feeds are kept for a device that keeps them too up to this size, and read anew beyond."""
+
+
 @dataclass(frozen=True)
 class Partial(Generic[T]):
     """What is known after one more run: ``done`` of ``total`` feeds (or groups) are measured."""
@@ -88,6 +92,8 @@ class Analysis:
         self.largest: dict[str, float] = {}
         self._largest_of: tuple[int, ...] = ()
         self._loaded: tuple[Gated, Runner] | None = None
+        self._fed: dict[int, dict[str, np.ndarray]] = {}
+        self._fed_bytes = 0
         self._reference = _Reference()
         names = [one.tensor for one in self.judged]
         if self.metric is not None:
@@ -117,9 +123,10 @@ class Analysis:
             self._loaded = None
         if self._loaded is None:
             offer = self.offer | needed
+            data = self.backend.capabilities.device and not offer.operators
             gated = lower_gated(self.network, floats=offer.floats, others=offer.others, codes=offer.codes,
-                                constants=offer.constants, operators=offer.operators, outputs=self.tensors)
-            self._loaded, self.offer = (gated, self.backend.load(gated.model, lean=True)), offer
+                                constants=offer.constants, operators=offer.operators, outputs=self.tensors, data=data)
+            self._loaded, self.offer = (gated, self.backend.load(gated.model, lean=True, bound=data)), offer
             self.sessions += 1
         return self._loaded
 
@@ -153,8 +160,21 @@ class Analysis:
             if gated is not fed_to:
                 fed_to, fed = gated, gated.feeds(config, ranges)
             outputs = gated.outputs
-            fetched = runner.run({**self.samples.feed(index), **fed}, [outputs[tensor] for tensor in self.tensors])
+            fetched = runner.run({**self._feed(index), **fed}, [outputs[tensor] for tensor in self.tensors])
             yield {tensor: comparable(fetched[outputs[tensor]]) for tensor in self.tensors}
+
+    def _feed(self, index: int) -> dict[str, np.ndarray]:
+        """A feed, the same arrays again where a device keeps what it was given."""
+        if not self.backend.capabilities.device:
+            return self.samples.feed(index)
+        feed = self._fed.get(index)
+        if feed is None:
+            feed = self.samples.feed(index)
+            size = sum(array.nbytes for array in feed.values())
+            if self._fed_bytes + size <= FED_BYTES:
+                self._fed[index] = feed
+                self._fed_bytes += size
+        return feed
 
     def reference(self, index: int) -> dict[str, np.ndarray]:
         """The FP32 network's judged tensors for one feed, measured once.

@@ -24,6 +24,10 @@ _Rounded = tuple[object, ...]
 """A weight as it is fed: tensor, precision, what a config makes of it, for codes what decides them (`Scale.key`)."""
 
 
+_GATES = {gate: np.array(gate) for gate in (False, True)}
+"""Gates that are open and shut: the same arrays in every feed, so that a device need not be given them again."""
+
+
 @dataclass(frozen=True)
 class Gated:
     """A gated graph and the names of what it is fed and what it yields.
@@ -69,6 +73,7 @@ class Gated:
     _alive: weakref.WeakValueDictionary[_Rounded, np.ndarray] = field(
        default_factory=weakref.WeakValueDictionary, repr=False, compare=False)
     _amax: dict[Hashable, np.ndarray] = field(default_factory=dict, repr=False, compare=False)
+    _scalars: dict[float, np.ndarray] = field(default_factory=dict, repr=False, compare=False)
     _last: list[np.ndarray] = field(default_factory=list, repr=False, compare=False)
 
     def feeds(self, config: PrecisionConfig, ranges: Mapping[str, float]) -> dict[str, np.ndarray]:
@@ -88,7 +93,7 @@ class Gated:
         folds = Folds(network, config, self._amax)
         rulings = rules.rule(network, config, ranges, constants=folds)
         operators = rewritten(config)
-        fed.update((name, np.asarray(np.float32(1))) for name in self.scale_inputs.values())
+        fed.update((name, self._scalar(np.ones((), np.float32))) for name in self.scale_inputs.values())
         for group in network.groups:
             gates = self.gates.get(group.name)
             if gates is None:
@@ -100,9 +105,9 @@ class Gated:
             values = {"fp32": _plain(group) if form is Precision.FILE else form is Precision.FP32 and code is None,
                       "clean": clean, "direct": clean and code is None, "operator": group.name in operators}
             values |= {one.value: code is not None and code.precision is one for one in CODES}
-            fed.update((name, np.array(values[kind] if kind in values else kind == form.value))
+            fed.update((name, _GATES[values[kind] if kind in values else kind == form.value])
                        for kind, name in gates.items())
-            fed.update((self.scale_inputs[group.name, site.tensor], np.asarray(scale.values))
+            fed.update((self.scale_inputs[group.name, site.tensor], self._scalar(scale.values))
                        for site, scale in ruling.scales.items() if site.role != "weight")
             given = network.given if form is Precision.FILE else None
             has.update((tensor, has_now) for tensor in self.results[group.name] if (
@@ -115,11 +120,15 @@ class Gated:
                    for name in self.factor_inputs)
         fed.update((self.factor_inputs[target], factors) for (_, target), move in config.moves.items()
                    if target in self.factor_inputs and (factors := move.divides) is not None)
-        fed.update((name, np.array(any(rulings[group].around is not Precision.FP32 for group in groups)))
+        fed.update((name, _GATES[any(rulings[group].around is not Precision.FP32 for group in groups)])
                    for name, groups in self.edges.items())
         if self.counting is not None:
-            fed[self.counting] = np.array(False)
+            fed[self.counting] = _GATES[False]
         return fed | weights
+
+    def _scalar(self, value: np.ndarray) -> np.ndarray:
+        """The scale of a tensor, the same array again for the same value."""
+        return self._scalars.setdefault(float(value), np.asarray(value))
 
     def _weight(self, weight: WeightInput, ruling: Ruling, folds: Folds) -> np.ndarray:
         site = weight.site

@@ -1,0 +1,123 @@
+"""What-ifs, shares and sweeps on a GPU beside plain runs with inputs on the device.
+
+    python -m tests.benchmarks.gpu NETWORK.onnx DATA.npz [...] [--batch 8] [--groups 8] [--rounds 5]
+
+Runs of ONNX Runtime's CUDA provider, TF32 off; a pass goes over all samples, outputs back on the host. Prints one line
+of JSON for each network: milliseconds (medians) and ratios.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+
+def median_ms(run: Callable[[], object], rounds: int) -> float:
+    """The median of some rounds behind three to warm up."""
+    times = []
+    for round_ in range(rounds + 3):
+        since = time.perf_counter()
+        run()
+        if round_ >= 3:
+            times.append(1e3 * (time.perf_counter() - since))
+    return statistics.median(times)
+
+
+def plain(model: Path, batches: list[dict[str, np.ndarray]], rounds: int) -> float:
+    """A plain FP32 run of all batches, inputs and outputs bound on the device."""
+    import onnxruntime
+
+    session = onnxruntime.InferenceSession(str(model), providers=[("CUDAExecutionProvider", {"use_tf32": "0"})])
+    held = [{name: onnxruntime.OrtValue.ortvalue_from_numpy(array, "cuda", 0) for name, array in batch.items()}
+            for batch in batches]
+
+    def run() -> None:
+        for batch in held:
+            binding = session.io_binding()
+            for name, value in batch.items():
+                binding.bind_ortvalue_input(name, value)
+            for output in session.get_outputs():
+                binding.bind_output(output.name, "cpu")
+            session.run_with_iobinding(binding)
+
+    return median_ms(run, rounds)
+
+
+def measured(model: Path, data: Path, batch: int, groups: int, rounds: int, data_form: bool) -> dict[str, float]:
+    """Milliseconds of what-ifs and shares, INT8 among FP32 and among FP16."""
+    from dataclasses import replace
+
+    from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
+    from trt_tui.core.calibration.calibrate import calibrate
+    from trt_tui.core.data.samples import load_samples
+    from trt_tui.core.measure.analysis import Analysis
+    from trt_tui.core.measure.judge import judged_outputs
+    from trt_tui.core.measure.shares import measure_shares
+    from trt_tui.core.moves.config import PrecisionConfig
+    from trt_tui.core.network.network import open_network
+    from trt_tui.core.precision import Precision
+
+    backend = OnnxRuntimeBackend("cuda")
+    if not data_form:
+        backend.capabilities = replace(backend.capabilities, device=False)
+    network = open_network(model, lambda: backend)
+    samples = load_samples(str(data), network.inputs, batch=batch)
+    ranges = calibrate(network.model, network.activations, samples, backend).ranges
+    found: dict[str, float] = {}
+    for label, other in (("FP32", Precision.FP32), ("FP16", Precision.FP16)):
+        config = PrecisionConfig.uniform(Precision.INT8, other)
+        quantizable = [group for group in network.groups if group.quantizable]
+        with Analysis(network, backend, samples, judged_outputs(network), other=other) as analysis:
+            since = time.perf_counter()
+            *_, first = analysis.verdict(config, ranges)
+            found[f"first what-if among {label}"] = 1e3 * (time.perf_counter() - since)
+            worst = first.value.worst
+            found[f"SQNR among {label}"] = worst[1].errors.sqnr_db if worst is not None else float("nan")
+            toggles = iter(quantizable * (rounds + 3))
+
+            def whatif() -> None:
+                changed = config.with_groups([next(toggles)], Precision.FP32)
+                for _ in analysis.verdict(changed, ranges):
+                    pass
+
+            found[f"what-if among {label}"] = median_ms(whatif, rounds)
+            since = time.perf_counter()
+            for _ in measure_shares(analysis, config, ranges, order=[group.name for group in quantizable[:groups]]):
+                pass
+            found[f"share among {label}"] = 1e3 * (time.perf_counter() - since) / (min(groups, len(quantizable)) + 1)
+            found[f"groups among {label}"] = len(quantizable)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="+", type=Path, help="networks, each followed by its data")
+    parser.add_argument("--batch", type=int, default=8)
+    parser.add_argument("--groups", type=int, default=8)
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--control-flow", action="store_true", help="gates as control flow, as on a CPU")
+    arguments = parser.parse_args()
+    for model, data in zip(arguments.files[::2], arguments.files[1::2], strict=True):
+        arrays = dict(np.load(data))
+        count = len(next(iter(arrays.values())))
+        batches = [{name: array[start:start + arguments.batch] for name, array in arrays.items()}
+                   for start in range(0, count, arguments.batch)]
+        record: dict[str, object] = {"network": model.stem, "samples": count, "control flow": arguments.control_flow}
+        base = plain(model, batches, arguments.rounds)
+        record["plain"] = round(base, 2)
+        for name, value in measured(model, data, arguments.batch, arguments.groups, arguments.rounds,
+                                    not arguments.control_flow).items():
+            record[name] = round(value, 2)
+            if name.startswith(("what-if", "share")):
+                record[f"{name}, in plain runs"] = round(value / base, 2)
+        print(json.dumps(record), flush=True)
+
+
+if __name__ == "__main__":
+    main()
