@@ -14,7 +14,7 @@ from onnx import TensorProto, helper
 
 from tests import networks
 from tests.networks import Builder, floats
-from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
+from trt_tui.backends.onnxruntime import OnnxRuntimeBackend, OnnxRuntimeRunner
 from trt_tui.core.data.samples import load_samples
 from trt_tui.core.measure import analysis as analysis_module
 from trt_tui.core.measure.analysis import Analysis
@@ -463,3 +463,45 @@ def test_feeds_can_be_chosen(analysed):
     assert last(analysis.verdict(FP16, {}, feeds=[1])).samples == 4
     assert replace(last(analysis.verdict(FP16, {}, feeds=[0, 1, 2])), total=0) == replace(
         last(analysis.verdict(FP16, {})), total=0)
+
+
+# -- on a device ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("judge", [(), ("logits[:, :3]", "logits[:, 3:]")])
+def test_a_device_compares_in_the_graph_and_says_the_same(analysed, monkeypatch, judge):
+    """Gates are data there, and the judged tensors stay; a run whose sums are not finite is looked at on the host."""
+    monkeypatch.setattr(analysis_module, "COMPARED_ELEMENTS", 1)
+    fetched, verdicts, run = [], [], OnnxRuntimeRunner.run
+
+    def watched(self, feeds, fetch=None):
+        fetched.append(tuple(fetch or ()))
+        return run(self, feeds, fetch)
+
+    monkeypatch.setattr(OnnxRuntimeRunner, "run", watched)
+    for device in (False, True):
+        analysis = analysed(networks.small_resnet(), images(), judge=judge)
+        analysis.classifier = None  # its scores are fetched for the classes
+        analysis.backend.capabilities = replace(analysis.backend.capabilities, device=device)
+        ranges = dict.fromkeys(analysis.network.activations, 4.0)
+        verdicts.append([last(analysis.verdict(config, ranges)) for config in (INT8_IN_FP32, INT8, FP16, FP32)])
+    host, device = verdicts
+    assert any(name.startswith("compared/") for names in fetched for name in names)
+    for expected, found in zip(host, device, strict=True):
+        assert found.outputs.keys() == expected.outputs.keys() and found.samples == expected.samples
+        for name, one in expected.outputs.items():
+            other = found.outputs[name]
+            assert (other.errors.exact, other.worst_index) == (one.errors.exact, one.worst_index)
+            for kind in ("sqnr_db", "cosine", "mse", "max_abs", "mean_abs"):
+                assert getattr(other.errors, kind) == pytest.approx(getattr(one.errors, kind), rel=1e-3), kind
+        assert found.energy == pytest.approx(expected.energy, rel=1e-3)
+        if expected.spread.worst:
+            assert found.spread.worst["mse"].high == pytest.approx(expected.spread.worst["mse"].high, rel=1e-3)
+
+
+def test_a_device_counts_what_is_not_finite(analysed, monkeypatch):
+    monkeypatch.setattr(analysis_module, "COMPARED_ELEMENTS", 1)
+    analysis = analysed(single("Relu", 1e5), vectors())
+    analysis.classifier = None
+    analysis.backend.capabilities = replace(analysis.backend.capabilities, device=True)
+    assert last(analysis.verdict(FP16, {})).outputs["y"].errors.inf > 0

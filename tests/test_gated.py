@@ -333,4 +333,4 @@ def test_gates_as_data_give_what_control_flow_gives(name, lows, case, backend):
                        for form, runner in zip(forms, (flow, data), strict=True)]
             for tensor in floats(one.plain):
                 expected, found = (result[form.outputs[tensor]] for form, result in zip(forms, results, strict=True))
-                assert sqnr(expected, found) > 60, (tensor, precisions, other)
+                assert lowered.sqnr(expected, found) > 60, (tensor, precisions, other)

@@ -143,3 +143,46 @@ def refused(session, providers, *rest, **named):
         pytest.fail("it goes on with the CPU")
     session._fallback_providers = ["CPUExecutionProvider"]
     raise RuntimeError("CUDA failure 100")
+
+
+def test_bound_runs_are_those_of_arrays_whatever_changes_between_them(monkeypatch):
+    """What is fed again is copied once, and a run of the shapes that came twice first goes by slots of its own."""
+    monkeypatch.setattr(onnxruntime_device, "DEVICE", "cpu")
+    b = Builder()
+    b.node("Relu", [b.node("MatMul", ["x", "w"])], output="y")
+    model = b.model([floats("x", "batch", 4), floats("w", 4, 3)], [floats("y", "batch", 3)]).SerializeToString()
+
+    def session(shapes=None):
+        return onnxruntime.InferenceSession(onnxruntime_module._of_shapes(model, shapes) if shapes else model,
+                                            providers=["CPUExecutionProvider"])
+
+    made = []
+    runs = onnxruntime_device.BoundRuns(onnxruntime, session(), lambda shapes: made.append(shapes) or session(shapes))
+    rng = np.random.default_rng(0)
+    weights = [rng.standard_normal((4, 3), dtype=np.float32) for _ in range(2)]
+    inputs = [rng.standard_normal((rows, 4), dtype=np.float32) for rows in (8, 8, 5)]
+    for x, w in [(x, w) for _ in range(2) for w in weights for x in inputs]:
+        found, = runs.run({"x": x, "w": w}, ["y"])
+        np.testing.assert_allclose(found, np.maximum(x @ w, 0), rtol=1e-5, atol=1e-6)
+    assert made == [{"x": (8, 4), "w": (4, 3)}] and runs.level == "CUDA graph"
+    assert len(runs._device._copies) == 5
+    del weights, w
+    assert len(runs._device._copies) == 3, "a copy goes with its array"
+
+
+def test_where_no_graph_is_captured_runs_stay_bound(monkeypatch):
+    monkeypatch.setattr(onnxruntime_device, "DEVICE", "cpu")
+    b = Builder()
+    b.node("Relu", ["x"], output="y")
+    model = b.model([floats("x", 2)], [floats("y", 2)]).SerializeToString()
+    tried = []
+
+    def refuse(shapes):
+        tried.append(shapes)
+        raise RuntimeError("a node is on the CPU")
+
+    runs = onnxruntime_device.BoundRuns(
+        onnxruntime, onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"]), refuse)
+    for number in range(4):
+        assert runs.run({"x": np.full(2, number, np.float32)}, ["y"])[0].tolist() == [number, number]
+    assert len(tried) == 1 and runs.level == "bound"

@@ -13,6 +13,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -79,14 +80,9 @@ def measured(model: Path, data: Path, batch: int, groups: int, rounds: int, data
             found[f"first what-if among {label}"] = 1e3 * (time.perf_counter() - since)
             worst = first.value.worst
             found[f"SQNR among {label}"] = worst[1].errors.sqnr_db if worst is not None else float("nan")
-            toggles = iter(quantizable * (rounds + 3))
-
-            def whatif() -> None:
-                changed = config.with_groups([next(toggles)], Precision.FP32)
-                for _ in analysis.verdict(changed, ranges):
-                    pass
-
-            found[f"what-if among {label}"] = median_ms(whatif, rounds)
+            changed = iter([config.with_groups([group], Precision.FP32) for group in quantizable] * (rounds + 3))
+            run = partial(lambda analysis, changed: list(analysis.verdict(next(changed), ranges)), analysis, changed)
+            found[f"what-if among {label}"] = median_ms(run, rounds)
             since = time.perf_counter()
             for _ in measure_shares(analysis, config, ranges, order=[group.name for group in quantizable[:groups]]):
                 pass

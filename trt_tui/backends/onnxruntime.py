@@ -107,30 +107,28 @@ class OnnxRuntimeBackend:
             options.add_external_initializers(names, values)
         bound = bound and self.provider == "cuda"
         try:
-            session, graphs = self._session(proto, options, arguments, graphs=bound)
+            session = self._session(proto, options, arguments)
         except Exception as error:
             if FAILED_ALLOCATION.search(str(error)):
                 raise memory_error(_first_line(error)) from None
             raise InputError("ONNX Runtime does not take this network", _first_line(error),
                              "Check it with onnx.checker; operators of other domains need their library.") from None
-        runs = BoundRuns(self._ort, session, graphs=graphs) if bound else None
+        runs = None
+        if bound:
+            runs = BoundRuns(self._ort, session, lambda shapes: self._session(
+                _of_shapes(proto, shapes), options, {"enable_fallback": 0}, graphs=True))
         return OnnxRuntimeRunner(session, (values, arrays), inputs, weights, runs)
 
-    def _session(self, proto: bytes, options: Any, arguments: Mapping[str, Any], *, graphs: bool) -> tuple[Any, bool]:
-        """A session, and whether it captures CUDA graphs: not where a node is on the CPU or holds other graphs."""
+    def _session(self, proto: bytes, options: Any, arguments: Mapping[str, Any], *, graphs: bool = False) -> Any:
+        """A session; with ``graphs`` one that captures CUDA graphs: it takes no node on the CPU and no control flow."""
         providers: list[str | tuple[str, dict[str, str]]] = ["CPUExecutionProvider"]
         if self.provider == "cuda":
             providers.insert(0, (_CUDA, {"use_tf32": "0"} | ({"enable_cuda_graph": "1"} if graphs else {})))
-        try:
-            session = self._ort.InferenceSession(proto, options, providers=providers, **arguments)
-        except Exception:
-            if not graphs:
-                raise
-            return self._session(proto, options, arguments, graphs=False)
-        if self.provider == "cuda" and _CUDA not in session.get_providers():  # releases that heed no argument
+        session = self._ort.InferenceSession(proto, options, providers=providers, **arguments)
+        if self.provider == "cuda" and _CUDA not in session.get_providers():  # some releases ignore the argument
             raise RuntimeError("the CUDA provider did not start")
         session.disable_fallback()
-        return session, graphs
+        return session
 
     def _options(self) -> Any:
         options = self._ort.SessionOptions()
@@ -297,3 +295,15 @@ def _without_weights(model: ir.Model) -> tuple[bytes, list[str], list[np.ndarray
             value.const_value = stored[name]
             initializers[name] = value
     return proto.SerializeToString(), names, arrays
+
+
+def _of_shapes(proto: bytes, shapes: Mapping[str, tuple[int, ...]]) -> bytes:
+    """A serialized model with fixed shapes of its inputs, so that what is computed from shapes is a constant."""
+    model = onnx.ModelProto.FromString(proto)
+    for value in model.graph.input:
+        if value.name in shapes:
+            del value.type.tensor_type.shape.dim[:]
+            for size in shapes[value.name]:
+                value.type.tensor_type.shape.dim.add().dim_value = size
+    shaped: bytes = model.SerializeToString()
+    return shaped

@@ -3,8 +3,9 @@
 An array that is fed again, as weights and samples are, is copied to the device once: it is known by its identity, and
 its copy goes with it. Levels, from the fastest:
 
-- a CUDA graph for the shapes that came first, which needs a graph without control flow and without nodes on the CPU.
-  Addresses are fixed when it is captured, so that every input has a slot of its own, and what changes is copied there;
+- a CUDA graph for the shapes that came twice first, which needs a graph without control flow and without nodes on the
+  CPU. Addresses are fixed when it is captured, so that every input has a slot of its own, and what changes is copied
+  there;
 - inputs and outputs bound;
 - (`trt_tui.backends.onnxruntime.OnnxRuntimeRunner`) arrays handed over at each run.
 """
@@ -12,16 +13,19 @@ its copy goes with it. Levels, from the fastest:
 from __future__ import annotations
 
 import weakref
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-Shapes = tuple[tuple[str, tuple[int, ...]], ...]
-"""The shapes of what is fed, by input."""
+_Key = tuple[tuple[tuple[str, tuple[int, ...]], ...], tuple[str, ...]]
+"""The shapes of what is fed, by input, and the outputs that are wanted."""
+
+DEVICE = "cuda"
 
 GRAPH_RUNS = 2
-"""Runs without a graph before one is captured: they allocate what it uses."""
+"""As many runs of the same shapes come before one is captured."""
 
 
 class OnDevice:
@@ -36,7 +40,7 @@ class OnDevice:
         known = self._copies.get(id(array))
         if known is not None and known[0]() is array:
             return known[1]
-        value = self._ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array), "cuda", 0)
+        value = _on_device(self._ort, array)
         key = id(array)
         self._copies[key] = weakref.ref(array, lambda _: self._copies.pop(key, None)), value
         return value
@@ -47,81 +51,86 @@ class OnDevice:
 
 
 class BoundRuns:
-    """The runs of one session.
+    """The runs of one network with everything bound.
 
     Args:
-        session: Its first provider is CUDA.
-        graphs: It was made with ``enable_cuda_graph``.
+        session: Of any shapes; its first provider is CUDA.
+        captured: Makes a session for shapes, by input, that captures CUDA graphs.
     """
 
-    def __init__(self, ort: Any, session: Any, *, graphs: bool) -> None:
+    def __init__(self, ort: Any, session: Any, captured: Callable[[Mapping[str, tuple[int, ...]]], Any]) -> None:
         self._ort = ort
         self._session = session
-        self._graphs = graphs
+        self._captured = captured
         self._device = OnDevice(ort)
-        self._binding = session.io_binding()
-        self._bound: dict[str, np.ndarray] = {}
-        self._slots: dict[str, Any] = {}
-        self._results: dict[str, Any] = {}
-        self._captured: tuple[Shapes, tuple[str, ...]] | None = None
-        self._runs = 0
+        self._graph: _Graph | None = None
+        self._seen: Counter[_Key] = Counter()
+        self.level = "bound"
+        """How runs are made: "CUDA graph" for the shapes that came twice first, "bound" for others, or where no session
+        captures one."""
 
     def run(self, feeds: Mapping[str, np.ndarray], names: Sequence[str]) -> list[np.ndarray]:
         """Runs once; returns the outputs in the order of ``names``."""
-        if not self._graphs:
-            return self._plain(feeds, names, "")
         key = tuple((name, array.shape) for name, array in feeds.items()), tuple(names)
-        if self._captured is None:
-            self._captured = key
-        if key != self._captured:
-            return self._plain(feeds, names, "-1")
-        self._runs += 1
-        if self._runs <= GRAPH_RUNS:
-            results = self._plain(feeds, names, "-1")
-            self._results = {name: self._device_value(result) for name, result in zip(names, results, strict=True)}
-            return results
-        return self._replayed(feeds, names)
-
-    def _plain(self, feeds: Mapping[str, np.ndarray], names: Sequence[str], graph: str) -> list[np.ndarray]:
+        if self._graph is not None and key == self._graph.key:
+            return self._graph.run(feeds, self._device)
         binding = self._session.io_binding()
         for name, array in feeds.items():
             binding.bind_ortvalue_input(name, self._device.copy(array))
         for name in names:
             binding.bind_output(name, "cpu")
-        self._session.run_with_iobinding(binding, self._options(graph))
-        return list(binding.copy_outputs_to_cpu())
+        self._session.run_with_iobinding(binding)
+        results = list(binding.copy_outputs_to_cpu())
+        self._seen[key] += 1
+        if self._seen[key] == GRAPH_RUNS and self._graph is None:
+            self._capture(key, feeds, results)
+        return results
 
-    def _replayed(self, feeds: Mapping[str, np.ndarray], names: Sequence[str]) -> list[np.ndarray]:
-        binding = self._binding
-        for name, array in feeds.items():
-            if self._bound.get(name) is array:
-                continue
-            slot = self._slots.get(name)
-            if slot is None:
-                slot = self._slots[name] = self._device_value(array)
-                binding.bind_ortvalue_input(name, slot)
-            else:
-                slot.update_inplace(self._device.copy(array))
-            self._bound[name] = array
-        if self._runs == GRAPH_RUNS + 1:
-            for name in names:
-                binding.bind_ortvalue_output(name, self._results[name])
-        self._session.run_with_iobinding(binding, self._options("0"))
-        return [self._results[name].numpy() for name in names]
-
-    def _device_value(self, array: np.ndarray) -> Any:
-        return self._ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array), "cuda", 0)
-
-    def _options(self, graph: str) -> Any:
-        options = self._ort.RunOptions()
-        if graph:
-            options.add_run_config_entry("gpu_graph_id", graph)
-        return options
+    def _capture(self, key: _Key, feeds: Mapping[str, np.ndarray], results: Sequence[np.ndarray]) -> None:
+        """Goes on with a CUDA graph for some shapes, where the session takes the network for that."""
+        try:
+            self._graph = _Graph(self._ort, self._captured(dict(key[0])), key, feeds, results)
+            self.level = "CUDA graph"
+        except Exception:  # nodes on the CPU, control flow, no memory left: runs stay as they are
+            self._seen.clear()
+            self._captured = _none
 
     def close(self) -> None:
         """Frees what lies on the device."""
         self._device.close()
-        self._slots.clear()
-        self._results.clear()
-        self._bound.clear()
-        self._session = self._binding = None
+        self._graph = self._session = None
+
+
+class _Graph:
+    """A run of fixed shapes as one CUDA graph, every input and output in a slot of its own."""
+
+    def __init__(self, ort: Any, session: Any, key: _Key, feeds: Mapping[str, np.ndarray],
+                 results: Sequence[np.ndarray]) -> None:
+        self.key = key
+        self._session = session
+        self._binding = session.io_binding()
+        self._slots = {name: _on_device(ort, array) for name, array in feeds.items()}
+        self._results = {name: _on_device(ort, array) for name, array in zip(key[1], results, strict=True)}
+        self._fed = dict(feeds)
+        for name, slot in self._slots.items():
+            self._binding.bind_ortvalue_input(name, slot)
+        for name, slot in self._results.items():
+            self._binding.bind_ortvalue_output(name, slot)
+        self._session.run_with_iobinding(self._binding)  # the one that is captured
+
+    def run(self, feeds: Mapping[str, np.ndarray], device: OnDevice) -> list[np.ndarray]:
+        """Copies what changed to its slots, and replays."""
+        for name, array in feeds.items():
+            if self._fed[name] is not array:
+                self._slots[name].update_inplace(device.copy(array))
+                self._fed[name] = array
+        self._session.run_with_iobinding(self._binding)
+        return [slot.numpy() for slot in self._results.values()]
+
+
+def _on_device(ort: Any, array: np.ndarray) -> Any:
+    return ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array), DEVICE, 0)
+
+
+def _none(shapes: Mapping[str, tuple[int, ...]]) -> Any:
+    raise RuntimeError("no graph was captured before")

@@ -7,6 +7,7 @@ caller can show that, and can stop between two runs by closing the generator.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
@@ -15,12 +16,13 @@ import numpy as np
 
 from trt_tui.core.data.samples import Samples
 from trt_tui.core.data.stored import Mapped, Spool
+from trt_tui.core.lowering.gated.compared import Compared
 from trt_tui.core.lowering.gated.gated import Gated
 from trt_tui.core.lowering.gated.lower import lower_gated
 from trt_tui.core.lowering.rules import LOW_FLOATS, Offer
 from trt_tui.core.measure.comparison import Verdict
 from trt_tui.core.measure.fp16 import measure_largest
-from trt_tui.core.measure.judge import Judged, class_scores, metric_tensors, take
+from trt_tui.core.measure.judge import FLOAT, Judged, class_scores, metric_tensors, take
 from trt_tui.core.measure.masks import kept_elements
 from trt_tui.core.measure.scoring import Scoring
 from trt_tui.core.measure.tally import Tally, comparable
@@ -36,6 +38,9 @@ T = TypeVar("T")
 REFERENCE_BYTES = 256 << 20
 """Up to this size the reference's judged tensors stay in memory; above it they go to a temporary file."""
 
+
+COMPARED_ELEMENTS = 4096
+"""Judged outputs with fewer elements a sample are compared on the host."""
 
 FED_BYTES = 1 << 30
 """Feeds are kept for a device that keeps them too up to this size, and read anew beyond."""
@@ -86,12 +91,17 @@ class Analysis:
         self.metric = metric if samples.has_labels else None
         scored = metric_tensors(network, self.judged)
         self._scoring = Scoring(self.metric, samples, scored, self.reference) if self.metric is not None else None
-        self.offer = Offer.of({other} & set(LOW_FLOATS) or {Precision.FP16}, {other})
+        lows = {other} & set(LOW_FLOATS)
+        if not backend.capabilities.device:  # roundings that are not asked for cost nothing there
+            lows = lows or {Precision.FP16}
+        self.offer = Offer.of(lows, {other})
         self.classifier = class_scores(network, self.judged)
         self.sessions = 0
         self.largest: dict[str, float] = {}
         self._largest_of: tuple[int, ...] = ()
         self._loaded: tuple[Gated, Runner] | None = None
+        self._sums: dict[tuple[int, str], np.ndarray] = {}
+        self._compared: tuple[Compared, ...] = ()
         self._fed: dict[int, dict[str, np.ndarray]] = {}
         self._fed_bytes = 0
         self._reference = _Reference()
@@ -123,9 +133,11 @@ class Analysis:
             self._loaded = None
         if self._loaded is None:
             offer = self.offer | needed
-            data = self.backend.capabilities.device and not offer.operators
+            data = self.backend.capabilities.device and not offer.operators and Precision.FILE not in offer.floats
+            self._compared = self._to_compare() if data else ()
             gated = lower_gated(self.network, floats=offer.floats, others=offer.others, codes=offer.codes,
-                                constants=offer.constants, operators=offer.operators, outputs=self.tensors, data=data)
+                                constants=offer.constants, operators=offer.operators, outputs=self.tensors, data=data,
+                                compared=self._compared)
             self._loaded, self.offer = (gated, self.backend.load(gated.model, lean=True, bound=data)), offer
             self.sessions += 1
         return self._loaded
@@ -150,18 +162,50 @@ class Analysis:
         """The feeds asked for, all by default."""
         return list(range(len(self.samples)) if feeds is None else feeds)
 
-    def _runs(self, config: PrecisionConfig, ranges: Mapping[str, float],
-              indices: Sequence[int]) -> Iterator[dict[str, np.ndarray]]:
-        """Yields the judged tensors of a config, feed by feed."""
+    def _to_compare(self) -> tuple[Compared, ...]:
+        """The judged outputs that are compared in the graph: floats too large to be worth their way to the host."""
+        found = []
+        for one in self.judged:
+            shape = self.network.shape(one.tensor) or ()
+            known = [size for size in shape[1:] if isinstance(size, int)]
+            small = len(known) == len(shape) - 1 and math.prod(known) < COMPARED_ELEMENTS
+            if one.kind == FLOAT and shape and not small and one is not self.classifier:
+                found.append(Compared(one.name, one.tensor, tuple((c.axis, c.start, c.stop) for c in one.slices)))
+        return tuple(found)
+
+    def _runs(self, config: PrecisionConfig, ranges: Mapping[str, float], indices: Sequence[int], *,
+              compared: bool = False) -> Iterator[tuple[dict[str, np.ndarray], dict[str, np.ndarray]]]:
+        """Yields the judged tensors of a config and what was compared in the graph, feed by feed.
+
+        Args:
+            compared: Tensors that were compared, with finite sums, are left out.
+        """
         fed_to: Gated | None = None
         fed: dict[str, np.ndarray] = {}
         for index in indices:
+            if compared:
+                reference = self.reference(index)  # it may be measured by a run of this kind
             gated, runner = self._session(config)  # another config may have had it loaded anew
             if gated is not fed_to:
                 fed_to, fed = gated, gated.feeds(config, ranges)
-            outputs = gated.outputs
-            fetched = runner.run({**self._feed(index), **fed}, [outputs[tensor] for tensor in self.tensors])
-            yield {tensor: comparable(fetched[outputs[tensor]]) for tensor in self.tensors}
+            sums: dict[str, np.ndarray] = {}
+            feed, tensors = {**self._feed(index), **fed}, self.tensors
+            if compared and gated.compared:
+                feed.update((name, reference[tensor]) for tensor, name in gated.references.items())
+                own = self._scoring.names if self._scoring is not None else ()
+                within = {one.tensor for one in self._compared} - set(own)
+                within -= {one.tensor for one in self.judged if one.name not in gated.compared}
+                tensors = tuple(tensor for tensor in self.tensors if tensor not in within)
+                fetched = runner.run(feed, [*(gated.outputs[t] for t in tensors), *gated.compared.values()])
+                sums = {name: fetched[output] for name, output in gated.compared.items()}
+                if all(np.isfinite(one).all() for one in sums.values()):
+                    yield {tensor: comparable(fetched[gated.outputs[tensor]]) for tensor in tensors}, {
+                        name: np.concatenate([one, self._reference_sums(index, name)], 1) for name, one in sums.items()}
+                    continue
+            feed.update((name, np.zeros([1] * len(self.network.shape(tensor) or ()), np.float32))
+                        for tensor, name in gated.references.items())
+            fetched = runner.run(feed, [gated.outputs[tensor] for tensor in self.tensors])
+            yield {tensor: comparable(fetched[gated.outputs[tensor]]) for tensor in self.tensors}, {}
 
     def _feed(self, index: int) -> dict[str, np.ndarray]:
         """A feed, the same arrays again where a device keeps what it was given."""
@@ -183,7 +227,7 @@ class Analysis:
             InputError: they hold NaN, or the network cannot run these data.
         """
         if index not in self._reference:
-            result = next(self._runs(PrecisionConfig.uniform(Precision.FP32), {}, [index]))
+            result, _ = next(self._runs(PrecisionConfig.uniform(Precision.FP32), {}, [index]))
             for tensor, array in result.items():
                 if array.dtype.kind == "f" and np.isnan(array).any() and self._counted_nan(index, tensor, array):
                     raise InputError(f"the FP32 network yields NaN at {tensor}",
@@ -198,6 +242,15 @@ class Analysis:
         parts = [take(array, one) for one in self.judged if one.tensor == tensor]
         return not masks or any(counts is None or np.isnan(part[counts]).any()
                                 for counts, part in zip(masks, parts, strict=True))
+
+    def _reference_sums(self, index: int, name: str) -> np.ndarray:
+        """Σref² and the largest |ref| of each row of a judged output for one feed, float64 ``(rows, 2)``."""
+        if (index, name) not in self._sums:
+            judged = next(one for one in self.judged if one.name == name)
+            array = take(self.reference(index)[judged.tensor], judged)
+            rows = array.reshape(len(array), -1).astype(np.float64)
+            self._sums[index, name] = np.stack([np.einsum("ij,ij->i", rows, rows), np.abs(rows).max(axis=1)], 1)
+        return self._sums[index, name]
 
     # -- verdicts -----------------------------------------------------------------------------------------------
 
@@ -214,8 +267,9 @@ class Analysis:
         """
         indices = self.indices(feeds)
         tally = self.tally(indices)
-        for done, (index, result) in enumerate(zip(indices, self._runs(config, ranges, indices), strict=True), 1):
-            tally.add(index, result)
+        runs = self._runs(config, ranges, indices, compared=True)
+        for done, (index, (result, sums)) in enumerate(zip(indices, runs, strict=True), 1):
+            tally.add(index, result, sums)
             verdict = tally.verdict(with_metric=done in (1, len(indices)))
             yield Partial(verdict, done, len(indices))
         for settled in tally.settled(verdict) if settle and indices else ():
@@ -228,7 +282,8 @@ class Analysis:
         Raises:
             InputError: an INT8 layer's input has no range.
         """
-        yield from self._runs(config, ranges, self.indices(feeds))
+        for result, _ in self._runs(config, ranges, self.indices(feeds)):
+            yield result
 
     def reference_metric(self, feeds: Sequence[int] | None = None) -> dict[str, float]:
         """The metric of the FP32 network and its parts, the headline first; {} without one.

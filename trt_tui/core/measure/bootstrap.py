@@ -7,6 +7,7 @@ samples, so the intervals of two runs can be compared.
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +25,9 @@ METRIC_RESAMPLES = 100
 
 FEWEST = 8
 """With fewer samples there is no interval: so few say too little about others."""
+
+MATRIX_SAMPLES = 4096
+"""Up to so many samples the draws are kept as a matrix."""
 
 LEAST_DONE = 0.9
 """The share of the draws on which the metric must have worked; a class that was not drawn may make it fail."""
@@ -62,6 +66,20 @@ class Spread:
 def drawn(count: int, resamples: int) -> np.ndarray:
     """Numbers of samples, ``(resamples, count)`` integers from 0 to ``count``, seeded by ``count`` alone."""
     return np.random.default_rng(count).integers(0, count, (resamples, count))
+
+
+@functools.lru_cache(maxsize=2)
+def _times(count: int) -> np.ndarray:
+    """How often each draw has each sample, float64 ``(RESAMPLES, count)``."""
+    return np.stack([np.bincount(numbers, minlength=count) for numbers in drawn(count, RESAMPLES)]).astype(np.float64)
+
+
+def _pooled(sums: np.ndarray) -> np.ndarray:
+    """The sums of each draw, ``(RESAMPLES, columns)``, from those of the samples, ``(samples, columns)``."""
+    if len(sums) <= MATRIX_SAMPLES and np.isfinite(sums).all():
+        result: np.ndarray = _times(len(sums)) @ sums
+        return result
+    return np.stack([sums[numbers].sum(0) for numbers in drawn(len(sums), RESAMPLES)])
 
 
 def interval(figures: np.ndarray) -> Interval | None:
@@ -112,10 +130,7 @@ class Drawing:
         count = len(units[0])
         if count < FEWEST:
             return None
-        pooled = np.empty((RESAMPLES, sum(unit.shape[1] for unit in units)))
-        joined = np.concatenate(units, 1)
-        for place, numbers in enumerate(drawn(count, RESAMPLES)):
-            pooled[place] = joined[numbers].sum(0)
+        pooled = _pooled(np.concatenate(units, 1))
         columns = np.split(pooled, np.cumsum([unit.shape[1] for unit in units])[:-1], 1)
         figures = {name: _float_figures(sums) if name in self._floats else {"mismatch": sums[:, 0] / sums[:, 1]}
                    for name, sums in zip(names, columns, strict=False)}

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from trt_tui.core.data.samples import Samples
+from trt_tui.core.lowering.gated.compared import COLUMNS
 from trt_tui.core.measure import metrics
 from trt_tui.core.measure.bootstrap import Drawing, Spread, rows_of
 from trt_tui.core.measure.comparison import Errors, OutputErrors, Verdict
@@ -64,8 +65,12 @@ class Tally:
         self.agreed = 0
         self.total = sum(samples.rows(index) for index in feeds)
 
-    def add(self, index: int, test: Mapping[str, np.ndarray]) -> None:
+    def add(self, index: int, test: Mapping[str, np.ndarray], sums: Mapping[str, np.ndarray] | None = None) -> None:
         """Adds the outputs of a run for one feed.
+
+        Args:
+            sums: What the run compared itself, by judged output: `COLUMNS`, Σref² and the largest |ref| of each
+                sample, all finite. Their tensors are not looked at.
 
         Raises:
             TrtTuiError: a judged float tensor has another shape than in FP32.
@@ -73,7 +78,11 @@ class Tally:
         rows = self._samples.rows(index)
         reference = self._reference(index)
         for one in self.judged:
-            expected, got = take(reference[one.tensor], one), take(test[one.tensor], one)
+            expected = take(reference[one.tensor], one)
+            if sums and one.name in sums:
+                self._add_sums(one.name, sums[one.name], expected, rows)
+                continue
+            got = take(test[one.tensor], one)
             if expected.shape != got.shape:
                 if one.kind == INTEGER:
                     self._drawing.add_integer(one.name, expected, got, rows)
@@ -95,12 +104,7 @@ class Tally:
                 self.sums[one.name].add(expected[counts], got[counts])
                 each_sums = metrics.sample_sums(np.where(counts, expected, 0), np.where(counts, got, 0), rows)
                 each_sums[:, -1] = rows_of(counts, rows).sum(1)
-            self._drawing.add_float(one.name, each_sums)
-            if expected.ndim and len(expected) == rows:
-                each = metrics.sample_sqnr_db(each_sums)
-                lowest = int(np.argmin(np.where(np.isnan(each), np.inf, each)))
-                if each[lowest] < self.worst.get(one.name, (None, math.inf))[1]:
-                    self.worst[one.name] = (self.samples + lowest, float(each[lowest]))
+            self._add_samples(one.name, each_sums, expected, rows)
             if one is self._classifier:
                 top, now = expected.reshape(rows, -1).argmax(1), got.reshape(rows, -1).argmax(1)
                 self.agreed += int(np.count_nonzero(top == now))
@@ -109,6 +113,24 @@ class Tally:
             self.kept.append({name: test[name] for name in self._scoring.names})
             self.indices.append(index)
         self.samples += rows
+
+    def _add_sums(self, name: str, sums: np.ndarray, expected: np.ndarray, rows: int) -> None:
+        """Adds what a run compared itself."""
+        columns = dict(zip((*COLUMNS, "ref2", "ref_max"), sums.T, strict=True))
+        self.sums[name].merge({column: values.max() if column.endswith("_max") else values.sum()
+                               for column, values in columns.items()} | {"count": expected.size})
+        counts = np.full(len(sums), expected.size / len(sums))
+        each = np.stack([columns["diff2"], columns["ref2"], columns["test2"], columns["diff1"], counts], axis=1)
+        self._add_samples(name, each if len(sums) == rows else each.sum(0, keepdims=True), expected, rows)
+
+    def _add_samples(self, name: str, sums: np.ndarray, expected: np.ndarray, rows: int) -> None:
+        """Adds the sums of samples (`metrics.sample_sums`)."""
+        self._drawing.add_float(name, sums)
+        if expected.ndim and len(expected) == rows:
+            each = metrics.sample_sqnr_db(sums)
+            lowest = int(np.argmin(np.where(np.isnan(each), np.inf, each)))
+            if each[lowest] < self.worst.get(name, (None, math.inf))[1]:
+                self.worst[name] = (self.samples + lowest, float(each[lowest]))
 
     def verdict(self, with_metric: bool = True) -> Verdict:
         """What is pooled so far.

@@ -47,6 +47,9 @@ class Gated:
             are multiplied by them where they are yielded or measured.
         edges: Where gates are data, input names (bool scalars) of what a group reads rounded, with the group that
             computed it and the one that reads it: true where one of them has results below FP32.
+        compared: Output names of what is compared in the graph, by its name.
+        references: Input names of what it is compared with, float32, by tensor: of its shape, or of one element where
+            the sums are of no interest.
         outputs: Output names of the test branch by tensor of the network.
         reference: The same of the reference branch, where there is one.
         accumulated: Output name of the sums of the test branch, float64 shaped ``(len(measured), len(SUMS))``.
@@ -63,6 +66,8 @@ class Gated:
     weight_inputs: Mapping[str, WeightInput]
     factor_inputs: Mapping[str, str]
     edges: Mapping[str, tuple[str, str]]
+    compared: Mapping[str, str]
+    references: Mapping[str, str]
     results: Mapping[str, frozenset[str]]
     outputs: Mapping[str, str]
     reference: Mapping[str, str]

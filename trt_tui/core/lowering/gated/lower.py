@@ -8,6 +8,7 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from trt_tui.core.lowering.gated.bodies import emit_as_is
+from trt_tui.core.lowering.gated.compared import Compared, emit_compared
 from trt_tui.core.lowering.gated.control_flow import ControlFlow
 from trt_tui.core.lowering.gated.data_flow import DataFlow
 from trt_tui.core.lowering.gated.emitter import BranchTensors, Emitter
@@ -36,6 +37,7 @@ def lower_gated(
     constants: bool = False,
     operators: bool = False,
     data: bool = False,
+    compared: Sequence[Compared] = (),
 ) -> Gated:
     """Builds a gated graph.
 
@@ -49,7 +51,8 @@ def lower_gated(
         measured: Groups to take sums at; all that can be simulated by default.
         constants: Scales and biases that moves change are fed; see `Offer`.
         operators: Decomposed normalisations can be run as the operator rounds.
-        data: Gates are data, with no control flow; without a reference and those operators.
+        data: Gates are data, with no control flow; without a reference, those operators and what is as in the file.
+        compared: What is compared in the graph with a reference that is fed; with ``data`` only.
 
     Raises:
         TrtTuiError: groups wait for each other.
@@ -62,8 +65,8 @@ def lower_gated(
         group.name for group in network.groups if group.tail not in network.behind)
     emitter = Emitter(network)
     _share_inputs(emitter)
-    if data and (reference or operators):
-        raise ValueError("a reference and operators need control flow")
+    if data and (reference or operators or Precision.FILE in floats):
+        raise ValueError("a reference, operators and what is as in the file need control flow")
     inputs = GatedInputs(emitter, offer, data=data)
     branches = ControlFlow(emitter, inputs, Rounding(emitter))
     flow = DataFlow(emitter, inputs, branches.rounding) if data else branches
@@ -80,19 +83,29 @@ def lower_gated(
         graph_outputs.append(_as_output(emitter, test[tensor], f"test/{tensor}"))
         if reference:
             graph_outputs.append(_as_output(emitter, emitter.values[tensor], f"reference/{tensor}"))
+    references: dict[str, ir.Value] = {}
+    for one in compared:
+        if one.tensor not in references:
+            value = network.value(one.tensor)
+            references[one.tensor] = emitter.input(f"reference/{one.tensor}", ir.DataType.FLOAT,
+                                                   ir.Shape([None] * len(value.shape or ())))
+        sums = emit_compared(emitter, one, test[one.tensor], references[one.tensor])
+        graph_outputs.append(_as_output(emitter, sums, f"compared/{one.name}"))
     counting: str | None = None
     kinds: tuple[str, ...] = ()
     if reference:
         gate, kinds = emitter.input("counting", ir.DataType.BOOL), ("accumulated", "isolated")[:1 + isolated]
         counting = name_of(gate)
-        sums = SumsEmitter(emitter, branches, gate)
-        graph_outputs += sums.tables([network.group(name) for name in names], test, kinds)
+        emit = SumsEmitter(emitter, branches, gate)
+        graph_outputs += emit.tables([network.group(name) for name in names], test, kinds)
     return Gated(
         _model(emitter, graph_outputs), network, offer,
         gates=inputs.gate_names(),
         scale_inputs=inputs.scale_names(),
         weight_inputs=inputs.stand_for,
         factor_inputs=inputs.factors_of,
+        compared={one.name: f"compared/{one.name}" for one in compared},
+        references={tensor: name_of(value) for tensor, value in references.items()},
         edges=flow.edges if isinstance(flow, DataFlow) else {},
         results={name: _results(network, network.group(name)) for name in inputs.forms},
         outputs={tensor: f"test/{tensor}" for tensor in outputs},
