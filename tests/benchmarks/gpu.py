@@ -50,7 +50,8 @@ def plain(model: Path, batches: list[dict[str, np.ndarray]], rounds: int) -> flo
     return median_ms(run, rounds)
 
 
-def measured(model: Path, data: Path, batch: int, groups: int, rounds: int, data_form: bool) -> dict[str, float]:
+def measured(model: Path, data: Path, batch: int, groups: int, rounds: int, data_form: bool, levels: list[str]
+             ) -> dict[str, float]:
     """Milliseconds of what-ifs and shares, INT8 among FP32 and among FP16."""
     from dataclasses import replace
 
@@ -83,6 +84,8 @@ def measured(model: Path, data: Path, batch: int, groups: int, rounds: int, data
             changed = iter([config.with_groups([group], Precision.FP32) for group in quantizable] * (rounds + 3))
             run = partial(lambda analysis, changed: list(analysis.verdict(next(changed), ranges)), analysis, changed)
             found[f"what-if among {label}"] = median_ms(run, rounds)
+            assert analysis._loaded is not None
+            levels.append(analysis._loaded[1].level)
             since = time.perf_counter()
             for _ in measure_shares(analysis, config, ranges, order=[group.name for group in quantizable[:groups]]):
                 pass
@@ -107,12 +110,13 @@ def main() -> None:
         record: dict[str, object] = {"network": model.stem, "samples": count, "control flow": arguments.control_flow}
         base = plain(model, batches, arguments.rounds)
         record["plain"] = round(base, 2)
+        levels: list[str] = []
         for name, value in measured(model, data, arguments.batch, arguments.groups, arguments.rounds,
-                                    not arguments.control_flow).items():
+                                    not arguments.control_flow, levels).items():
             record[name] = round(value, 2)
             if name.startswith(("what-if", "share")):
                 record[f"{name}, in plain runs"] = round(value / base, 2)
-        print(json.dumps(record), flush=True)
+        print(json.dumps({**record, "levels": levels}), flush=True)
 
 
 if __name__ == "__main__":

@@ -161,6 +161,11 @@ class OnnxRuntimeRunner:
         self.inputs = tuple(known[name] for name in inputs if name in known)
         self.outputs = tuple(_info(one) for one in session.get_outputs())
 
+    @property
+    def level(self) -> str:
+        """How runs are made; see `trt_tui.backends.onnxruntime_device`."""
+        return "arrays" if self._bound is None else self._bound.level
+
     def run(self, feeds: Mapping[str, np.ndarray], fetch: Sequence[str] | None = None) -> dict[str, np.ndarray]:
         """Runs once; see `trt_tui.core.runner.Runner`."""
         names = list(fetch) if fetch is not None else [info.name for info in self.outputs]

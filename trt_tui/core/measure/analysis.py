@@ -100,6 +100,7 @@ class Analysis:
         self.largest: dict[str, float] = {}
         self._largest_of: tuple[int, ...] = ()
         self._loaded: tuple[Gated, Runner] | None = None
+        self._parts: dict[tuple[int, str], np.ndarray] = {}
         self._sums: dict[tuple[int, str], np.ndarray] = {}
         self._compared: tuple[Compared, ...] = ()
         self._fed: dict[int, dict[str, np.ndarray]] = {}
@@ -184,14 +185,14 @@ class Analysis:
         fed: dict[str, np.ndarray] = {}
         for index in indices:
             if compared:
-                reference = self.reference(index)  # it may be measured by a run of this kind
+                self.reference(index)  # it may be measured by a run of this kind
             gated, runner = self._session(config)  # another config may have had it loaded anew
             if gated is not fed_to:
                 fed_to, fed = gated, gated.feeds(config, ranges)
             sums: dict[str, np.ndarray] = {}
             feed, tensors = {**self._feed(index), **fed}, self.tensors
             if compared and gated.compared:
-                feed.update((name, reference[tensor]) for tensor, name in gated.references.items())
+                feed.update((fed_as, self._reference_part(index, name)) for name, fed_as in gated.references.items())
                 own = self._scoring.names if self._scoring is not None else ()
                 within = {one.tensor for one in self._compared} - set(own)
                 within -= {one.tensor for one in self.judged if one.name not in gated.compared}
@@ -199,11 +200,13 @@ class Analysis:
                 fetched = runner.run(feed, [*(gated.outputs[t] for t in tensors), *gated.compared.values()])
                 sums = {name: fetched[output] for name, output in gated.compared.items()}
                 if all(np.isfinite(one).all() for one in sums.values()):
-                    yield {tensor: comparable(fetched[gated.outputs[tensor]]) for tensor in tensors}, {
-                        name: np.concatenate([one, self._reference_sums(index, name)], 1) for name, one in sums.items()}
+                    sums = {name: np.concatenate([one, self._reference_sums(index, name)], 1)
+                            for name, one in sums.items()}
+                    yield {tensor: comparable(fetched[gated.outputs[tensor]]) for tensor in tensors}, sums
                     continue
-            feed.update((name, np.zeros([1] * len(self.network.shape(tensor) or ()), np.float32))
-                        for tensor, name in gated.references.items())
+            for one in self._compared:
+                rank = len(self.network.shape(one.tensor) or ())
+                feed[gated.references[one.name]] = np.zeros([1] * rank, np.float32)
             fetched = runner.run(feed, [gated.outputs[tensor] for tensor in self.tensors])
             yield {tensor: comparable(fetched[gated.outputs[tensor]]) for tensor in self.tensors}, {}
 
@@ -243,11 +246,20 @@ class Analysis:
         return not masks or any(counts is None or np.isnan(part[counts]).any()
                                 for counts, part in zip(masks, parts, strict=True))
 
+    def _reference_part(self, index: int, name: str) -> np.ndarray:
+        """A judged output of the reference for one feed, the same array again."""
+        judged = next(one for one in self.judged if one.name == name)
+        whole = self.reference(index)[judged.tensor]
+        if not judged.slices:
+            return whole
+        if (index, name) not in self._parts:
+            self._parts[index, name] = np.ascontiguousarray(take(whole, judged))
+        return self._parts[index, name]
+
     def _reference_sums(self, index: int, name: str) -> np.ndarray:
         """Σref² and the largest |ref| of each row of a judged output for one feed, float64 ``(rows, 2)``."""
         if (index, name) not in self._sums:
-            judged = next(one for one in self.judged if one.name == name)
-            array = take(self.reference(index)[judged.tensor], judged)
+            array = self._reference_part(index, name)
             rows = array.reshape(len(array), -1).astype(np.float64)
             self._sums[index, name] = np.stack([np.einsum("ij,ij->i", rows, rows), np.abs(rows).max(axis=1)], 1)
         return self._sums[index, name]

@@ -34,7 +34,7 @@ def emit_compared(emitter: Emitter, compared: Compared, test: ir.Value, referenc
     """Emits the sums of a tensor, float64 ``(rows, len(COLUMNS))``.
 
     Args:
-        reference: What it is compared with, of its shape.
+        reference: What the part is compared with, of its shape.
     """
     nodes = emitter.nodes
 
@@ -42,10 +42,6 @@ def emit_compared(emitter: Emitter, compared: Compared, test: ir.Value, referenc
         return emitter.add(nodes, operator, inputs, operator.lower(), **attributes)
 
     def rows(value: ir.Value) -> ir.Value:
-        for axis, start, stop in compared.cuts:
-            ends = [emitter.array(np.array([number], np.int64), f"int64/{number}")
-                    for number in (start, np.iinfo(np.int64).max if stop is None else stop, axis)]
-            value = add("Slice", value, *ends)
         wide = add("Cast", value, to=int(ir.DataType.DOUBLE))
         return add("Reshape", wide, emitter.array(np.array([0, -1], np.int64), "rows"))
 
@@ -62,6 +58,10 @@ def emit_compared(emitter: Emitter, compared: Compared, test: ir.Value, referenc
         return node.outputs[0]
 
     last = emitter.array(np.array([1], np.int64), "int64/1")
+    for axis, start, stop in compared.cuts:
+        ends = [emitter.array(np.array([number], np.int64), f"int64/{number}")
+                for number in (start, np.iinfo(np.int64).max if stop is None else stop, axis)]
+        test = add("Slice", test, *ends)
     found = rows(test)
     difference = add("Sub", found, rows(reference))
     size = add("Abs", difference)

@@ -48,8 +48,8 @@ class Gated:
         edges: Where gates are data, input names (bool scalars) of what a group reads rounded, with the group that
             computed it and the one that reads it: true where one of them has results below FP32.
         compared: Output names of what is compared in the graph, by its name.
-        references: Input names of what it is compared with, float32, by tensor: of its shape, or of one element where
-            the sums are of no interest.
+        references: Input names of what it is compared with, float32, by its name: of its shape, or of one element
+            where the sums are of no interest.
         outputs: Output names of the test branch by tensor of the network.
         reference: The same of the reference branch, where there is one.
         accumulated: Output name of the sums of the test branch, float64 shaped ``(len(measured), len(SUMS))``.

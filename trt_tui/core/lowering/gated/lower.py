@@ -83,13 +83,10 @@ def lower_gated(
         graph_outputs.append(_as_output(emitter, test[tensor], f"test/{tensor}"))
         if reference:
             graph_outputs.append(_as_output(emitter, emitter.values[tensor], f"reference/{tensor}"))
-    references: dict[str, ir.Value] = {}
     for one in compared:
-        if one.tensor not in references:
-            value = network.value(one.tensor)
-            references[one.tensor] = emitter.input(f"reference/{one.tensor}", ir.DataType.FLOAT,
-                                                   ir.Shape([None] * len(value.shape or ())))
-        sums = emit_compared(emitter, one, test[one.tensor], references[one.tensor])
+        rank = len(network.shape(one.tensor) or ())
+        other = emitter.input(f"reference/{one.name}", ir.DataType.FLOAT, ir.Shape([None] * rank))
+        sums = emit_compared(emitter, one, test[one.tensor], other)
         graph_outputs.append(_as_output(emitter, sums, f"compared/{one.name}"))
     counting: str | None = None
     kinds: tuple[str, ...] = ()
@@ -105,7 +102,7 @@ def lower_gated(
         weight_inputs=inputs.stand_for,
         factor_inputs=inputs.factors_of,
         compared={one.name: f"compared/{one.name}" for one in compared},
-        references={tensor: name_of(value) for tensor, value in references.items()},
+        references={one.name: f"reference/{one.name}" for one in compared},
         edges=flow.edges if isinstance(flow, DataFlow) else {},
         results={name: _results(network, network.group(name)) for name in inputs.forms},
         outputs={tensor: f"test/{tensor}" for tensor in outputs},
