@@ -12,7 +12,9 @@ import pytest
 from onnxruntime.capi import onnxruntime_pybind11_state
 
 from tests import networks
+from tests.networks import Builder, floats
 from trt_tui.backends import onnxruntime as module
+from trt_tui.backends import onnxruntime_device
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
 from trt_tui.errors import BackendUnavailableError, InputError, TrtTuiError
 
@@ -153,7 +155,7 @@ def test_bound_runs_are_those_of_arrays_whatever_changes_between_them(monkeypatc
     model = b.model([floats("x", "batch", 4), floats("w", 4, 3)], [floats("y", "batch", 3)]).SerializeToString()
 
     def session(shapes=None):
-        return onnxruntime.InferenceSession(onnxruntime_module._of_shapes(model, shapes) if shapes else model,
+        return onnxruntime.InferenceSession(module._of_shapes(model, shapes) if shapes else model,
                                             providers=["CPUExecutionProvider"])
 
     made = []

@@ -69,11 +69,6 @@ class BoundRuns:
         """How runs are made: "CUDA graph" for the shapes that came twice first, "bound" for others, or where no session
         captures one."""
 
-    @property
-    def level(self) -> str:
-        """How runs are made: "CUDA graph" for the shapes that came twice first, or "bound"."""
-        return "CUDA graph" if self._graphs else "bound"
-
     def run(self, feeds: Mapping[str, np.ndarray], names: Sequence[str]) -> list[np.ndarray]:
         """Runs once; returns the outputs in the order of ``names``."""
         key = tuple((name, array.shape) for name, array in feeds.items()), tuple(names)
