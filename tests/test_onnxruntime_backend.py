@@ -168,8 +168,6 @@ def test_bound_runs_are_those_of_arrays_whatever_changes_between_them(monkeypatc
         np.testing.assert_allclose(found, np.maximum(x @ w, 0), rtol=1e-5, atol=1e-6)
     assert made == [{"x": (8, 4), "w": (4, 3)}] and runs.level == "CUDA graph"
     assert len(runs._device._copies) == 5
-    del weights, w
-    assert len(runs._device._copies) == 3, "a copy goes with its array"
 
 
 def test_where_no_graph_is_captured_runs_stay_bound(monkeypatch):
