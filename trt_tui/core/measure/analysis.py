@@ -170,7 +170,7 @@ class Analysis:
             shape = self.network.shape(one.tensor) or ()
             known = [size for size in shape[1:] if isinstance(size, int)]
             small = len(known) == len(shape) - 1 and math.prod(known) < COMPARED_ELEMENTS
-            if one.kind == FLOAT and shape and not small and one is not self.classifier:
+            if one.kind == FLOAT and shape and not (small or one.mask) and one is not self.classifier:
                 found.append(Compared(one.name, one.tensor, tuple((c.axis, c.start, c.stop) for c in one.slices)))
         return tuple(found)
 
