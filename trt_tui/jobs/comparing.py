@@ -10,6 +10,7 @@ from trt_tui.core.measure.layers import measure_layers
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.jobs import messages as m
+from trt_tui.jobs.amended import send_amended
 from trt_tui.jobs.scheduler import Report
 from trt_tui.jobs.shares import send_shares
 from trt_tui.jobs.steps import Steps, Urgency
@@ -30,6 +31,7 @@ def run(workspace: Workspace, store: Store, report: Report, request: m.Compare) 
         known = store.engine(workspace, PrecisionConfig.uniform(Precision.FP32))
         if known is not None:
             report.send(m.Fp32EngineJudged(report.job, known))
+    yield from send_amended(workspace, store, report, request.runs)
     yield from settle(workspace, store, report, request.runs, measured)
     if request.layers:
         yield Urgency.LAYERS

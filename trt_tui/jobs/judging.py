@@ -165,6 +165,20 @@ def _kept_note(kept: Sequence[str]) -> list[str]:
     return [f"yields {first_few(kept)} beside its outputs, to be judged before the plugins"] if kept else []
 
 
+def judged_run(analysis: Analysis, model: ir.Model, feeds: Sequence[int]
+               ) -> Generator[BuildProgress, None, Verdict]:
+    """Runs a lowered network as it is written, with the backend that simulates; returns its verdict.
+
+    Raises:
+        InputError: the network is refused.
+    """
+    network = analysis.network
+    if network.behind:
+        model = ending_in(model, [*tensor_outputs(network), *kept_tensors(network, analysis.judged)])
+    with analysis.backend.load(model, optimize=False) as runner:
+        return (yield from _judged(analysis, runner, feeds, "judging the export"))
+
+
 def _judged(analysis: Analysis, runner: Runner, feeds: Sequence[int],
             phase: str = "judging the build") -> Generator[BuildProgress, None, Verdict]:
     """Yields steps; returns the verdict at the network's own outputs."""
