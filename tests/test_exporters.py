@@ -22,6 +22,7 @@ from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
+from trt_tui.jobs.exporting import write_typed
 
 
 def run(path: Path, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
@@ -270,3 +271,17 @@ def test_the_sample_record_is_one_of_the_schema():
         assert set(one) <= set(run_keys)
         for output in one["outputs"].values():
             assert set(output) <= errors
+
+
+@pytest.mark.parametrize(("opset", "other", "told"), [(17, Precision.FP16, False), (17, Precision.FP32, False),
+                                                      (21, Precision.FP16, True)])
+def test_typed_matmuls_load_in_onnx_runtime_or_say_which_option_they_need(opset, other, told, opened, tmp_path):
+    b = networks.Builder(opset=opset)
+    x = b.node("MatMul", ["x", b.kernel("w", (8, 16), 8)], "/fc")
+    b.node("Add", [x, b.vector("bias", 16)], "/fc/bias", output="y")
+    network = opened(b.model([networks.floats("x", 2, 4, 8)], [networks.floats("y", 2, 4, 16)]))
+    path = tmp_path / "typed.onnx"
+    _, lines = write_typed(network, PrecisionConfig.uniform(Precision.INT8, other=other), {"x": 3.0}, path)
+    assert any("session.disable_quant_qdq" in line for line in lines) is told
+    if not told:
+        assert run(path, {"x": np.ones((2, 4, 8), np.float32)})[0].shape == (2, 4, 16)

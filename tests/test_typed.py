@@ -156,12 +156,12 @@ def test_inputs_and_outputs_keep_names_types_and_shapes(named_network):
 
 
 @pytest.mark.parametrize(("quantized", "other", "groups", "opset"), [
-    (FP32, FP32, {}, 17), (INT8, FP32, {}, 17), (FP16, FP16, {}, 21), (INT8, FP16, {}, 21), (BF16, BF16, {}, 22),
-    (INT8, BF16, {}, 22), (FP32, FP32, {"/fc2/MatMul": FP16}, 21), (FP16, FP16, {"/fc2/MatMul": BF16}, 22)])
+    (FP32, FP32, {}, 17), (INT8, FP32, {}, 17), (FP16, FP16, {}, 19), (INT8, FP16, {}, 19), (BF16, BF16, {}, 22),
+    (INT8, BF16, {}, 22), (FP32, FP32, {"/fc2/MatMul": FP16}, 19), (FP16, FP16, {"/fc2/MatMul": BF16}, 22)])
 def test_opset_is_the_lowest_that_holds_the_types(quantized, other, groups, opset, named_network):
     typed = lower(named_network("mlp"), quantized, other, groups=groups)
     assert typed.model.graph.opset_imports[""] == opset
-    assert typed.model.ir_version == {17: 8, 21: 10, 22: 10}[opset]
+    assert typed.model.ir_version == {17: 8, 19: 9, 22: 10}[opset]
     if quantized is other is FP32:
         assert lower(named_network("vit"), FP32, FP32).model.graph.opset_imports[""] == 20, "the network's own is newer"
 

@@ -45,6 +45,15 @@ offered where it has any."""
 FLOATS = (Precision.FP32, Precision.BF16, Precision.FP16)
 """The precisions that a layer outside the quantizable ones can run in."""
 
+FIRST_OPSETS = {Precision.FP32: 17, Precision.FP16: 19, Precision.BF16: 22}
+"""The lowest opset that networks with layers in a float precision are written in: FP16 Q and DQ came with 19, a BF16
+Conv with 22. None lies needlessly at `UNSAFE_OPSET` or above."""
+
+UNSAFE_OPSET = 21
+"""From here on ONNX Runtime (seen: 1.31) can refuse networks with INT8 MatMuls under its default options: behind a
+Reshape that it makes of a MatMul and its bias it adds a Q with an ``output_dtype``, which its own type inference
+refuses beside an INT8 zero point."""
+
 _RANK = {Precision.INT4: 0, Precision.INT8: 1, Precision.FILE: 1, Precision.FP8: 2, Precision.FP16: 3,
          Precision.BF16: 3, Precision.TF32: 4, Precision.FP32: 5}
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from trt_tui.core.data.places import refuse_over
 from trt_tui.core.exporters import production
-from trt_tui.core.exporters.onnx import export_typed
+from trt_tui.core.exporters.onnx import export_typed, loading_note
 from trt_tui.core.lowering.strong import lower_strong
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network
@@ -66,5 +66,6 @@ def write_typed(network: Network, config: PrecisionConfig, ranges: Mapping[str, 
     for group in network.groups:
         label = group.label(config.precision_of(group))
         counts[label] = counts.get(label, 0) + 1
-    lines = [", ".join(f"{count} groups in {label}" for label, count in sorted(counts.items())), *typed.notes]
+    lines = [", ".join(f"{count} groups in {label}" for label, count in sorted(counts.items())), *typed.notes,
+             *filter(None, (loading_note(typed.model),))]
     return [written.path, *written.data], lines

@@ -21,6 +21,7 @@ import onnx
 import onnx_ir as ir
 
 from trt_tui.core.network.network import Network
+from trt_tui.core.precision import UNSAFE_OPSET
 from trt_tui.errors import InputError
 from trt_tui.files.writing import atomic, cannot_write
 
@@ -29,6 +30,24 @@ MOST_INLINE_BYTES = (1 << 31) - (1 << 26)
 
 _SMALL_TENSOR_BYTES = 1024
 _ALIGNMENT = 4096
+
+
+def loading_note(model: ir.Model) -> str:
+    """Which option ONNX Runtime may need to load a typed network; "" where it needs none.
+
+    From `UNSAFE_OPSET` on: a MatMul of INT8 codes and the Add of its bias, which it makes a Reshape and a Gemm of.
+    """
+    opset = model.graph.opset_imports.get("", 0)
+    for node in model.graph if opset >= UNSAFE_OPSET else ():
+        made_by = node.inputs[0].producer() if node.op_type == "MatMul" and node.inputs[0] is not None else None
+        if made_by is None or made_by.op_type != "DequantizeLinear" or len(made_by.inputs) < 3:
+            continue
+        zero = made_by.inputs[2]
+        if zero is not None and zero.dtype is ir.DataType.INT8 and [
+                use.node.op_type for use in node.outputs[0].uses()] == ["Add"]:
+            return (f"At opset {opset} ONNX Runtime may refuse this file under its default options, for a Q that it "
+                    "adds itself: load it there with the session's entry session.disable_quant_qdq set to 1.")
+    return ""
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from trt_tui.core.lowering.folds import Folds, folds_anything, rewritten
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import Group, Kind, Layer, Site
 from trt_tui.core.network.network import FP16_MASK, Network
-from trt_tui.core.precision import FP16_LEAST, Precision
+from trt_tui.core.precision import FIRST_OPSETS, FP16_LEAST, Precision
 
 TYPES = {Precision.FP32: ir.DataType.FLOAT, Precision.FP16: ir.DataType.FLOAT16, Precision.BF16: ir.DataType.BFLOAT16}
 """The float types of ONNX by precision."""
@@ -76,10 +76,9 @@ def why_not(group: Group, config: PrecisionConfig) -> str:
 
 
 def opset_for(floats: Collection[Precision], codes: Collection[Precision] = ()) -> int:
-    """The lowest opset that holds float types and codes: 17 for FP32, 21 with FP16 (Q/DQ needs 19), 22 with BF16."""
-    if Precision.BF16 in floats:
-        return 22
-    return max([21 if Precision.FP16 in floats else 17, *(CODES[precision].opset for precision in codes)])
+    """The lowest opset that holds float types and codes (`FIRST_OPSETS` of floats)."""
+    return max([FIRST_OPSETS[Precision.FP32], *(FIRST_OPSETS[precision] for precision in floats),
+                *(CODES[precision].opset for precision in codes)])
 
 
 def typed_ports(node: ir.Node, opset: int) -> tuple[tuple[bool, ...], tuple[bool, ...]]:

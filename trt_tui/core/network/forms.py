@@ -10,9 +10,9 @@ from trt_tui.core.codes import CODES, CodeType
 from trt_tui.core.network.graph import LayerGraph
 from trt_tui.core.network.layers import Kind, Layer, Shape, Site
 from trt_tui.core.network.operators import ANCHORS, CODED, SAME_RANGE, SCATTERS, SELECTS_BY_ORDER, TENSORRT_LACKS
-from trt_tui.core.precision import OFFERED, Precision
+from trt_tui.core.precision import FIRST_OPSETS, OFFERED, Precision
 
-_LOW_FLOATS = ((Precision.FP16, "tensor(float16)", 21), (Precision.BF16, "tensor(bfloat16)", 22))
+_LOW_FLOATS = ((Precision.FP16, "tensor(float16)"), (Precision.BF16, "tensor(bfloat16)"))
 
 
 def sites(graph: LayerGraph, leader: Layer, skip: tuple[Layer, int] | None,
@@ -73,8 +73,9 @@ def refusals(graph: LayerGraph, layers: Sequence[Layer], leader: Layer, sites: S
     if opaque is not None:
         return {precision: opaque.note for precision in OFFERED if precision is not Precision.FP32}
     found = {}
-    for precision, typename, opset in _LOW_FLOATS:
-        why = next(filter(None, (_why_not(graph, layer, precision, typename, max(opset, graph.opset))
+    for precision, typename in _LOW_FLOATS:
+        why = next(filter(None, (_why_not(graph, layer, precision, typename,
+                                          max(FIRST_OPSETS[precision], graph.opset))
                                  for layer in layers if layer.kind is not Kind.INTEGER)), "")
         if why:
             found[precision] = why
