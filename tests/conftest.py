@@ -12,13 +12,19 @@ import onnx
 import pytest
 
 from tests import networks, nursery, standins
-from tests.driven import DrivenSession, save_mlp
+from tests.driven import DrivenSession, isolate, save_mlp
 from trt_tui import demo
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
 from trt_tui.backends.registry import get_backend
 from trt_tui.cli.main import main
 from trt_tui.core.network.network import Network, open_network
 from trt_tui.options import Options
+
+
+@pytest.fixture(autouse=True)
+def _isolated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """The user's state and cache are the test's own."""
+    isolate(monkeypatch, tmp_path)
 
 
 @pytest.fixture(autouse=True)

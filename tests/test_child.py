@@ -16,7 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from tests.driven import LIMIT_S, isolate, save_mlp, save_resnet
+from tests.driven import LIMIT_S, save_mlp, save_resnet
 from trt_tui.jobs import messages as m
 from trt_tui.jobs.client import Client, log_path
 
@@ -28,11 +28,6 @@ BUSY = {
     "a loop": "while True: pass",
     "signals ignored": "[signal.signal(n, signal.SIG_IGN) for n in (1, 2, 15, 29)]; ctypes.PyDLL(None).sleep(3600)",
 }
-
-
-@pytest.fixture(autouse=True)
-def _isolated(monkeypatch, tmp_path):
-    isolate(monkeypatch, tmp_path)
 
 
 def script(folder: Path, *, starts: str, then: str) -> Path:

@@ -10,7 +10,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from tests.driven import DrivenSession, DrivenWorker, isolate, save_mlp
+from tests.driven import DrivenSession, DrivenWorker, save_mlp
 from trt_tui.cli.headless import _raised
 from trt_tui.core.measure import analysis
 from trt_tui.core.moves.config import PrecisionConfig
@@ -22,11 +22,6 @@ from trt_tui.jobs.client import log_path
 from trt_tui.options import Options
 
 pytestmark = pytest.mark.spawned
-
-
-@pytest.fixture(autouse=True)
-def _isolated(monkeypatch, tmp_path):
-    isolate(monkeypatch, tmp_path)
 
 
 KILLED = -signal.SIGKILL

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from tests import standins
-from tests.driven import isolate, save_mlp
+from tests.driven import save_mlp
 from tests.schemas import mismatches
 from trt_tui import demo
 from trt_tui.core.moves.config import PrecisionConfig
@@ -24,11 +24,6 @@ from trt_tui.core.precision import Precision
 
 ROOT = Path(__file__).parent.parent
 REAL_JSON = Path(__file__).parent / "inspector" / "8.6-h200-scenes-fp16.json"
-
-
-@pytest.fixture(autouse=True)
-def _isolated(monkeypatch, tmp_path):
-    isolate(monkeypatch, tmp_path)
 
 
 @pytest.fixture

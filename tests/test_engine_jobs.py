@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests import standins
-from tests.driven import DrivenSession, DrivenWorker, isolate, save_mlp
+from tests.driven import DrivenSession, DrivenWorker, save_mlp
 from trt_tui.core.measure.agreement import fp32_fault
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
@@ -22,11 +22,6 @@ from trt_tui.options import Options
 FP32, FP16, INT8 = (PrecisionConfig.uniform(one) for one in (Precision.FP32, Precision.FP16, Precision.INT8))
 TITLES = {"8.6.1": "TensorRT 8.6.1", "10.16.1": "TensorRT 10.16.1", "11.4.0": "TensorRT 11.4.0",
           "rtx-1.7.1": "TensorRT-RTX 1.7.1.116"}
-
-
-@pytest.fixture(autouse=True)
-def _isolated(monkeypatch, tmp_path):
-    isolate(monkeypatch, tmp_path)
 
 
 @pytest.fixture

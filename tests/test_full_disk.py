@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.driven import DrivenWorker, isolate, save_mlp
+from tests.driven import DrivenWorker, save_mlp
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
@@ -22,11 +22,6 @@ from trt_tui.jobs import messages as m
 from trt_tui.jobs import store as cache_module
 
 INT8 = PrecisionConfig.uniform(Precision.INT8)
-
-
-@pytest.fixture(autouse=True)
-def _isolated(monkeypatch, tmp_path):
-    isolate(monkeypatch, tmp_path)
 
 
 @contextmanager

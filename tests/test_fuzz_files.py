@@ -6,17 +6,11 @@ import hashlib
 
 import pytest
 
-from tests.driven import isolate
 from tests.fuzz.files import compared, inspected, outcome
 from tests.fuzz.mutations import SEEDS, damaged, whole
 
 OPENED = range(400)
 COMPARED = range(4000, 4012)
-
-
-@pytest.fixture(autouse=True)
-def _isolated(monkeypatch, tmp_path):
-    isolate(monkeypatch, tmp_path)
 
 
 @pytest.mark.parametrize("start", range(0, len(OPENED), 50))

@@ -12,15 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from tests.driven import LIMIT_S, isolate, save_mlp, stuck_data
+from tests.driven import LIMIT_S, save_mlp, stuck_data
 from trt_tui.cli import interrupts
 
 BOTH = [signal.SIGTERM, signal.SIGHUP]
-
-
-@pytest.fixture(autouse=True)
-def _isolated(monkeypatch, tmp_path):
-    isolate(monkeypatch, tmp_path)
 
 
 @pytest.fixture

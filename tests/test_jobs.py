@@ -12,7 +12,7 @@ import onnx
 import pytest
 
 from tests import networks
-from tests.driven import DrivenWorker, isolate, save_mlp
+from tests.driven import DrivenWorker, save_mlp
 from trt_tui.backends import onnxruntime as backend
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
@@ -27,11 +27,6 @@ RUNS = {"fp16": FP16, "int8": INT8}
 EVERYTHING = m.Compare(RUNS, layers=True, shares_of="int8")
 MEASURED = (m.VerdictMeasured, m.LayersMeasured, m.SharesMeasured, m.RaisedMeasured, m.WaysOutMeasured,
             m.StatsMeasured, m.Built)
-
-
-@pytest.fixture(autouse=True)
-def _isolated(monkeypatch, tmp_path):
-    isolate(monkeypatch, tmp_path)
 
 
 @pytest.fixture

@@ -6,17 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from tests.driven import DrivenWorker, isolate, save_mlp
+from tests.driven import DrivenWorker, save_mlp
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.jobs import messages as m
 
 FP32, FP16, BF16, INT8 = Precision.FP32, Precision.FP16, Precision.BF16, Precision.INT8
-
-
-@pytest.fixture(autouse=True)
-def _isolated(monkeypatch, tmp_path):
-    isolate(monkeypatch, tmp_path)
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tests import standins
-from tests.driven import DrivenWorker, isolate
+from tests.driven import DrivenWorker
 from trt_tui.backends.tensorrt.failures import parse_error
 from trt_tui.backends.tensorrt.plugins import load_plugins
 from trt_tui.core.lowering.ends import with_outputs
@@ -29,11 +29,6 @@ from trt_tui.jobs.engine_building import lower_for
 from trt_tui.options import Options
 
 FP16, INT8 = (PrecisionConfig.uniform(one) for one in (Precision.FP16, Precision.INT8))
-
-
-@pytest.fixture(autouse=True)
-def _isolated(monkeypatch, tmp_path):
-    isolate(monkeypatch, tmp_path)
 
 
 def weight(name, *sizes):

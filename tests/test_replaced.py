@@ -12,7 +12,7 @@ import onnx
 import pytest
 
 from tests import networks
-from tests.driven import DrivenSession, DrivenWorker, LocalSession, isolate, save_mlp
+from tests.driven import DrivenSession, DrivenWorker, LocalSession, save_mlp
 from trt_tui.core.data.userscript import script_files
 from trt_tui.core.data.watched import StampedFiles, data_files
 from trt_tui.core.measure.user_metric import load_metric
@@ -24,11 +24,6 @@ from trt_tui.core.precision import Precision
 from trt_tui.jobs import messages as m
 
 INT8 = PrecisionConfig.uniform(Precision.INT8)
-
-
-@pytest.fixture(autouse=True)
-def _isolated(monkeypatch, tmp_path):
-    isolate(monkeypatch, tmp_path)
 
 
 @pytest.fixture

@@ -8,10 +8,8 @@ import sys
 import threading
 import time
 
-import pytest
 from filelock import FileLock
 
-from tests.driven import isolate
 from trt_tui.backends.tensorrt.build import _write_timings
 from trt_tui.backends.tensorrt.log import Log
 from trt_tui.jobs import client
@@ -34,11 +32,6 @@ for turn in range(150):
     text = out.read_text()
     assert len(text) == 5000 and len(set(text)) == 1
 """
-
-
-@pytest.fixture(autouse=True)
-def _isolated(monkeypatch, tmp_path):
-    isolate(monkeypatch, tmp_path)
 
 
 def test_a_cache_and_a_file_that_several_programs_write_stay_whole(tmp_path):
