@@ -203,7 +203,8 @@ class Given:
     def codes_alone(self) -> int:
         """How many weights the file stores as codes alone, biases apart."""
         return sum(1 for node in self.model.graph if dequantizes(node) and self.step(node).codes != ir.DataType.INT32
-                   and (stored := constant_tensor(node.inputs[0])) is not None and stored.size > 1)
+                   and (stored := constant_tensor(node.inputs[0])) is not None and stored.size > 1
+                   and not any(use.idx == 1 and dequantizes(use.node) for use in node.outputs[0].uses()))
 
     @cached_property
     def refused(self) -> tuple[Refusal, ...]:

@@ -22,7 +22,7 @@ from trt_tui.core.network.naming import FreshNames, name_nodes
 from trt_tui.core.network.qoperators import read_as_pairs
 from trt_tui.core.network.reading import read_model
 from trt_tui.core.network.refused import summary
-from trt_tui.core.network.steps import dequantizes
+from trt_tui.core.network.steps import dequantizes, quantizes
 from trt_tui.core.network.structure import OLDEST_OPSET, check_ranks
 from trt_tui.core.network.types import spread_types
 from trt_tui.errors import InputError
@@ -32,6 +32,9 @@ _NOTE = ("The file has precisions of its own ({}): layers run as in the file, an
 
 _CODES_ALONE = ("{} weights are stored as codes alone: what quantizing them lost is not known, and FP32 here means the "
                 "weights that the codes stand for.")
+
+CODES_OPSET = 21
+"""The first opset in which Q and DQ hold all that TensorRT's own operators for the same do."""
 
 BASE_OPSET = 17
 """The lowest opset that the program works in; TensorRT 8.6 reads no higher one."""
@@ -98,10 +101,11 @@ def open_model(path: Path) -> OpenedModel:
     raised = low_floats.raise_to_fp32(model.graph)
     if as_read is not None and (found.found or raised.found):
         given = opened.as_read = Given(as_read, found.stands_for | raised.stands_for, found.made | raised.made)
-        opened.notes += summary(given.refused)
-        opened.notes.append(_NOTE.format(", ".join(sorted(given.words | given.float_words))))
-        if given.codes_alone:
-            opened.notes.append(_CODES_ALONE.format(given.codes_alone))
+        opened.notes += _said_of(given)
+    opset = model.graph.opset_imports[""]
+    if opset < CODES_OPSET and as_read is not None and any(
+            node.domain == "trt" and dequantizes(node) for node in as_read.graph):
+        opened.model = model = _converted(opened, path, opset, CODES_OPSET)
     failed = infer_shapes(model)
     if spread_types(model):
         failed = infer_shapes(model)
@@ -114,6 +118,18 @@ def open_model(path: Path) -> OpenedModel:
                      and "training_mode" in node.attributes and node.attributes["training_mode"].as_int()]
     low_floats.drop_idle_casts(model.graph)
     return opened
+
+
+def _said_of(given: Given) -> list[str]:
+    """What to know of a file's own precisions, one sentence each."""
+    notes = [*summary(given.refused), _NOTE.format(", ".join(sorted(given.words | given.float_words)))]
+    unknown = [node.name for node in given.unknown() if quantizes(node)]
+    if unknown:
+        notes.append(f"{len(unknown)} activations are quantized with scales that a run finds ({unknown[0]}): that is "
+                     "written back as it is, and is not simulated.")
+    if given.codes_alone:
+        notes.append(_CODES_ALONE.format(given.codes_alone))
+    return notes
 
 
 def _kept(model: ir.Model) -> ir.Model:

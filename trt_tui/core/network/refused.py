@@ -47,11 +47,13 @@ class Refusal:
 
 def refusal(step: Step) -> str:
     """What TensorRT refuses of a step that quantizes or dequantizes; "" where it takes it."""
+    if not step.known:
+        return ""
     if step.codes is ir.DataType.INT32:
         return BIAS
     if step.codes in _WIDE:
         return WIDE
-    if step.zero is None or not step.known:
+    if step.zero is None:
         return ""
     zero = step.zero.astype(np.float32)
     if step.codes is ir.DataType.UINT8 and (zero == 128).all():

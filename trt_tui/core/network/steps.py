@@ -34,8 +34,11 @@ _QUANTIZE = frozenset((("", "QuantizeLinear"), ("com.microsoft", "QuantizeLinear
 _DEQUANTIZE = frozenset((("", "DequantizeLinear"), ("com.microsoft", "DequantizeLinear"),
                          ("trt", "TRT_FP8DequantizeLinear"), ("trt", "TRT_INT4DequantizeLinear"),
                          ("trt", "TRT_MXFP8DequantizeLinear")))
-_OWN_CODES = {"TRT_FP8QuantizeLinear": ir.DataType.FLOAT8E4M3FN, "TRT_INT4QuantizeLinear": ir.DataType.INT4}
-"""The codes of operators that name none."""
+_FP8 = ir.DataType.FLOAT8E4M3FN
+_OWN_CODES = {"TRT_FP8QuantizeLinear": (_FP8,), "TRT_INT4QuantizeLinear": (ir.DataType.INT4,),
+              "TRT_FP4DynamicQuantize": (ir.DataType.FLOAT4E2M1, _FP8),
+              "TRT_MXFP8DynamicQuantize": (_FP8, ir.DataType.UINT8)}
+"""The codes of operators that name none, by output: those that find scales as they run hand these on as codes too."""
 
 
 def quantizes(node: ir.Node | None) -> bool:
@@ -124,12 +127,14 @@ def _codes(node: ir.Node, zero: ir.TensorProtocol | None) -> ir.DataType:
         if stored is not None:
             return stored.dtype
         producer = codes.producer() if codes is not None else None
+        if producer is not None and producer.op_type in _OWN_CODES and codes is not None:
+            return _OWN_CODES[producer.op_type][codes.index() or 0]
         if quantizes(producer):
             assert producer is not None
             return _codes(producer, constant_tensor(producer.inputs[2]) if len(producer.inputs) > 2 else None)
         return codes.dtype if codes is not None and codes.dtype is not None else ir.DataType.UINT8
     named = node.attributes.get_int("output_dtype", 0)
-    return ir.DataType(named) if named else _OWN_CODES.get(node.op_type, ir.DataType.UINT8)
+    return ir.DataType(named) if named else _OWN_CODES.get(node.op_type, (ir.DataType.UINT8,))[0]
 
 
 def _check(node: ir.Node, scale: np.ndarray, zero: np.ndarray, axis: int, block: int) -> None:
