@@ -155,7 +155,7 @@ class NullBackend:
     name, version, provider = "null", "1.0", "cpu"
     capabilities = Capabilities(runs=True, builds=False, real_fp16=False)
 
-    def load(self, model: ir.Model, *, lean: bool = False, optimize: bool = True) -> NullRunner:
+    def load(self, model: ir.Model, *, lean: bool = False, optimize: bool = True, bound: bool = False) -> NullRunner:
         return _runner(ir.to_proto(model).SerializeToString(deterministic=True))
 
 
