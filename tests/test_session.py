@@ -21,6 +21,7 @@ from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
 from trt_tui.jobs import messages as m
+from trt_tui.options import Options
 from trt_tui.session.events import Events
 from trt_tui.session.history import ConfigNames
 
@@ -56,6 +57,20 @@ def test_everything_is_compared_without_being_asked(session):
     assert driven.measured("config").verdict is driven.measured("int8").verdict
     assert driven.results[INT8].raised_order and set(driven.results[INT8].shares) == groups
     assert driven.target.kind == "sqnr" and driven.sha256 == open_network(driven.options.model).sha256()
+
+
+def test_a_quantized_network_opens_as_in_its_file_and_goes_back_to_it(session, tmp_path):
+    onnx.save(networks.quantized(symmetric=False), tmp_path / "quantized.onnx")
+    np.savez(tmp_path / "images.npz", image=networks.random_images(np.random.default_rng(0), (8, 3, 16, 16)))
+    driven = started(session(Options(str(tmp_path / "quantized.onnx"), str(tmp_path / "images.npz"), batch=4)))
+    as_given = PrecisionConfig.uniform(Precision.FILE)
+    assert driven.config == as_given and driven.measured("config").complete
+    assert driven.measured("config").verdict.energy > 0
+    assert any("As the export has it" in warning for warning in driven.warnings)
+    driven.toggle(driven.outline.groups)
+    assert {driven.config.precision_of(group) for group in driven.outline.groups} == {Precision.FP32}
+    driven.toggle(driven.outline.groups)
+    assert driven.config == as_given
 
 
 def test_a_change_is_measured_and_undo_shows_the_old_results_at_once(session):
