@@ -209,11 +209,12 @@ def _kernel(name: str, opset: int) -> type:
 
 
 def gated_values(backend, network: Network, config: PrecisionConfig, ranges: Mapping[str, float],
-                 feeds: Mapping[str, np.ndarray], offer: Offer | None = None) -> dict[str, np.ndarray]:
-    """The same of the gated network, which offers what the config needs and maybe more."""
+                 feeds: Mapping[str, np.ndarray], offer: Offer | None = None, data: bool = False
+                 ) -> dict[str, np.ndarray]:
+    """The same of the gated network, which offers what the config needs and maybe more; ``data``: gates as data."""
     offer = Offer.needed(network, config) | (offer or Offer.of((), ()))
     gated = lower_gated(network, floats=offer.floats, others=offer.others, codes=offer.codes,
-                        constants=offer.constants, operators=offer.operators,
+                        constants=offer.constants, operators=offer.operators, data=data,
                         outputs=list(dict.fromkeys(group.tail for group in network.groups)))
     with backend.load(gated.model, lean=True) as runner:
         result = runner.run({**feeds, **gated.feeds(config, ranges)})

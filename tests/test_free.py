@@ -144,6 +144,8 @@ def test_typed_and_gated_networks_do_the_same_arithmetic(form, quantized, other,
                   if tensor in typed}
     gated = lowered.gated_values(backend, network, config, ranges, feeds)
     assert lowered.difference(network, plain, typed, gated) is None
+    as_data = lowered.gated_values(backend, network, config, ranges, feeds, data=True)
+    assert lowered.difference(network, plain, gated, as_data) is None
     exact = config.with_groups(network.groups, FP32)
     for values in (lowered.typed_values, lowered.gated_values):
         found = values(backend, network, exact, ranges, feeds)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.screen import make_app, settle
+from tests.screen import make_app, opened, press, settle
 from trt_tui.jobs import messages
 from trt_tui.tui.controllers import ACTIONS, CONTROLLERS, DRAWN_ONLY
 from trt_tui.tui.controllers.controller import Controller
@@ -50,3 +50,24 @@ def test_every_event_is_asked_for_or_only_drawn(tmp_path):
 
 def test_controllers_are_listed():
     assert set(Controller.__subclasses__()) == set(CONTROLLERS)
+
+
+async def test_what_is_free_is_measured_chosen_undone_and_taken_back(tmp_path):
+    async with opened(tmp_path) as (app, main, pilot):
+        session, desk = app.session, main.desk
+        before, group = session.config, desk.current_group
+        assert desk.offers["free"].reason() == ""
+        await press(pilot, "f")
+        shown = {item.text.split("  ")[0]: item for item in app.screen.items}
+        assert {"SmoothQuant 0.5", "bias correction"} <= shown.keys() and shown["operator"].refused
+        await press(pilot, "1")
+        (key, move), = session.config.moves.items()
+        assert key == ("smooth", session.outline.free.before(group.name, group.layers)) and move.reason == "user"
+        await settle(pilot)
+        assert session.results[session.config].verdict is not None
+        await press(pilot, "f")
+        assert app.screen.items[0].text == f"take back: SmoothQuant 0.5 of {key[1]}"
+        await press(pilot, "1")
+        assert session.config == before
+        await press(pilot, "z")
+        assert session.config.moves

@@ -18,6 +18,7 @@ from typing import Any
 
 from trt_tui.core.lowering.releases import asked_codes
 from trt_tui.core.lowering.rules import surrounding
+from trt_tui.core.moves.bias_correction import BiasCorrection
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import FLOATS, Precision
@@ -185,6 +186,9 @@ def _notes(network: Network, config: PrecisionConfig, out: Exclusions, method: s
              and any(site.role == "skip" for site in group.sites)]
     if skips:
         notes.append("ModelOpt's list gives the other input of a residual Add no Q/DQ; the typed ONNX export has them.")
+    if corrected := config.of(BiasCorrection):
+        notes.append(f"{len(corrected)} corrected biases are left out: they make up for the codes of the typed ONNX "
+                     "export, which has them.")
     notes.append("MatMuls of attention over more than 512 tokens are left out whatever is asked.")
     return notes
 

@@ -16,6 +16,8 @@ from trt_tui.core.lowering.scales import activation_ranges
 from trt_tui.core.lowering.strong import lower_strong
 from trt_tui.core.lowering.weak import Weak, lower_weak
 from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.rewrite import Rewrite
+from trt_tui.core.moves.smooth import Smooth
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
@@ -118,7 +120,7 @@ def _modelopt(path: Path, network: Network, config: PrecisionConfig, ranges: _Ra
     beside = companions("modelopt", path)
     config = told_as(network, config)
     refuse_modelopt(network, config)
-    base = lower_strong(network, PrecisionConfig.uniform(Precision.FP32), {}).model
+    base = lower_strong(network, _changed_fp32(config), {}).model
     exported = export_typed(base, network, beside["base"])
     used = activation_ranges(network, ranges, config)
     if used:
@@ -127,7 +129,12 @@ def _modelopt(path: Path, network: Network, config: PrecisionConfig, ranges: _Ra
     return [path, exported.path, *exported.data, *([beside["cache"]] if used else [])]
 
 
+def _changed_fp32(config: PrecisionConfig) -> PrecisionConfig:
+    """All in FP32, with the operators and scaled channels of a config: what is quantized elsewhere."""
+    return PrecisionConfig.uniform(Precision.FP32).with_moves(config.of(Rewrite)).with_moves(config.of(Smooth))
+
+
 def _cache(path: Path, network: Network, config: PrecisionConfig, ranges: _Ranges,
            shapes: _Shapes, effort: _Effort) -> list[Path]:
-    write_cache(path, {**ranges, **activation_ranges(network, ranges, told_as(network, config))})
+    write_cache(path, {**ranges, **activation_ranges(network, ranges, told_as(network, config).without(Smooth))})
     return [path]

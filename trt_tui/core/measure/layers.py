@@ -83,7 +83,8 @@ def _group_errors(network: Network, config: PrecisionConfig, names: Sequence[str
         said = sentence(network, config, group, largest)
         result[name] = GroupErrors(
             precision, accumulated.errors(), isolated, accumulated.ref_max or None,
-            _warning(surrounding(group, precision, config.other), accumulated, isolated, said),
+            _warning(surrounding(group, precision, config.other), accumulated, isolated, said,
+                     Precision.BF16 in group.allowed),
             int(accumulated.fp16_over) if fp16 else None, int(accumulated.fp16_under) if fp16 else None,
             largest.amax if largest is not None else None, largest.layer if largest is not None else "")
     return result
@@ -95,23 +96,26 @@ def _concerns_fp16(network: Network, config: PrecisionConfig) -> bool:
     return Precision.FP16 in asked or Precision.BF16 not in asked
 
 
-def _warning(around: Precision, sums: Sums, isolated: Errors | None, said: str) -> str:
+def _warning(around: Precision, sums: Sums, isolated: Errors | None, said: str, bf16: bool) -> str:
     """What FP16 does to a group's values in words, or what arises there.
 
     Args:
         said: Of what lies before its last tensor.
+        bf16: Whether the group can run in BF16.
     """
+    spare = "; BF16 has the range of FP32" if bf16 else ""
     if around is Precision.FP16 and sums.ref_max > FP16_MAX:
         lost = f": {isolated.inf + isolated.nan} Inf or NaN arise here" if isolated is not None and isolated.bad else ""
         times = f" ({sums.fp16_over:,.0f} values)" if sums.fp16_over else ""
-        return f"max {number(sums.ref_max, 2)} exceeds FP16's {FP16_MAX:.0f}{times}{lost}"
+        return f"max {number(sums.ref_max, 2)} exceeds FP16's {FP16_MAX:.0f}{times}{lost}{spare}"
     if around is Precision.FP16 and said:
         arise = f"{isolated.nan} NaN and {isolated.inf} Inf arise here: " if isolated and isolated.bad else ""
         return arise + said
     if around is Precision.FP16 and 0 < sums.ref_max < FP16_LEAST_NORMAL:
-        return f"max {number(sums.ref_max, 2)} is below FP16's smallest normal {number(FP16_LEAST_NORMAL)}"
+        return f"max {number(sums.ref_max, 2)} is below FP16's smallest normal {number(FP16_LEAST_NORMAL)}{spare}"
     if around is Precision.FP16 and sums.fp16_under > UNDERFLOW_SHARE * sums.count:
-        return f"{percent(sums.fp16_under / sums.count)} underflow: below FP16's smallest value {number(FP16_LEAST)}"
+        return f"{percent(sums.fp16_under / sums.count)} underflow: below FP16's smallest value " \
+               f"{number(FP16_LEAST)}{spare}"
     if isolated is not None and isolated.bad:
         return f"{isolated.nan} NaN and {isolated.inf} Inf arise here"
     return ""

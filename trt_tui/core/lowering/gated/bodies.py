@@ -54,7 +54,9 @@ def emit_layers(emitter: Emitter, inputs: GatedInputs, body: Body) -> None:
     for name in group.layers:
         if norm is not None and name in norm.layers:
             if name == norm.layers[-1]:
-                _emit_operator(emitter, inputs, body, norm)
+                node = emit_operator(emitter, inputs, body, norm)
+                body.local[norm.result] = node.outputs[0]
+                body.computed(network.layer(name), node, [norm.source])
             continue
         layer = network.layer(name)
         ports = rules.typed_ports(network.node(name), network.opset)[0]
@@ -94,8 +96,8 @@ def rounded_later(network: Network, group: Group, wanted: Sequence[str], tensor:
             and rules.commutes_with_rounding(network.layer(users[0])))
 
 
-def _emit_operator(emitter: Emitter, inputs: GatedInputs, body: Body, norm: Norm) -> None:
-    """Emits a normalisation as its operator: what goes in and what comes out is rounded, and nothing between."""
+def emit_operator(emitter: Emitter, inputs: GatedInputs, body: Body, norm: Norm) -> ir.Node:
+    """Emits a normalisation as its operator: what goes in is rounded, and nothing between that and its result."""
     network, group = emitter.network, body.group
     last = network.layer(norm.layers[-1])
     source = next((network.layer(name), network.layer(name).inputs.index(norm.source)) for name in norm.layers
@@ -124,9 +126,9 @@ def _emit_operator(emitter: Emitter, inputs: GatedInputs, body: Body, norm: Norm
         body.nodes.append(node)
     else:
         node = _emit_rms(emitter, body.nodes, norm, *values)
-    output = body.local[norm.result] = node.outputs[0]
+    output = node.outputs[0]
     output.type, output.shape = network.value(norm.result).type, None
-    body.computed(last, node, [norm.source])
+    return node
 
 
 def _emit_rms(emitter: Emitter, nodes: Nodes, norm: Norm, source: ir.Value, scale: ir.Value) -> ir.Node:

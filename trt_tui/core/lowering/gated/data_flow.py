@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from trt_tui.core.codes import CODES
 from trt_tui.core.lowering import rules
-from trt_tui.core.lowering.gated.bodies import emit_layers, rounded_later, rounds_after
+from trt_tui.core.lowering.gated.bodies import emit_layers, emit_operator, rounded_later, rounds_after
 from trt_tui.core.lowering.gated.emitter import BranchTensors, Emitter
 from trt_tui.core.lowering.gated.inputs import GatedInputs
 from trt_tui.core.lowering.gated.rounding import Rounding
@@ -140,7 +140,18 @@ class _Body:
         if rules.keeps_precision(layer) and self._rounded.issuperset(typed):
             self._rounded.update(own)
             return
-        for tensor, output in zip(layer.outputs, node.outputs, strict=True):
+        for tensor, output in zip(layer.outputs, self._outputs(layer, node), strict=True):
             if tensor in own and not rounded_later(self._network, self.group, self._wanted, tensor):
                 self.local[tensor] = self._flow.result(self.group, tensor, output)
                 self._rounded.add(tensor)
+
+    def _outputs(self, layer: Layer, node: ir.Node) -> list[ir.Value]:
+        """A layer's results; that of a normalisation is chosen between what its layers and what its operator yield."""
+        norm = self._flow.inputs.norm(self.group.name)
+        if norm is None or layer.name != norm.layers[-1]:
+            return list(node.outputs)
+        flow = self._flow
+        whole = emit_operator(flow.emitter, flow.inputs, self, norm).outputs[0]
+        gate = flow.inputs.gates[self.group.name]["operator"]
+        chosen = self.local[norm.result] = flow.chosen(gate, whole, node.outputs[0], norm.result)
+        return [chosen]
