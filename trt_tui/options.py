@@ -34,6 +34,7 @@ class Options:
     optimization_level: int | None = None
     strict: bool = False
     hold_out: bool = False
+    reference: str | None = None
     tf32: bool = False
     plugins: tuple[str, ...] = ()
     ort_ops: tuple[str, ...] = ()

@@ -93,7 +93,7 @@ class Workspace:
                                        *data_files(options.calib_data), *self._metric_files()))
         self.inputs |= StampedFiles.of((*options.plugins, *options.ort_ops))
         self.network: Network = open_network(options.model, partial(get_backend, operators=options.ort_ops),
-                                             operators=bool(options.ort_ops))
+                                             operators=bool(options.ort_ops), reference=options.reference)
         self.inputs |= StampedFiles.of(self.network.external_files)
         self.builder: EngineBackend | None = None
         self.calibration: Calibration | None = None

@@ -144,7 +144,7 @@ def quantized(seed: int = 0, *, symmetric: bool = True, extra: Mapping[str, bool
         extra: Further extra options of the quantizer.
         options: Other arguments of it.
     """
-    model = _conv_net(seed)
+    model = conv_net(seed)
 
     class Images(CalibrationDataReader):
         def __init__(self) -> None:
@@ -188,7 +188,7 @@ def opset7(seed: int = 0) -> onnx.ModelProto:
 
 def half(seed: int = 0) -> onnx.ModelProto:
     """A small residual CNN all in FP16, inputs, weights and outputs; (batch, 3, 16, 16) to (batch, 10); opset 17."""
-    model = _conv_net(seed)
+    model = conv_net(seed)
     for tensor in model.graph.initializer:
         if tensor.data_type == TensorProto.FLOAT:
             values = numpy_helper.to_array(tensor).astype(np.float16)
@@ -209,7 +209,7 @@ def with_sequence(seed: int = 0) -> onnx.ModelProto:
     return b.model([floats("x", "batch", 8)], [floats("y", "batch", 4)], name="with_sequence")
 
 
-def _conv_net(seed: int) -> onnx.ModelProto:
+def conv_net(seed: int) -> onnx.ModelProto:
     """Convs with bias, one skip, no batch norm: ``image`` (batch, 3, 16, 16) to ``logits`` (batch, 10)."""
     b = Builder(seed)
     x = b.node("Relu", [b.conv("image", (3, 8), "/conv1", bias=True)], "/relu1")

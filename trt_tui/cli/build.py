@@ -15,6 +15,7 @@ from trt_tui.cli.options import (
     DATA,
     EFFORT,
     LIBRARIES,
+    REFERENCE,
     Command,
     check_config_or_precision,
     config_or_precision,
@@ -30,7 +31,7 @@ from trt_tui.words import visible
 
 
 @click.command(cls=Command, context_settings=CONTEXT)
-@takes(*DATA, *CONFIG, *BUILDER, *EFFORT, *LIBRARIES)
+@takes(*DATA, *REFERENCE, *CONFIG, *BUILDER, *EFFORT, *LIBRARIES)
 @config_or_precision
 @option("TensorRT", "--quick", is_flag=True, help="Build with the lowest effort: a preview, not for production.")
 @file_option("Output", "-o", "--output", required=True, metavar="OUT",

@@ -12,6 +12,7 @@ from trt_tui.cli.options import (
     DATA,
     EFFORT,
     LIBRARIES,
+    REFERENCE,
     Command,
     check_config_or_precision,
     config_or_precision,
@@ -26,7 +27,7 @@ from trt_tui.errors import InputError
 
 
 @click.command(cls=Command, context_settings=CONTEXT)
-@takes(*DATA, *CONFIG, *EFFORT, *LIBRARIES)
+@takes(*DATA, *REFERENCE, *CONFIG, *EFFORT, *LIBRARIES)
 @config_or_precision
 @option("Output", "--format", "kind", required=True, help="What for.", type=click.Choice(
     ["onnx", "trtexec", "polygraphy", "modelopt", "calibration-cache", "markdown"]))

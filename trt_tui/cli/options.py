@@ -85,6 +85,12 @@ DATA = (
 
 SEED = (_data("--seed", default=0, show_default=True, type=int, help="Seed of random inputs."),)
 
+REFERENCE = (
+    file_option("Data", "--reference", metavar="FP32.onnx", help="The FP32 network that a quantized one was made from: "
+                "errors are taken against it, and layers raised to FP32 have its weights."),
+)
+"""What a quantized network is held against."""
+
 CONFIG = (
     file_option("Config", "--config", "config_path", metavar="FILE", help="Start from a precision.json."),
     _config("--force", is_flag=True, help="Take a config made for another structure."),
@@ -137,7 +143,7 @@ EFFORT = (
 )
 """How much effort a builder spends."""
 
-EVERYTHING = (*DATA, *SEED, *CONFIG, *JUDGING, *BUILDER, *EFFORT, *LIBRARIES)
+EVERYTHING = (*DATA, *REFERENCE, *SEED, *CONFIG, *JUDGING, *BUILDER, *EFFORT, *LIBRARIES)
 
 model_argument = click.argument("model", shell_complete=files)
 config_or_precision = _config("--precision",
@@ -173,7 +179,7 @@ def options_of(model: str, whatif_samples: int, arguments: dict[str, Any]) -> Op
         arguments["timing_cache"], _compute_capability(arguments.get("compute_capability")),
         tuple(arguments.get("judge_at", ())), arguments["optimization_level"], arguments.get("strict", False),
         tf32=arguments.get("tf32", False), plugins=tuple(arguments.get("plugins", ())),
-        ort_ops=tuple(arguments.get("ort_ops", ())))
+        ort_ops=tuple(arguments.get("ort_ops", ())), reference=arguments.get("reference"))
 
 
 def check_config_or_precision(what: str, config_path: str | None, precision: str | None) -> None:

@@ -48,6 +48,7 @@ class Given:
         stands_for: The same.
         made: The same.
         types: The type of each tensor of the file, as far as it follows from what the file says.
+        replaced: Constants of the FP32 network that are another network's, by name.
     """
 
     def __init__(self, model: ir.Model, stands_for: Mapping[str, str], made: Collection[str]) -> None:
@@ -55,6 +56,7 @@ class Given:
         self.model = model
         self.stands_for = dict(stands_for)
         self.made = frozenset(made)
+        self.replaced: frozenset[str] = frozenset()
         self._nodes = {node.name or "": node for node in graph}
         self._values = {value.name or "": value for value in (*graph.inputs, *graph.initializers.values())}
         self._values.update((value.name, value) for node in graph for value in node.outputs if value.name)
@@ -134,7 +136,9 @@ class Given:
         Constants that other operators than copies make of others are the FP32 network's too.
         """
         value = self.read(layer, index)
-        if value is None or value is self.value(layer.inputs[index]) and constant_tensor(value) is not None:
+        tensor = layer.inputs[index]
+        if value is None or (value is self.value(tensor) and constant_tensor(value) is not None
+                             and tensor not in self.replaced):
             return None
         return self._computed(value)
 

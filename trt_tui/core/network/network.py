@@ -20,6 +20,7 @@ from trt_tui.core.network.layers import Group, Outline, Shape
 from trt_tui.core.network.norms import find_free
 from trt_tui.core.network.opening import OpenedModel, open_model
 from trt_tui.core.network.plugin_types import tell_types
+from trt_tui.core.network.true_weights import take_true_weights
 from trt_tui.core.precision import FP16_MAX
 from trt_tui.core.runner import Backend
 from trt_tui.errors import InputError
@@ -163,7 +164,8 @@ class Network(Outline):
         return identity.sha256((self.path, *self.external_files))
 
 
-def open_network(path: Path | str, backend: Callable[[], Backend] | None = None, *, operators: bool = False) -> Network:
+def open_network(path: Path | str, backend: Callable[[], Backend] | None = None, *, operators: bool = False,
+                 reference: Path | str | None = None) -> Network:
     """Opens an ONNX file.
 
     Args:
@@ -171,6 +173,7 @@ def open_network(path: Path | str, backend: Callable[[], Backend] | None = None,
             as `trt_tui.backends.registry.get_backend`. Without it the network opens as well, and `Network.constant`
             raises for those.
         operators: The backend was given libraries of operators, and runs plugins too.
+        reference: The FP32 network that a quantized one was made from; see `trt_tui.core.network.true_weights`.
 
     Raises:
         InputError: see `trt_tui.core.network.opening.open_model`, `Network` and
@@ -180,4 +183,6 @@ def open_network(path: Path | str, backend: Callable[[], Backend] | None = None,
     opened = open_model(path)
     if operators and backend is not None:
         tell_types(opened.model, backend())
+    if reference is not None:
+        take_true_weights(opened, path.name, open_model(Path(reference)), Path(reference), backend)
     return Network(opened, path, backend, operators=operators)

@@ -31,7 +31,7 @@ _NOTE = ("The file has precisions of its own ({}): layers run as in the file, an
          "network with its weights.")
 
 _CODES_ALONE = ("{} weights are stored as codes alone: what quantizing them lost is not known, and FP32 here means the "
-                "weights that the codes stand for.")
+                "weights that the codes stand for; --reference FP32.onnx names the network that they were made from.")
 
 CODES_OPSET = 21
 """The first opset in which Q and DQ hold all that TensorRT's own operators for the same do."""
@@ -128,8 +128,13 @@ def _said_of(given: Given) -> list[str]:
         notes.append(f"{len(unknown)} activations are quantized with scales that a run finds ({unknown[0]}): that is "
                      "written back as it is, and is not simulated.")
     if given.codes_alone:
-        notes.append(_CODES_ALONE.format(given.codes_alone))
+        notes.append(codes_alone_note(given))
     return notes
+
+
+def codes_alone_note(given: Given) -> str:
+    """What is said of a file that stores weights as codes alone."""
+    return _CODES_ALONE.format(given.codes_alone)
 
 
 def _kept(model: ir.Model) -> ir.Model:

@@ -1,0 +1,86 @@
+"""trt_tui.core.network.true_weights: the FP32 network that a quantized one was made from"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+from tests import networks
+from tests.networks.odd import conv_net
+from tests.test_given import AS_GIVEN, content, run, simulated, sqnr
+from trt_tui.core.lowering.strong import lower_strong
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.network import open_network
+from trt_tui.core.precision import Precision
+from trt_tui.errors import InputError
+
+FP32 = PrecisionConfig.uniform(Precision.FP32)
+
+
+@pytest.fixture
+def saved(tmp_path):
+    def save(model, name):
+        onnx.save(model, tmp_path / name)
+        return tmp_path / name
+
+    return save
+
+
+def renamed(model):
+    """Other names for nodes and weights, as a quantizer that rebuilds the graph gives them."""
+    names = {one.name: f"w{number}" for number, one in enumerate(model.graph.initializer)}
+    for one in model.graph.initializer:
+        one.name = names[one.name]
+    for number, node in enumerate(model.graph.node):
+        node.name = f"n{number}"
+        node.input[:] = [names.get(name, name) for name in node.input]
+    return model
+
+
+@pytest.mark.parametrize("change", [lambda model: model, renamed])
+@pytest.mark.parametrize("form", [networks.quantized, networks.half,
+                                  lambda: networks.quantized(extra={"AddQDQPairToWeight": True})])
+def test_fp32_is_the_network_that_it_was_made_from(form, change, saved, backend):
+    model, exact = form(), conv_net(0)
+    reference = saved(change(conv_net(0)), "fp32.onnx")
+    network = open_network(saved(model, "given.onnx"), reference=reference)
+    feeds = networks.feeds(exact, 9, n=4)
+    own = {name: array.astype(np.float16) if network.inputs[0].dtype == np.float16 else array
+           for name, array in feeds.items()}
+    expected = run(backend, ir.from_proto(exact), feeds)
+    alone = open_network(saved(model, "given.onnx"))
+    assert sqnr(expected, simulated(backend, network, FP32, own)) > 50, "but for inputs in 16 bits"
+    as_given = [simulated(backend, one, AS_GIVEN, own) for one in (alone, network)]
+    np.testing.assert_array_equal(*as_given)
+    written = [content(ir.to_proto(lower_strong(one, AS_GIVEN, {}).model)) for one in (alone, network)]
+    assert written[0] == written[1]
+    raised = run(backend, lower_strong(network, FP32, {}).model, own)
+    assert sqnr(expected, raised) > 50
+    assert any("FP32 means the weights of fp32.onnx." == note for note in network.notes)
+    assert reference in network.external_files and not any("codes alone" in note for note in network.notes)
+    assert network.structure_sha256 == alone.structure_sha256
+
+
+def test_weights_without_a_counterpart_keep_those_of_their_codes(saved, backend):
+    exact = conv_net(0)
+    for one in exact.graph.initializer:
+        if "conv2" in one.name and len(one.dims) == 4:  # as where a BatchNormalization was folded into it
+            folded = onnx.numpy_helper.to_array(one) * np.linspace(-3, 3, 8, dtype=np.float32)[:, None, None, None]
+            one.CopyFrom(onnx.numpy_helper.from_array(folded, one.name))
+    network = open_network(saved(networks.quantized(), "given.onnx"), reference=saved(exact, "fp32.onnx"))
+    note, = (note for note in network.notes if "fp32.onnx" in note)
+    assert "but for 1 layers" in note and "/conv2" in note
+
+
+@pytest.mark.parametrize(("given", "reference", "title"), [
+    (lambda: conv_net(0), lambda: conv_net(0), "given.onnx takes no --reference"),
+    (networks.quantized, networks.quantized, "fp32.onnx is no reference"),
+    (networks.quantized, lambda: conv_net(5), "fp32.onnx is no reference of given.onnx"),
+    (networks.quantized, networks.mlp, "fp32.onnx is no reference of given.onnx"),
+])
+def test_what_is_no_reference_is_refused(given, reference, title, saved):
+    with pytest.raises(InputError) as caught:
+        open_network(saved(given(), "given.onnx"), reference=saved(reference(), "fp32.onnx"))
+    assert caught.value.title == title and caught.value.next_step
