@@ -18,7 +18,7 @@ from tests.driven import DrivenWorker
 from trt_tui.backends.tensorrt.failures import parse_error
 from trt_tui.backends.tensorrt.plugins import load_plugins
 from trt_tui.core.lowering.ends import with_outputs
-from trt_tui.core.measure.judge import judged_outputs, kept_tensors, left_out, metric_tensors
+from trt_tui.core.measure.judge import judged_outputs, kept_tensors, left_out, tensor_outputs
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
@@ -81,7 +81,7 @@ def test_what_plugins_make_is_judged_before_them_by_everything_that_runs(tmp_pat
     judged = judged_outputs(network)
     assert [one.name for one in judged] == ["boxes", "scores"] == list(kept_tensors(network, judged))
     assert all("made by nms (EfficientNMS_TRT), a plugin" in one.note for one in judged)
-    assert metric_tensors(network, judged) == ("boxes", "scores") and len(left_out(network)) == 2
+    assert not tensor_outputs(network) and len(left_out(network)) == 2
     assert any("nms (EfficientNMS_TRT)" in note and "--plugins" in note and "--ort-ops" in note
                for note in network.notes)
     assert "--ort-ops" in network.layer("nms").note and not network.group("nms").allowed - {Precision.FP32}

@@ -19,7 +19,7 @@ from trt_tui.backends.registry import get_backend
 from trt_tui.core.calibration.calibrate import Calibration
 from trt_tui.core.data.samples import DataSets, Samples, load_samples, split
 from trt_tui.core.data.shapes import ShapeRange, parse_shapes
-from trt_tui.core.data.userscript import script_files, split_spec
+from trt_tui.core.data.userscript import annotations_of, script_files, split_spec
 from trt_tui.core.data.watched import Source, StampedFiles, data_files
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.comparison import EngineResult
@@ -151,7 +151,7 @@ class Workspace:
         Raises:
             InputError: it cannot be loaded, or there are no labels.
         """
-        metric = load_metric(self.options.metric) if self.options.metric else None
+        metric = load_metric(self.options.metric, self._image_size()) if self.options.metric else None
         if metric is not None and not self.samples.has_labels:
             raise InputError("a metric needs labels", f"{self.samples.source} holds no array that is no input",
                              "Add the labels to the data file, or leave out --metric.")
@@ -320,9 +320,20 @@ class Workspace:
                 labels.update(f"{name} {array.dtype} {array.shape}".encode() + array.tobytes())
         return judged.take(self.feeds).sha256() + labels.hexdigest()
 
+    def _image_size(self) -> tuple[int, int] | None:
+        """Height and width of the first input of four axes, channels in front or behind; None where there is none."""
+        for array in self.samples.feed(0).values():
+            if array.ndim == 4:
+                height, width = array.shape[2:] if array.shape[1] <= array.shape[3] else array.shape[1:3]
+                return int(height), int(width)
+        return None
+
     def _metric_files(self) -> tuple[str, ...]:
         """The metric's file, and what it has imported from its folder."""
-        spec = split_spec(self.options.metric) if self.options.metric else None
+        metric = self.options.metric or ""
+        if (annotations := annotations_of(metric)) is not None:
+            return (str(annotations),)
+        spec = split_spec(metric)
         return tuple(map(str, script_files(spec[0]))) if spec is not None else ()
 
 

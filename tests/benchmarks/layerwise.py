@@ -28,7 +28,7 @@ def ours(name: str, folder: str, kind: str):
     from trt_tui.core.precision import Precision
 
     network, ranges = prepared.opened(folder)
-    gated = lower_gated(network, others=(Precision.FP32,), reference=True, isolated=kind == "isolated")
+    gated = lower_gated(network, floats=(), others=(Precision.FP32,), reference=True, isolated=kind == "isolated")
     runner = OnnxRuntimeBackend("cpu").load(gated.model, lean=True)
     gates = gated.feeds(prepared.INT8, ranges)
     fetch = [table for table in (gated.accumulated, gated.isolated) if table is not None]

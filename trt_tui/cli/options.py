@@ -105,7 +105,8 @@ JUDGING = (
     _judging("--judge", multiple=True, metavar="TENSOR[SLICE][@MASK]", help="Where errors are measured, counting only "
              "where MASK (an input or another array of the data) is not 0; may be repeated. Without: at the float "
              "outputs, a final Concat split into its parts."),
-    file_option("Judging", "--metric", metavar="FILE.py:FUNCTION", help="(outputs, labels) -> float or a mapping."),
+    file_option("Judging", "--metric", metavar="FILE.py:FUNCTION", help="(outputs, labels) -> float or a mapping; or "
+                "detection:map=FILE.json with COCO annotations."),
     _judging("--target", metavar="TEXT", help="metric>=base-0.01, metric>=base-1%, sqnr>=20, cosine>=0.999 or "
              "agreement>=0.99."),
     _judging("--judge-at", multiple=True, type=click.Choice(["min", "max"]),

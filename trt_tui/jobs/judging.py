@@ -18,7 +18,7 @@ from trt_tui.core.lowering.strong import lower_strong
 from trt_tui.core.measure.agreement import made_otherwise
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.comparison import EngineResult, Verdict
-from trt_tui.core.measure.judge import Judged, kept_tensors, tensor_outputs
+from trt_tui.core.measure.judge import Judged, tensor_outputs
 from trt_tui.core.measure.tally import comparable
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network
@@ -59,8 +59,8 @@ def run_typed(analysis: Analysis, config: PrecisionConfig, ranges: Mapping[str, 
     typed = lower_strong(network, config, ranges)
     size = typed_bytes(typed.model)
     model = typed.model
-    if network.behind:
-        model = ending_in(model, [*tensor_outputs(network), *kept_tensors(network, analysis.judged)])
+    if network.behind or analysis.kept:
+        model = ending_in(model, [*tensor_outputs(network), *analysis.kept])
     yield BuildProgress("building with ONNX Runtime")
     with backend.load(model, optimize=Precision.FILE not in used) as runner:  # as written, so as given
         build_s = time.perf_counter() - since
@@ -97,7 +97,7 @@ def build_and_judge(
         settings = replace(settings, optimization_level=QUICK_LEVEL)
     settings = replace(settings, profile={**profile_of(network, samples, feeds), **settings.profile})
     engine: Engine | None = None
-    kept = kept_tensors(network, analysis.judged)
+    kept = analysis.kept
     for step in build_engine(backend, network, config, ranges, settings, cache=cache, wake=wake, weak=plan.weak,
                              strict=plan.strict, kept=kept):
         if isinstance(step, Engine):
@@ -162,7 +162,7 @@ def _simulated(analysis: Analysis, config: PrecisionConfig, otherwise: Mapping[s
 
 
 def _kept_note(kept: Sequence[str]) -> list[str]:
-    return [f"yields {first_few(kept)} beside its outputs, to be judged before the plugins"] if kept else []
+    return [f"yields {first_few(kept)} beside its outputs, to be judged by them"] if kept else []
 
 
 def judged_run(analysis: Analysis, model: ir.Model, feeds: Sequence[int]
@@ -182,7 +182,7 @@ def judged_run(analysis: Analysis, model: ir.Model, feeds: Sequence[int]
 def _judged(analysis: Analysis, runner: Runner, feeds: Sequence[int],
             phase: str = "judging the build") -> Generator[BuildProgress, None, Verdict]:
     """Yields steps; returns the verdict at the network's own outputs."""
-    names = (*tensor_outputs(analysis.network), *kept_tensors(analysis.network, analysis.judged))
+    names = (*tensor_outputs(analysis.network), *analysis.kept)
     judged: list[Judged] = [one for one in analysis.judged if one.tensor in names]
     tally = analysis.tally(feeds, judged)
     for done, index in enumerate(feeds, 1):
@@ -199,7 +199,7 @@ def _as_declared(analysis: Analysis, outputs: Mapping[str, np.ndarray]) -> dict[
     """The outputs in the types that the network declares (an engine may return INT32 for INT64)."""
     network = analysis.network
     types = {info.name: info.dtype for info in network.outputs}
-    types |= dict.fromkeys(kept_tensors(network, analysis.judged), np.dtype(np.float32))
+    types |= dict.fromkeys(analysis.kept, np.dtype(np.float32))
     return {name: array.astype(types[name], copy=False) if array.dtype.kind != "U" else array
             for name, array in ((name, comparable(value)) for name, value in outputs.items())}
 

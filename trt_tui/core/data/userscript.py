@@ -22,6 +22,15 @@ _imported: dict[Path, set[str]] = {}
 _SPEC = re.compile(r"(?P<path>.+\.py)(?::(?P<function>[^:/\\]+))?")
 
 
+DETECTION = "detection:map="
+"""How a metric begins that is no script: a file of annotations follows, and settings behind commas."""
+
+
+def annotations_of(spec: str) -> Path | None:
+    """The annotations that a metric names, see `DETECTION`; None for another metric."""
+    return Path(spec.removeprefix(DETECTION).partition(",")[0]) if spec.startswith(DETECTION) else None
+
+
 def split_spec(spec: str) -> tuple[Path, str | None] | None:
     """Splits ``FILE.py`` or ``FILE.py:FUNCTION``; None if the text is neither."""
     match = _SPEC.fullmatch(spec)

@@ -22,7 +22,7 @@ from trt_tui.core.lowering.gated.lower import lower_gated
 from trt_tui.core.lowering.rules import LOW_FLOATS, Offer
 from trt_tui.core.measure.comparison import Verdict
 from trt_tui.core.measure.fp16 import measure_largest
-from trt_tui.core.measure.judge import FLOAT, Judged, class_scores, metric_tensors, take
+from trt_tui.core.measure.judge import FLOAT, Judged, class_scores, kept_tensors, take, tensor_outputs
 from trt_tui.core.measure.masks import kept_elements
 from trt_tui.core.measure.scoring import Scoring
 from trt_tui.core.measure.tally import Tally, comparable
@@ -70,6 +70,9 @@ class Analysis:
         other: What surrounds INT8 layers in the first configs. A config that needs something else has the session
             loaded again, with that added.
 
+    Attributes:
+        kept: See `trt_tui.core.measure.judge.kept_tensors`.
+
     Raises:
         InputError: a judged tensor lies inside a fused group.
     """
@@ -89,7 +92,8 @@ class Analysis:
         self.samples = samples
         self.judged = tuple(judged)
         self.metric = metric if samples.has_labels else None
-        scored = metric_tensors(network, self.judged)
+        self.kept = kept_tensors(network, self.judged, self.metric is not None and self.metric.inner)
+        scored = (*tensor_outputs(network), *self.kept)
         self._scoring = Scoring(self.metric, samples, scored, self.reference) if self.metric is not None else None
         lows = {other} & set(LOW_FLOATS)
         if not backend.capabilities.device:  # roundings that are not asked for cost nothing there

@@ -82,15 +82,16 @@ def tensor_outputs(network: Network) -> tuple[str, ...]:
                  and isinstance(network.value(info.name).type, ir.TensorType))
 
 
-def kept_tensors(network: Network, judged: Sequence[Judged]) -> tuple[str, ...]:
-    """Tensors before plugins that an engine yields beside its outputs, so that it is judged by what is simulated."""
+def kept_tensors(network: Network, judged: Sequence[Judged], inner: bool = False) -> tuple[str, ...]:
+    """Tensors before plugins, which an engine yields beside its outputs, so that it is judged by what is simulated.
+
+    A metric is given them too, of whatever ran.
+
+    Args:
+        inner: The metric needs judged tensors inside the network, such as those before NMS.
+    """
     outputs = {info.name for info in network.outputs}
-    return tuple(dict.fromkeys(one.tensor for one in judged if network.behind and one.tensor not in outputs))
-
-
-def metric_tensors(network: Network, judged: Sequence[Judged]) -> tuple[str, ...]:
-    """What a metric is given, of whatever ran: the outputs, and where plugins make some, the tensors before them."""
-    return (*tensor_outputs(network), *kept_tensors(network, judged))
+    return tuple(dict.fromkeys(one.tensor for one in judged if (network.behind or inner) and one.tensor not in outputs))
 
 
 def left_out(network: Network) -> tuple[str, ...]:

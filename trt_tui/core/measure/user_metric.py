@@ -5,10 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 
-from trt_tui.core.data.userscript import UserFunction, split_spec
+from trt_tui.core.data.userscript import DETECTION, UserFunction, split_spec
+from trt_tui.core.measure.detection import Detection
 from trt_tui.errors import InputError, text_of
 
 
@@ -25,11 +28,27 @@ class MetricResult:
     parts: dict[str, float]
 
 
-class Metric:
-    """The user's function ``(outputs, labels) -> float | mapping of names to floats``."""
+class MetricFunction(Protocol):
+    """What a metric calls: a function of the user's, or one that comes with the program; its text is its name."""
 
-    def __init__(self, function: UserFunction) -> None:
+    @property
+    def path(self) -> Path:
+        """The file to correct where it returns nonsense."""
+
+    def __call__(self, outputs: dict[str, np.ndarray], labels: dict[str, np.ndarray], /) -> Any:
+        """A number, or a mapping of names to numbers."""
+
+
+class Metric:
+    """The user's function ``(outputs, labels) -> float | mapping of names to floats``.
+
+    Attributes:
+        inner: Whether it is given judged tensors inside the network too: those before NMS.
+    """
+
+    def __init__(self, function: MetricFunction) -> None:
         self._function = function
+        self.inner = isinstance(function, Detection)
 
     @property
     def name(self) -> str:
@@ -92,17 +111,22 @@ def _describe(value: object) -> str:
     return f"{type(value).__name__} {text}" if value is not None and len(text) <= 40 else type(value).__name__
 
 
-def load_metric(spec: str) -> Metric:
-    """Loads ``FILE.py:FUNCTION``.
+def load_metric(spec: str, size: tuple[int, int] | None = None) -> Metric:
+    """Loads ``FILE.py:FUNCTION``, or ``detection:map=FILE.json`` (see `trt_tui.core.measure.detection`).
+
+    Args:
+        size: Height and width of the network's image input; None where it has none.
 
     Raises:
         InputError: the text has another form, the file cannot be loaded, or it has no such function.
     """
+    if spec.startswith(DETECTION):
+        return Metric(Detection(spec, size))
     path, function = split_spec(spec) or (None, None)
     if path is None or function is None:
         raise InputError(
             f"Not a metric: {spec}",
-            "A metric is given as FILE.py:FUNCTION.",
+            "A metric is given as FILE.py:FUNCTION, or as detection:map=FILE.json with COCO annotations.",
             "For example: --metric metric.py:accuracy",
         )
     return Metric(UserFunction(path, function))
