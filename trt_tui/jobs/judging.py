@@ -173,8 +173,8 @@ def judged_run(analysis: Analysis, model: ir.Model, feeds: Sequence[int]
         InputError: the network is refused.
     """
     network = analysis.network
-    if network.behind:
-        model = ending_in(model, [*tensor_outputs(network), *kept_tensors(network, analysis.judged)])
+    if network.behind or analysis.kept:
+        model = ending_in(model, [*tensor_outputs(network), *analysis.kept])
     with analysis.backend.load(model, optimize=False) as runner:
         return (yield from _judged(analysis, runner, feeds, "judging the export"))
 

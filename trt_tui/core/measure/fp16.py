@@ -52,7 +52,8 @@ def measure_largest(network: Network, samples: Samples, backend: Backend, feeds:
         found: Takes the magnitudes by tensor name; not finite where the tensor is not.
     """
     tensors = [tensor for group in network.groups for name in group.layers
-               for tensor in typed_results(network, network.layer(name)) if tensor not in network.masked]
+               for tensor in typed_results(network, network.layer(name))
+               if tensor not in network.masked and tensor not in network.behind]
     if not tensors:
         return
     probe = Probe(network.model)
@@ -61,7 +62,7 @@ def measure_largest(network: Network, samples: Samples, backend: Backend, feeds:
         value = probe.float_value(tensor)
         outputs[tensor] = [probe.emit(scalar(probe.apply(operator, value, keepdims=0)))
                            for operator in ("ReduceMax", "ReduceMin")]
-    with backend.load(probe.model, lean=True) as runner:
+    with probe.load(backend) as runner:
         for index in feeds:
             scalars = runner.run(samples.feed(index))
             for tensor, (most, least) in outputs.items():
