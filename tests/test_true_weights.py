@@ -12,6 +12,7 @@ from tests.networks.odd import conv_net
 from tests.test_given import AS_GIVEN, content, run, simulated, sqnr
 from trt_tui.core.lowering.strong import lower_strong
 from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.file import config_text, read_config
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
@@ -84,3 +85,28 @@ def test_what_is_no_reference_is_refused(given, reference, title, saved):
     with pytest.raises(InputError) as caught:
         open_network(saved(given(), "given.onnx"), reference=saved(reference(), "fp32.onnx"))
     assert caught.value.title == title and caught.value.next_step
+
+
+def test_a_config_moves_between_a_network_and_its_quantized_twin(saved, tmp_path):
+    exact = open_network(saved(conv_net(0), "fp32.onnx"))
+    given = open_network(saved(networks.quantized(), "given.onnx"))
+    assert exact.structure_sha256 != given.structure_sha256
+    file = tmp_path / "precision.json"
+
+    def moved(config, source, target):
+        file.write_text(config_text(source, config))
+        return read_config(file, target)
+
+    config = AS_GIVEN.with_groups([given.group("/conv2/Conv")], Precision.FP32).with_groups(
+        [given.group("/fc/Gemm")], Precision.FP16)
+    loaded = moved(config, given, exact)
+    asked = {group.name: loaded.config.precision_of(group) for group in exact.groups}
+    assert asked.pop("/conv2/Conv") is Precision.FP32 and asked.pop("/fc/Gemm") is Precision.FP16
+    coded = {group.name for group in given.groups if group.given.stands_for is Precision.INT8}
+    assert {name for name, one in asked.items() if one is Precision.INT8} == coded - {"/conv2/Conv", "/fc/Gemm"}
+    assert loaded.config.other is Precision.FP32 and any("given.onnx" in one for one in loaded.warnings)
+    back = moved(PrecisionConfig().with_groups([exact.group("/conv2/Conv")], Precision.FP32), exact, given)
+    assert back.config.precision_of(given.group("/conv2/Conv")) is Precision.FP32
+    assert back.config.precision_of(given.group("/conv1/Conv")) is Precision.INT8
+    with pytest.raises(InputError, match="another structure"):
+        moved(PrecisionConfig(), exact, open_network(saved(networks.mlp(), "mlp.onnx")))

@@ -22,8 +22,9 @@ from trt_tui.core.moves.choice import Choice
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.entries import encoded, shaped
 from trt_tui.core.moves.move import Structure
-from trt_tui.core.moves.placing import Entry, Placing
+from trt_tui.core.moves.placing import Entry, Named, Placing
 from trt_tui.core.moves.range_choice import RangeChoice
+from trt_tui.core.moves.twins import around_codes, has_own_precisions, in_file, twin_sha256
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
@@ -96,6 +97,10 @@ class _Model(msgspec.Struct):
     sha256: str = ""
     nodes: int | None = None
     node_digests: str = ""
+    twin_sha256: str = ""
+    quantized: bool = False
+    in_file: dict[str, list[str]] = {}
+    other_in_file: str = ""
 
 
 class _Default(msgspec.Struct):
@@ -192,6 +197,10 @@ def config_text(
             "sha256": _sha256(network) if sha256 is None else sha256,
             "nodes": len(network.layers),
             "node_digests": _digests(network),
+            "twin_sha256": twin_sha256(network),
+            "quantized": has_own_precisions(network),
+            **({"in_file": held, "other_in_file": around_codes(network).value}
+               if (held := in_file(network, config)) else {}),
         },
         "default": {"quantized": config.quantized.value, "other": config.other.value},
         "tf32": config.tf32,
@@ -257,10 +266,16 @@ def read_config(path: Path | str, network: Structure, *, force: bool = False, sh
     placing.warnings += [f"{path.name}: unknown entry {key!r} is ignored." for key in record
                          if key not in shape.__struct_fields__]
     foreign = file.model.structure_sha256 != network.structure_sha256
-    if foreign:
+    if foreign and file.model.quantized is not has_own_precisions(network) and file.model.twin_sha256 and (
+            file.model.twin_sha256 == twin_sha256(network)):
+        placing.warnings.append(f"{path.name} was made for {file.model.name}, which has the same layers to quantize: "
+                                "what fits is taken.")
+    elif foreign:
         _tell_of_structure(path.name, network, file.model, placing, force)
     placing.lenient = foreign
     defaults = PrecisionConfig(Precision(file.default.quantized), Precision(file.default.other), file.tf32)
+    if file.model.in_file and not has_own_precisions(network):
+        defaults = _out_of_file(path.name, file.model, placing, file.tf32)
     calibration = file.calibration or _Calibration()
     ranges = {tensor: shaped(amax, Amax, path.name, f"calibration.ranges[{tensor!r}]")
               for tensor, amax in calibration.ranges.items()}
@@ -334,6 +349,18 @@ def _other_weights(written: str, sha256: Callable[[], str]) -> bool:
 
 
 # -- is it for this network -----------------------------------------------------------------------------------------
+
+
+def _out_of_file(file: str, model: _Model, placing: Placing, tf32: bool) -> PrecisionConfig:
+    """The defaults of a config on a network in FP32, where it leaves layers as another file has them: these are given
+    the precisions that come nearest to that."""
+    precisions = {one.value for one in Precision}
+    placing.moves = [one for one in placing.moves if one.move.decides != Precision.FILE.value]
+    placing.moves += [Named(f"model.in_file[{name!r}]", Choice(Precision(name), "file"), tuple(layers), ())
+                      for name, layers in model.in_file.items() if name in precisions]
+    placing.warnings.append(f"{file}: what {model.name} has in its file is asked of this network.")
+    return PrecisionConfig(Precision.FP32, Precision(model.other_in_file) if model.other_in_file in precisions else
+                           Precision.FP32, tf32)
 
 
 def _tell_of_structure(file: str, network: Structure, model: _Model, placing: Placing, force: bool) -> None:

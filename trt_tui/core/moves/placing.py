@@ -85,7 +85,7 @@ class Placing:
     def __init__(self, file: str, network: Structure, moves: Sequence[Named]) -> None:
         self.file = file
         self.network = network
-        self.moves = moves
+        self.moves = list(moves)
         self.lenient = False
         self.warnings = [f"{file}: {one.where}: unknown entry {entry!r} is ignored."
                          for one in moves for entry in one.unknown]
