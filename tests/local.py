@@ -149,6 +149,7 @@ class NullClient(LocalClient):
     def __init__(self, deliver: Callable[[m.Event], None], store: Store, builder: NullBuilder | None,
                  held: Collection[type]) -> None:
         super().__init__(self._deliver, store)
+        self.scheduler.due = lambda kind: True  # all that is told, on machines of any speed
         self.sent: list[m.Request] = []
         self.stops = 0
         self.closed = False
@@ -183,17 +184,19 @@ class NullClient(LocalClient):
     @property
     def idle(self) -> bool:
         """Whether nothing is to be done, or what is to be done is held."""
-        held = self.searched is not None and self._evaluations >= self.searched
+        searching = any(isinstance(task.request, m.FindConfig) for task in self.scheduler.tasks)
+        held = searching and self.searched is not None and self._evaluations >= self.searched
         return held or not (self.scheduler.tasks or self.scheduler.inbox)
 
-    def work(self) -> None:
-        """Does what is to be done, up to a wait for a thread."""
+    def work(self, steps: int | None = None) -> None:
+        """Does what is to be done, so many steps of it at most, up to a wait for a thread."""
         with ExitStack() as patched:
             for module in [one for name, one in sys.modules.items() if name.startswith("trt_tui.")]:
                 if stand_ins := {name: one for name, one in self._stand_ins.items() if name in vars(module)}:
                     patched.enter_context(patch.multiple(module, **stand_ins))
-            while not self.idle and self.scheduler.step():
-                pass
+            for _ in range(steps) if steps is not None else itertools.count():
+                if self.idle or not self.scheduler.step():
+                    return
 
 
 class NullSession(Session):
@@ -201,7 +204,7 @@ class NullSession(Session):
 
     Args:
         deliver: Takes the events; by default they are applied.
-        builder, held: See `NullClient`.
+        builder, held, searched: See `NullClient`.
 
     Attributes:
         measured_before: Folder of what was measured, for all sessions.
@@ -211,11 +214,13 @@ class NullSession(Session):
     measured_before: Path
 
     def __init__(self, options: Options, deliver: Callable[[m.Event], None] | None = None, *, folder: Path,
-                 builder: NullBuilder | None = None, held: Collection[type] = (), **arguments: Any) -> None:
+                 builder: NullBuilder | None = None, held: Collection[type] = (), searched: int | None = None,
+                 **arguments: Any) -> None:
         deliver = deliver or self.apply
         super().__init__(options, deliver, store=SavedSessions(folder / "sessions"), **arguments)
         self.child = self._client = NullClient(
             deliver, _Store(self.measured_before, folder / "engines"), builder, held)
+        self.child.searched = searched
 
     def rest(self) -> NullSession:
         """Waits until everything that was asked and is not held is answered."""

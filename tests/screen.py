@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -44,7 +44,7 @@ async def opened(folder: Path, size: tuple[int, int] = SMALL, **options: Any
 async def settle(pilot: Pilot) -> None:
     """Waits until what was asked is answered and drawn."""
     app, desk, quiet = pilot.app, pilot.app.main.desk, 0
-    end = asyncio.get_running_loop().time() + LIMIT_S
+    end = asyncio.get_running_loop().time() + 3 * LIMIT_S
     while quiet < 2:
         assert asyncio.get_running_loop().time() < end, "the screen does not come to rest"
         app.session.child.work()
@@ -56,12 +56,17 @@ async def settle(pilot: Pilot) -> None:
 
 
 async def taken_in(pilot: Pilot) -> None:
-    """Waits until all messages so far are heeded and what they changed is drawn."""
+    """Waits until all messages so far are heeded and what they changed is drawn, or the app ends."""
     for _ in range(3):
         heeded = asyncio.Event()
         pilot.app.call_later(heeded.set)
-        await heeded.wait()
-        await pilot.pause(0)
+        while not heeded.is_set() and not pilot.app._exit:
+            if pilot.app._exception is not None:
+                raise pilot.app._exception
+            with suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(heeded.wait(), 0.1)
+        if not pilot.app._exit:
+            await pilot.pause(0)
 
 
 def key_event(key: str) -> events.Key:

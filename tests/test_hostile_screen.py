@@ -4,31 +4,36 @@ from __future__ import annotations
 
 from functools import partial
 
+import numpy as np
 import onnx
 import pytest
 from rich.cells import cell_len
 from textual.content import Content
 from textual.widgets import Static
 
+from tests.local import H200, NullSession
+from tests.screen import LARGE, SMALL, answered, opened, settle
 from tests.test_hostile_names import CLIPBOARD, NAMES, TITLE, hostile_mlp, is_clean
-from tests.test_tui import press, settle
-from tests.tui_fake import H200, FakeSession
-from trt_tui.core.network.network import open_network
 from trt_tui.jobs import messages
 from trt_tui.options import Options
 from trt_tui.tui import spans
 from trt_tui.tui.app import TrtTuiApp
 from trt_tui.tui.state.tree import View
 
+pytestmark = pytest.mark.usefixtures("quick")
 LONG = "/很长的名字/" * 4000
 
 
-def outline(folder):
+def options(folder) -> Options:
+    """Writes a network and samples, all of hostile names."""
     model = hostile_mlp()
     model.graph.node[2].name = LONG
-    path = folder / f"net{TITLE}.onnx"
+    path, data = folder / f"net{TITLE}.onnx", folder / f"samples{CLIPBOARD}.npz"
     onnx.save(model, path)
-    return open_network(path).outline()
+    shapes = {one.name: [dim.dim_value or 8 for dim in one.type.tensor_type.shape.dim] for one in model.graph.input}
+    rng = np.random.default_rng(0)
+    np.savez(data, **{name: rng.standard_normal((8, *shape[1:]), dtype=np.float32) for name, shape in shapes.items()})
+    return Options(str(path), str(data), batch=4)
 
 
 def drawn(app) -> list[str]:
@@ -41,46 +46,42 @@ def drawn(app) -> list[str]:
     return texts
 
 
-@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+@pytest.mark.parametrize("size", [SMALL, LARGE])
 async def test_hostile_names_are_drawn_where_they_belong(tmp_path, monkeypatch, size):
     monkeypatch.chdir(tmp_path)
-    options = Options(str(tmp_path / f"net{TITLE}.onnx"), data=f"samples{CLIPBOARD}.npz")
-    app = TrtTuiApp(options, partial(FakeSession, outline=outline(tmp_path), store=tmp_path / "store", builder=H200),
-                    target="sqnr>=20", resume=False)
-    copied = []
+    app = TrtTuiApp(options(tmp_path), partial(NullSession, folder=tmp_path, builder=H200), target="sqnr>=20",
+                    resume=False)
+    seen, copied = [], []
     async with app.run_test(size=size) as pilot:
         await settle(pilot)
-        seen = []
 
         async def look(*keys):
-            await press(pilot, *keys)
-            await settle(pilot)
+            await answered(pilot, *keys)
             seen.extend(drawn(app))
 
         app.session.log += [f"verbose: {name}" for name in NAMES]
         app.session.warnings.append(f"warned {NAMES[3]}")
         await look()
-        for keys in (["down"], ["down"], ["down"], ["b"], ["i"], ["escape"], ["o"], ["escape"], ["p"], ["escape"],
-                     ["e"], ["escape"], ["space"], ["c"], ["escape"], ["d"], ["escape"], ["t"],
-                     ["slash", "漢", "enter"], ["escape"], ["2"], ["y"]):
-            await look(*keys)
+        for keys in ("down", "down", "down", "b", "i", "escape", "o", "escape", "p", "escape", "e", "escape", "space",
+                     "c", "escape", "d", "escape", "t", "slash 漢 enter", "escape", "2", "y"):
+            await look(*keys.split())
         app.deliver(messages.Failed(1, f"title {NAMES[0]}", "\n".join(NAMES), NAMES[3]))
+        await settle(pilot)
         await look()
         assert r"\x1b]0;owned\x07one" in "".join(seen) and "\x1b" not in app.clipboard
         await look("y")
         copied.append(app.clipboard)
         await look("escape")
         assert app.main.desk.listing.view is not View.BLOCKS
+        assert app.session.measured("int8").verdict is not None
         assert "�" not in "".join(seen), "the net is for what no one thought of"
         assert is_clean("".join(seen)) and all(map(is_clean, copied)) and "[bold red]four[/]" in "".join(seen)
         assert "title" in copied[0]
 
 
 async def test_the_net_catches_what_a_widget_does_not_write_out(tmp_path):
-    app = TrtTuiApp(Options("net.onnx"), partial(FakeSession, outline=outline(tmp_path), store=tmp_path / "s"),
-                    resume=False)
-    async with app.run_test(size=(80, 24)) as pilot:
-        await app.main.mount(Static(Content(f"raw {TITLE} {CLIPBOARD} \u202e\ud800\x9b end"), markup=False))
+    async with opened(tmp_path, held=(messages.Open,)) as (app, main, pilot):
+        await main.mount(Static(Content(f"raw {TITLE} {CLIPBOARD} \u202e\ud800\x9b end"), markup=False))
         await settle(pilot)
         assert is_clean("".join(drawn(app)))
 

@@ -8,14 +8,14 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests import local
 from tests.driven import LIMIT_S, isolate, save_resnet
 from tests.schemas import mismatches
-from tests.test_tui_search import VIT, SearchingSession
-from tests.tui_fake import H200
 from trt_tui import demo
 from trt_tui.cli.report import Point, front, front_rows, plot, search_report, search_table
 from trt_tui.core.measure.comparison import EngineResult, Errors, OutputErrors, Verdict
@@ -28,6 +28,7 @@ from trt_tui.jobs import messages as m
 from trt_tui.jobs.summaries import BackendSummary, DataSummary
 from trt_tui.options import Options
 from trt_tui.session.state import State
+from trt_tui.words import number
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +48,7 @@ def out(tmp_path):
     return tmp_path / "precision.json"
 
 
-def test_the_fix_is_found_written_and_told(run, files, out, tmp_path):  # noqa: F811
+def test_the_fix_is_found_written_and_told(run, files, out, tmp_path):
     report = tmp_path / "report.md"
     code, shown, told = run("search", *files, "--tolerance", "sqnr>=40", "-o", out, "--markdown", report)
     assert code == 0, told
@@ -73,32 +74,32 @@ def test_the_fix_is_found_written_and_told(run, files, out, tmp_path):  # noqa: 
     assert "tried; best so far: " in told and f"Wrote {out}" in told
 
 
-def test_what_was_found_is_what_compare_measures(run, files, out):  # noqa: F811
+def test_what_was_found_is_what_compare_measures(run, files, out):
     assert run("search", *files, "--tolerance", "sqnr>=40", "-o", out)[0] == 0
     code, shown, _ = run("compare", *files, "--config", out, "--target", "sqnr>=40", "--no-layers")
     assert code == 0 and "passes" in shown
 
 
-def test_stdout_takes_the_config(run, files):  # noqa: F811
+def test_stdout_takes_the_config(run, files):
     code, shown, _ = run("search", *files, "--tolerance", "sqnr>=40", "-o", "-")
     assert code == 0 and json.loads(shown)["format"] == "trt-tui/precision-config"
     code, _, told = run("search", *files, "--tolerance", "sqnr>=40", "-o", "-", "--markdown", "-")
     assert code == 2 and "stdout takes one thing" in told
 
 
-def test_int8_that_meets_it_has_nothing_to_do(run, files, out):  # noqa: F811
+def test_int8_that_meets_it_has_nothing_to_do(run, files, out):
     code, shown, _ = run("search", *files, "--tolerance", "sqnr>=10", "-o", out)
     assert code == 0 and "INT8 meets it already: nothing to do" in shown
     assert not read_config(out, open_network(files[0])).config.groups
 
 
-def test_what_fp32_misses_is_said_with_the_figure(run, files, out):  # noqa: F811
+def test_what_fp32_misses_is_said_with_the_figure(run, files, out):
     code, shown, told = run("search", *files, "--tolerance", "max_abs<=-1", "-o", out)
     assert code == 1 and "cannot be met" in told and "max_abs .000" in told and "2 evaluations" in shown
     assert out.exists()
 
 
-def test_a_budget_gives_the_best_reachable_and_says_that_it_is_short(run, files, out):  # noqa: F811
+def test_a_budget_gives_the_best_reachable_and_says_that_it_is_short(run, files, out):
     code, shown, told = run("search", *files, "--tolerance", "sqnr>=40", "--max-fp32", "1", "--no-free", "-o", out)
     assert code == 1 and "short of the tolerance with 1 of 8 groups" in shown and "Tolerance not met" in told
     network = open_network(files[0])
@@ -106,14 +107,14 @@ def test_a_budget_gives_the_best_reachable_and_says_that_it_is_short(run, files,
     assert json.loads(out.read_text())["evidence"]["search"]["met"] is False
 
 
-def test_scoped_prints_its_table(run, files, out):  # noqa: F811
+def test_scoped_prints_its_table(run, files, out):
     code, shown, _ = run("search", *files, "--tolerance", "sqnr>=40", "--method", "scoped", "-o", out)
     assert code == 0 and "similarity  sticks to" in shown and "search:scoped" in shown
     rows = shown[shown.index("sticks to"):].splitlines()[1:]
     assert sum(row.endswith("FP32") for row in rows if "dB" in row and "search" not in row) >= 1
 
 
-def test_options_reach_the_search(run, files, out):  # noqa: F811
+def test_options_reach_the_search(run, files, out):
     code, shown, _ = run("search", *files, "--tolerance", "sqnr>=30", "--tolerance", "cosine>=0.9999", "--higher",
                          "fp16", "--keep", "/conv1/Conv", "--preset", "ends", "--no-ranges", "--method", "greedy",
                          "-o", out)
@@ -125,13 +126,13 @@ def test_options_reach_the_search(run, files, out):  # noqa: F811
     assert "sqnr>=30 and cosine>=0.9999" in shown
 
 
-def test_fp16_can_be_begun_with(run, files, out):  # noqa: F811
+def test_fp16_can_be_begun_with(run, files, out):
     code, shown, _ = run("search", *files, "--precision", "fp16", "--tolerance", "sqnr>=66", "-o", out)
     loaded = read_config(out, open_network(files[0]))
     assert code == 0 and loaded.config.quantized is Precision.FP16 and loaded.config.groups, shown
 
 
-def test_a_config_is_begun_with_and_kept(run, files, out, tmp_path):  # noqa: F811
+def test_a_config_is_begun_with_and_kept(run, files, out, tmp_path):
     assert run("search", *files, "--tolerance", "sqnr>=36", "-o", out)[0] == 0
     network = open_network(files[0])
     first = read_config(out, network).config
@@ -153,19 +154,19 @@ def test_a_config_is_begun_with_and_kept(run, files, out, tmp_path):  # noqa: F8
     (["--check", "no-such-program {model}"], "no-such-program does not start"),
     (["--tolerance", "sqnr>=40", "--precision", "fp16", "--config", "x.json"], "has one start"),
 ])
-def test_bad_input(run, files, out, options, title):  # noqa: F811
+def test_bad_input(run, files, out, options, title):
     code, shown, told = run("search", *files, *options, "-o", out)
     assert code == 2 and title in told and not shown and not out.exists()
     assert "Traceback" not in told
 
 
-def test_help_names_what_there_is(run):  # noqa: F811
+def test_help_names_what_there_is(run):
     code, shown, _ = run("search", "--help")
     text = "".join(shown.split())  # lines are broken at hyphens
     assert code == 0 and all(name in text for name in (*SEARCH_METHODS, *PRESETS))
 
 
-def test_a_check_command_passes_or_fails(run, files, out):  # noqa: F811
+def test_a_check_command_passes_or_fails(run, files, out):
     assert run("search", *files, "--check", "true", "-o", out)[0] == 0
     code, shown, _ = run("search", *files, "--check", "false", "-o", out)
     assert code == 1 and "the check fails (exit code 1)" in shown
@@ -187,8 +188,8 @@ def test_interrupted_it_writes_its_best_and_goes_on_later(files, out, tmp_path, 
     while count() < 4 and process.poll() is None:
         assert time.monotonic() < deadline
         time.sleep(0.02)
-    for number in signals:
-        process.send_signal(number)
+    for one in signals:
+        process.send_signal(one)
         time.sleep(0.05)
     shown, told = process.communicate(timeout=LIMIT_S)
     assert process.returncode == 130, told
@@ -202,7 +203,7 @@ def test_interrupted_it_writes_its_best_and_goes_on_later(files, out, tmp_path, 
     assert count() - before <= evaluations <= count()  # checks are asked anew, as what they read may have changed
 
 
-def test_the_bundled_network_is_mended_by_at_most_three_layers(run, out):  # noqa: F811
+def test_the_bundled_network_is_mended_by_at_most_three_layers(run, out):
     code, shown, told = run("search", demo.network_path(), "--data", demo.samples_path(), "--calib-data",
                             demo.calibration_path(), "--metric", demo.metric_spec(), "--samples", "16", "--batch", "16",
                             "--tolerance", "metric>=base-0.01", "--no-ranges", "-o", out)
@@ -242,25 +243,17 @@ def test_the_front_keeps_what_nothing_beats(files):
     assert "1.00 ms" in drawn[-1] and "1.60 ms" in drawn[-1]
 
 
-def test_engines_are_in_the_table_and_the_report(tmp_path):
-    events = []
-    session = SearchingSession(Options("vit.onnx", data="x.npz"), events.append, outline=VIT, store=tmp_path,
-                               builder=H200, worse_db=3.0, target="sqnr>=20", resume=False, automatic=False)
-
-    def apply():
-        while events:
-            session.apply(events.pop(0))
-
-    session.start()
-    apply()
-    session.search(m.FindConfig(session.config, ("sqnr>=20",)))
-    apply()
-    session.history.apply(session.finding.config)
+def test_engines_are_in_the_table_and_the_report(tmp_path, measured_before):
+    session = local.measured(tmp_path, target="sqnr>=12.5", builder=replace(local.H200, worse=0.2))
+    session.search(m.FindConfig(session.config, ("sqnr>=12.5",)))
+    result = session.rest().results[session.config].engine
+    assert session.config == session.finding.config
     for text in (search_table(session), search_report(session)):
-        assert "its engine meets it too" in text and "went on with a margin of 3" in text
-        assert "└───" in text and "1.00 ms" in text and "engine" in text
+        assert "its engine meets it too" in text and "went on with a margin of" in text
+        assert "└───" in text and f"{number(result.latency_ms[0])} ms" in text and "engine" in text
     record = json.loads(session.precision_json())["evidence"]
-    assert record["engine"]["latency_ms"]["median"] == 1.0 and record["search"]["confirmed_by_engine"] is True
+    assert record["engine"]["latency_ms"]["median"] == result.latency_ms[0]
+    assert record["search"]["confirmed_by_engine"] is True
 
 
 def test_a_plot_of_equal_points_is_drawn():
@@ -270,7 +263,7 @@ def test_a_plot_of_equal_points_is_drawn():
 
 @pytest.mark.parametrize(("place", "what"), [
     ("model", "-o"), ("data", "-o"), ("model", "--markdown"), ("data", "--timing-cache"), ("model", "--timing-cache")])
-def test_nothing_that_is_read_is_written_over(run, files, tmp_path, place, what):  # noqa: F811
+def test_nothing_that_is_read_is_written_over(run, files, tmp_path, place, what):
     model, _, data = files[:3]
     victim = Path(model if place == "model" else data)
     before, other = victim.read_bytes(), tmp_path / "out.json"
@@ -279,7 +272,7 @@ def test_nothing_that_is_read_is_written_over(run, files, tmp_path, place, what)
     assert code == 2 and "is read from" in told and victim.read_bytes() == before and not other.exists()
 
 
-def test_two_results_go_to_two_files(run, files, tmp_path):  # noqa: F811
+def test_two_results_go_to_two_files(run, files, tmp_path):
     out = tmp_path / "out.json"
     code, _, told = run("search", *files, "--tolerance", "sqnr>=40", "-o", out, "--markdown", out)
     assert code == 2 and "one file cannot hold two things" in told and not out.exists()
@@ -287,7 +280,7 @@ def test_two_results_go_to_two_files(run, files, tmp_path):  # noqa: F811
     assert code == 2 and "is read from" in told
 
 
-def test_a_layer_to_keep_is_named_by_node_or_as_it_is_shown(run, tmp_path):  # noqa: F811
+def test_a_layer_to_keep_is_named_by_node_or_as_it_is_shown(run, tmp_path):
     out = tmp_path / "out.json"
     for option, name in (("--keep", "/enc1/widen/conv/Conv"), ("--sticky", "enc1/widen/conv")):
         code, _, told = run("search", demo.network_path(), "--data", demo.samples_path(), "--samples", "8", option,

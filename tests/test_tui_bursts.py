@@ -7,15 +7,17 @@ import asyncio
 import pytest
 
 from tests.fuzz import keys as fuzz
-from tests.test_tui import opened
+from tests.screen import key_event, opened
 from trt_tui.jobs import messages
 from trt_tui.tui.screens.dialogs import ErrorDialog, Prompt
+
+pytestmark = pytest.mark.usefixtures("quick")
 
 
 def burst(app, *keys: str) -> None:
     """Keys that the terminal's driver read at once."""
     for key in keys:
-        app.post_message(fuzz.key_event(key))
+        app.post_message(key_event(key))
 
 
 @pytest.mark.parametrize("after", [("enter", "enter"), ("escape", "escape", "escape"), ("down", "y", "y")])
@@ -55,5 +57,5 @@ async def test_keys_after_the_one_that_quits_go_nowhere(tmp_path):
 async def test_random_keys_end_nothing(tmp_path, monkeypatch, seed):
     monkeypatch.chdir(tmp_path)
     result = fuzz.Result()
-    await fuzz.episode(seed, fuzz.fake_apps(tmp_path), result, keys=150)
+    await fuzz.episode(seed, fuzz.local_apps(tmp_path), result, keys=150)
     assert not result.failures and result.keys >= 150

@@ -2,192 +2,91 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
 import pytest
 from textual.widgets import Input
 
-from tests.test_tui import VIT, make_app, press, settle
-from tests.tui_fake import H200, NO_GPU
+from tests.local import H200, NO_GPU, QKV, Clock
+from tests.screen import LARGE, SMALL, answered, make_app, settle, taken_in
 from trt_tui.core.precision import Precision
-from trt_tui.jobs import messages
-from trt_tui.tui import main_screen
-from trt_tui.tui.controllers import desk
+from trt_tui.jobs import engine_building, judging, messages
 
-SMALL, LARGE = (80, 24), (120, 40)
-OTHERWISE = {"node_MatMul_12": Precision.FP16}
+pytestmark = pytest.mark.usefixtures("quick")
+SIZES = {SMALL: "small", LARGE: "large"}
+OTHERWISE = replace(H200, otherwise={QKV: Precision.FP16})
+NOISY = replace(OTHERWISE, worse=0.8)
+FAILING = replace(H200, fails="\n".join((
+    "IBuilder::buildSerializedNetwork: Error Code 10: Internal Error (Could not find any implementation for node "
+    "{ForeignNode[node_matmul...node_matmul_1]}.)",
+    *(f"[optimizer.cpp::computeCosts::{index}] tactic failed: out of memory" for index in range(20)))))
+WRONG = messages.Failed(1, "vit.onnx is not an ONNX file", "It begins with <html>.",
+                        "Download it again: a web page was saved in its place.")
+STEP = messages.Progress(0, "building: Timing tactics", 34, 128, 61.0)
+
+PICTURES = {
+    "compared": ({}, "", (SMALL, LARGE)),
+    "no_color": ({}, "", (SMALL, LARGE)),
+    "loading": ({"held": (messages.Open,)}, "", (SMALL, LARGE)),
+    "empty": ({"random": True, "held": (messages.Compare,)}, "", (SMALL, LARGE)),
+    "error": ({"held": (messages.Open,)}, "", (SMALL, LARGE)),
+    "stale": ({}, "b space", (SMALL, LARGE)),
+    "target_met": ({}, "space n space n space", (SMALL,)),
+    "nan": ({"network": "overflowing", "metric": False}, "v 6", (LARGE,)),
+    "worst_first": ({}, "t", (SMALL,)),
+    "blocks": ({}, "3 down right", (SMALL,)),
+    "detail": ({}, "2", (SMALL,)),
+    "light": ({}, "f8", (LARGE,)),
+    "help": ({}, "question_mark", (SMALL,)),
+    "configs": ({}, "c", (SMALL,)),
+    "precision": ({}, "p", (SMALL,)),
+    "colours": ({}, "v", (SMALL,)),
+    "target": ({}, "g", (SMALL,)),
+    "exports": ({"builder": H200}, "e", (SMALL,)),
+    "engine_fresh": ({"builder": OTHERWISE}, "b", (SMALL, LARGE)),
+    "engine_stale": ({"builder": OTHERWISE}, "b space", (SMALL, LARGE)),
+    "engine_cannot_run": ({"builder": NO_GPU}, "b", (SMALL, LARGE)),
+    "fp32_engine_fails": ({"builder": replace(H200, check=0.3, worse=0.8)}, "b j", (SMALL, LARGE)),
+    "engine_page": ({"builder": NOISY}, "b i", (SMALL, LARGE)),
+    "engine_preview": ({"builder": H200}, "f6", (SMALL,)),
+    "engine_no_color": ({"builder": OTHERWISE}, "b space", (LARGE,)),
+    "building": ({"builder": H200, "held": (messages.Build,)}, "b", (SMALL, LARGE)),
+    "build_failed": ({"builder": FAILING}, "b", (SMALL, LARGE)),
+    "find": ({}, "a down down", (SMALL,)),
+    "find_with_builds": ({"builder": H200}, "a down down", (LARGE,)),
+    "searching": ({"searched": 20}, "a enter", (SMALL, LARGE)),
+    "found": ({}, "a enter n", (LARGE,)),
+}
+"""By name: what is opened and how, the keys pressed, and the sizes of the terminal."""
 
 
 @pytest.fixture(autouse=True)
 def steady(monkeypatch):
-    """The same picture on every machine."""
-    monkeypatch.setattr(main_screen, "UPDATE_S", 0.01)
-    monkeypatch.setattr(desk, "REST_S", 0.03)
-    monkeypatch.delenv("NO_COLOR", raising=False)
+    """Builds and runs take the same time on every machine."""
+    monkeypatch.setattr(engine_building, "time", Clock(13.0))
+    monkeypatch.setattr(judging, "time", Clock(0.004))
 
 
-def keys(*pressed: str):
+@pytest.mark.parametrize(("name", "size"), [
+    pytest.param(name, size, id=f"{name}-{SIZES[size]}") for name, (_, _, sizes) in PICTURES.items() for size in sizes])
+def test_picture(snap_compare, tmp_path, monkeypatch, name, size):
+    options, keys, _ = PICTURES[name]
+    monkeypatch.chdir("/" if name == "exports" else tmp_path)  # no picture holds a test's folder
+    folder = tmp_path if name == "exports" else Path()
+    if "no_color" in name:
+        monkeypatch.setenv("NO_COLOR", "1")
+
     async def run(pilot) -> None:
         await settle(pilot)
-        for key in pressed:
-            await press(pilot, key)
+        await answered(pilot, *keys.split())
+        if name in ("error", "building"):
+            pilot.app.deliver(WRONG if name == "error" else replace(STEP, job=max(pilot.app.session.asked)))
             await settle(pilot)
         pilot.app.session.changed_at.clear()
         pilot.app.main.desk.draw_detail()
-        await pilot.pause(0.05)
         for one in pilot.app.screen.query(Input):
             one.cursor_blink = False  # a picture taken late would miss the cursor
-        await pilot.pause()
+        await taken_in(pilot)
 
-    return run
-
-
-@pytest.mark.parametrize("size", [SMALL, LARGE])
-def test_compared(snap_compare, tmp_path, size):
-    assert snap_compare(make_app(tmp_path), terminal_size=size, run_before=keys())
-
-
-@pytest.mark.parametrize("size", [SMALL, LARGE])
-def test_no_color(snap_compare, tmp_path, monkeypatch, size):
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert snap_compare(make_app(tmp_path), terminal_size=size, run_before=keys())
-
-
-@pytest.mark.parametrize("size", [SMALL, LARGE])
-def test_loading(snap_compare, tmp_path, size):
-    assert snap_compare(make_app(tmp_path, answers=()), terminal_size=size, run_before=keys())
-
-
-@pytest.mark.parametrize("size", [SMALL, LARGE])
-def test_empty(snap_compare, tmp_path, size):
-    assert snap_compare(make_app(tmp_path, random=True, answers=("Open",)), terminal_size=size, run_before=keys())
-
-
-@pytest.mark.parametrize("size", [SMALL, LARGE])
-def test_error(snap_compare, tmp_path, size):
-    async def fail(pilot) -> None:
-        await settle(pilot)
-        pilot.app.deliver(messages.Failed(1, "vit.onnx is not an ONNX file", "It begins with <html>.",
-                                          "Download it again: a web page was saved in its place."))
-        await settle(pilot)
-
-    assert snap_compare(make_app(tmp_path, answers=()), terminal_size=size, run_before=fail)
-
-
-@pytest.mark.parametrize("size", [SMALL, LARGE])
-def test_stale(snap_compare, tmp_path, size):
-    assert snap_compare(make_app(tmp_path), terminal_size=size, run_before=keys("b", "space"))
-
-
-def test_target_met(snap_compare, tmp_path):
-    assert snap_compare(make_app(tmp_path), terminal_size=SMALL,
-                        run_before=keys("space", "n", "space", "n", "space"))
-
-
-def test_nan(snap_compare, tmp_path):
-    app = make_app(tmp_path, nan=("node_MatMul_12",), metric=False)
-    assert snap_compare(app, terminal_size=LARGE, run_before=keys("v", "6"))
-
-
-def test_worst_first(snap_compare, tmp_path):
-    assert snap_compare(make_app(tmp_path), terminal_size=SMALL, run_before=keys("t"))
-
-
-def test_blocks(snap_compare, tmp_path):
-    assert snap_compare(make_app(tmp_path), terminal_size=SMALL, run_before=keys("3", "down", "right"))
-
-
-def test_detail(snap_compare, tmp_path):
-    assert snap_compare(make_app(tmp_path), terminal_size=SMALL, run_before=keys("2"))
-
-
-def test_light(snap_compare, tmp_path):
-    assert snap_compare(make_app(tmp_path), terminal_size=LARGE, run_before=keys("f8"))
-
-
-@pytest.mark.parametrize("key", ["question_mark", "c", "p", "v", "g"])
-def test_dialogs(snap_compare, tmp_path, key):
-    assert snap_compare(make_app(tmp_path), terminal_size=SMALL, run_before=keys(key))
-
-
-# -- engines --------------------------------------------------------------------------------------------------------
-
-
-def test_the_otherwise_group_is_one():
-    assert set(OTHERWISE) <= {group.name for group in VIT.groups if group.quantizable}
-
-
-@pytest.mark.parametrize("size", [SMALL, LARGE])
-def test_engine_fresh(snap_compare, tmp_path, size):
-    assert snap_compare(make_app(tmp_path, builder=H200, otherwise=OTHERWISE), terminal_size=size,
-                        run_before=keys("b"))
-
-
-@pytest.mark.parametrize("size", [SMALL, LARGE])
-def test_engine_stale(snap_compare, tmp_path, size):
-    assert snap_compare(make_app(tmp_path, builder=H200, otherwise=OTHERWISE), terminal_size=size,
-                        run_before=keys("b", "space"))
-
-
-@pytest.mark.parametrize("size", [SMALL, LARGE])
-def test_engine_cannot_run(snap_compare, tmp_path, size):
-    assert snap_compare(make_app(tmp_path, builder=NO_GPU), terminal_size=size, run_before=keys("b"))
-
-
-@pytest.mark.parametrize("size", [SMALL, LARGE])
-def test_fp32_engine_fails(snap_compare, tmp_path, size):
-    assert snap_compare(make_app(tmp_path, builder=H200, check_db=12.3, worse_db=5.2), terminal_size=size,
-                        run_before=keys("b", "j"))
-
-
-@pytest.mark.parametrize("size", [SMALL, LARGE])
-def test_engine_page(snap_compare, tmp_path, size):
-    assert snap_compare(make_app(tmp_path, builder=H200, otherwise=OTHERWISE, worse_db=5.2), terminal_size=size,
-                        run_before=keys("b", "i"))
-
-
-def test_engine_preview(snap_compare, tmp_path):
-    assert snap_compare(make_app(tmp_path, builder=H200), terminal_size=SMALL, run_before=keys("f6"))
-
-
-def test_engine_no_color(snap_compare, tmp_path, monkeypatch):
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert snap_compare(make_app(tmp_path, builder=H200, otherwise=OTHERWISE), terminal_size=LARGE,
-                        run_before=keys("b", "space"))
-
-
-UNANSWERED = ("Open", "Compare", "WhatIf", "TryWaysOut", "Stats")
-
-
-@pytest.mark.parametrize("size", [SMALL, LARGE])
-def test_building(snap_compare, tmp_path, size):
-    async def run(pilot) -> None:
-        await keys("b")(pilot)
-        pilot.app.deliver(messages.Progress(max(pilot.app.session.asked), "building: Timing tactics", 34, 128, 61.0))
-        await settle(pilot)
-
-    assert snap_compare(make_app(tmp_path, builder=H200, answers=UNANSWERED), terminal_size=size, run_before=run)
-
-
-@pytest.mark.parametrize("size", [SMALL, LARGE])
-def test_build_failed(snap_compare, tmp_path, size):
-    lines = ["IBuilder::buildSerializedNetwork: Error Code 10: Internal Error (Could not find any implementation for "
-             "node {ForeignNode[/blocks.0/attn/qkv/MatMul.../blocks.0/attn/Softmax]}.)",
-             *(f"[optimizer.cpp::computeCosts::{index}] tactic failed: out of memory" for index in range(20))]
-
-    async def run(pilot) -> None:
-        await keys("b")(pilot)
-        pilot.app.deliver(messages.Failed(
-            max(pilot.app.session.asked),
-            "TensorRT could not build the engine: it failed at /blocks.0/attn/qkv/MatMul (MatMul)", "\n".join(lines),
-            "Free device memory, or build with a smaller batch."))
-        await settle(pilot)
-
-    assert snap_compare(make_app(tmp_path, builder=H200, answers=UNANSWERED), terminal_size=size, run_before=run)
-
-
-def test_exports(snap_compare, tmp_path, monkeypatch):
-    from tests.tui_fake import FakeSession
-    from trt_tui.tui.screens import export
-
-    monkeypatch.chdir("/")
-    monkeypatch.setattr(FakeSession, "EXPORTS", tuple(export.FORMATS), raising=False)
-    assert snap_compare(make_app(tmp_path, builder=H200), terminal_size=SMALL, run_before=keys("e"))
+    assert snap_compare(make_app(folder, **options), terminal_size=size, run_before=run)

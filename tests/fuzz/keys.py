@@ -4,7 +4,7 @@
 
 Nothing but the key that quits may end the app, and escapes lead back to the main screen from wherever it is. What ends
 it is printed with the seed and the keys before it. With ``--real`` the bundled network is open in a child process; else
-answers are made up, which is quicker and reaches more.
+it is answered in this process by the null backend, which is quicker and reaches more.
 """
 
 from __future__ import annotations
@@ -22,13 +22,8 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from textual import events
-from textual.keys import _character_to_key
-
-from tests import networks
-from tests.tui_fake import H200, FakeSession, outline_of
-from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.precision import Precision
+from tests import local
+from tests.screen import key_event
 from trt_tui.jobs import messages as m
 from trt_tui.options import Options
 from trt_tui.tui.app import TrtTuiApp
@@ -55,15 +50,6 @@ class Result:
     failures: list[tuple[int, list[str], BaseException | str]] = field(default_factory=list)
 
 
-def key_event(key: str) -> events.Key:
-    """The event that the terminal's driver makes of a key."""
-    if len(key) == 1:
-        return events.Key(_character_to_key(key), key)
-    character = " " if key == "space" else {"slash": "/", "full_stop": ".", "comma": ",", "question_mark": "?",
-                                            "equals_sign": "=", "minus": "-"}.get(key)
-    return events.Key(key, character)
-
-
 def burst(rng: random.Random) -> list[str]:
     """Keys that arrive at once: mostly a few, now and then a text that is typed."""
     if rng.random() < 0.1:
@@ -76,24 +62,15 @@ def burst(rng: random.Random) -> list[str]:
     return keys
 
 
-def fake_session(outline, folder: Path, rng: random.Random) -> Callable[..., FakeSession]:
-    """A session whose answers differ from seed to seed."""
-    answers = [name for name in ("Open", "Compare", "WhatIf", "TryWaysOut", "Stats", "Build")
-               if name == "Open" or rng.random() < 0.85]
-    return partial(FakeSession, outline=outline, store=folder / "store", answers=answers, metric=rng.random() < 0.5,
-                   random=rng.random() < 0.2, builder=rng.choice((None, H200)),
-                   nan=tuple(g.name for g in outline.groups[:2]) if rng.random() < 0.3 else ())
-
-
 def upset(app: TrtTuiApp, rng: random.Random) -> None:
     """An event of the child process that may come at any time."""
-    job = len(app.session._client.sent) if isinstance(app.session, FakeSession) else 1
-    config = PrecisionConfig.uniform(Precision.INT8)
+    session = app.session
+    job = len(session.child.sent) if isinstance(session, local.NullSession) else 1
+    late = next(((config, one.verdict) for config, one in session.results.items() if one.verdict is not None), None)
     app.deliver(rng.choice((
         m.Failed(job, "a job failed\x1b[2J", "because\nof [this]", "press on", 2), m.Died(job, -9, "Killed"),
         m.Done(job), m.Cancelled(job), m.Progress(job, "measuring", 3, 7), m.Note(job, "b\x1b]0;t\x07"),
-        m.VerdictMeasured(job, "int8", config, app.session.verdict(config), True)
-        if isinstance(app.session, FakeSession) and app.session.outline is not None else m.Done(job))))
+        m.VerdictMeasured(job, "int8", *late, True) if late is not None else m.Done(job))))
 
 
 async def episode(seed: int, make: Callable[[random.Random], TrtTuiApp], result: Result, keys: int = EPISODE) -> None:
@@ -126,6 +103,8 @@ async def episode(seed: int, make: Callable[[random.Random], TrtTuiApp], result:
                     await pilot.pause()
                 elif chance < 0.4:
                     await asyncio.sleep(rng.choice((0.0, 0.01, 0.05)))
+                if isinstance(app.session, local.NullSession):
+                    app.session.child.work(rng.randrange(20))
                 if app._exit:
                     break
             result.keys += count
@@ -164,14 +143,16 @@ async def _lead_back(app: TrtTuiApp, pilot, result: Result, seed: int, pressed: 
     result.failures.append((seed, pressed[-40:], f"no escape from {app.screen}"))
 
 
-def fake_apps(folder: Path) -> Callable[[random.Random], TrtTuiApp]:
-    """Makes apps over made-up answers, on one of two networks; exports go to ``folder``."""
-    outlines = [outline_of(networks.vit(), "vit.onnx"), outline_of(networks.small_resnet(), "resnet.onnx")]
+def local_apps(folder: Path) -> Callable[[random.Random], TrtTuiApp]:
+    """Makes apps that are answered in this process, mostly; exports go to ``folder``."""
 
     def make(rng: random.Random) -> TrtTuiApp:
-        factory = fake_session(rng.choice(outlines), folder, rng)
-        return TrtTuiApp(Options("vit.onnx", data="samples.npz"), factory, resume=rng.random() < 0.5,
-                         target=rng.choice((None, "sqnr>=20")))
+        held = tuple(kind for kind in (m.Compare, m.WhatIf, m.TryWaysOut, m.Stats, m.Build) if rng.random() < 0.15)
+        options = local.options(folder, rng.choice(("vit", "vit", "overflowing", "small_resnet")),
+                                metric=rng.random() < 0.5, random=rng.random() < 0.2)
+        return TrtTuiApp(options, partial(local.NullSession, folder=folder, held=held,
+                                          builder=rng.choice((None, local.H200))),
+                         resume=rng.random() < 0.5, target=rng.choice((None, "sqnr>=20")))
 
     return make
 
@@ -211,9 +192,10 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="trt-tui-keys-") as folder:
         os.chdir(folder)
+        local.NullSession.measured_before = Path(folder) / "measured"
         os.environ.update(XDG_STATE_HOME=f"{folder}/state", XDG_CACHE_HOME=f"{folder}/cache")
         started = time.monotonic()
-        result = run(real_apps() if arguments.real else fake_apps(Path(folder)), arguments.seed, arguments.keys)
+        result = run(real_apps() if arguments.real else local_apps(Path(folder)), arguments.seed, arguments.keys)
         print(f"{result.keys} keys in {result.bursts} bursts, {result.resizes} resizes, "
               f"{time.monotonic() - started:.0f} s: {len(result.failures)} failures")
     sys.exit(bool(result.failures))

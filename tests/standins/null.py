@@ -60,7 +60,10 @@ class _Node:
         ends = [[helper.make_empty_tensor_value_info(name) for name in dict.fromkeys(filter(None, names))]
                 for names in (self.inputs, self.outputs)]
         graph = helper.make_graph([self.proto], "node", *ends)
-        return ReferenceEvaluator(graph, opsets=self._opsets).rt_nodes_[0].run
+        opsets = self._opsets
+        if self.proto.op_type in ("QuantizeLinear", "DequantizeLinear"):
+            opsets = {"": max(opsets[""], 19)}  # the oldest that the reference has; it holds those before
+        return ReferenceEvaluator(graph, opsets=opsets).rt_nodes_[0].run
 
     def run(self, values: Values) -> None:
         """Adds its results to ``values``; they are those of before where its inputs are."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from trt_tui.jobs import messages
 from trt_tui.tui.controllers.controller import Controller, action
+from trt_tui.tui.controllers.desk import Desk
 from trt_tui.tui.screens.dialogs import Question
 from trt_tui.words import duration
 
@@ -23,10 +24,20 @@ class Jobs(Controller):
         return {messages.Progress: self._progressed, messages.Done: self._done, messages.Cancelled: self._cancelled,
                 messages.Replaced: self._replaced, messages.Failed: self._failed, messages.Died: self._died}
 
+    def __init__(self, desk: Desk) -> None:
+        super().__init__(desk)
+        self._looks: set[int] = set()
+
     def _progressed(self, event: messages.Progress) -> None:
         self.status.enter(event.phase)
+        if isinstance(self.session.asked.get(event.job), (messages.Stats, messages.TryWaysOut)):
+            self._looks.add(event.job)
 
     def _done(self, event: messages.Done) -> None:
+        """A look at a row, which nobody asked for by a key, leaves the last word to the job before."""
+        if event.job in self._looks:
+            self._looks.remove(event.job)
+            return
         self.status.last_word = f"✓ {self.status.phase}" if self.status.phase else "✓ done"
 
     def _cancelled(self, event: messages.Cancelled) -> None:

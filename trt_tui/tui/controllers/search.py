@@ -93,7 +93,7 @@ class Searches(Controller):
                 self.session.stop_job()
             if self.session.take_found():
                 self.desk.changed()
-            self.desk.say(f"{known.config_name(self.session)}: {found_so_far(finding)}; z takes it back", "")
+            self.desk.say(f"{known.config_name(self.session)}, z takes it back: {found_so_far(finding)}", "")
 
         self.desk.app.push_screen(Question(question, "take it", "leave it"), answered)
 
@@ -115,11 +115,11 @@ class Searches(Controller):
             else:
                 if self.listing.following and result.why:
                     self.desk.go_to(next(iter(result.why)))
-                self.desk.say(f"{known.config_name(session)}: {result.said}; z takes it back", "")
+                self.desk.say(f"{known.config_name(session)}, z takes it back: {result.said}", "")
         elif result.outcome is Outcome.SHORT and result.best is not None and result.best.raised:
             self._ask_to_take(finding, f"Take the best within the budget? {result.said}.")
         else:
             why = "; its engine misses it" if finding.ended.confirmed is False else ""
             if finding.ended.held_out is not None:
                 why += f"; {held_out_words(finding.ended.held_out)}"
-            self.desk.say(f"{result.said}{why}; c lists it as {known.config_name(session, result.config)}")
+            self.desk.say(f"c lists it as {known.config_name(session, result.config)}: {result.said}{why}")

@@ -195,8 +195,9 @@ def other_moves(session: Session, config: PrecisionConfig, group: Group) -> str:
     """What is said of the moves on a group beside its precision, "" where there are none."""
     moves = [(target, move) for target, move in config.moves_on(group) if not isinstance(move, Choice)]
     on = {(move.kind, target) for target, move in moves}
-    moves += [(target, config.moves[kind.kind, target]) for kind, target in made(session.opened.outline, config, group)
-              if (kind.kind, target) not in on]
+    if (outline := session.outline or session.preview) is not None:
+        moves += [(target, config.moves[kind.kind, target]) for kind, target in made(outline, config, group)
+                  if (kind.kind, target) not in on]
     notes = "; ".join(dict.fromkeys(move.note for _, move in moves))
     who = dict.fromkeys(session.why[target] for target, _ in moves if target in session.why)
     return f"; {notes}{', set by ' if who else ''}{', '.join(who)}" if moves else ""

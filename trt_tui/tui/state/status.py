@@ -80,7 +80,7 @@ def job_line(session: Session, last: str = "", elapsed: float = 0.0) -> Line:
 def _search_line(finding: Finding, progress: messages.SearchProgress) -> Line:
     """What a search does, how far it is, and the best so far."""
     tried = shorten(progress.about, 24) if progress.about else f"{len(progress.trying)} raised"
-    return [(" ⋯ ", "key"), (f"{progress.step or 'search'}: {tried}, {progress.done} tried; best so far: ", ""),
+    return [(" ⋯ ", "key"), (f"{progress.step or 'search'}: {tried}, {progress.done} tried; best: ", ""),
             (found_so_far(finding, words.SIMULATED), "strong" if progress.met else "")]
 
 

@@ -185,7 +185,7 @@ def _run_name(session: Session, run: str) -> str:
     up = len(config.raised(outline))
     changes = [f"{up} up"] if up else []
     changes += [plural(len(moves), kind.column) for kind, moves in config.shown(outline) if kind is not Choice]
-    return f"{name} {', '.join(changes) or 'edited'}"
+    return fitting((f"{name} {', '.join(changes) or 'edited'}", f"{name} edited", name), _NAME - 2)
 
 
 def _verdict_cells(verdict: Verdict | None, table: _Table, simulated: bool) -> list[Span]:
