@@ -20,6 +20,7 @@ from tests.networks import Builder, floats
 from trt_tui.core.data.samples import load_samples
 from trt_tui.core.lowering import rules
 from trt_tui.core.lowering.gated.lower import lower_gated
+from trt_tui.core.lowering.lowered import lowers
 from trt_tui.core.lowering.rules import Offer
 from trt_tui.core.lowering.told import lower_told
 from trt_tui.core.lowering.typed import lower_typed
@@ -34,8 +35,8 @@ from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
 
 FP32, FP16, BF16, INT8 = Precision.FP32, Precision.FP16, Precision.BF16, Precision.INT8
-FP8, INT4 = Precision.FP8, Precision.INT4
-EVERYTHING = Offer.of((FP16, BF16), (FP32, FP16, BF16), (INT8, FP8, INT4))
+FP8, INT4, TF32 = Precision.FP8, Precision.INT4, Precision.TF32
+EVERYTHING = Offer.of((FP16, BF16), (FP32, FP16, BF16), (INT8, FP8, INT4, TF32))
 
 
 def case_of(opened, backend, model: onnx.ModelProto, config: PrecisionConfig, scale: float = 1.0) -> lowered.Case:
@@ -147,6 +148,36 @@ def test_fp8_is_simulated_to_the_bit(scale, opened, backend) -> None:
     step = np.float32(448 * scale) / np.float32(448)
     codes = np.clip(x / step, -448, 448).astype(ml_dtypes.float8_e4m3fn).astype(np.float32)
     np.testing.assert_array_equal(found, codes * step)
+
+
+def test_tf32_rounds_the_operands_of_products_alone(opened, backend) -> None:
+    b = Builder()
+    weight = b.rng.standard_normal((8, 8)).astype(np.float32)
+    b.node("Add", [b.node("MatMul", ["x", b.weight("w", weight)], "/product"), b.vector("more", 8)], "/add", output="y")
+    network = opened(b.model([floats("x", "batch", 8)], [floats("y", "batch", 8)]))
+    config = PrecisionConfig(FP32, FP32, tf32=True)
+    x = b.rng.standard_normal((512, 8)).astype(np.float32)
+    wide = x * np.float32(10.0) ** b.rng.uniform(-30, 37, (512, 1)).astype(np.float32)
+    rounded = [rules.round_to(one, TF32) for one in (x, weight, wide)]
+    for one, whole in zip(rounded, (x, weight, wide), strict=True):
+        whole = np.where(np.abs(whole) < rules.TF32_BOUND, whole, 0)
+        one = np.where(np.abs(one) < rules.TF32_BOUND, one, 0)
+        bits = whole.view(np.uint32)
+        nearest = ((bits + 0x1000) & np.uint32(0xFFFFE000)).view(np.float32)
+        ties = bits & 0x1FFF == 0x1000
+        np.testing.assert_array_equal(one[~ties], nearest[~ties])
+    gated = lower_gated(network, codes=(TF32, FP8), others=(FP32,))
+    offered = Offer.needed(network, config)
+    assert offered.codes == {TF32} and gated.offer.covers(offered) and lowers(network, config)
+    with backend.load(gated.model, lean=True) as runner:
+        found, plain = (runner.run({"x": x, **gated.feeds(one, {})})[gated.outputs["y"]]
+                        for one in (config, PrecisionConfig(FP32, FP32)))
+    more = network.constant("more")
+    np.testing.assert_allclose(plain, x @ weight + more, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(found, rounded[0] @ rounded[1] + more, rtol=0, atol=1e-5)
+    assert 50 < lowered.sqnr(plain, found) < 80
+    typed = lower_typed(network, config, {})
+    assert typed.became["/product/MatMul"] == "TF32" and all(node.op_type != "Cast" for node in typed.model.graph)
 
 
 @pytest.mark.parametrize(("shape", "transposed", "scales"), [

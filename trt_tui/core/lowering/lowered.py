@@ -12,8 +12,9 @@ from trt_tui.core.precision import Precision, rank
 
 
 def lowers(network: Network | Outline, config: PrecisionConfig) -> bool:
-    """Whether any group runs below FP32 in a config."""
-    return any(_below_fp32(group, config.precision_of(group)) for group in network.groups)
+    """Whether any group runs below FP32 in a config, or multiplies in TF32."""
+    return any(_below_fp32(group, config.precision_of(group)) or config.tf32 and group.multiplied()
+               for group in network.groups)
 
 
 def _below_fp32(group: Group, precision: Precision) -> bool:

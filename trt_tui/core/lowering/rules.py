@@ -34,6 +34,9 @@ NUMPY = {Precision.FP32: np.dtype(np.float32), Precision.FP16: np.dtype(np.float
          Precision.BF16: np.dtype(ml_dtypes.bfloat16)}
 """The same in numpy."""
 
+READ_AS = (*CODES, Precision.TF32)
+"""What the operands of a product can be read as, other than values of the float type around it."""
+
 LOW_FLOATS = (Precision.FP16, Precision.BF16)
 """The float precisions below FP32."""
 
@@ -51,7 +54,11 @@ EXACT = frozenset(
 _COMMUTES = frozenset(("Relu",))
 """Operators that rounding commutes with."""
 
-ARITHMETIC = 4
+TF32_SPLIT, TF32_BOUND = 2.0**13 + 1, 2.0**100
+"""TF32 keeps 10 bits of a mantissa of 23: ``x`` becomes ``c - (c - x)`` with ``c = (2**13 + 1) x`` (Veltkamp's
+splitting; Dekker, "A floating-point technique for extending the available precision", 1971) below a bound."""
+
+ARITHMETIC = 5
 """Raised by one whenever a change here, or of what a group holds, gives the same config other figures, so that kept
 results are measured anew."""
 
@@ -111,6 +118,11 @@ def round_to(array: np.ndarray, precision: Precision) -> np.ndarray:
     """Float32 values rounded to a float precision, as float32."""
     if precision is Precision.FP32:
         return array
+    if precision is Precision.TF32:
+        with np.errstate(over="ignore", invalid="ignore"):
+            split = array * np.float32(TF32_SPLIT)
+            rounded: np.ndarray = np.where(np.abs(array) < TF32_BOUND, split - (split - array), array)
+            return rounded
     with np.errstate(over="ignore"):
         return array.astype(NUMPY[precision]).astype(np.float32)
 
@@ -189,7 +201,7 @@ class Ruling:
     """What a config makes of a group.
 
     Attributes:
-        precision: What it is asked to run in.
+        precision: What it is asked to run in; TF32 for a product in FP32 of an engine that may use that.
         around: The float type of its results, and of all that it reads.
         scales: Of the sites that carry Q/DQ; none unless it reads codes.
     """
@@ -199,10 +211,15 @@ class Ruling:
     scales: Mapping[Site, Scale] = field(default_factory=dict)
 
     @property
-    def code(self) -> CodeType | None:
-        """What its activations pass through; None where they are floats."""
+    def read_as(self) -> Precision | None:
+        """Which of `READ_AS` its activations are read as; None for none."""
         code = CODES.get(self.precision)
-        return code if code is not None and code.activations else None
+        return self.precision if self.precision is Precision.TF32 or code is not None and code.activations else None
+
+
+def uses_tf32(group: Group, config: PrecisionConfig) -> bool:
+    """Whether a group, where it is in FP32, multiplies in TF32."""
+    return config.tf32 and bool(group.multiplied())
 
 
 def rule(network: Network, config: PrecisionConfig, ranges: Mapping[str, float], *,
@@ -222,6 +239,8 @@ def rule(network: Network, config: PrecisionConfig, ranges: Mapping[str, float],
     for group in network.groups:
         precision = config.precision_of(group)
         around = surrounding(group, precision, config.other)
+        if precision is Precision.FP32 and uses_tf32(group, config):
+            precision = Precision.TF32
         code = CODES.get(precision)
         held = {} if code is None else _scales(network, group, code, amax, around if casts else Precision.FP32,
                                                constants)
@@ -279,7 +298,7 @@ class Offer:
     Attributes:
         floats: Float precisions below FP32 that every group has, as far as it can, and what the file has.
         others: What may surround layers that read codes.
-        codes: The precisions of these.
+        codes: The precisions of these; TF32 for products in FP32.
         constants: Scales and biases of normalisations, and biases of what can read codes, are fed.
         operators: Decomposed normalisations can be run as the operator rounds.
     """
@@ -301,7 +320,9 @@ class Offer:
         """The least that a config needs."""
         asked = set(config.assignment(network).values())
         codes = asked & CODES.keys()
-        precisions = cls.of(asked & {*LOW_FLOATS, Precision.FILE}, {config.other} if codes else (), codes)
+        tf32 = any(uses_tf32(group, config) for group in network.groups)
+        precisions = cls.of(asked & {*LOW_FLOATS, Precision.FILE}, {config.other} if codes else (),
+                            codes | ({Precision.TF32} if tf32 else set()))
         return replace(precisions, constants=folds_anything(config), operators=bool(rewritten(config)))
 
     def __or__(self, more: Offer) -> Offer:
@@ -327,4 +348,6 @@ class Offer:
                 for other in sorted(self.others):
                     around = surrounding(group, precision, other)
                     found.setdefault(around, set()).add(precision if code.activations else around)
+        if Precision.TF32 in self.codes and group.multiplied():
+            found.setdefault(Precision.FP32, set()).add(Precision.TF32)
         return {around: frozenset(precisions) for around, precisions in found.items()}

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from trt_tui.core.codes import CODES
 from trt_tui.core.lowering.rules import keeps_precision, surrounding
@@ -94,7 +94,7 @@ def measure_impacts(analysis: Analysis, config: PrecisionConfig, ranges: Mapping
         samples = sum(analysis.samples.rows(index) for index in on)
         wanted = [name for name in wanted if name not in found or found[name].samples < samples]
         total, base = done + len(wanted), Verdict({})
-        fp32 = config.with_groups(analysis.network.groups, Precision.FP32)
+        fp32 = replace(config.with_groups(analysis.network.groups, Precision.FP32), tf32=False)
         for partial in analysis.verdict(config, ranges, on) if wanted and owns else ():
             base = partial.value
             yield Partial({}, done, total + 1)

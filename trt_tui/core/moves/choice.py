@@ -25,7 +25,7 @@ class Choice(Move):
     def refused(self, network: Structure, target: str) -> str:
         """Why the group cannot run in that precision; see `Move.refused`."""
         if self.precision is Precision.TF32:
-            return 'TF32 is a setting of the whole config, "tf32": true'
+            return 'TF32 is a setting of the whole engine in every release: "tf32": true, or --tf32'
         if self.precision is Precision.FILE and network.group(target).given is None:
             return "the network's file is FP32 and has no precisions of its own"
         return network.group(target).refusals.get(self.precision, "")

@@ -170,6 +170,10 @@ class Group:
         return tuple(site for site in self.sites if site.role == "weight"
                      or code.activations and (code.skips or site.role != "skip"))
 
+    def multiplied(self) -> tuple[Site, ...]:
+        """The sites on tensors that are computed and that a product reads."""
+        return tuple(site for site in self.sites if site.role == "input")
+
     def ranged(self, precision: Precision) -> tuple[Site, ...]:
         """Those of them on tensors that are computed, which take their scales from ranges."""
         return tuple(site for site in self.coded(precision) if site.role != "weight")

@@ -71,7 +71,8 @@ class ControlFlow:
                 result = branch if result is None else self._either(gates[around.value], branch, result, wanted,
                                                                     group.name)
                 continue
-            codes = {code: gates[code.value] if len(precisions) > 1 else None for code in CODES if code in precisions}
+            codes = {code: gates[code.value] if len(precisions) > 1 else None
+                     for code in rules.READ_AS if code in precisions}
             branch = self._branch(group, scope, wanted, around, codes=codes, floats=around in precisions,
                                   clean_gate=gates["clean"] if rounded and len(precisions) > 1 else None)
             if rounded and around in precisions:
@@ -149,7 +150,7 @@ class _Branch:
         self._gates, self._floats, self._clean_gate, self._clean = codes, floats, clean_gate, clean
         self._sites: dict[tuple[str, int], tuple[Precision, ...]] = {}  # what each is read as
         for code in codes:
-            for site in group.ranged(code):
+            for site in group.multiplied() if code is Precision.TF32 else group.ranged(code):
                 place = site.layer, site.index
                 self._sites[place] = (*self._sites.get(place, ()), code)
         self._prepared: dict[tuple[str, tuple[Precision, ...]], ir.Value] = {}
@@ -205,7 +206,7 @@ class _Branch:
 
     def _quantized(self, value: ir.Value, tensor: str, around: Precision, codes: Sequence[Precision]) -> ir.Value:
         """An activation rounded to the surrounding type, and to what its gates say of some codes."""
-        flow, scale = self._flow, self._flow.inputs.scales[self.group.name, tensor]
+        flow, scale = self._flow, self._flow.inputs.scales.get((self.group.name, tensor))
         rounds, clean = around is not Precision.FP32, self._clean_gate
 
         def rounded(nodes: Nodes) -> ir.Value:
@@ -214,6 +215,8 @@ class _Branch:
             return flow.rounding.rounded(value, around, nodes)
 
         def coded(code: Precision, source: ir.Value, nodes: Nodes) -> ir.Value:
+            if scale is None or code is Precision.TF32:
+                return flow.rounding.to_tf32(source, nodes)
             return flow.rounding.quantized(source, scale, CODES[code], nodes)
 
         def as_code(code: Precision, nodes: Nodes) -> ir.Value:

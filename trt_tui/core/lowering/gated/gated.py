@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 
-from trt_tui.core.codes import CODES
 from trt_tui.core.lowering import rules
 from trt_tui.core.lowering.folds import Folds, refuse_on_given, rewritten
 from trt_tui.core.lowering.gated.inputs import WeightInput
@@ -105,11 +104,11 @@ class Gated:
                 continue
             ruling = rulings[group.name]
             form = Precision.FILE if ruling.precision is Precision.FILE else ruling.around
-            code = ruling.code
+            reads = ruling.read_as
             clean = all(has.get(tensor) is ruling.around for tensor in group.inputs)
-            values = {"fp32": _plain(group) if form is Precision.FILE else form is Precision.FP32 and code is None,
-                      "clean": clean, "direct": clean and code is None, "operator": group.name in operators}
-            values |= {one.value: code is not None and code.precision is one for one in CODES}
+            values = {"fp32": _plain(group) if form is Precision.FILE else form is Precision.FP32 and reads is None,
+                      "clean": clean, "direct": clean and reads is None, "operator": group.name in operators}
+            values |= {one.value: reads is one for one in rules.READ_AS}
             fed.update((name, _GATES[values[kind] if kind in values else kind == form.value])
                        for kind, name in gates.items())
             fed.update((self.scale_inputs[group.name, site.tensor], self._scalar(scale.values))
@@ -141,7 +140,8 @@ class Gated:
         changed = folds.key(port)
         if not site.tensor and changed is None:
             return np.zeros(weight.channels, np.float32)
-        key = (site.tensor or site.layer, ruling.around if scale is None else ruling.precision, changed,
+        tf32 = ruling.precision is Precision.TF32 and site.role == "weight"
+        key = (site.tensor or site.layer, ruling.around if scale is None and not tf32 else ruling.precision, changed,
                port if ruling.precision is Precision.FILE else (), *(scale.key if scale is not None else ()))
         array = self._alive.get(key)
         if array is None:
@@ -152,6 +152,8 @@ class Gated:
             elif ruling.precision is Precision.FILE:
                 given = self._as_given(site)
                 array = constant if given is None else given
+            elif tf32:
+                array = rules.round_to(constant, Precision.TF32)
             elif ruling.around is Precision.FP32:
                 array = constant
             elif changed is None:

@@ -7,9 +7,8 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from trt_tui.core.codes import CODES
 from trt_tui.core.lowering.gated.emitter import Emitter
-from trt_tui.core.lowering.rules import Offer
+from trt_tui.core.lowering.rules import READ_AS, Offer
 from trt_tui.core.network.free import Norm
 from trt_tui.core.network.layers import Group, Site
 from trt_tui.core.network.naming import name_of
@@ -127,7 +126,7 @@ def _kinds(forms: FORMS) -> list[str]:
     kinds = ["fp32", *(around.value for around in list(forms)[:-1])]
     mixed = {one for precisions in forms.values() if len(precisions) > 1 for one in precisions}
     if mixed:
-        kinds += [*(code.value for code in CODES if code in mixed), "clean"]
+        kinds += [*(code.value for code in READ_AS if code in mixed), "clean"]
     if any(around in precisions for around, precisions in forms.items()):
         kinds.append("direct")
     return kinds

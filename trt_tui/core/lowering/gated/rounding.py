@@ -63,6 +63,14 @@ class Rounding:
         codes = self._emitter.add(nodes, "QuantizeLinear", [value, *pair], "codes")
         return self._emitter.add(nodes, "DequantizeLinear", [codes, *pair], "dequantized")
 
+    def to_tf32(self, value: ir.Value, nodes: Nodes) -> ir.Value:
+        """A value rounded to TF32; see `rules.TF32_SPLIT`."""
+        add, number = self._emitter.add, self._emitter.scalar
+        split = add(nodes, "Mul", [value, number(rules.TF32_SPLIT)], "split")
+        rounded = add(nodes, "Sub", [split, add(nodes, "Sub", [split, value], "rest")], "tf32")
+        fits = add(nodes, "Less", [add(nodes, "Abs", [value], "size"), number(rules.TF32_BOUND)], "fits")
+        return add(nodes, "Where", [fits, rounded, value], "rounded")
+
     def _rounded_to_e4m3(self, value: ir.Value, scale: ir.Value, code: CodeType, nodes: Nodes) -> ir.Value:
         """FP8 in FP32 arithmetic, to the bit, for any opset and provider: opsets before 19 have no FP8.
 
