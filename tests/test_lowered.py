@@ -85,7 +85,8 @@ def test_a_graph_that_offers_more_gives_the_same(random: Random, opened, backend
     for one, two in zip(lowered.gated_values(*arguments).values(),
                         lowered.gated_values(*arguments, EVERYTHING).values(), strict=True):
         largest = np.abs(one, where=np.isfinite(one), out=np.zeros_like(one)).max(initial=0)
-        np.testing.assert_allclose(one, two, rtol=0, atol=1e-5 * largest)  # kernels of the two graphs may differ
+        apart = ~np.isclose(one, two, rtol=0, atol=1e-5 * largest, equal_nan=True)  # kernels of the two may differ
+        assert apart.mean() <= lowered.FLIPPED
 
 
 # ------------------------------------------------------------------------------------------------- single rules
@@ -130,8 +131,8 @@ def test_tensorrt_multiplies_in_codes(operator, activation, row, code, other, op
     assert any(row.count(f"Datatype: {'FP8' if code is FP8 else 'Int8'}") >= 2 for row in found), found
 
 
-@pytest.mark.parametrize("scale", [1.0, 3e-5, 0.02, 7e4])
-def test_fp8_is_simulated_to_the_bit(scale, opened, backend) -> None:
+@pytest.mark.parametrize(("scale", "data"), [(1.0, False), (3e-5, False), (0.02, True), (7e4, False)])
+def test_fp8_is_simulated_to_the_bit(scale, data, opened, backend) -> None:
     """All FP16 values and what lies around the ends of E4M3's steps, through an identity."""
     b = Builder()
     b.node("MatMul", ["x", b.weight("one", np.eye(1, dtype=np.float32))], "/one", output="y")
@@ -141,7 +142,7 @@ def test_fp8_is_simulated_to_the_bit(scale, opened, backend) -> None:
     values = np.concatenate([halves[np.isfinite(halves)], steps[np.isfinite(steps)]])
     middle = (np.unique(values)[1:] + np.unique(values)[:-1]) / 2
     x = np.float32(scale) * np.concatenate([values, middle, np.nextafter(middle, 9e9), np.nextafter(middle, -9e9)])
-    gated = lower_gated(network, codes=(FP8,), others=(FP32,))
+    gated = lower_gated(network, codes=(FP8,), others=(FP32,), data=data)
     with backend.load(gated.model, lean=True) as runner:
         fed = gated.feeds(PrecisionConfig(FP8, FP32), {"x": 448 * scale})
         found = runner.run({"x": x[:, None], **fed})[gated.outputs["y"]][:, 0]
@@ -150,7 +151,8 @@ def test_fp8_is_simulated_to_the_bit(scale, opened, backend) -> None:
     np.testing.assert_array_equal(found, codes * step)
 
 
-def test_tf32_rounds_the_operands_of_products_alone(opened, backend) -> None:
+@pytest.mark.parametrize("data", [False, True])
+def test_tf32_rounds_the_operands_of_products_alone(data, opened, backend) -> None:
     b = Builder()
     weight = b.rng.standard_normal((8, 8)).astype(np.float32)
     b.node("Add", [b.node("MatMul", ["x", b.weight("w", weight)], "/product"), b.vector("more", 8)], "/add", output="y")
@@ -166,7 +168,7 @@ def test_tf32_rounds_the_operands_of_products_alone(opened, backend) -> None:
         nearest = ((bits + 0x1000) & np.uint32(0xFFFFE000)).view(np.float32)
         ties = bits & 0x1FFF == 0x1000
         np.testing.assert_array_equal(one[~ties], nearest[~ties])
-    gated = lower_gated(network, codes=(TF32, FP8), others=(FP32,))
+    gated = lower_gated(network, codes=(TF32, FP8), others=(FP32,), data=data)
     offered = Offer.needed(network, config)
     assert offered.codes == {TF32} and gated.offer.covers(offered) and lowers(network, config)
     with backend.load(gated.model, lean=True) as runner:

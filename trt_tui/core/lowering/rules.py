@@ -217,6 +217,11 @@ class Ruling:
         return self.precision if self.precision is Precision.TF32 or code is not None and code.activations else None
 
 
+def sites_read_as(group: Group, precision: Precision) -> tuple[Site, ...]:
+    """The sites of a group's activations that are read as one of `READ_AS`."""
+    return group.multiplied() if precision is Precision.TF32 else group.ranged(precision)
+
+
 def uses_tf32(group: Group, config: PrecisionConfig) -> bool:
     """Whether a group, where it is in FP32, multiplies in TF32."""
     return config.tf32 and bool(group.multiplied())

@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 import onnx_ir as ir
 
-from trt_tui.core.codes import CODES
 from trt_tui.core.lowering import rules
 from trt_tui.core.lowering.gated.bodies import emit_layers, rounded_later, rounds_after
 from trt_tui.core.lowering.gated.emitter import BranchTensors, Emitter, Nodes
@@ -150,7 +149,7 @@ class _Branch:
         self._gates, self._floats, self._clean_gate, self._clean = codes, floats, clean_gate, clean
         self._sites: dict[tuple[str, int], tuple[Precision, ...]] = {}  # what each is read as
         for code in codes:
-            for site in group.multiplied() if code is Precision.TF32 else group.ranged(code):
+            for site in rules.sites_read_as(group, code):
                 place = site.layer, site.index
                 self._sites[place] = (*self._sites.get(place, ()), code)
         self._prepared: dict[tuple[str, tuple[Precision, ...]], ir.Value] = {}
@@ -215,9 +214,7 @@ class _Branch:
             return flow.rounding.rounded(value, around, nodes)
 
         def coded(code: Precision, source: ir.Value, nodes: Nodes) -> ir.Value:
-            if scale is None or code is Precision.TF32:
-                return flow.rounding.to_tf32(source, nodes)
-            return flow.rounding.quantized(source, scale, CODES[code], nodes)
+            return flow.rounding.read_as(code, source, scale, nodes)
 
         def as_code(code: Precision, nodes: Nodes) -> ir.Value:
             if not rounds:

@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
-from trt_tui.core.codes import CODES
 from trt_tui.core.lowering import rules
 from trt_tui.core.lowering.gated.bodies import emit_layers, emit_operator, rounded_later, rounds_after
 from trt_tui.core.lowering.gated.emitter import BranchTensors, Emitter
@@ -80,8 +79,8 @@ class DataFlow:
         """What a layer reads at a site: as codes where a gate says so."""
         exact = value
         for code in codes:
-            scale = self.inputs.scales[group.name, tensor]
-            held = self.rounding.quantized(exact, scale, CODES[code], self.emitter.nodes)
+            scale = self.inputs.scales.get((group.name, tensor))
+            held = self.rounding.read_as(code, exact, scale, self.emitter.nodes)
             value = self.chosen(self.inputs.gates[group.name][code.value], held, value, tensor)
         return value
 
@@ -103,8 +102,9 @@ class _Body:
         self._wanted = wanted
         self._lowers = any(around is not _EXACT for around in flow.inputs.forms[group.name])
         self._sites: dict[tuple[str, int], tuple[Precision, ...]] = {}
-        for code in sorted({code for codes in flow.inputs.forms[group.name].values() for code in codes} & CODES.keys()):
-            for site in group.ranged(code):
+        offered = {code for codes in flow.inputs.forms[group.name].values() for code in codes}
+        for code in sorted(offered.intersection(rules.READ_AS)):
+            for site in rules.sites_read_as(group, code):
                 place = site.layer, site.index
                 self._sites[place] = (*self._sites.get(place, ()), code)
         self._prepared: dict[tuple[str, tuple[Precision, ...]], ir.Value] = {}

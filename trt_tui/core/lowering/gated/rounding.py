@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from trt_tui.core.codes import CodeType
+from trt_tui.core.codes import CODES, CodeType
 from trt_tui.core.lowering import rules
 from trt_tui.core.lowering.gated.emitter import Emitter, Nodes
 from trt_tui.core.lowering.rules import TYPES
@@ -62,6 +62,12 @@ class Rounding:
         pair = [scale, self._emitter.array(np.zeros((), np.int8), "zero")]
         codes = self._emitter.add(nodes, "QuantizeLinear", [value, *pair], "codes")
         return self._emitter.add(nodes, "DequantizeLinear", [codes, *pair], "dequantized")
+
+    def read_as(self, precision: Precision, value: ir.Value, scale: ir.Value | None, nodes: Nodes) -> ir.Value:
+        """A value as a product reads it in one of `rules.READ_AS`; TF32 has no scale."""
+        if precision is Precision.TF32 or scale is None:
+            return self.to_tf32(value, nodes)
+        return self.quantized(value, scale, CODES[precision], nodes)
 
     def to_tf32(self, value: ir.Value, nodes: Nodes) -> ir.Value:
         """A value rounded to TF32; see `rules.TF32_SPLIT`."""
