@@ -15,6 +15,7 @@ from trt_tui.core.data.samples import Samples
 from trt_tui.core.lowering.folds import rewritten
 from trt_tui.core.lowering.rules import typed_results
 from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.free import Norm
 from trt_tui.core.network.layers import Group
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import FP16_LEAST, FP16_MAX
@@ -85,14 +86,20 @@ def largest_inside(network: Network, config: PrecisionConfig, group: Group, magn
     return Largest(layer, amax) if amax > 0 else None
 
 
-def sentence(network: Network, config: PrecisionConfig, group: Group, largest: Largest | None) -> str:
-    """What there is to say of it where the group runs in FP16, with what can be done at no cost; "" for nothing."""
+def sentence(network: Network, config: PrecisionConfig, group: Group, largest: Largest | None, lossy: bool) -> str:
+    """What there is to say of it where the group runs in FP16, with what can be done at no cost; "" for nothing.
+
+    Args:
+        lossy: Whether the group loses much by itself.
+    """
     norm = network.free.norms.get(group.name)
     apart = norm is not None and len(norm.layers) > 1 and group.name not in rewritten(config)
-    if norm is not None and apart and not norm.no_rewrite and 0 < norm.epsilon <= FP16_LEAST / 2:
+    near = largest is not None and largest.headroom < LEAST_HEADROOM
+    if norm is not None and apart and not near and lossy and 0 < norm.epsilon <= FP16_LEAST / 2:
+        way = f"cannot be written as {norm.operator}: {norm.no_rewrite}" if norm.no_rewrite else _way_out(norm)
         return (f"its epsilon {norm.epsilon:.0e} is 0 in FP16 (raised to {FP16_LEAST:.0e}), and so are variances as "
-                f"small; free way out: {norm.operator} (f), whose mean and variance TensorRT computes in FP32")
-    if largest is None or largest.headroom >= LEAST_HEADROOM:
+                f"small; {way}")
+    if largest is None or not near:
         return ""
     operator = network.layer(largest.layer).op_type
     if largest.headroom >= 1:
@@ -102,4 +109,8 @@ def sentence(network: Network, config: PrecisionConfig, group: Group, largest: L
         return said
     if norm.no_rewrite:
         return f"{said}; it cannot be written as {norm.operator}: {norm.no_rewrite}"
-    return f"{said}; free way out: {norm.operator} (f), whose mean and variance TensorRT computes in FP32"
+    return f"{said}; {_way_out(norm)}"
+
+
+def _way_out(norm: Norm) -> str:
+    return f"free way out: {norm.operator} (f), whose mean and variance TensorRT computes in FP32"

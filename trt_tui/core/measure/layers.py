@@ -20,6 +20,9 @@ from trt_tui.words import number, percent
 
 _COUNTS = [SUMS.index("fp16_over"), SUMS.index("fp16_under")]
 
+LOSSY_DB = 40.0
+"""A group in FP16 that loses more by itself has a cause worth naming: one rounding leaves 60 to 75 dB."""
+
 UNDERFLOW_SHARE = 0.05
 """Underflow is reported if more than this share of a tensor's values is lost."""
 
@@ -80,7 +83,8 @@ def _group_errors(network: Network, config: PrecisionConfig, names: Sequence[str
         accumulated, alone = sums["accumulated"][position], sums["isolated"][position]
         isolated = alone.errors() if alone.count else None
         largest = largest_inside(network, config, group, magnitudes) if fp16 else None
-        said = sentence(network, config, group, largest)
+        lossy = isolated is not None and (isolated.bad or not isolated.exact and (isolated.sqnr_db or 0) < LOSSY_DB)
+        said = sentence(network, config, group, largest, bool(lossy))
         result[name] = GroupErrors(
             precision, accumulated.errors(), isolated, accumulated.ref_max or None,
             _warning(surrounding(group, precision, config.other), accumulated, isolated, said,
