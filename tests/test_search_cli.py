@@ -153,6 +153,10 @@ def test_a_config_is_begun_with_and_kept(run, files, out, tmp_path):
     (["--tolerance", "sqnr>=40", "--max-latency", "2"], "needs a latency"),
     (["--check", "no-such-program {model}"], "no-such-program does not start"),
     (["--tolerance", "sqnr>=40", "--precision", "fp16", "--config", "x.json"], "has one start"),
+    (["--tolerance", "sqnr>=40", "--rungs", "int8,nvfp4"], "nvfp4 is no precision"),
+    (["--tolerance", "sqnr>=40", "--rungs", "fp32,int8"], "is no ladder"),
+    (["--tolerance", "sqnr>=40", "--rungs", "int4,fp8"], "ends in FP8"),
+    (["--tolerance", "sqnr>=40", "--rungs", "int8,fp32", "--higher", "fp16"], "--higher would do nothing here"),
 ])
 def test_bad_input(run, files, out, options, title):
     code, shown, told = run("search", *files, *options, "-o", out)

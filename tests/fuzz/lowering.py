@@ -57,10 +57,11 @@ def _built(case: lowered.Case, model) -> list[tuple[str, str]]:
     for group in case.network.groups:
         precision = case.config.precision_of(group)
         word, times = _CODES.get(precision, ("", 0))
-        # A kernel of its own dequantizes INT4 weights of one block.
-        own = [row for row in rows if f"[ONNX Layer: {group.name}]" in row or precision is Precision.INT4]
+        own = [row for row in rows if f"[ONNX Layer: {group.name}]" in row]
         if not word or not own:  # no output depends on it
             continue
+        if precision is Precision.INT4:  # a kernel of its own dequantizes weights of one block
+            own = rows
         found = any(row.count(f"Datatype: {word}") >= times for row in own)
         told.append((f"{'in' if found else 'not in'} {precision.label}", f"{group.operator} {group.name}"))
     return told
