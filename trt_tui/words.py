@@ -210,6 +210,12 @@ def milliseconds(ms: float) -> str:
     return f"{number(ms)} ms"
 
 
+def outcome(reached: bool | None, settled: bool = True) -> str:
+    """Whether a target is met, "" where nobody knows: ``PASS``, ``FAIL``, with a question mark where the interval of
+    the figure spans the target, so that other samples might say otherwise."""
+    return "" if reached is None else ("PASS" if reached else "FAIL") + "?" * (not settled)
+
+
 def megabytes(count: float) -> str:
     """Bytes in MB (10^6), without the unit: ``28.4``."""
     return f"{count / 1e6:.1f}"

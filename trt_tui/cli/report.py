@@ -53,6 +53,7 @@ def comparison_table(session: Session) -> str:
     kept = [i for i in range(len(rows[0])) if i == len(rows[0]) - 1 or any(row[i] for row in rows[1:])]
     lines += ["", *table([[row[i] for i in kept] for row in rows], flush_left=2)]
     checked = {"FP32 engine": session.results.fp32_engine} if session.results.fp32_engine is not None else {}
+    lines += _unsettled(session)
     lines += _rungs({**checked, **{engine_title(run): result for run, result in engines.items()}})
     lines += _computed_in({_titled(engine_title(run), result): result for run, result in engines.items()})
     lines += _checks(session, engines)
@@ -101,10 +102,21 @@ def _mark(session: Session, run: str, verdict: Verdict) -> str:
     if not lowers(session.opened.outline, config):
         return "nothing lowered"
     reached = session.target.reached(verdict) if session.target is not None else None
-    said = [{True: "passes", False: "FAILS", None: ""}[reached]]
+    said = [words.outcome(reached, session.target is None or session.target.settled(verdict))]
     if run == "int8" and not quantizes(session.opened.outline, config):
         said.append("nothing in INT8")
     return ", ".join(filter(None, said))
+
+
+def _unsettled(session: Session) -> list[str]:
+    """What to know of runs of which other samples might say otherwise."""
+    target, lines = session.target, []
+    for run in _shown(session):
+        verdict = session.measured(run).verdict
+        if target is not None and verdict is not None and not target.settled(verdict):
+            lines.append(f"{RUN_TITLES[run]}: other samples might say otherwise; 95 % of resamples of these "
+                         f"{verdict.samples} give {target.between(verdict)}")
+    return lines and ["", *lines]
 
 
 def _verdict_rows(session: Session, title: str, verdict: Verdict, sign: str = "~", run: str = "") -> list[list[str]]:

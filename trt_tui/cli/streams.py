@@ -51,8 +51,8 @@ class _Stdout(_Stream):
                              "Free some space, or send it elsewhere; files that were named are written.")
 
 
-_VERDICT = re.compile(r"\b(passes|FAILS)(?=(, nothing in INT8)?$)", re.M)
-_COLOURS = {"passes": "green", "FAILS": "red"}
+_VERDICT = re.compile(r"\b(PASS|FAIL)(\??)(?=(, nothing in INT8)?$)", re.M)
+_COLOURS = {"PASS": "green", "FAIL": "red"}
 
 
 def print_table(text: str) -> None:
@@ -66,7 +66,7 @@ def print_table(text: str) -> None:
 
 
 def _with_colours(text: str) -> str:
-    return _VERDICT.sub(lambda found: click.style(found[1], fg=_COLOURS[found[1]], bold=True), text)
+    return _VERDICT.sub(lambda found: click.style(found[1] + found[2], fg=_COLOURS[found[1]], bold=True), text)
 
 
 @contextlib.contextmanager

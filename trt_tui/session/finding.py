@@ -8,7 +8,7 @@ from typing import Any
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.search import Evaluation, Outcome
 from trt_tui.jobs import messages as m
-from trt_tui.words import SIMULATED, plural
+from trt_tui.words import SIMULATED, outcome, plural
 
 SEARCHING = "the search"
 """The phase of a search that evaluates configs."""
@@ -86,11 +86,11 @@ class Finding:
 def held_out_words(held_out: m.HeldOut) -> str:
     """The result of a search on samples that it has not used, in words.
 
-    For example "chosen on 64 samples; on 32 held out ~19.8 dB: FAILS".
+    For example "chosen on 64 samples; on 32 held out ~19.8 dB: FAIL".
     """
     told = held_out.judgement
     return (f"chosen on {held_out.chosen_on} samples; on {held_out.samples} held out {_simulated(told.figure)}: "
-            f"{'passes' if told.passed else 'FAILS'}")
+            f"{outcome(told.passed)}")
 
 
 def _simulated(figure: str) -> str:

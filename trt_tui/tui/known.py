@@ -8,7 +8,7 @@ from trt_tui.core.measure.target import PER_OUTPUT
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.session.session import Session
 from trt_tui.tui.spans import Span, decibel
-from trt_tui.words import NOTHING, SIMULATED, cosine, differing, metric_figure, number, rate, with_unit
+from trt_tui.words import NOTHING, SIMULATED, cosine, differing, metric_figure, number, outcome, rate, with_unit
 
 
 def config_name(session: Session, config: PrecisionConfig | None = None) -> str:
@@ -27,6 +27,12 @@ def met(session: Session, verdict: Verdict | None) -> bool | None:
     if verdict is None or session.target is None:
         return None
     return session.target.reached(verdict)
+
+
+def verdict_outcome(session: Session, verdict: Verdict | None) -> str:
+    """Whether a verdict meets the target, in a word."""
+    settled = verdict is None or session.target is None or session.target.settled(verdict)
+    return outcome(met(session, verdict), settled)
 
 
 def config_met(session: Session, config: PrecisionConfig) -> bool | None:

@@ -152,6 +152,17 @@ class Target:
             return spread.agreement
         return (spread.worst if self.output is None else spread.outputs.get(self.output, {})).get(self.kind)
 
+    def between(self, verdict: Verdict) -> str:
+        """The interval of the figure in words: "19.2 to 20.6 dB"; "" where there is none."""
+        interval = self.interval(verdict)
+        if interval is None:
+            return ""
+        if self.kind == "sqnr":
+            low, high = (decibels(end, exact=math.isinf(end), mark="") for end in (interval.low, interval.high))
+            return f"{low} to {with_unit(high)}"
+        shown = {"metric": metric_figure, "cosine": cosine, "agreement": rate, "mismatch": rate}.get(self.kind, number)
+        return f"{shown(interval.low)} to {shown(interval.high)}"
+
     def settled(self, verdict: Verdict) -> bool:
         """Whether other samples would hardly change the answer: the figure's interval lies on one side of the bound.
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from trt_tui.core.measure.comparison import EngineResult
 from trt_tui.core.moves.config import PrecisionConfig, compared
 from trt_tui.session.session import Session
-from trt_tui.tui.known import config_met, config_name, headline
+from trt_tui.tui.known import config_met, config_name, headline, verdict_outcome
 from trt_tui.tui.spans import Line, Span, clip, decibel, fitted, width_of
 from trt_tui.tui.state import built
 from trt_tui.tui.state.tree import TreeModel
@@ -68,7 +68,7 @@ def config_table(session: Session, marks: Mapping[str, PrecisionConfig], width: 
             (decibel(worst[1].errors if worst else None)[0], "bad" if verdict and verdict.bad else ""),
             (headline(session, verdict)[0] if title else "", ""),
             *_built_cells(session, engine),
-            ({True: "passes", False: "FAILS", None: ""}[reached], "good" if reached else "bad"),
+            (verdict_outcome(session, verdict) if reached is not None else "", "good" if reached else "bad"),
         ]))
     kept = [i for i in range(len(header)) if header[i] or i in (0, 6)]
     widths = {i: max(cells(header[i]), *(cells(row[i][0]) for _, _, row in rows)) for i in kept}

@@ -9,7 +9,7 @@ from trt_tui.core.measure.agreement import fp32_fault
 from trt_tui.core.measure.comparison import EngineResult, Verdict
 from trt_tui.core.moves.choice import Choice
 from trt_tui.session.session import Session
-from trt_tui.tui.known import config_name, engine_met, is_edited, met
+from trt_tui.tui.known import config_name, engine_met, is_edited, met, verdict_outcome
 from trt_tui.tui.spans import Line, Span, clip, decibel, padded, width_of
 from trt_tui.tui.state.built import (
     CANNOT_RUN,
@@ -106,7 +106,7 @@ class _Table:
         built = [("dB", 6 if figure or session.builder is None else 7), *extra, ("ms", 7), ("MB", 6)]
         more = [("INT8 time", 9), ("gap", 5)]
         table = cls(simulated, built, figure, wide)
-        if has_layers(session) and table.width + _cells(more) + len(" passes") <= width:
+        if has_layers(session) and table.width + _cells(more) + len(" PASS?") <= width:
             return cls(simulated, [*built, *more], figure, wide)
         return table
 
@@ -259,12 +259,13 @@ def _outcome(session: Session, verdict: Verdict | None, engine: EngineResult | N
     if verdict.samples < wanted:
         return [(f" on {verdict.samples}/{wanted}", "dim")]
     simulated = met(session, verdict)
-    reached = engine_met(session, engine)
-    reached = simulated if reached is None else reached
+    built = engine_met(session, engine)
+    reached = simulated if built is None else built
     if reached is None:
         return []
-    line: Line = [(" passes", "good") if reached else (" FAILS", "bad")]
-    other = f" {SIMULATED}{'passes' if simulated else 'FAILS'}"
+    judged = verdict if built is None or engine is None else engine.verdict
+    line: Line = [(f" {verdict_outcome(session, judged)}", "good" if reached else "bad")]
+    other = f" {SIMULATED}{verdict_outcome(session, verdict)}"
     if simulated is not None and simulated is not reached and width_of(line) + len(other) <= room:
         line.append((other, "dim"))
     return line
