@@ -91,7 +91,7 @@ def test_a_target_that_is_missed_is_exit_code_1(run, mlp, target, code):
         np.savez(mlp.data, x=1e6 * np.load(mlp.data)["x"])  # FP16 overflows
     given = ["--target", target] if target else []
     found, out, err = run("compare", mlp.model, "--data", mlp.data, "--no-layers", *given)
-    assert found == code and "INT8 all" in out and ("FAILS" in out or target)
+    assert found == code and "INT8 all" in out and ("FAIL" in out or target)
     assert ("Target not met by int8" in err) is (code == 1)
 
 

@@ -84,7 +84,7 @@ DOUBLE = helper.make_tensor_value_info("y", TensorProto.DOUBLE, ["n", 8])
 def test_a_run_in_which_nothing_is_lowered_does_not_pass(run, tmp_path):
     command = save(tmp_path / "net.onnx", [MATMUL], [DOUBLE], TensorProto.DOUBLE)
     code, out, err = run(*command)
-    assert code == 0 and "passes" not in out and out.count("nothing lowered") == 2
+    assert code == 0 and "PASS" not in out and out.count("nothing lowered") == 2
     assert "Nothing of this network can be lowered (computes in FP64)" in err
     code, _, err = run(*command, "--target", "sqnr>=20")
     assert code == 2 and "only because nothing is lowered" in err
@@ -98,7 +98,7 @@ def test_a_run_without_int8_is_not_called_one_that_passes_in_it(run, tmp_path):
     code, out, err = run(*command)
     assert code == 0 and "No layer of this network can run in INT8" in err
     rows = {line.split("  ")[0]: line for line in out.splitlines()}
-    assert rows["INT8 all"].endswith("passes, nothing in INT8") and rows["FP16 all"].endswith("  passes")
+    assert rows["INT8 all"].endswith("PASS, nothing in INT8") and rows["FP16 all"].endswith("  PASS")
 
 
 def test_what_a_config_lowers(tmp_path):

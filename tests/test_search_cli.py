@@ -77,7 +77,7 @@ def test_the_fix_is_found_written_and_told(run, files, out, tmp_path):
 def test_what_was_found_is_what_compare_measures(run, files, out):
     assert run("search", *files, "--tolerance", "sqnr>=40", "-o", out)[0] == 0
     code, shown, _ = run("compare", *files, "--config", out, "--target", "sqnr>=40", "--no-layers")
-    assert code == 0 and "passes" in shown
+    assert code == 0 and "PASS" in shown
 
 
 def test_stdout_takes_the_config(run, files):

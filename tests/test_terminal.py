@@ -75,8 +75,8 @@ def _line(screen: str, start: str) -> str:
 
 def test_the_main_job(terminal, tmp_path: Path) -> None:
     app = terminal(f"{sys.executable} -m trt_tui demo")
-    screen = app.wait_for("INT8 all", "FAILS", "passes")
-    assert "passes" in _line(screen, "FP16 all") and "FAILS" in _line(screen, "INT8 all")
+    screen = app.wait_for("INT8 all", "FAIL", "PASS")
+    assert "PASS" in _line(screen, "FP16 all") and "FAIL" in _line(screen, "INT8 all")
     app.press("t")
     app.wait_for("Worst first", "raised to")
     app.wait_for("22.3 dB", seconds=90)
@@ -85,9 +85,9 @@ def test_the_main_job(terminal, tmp_path: Path) -> None:
     app.press("Down", "space")
     screen = app.wait_for("c2", "2 up")
     deadline = time.monotonic() + 30
-    while "passes" not in _line(app.screen(), "c2") and time.monotonic() < deadline:
+    while "PASS" not in _line(app.screen(), "c2") and time.monotonic() < deadline:
         time.sleep(0.2)
-    assert "passes" in _line(app.screen(), "c2"), app.screen()
+    assert "PASS" in _line(app.screen(), "c2"), app.screen()
     app.press("z")
     app.wait_for("c1", "1 up")
     app.press(".")
@@ -96,7 +96,7 @@ def test_the_main_job(terminal, tmp_path: Path) -> None:
     app.wait_for("ended with 0", seconds=10)
 
     again = terminal(f"{sys.executable} -m trt_tui demo")
-    again.wait_for("2 up", "passes", "Resumed")
+    again.wait_for("2 up", "PASS", "Resumed")
     again.press("e", "Enter", "Enter")
     written = tmp_path / "scenes.precision.json"
     deadline = time.monotonic() + 20

@@ -73,7 +73,7 @@ async def test_answers_the_first_questions_without_a_key(tmp_path):
     async with opened(tmp_path) as (app, main, pilot):
         fp16, int8, config = verdict(main)[2:]
         measured = app.session.measured("config")
-        assert worst_db(measured.verdict) in int8 and "FAILS" in int8 and "passes" in fp16
+        assert worst_db(measured.verdict) in int8 and "FAIL" in int8 and "PASS" in fp16
         assert config.startswith(" c0 = INT8")
         assert current(main) == max(measured.shares, key=lambda name: measured.shares[name].owns) == QKV
         assert "space raises this one" in status(main)
@@ -311,7 +311,7 @@ async def test_leads_from_the_verdict_to_the_export(tmp_path):
         assert "ONNX Runtime builds in a moment" in status(main) and not asked(app, messages.Build)
         for _ in range(3):
             await answered(pilot, *(["n"] if app.session.config.groups else []), "space")
-        assert "passes" in verdict(main)[4] and "b builds c3 and confirms" in status(main)
+        assert "PASS" in verdict(main)[4] and "b builds c3 and confirms" in status(main)
         assert main.desk.listing.figures.calm
         await answered(pilot, "b")
         result = app.session.results[app.session.config].engine
@@ -430,7 +430,7 @@ async def test_changes_the_target(tmp_path):
             app.screen.query_one(Input).value = value
             await press(pilot, "enter")
             assert isinstance(app.screen, kind)
-        assert app.session.target.value == 8 and "passes" in verdict(main)[3] and "≥ 8 dB" in title(main, "verdict")
+        assert app.session.target.value == 8 and "PASS" in verdict(main)[3] and "≥ 8 dB" in title(main, "verdict")
 
 
 # -- configs and files ----------------------------------------------------------------------------------------------

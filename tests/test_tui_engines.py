@@ -99,9 +99,9 @@ def test_an_engine_has_its_own_columns(build):
     score, gap = result.verdict.headline, gap_db(session.measured("config").verdict, result.verdict)
     figures = [decibels(result.verdict), words.metric_figure(score), number(result.latency_ms[0]),
                megabytes(result.bytes)]
-    assert table(session, 80)["c0 ="].partition("│")[2].split() == [*figures, "FAILS"]
+    assert table(session, 80)["c0 ="].partition("│")[2].split() == [*figures, "FAIL"]
     share, wide = built.int8_time(result), table(session, 120)["c0 ="].partition("│")[2]
-    assert share.endswith("%") and wide.split() == [*figures, *share.split(), f"{gap:.1f}", "FAILS"]
+    assert share.endswith("%") and wide.split() == [*figures, *share.split(), f"{gap:.1f}", "FAIL"]
     header = text(verdict.verdict_lines(session, 120)[1])
     assert header.index("INT8 time") + 9 == table(session, 120)["c0 ="].index(share) + len(share)
     assert "score" in header and "gap" not in text(verdict.verdict_lines(session, 80)[1])
@@ -167,7 +167,7 @@ def test_an_engine_that_cannot_run_here_shows_its_size(build, metric):
 def test_the_engine_decides_where_it_and_the_simulation_differ(build):
     session, result = build(NOISY, target="sqnr>=5")
     assert result.verdict.worst[1].errors.sqnr_db < 5 < session.measured("config").verdict.worst[1].errors.sqnr_db
-    assert table(session, 120)["c0 ="].endswith("FAILS ~passes") and table(session, 80)["c0 ="].endswith("FAILS")
+    assert table(session, 120)["c0 ="].endswith("FAIL ~PASS") and table(session, 80)["c0 ="].endswith("FAIL")
     assert not found(session).calm
 
 
@@ -179,7 +179,7 @@ def test_an_engine_that_is_not_as_asked_is_marked_and_decides_nothing_about_the_
     assert result.otherwise == {QKV: Precision.FP16} and not session.target.reached(result.verdict)
     for width in WIDTHS:
         row = table(session, width)["c0 ="].partition("│")[2]
-        assert row.split()[0] == f"≠{decibels(result.verdict)}" and "passes" in row and "FAILS" not in row
+        assert row.split()[0] == f"≠{decibels(result.verdict)}" and "PASS" in row and "FAIL" not in row
     assert found(session).calm and "≠" in text(config_table(session, {}, 60)[1][0].line)
     assert "not built as asked: i shows what was built" in next_step(session, found(session))
     gap = gap_db(result.simulated, result.verdict)  # not that of what was asked

@@ -273,11 +273,11 @@ def test_configs_newest_first_and_what_differs(session):
 
 def test_a_config_that_lowers_nothing_is_not_called_one_that_passes(session):
     session.set_target("sqnr>=1")
-    assert text(config_table(session, {}, 60)[1][0].line).endswith("passes") and is_met(session)
+    assert text(config_table(session, {}, 60)[1][0].line).endswith("PASS") and is_met(session)
     session.set_precision(VIT.groups, Precision.FP32)
     session.rest()
     line = text(config_table(session, {}, 60)[1][0].line)
-    assert "passes" not in line and "FAILS" not in line and not is_met(session)
+    assert "PASS" not in line and "FAIL" not in line and not is_met(session)
     assert "b builds" not in next_step(session, found(session))
     assert any("nothing lowered" in text(one) for one in verdict.verdict_lines(session, 120))
 

@@ -70,8 +70,8 @@ def demo(tmp_path) -> Iterator:
 
 def test_from_the_verdict_to_a_saved_session(demo):
     terminal = demo()
-    screen = terminal.wait_for("INT8 all", "FAILS", "█", "try")
-    assert "passes" in next(line for line in screen.splitlines() if "FP16 all" in line)
+    screen = terminal.wait_for("INT8 all", "FAIL", "█", "try")
+    assert "PASS" in next(line for line in screen.splitlines() if "FP16 all" in line)
     assert all(len(line) <= 80 for line in screen.splitlines()) and len(screen.splitlines()) == 24
     terminal.keys("Space")
     terminal.wait_for("c1 1 up", "FP32↑")
@@ -88,7 +88,7 @@ def test_from_the_verdict_to_a_saved_session(demo):
 
 def test_a_split_arrow_key_changes_nothing(demo):
     terminal = demo()
-    terminal.wait_for("INT8 all", "FAILS")
+    terminal.wait_for("INT8 all", "FAIL")
     terminal.keys("Escape")
     time.sleep(0.3)
     terminal.keys("[", "B")

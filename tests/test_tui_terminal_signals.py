@@ -81,7 +81,7 @@ def until(happened, what: str) -> None:
 def test_a_signal_restores_the_terminal_and_saves_the_session(shell, number):
     one = shell()
     one.type(f"{PROGRAM} demo --whatif-samples 4; echo code $?")
-    one.wait_for("INT8 all", "FAILS")
+    one.wait_for("INT8 all", "FAIL")
     one.keys("Space")
     one.wait_for("config c1")
     app = one.app()
@@ -102,19 +102,19 @@ def test_a_signal_restores_the_terminal_and_saves_the_session(shell, number):
 def test_it_is_stopped_and_gone_on_with(shell):
     one = shell()
     one.type(f"{PROGRAM} demo --whatif-samples 4; echo code $?")
-    one.wait_for("INT8 all", "FAILS")
+    one.wait_for("INT8 all", "FAIL")
     one.keys("C-z")
     one.wait_for("Stopped")
     assert not one.in_alternate_screen
     one.type("fg")
-    one.wait_for("INT8 all", "FAILS", "? keys")
+    one.wait_for("INT8 all", "FAIL", "? keys")
     for number in (signal.SIGSTOP, signal.SIGTSTP):
         app = one.app()
         app.send_signal(number)
         until(lambda app=app: app.status() == psutil.STATUS_STOPPED, "stopped")
         one.keys("Enter")
         one.type("clear; fg")
-        one.wait_for("INT8 all", "FAILS", "? keys")
+        one.wait_for("INT8 all", "FAIL", "? keys")
         assert one.in_alternate_screen
     one.keys("Space")
     one.wait_for("config c1")
@@ -133,7 +133,7 @@ def test_it_is_stopped_and_gone_on_with(shell):
 def test_it_draws_where_stderr_goes_elsewhere(shell, tmp_path):
     one = shell()
     one.type(f"{PROGRAM} demo --whatif-samples 4 2>log; echo code $?")
-    one.wait_for("INT8 all", "FAILS")
+    one.wait_for("INT8 all", "FAIL")
     one.keys("q")
     one.wait_for("code 0")
     assert (tmp_path / "log").read_text() == ""
@@ -152,7 +152,7 @@ def test_it_says_why_it_does_not_open(shell, around, why):
 def test_bytes_that_are_no_utf8_are_no_key(shell):
     one = shell()
     one.type(f"{PROGRAM} demo --whatif-samples 4; echo code $?")
-    one.wait_for("INT8 all", "FAILS")
+    one.wait_for("INT8 all", "FAIL")
     one.tmux("send-keys", "-H", "e9", "ff", "c3")
     time.sleep(0.5)
     one.keys("Space")
