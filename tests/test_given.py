@@ -181,7 +181,7 @@ def _int4(scale_shape=(2, 3), axis=0, block=4, scale=0.1):
 def test_int4_blocks_are_read_shown_and_written_back(tmp_path, backend):
     onnx.save(model := _int4(), tmp_path / "x.onnx")
     network = open_network(tmp_path / "x.onnx")
-    assert [group.label(FILE) for group in network.groups] == ["INT4 weights f"]
+    assert [group.label(FILE) for group in network.groups] == ["INT4 w f"]
     feeds = {"x": np.random.default_rng(0).standard_normal((2, 8)).astype(np.float32)}
     expected = run(backend, ir.from_proto(model), feeds)
     assert sqnr(expected, simulated(backend, network, AS_GIVEN, feeds)) > 100

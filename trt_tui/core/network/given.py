@@ -189,7 +189,7 @@ class Given:
         floats = FLOATS.get(self.dtype(group.tail), Precision.FP32)
         code = next((one for one in Precision if one in group.allowed and operands and one.label == narrowest
                      and weights_only is (one is Precision.INT4)), floats)
-        label = narrowest + " weights" * weights_only if narrowest else floats.label
+        label = narrowest + " w" * weights_only if narrowest else floats.label
         return AsGiven(label, floats, code, not lowered, tuple(refused.items()))
 
     @cached_property

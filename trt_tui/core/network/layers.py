@@ -79,7 +79,7 @@ class AsGiven:
     """What a file of its own precisions runs a group in.
 
     Attributes:
-        label: In words: "INT8", "INT4 weights", "FP16".
+        label: In words: "INT8", "INT4 w" where weights alone are codes, "FP16".
         floats: The float type of its results.
         stands_for: The precision that comes nearest to it.
         plain: It is FP32, with nothing in front of it.

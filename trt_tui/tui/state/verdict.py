@@ -8,6 +8,7 @@ from trt_tui.core.lowering.lowered import lowers
 from trt_tui.core.measure.agreement import fp32_fault
 from trt_tui.core.measure.comparison import EngineResult, Verdict
 from trt_tui.core.moves.choice import Choice
+from trt_tui.core.precision import Precision
 from trt_tui.session.session import Session
 from trt_tui.tui.known import config_name, engine_met, is_edited, met, verdict_outcome
 from trt_tui.tui.spans import Line, Span, clip, decibel, padded, width_of
@@ -180,6 +181,8 @@ def _run_name(session: Session, run: str) -> str:
         return f"{name} = INT8"
     if config == session.run_configs()["fp16"]:
         return f"{name} = FP16"
+    if config.quantized is Precision.FILE and not config.moves:
+        return f"{name} = file"
     if outline is None:
         return name
     up = len(config.raised(outline))
