@@ -196,7 +196,21 @@ def test_a_node_that_cannot_be_computed_is_named(change, why, tmp_path):
     onnx.save(_int4(**change), tmp_path / "x.onnx")
     with pytest.raises(InputError, match=why) as refused:
         open_network(tmp_path / "x.onnx")
-    assert "dq" in refused.value.title
+    assert "dq" in refused.value.title and "without matmul," in refused.value.next_step
+
+
+@pytest.mark.parametrize(("operator", "change", "why"), [
+    ("QLinearConv", 8, "as a bias, and that is stored in INT8"), ("QLinearConv", 3, "as codes, .* in INT32")])
+def test_an_operator_on_codes_of_another_type_is_named(operator, change, why, tmp_path):
+    model = networks.quantized(quant_format=QuantFormat.QOperator)
+    node = next(node for node in model.graph.node if node.op_type == operator)
+    tensor = next(one for one in model.graph.initializer if one.name == node.input[change])
+    kind = np.int8 if change == 8 else np.int32
+    tensor.CopyFrom(numpy_helper.from_array(numpy_helper.to_array(tensor).astype(kind), tensor.name))
+    onnx.save(model, tmp_path / "x.onnx")
+    with pytest.raises(InputError, match=why) as refused:
+        open_network(tmp_path / "x.onnx")
+    assert node.name in refused.value.title
 
 
 def _in_tensorrts_domain():

@@ -8,6 +8,7 @@ import onnx_ir as ir
 import pytest
 
 from tests import networks
+from tests.networks.build import Builder, floats
 from tests.networks.odd import conv_net
 from tests.test_given import AS_GIVEN, content, run, simulated, sqnr
 from trt_tui.core.lowering.strong import lower_strong
@@ -75,11 +76,20 @@ def test_weights_without_a_counterpart_keep_those_of_their_codes(saved, backend)
     assert "but for 1 layers" in note and "/conv2" in note
 
 
+def _on_integers():
+    b = Builder()
+    b.weight("codes", np.ones((8, 3), np.uint8))
+    summed = b.node("MatMulInteger", [b.node("Cast", ["x"], to=onnx.TensorProto.UINT8), "codes"])
+    b.node("Cast", [summed], "sum", output="y", to=onnx.TensorProto.FLOAT)
+    return b.model([floats("x", 2, 8)], [floats("y", 2, 3)])
+
+
 @pytest.mark.parametrize(("given", "reference", "title"), [
     (lambda: conv_net(0), lambda: conv_net(0), "given.onnx takes no --reference"),
     (networks.quantized, networks.quantized, "fp32.onnx is no reference"),
     (networks.quantized, lambda: conv_net(5), "fp32.onnx is no reference of given.onnx"),
     (networks.quantized, networks.mlp, "fp32.onnx is no reference of given.onnx"),
+    (_on_integers, networks.mlp, "given.onnx takes no --reference"),
 ])
 def test_what_is_no_reference_is_refused(given, reference, title, saved):
     with pytest.raises(InputError) as caught:

@@ -6,7 +6,7 @@ are ONNX's (QLinearConv-10, QLinearMatMul-21) and ONNX Runtime's (``docs/Contrib
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +15,7 @@ import onnx_ir as ir
 from trt_tui.core.network.constants import constant_tensor
 from trt_tui.core.network.naming import FreshNames
 from trt_tui.core.network.steps import dequantizes
+from trt_tui.errors import InputError
 
 _CONTRIB = "com.microsoft"
 _MOVES = frozenset("MaxPool Reshape Transpose Squeeze Unsqueeze Flatten Identity Slice Gather Expand".split())
@@ -58,7 +59,11 @@ _FORMS = {
 
 def read_as_pairs(graph: ir.Graph) -> int:
     """Turns operators on codes into float operators between DequantizeLinear and QuantizeLinear, in place; returns how
-    many. Those with another layout or meaning, and those whose ranges a run computes, are left as they are."""
+    many. Those with another layout or meaning, and those whose ranges a run computes, are left as they are.
+
+    Raises:
+        InputError: stored codes have a type that the operator does not take; names the node.
+    """
     return _Reading(graph).run()
 
 
@@ -91,6 +96,8 @@ class _Reading:
         if attributes.get_int("channels_last", 0) or old:
             return False
         given = _padded(node.inputs, max(*form.result, 8) + 1)
+        for first in form.operands:
+            _check_type(node, given[first], "codes", lambda dtype: dtype != ir.DataType.INT32)
         constant = [given[first + 1] is not None and constant_tensor(given[first + 1]) is not None
                     for first in form.operands]
         if not all(constant) or given[form.result[0]] is None and form.operator != "Gemm":
@@ -100,6 +107,7 @@ class _Reading:
             inputs.append(self._dequantized(node, *given[first:first + 3], axis=_axis(node, form, position)))
         bias = given[8] if form.operator == "Conv" else given[6] if form.operator == "Gemm" else None
         if bias is not None:
+            _check_type(node, bias, "a bias", lambda dtype: dtype == ir.DataType.INT32)
             inputs.append(self._bias(node, bias, given[1], given[4]))
         kept = [one for one in attributes.values() if one.name not in form.drops]
         self._put(node, form.operator, inputs, kept, given[form.result[0]], given[form.result[1]])
@@ -200,6 +208,15 @@ class _Reading:
         made = self._dequantized(node, bias, scale, None, axis=0)
         assert made is not None
         return made
+
+
+def _check_type(node: ir.Node, value: ir.Value | None, what: str, fits: Callable[[ir.DataType], bool]) -> None:
+    stored = constant_tensor(value)
+    if value is not None and stored is not None and not fits(stored.dtype):
+        raise InputError(f"{node.op_type} {node.name} cannot be computed",
+                         f"it reads {value.name} as {what}, and that is stored in {stored.dtype.name}",
+                         "Quantize the network again in Q/DQ format, or without constants that several layers share "
+                         "(ONNX Runtime: quant_pre_process with skip_optimization).")
 
 
 def _padded(inputs: Sequence[ir.Value | None], count: int) -> list[ir.Value | None]:

@@ -16,6 +16,7 @@ import onnx_ir as ir
 from trt_tui.core.network.constants import constant_tensor
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
+from trt_tui.words import first_few
 
 LOW_FLOATS = {ir.DataType.FLOAT16: Precision.FP16, ir.DataType.BFLOAT16: Precision.BF16}
 """The float types below FP32."""
@@ -139,9 +140,10 @@ def _codes(node: ir.Node, zero: ir.TensorProtocol | None) -> ir.DataType:
 
 def _check(node: ir.Node, scale: np.ndarray, zero: np.ndarray, axis: int, block: int) -> None:
     def refuse(cause: str) -> InputError:
+        readers = first_few([use.node.name or use.node.op_type for use in node.outputs[0].uses()], most=2)
         return InputError(f"{node.op_type} {node.name} cannot be computed", cause,
-                          "Quantize the network again without the layer that reads it (ModelOpt: --nodes_to_exclude), "
-                          "or repair this node.")
+                          f"Quantize the network again without {readers or 'the layer'}, which reads it (ModelOpt: "
+                          "--nodes_to_exclude), or repair this node.")
 
     flat = scale.reshape(-1)
     bad = np.flatnonzero(~(flat > 0))  # NaN is not above 0 either

@@ -57,8 +57,9 @@ def take_true_weights(opened: OpenedModel, name: str, reference: OpenedModel, pa
     """
     given = opened.as_read
     if given is None:
-        raise InputError(f"{name} takes no --reference", "it is in FP32: its weights are its own",
-                         "Leave --reference out, or name the quantized network in its place.")
+        raise _on_codes(opened.model.graph, name) or InputError(
+            f"{name} takes no --reference", "it is in FP32: its weights are its own",
+            "Leave --reference out, or name the quantized network in its place.")
     if reference.as_read is not None:
         raise InputError(f"{path.name} is no reference", "it is quantized, or typed in 16 bits, itself",
                          f"Name the FP32 network that {name} was made from.")
@@ -74,9 +75,10 @@ def take_true_weights(opened: OpenedModel, name: str, reference: OpenedModel, pa
             missed.append(ports[0][0].name or "")
     if not any(node.op_type in ANCHORS for value, ports in _weights(opened.model.graph) for node, _ in ports
                if value.name in set(taken)):
-        raise InputError(f"{path.name} is no reference of {name}",
-                         f"it has no weights like those of {first_few(missed) or 'its layers'}",
-                         f"Name the FP32 network that {name} was made from.")
+        raise _on_codes(opened.model.graph, name) or InputError(
+            f"{path.name} is no reference of {name}",
+            f"it has no weights like those of {first_few(missed) or 'its layers'}",
+            f"Name the FP32 network that {name} was made from.")
     given.replaced = frozenset(taken)
     opened.external_files += [path, *reference.external_files]
     opened.notes.append(f"FP32 means the weights of {path.name}." if not missed else
@@ -84,6 +86,16 @@ def take_true_weights(opened: OpenedModel, name: str, reference: OpenedModel, pa
                         f"theirs there and keep those of their codes: {first_few(missed)}.")
     if not missed:
         opened.notes = [note for note in opened.notes if note != codes_alone_note(given)]
+
+
+def _on_codes(graph: ir.Graph, name: str) -> InputError | None:
+    """That a network takes no reference as its operators compute on codes (dynamic quantization); None if none does."""
+    found = [node.name or "" for node in graph if node.op_type in ("ConvInteger", "MatMulInteger")]
+    if not found:
+        return None
+    return InputError(
+        f"{name} takes no --reference", f"its layers compute on codes ({first_few(found, most=2)}): none can have FP32 "
+        "weights", "Quantize it with Q/DQ (ONNX Runtime: quantize_static), or open the FP32 network.")
 
 
 def _weights(graph: ir.Graph) -> list[tuple[ir.Value, list[_Port]]]:
