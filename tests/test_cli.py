@@ -145,7 +145,7 @@ def test_build_is_the_same_byte_for_byte(run, mlp, config, tmp_path):
     for name in ("one.onnx", "two.onnx"):
         code, out, err = run("build", mlp.model, "--config", config, "-o", tmp_path / name)
         assert code == 0 and out == f"{tmp_path / name}\n", err
-        assert "1 groups in FP32" in err and "2 groups in INT8" in err
+        assert "1 group in FP32" in err and "2 groups in INT8" in err
         written.append((tmp_path / name).read_bytes())
     script = [sys.executable, "-m", "trt_tui", "export", mlp.model, "--config", config, "--format", "onnx", "-o",
               tmp_path / "three.onnx"]

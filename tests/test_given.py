@@ -127,7 +127,7 @@ def test_operators_on_codes_become_pairs_with_the_same_codes(tmp_path, backend):
     model = networks.quantized(quant_format=QuantFormat.QOperator)
     onnx.save(model, tmp_path / "x.onnx")
     network = open_network(tmp_path / "x.onnx")
-    assert any("operators that compute on codes" in note for note in network.notes)
+    assert any("operators on codes" in note for note in network.notes)
     assert [group.label(FILE) for group in network.groups].count("INT8 f") > 3
     lowered = lower_strong(network, AS_GIVEN, {}).model
     rtx.build(lowered)
@@ -164,6 +164,16 @@ def test_what_tensorrt_refuses_is_named_and_gone_from_the_export(tmp_path, backe
     feeds = networks.feeds(networks.quantized(), 9, n=4)
     reference = run(backend, lower_strong(network, PrecisionConfig.uniform(FP32), {}).model, feeds)
     assert sqnr(reference, run(backend, lowered.model, feeds)) > 15
+
+
+def test_16_bit_codes_leave_the_tensor_in_floats_behind_its_relu(tmp_path, backend):
+    onnx.save(networks.quantized(**ASYMMETRIC | {"activation_type": QuantType.QInt16}), tmp_path / "x.onnx")
+    network = open_network(tmp_path / "x.onnx")
+    assert "16-bit codes" in {one.what for one in network.given.refused}
+    feeds = networks.feeds(networks.quantized(), 9, n=4)
+    lowered, reference = (run(backend, lower_strong(network, config, {}).model, feeds)
+                          for config in (AS_GIVEN, PrecisionConfig.uniform(FP32)))
+    assert sqnr(reference, lowered) > 60  # weights are the same, and no activation is in codes
 
 
 def _int4(scale_shape=(2, 3), axis=0, block=4, scale=0.1):

@@ -49,4 +49,4 @@ def send_amended(workspace: Workspace, store: Store, report: Report, runs: Mappi
 
 def _figure(found: OutputErrors, mark: str) -> str:
     errors = found.errors
-    return with_unit(decibels(errors.sqnr_db, nan=errors.nan, inf=errors.inf, mark=mark))
+    return with_unit(decibels(errors.sqnr_db, exact=errors.exact, nan=errors.nan, inf=errors.inf, mark=mark))

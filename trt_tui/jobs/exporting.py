@@ -11,12 +11,14 @@ from trt_tui.core.exporters.onnx import export_typed, loading_note
 from trt_tui.core.lowering.strong import lower_strong
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network
+from trt_tui.core.precision import Precision
 from trt_tui.files.writing import write_atomic
 from trt_tui.jobs import messages as m
 from trt_tui.jobs.calibrating import ranges_to_write
 from trt_tui.jobs.scheduler import Report
 from trt_tui.jobs.steps import Steps, Urgency
 from trt_tui.jobs.store import Store
+from trt_tui.words import plural
 from trt_tui.workspace import Workspace
 
 WITH_SHAPES = ("trtexec", "polygraphy")
@@ -64,8 +66,10 @@ def write_typed(network: Network, config: PrecisionConfig, ranges: Mapping[str, 
     written = export_typed(typed.model, network, path)
     counts: dict[str, int] = {}
     for group in network.groups:
-        label = group.label(config.precision_of(group))
+        precision = config.precision_of(group)
+        label = f"{group.given.label} as in the file" if precision is Precision.FILE and group.given is not None \
+            else precision.label
         counts[label] = counts.get(label, 0) + 1
-    lines = [", ".join(f"{count} groups in {label}" for label, count in sorted(counts.items())), *typed.notes,
+    lines = [", ".join(f"{plural(count, 'group')} in {label}" for label, count in sorted(counts.items())), *typed.notes,
              *filter(None, (loading_note(typed.model),))]
     return [written.path, *written.data], lines

@@ -26,11 +26,12 @@ from trt_tui.core.network.steps import dequantizes, quantizes
 from trt_tui.core.network.structure import OLDEST_OPSET, check_ranks
 from trt_tui.core.network.types import spread_types
 from trt_tui.errors import InputError
+from trt_tui.words import plural
 
 _NOTE = ("The file has precisions of its own ({}): layers run as in the file, and errors are taken against the FP32 "
          "network with its weights.")
 
-_CODES_ALONE = ("{} weights are stored as codes alone: what quantizing them lost is not known, and FP32 here means the "
+_CODES_ALONE = ("{} stored as codes alone: what quantizing this lost is not known, and FP32 here means the "
                 "weights that the codes stand for; --reference FP32.onnx names the network that they were made from.")
 
 CODES_OPSET = 21
@@ -90,8 +91,8 @@ def open_model(path: Path) -> OpenedModel:
     model.ir_version = max(model.ir_version, ir_version_for(model.graph.opset_imports[""]))
     model.graph.sort()
     if count := read_as_pairs(model.graph):
-        opened.notes.append(f"{count} operators that compute on codes are read, and written, as Q/DQ with the same "
-                            "codes: TensorRT takes no others.")
+        opened.notes.append(f"{plural(count, 'operator')} on codes, read and written as Q/DQ with the same codes: "
+                            "TensorRT takes no others.")
     lowered = low_floats.has_low_floats(model.graph) or any(dequantizes(node) for node in model.graph)
     as_read = _kept(model) if lowered else None
     found = quantized.take_out_pairs(model.graph)
@@ -134,7 +135,7 @@ def _said_of(given: Given) -> list[str]:
 
 def codes_alone_note(given: Given) -> str:
     """What is said of a file that stores weights as codes alone."""
-    return _CODES_ALONE.format(given.codes_alone)
+    return _CODES_ALONE.format("1 weight is" if given.codes_alone == 1 else f"{given.codes_alone} weights are")
 
 
 def _kept(model: ir.Model) -> ir.Model:

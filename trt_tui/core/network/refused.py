@@ -6,7 +6,7 @@ taken, and neither is a DequantizeLinear on an int32 bias (TensorRT developer gu
 - A zero point other than 0: the range is widened to its larger side. Codes of UINT8 around 128 are those of INT8 around
   0, and mean the same. Where a quantizer left a Relu to a range that begins at 0 there is a Relu again.
 - An int32 bias is stored as floats, which mean the same.
-- 16-bit codes are left out: the tensor stays in floats.
+- 16-bit codes are left out: the tensor stays in floats, behind the Relu or ReLU6 that their range stood for.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from trt_tui.core.network.constants import constant_tensor
 from trt_tui.core.network.naming import FreshNames, name_of
 from trt_tui.core.network.quantized import may_be_negative
 from trt_tui.core.network.steps import Step, applied, dequantizes, limits, quantizes, read_step, rounded, spread
+from trt_tui.words import plural
 
 _WIDE = (ir.DataType.INT16, ir.DataType.UINT16)
 _BYTES = (ir.DataType.INT8, ir.DataType.UINT8)
@@ -91,7 +92,7 @@ def amend(graph: ir.Graph, written: Callable[[ir.Node], bool]) -> list[str]:
         way.take(node, steps[node], what)
     way.drop_unread()
     counts = {what: sum(one == what for one in found.values()) for what in WAYS_OUT}
-    return [f"TensorRT refuses {what}, which the file has {count} times: {WAYS_OUT[what]}."
+    return [f"TensorRT refuses {what}, which the file has {plural(count, 'time')}: {WAYS_OUT[what]}."
             for what, count in counts.items() if count]
 
 
@@ -100,7 +101,7 @@ class _WaysOut:
         self._graph = graph
         self._names = FreshNames(graph, taken=(node.name for node in graph if node.name))
         self._held: dict[tuple[str, str, int], ir.Value] = {}
-        self._relus: dict[ir.Value, ir.Value] = {}
+        self._relus: dict[tuple[ir.Value, bool], ir.Value] = {}
         self._let_go: list[ir.Value] = []
 
     def take(self, node: ir.Node, step: Step, what: str) -> None:
@@ -115,6 +116,7 @@ class _WaysOut:
             if dequantizes(node):
                 quantize = value.producer()
                 if quantize is not None and quantizes(quantize) and quantize.inputs[0] is not None:
+                    self._relu(quantize, read_step(quantize), cut=True)
                     self._bypass(node, quantize.inputs[0])
         elif stored is not None:
             self._signed_weight(node, step, stored)
@@ -129,8 +131,8 @@ class _WaysOut:
             low, high = limits(step.codes)
             zero = step.zero.astype(np.float32)
             scale = np.maximum(high - zero, zero - low) * step.scale / np.float32(127)
-            if quantizes(node) and (zero == low).all():
-                self._relu(node)
+            if quantizes(node):
+                self._relu(node, step)
         self._give(node, scale.astype(np.float32), step)
 
     def _signed_weight(self, node: ir.Node, step: Step, stored: ir.TensorProtocol) -> None:
@@ -171,18 +173,29 @@ class _WaysOut:
             node.outputs[0].type = ir.TensorType(ir.DataType.INT8)
             node.attributes.pop("output_dtype", None)
 
-    def _relu(self, node: ir.Node) -> None:
-        """Puts back a Relu that a quantizer has left to the range of a pair."""
+    def _relu(self, node: ir.Node, step: Step, cut: bool = False) -> None:
+        """Puts back a Relu that a quantizer has left to a range that begins at 0.
+
+        Args:
+            cut: Whether the codes go, so that nothing saturates at 6 any more either (ReLU6).
+        """
         source = node.inputs[0]
-        if source is None or not may_be_negative(source):
+        if source is None or not may_be_negative(source) or not step.known or step.codes is None \
+                or step.scale is None or step.zero is None:
             return
-        if source not in self._relus:
-            relu = ir.Node("", "Relu", [source], name=self._names.new(f"{node.name}__relu"))
+        low, high = limits(step.codes)
+        if not (step.zero.astype(np.float32) == low).all():
+            return
+        six = cut and bool((np.abs((high - low) * step.scale - 6) < 0.01).all())
+        if (source, six) not in self._relus:
+            floats = (source.dtype or ir.DataType.FLOAT).numpy()
+            bounds = [self._new(np.array(bound, floats), f"{source.name}__{bound}") for bound in (0, 6)] if six else []
+            relu = ir.Node("", "Clip" if six else "Relu", [source, *bounds], name=self._names.new(f"{node.name}__relu"))
             relu.outputs[0].name = self._names.new(f"{source.name}__relu")
             relu.outputs[0].type, relu.outputs[0].shape = source.type, source.shape
             self._graph.insert_before(node, relu)
-            self._relus[source] = relu.outputs[0]
-        node.replace_input_with(0, self._relus[source])
+            self._relus[source, six] = relu.outputs[0]
+        node.replace_input_with(0, self._relus[source, six])
 
     def _replace(self, node: ir.Node, array: np.ndarray, dtype: ir.DataType) -> None:
         """A constant in place of a node."""
