@@ -209,6 +209,16 @@ def test_a_node_that_cannot_be_computed_is_named(change, why, tmp_path):
     assert "dq" in refused.value.title and "without matmul," in refused.value.next_step
 
 
+def test_infinite_scales_are_said(tmp_path):
+    model = networks.quantized()
+    quantize = next(node for node in model.graph.node if node.op_type == "QuantizeLinear")
+    scale = next(one for one in model.graph.initializer if one.name == quantize.input[1])
+    scale.CopyFrom(numpy_helper.from_array(np.float32(np.inf), scale.name))
+    onnx.save(model, tmp_path / "x.onnx")
+    note, = (note for note in open_network(tmp_path / "x.onnx").notes if "infinite" in note)
+    assert note.startswith(f"The scale of {quantize.name} is infinite")
+
+
 @pytest.mark.parametrize(("operator", "change", "why"), [
     ("QLinearConv", 8, "as a bias, and that is stored in INT8"), ("QLinearConv", 3, "as codes, .* in INT32")])
 def test_an_operator_on_codes_of_another_type_is_named(operator, change, why, tmp_path):

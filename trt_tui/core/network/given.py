@@ -211,6 +211,13 @@ class Given:
                    and not any(use.idx == 1 and dequantizes(use.node) for use in node.outputs[0].uses()))
 
     @cached_property
+    def infinite(self) -> tuple[str, ...]:
+        """Nodes that make codes, or read stored ones, with a scale that is infinite."""
+        return tuple(node.name or "" for node in self.model.graph
+                     if (quantizes(node) or dequantizes(node) and constant_tensor(node.inputs[0]) is not None)
+                     and (scale := self.step(node).scale) is not None and np.isinf(scale).any())
+
+    @cached_property
     def refused(self) -> tuple[Refusal, ...]:
         """What a strongly typed TensorRT refuses of the file's Q/DQ."""
         return refusals(self.model.graph)

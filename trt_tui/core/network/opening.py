@@ -26,7 +26,7 @@ from trt_tui.core.network.steps import dequantizes, quantizes
 from trt_tui.core.network.structure import OLDEST_OPSET, check_ranks
 from trt_tui.core.network.types import spread_types
 from trt_tui.errors import InputError
-from trt_tui.words import plural
+from trt_tui.words import first_few, plural
 
 _NOTE = ("The file has precisions of its own ({}): layers run as in the file, and errors are taken against the FP32 "
          "network with its weights.")
@@ -128,6 +128,9 @@ def _said_of(given: Given) -> list[str]:
     if unknown:
         notes.append(f"{len(unknown)} activations are quantized with scales that a run finds ({unknown[0]}): that is "
                      "written back as it is, and is not simulated.")
+    if given.infinite:
+        notes.append(f"The scale of {first_few(given.infinite, most=2)} is infinite: what it quantizes becomes NaN. "
+                     "Quantizers write that for masks of -inf; quantize the network again without those layers.")
     if given.codes_alone:
         notes.append(codes_alone_note(given))
     return notes
