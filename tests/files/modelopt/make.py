@@ -44,5 +44,8 @@ if __name__ == "__main__":
                         "--calibration_data_path", HERE / "data.npz", "--quantize_mode", mode,
                         "--high_precision_dtype", floats, "--calibration_eps", "cpu",
                         "--output_path", HERE / f"{name}.onnx"], check=True)
+    subprocess.run([sys.executable, "-m", "modelopt.onnx.autocast", "--onnx_path", HERE / "plain.onnx",
+                    "--calibration_data", HERE / "data.npz", "--low_precision_type", "fp16",
+                    "--output_path", HERE / "autocast.onnx"], check=True)
     for left in ("plain.onnx", "data.npz"):
         (HERE / left).unlink()
