@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from unittest.mock import Mock
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnx_ir as ir
 import onnxruntime
 import pytest
+from onnx import helper
 from onnxruntime.capi import onnxruntime_pybind11_state
 
 from tests import networks
@@ -30,6 +32,19 @@ def test_networks_run_alike_however_they_are_loaded(name, options, named_network
         for tensor, array in exact.run(feeds).items():
             np.testing.assert_allclose(
                 runner.run(feeds)[tensor], array, rtol=1e-4, atol=1e-5 * float(np.abs(array).max()))
+
+
+def test_inputs_and_outputs_in_bf16_are_exchanged_as_floats(backend):
+    b, kind = Builder(), onnx.TensorProto.BFLOAT16
+    b.node("Reshape", ["x", b.weight("shape", np.array([2, 1], np.int64))], output="y")
+    one = ir.from_proto(b.model([helper.make_tensor_value_info("x", kind, [2])],
+                                [helper.make_tensor_value_info("y", kind, [2, 1])]))
+    fed = np.array([1.5, 1 / 3], np.float32).astype(ml_dtypes.bfloat16)
+    with backend.load(one) as runner:
+        assert {info.dtype for info in runner.outputs} == {np.dtype(np.float32)}
+        got = runner.run({"x": fed})["y"]
+    assert np.array_equal(got[:, 0], fed.astype(np.float32))
+    assert one.graph.inputs[0].dtype is ir.DataType.BFLOAT16
 
 
 def test_loading_leaves_the_model_as_it_is(named_network, backend):

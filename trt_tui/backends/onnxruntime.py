@@ -155,7 +155,7 @@ class OnnxRuntimeRunner:
                  bound: BoundRuns | None = None) -> None:
         self._session = session
         self._kept_alive = kept_alive
-        self._weights = weights
+        self._weights = dict(weights)
         self._bound = bound
         known = {one.name: _info(one) for one in session.get_inputs()}
         self.inputs = tuple(known[name] for name in inputs if name in known)
@@ -169,7 +169,8 @@ class OnnxRuntimeRunner:
     def run(self, feeds: Mapping[str, np.ndarray], fetch: Sequence[str] | None = None) -> dict[str, np.ndarray]:
         """Runs once; see `trt_tui.core.runner.Runner`."""
         names = list(fetch) if fetch is not None else [info.name for info in self.outputs]
-        fed = {**self._weights, **feeds}
+        fed = self._weights | {name: array.astype(np.float32) if array.dtype.name == "bfloat16" else array
+                               for name, array in feeds.items()}
         try:
             results = self._session.run(names, fed) if self._bound is None else self._bound.run(fed, names)
             return dict(zip(names, results, strict=True))
@@ -299,7 +300,37 @@ def _without_weights(model: ir.Model) -> tuple[bytes, list[str], list[np.ndarray
         for name, value in before.items():
             value.const_value = stored[name]
             initializers[name] = value
+    _bf16_as_floats(proto.graph)
     return proto.SerializeToString(), names, arrays
+
+
+def _bf16_as_floats(graph: onnx.GraphProto) -> None:
+    """Lets inputs and outputs in BF16, which ONNX Runtime does not exchange with numpy, be FP32 behind a Cast."""
+    def cast(source: str, result: str, to: int) -> onnx.NodeProto:
+        return onnx.helper.make_node("Cast", [source], [result], name=f"{result}__cast", to=to)
+
+    for value in graph.input:
+        if value.type.tensor_type.elem_type == onnx.TensorProto.BFLOAT16:
+            _rename(graph, value.name, inner := f"{value.name}__bf16")
+            graph.node.insert(0, cast(value.name, inner, onnx.TensorProto.BFLOAT16))
+            value.type.tensor_type.elem_type = onnx.TensorProto.FLOAT
+    for value in graph.output:
+        if value.type.tensor_type.elem_type == onnx.TensorProto.BFLOAT16:
+            _rename(graph, value.name, inner := f"{value.name}__bf16_result")
+            graph.node.append(cast(inner, value.name, onnx.TensorProto.FLOAT))
+            value.type.tensor_type.elem_type = onnx.TensorProto.FLOAT
+
+
+def _rename(graph: onnx.GraphProto, old: str, new: str) -> None:
+    """Gives a value another name wherever nodes, also those of subgraphs, have it."""
+    for node in graph.node:
+        for names in (node.input, node.output):
+            for index, name in enumerate(names):
+                if name == old:
+                    names[index] = new
+        for attribute in node.attribute:
+            if attribute.HasField("g"):
+                _rename(attribute.g, old, new)
 
 
 def _of_shapes(proto: bytes, shapes: Mapping[str, tuple[int, ...]]) -> bytes:
