@@ -123,7 +123,7 @@ def test_a_new_kind_has_its_words_in_comparisons_rows_and_reports(network, confi
         Compared(Choice, FC1, "FP16", "INT8"), Compared(Kept, FC2, "range > 3", "no rule")]
     assert Kept.about("fc2") == "rule of fc2"
     assert [move.note for _, move in config.moves_on(group)] == ["rule range > 3 by a rule"]
-    session = SimpleNamespace(why={}, opened=SimpleNamespace(outline=network))
+    session = SimpleNamespace(why={}, outline=network, opened=SimpleNamespace(outline=network))
     assert other_moves(session, config, group) == "; rule range > 3 by a rule"
     report = moves_markdown(config, network)
     assert "| layer | operator | rule | set by |" in report
