@@ -138,6 +138,13 @@ def test_a_lack_of_memory_is_told_from_names_that_look_like_it(text, memory) -> 
     assert ("out of device memory" in error.title) == memory and error.cause == text
 
 
+def test_the_reason_of_a_build_is_not_that_there_is_no_gpu() -> None:
+    driver, reason = ("error", "CUDA driver version is insufficient for CUDA runtime version"), ("error", "no kernel")
+    end = "error", "Invalid Engine. Please ensure"
+    assert build_error([driver, reason, end], (), RuntimeError()).cause == "no kernel"
+    assert build_error([driver, end], (), RuntimeError()).cause == driver[1]
+
+
 @pytest.mark.parametrize(("text", "code", "title"), [
     ("Error Code 1: Cuda Runtime (CUDA driver version is insufficient for CUDA runtime version)",
      ExitCode.BACKEND_UNAVAILABLE, "does not start"),

@@ -69,8 +69,9 @@ def _rungs(text: str | None, config: bool) -> tuple[Precision | None, tuple[Prec
 
 @click.command(cls=Command, context_settings=CONTEXT)
 @takes(*EVERYTHING)
-@option("Config", "--precision", type=click.Choice(["bf16", "fp16", "int8", "file"]),
-        help="Start with everything in this precision, in place of a config.  [default: int8]")
+@option("Config", "--precision", type=click.Choice(["bf16", "fp16", "fp8", "int8", "int4", "file"]),
+        help="Start with everything in this precision, in place of a config. Without: int8; for a network that has "
+             "precisions of its own, what its file has.")
 @option("Judging", "--tolerance", "tolerances", multiple=True, metavar="TEXT", help="What the result must meet, like "
         "sqnr>=20, scores:cosine>=0.999, max_abs<=1e-2 or metric>=base-0.01; may be repeated.")
 @option("Judging", "--check", metavar="CMD", help="A command that passes a config by exit code 0; {model} in it is the "

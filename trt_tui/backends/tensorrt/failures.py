@@ -35,7 +35,7 @@ def build_error(log: Printed, details: Sequence[str], error: Exception) -> TrtTu
     """Why a build failed; ``details`` are the last of the builder's most detailed messages."""
     if isinstance(error, TrtTuiError):
         return error
-    cause = printed_errors(log) or str(error)
+    cause = printed_errors(log, aside=_DRIVER) or str(error)  # builds without a GPU all say that
     if MEMORY.search(cause):
         return BuildFailed("the build ran out of device memory", cause,
                            "Free the GPU, use a smaller batch (--shapes), or build with a lower optimization level.",

@@ -98,8 +98,13 @@ class Log(logging.Handler):
         self.take(level, re.sub(r"^\[\S\]\s*", "", text))
 
 
-def printed_errors(log: Printed) -> str:
-    """The errors that were printed, each once, without Polygraphy's own summary if TensorRT gave a reason."""
+def printed_errors(log: Printed, aside: re.Pattern[str] | None = None) -> str:
+    """The errors that were printed, each once, without Polygraphy's own summary if TensorRT gave a reason.
+
+    Args:
+        aside: What counts only where nothing else was printed.
+    """
     lines = list(dict.fromkeys(text for level, text in log if level == "error"))
     told = [line for line in lines if not line.startswith(_CONCLUSIONS)]
-    return "\n".join(told or lines)
+    first = [line for line in told if aside is None or not aside.search(line)]
+    return "\n".join(first or told or lines)
