@@ -42,8 +42,8 @@ class Simulated:
         self.runs = 0
         runs = self.analysis._runs
 
-        def counted(*arguments):
-            for result in runs(*arguments):
+        def counted(*arguments, **options):
+            for result in runs(*arguments, **options):
                 self.runs += 1
                 yield result
 

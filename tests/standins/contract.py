@@ -461,7 +461,7 @@ def test_the_timing_cache_is_read_and_written(built, tmp_path) -> None:
     assert second["found"] == (0 if RELEASE.startswith("rtx") else first["missed"])
     settings.timing_cache.write_bytes(b"nonsense")
     assert told(built(FP32, settings))["timing_cache"]["found"] == 0
-    assert [path.name for path in tmp_path.iterdir()] == ["timing.cache"]
+    assert [path.name for path in tmp_path.iterdir() if path.name != "cache"] == ["timing.cache"]
 
 
 @told_only
@@ -494,7 +494,7 @@ def test_a_timing_cache_that_cannot_be_used_costs_no_build(backend, lowered, tmp
     said = "is no timing cache: it is left as it is" if place == "data.npz" else "cannot be written: "
     assert f"{cache} {said}" in warnings
     assert (f"the timing cache {cache} cannot be read: Permission denied" in warnings) == (place == "unreadable")
-    assert sorted(one.name for one in tmp_path.iterdir()) == sorted([*held, "folder"])
+    assert sorted(one.name for one in tmp_path.iterdir() if one.name != "cache") == sorted([*held, "folder"])
     assert {name: read(tmp_path / name) for name in held} == held
 
 

@@ -7,8 +7,6 @@ import os
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
-
 from trt_tui.backends.tensorrt.failures import build_error, parse_error, start_error
 from trt_tui.backends.tensorrt.log import Log, Message
 from trt_tui.backends.tensorrt.package import Package, dotted, dotted_all
@@ -16,6 +14,7 @@ from trt_tui.core.lowering.weak import tell
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import TIMINGS_REFUSED, BuildSettings, BuildStep, Told
 from trt_tui.errors import CancelledError, InputError, TrtTuiError
+from trt_tui.files.locking import locked
 from trt_tui.files.reading import read_bytes
 from trt_tui.files.writing import write_atomic
 
@@ -100,13 +99,13 @@ def _read_timings(log: Log, path: Path) -> _Timings | None:
 def _write_timings(log: Log, config: Any, path: Path, refused: bool) -> None:
     """Writes what a build measured, and what the file holds by now; the engine is made, whether or not it can.
 
-    A lock beside the file keeps two programs from losing what the other measured meanwhile.
+    A lock keeps two programs from losing what the other measured meanwhile.
     """
     try:
         cache = config.get_timing_cache()
         if cache is None:
             return
-        with FileLock(f"{path}.lock", timeout=_PATIENCE_S):
+        with locked(path, _PATIENCE_S):
             held, made = read_bytes(path) if os.path.exists(path) else b"", bytes(cache.serialize())
             if refused and held[:_MAGIC] != made[:_MAGIC]:
                 log.take("warning", f"{path} is no timing cache: it is left as it is")
