@@ -19,13 +19,11 @@ from onnx.reference.ops._op_list import load_op
 
 from tests import networks
 from tests.networks.drawn import drawn_config, drawn_network
-from trt_tui.core.lowering import rules
 from trt_tui.core.lowering.gated.lower import lower_gated
 from trt_tui.core.lowering.rules import LOW_FLOATS, NUMPY, Offer
 from trt_tui.core.lowering.typed import lower_typed
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network
-from trt_tui.core.precision import Precision
 
 CLOSE_DB = 1.0
 """How far the losses of the two may lie apart."""
@@ -36,7 +34,6 @@ FAITHFUL_DB = 6.0
 EXACT_DB = 100.0
 """Where the loss is smaller than that, it is the order of additions."""
 
-FIRST_LOW = rules.opset_for([Precision.FP16])
 _LOW = [NUMPY[precision] for precision in LOW_FLOATS]
 FLIPPED = 0.02
 """The share of values that may be apart by more: where a code or a bound flips, since sums differ by an ulp."""
@@ -90,6 +87,10 @@ def inner_values(backend, network: Network, feeds: Mapping[str, np.ndarray]) -> 
         return {**feeds, **runner.run(feeds)}
 
 
+_NOT_THERE = (ir.DataType.FLOAT16, ir.DataType.BFLOAT16, ir.DataType.FLOAT8E4M3FN, ir.DataType.INT4)
+"""Types that ONNX Runtime's CPU provider lacks, or does not compute in."""
+
+
 def typed_values(backend, network: Network, config: PrecisionConfig, ranges: Mapping[str, float],
                  feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """Results of the groups, and the outputs, of the typed network, float32.
@@ -102,7 +103,8 @@ def typed_values(backend, network: Network, config: PrecisionConfig, ranges: Map
     present = {value.name for value in model.graph.outputs}
     model.graph.outputs.extend(values[tail] for tail in tails if tail in values and tail not in present)
     names = [value.name for value in model.graph.outputs]
-    if model.graph.opset_imports[""] < FIRST_LOW:
+    every = (*model.graph.initializers.values(), *values.values())
+    if not any(value.dtype in _NOT_THERE for value in every):
         with backend.load(model, optimize=False) as runner:
             return runner.run(feeds)
     _as_kernels(model)

@@ -56,7 +56,7 @@ def test_compare_prints_a_table(run, mlp, config):
     assert code == 0, err
     lines = out.splitlines()
     assert lines[0].startswith("mlp.onnx: 3 groups (6 nodes), 12 samples of mlp.npz, calibrated on 4")
-    assert [line.split("  ")[0] for line in lines if line.startswith(("FP16 all", "INT8 all", "config"))] == [
+    assert [line.split("  ")[0] for line in lines if line.startswith(("FP16 all  ", "INT8 all  ", "config  "))] == [
         "FP16 all", "INT8 all", "config"]
     assert "what owns the loss" in out and "\nfc1 " in out and "~" in out
     assert "\x1b" not in err and "\r" not in err
