@@ -106,7 +106,7 @@ def build(session: driven.DrivenSession, config: PrecisionConfig):
 def test_engines_do_what_is_simulated(open_session):
     one = open_session()
     fp16, simulated = build(one, FP16)
-    check = one.check
+    check = one.results.fp32_engine
     assert fp32_fault(check) == "" and check.verdict.worst[1].errors.sqnr_db > CHECK_DB
     assert abs(gap_db(simulated, fp16.verdict)) < 6 and not fp16.verdict.bad
     int8, simulated = build(one, INT8)
@@ -323,11 +323,12 @@ def test_polygraphy_takes_the_calibration_cache(tmp_path, monkeypatch, folder):
 def test_a_search_is_confirmed_by_engines(tmp_path, monkeypatch, folder):
     driven.isolate(monkeypatch, tmp_path, folder)
     told = command("search", *BUNDLED, "--metric", demo.metric_spec(), "--precision", "int8", "--no-ranges",
-                   "--backend", "tensorrt", *EFFORT, "--tolerance", "metric>=base-0.01", "-o",
+                   "--no-free", "--backend", "tensorrt", *EFFORT, "--tolerance", "metric>=base-0.01", "-o",
                    tmp_path / "found.json", "--markdown", tmp_path / "found.md")
     assert "its engine meets it too" in told
     found = json.loads((tmp_path / "found.json").read_text())
-    assert 1 <= sum(name.endswith("/Conv") for name in found["layers"]) <= 3
+    raised = [name for move in found["moves"] if move["kind"] == "precision" for name in move["layers"]]
+    assert 1 <= sum(name.endswith("/Conv") for name in raised) <= 3
     assert "ms" in (tmp_path / "found.md").read_text()
 
 

@@ -8,10 +8,9 @@ import sys
 import threading
 import time
 
-from filelock import FileLock
-
 from trt_tui.backends.tensorrt.build import _write_timings
 from trt_tui.backends.tensorrt.log import Log
+from trt_tui.files.locking import locked
 from trt_tui.jobs import client
 from trt_tui.jobs.client import KEPT_LOGS, log_path
 from trt_tui.jobs.store import ResultCache
@@ -67,7 +66,7 @@ class Tactics:
 def test_a_timing_cache_that_another_program_extends_is_waited_for_and_loses_nothing(tmp_path):
     path, log = tmp_path / "timing.cache", Log()
     path.write_bytes(b"ours")
-    with FileLock(f"{path}.lock"):
+    with locked(path, 1.0):
         writing = threading.Thread(target=_write_timings, args=(log, Tactics(b"mine"), path, False))
         writing.start()
         writing.join(0.1)
