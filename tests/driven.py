@@ -12,7 +12,8 @@ import onnx
 
 from tests import networks
 from trt_tui.core.network.network import Network
-from trt_tui.jobs import messages as m
+from trt_tui.jobs import events as ev
+from trt_tui.jobs import requests as rq
 from trt_tui.jobs.store import ResultCache, Store
 from trt_tui.jobs.worker import Worker
 from trt_tui.options import Options
@@ -67,10 +68,10 @@ class Wire:
     """In place of the pipe to the program: keeps the events, and lets a test act on each."""
 
     def __init__(self) -> None:
-        self.events: list[m.Event] = []
-        self.on_event: Callable[[m.Event], None] = lambda event: None
+        self.events: list[ev.Event] = []
+        self.on_event: Callable[[ev.Event], None] = lambda event: None
 
-    def send(self, event: m.Event) -> None:
+    def send(self, event: ev.Event) -> None:
         self.events.append(event)
         self.on_event(event)
 
@@ -95,7 +96,7 @@ class DrivenWorker(Worker):
     def feeds(self) -> list[int]:
         return self.workspace.feeds
 
-    def ask(self, request: m.Request) -> int:
+    def ask(self, request: rq.Request) -> int:
         """Puts a request in the inbox, as `listen` does; returns its number."""
         self.last += 1
         self.scheduler.inbox.append((self.last, request))
@@ -104,14 +105,14 @@ class DrivenWorker(Worker):
     def step(self) -> bool:
         return self.scheduler.step()
 
-    def finish(self) -> list[m.Event]:
+    def finish(self) -> list[ev.Event]:
         """Works until there is nothing left to do; returns the events of it."""
         before = len(self.wire.events)
         while self.step():
             pass
         return self.wire.events[before:]
 
-    def answer(self, request: m.Request) -> list[m.Event]:
+    def answer(self, request: rq.Request) -> list[ev.Event]:
         """Asks and finishes; returns the events of that request."""
         job = self.ask(request)
         return [event for event in self.finish() if event.job == job]
@@ -124,11 +125,11 @@ class DrivenSession(Session):
     """A session with a real child process whose events the test applies."""
 
     def __init__(self, options: Options, folder: Path, **arguments: object) -> None:
-        self.queue: queue.Queue[m.Event] = queue.Queue()
-        self.seen: list[m.Event] = []
+        self.queue: queue.Queue[ev.Event] = queue.Queue()
+        self.seen: list[ev.Event] = []
         super().__init__(options, self.queue.put, store=SavedSessions(folder / "sessions"), **arguments)
 
-    def until(self, wanted: Callable[[m.Event], bool]) -> m.Event:
+    def until(self, wanted: Callable[[ev.Event], bool]) -> ev.Event:
         """Applies events up to the first wanted one, which is returned."""
         deadline = time.monotonic() + LIMIT_S
         while True:
@@ -141,10 +142,10 @@ class DrivenSession(Session):
             if wanted(event):
                 return event
 
-    def next_event(self, timeout_s: float) -> m.Event:
+    def next_event(self, timeout_s: float) -> ev.Event:
         return self.queue.get(timeout=timeout_s)
 
-    def until_type(self, *types: type) -> m.Event:
+    def until_type(self, *types: type) -> ev.Event:
         return self.until(lambda event: isinstance(event, types))
 
     def written(self, kind: str, path: Path, overwrite: bool = False) -> str:
@@ -163,11 +164,11 @@ class LocalClient:
 
     pid = None
 
-    def __init__(self, deliver: Callable[[m.Event], None], store: Store | None = None) -> None:
+    def __init__(self, deliver: Callable[[ev.Event], None], store: Store | None = None) -> None:
         self.scheduler = Worker(deliver, store).scheduler
         self._last = 0
 
-    def send(self, request: m.Request) -> int:
+    def send(self, request: rq.Request) -> int:
         self._last += 1
         self.scheduler.inbox.append((self._last, request))
         return self._last
@@ -186,7 +187,7 @@ class LocalSession(DrivenSession):
         super().__init__(options, folder, **arguments)
         self._client = LocalClient(self.queue.put)
 
-    def next_event(self, timeout_s: float) -> m.Event:
+    def next_event(self, timeout_s: float) -> ev.Event:
         deadline = time.monotonic() + timeout_s
         while self.queue.empty():
             if not self._client.scheduler.step():

@@ -24,7 +24,8 @@ from trt_tui.core.measure.comparison import EngineResult
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import Outline
 from trt_tui.core.network.network import open_network
-from trt_tui.jobs import messages as m
+from trt_tui.jobs import events as ev
+from trt_tui.jobs import requests as rq
 from trt_tui.jobs.store import EngineCache, ResultCache, Store
 from trt_tui.options import Options
 from trt_tui.session.saved import SavedSessions
@@ -146,24 +147,24 @@ class NullClient(LocalClient):
         searched: A search is held once it has made so many evaluations; None lets it end.
     """
 
-    def __init__(self, deliver: Callable[[m.Event], None], store: Store, builder: NullBuilder | None,
+    def __init__(self, deliver: Callable[[ev.Event], None], store: Store, builder: NullBuilder | None,
                  held: Collection[type]) -> None:
         super().__init__(self._deliver, store)
         self.scheduler.due = lambda kind: True  # all that is told, on machines of any speed
-        self.sent: list[m.Request] = []
+        self.sent: list[rq.Request] = []
         self.stops = 0
         self.closed = False
         self.held = set(held)
         self.searched: int | None = None
         self._to, self._evaluations = deliver, 0
-        self._waiting: list[tuple[int, m.Request]] = []
+        self._waiting: list[tuple[int, rq.Request]] = []
         self._stand_ins = {"get_backend": lambda **_: NullBackend(), "get_builder": lambda *_, **__: builder}
 
-    def _deliver(self, event: m.Event) -> None:
-        self._evaluations = event.done if isinstance(event, m.SearchProgress) else self._evaluations
+    def _deliver(self, event: ev.Event) -> None:
+        self._evaluations = event.done if isinstance(event, ev.SearchProgress) else self._evaluations
         self._to(event)
 
-    def send(self, request: m.Request) -> int:
+    def send(self, request: rq.Request) -> int:
         self.sent.append(request)
         job = super().send(request)
         if type(request) in self.held:
@@ -184,7 +185,7 @@ class NullClient(LocalClient):
     @property
     def idle(self) -> bool:
         """Whether nothing is to be done, or what is to be done is held."""
-        searching = any(isinstance(task.request, m.FindConfig) for task in self.scheduler.tasks)
+        searching = any(isinstance(task.request, rq.FindConfig) for task in self.scheduler.tasks)
         held = searching and self.searched is not None and self._evaluations >= self.searched
         return held or not (self.scheduler.tasks or self.scheduler.inbox)
 
@@ -213,7 +214,7 @@ class NullSession(Session):
 
     measured_before: Path
 
-    def __init__(self, options: Options, deliver: Callable[[m.Event], None] | None = None, *, folder: Path,
+    def __init__(self, options: Options, deliver: Callable[[ev.Event], None] | None = None, *, folder: Path,
                  builder: NullBuilder | None = None, held: Collection[type] = (), searched: int | None = None,
                  **arguments: Any) -> None:
         deliver = deliver or self.apply

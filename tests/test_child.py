@@ -17,7 +17,8 @@ import psutil
 import pytest
 
 from tests.driven import LIMIT_S, save_mlp, save_resnet
-from trt_tui.jobs import messages as m
+from trt_tui.jobs import events as ev
+from trt_tui.jobs import requests as rq
 from trt_tui.jobs.client import Client, log_path
 
 pytestmark = pytest.mark.spawned
@@ -65,7 +66,7 @@ def gone(pid: int) -> bool:
     return False
 
 
-def of(events: list[m.Event], *types: type) -> list[m.Event]:
+def of(events: list[ev.Event], *types: type) -> list[ev.Event]:
     return [event for event in events if isinstance(event, types)]
 
 
@@ -114,7 +115,7 @@ def test_what_a_child_has_started_goes_with_it_and_its_death_is_reported(session
     data = script(tmp_path, starts=starts, then="os.kill(os.getpid(), signal.SIGSEGV)")
     driven = session(replace(save_mlp(tmp_path), data=str(data)))
     driven.start()
-    assert driven.until_type(m.Died).exit_code == -signal.SIGSEGV
+    assert driven.until_type(ev.Died).exit_code == -signal.SIGSEGV
     assert gone(ids(data)[1])
 
 
@@ -124,10 +125,10 @@ def test_what_a_child_has_started_goes_with_it_and_its_death_is_reported(session
 def test_a_killed_child_is_reported_and_the_session_goes_on(session, tmp_path):
     driven = session(save_resnet(tmp_path, samples=64))
     driven.start()
-    driven.until(lambda e: isinstance(e, m.VerdictMeasured) and e.run == "int8")
+    driven.until(lambda e: isinstance(e, ev.VerdictMeasured) and e.run == "int8")
     known, calibration = driven.measured("int8").verdict, driven.calibration
     os.kill(driven.child_pid, signal.SIGKILL)
-    died = driven.until_type(m.Died)
+    died = driven.until_type(ev.Died)
     assert died.exit_code == -signal.SIGKILL
     assert not driven.busy and driven.error is died
     assert driven.measured("int8").verdict is known and driven.child_pid is None
@@ -137,7 +138,7 @@ def test_a_killed_child_is_reported_and_the_session_goes_on(session, tmp_path):
     driven.compare(layers=False)
     driven.until_idle()
     assert driven.measured("config").verdict.samples == 48
-    assert not of(driven.seen[seen:], m.Opened, m.Calibrated, m.Failed)
+    assert not of(driven.seen[seen:], ev.Opened, ev.Calibrated, ev.Failed)
     assert driven.calibration is calibration
 
 
@@ -149,7 +150,7 @@ def test_a_request_that_meets_a_dead_child_is_answered(session, tmp_path):
     while driven.child_pid is not None:
         time.sleep(0.01)
     driven.compare(layers=False)
-    driven.until_type(m.Died)
+    driven.until_type(ev.Died)
     driven.until_idle()
     assert driven.measured("int8").verdict.samples == 12
 
@@ -157,13 +158,13 @@ def test_a_request_that_meets_a_dead_child_is_answered(session, tmp_path):
 def test_a_stop_leaves_a_child_that_heeds_it_alive(session, tmp_path):
     driven = session(save_resnet(tmp_path, samples=400))
     driven.start()
-    driven.until(lambda e: isinstance(e, m.VerdictMeasured))
+    driven.until(lambda e: isinstance(e, ev.VerdictMeasured))
     pid = driven.child_pid
     driven.stop_job()
-    driven.until_type(m.Cancelled)
+    driven.until_type(ev.Cancelled)
     assert not driven.busy and driven.child_pid == pid
     driven.build()
-    driven.until_type(m.Built)
+    driven.until_type(ev.Built)
 
 
 STUCK = "ctypes.PyDLL(None).sleep(3600)"
@@ -175,9 +176,9 @@ def test_a_stuck_child_is_killed_after_the_grace_and_reported_as_stopped(session
     driven.start()
     pid, other = ids(data)
     driven.stop_job()
-    driven.until_type(m.Cancelled)
+    driven.until_type(ev.Cancelled)
     assert gone(pid) and gone(other) and not driven.busy and driven.child_pid is None
-    assert not of(driven.seen, m.Died) and driven.error is None
+    assert not of(driven.seen, ev.Died) and driven.error is None
 
 
 def test_what_libraries_print_goes_to_the_log(session, tmp_path, capfd):
@@ -213,7 +214,7 @@ def test_a_log_that_cannot_be_written_is_no_error(session, tmp_path, monkeypatch
 def test_close_ends_a_child_that_is_at_work(session, tmp_path):
     driven = session(save_resnet(tmp_path, samples=400))
     driven.start()
-    driven.until(lambda e: isinstance(e, m.VerdictMeasured))
+    driven.until(lambda e: isinstance(e, ev.VerdictMeasured))
     pid = driven.child_pid
     driven.close()
     assert gone(pid)
@@ -226,29 +227,29 @@ def test_close_ends_a_child_that_is_at_work(session, tmp_path):
 def stuck(tmp_path):
     """A client whose child holds the interpreter in native code for an hour, and its events."""
     data = script(tmp_path, starts=STARTS, then=STUCK)
-    events: queue.Queue[m.Event] = queue.Queue()
+    events: queue.Queue[ev.Event] = queue.Queue()
     client = Client(events.put)
-    client.send(m.Open(replace(save_mlp(tmp_path), data=str(data))))
+    client.send(rq.Open(replace(save_mlp(tmp_path), data=str(data))))
     ids(data)
     yield client, events
     client.close()
 
 
-def until_ended(events: queue.Queue[m.Event], *jobs: int) -> list[m.Event]:
+def until_ended(events: queue.Queue[ev.Event], *jobs: int) -> list[ev.Event]:
     """All events until some jobs have ended, none of which tells of a death."""
-    seen: list[m.Event] = []
-    while not set(jobs) <= {event.job for event in of(seen, m.Done, m.Cancelled)}:
+    seen: list[ev.Event] = []
+    while not set(jobs) <= {event.job for event in of(seen, ev.Done, ev.Cancelled)}:
         seen.append(events.get(timeout=LIMIT_S))
-    assert not of(seen, m.Died, m.Failed)
+    assert not of(seen, ev.Died, ev.Failed)
     return seen
 
 
 def test_what_is_asked_between_a_stop_and_the_kill_is_answered_by_a_new_child(stuck, tmp_path):
     client, events = stuck
     client.stop()
-    after = client.send(m.Open(save_mlp(tmp_path)))
+    after = client.send(rq.Open(save_mlp(tmp_path)))
     seen = until_ended(events, 1, after)
-    assert [(type(event), event.job) for event in of(seen, m.Cancelled, m.Done)] == [(m.Cancelled, 1), (m.Done, after)]
+    assert [(type(one), one.job) for one in of(seen, ev.Cancelled, ev.Done)] == [(ev.Cancelled, 1), (ev.Done, after)]
 
 
 def test_a_stop_is_told_when_the_grace_is_over_though_the_process_takes_its_time_to_end(stuck, monkeypatch):
@@ -263,7 +264,7 @@ def test_a_stop_is_told_when_the_grace_is_over_though_the_process_takes_its_time
     (seconds, over), = timers
     assert seconds <= 1.5, "with what follows it is within 2 s"
     over()
-    assert [event.job for event in of(until_ended(events, 1), m.Cancelled)] == [1]
+    assert [event.job for event in of(until_ended(events, 1), ev.Cancelled)] == [1]
     ended.set()
     assert wait() < 0
 

@@ -17,7 +17,8 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
 from trt_tui.jobs import death
-from trt_tui.jobs import messages as m
+from trt_tui.jobs import events as ev
+from trt_tui.jobs import requests as rq
 from trt_tui.jobs.client import log_path
 from trt_tui.options import Options
 
@@ -76,7 +77,7 @@ def test_a_crash_is_not_told_as_lack_of_memory(tmp_path, how, says):
     driven = DrivenSession(options, tmp_path)
     try:
         driven.start()
-        error = _raised(driven.until_type(m.Died))
+        error = _raised(driven.until_type(ev.Died))
     finally:
         driven.close()
     assert says in error.cause and "emory" not in str(error), str(error)
@@ -86,7 +87,7 @@ def test_what_a_library_says_of_memory_is_told(tmp_path):
     driven = DrivenSession(dying(tmp_path, f'os.write(2, b"{BAD_ALLOC}"), os.abort()'), tmp_path)
     try:
         driven.start()
-        error = _raised(driven.until_type(m.Died))
+        error = _raised(driven.until_type(ev.Died))
     finally:
         driven.close()
     assert "Memory ran out" in error.cause and error.next_step == death.LESS_MEMORY and BAD_ALLOC in error.cause
@@ -109,12 +110,12 @@ def test_an_allocation_that_fails_in_onnx_runtime_is_out_of_memory(backend, lean
 ])
 def test_faults_of_the_system_are_told_and_are_no_defects(tmp_path, monkeypatch, error, title, cause):
     worker = DrivenWorker(tmp_path)
-    worker.answer(m.Open(save_mlp(tmp_path)))
+    worker.answer(rq.Open(save_mlp(tmp_path)))
 
     def fails(*_, **__):
         raise error
 
     monkeypatch.setattr(analysis.Analysis, "verdict", fails)
-    failed = worker.answer(m.WhatIf(PrecisionConfig.uniform(Precision.FP16)))[-1]
-    assert isinstance(failed, m.Failed) and failed.title == title and cause in failed.cause
+    failed = worker.answer(rq.WhatIf(PrecisionConfig.uniform(Precision.FP16)))[-1]
+    assert isinstance(failed, ev.Failed) and failed.title == title and cause in failed.cause
     assert failed.next_step and "defect" not in failed.next_step and failed.exit_code == 2

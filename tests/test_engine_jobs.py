@@ -15,7 +15,8 @@ from trt_tui.core.measure.agreement import fp32_fault
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError, TrtTuiError
-from trt_tui.jobs import messages as m
+from trt_tui.jobs import events as ev
+from trt_tui.jobs import requests as rq
 from trt_tui.jobs.engine_building import _with_node
 from trt_tui.options import Options
 
@@ -41,20 +42,20 @@ def session(tmp_path):
         made.close()
 
 
-def of(events: list[m.Event], *types: type) -> list[m.Event]:
+def of(events: list[ev.Event], *types: type) -> list[ev.Event]:
     return [event for event in events if isinstance(event, types)]
 
 
-def built(driven: DrivenSession, config: PrecisionConfig, quick: bool = False) -> m.Built:
+def built(driven: DrivenSession, config: PrecisionConfig, quick: bool = False) -> ev.Built:
     """Builds a config; returns what came of it."""
     before = len(driven.seen)
     driven.build(quick=quick, config=config)
     driven.until_idle()
     assert driven.error is None, driven.error
-    return of(driven.seen[before:], m.Built)[-1]
+    return of(driven.seen[before:], ev.Built)[-1]
 
 
-def failure(driven: DrivenSession, config: PrecisionConfig) -> m.Failed | m.Died:
+def failure(driven: DrivenSession, config: PrecisionConfig) -> ev.Failed | ev.Died:
     """Builds a config that cannot be built; returns how it ended."""
     driven.error = None
     driven.build(config=config)
@@ -68,8 +69,8 @@ def headers(folder: Path) -> list[dict]:
     return [standins.header(path.read_bytes()) for path in (folder / "cache" / "trt-tui" / "engines").glob("*/*")]
 
 
-def phases(events: list[m.Event]) -> list[str]:
-    return list(dict.fromkeys(event.phase for event in of(events, m.Progress)))
+def phases(events: list[ev.Event]) -> list[str]:
+    return list(dict.fromkeys(event.phase for event in of(events, ev.Progress)))
 
 
 # -- what a build is answered with ------------------------------------------------------------------------------------
@@ -82,9 +83,9 @@ def test_fp32_is_checked_once_and_every_engine_is_judged_as_built(standin, sessi
     builder = driven.builder
     assert (builder.device, builder.runs) == ("Stand-in GPU", True)
     first = built(driven, INT8).result
-    checked = of(driven.seen, m.Fp32EngineJudged)
-    order = [type(event) for event in of(driven.seen, m.Fp32EngineJudged, m.Built)]
-    assert order == [m.Fp32EngineJudged, m.Built] and of(driven.seen, m.Calibrated)
+    checked = of(driven.seen, ev.Fp32EngineJudged)
+    order = [type(event) for event in of(driven.seen, ev.Fp32EngineJudged, ev.Built)]
+    assert order == [ev.Fp32EngineJudged, ev.Built] and of(driven.seen, ev.Calibrated)
     check = driven.results.fp32_engine
     assert check == checked[0].result and fp32_fault(check) == "" and check.verdict.samples == 12
     assert any(phase.startswith("FP32 engine: building") for phase in phases(driven.seen))
@@ -127,7 +128,7 @@ def test_the_all_fp32_config_is_the_check(standin, session) -> None:
     standin("11.4.0")
     driven = session()
     event = built(driven, FP32)
-    assert event.result == driven.results.fp32_engine and len(of(driven.seen, m.Built)) == 1
+    assert event.result == driven.results.fp32_engine and len(of(driven.seen, ev.Built)) == 1
 
 
 def test_going_back_to_a_config_shows_its_engine_at_once_and_no_preview_hides_it(standin, session, tmp_path) -> None:
@@ -151,13 +152,13 @@ def test_a_what_if_is_answered_while_a_build_goes_on_and_another_build_is_not_be
     standin("8.6.1", STANDIN_STEP_SECONDS="0.3")
     driven = session()
     driven.build(config=FP32)
-    driven.until(lambda event: isinstance(event, m.Progress) and "building" in event.phase)
+    driven.until(lambda event: isinstance(event, ev.Progress) and "building" in event.phase)
     with pytest.raises(InputError, match="a build is going on"):
         driven.build(config=INT8)
-    driven.ask(m.WhatIf(driven.config, shares=True))
+    driven.ask(rq.WhatIf(driven.config, shares=True))
     driven.until_idle()
-    kinds = [type(event) for event in of(driven.seen, m.VerdictMeasured, m.Fp32EngineJudged, m.Built)]
-    assert kinds.index(m.VerdictMeasured) < kinds.index(m.Fp32EngineJudged) < kinds.index(m.Built)
+    kinds = [type(event) for event in of(driven.seen, ev.VerdictMeasured, ev.Fp32EngineJudged, ev.Built)]
+    assert kinds.index(ev.VerdictMeasured) < kinds.index(ev.Fp32EngineJudged) < kinds.index(ev.Built)
 
 
 # -- stops and failures -----------------------------------------------------------------------------------------------
@@ -168,11 +169,11 @@ def test_a_builder_that_heeds_a_stop_leaves_the_child_alive(standin, session, tm
     driven = session()
     pid = driven.child_pid
     driven.build(config=FP32)
-    driven.until(lambda event: isinstance(event, m.Progress) and "Timing graph nodes" in event.phase)
+    driven.until(lambda event: isinstance(event, ev.Progress) and "Timing graph nodes" in event.phase)
     driven.stop_job()
-    driven.until_type(m.Cancelled)
+    driven.until_type(ev.Cancelled)
     assert driven.child_pid == pid and not driven.busy and driven.error is None
-    assert not of(driven.seen, m.Built, m.Fp32EngineJudged) and headers(tmp_path) == []
+    assert not of(driven.seen, ev.Built, ev.Fp32EngineJudged) and headers(tmp_path) == []
     assert built(driven, FP32).result.verdict is not None and driven.child_pid == pid
 
 
@@ -184,9 +185,9 @@ def test_a_builder_that_does_not_heed_is_killed_and_the_session_builds_again(sta
     known, calibration = driven.measured("int8").verdict, driven.calibration
     pid = driven.child_pid
     driven.build(config=INT8)
-    driven.until(lambda event: isinstance(event, m.Progress) and event.phase == "FP32 engine: building")
+    driven.until(lambda event: isinstance(event, ev.Progress) and event.phase == "FP32 engine: building")
     driven.stop_job()
-    driven.until_type(m.Cancelled)
+    driven.until_type(ev.Cancelled)
     assert driven.child_pid is None and not driven.busy and driven.error is None
     assert driven.measured("int8").verdict is known
     standin("8.6.1")
@@ -201,7 +202,7 @@ def test_a_crash_of_the_library_leaves_the_results_and_the_next_build_works(stan
     driven.until_idle()
     known = driven.measured("int8").verdict
     died = failure(driven, INT8)
-    assert isinstance(died, m.Died) and died.exit_code == -signal.SIGSEGV and not driven.busy
+    assert isinstance(died, ev.Died) and died.exit_code == -signal.SIGSEGV and not driven.busy
     assert driven.measured("int8").verdict is known and driven.measured("int8").engine is None
     standin("10.16.1")
     driven.error = None
@@ -218,7 +219,7 @@ def test_a_failed_build_says_what_and_where(standin, session, release, fault, ti
     standin(release, STANDIN_FAULT=fault)
     driven = session()
     failed = failure(driven, FP32 if fault == "out of memory" else FP16)
-    assert isinstance(failed, m.Failed) and re.search(title, failed.title), failed
+    assert isinstance(failed, ev.Failed) and re.search(title, failed.title), failed
     assert cause in failed.cause and "Invalid" not in failed.cause and failed.next_step and not failed.detail
     assert failed.exit_code == 2
     assert driven.child_pid is not None and not driven.busy
@@ -240,7 +241,7 @@ def test_without_a_gpu_rtx_builds_and_nothing_is_judged(standin, session, tmp_pa
     result = built(driven, INT8).result
     assert result.verdict is result.latency_ms is result.report is None and result.bytes > 1000
     assert "compute capability 8.9" in result.note and "cannot run on this machine" in result.note
-    assert not of(driven.seen, m.Fp32EngineJudged)
+    assert not of(driven.seen, ev.Fp32EngineJudged)
     assert [header["config"]["compute_capabilities"] for header in headers(tmp_path)] == [["SM89"]]
     assert "int8-engine" in driven.record()["runs"]
 
@@ -283,7 +284,7 @@ def test_engines_are_judged_at_other_shapes_on_request(standin, session, tmp_pat
 
 
 def test_other_shapes_need_a_profile(tmp_path) -> None:
-    failed = DrivenWorker(tmp_path).answer(m.Open(replace(save_mlp(tmp_path), judge_at=("max",))))[-1]
+    failed = DrivenWorker(tmp_path).answer(rq.Open(replace(save_mlp(tmp_path), judge_at=("max",))))[-1]
     assert "no max shape to judge at" in failed.title and "--shapes" in failed.next_step
 
 

@@ -18,7 +18,8 @@ from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
 from trt_tui.files.scratch import STALE_S
 from trt_tui.files.writing import write_atomic
-from trt_tui.jobs import messages as m
+from trt_tui.jobs import events as ev
+from trt_tui.jobs import requests as rq
 from trt_tui.jobs import store as cache_module
 
 INT8 = PrecisionConfig.uniform(Precision.INT8)
@@ -117,14 +118,14 @@ def test_an_export_to_a_full_disk_leaves_the_old_file(run, tmp_path, kind):
 
 def test_a_full_disk_for_temporary_files_fails_the_check_of_a_search_plainly(tmp_path, monkeypatch):
     worker = DrivenWorker(tmp_path)
-    worker.answer(m.Open(save_mlp(tmp_path)))
+    worker.answer(rq.Open(save_mlp(tmp_path)))
 
     def full(*_, **__):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(np, "savez", full)
-    failed = worker.answer(m.FindConfig(INT8, check="true"))[-1]
-    assert isinstance(failed, m.Failed) and "No space left on device" in failed.title
+    failed = worker.answer(rq.FindConfig(INT8, check="true"))[-1]
+    assert isinstance(failed, ev.Failed) and "No space left on device" in failed.title
     assert "TMPDIR" in failed.next_step and not failed.detail
 
 

@@ -14,7 +14,8 @@ from textual.widgets import Static
 from tests.local import H200, NullSession
 from tests.screen import LARGE, SMALL, answered, opened, settle
 from tests.test_hostile_names import CLIPBOARD, NAMES, TITLE, hostile_mlp, is_clean
-from trt_tui.jobs import messages
+from trt_tui.jobs import events as ev
+from trt_tui.jobs import requests as rq
 from trt_tui.options import Options
 from trt_tui.tui import spans
 from trt_tui.tui.app import TrtTuiApp
@@ -65,7 +66,7 @@ async def test_hostile_names_are_drawn_where_they_belong(tmp_path, monkeypatch, 
         for keys in ("down", "down", "down", "b", "i", "escape", "o", "escape", "p", "escape", "e", "escape", "space",
                      "c", "escape", "d", "escape", "t", "slash 漢 enter", "escape", "2", "y"):
             await look(*keys.split())
-        app.deliver(messages.Failed(1, f"title {NAMES[0]}", "\n".join(NAMES), NAMES[3]))
+        app.deliver(ev.Failed(1, f"title {NAMES[0]}", "\n".join(NAMES), NAMES[3]))
         await settle(pilot)
         await look()
         assert r"\x1b]0;owned\x07one" in "".join(seen) and "\x1b" not in app.clipboard
@@ -80,7 +81,7 @@ async def test_hostile_names_are_drawn_where_they_belong(tmp_path, monkeypatch, 
 
 
 async def test_the_net_catches_what_a_widget_does_not_write_out(tmp_path):
-    async with opened(tmp_path, held=(messages.Open,)) as (app, main, pilot):
+    async with opened(tmp_path, held=(rq.Open,)) as (app, main, pilot):
         await main.mount(Static(Content(f"raw {TITLE} {CLIPBOARD} \u202e\ud800\x9b end"), markup=False))
         await settle(pilot)
         assert is_clean("".join(drawn(app)))

@@ -72,11 +72,11 @@ def test_every_command_ends_with_130_and_leaves_nothing(program, tmp_path, comma
 
 SLOW_SHARES = """
 import pathlib, time, trt_tui.cli.headless as headless
-from trt_tui.jobs import messages as m
+from trt_tui.jobs import events as ev
 drain, whole = headless.Session.apply, []
 def apply(self, event):
     drain(self, event)
-    if isinstance(event, m.SharesMeasured) and not whole:
+    if isinstance(event, ev.SharesMeasured) and not whole:
         whole.append(event)
         pathlib.Path({told!r}).touch()
         time.sleep(60)

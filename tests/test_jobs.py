@@ -16,7 +16,8 @@ from tests.driven import DrivenWorker, save_mlp
 from trt_tui.backends import onnxruntime as backend
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
-from trt_tui.jobs import messages as m
+from trt_tui.jobs import events as ev
+from trt_tui.jobs import requests as rq
 from trt_tui.jobs import scheduler, statistics
 from trt_tui.jobs.store import ResultCache
 from trt_tui.options import Options
@@ -24,9 +25,9 @@ from trt_tui.options import Options
 FP16 = PrecisionConfig.uniform(Precision.FP16)
 INT8 = PrecisionConfig.uniform(Precision.INT8)
 RUNS = {"fp16": FP16, "int8": INT8}
-EVERYTHING = m.Compare(RUNS, layers=True, shares_of="int8")
-MEASURED = (m.VerdictMeasured, m.LayersMeasured, m.SharesMeasured, m.RaisedMeasured, m.WaysOutMeasured,
-            m.StatsMeasured, m.Built)
+EVERYTHING = rq.Compare(RUNS, layers=True, shares_of="int8")
+MEASURED = (ev.VerdictMeasured, ev.LayersMeasured, ev.SharesMeasured, ev.RaisedMeasured, ev.WaysOutMeasured,
+            ev.StatsMeasured, ev.Built)
 
 
 @pytest.fixture
@@ -35,8 +36,8 @@ def opened(tmp_path):
 
     def open_it(options=None):
         worker = DrivenWorker(tmp_path)
-        events = worker.answer(m.Open(options or save_mlp(tmp_path)))
-        assert isinstance(events[-1], m.Done), events[-1]
+        events = worker.answer(rq.Open(options or save_mlp(tmp_path)))
+        assert isinstance(events[-1], ev.Done), events[-1]
         return worker
 
     return open_it
@@ -76,7 +77,7 @@ def of(events, *types):
 
 
 def ends(events, job):
-    return [type(event) for event in events if event.job == job and isinstance(event, m.Done | m.Cancelled | m.Failed)]
+    return [type(one) for one in events if one.job == job and isinstance(one, ev.Done | ev.Cancelled | ev.Failed)]
 
 
 # -- what a request is answered with ------------------------------------------------------------------------------
@@ -86,36 +87,36 @@ def test_a_comparison_measures_verdicts_layers_and_the_shares_of_every_run(opene
     worker = opened()
     names = {group.name for group in worker.network.groups}
     events = worker.answer(EVERYTHING)
-    assert of(events, m.Calibrated)
+    assert of(events, ev.Calibrated)
     for run, config in RUNS.items():
-        verdicts = [e for e in of(events, m.VerdictMeasured) if e.run == run]
+        verdicts = [e for e in of(events, ev.VerdictMeasured) if e.run == run]
         assert verdicts[0].verdict.samples == 4 and not verdicts[0].final
         assert verdicts[-1].final and verdicts[-1].verdict.samples == worker.workspace.data.judged.count == 12
         assert verdicts[-1].config == config
-        layers = [e for e in of(events, m.LayersMeasured) if e.run == run]
+        layers = [e for e in of(events, ev.LayersMeasured) if e.run == run]
         assert layers[-1].final and layers[-1].samples == 12 and set(layers[-1].groups) == names
         shares = {}
-        for event in of(events, m.SharesMeasured):
+        for event in of(events, ev.SharesMeasured):
             if event.run == run:
                 shares.update(event.shares)
         assert set(shares) == names
-    first_fp16_share = next(i for i, e in enumerate(events) if isinstance(e, m.SharesMeasured) and e.run == "fp16")
-    last_int8_share = max(i for i, e in enumerate(events) if isinstance(e, m.SharesMeasured) and e.run == "int8")
+    first_fp16_share = next(i for i, e in enumerate(events) if isinstance(e, ev.SharesMeasured) and e.run == "fp16")
+    last_int8_share = max(i for i, e in enumerate(events) if isinstance(e, ev.SharesMeasured) and e.run == "int8")
     assert last_int8_share < first_fp16_share
-    assert ends(events, worker.last) == [m.Done]
+    assert ends(events, worker.last) == [ev.Done]
 
 
 def test_the_first_verdicts_come_before_anything_else_is_measured(opened):
     worker = opened()
     worker.ask(EVERYTHING)
-    worker.ask(m.Stats(worker.network.groups[0].name))
-    worker.ask(m.TryWaysOut(worker.network.groups[0].name, INT8))
+    worker.ask(rq.Stats(worker.network.groups[0].name))
+    worker.ask(rq.TryWaysOut(worker.network.groups[0].name, INT8))
     measured = of(worker.finish(), *MEASURED)
-    assert [(type(e), e.run) for e in measured[:2]] == [(m.VerdictMeasured, "fp16"), (m.VerdictMeasured, "int8")]
-    assert isinstance(measured[2], m.StatsMeasured)
+    assert [(type(e), e.run) for e in measured[:2]] == [(ev.VerdictMeasured, "fp16"), (ev.VerdictMeasured, "int8")]
+    assert isinstance(measured[2], ev.StatsMeasured)
 
 
-@pytest.mark.parametrize("moment", [m.VerdictMeasured, m.LayersMeasured, m.SharesMeasured, m.RaisedMeasured])
+@pytest.mark.parametrize("moment", [ev.VerdictMeasured, ev.LayersMeasured, ev.SharesMeasured, ev.RaisedMeasured])
 def test_short_requests_are_answered_within_a_comparison_that_goes_on(opened, moment):
     worker = opened()
     group = worker.network.groups[0].name
@@ -124,74 +125,74 @@ def test_short_requests_are_answered_within_a_comparison_that_goes_on(opened, mo
 
     def interrupt(event):
         if isinstance(event, moment) and not short:
-            requests = (m.TryWaysOut(group, INT8), m.Stats(group), m.WhatIf(raised(worker, 0)))
+            requests = (rq.TryWaysOut(group, INT8), rq.Stats(group), rq.WhatIf(raised(worker, 0)))
             short.extend(worker.ask(request) for request in requests)
 
     worker.wire.on_event = interrupt
     events = worker.finish()
-    order = [event.job for event in events if isinstance(event, m.Done)]
+    order = [event.job for event in events if isinstance(event, ev.Done)]
     tried, looked, what_if = short
-    if moment is not m.RaisedMeasured:  # there little is left to do, of the same urgency or none
+    if moment is not ev.RaisedMeasured:  # there little is left to do, of the same urgency or none
         assert order.index(what_if) < order.index(looked) < order.index(tried) < order.index(long)
     assert {tried, looked, what_if, long} == set(order)
     mine = [event for event in events if event.job == long]
-    assert {e.run for e in of(mine, m.VerdictMeasured) if e.final} == set(RUNS)
-    assert {e.run for e in of(mine, m.LayersMeasured) if e.final} == set(RUNS)
-    assert {e.run for e in of(mine, m.SharesMeasured) if e.done == e.total} == set(RUNS)
-    options = [e for e in events if e.job == tried and isinstance(e, m.WaysOutMeasured)][-1].options
+    assert {e.run for e in of(mine, ev.VerdictMeasured) if e.final} == set(RUNS)
+    assert {e.run for e in of(mine, ev.LayersMeasured) if e.final} == set(RUNS)
+    assert {e.run for e in of(mine, ev.SharesMeasured) if e.done == e.total} == set(RUNS)
+    options = [e for e in events if e.job == tried and isinstance(e, ev.WaysOutMeasured)][-1].options
     assert [option.key for option in options] == ["f", "=", "space", "r", "r", "r"]
     assert all(option.verdict.samples == 12 for option in options)
 
 
 def test_only_the_last_of_rapid_changes_is_measured(opened, runs):
     worker = opened()
-    worker.answer(m.Compare(RUNS, layers=False))
+    worker.answer(rq.Compare(RUNS, layers=False))
     before = runs["run"]
-    jobs = [worker.ask(m.WhatIf(raised(worker, *range(n)))) for n in (1, 2, 1, 0, 3, 2)]
+    jobs = [worker.ask(rq.WhatIf(raised(worker, *range(n)))) for n in (1, 2, 1, 0, 3, 2)]
     events = worker.finish()
-    assert [e.job for e in of(events, m.VerdictMeasured) if e.final] == [jobs[-1]]
-    assert all(ends(events, job) == [m.Done] for job in jobs)
+    assert [e.job for e in of(events, ev.VerdictMeasured) if e.final] == [jobs[-1]]
+    assert all(ends(events, job) == [ev.Done] for job in jobs)
     assert runs["run"] - before == len(worker.feeds)
 
 
 def test_shares_in_the_background_give_way_to_everything(opened, talkative):
     worker = opened()
-    first = worker.ask(m.WhatIf(raised(worker, 0), shares=True))
+    first = worker.ask(rq.WhatIf(raised(worker, 0), shares=True))
     worker.wire.on_event = lambda event: None
     second = []
 
     def interrupt(event):
-        if event.job == first and isinstance(event, m.Progress) and "owns" in event.phase and not second:
-            second.append(worker.ask(m.Build(raised(worker, 1))))
-            second.append(worker.ask(m.Compare(RUNS, layers=True)))
+        if event.job == first and isinstance(event, ev.Progress) and "owns" in event.phase and not second:
+            second.append(worker.ask(rq.Build(raised(worker, 1))))
+            second.append(worker.ask(rq.Compare(RUNS, layers=True)))
 
     worker.wire.on_event = interrupt
     events = worker.finish()
-    ended = [event.job for event in events if isinstance(event, m.Done)]
+    ended = [event.job for event in events if isinstance(event, ev.Done)]
     assert ended == [*second, first]
-    assert of(events, m.RaisedMeasured)
+    assert of(events, ev.RaisedMeasured)
 
 
 def test_a_newer_what_if_replaces_the_shares_of_the_older_one(opened, talkative):
     worker = opened()
     old, new = raised(worker, 0), raised(worker, 1)
-    first = worker.ask(m.WhatIf(old, shares=True))
+    first = worker.ask(rq.WhatIf(old, shares=True))
     second = []
 
     def interrupt(event):
-        if event.job == first and isinstance(event, m.SharesMeasured) and not second:
-            second.append(worker.ask(m.WhatIf(new, shares=True)))
+        if event.job == first and isinstance(event, ev.SharesMeasured) and not second:
+            second.append(worker.ask(rq.WhatIf(new, shares=True)))
 
     worker.wire.on_event = interrupt
     events = worker.finish()
-    assert [event.job for event in events if isinstance(event, m.Done)] == [first, second[0]]
+    assert [event.job for event in events if isinstance(event, ev.Done)] == [first, second[0]]
     after = events[events.index(next(e for e in events if ends([e], first))):]
     assert not [e for e in after if e.job == first and isinstance(e, MEASURED)]
     assert {e.config for e in of(after, *MEASURED)} == {new}
     # Background work: the errors at the groups of the changed config follow its shares.
-    kinds = [type(e) for e in of(after, m.VerdictMeasured, m.SharesMeasured, m.RaisedMeasured, m.LayersMeasured)]
-    assert kinds[0] is m.VerdictMeasured and kinds[-1] is m.LayersMeasured
-    assert kinds.index(m.SharesMeasured) < kinds.index(m.RaisedMeasured) < kinds.index(m.LayersMeasured)
+    kinds = [type(e) for e in of(after, ev.VerdictMeasured, ev.SharesMeasured, ev.RaisedMeasured, ev.LayersMeasured)]
+    assert kinds[0] is ev.VerdictMeasured and kinds[-1] is ev.LayersMeasured
+    assert kinds.index(ev.SharesMeasured) < kinds.index(ev.RaisedMeasured) < kinds.index(ev.LayersMeasured)
 
 
 def test_the_shares_of_the_changed_config_come_first_and_the_comparison_still_ends(opened):
@@ -201,36 +202,36 @@ def test_the_shares_of_the_changed_config_come_first_and_the_comparison_still_en
     asked = []
 
     def interrupt(event):
-        if isinstance(event, m.VerdictMeasured) and not asked:
-            asked.append(worker.ask(m.WhatIf(changed, shares=True)))
+        if isinstance(event, ev.VerdictMeasured) and not asked:
+            asked.append(worker.ask(rq.WhatIf(changed, shares=True)))
 
     worker.wire.on_event = interrupt
     events = worker.finish()
-    assert [e.job for e in of(events, m.Done)] == [asked[0], long]
-    assert of(events, m.SharesMeasured)[0].config == changed
+    assert [e.job for e in of(events, ev.Done)] == [asked[0], long]
+    assert of(events, ev.SharesMeasured)[0].config == changed
     mine = [event for event in events if event.job == long]
-    assert {e.run for e in of(mine, m.SharesMeasured) if e.done == e.total} == set(RUNS)
+    assert {e.run for e in of(mine, ev.SharesMeasured) if e.done == e.total} == set(RUNS)
 
 
 def test_a_sweep_for_statistics_gives_way_and_is_made_again(opened):
     worker = opened()
-    looked = worker.ask(m.Stats(worker.network.groups[0].name))
+    looked = worker.ask(rq.Stats(worker.network.groups[0].name))
     asked = []
 
     def interrupt(event):
-        if event.job == looked and isinstance(event, m.Progress) and not asked:
-            asked.append(worker.ask(m.WhatIf(raised(worker, 0))))
+        if event.job == looked and isinstance(event, ev.Progress) and not asked:
+            asked.append(worker.ask(rq.WhatIf(raised(worker, 0))))
 
     worker.wire.on_event = interrupt
     events = worker.finish()
-    assert [e.job for e in of(events, m.Done)] == [asked[0], looked]
-    assert len(of(events, m.StatsMeasured)) == 1
+    assert [e.job for e in of(events, ev.Done)] == [asked[0], looked]
+    assert len(of(events, ev.StatsMeasured)) == 1
 
 
 def test_progress_is_reported_at_most_ten_times_a_second(opened, tmp_path):
     worker = opened(save_mlp(tmp_path, samples=400))
     started = time.monotonic()
-    progress = of(worker.answer(m.Compare(RUNS, layers=False)), m.Progress)
+    progress = of(worker.answer(rq.Compare(RUNS, layers=False)), ev.Progress)
     spent = time.monotonic() - started
     # One more for each phase, since its end is always reported.
     assert len(progress) <= spent / scheduler.REPORT_S + 1 + len({event.phase for event in progress})
@@ -240,19 +241,19 @@ def test_progress_is_reported_at_most_ten_times_a_second(opened, tmp_path):
 
 
 PHASES = {
-    "reading the network": m.Open,
-    "hashing the network": m.Open,
-    "calibrating": m.Compare,
-    "comparing with FP32": m.Compare,
-    "errors at the groups": m.Compare,
-    "what each group owns": m.Compare,
-    "raising the worst groups": m.Compare,
-    "what-if": m.WhatIf,
-    "looking at the values": m.Stats,
-    "other ranges": m.TryWaysOut,
-    "trying": m.TryWaysOut,
-    "judging the build": m.Build,
-    "timing": m.Build,
+    "reading the network": rq.Open,
+    "hashing the network": rq.Open,
+    "calibrating": rq.Compare,
+    "comparing with FP32": rq.Compare,
+    "errors at the groups": rq.Compare,
+    "what each group owns": rq.Compare,
+    "raising the worst groups": rq.Compare,
+    "what-if": rq.WhatIf,
+    "looking at the values": rq.Stats,
+    "other ranges": rq.TryWaysOut,
+    "trying": rq.TryWaysOut,
+    "judging the build": rq.Build,
+    "timing": rq.Build,
 }
 
 
@@ -260,84 +261,84 @@ PHASES = {
 def test_a_stop_ends_every_phase_before_its_next_run(tmp_path, talkative, runs, phase):
     options = save_mlp(tmp_path)
     worker = DrivenWorker(tmp_path)
-    if PHASES[phase] is not m.Open:
-        worker.answer(m.Open(options))
+    if PHASES[phase] is not rq.Open:
+        worker.answer(rq.Open(options))
     group = worker.network.groups[0].name if worker.workspace is not None else ""
-    job = worker.ask({m.Open: m.Open(options), m.Compare: EVERYTHING, m.WhatIf: m.WhatIf(INT8),
-                      m.Stats: m.Stats(group), m.TryWaysOut: m.TryWaysOut(group, INT8),
-                      m.Build: m.Build(INT8)}[PHASES[phase]])
+    job = worker.ask({rq.Open: rq.Open(options), rq.Compare: EVERYTHING, rq.WhatIf: rq.WhatIf(INT8),
+                      rq.Stats: rq.Stats(group), rq.TryWaysOut: rq.TryWaysOut(group, INT8),
+                      rq.Build: rq.Build(INT8)}[PHASES[phase]])
     stopped = []
 
     def stop(event):
-        if isinstance(event, m.Progress) and event.phase.startswith(phase) and not stopped:
+        if isinstance(event, ev.Progress) and event.phase.startswith(phase) and not stopped:
             worker.stop()
             stopped.append(runs["run"])
 
     worker.wire.on_event = stop
     events = worker.finish()
     assert stopped, f"no progress of phase {phase}"
-    assert ends(events, job) == [m.Cancelled] and events[-1] == m.Cancelled(job)
+    assert ends(events, job) == [ev.Cancelled] and events[-1] == ev.Cancelled(job)
     assert runs["run"] - stopped[0] <= 1
     worker.wire.on_event = lambda event: None
-    if PHASES[phase] is m.Open:
-        assert ends(worker.answer(m.Open(options)), worker.last) == [m.Done]
+    if PHASES[phase] is rq.Open:
+        assert ends(worker.answer(rq.Open(options)), worker.last) == [ev.Done]
     again = worker.answer(EVERYTHING)
-    assert ends(again, worker.last) == [m.Done]
-    assert {e.run for e in of(again, m.VerdictMeasured) if e.final} == set(RUNS)
+    assert ends(again, worker.last) == [ev.Done]
+    assert {e.run for e in of(again, ev.VerdictMeasured) if e.final} == set(RUNS)
 
 
 def test_a_stop_ends_waiting_jobs_too_and_not_those_that_come_after_it(opened):
     worker = opened()
-    first, second = worker.ask(EVERYTHING), worker.ask(m.WhatIf(raised(worker, 0)))
+    first, second = worker.ask(EVERYTHING), worker.ask(rq.WhatIf(raised(worker, 0)))
     worker.stop()
-    third = worker.ask(m.Stats(worker.network.groups[0].name))
+    third = worker.ask(rq.Stats(worker.network.groups[0].name))
     events = worker.finish()
-    assert ends(events, first) == ends(events, second) == [m.Cancelled]
-    assert ends(events, third) == [m.Done]
+    assert ends(events, first) == ends(events, second) == [ev.Cancelled]
+    assert ends(events, third) == [ev.Done]
 
 
 def test_a_stopped_job_that_had_not_begun_is_not_taken_for_replaced(opened):
     worker = opened()
-    first = worker.ask(m.WhatIf(INT8))
+    first = worker.ask(rq.WhatIf(INT8))
     worker.stop()
-    second = worker.ask(m.WhatIf(FP16))
+    second = worker.ask(rq.WhatIf(FP16))
     events = worker.finish()
-    assert ends(events, first) == [m.Cancelled] and ends(events, second) == [m.Done]
+    assert ends(events, first) == [ev.Cancelled] and ends(events, second) == [ev.Done]
 
 
 def test_opening_that_was_stopped_while_hashing_is_made_up_for(tmp_path, talkative):
     worker = DrivenWorker(tmp_path)
-    worker.ask(m.Open(save_mlp(tmp_path)))
+    worker.ask(rq.Open(save_mlp(tmp_path)))
 
     def stop(event):
-        if isinstance(event, m.Opened):
+        if isinstance(event, ev.Opened):
             worker.stop()
 
     worker.wire.on_event = stop
-    assert not of(worker.finish(), m.Hashed)
-    events = worker.answer(m.Compare(RUNS, layers=False))
-    assert len(of(events, m.Hashed)) == 1 and ends(events, worker.last) == [m.Done]
+    assert not of(worker.finish(), ev.Hashed)
+    events = worker.answer(rq.Compare(RUNS, layers=False))
+    assert len(of(events, ev.Hashed)) == 1 and ends(events, worker.last) == [ev.Done]
 
 
 def test_interrupted_shares_are_kept(opened, runs, talkative):
     worker = opened()
-    worker.answer(m.Compare(RUNS))
+    worker.answer(rq.Compare(RUNS))
     worker.ask(EVERYTHING)
 
     def stop(event):
-        if isinstance(event, m.SharesMeasured) and event.done >= 2:
+        if isinstance(event, ev.SharesMeasured) and event.done >= 2:
             worker.stop()
 
     worker.wire.on_event = stop
     shares = {}
-    for event in of(worker.finish(), m.SharesMeasured):
+    for event in of(worker.finish(), ev.SharesMeasured):
         shares.update(event.shares)
     before = runs["run"]
     worker.wire.on_event = lambda event: None
-    events = of(worker.answer(m.Compare({"int8": INT8}, shares_of="int8")), m.SharesMeasured)
+    events = of(worker.answer(rq.Compare({"int8": INT8}, shares_of="int8")), ev.SharesMeasured)
     assert events[0].shares == shares and events[0].done == len(shares) == 2
     assert events[-1].done == events[-1].total == len(worker.network.groups)
-    raised_together = len(of(worker.wire.events, m.RaisedMeasured)[-1].order)
+    raised_together = len(of(worker.wire.events, ev.RaisedMeasured)[-1].order)
     configs = 1 + len(worker.network.groups) - 2 + raised_together
     assert runs["run"] - before == configs * len(worker.feeds)
 
@@ -346,11 +347,11 @@ def test_no_export_takes_the_place_of_another_and_none_waits_for_a_comparison(op
     worker = opened()
     long = worker.ask(EVERYTHING)
     paths = [str(tmp_path / name) for name in ("one.onnx", "two.onnx", "one.json", "two.json")]
-    jobs = [worker.ask(m.Export("onnx", path, INT8)) for path in paths[:2]]
-    jobs += [worker.ask(m.WriteText(path, path)) for path in paths[2:]]
+    jobs = [worker.ask(rq.Export("onnx", path, INT8)) for path in paths[:2]]
+    jobs += [worker.ask(rq.WriteText(path, path)) for path in paths[2:]]
     events = worker.finish()
-    assert [event.paths for event in of(events, m.Exported)] == [(path,) for path in paths[2:] + paths[:2]]
-    assert [event.job for event in events if isinstance(event, m.Done)][-1] == long
+    assert [event.paths for event in of(events, ev.Exported)] == [(path,) for path in paths[2:] + paths[:2]]
+    assert [event.job for event in events if isinstance(event, ev.Done)][-1] == long
     assert Path(paths[2]).read_text() == paths[2]
 
 
@@ -360,17 +361,17 @@ def test_no_export_takes_the_place_of_another_and_none_waits_for_a_comparison(op
 def test_a_defect_ends_the_job_and_not_the_worker(opened, monkeypatch):
     worker = opened()
     monkeypatch.setattr(statistics, "collect_stats", lambda *args, **kwargs: 1 / 0)
-    events = worker.answer(m.Stats(worker.network.groups[0].name))
-    assert isinstance(events[-1], m.Failed) and "ZeroDivisionError" in events[-1].title
+    events = worker.answer(rq.Stats(worker.network.groups[0].name))
+    assert isinstance(events[-1], ev.Failed) and "ZeroDivisionError" in events[-1].title
     assert "Traceback" in events[-1].detail
-    assert ends(worker.answer(m.WhatIf(INT8)), worker.last) == [m.Done]
+    assert ends(worker.answer(rq.WhatIf(INT8)), worker.last) == [ev.Done]
 
 
 def test_what_stood_in_the_way_of_opening_is_said_again(tmp_path):
     worker = DrivenWorker(tmp_path)
-    failed = worker.answer(m.Open(Options(str(tmp_path / "none.onnx"))))[-1]
-    assert isinstance(failed, m.Failed) and "none.onnx" in failed.title
-    assert worker.answer(m.WhatIf(INT8))[-1].title == failed.title
+    failed = worker.answer(rq.Open(Options(str(tmp_path / "none.onnx"))))[-1]
+    assert isinstance(failed, ev.Failed) and "none.onnx" in failed.title
+    assert worker.answer(rq.WhatIf(INT8))[-1].title == failed.title
 
 
 # -- results by content -------------------------------------------------------------------------------------------
@@ -384,18 +385,18 @@ def figures(events):
 def test_what_was_measured_once_is_known_the_next_time(opened, runs):
     worker = opened()
     first = figures(worker.answer(EVERYTHING))
-    built = worker.answer(m.Build(INT8))
-    assert of(built, m.Built)
+    built = worker.answer(rq.Build(INT8))
+    assert of(built, ev.Built)
     before = dict(runs)
     again = opened()
     events = again.answer(EVERYTHING)
     assert runs == before
     second = figures(events)
-    assert [f for f in second if f[0] is m.VerdictMeasured] == [f for f in first if f[0] is m.VerdictMeasured]
-    assert [f for f in second if f[0] is m.LayersMeasured] == [f for f in first if f[0] is m.LayersMeasured]
-    assert {run: sum(len(e.shares) for e in of(events, m.SharesMeasured) if e.run == run) for run in RUNS} == {
+    assert [f for f in second if f[0] is ev.VerdictMeasured] == [f for f in first if f[0] is ev.VerdictMeasured]
+    assert [f for f in second if f[0] is ev.LayersMeasured] == [f for f in first if f[0] is ev.LayersMeasured]
+    assert {run: sum(len(e.shares) for e in of(events, ev.SharesMeasured) if e.run == run) for run in RUNS} == {
         run: len(again.network.groups) for run in RUNS}
-    assert of(events, m.Built)[0].result == of(built, m.Built)[0].result
+    assert of(events, ev.Built)[0].result == of(built, ev.Built)[0].result
 
 
 def other_weights(folder):
@@ -427,28 +428,28 @@ def judged_inside(folder):
 
 @pytest.mark.parametrize("change", [other_weights, other_data, fewer_samples, other_batch, other_method, judged_inside])
 def test_what_depends_on_something_else_is_measured_anew(opened, runs, tmp_path, change):
-    opened().answer(m.Compare({"int8": INT8}, layers=False))
+    opened().answer(rq.Compare({"int8": INT8}, layers=False))
     worker = opened(change(tmp_path))
     before = runs["run"]
-    events = worker.answer(m.Compare({"int8": INT8}, layers=False))
-    assert runs["run"] > before and of(events, m.VerdictMeasured)[-1].final
+    events = worker.answer(rq.Compare({"int8": INT8}, layers=False))
+    assert runs["run"] > before and of(events, ev.VerdictMeasured)[-1].final
 
 
 def test_other_ranges_and_other_configs_are_measured_anew(opened, runs):
     worker = opened()
-    worker.answer(m.Compare(RUNS, layers=False))
+    worker.answer(rq.Compare(RUNS, layers=False))
     measured = worker.workspace.calibration
     halved = replace(measured, ranges={tensor: amax / 2 for tensor, amax in measured.ranges.items()})
-    known = worker.answer(m.WhatIf(INT8))
-    for request in (m.UseRanges(halved), None):
+    known = worker.answer(rq.WhatIf(INT8))
+    for request in (rq.UseRanges(halved), None):
         if request is not None:
             worker.answer(request)
         before = runs["run"]
-        events = worker.answer(m.WhatIf(INT8 if request is not None else raised(worker, 0)))
+        events = worker.answer(rq.WhatIf(INT8 if request is not None else raised(worker, 0)))
         assert runs["run"] == before + len(worker.feeds)
-        assert of(events, m.VerdictMeasured)[-1].verdict != of(known, m.VerdictMeasured)[-1].verdict
+        assert of(events, ev.VerdictMeasured)[-1].verdict != of(known, ev.VerdictMeasured)[-1].verdict
     before = runs["run"]
-    worker.answer(m.WhatIf(FP16))
+    worker.answer(rq.WhatIf(FP16))
     assert runs["run"] == before, "ranges are nothing to a config without INT8"
 
 
@@ -464,9 +465,9 @@ def labelled(folder, labels, body="return float((labels['y'] == 1).mean())"):
 def test_other_labels_and_another_metric_are_measured_anew(opened, tmp_path):
     seen = []
     for labels, *body in ((np.ones(16),), (np.zeros(16),), (np.zeros(16), "return 0.25")):
-        events = opened(labelled(tmp_path, labels, *body)).answer(m.Compare({"int8": INT8}, layers=False))
-        seen.append(of(events, m.VerdictMeasured)[-1].verdict.headline)
-        assert of(events, m.ReferenceMeasured)[-1].metric == {"metric.py:score": seen[-1]}
+        events = opened(labelled(tmp_path, labels, *body)).answer(rq.Compare({"int8": INT8}, layers=False))
+        seen.append(of(events, ev.VerdictMeasured)[-1].verdict.headline)
+        assert of(events, ev.ReferenceMeasured)[-1].metric == {"metric.py:score": seen[-1]}
     assert seen == [1.0, 0.0, 0.25]
 
 
@@ -475,10 +476,10 @@ def test_a_cache_that_cannot_be_read_or_written_is_no_error(opened, tmp_path):
     worker.answer(EVERYTHING)
     for path in (tmp_path / "results").glob("*/*"):
         path.write_bytes(b"\xc1 nonsense")
-    assert ends(opened().answer(EVERYTHING), 2) == [m.Done]
+    assert ends(opened().answer(EVERYTHING), 2) == [ev.Done]
     blocked = opened()
     blocked.store.results.folder = tmp_path / "mlp.onnx" / "results"
-    assert ends(blocked.answer(EVERYTHING), 2) == [m.Done]
+    assert ends(blocked.answer(EVERYTHING), 2) == [ev.Done]
 
 
 def test_the_cache_drops_what_was_used_longest_ago(tmp_path):

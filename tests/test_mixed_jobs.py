@@ -9,7 +9,8 @@ import pytest
 from tests.driven import DrivenWorker, save_mlp
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
-from trt_tui.jobs import messages as m
+from trt_tui.jobs import events as ev
+from trt_tui.jobs import requests as rq
 
 FP32, FP16, BF16, INT8 = Precision.FP32, Precision.FP16, Precision.BF16, Precision.INT8
 
@@ -18,7 +19,7 @@ FP32, FP16, BF16, INT8 = Precision.FP32, Precision.FP16, Precision.BF16, Precisi
 def opened(tmp_path):
     def open_it(other: Precision = FP16) -> DrivenWorker:
         worker = DrivenWorker(tmp_path)
-        assert isinstance(worker.answer(m.Open(replace(save_mlp(tmp_path), other=other)))[-1], m.Done)
+        assert isinstance(worker.answer(rq.Open(replace(save_mlp(tmp_path), other=other)))[-1], ev.Done)
         return worker
 
     return open_it
@@ -37,19 +38,19 @@ def test_any_mix_is_compared_tried_and_searched(opened, other):
     worker = opened(other)
     config, names = mixed(worker, other), {group.name for group in worker.network.groups}
     runs = {"fp16": PrecisionConfig.uniform(FP16), "int8": PrecisionConfig.uniform(INT8, other), "config": config}
-    requests = [m.WhatIf(config, shares=True), m.Compare(runs, layers=True, shares_of="config"),
-                *(m.TryWaysOut(name, config) for name in sorted(names)),
-                *(m.FindConfig(runs["int8"], ("sqnr>=60",), higher=higher) for higher in (BF16, FP16))]
+    requests = [rq.WhatIf(config, shares=True), rq.Compare(runs, layers=True, shares_of="config"),
+                *(rq.TryWaysOut(name, config) for name in sorted(names)),
+                *(rq.FindConfig(runs["int8"], ("sqnr>=60",), higher=higher) for higher in (BF16, FP16))]
     for request in requests:
         events = worker.answer(request)
-        assert isinstance(events[-1], m.Done), events[-1]
-        if isinstance(request, m.Compare):
-            measured = [event for event in events if isinstance(event, m.VerdictMeasured) and event.final]
+        assert isinstance(events[-1], ev.Done), events[-1]
+        if isinstance(request, rq.Compare):
+            measured = [event for event in events if isinstance(event, ev.VerdictMeasured) and event.final]
             assert {event.run for event in measured} == set(runs)
-            layers = [event for event in events if isinstance(event, m.LayersMeasured) and event.final]
+            layers = [event for event in events if isinstance(event, ev.LayersMeasured) and event.final]
             assert {event.run for event in layers} == set(runs) and all(set(e.groups) == names for e in layers)
-        if isinstance(request, m.FindConfig):
-            assert any(isinstance(event, m.SearchEnded) for event in events)
+        if isinstance(request, rq.FindConfig):
+            assert any(isinstance(event, ev.SearchEnded) for event in events)
 
 
 def test_a_what_if_in_another_type_leaves_a_comparison_right(opened):
@@ -57,14 +58,14 @@ def test_a_what_if_in_another_type_leaves_a_comparison_right(opened):
     worker = opened()
     config = mixed(worker, BF16)
     runs = {"int8": PrecisionConfig.uniform(INT8), "fp32": PrecisionConfig(INT8, FP32)}
-    worker.ask(m.Compare(runs, layers=False, shares_of=None))
-    while not any(isinstance(event, m.VerdictMeasured) for event in worker.wire.events):
+    worker.ask(rq.Compare(runs, layers=False, shares_of=None))
+    while not any(isinstance(event, ev.VerdictMeasured) for event in worker.wire.events):
         assert worker.step()
-    worker.ask(m.WhatIf(config))
+    worker.ask(rq.WhatIf(config))
     worker.finish()
     events = worker.wire.events
-    assert not any(isinstance(event, m.Failed) for event in events)
-    final = {event.run: event.verdict for event in events if isinstance(event, m.VerdictMeasured) and event.final}
+    assert not any(isinstance(event, ev.Failed) for event in events)
+    final = {event.run: event.verdict for event in events if isinstance(event, ev.VerdictMeasured) and event.final}
     for run, asked in {**runs, "config": config}.items():
         alone = list(worker.workspace.analysis.verdict(asked, worker.workspace.ranges, worker.feeds))[-1].value
         assert final[run] == alone

@@ -18,7 +18,8 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
-from trt_tui.jobs import messages as m
+from trt_tui.jobs import events as ev
+from trt_tui.jobs import requests as rq
 from trt_tui.options import Options
 
 
@@ -92,11 +93,11 @@ def test_weights_beside_the_network_are_read_too(network, tmp_path):
     exported = export_typed(network.model, network, tmp_path / "net.onnx", most_inline_bytes=100)
     (weights,) = exported.data
     worker, before = DrivenWorker(tmp_path), weights.read_bytes()
-    failed = worker.answer(m.Open(Options(str(exported.path)), writes=(str(weights),), lean=True))[-1]
-    assert isinstance(failed, m.Failed) and failed.title == f"{weights} is read from"
-    worker.answer(m.Open(Options(str(exported.path)), lean=True))
+    failed = worker.answer(rq.Open(Options(str(exported.path)), writes=(str(weights),), lean=True))[-1]
+    assert isinstance(failed, ev.Failed) and failed.title == f"{weights} is read from"
+    worker.answer(rq.Open(Options(str(exported.path)), lean=True))
     for path in (weights, exported.path):
-        assert "is read from" in worker.answer(m.WriteText(str(path), "text"))[-1].title
+        assert "is read from" in worker.answer(rq.WriteText(str(path), "text"))[-1].title
     assert weights.read_bytes() == before
 
 

@@ -24,7 +24,8 @@ from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import Capabilities
 from trt_tui.errors import InputError
-from trt_tui.jobs import messages as m
+from trt_tui.jobs import events as ev
+from trt_tui.jobs import requests as rq
 from trt_tui.jobs.engine_building import lower_for
 from trt_tui.options import Options
 
@@ -87,20 +88,20 @@ def test_what_plugins_make_is_judged_before_them_by_everything_that_runs(tmp_pat
     assert "--ort-ops" in network.layer("nms").note and not network.group("nms").allowed - {Precision.FP32}
 
     worker = DrivenWorker(tmp_path)
-    worker.answer(m.Open(options))
-    events = worker.answer(m.Compare({"int8": INT8}, True, "int8"))
-    assert not [one for one in events if isinstance(one, m.Failed)], events[-1]
-    (verdict,) = [one.verdict for one in events if isinstance(one, m.VerdictMeasured) and one.final]
+    worker.answer(rq.Open(options))
+    events = worker.answer(rq.Compare({"int8": INT8}, True, "int8"))
+    assert not [one for one in events if isinstance(one, ev.Failed)], events[-1]
+    (verdict,) = [one.verdict for one in events if isinstance(one, ev.VerdictMeasured) and one.final]
     assert verdict.outputs.keys() == {"boxes", "scores"} and 10 < verdict.worst[1].errors.sqnr_db < 60
-    (layers,) = [one.groups for one in events if isinstance(one, m.LayersMeasured) and one.final]
+    (layers,) = [one.groups for one in events if isinstance(one, ev.LayersMeasured) and one.final]
     assert layers.keys() == {"conv1", "conv_boxes", "conv_scores"}
-    (stats,) = [one.tensors for one in worker.answer(m.Stats("nms")) if isinstance(one, m.StatsMeasured)]
+    (stats,) = [one.tensors for one in worker.answer(rq.Stats("nms")) if isinstance(one, ev.StatsMeasured)]
     assert stats.keys() == {"boxes", "scores"}
-    (built,) = [one.result for one in worker.answer(m.Build(INT8)) if isinstance(one, m.Built)]
+    (built,) = [one.result for one in worker.answer(rq.Build(INT8)) if isinstance(one, ev.Built)]
     assert built.verdict.outputs.keys() == {"boxes", "scores"} and "ends before the plugins" in built.note
 
     out = tmp_path / "typed.onnx"
-    worker.answer(m.Export("onnx", str(out), INT8, None))
+    worker.answer(rq.Export("onnx", str(out), INT8, None))
     (nms,) = [node for node in onnx.load(out).graph.node if node.op_type == "EfficientNMS_TRT"]
     given = {one.name: helper.get_attribute_value(one) for one in nms.attribute}
     assert (nms.name, nms.domain, list(nms.output)) == ("nms", domain, ["num", "kept"])
@@ -142,13 +143,13 @@ def test_a_library_of_operators_brings_them_to_the_simulation(tmp_path):
     path = library.get_library_path()
     options = replace(middle(tmp_path / "mid.onnx", "NegPos", "ai.onnx.contrib", ("n", "t")), ort_ops=(path,))
     worker = DrivenWorker(tmp_path)
-    worker.answer(m.Open(options))
+    worker.answer(rq.Open(options))
     assert worker.network.group("conv2").quantizable and not worker.network.behind
-    (measured,) = [one.verdict for one in worker.answer(m.WhatIf(INT8)) if isinstance(one, m.VerdictMeasured)
+    (measured,) = [one.verdict for one in worker.answer(rq.WhatIf(INT8)) if isinstance(one, ev.VerdictMeasured)
                    if one.final]
     assert measured.outputs.keys() == {"y"} and 10 < measured.worst[1].errors.sqnr_db < 60
-    failed = worker.answer(m.Open(replace(middle(tmp_path / "other.onnx"), ort_ops=(path,))))[-1]
-    assert isinstance(failed, m.Failed) and "custom (Twice)" in failed.title and "--ort-ops" in failed.next_step
+    failed = worker.answer(rq.Open(replace(middle(tmp_path / "other.onnx"), ort_ops=(path,))))[-1]
+    assert isinstance(failed, ev.Failed) and "custom (Twice)" in failed.title and "--ort-ops" in failed.next_step
 
 
 @pytest.mark.parametrize("content", [b"no library", None])
@@ -156,8 +157,8 @@ def test_what_is_no_library_is_refused_by_its_option(tmp_path, content):
     path = tmp_path / "lib.so"
     if content is not None:
         path.write_bytes(content)
-    failed = DrivenWorker(tmp_path).answer(m.Open(replace(middle(tmp_path / "mid.onnx"), ort_ops=(str(path),))))[-1]
-    assert isinstance(failed, m.Failed) and failed.exit_code == 2 and "lib.so" in failed.title
+    failed = DrivenWorker(tmp_path).answer(rq.Open(replace(middle(tmp_path / "mid.onnx"), ort_ops=(str(path),))))[-1]
+    assert isinstance(failed, ev.Failed) and failed.exit_code == 2 and "lib.so" in failed.title
     with pytest.raises(InputError, match="lib.so") as refused:
         load_plugins(SimpleNamespace(), "tensorrt 11.4", [str(path)])
     if content is not None:

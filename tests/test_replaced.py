@@ -21,7 +21,8 @@ from trt_tui.core.moves.file import read_config
 from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
-from trt_tui.jobs import messages as m
+from trt_tui.jobs import events as ev
+from trt_tui.jobs import requests as rq
 
 INT8 = PrecisionConfig.uniform(Precision.INT8)
 
@@ -65,7 +66,7 @@ def test_all_is_measured_anew_where_network_or_data_were_replaced(driven, tmp_pa
     change(options)
     if killed:
         os.kill(session.child_pid, signal.SIGKILL)
-        session.until_type(m.Died)
+        session.until_type(ev.Died)
         session.error = None
     session.toggle([session.outline.groups[1]])
     session.until_idle()
@@ -90,7 +91,7 @@ def test_a_command_ends_where_a_file_was_replaced(tmp_path):
         retrain(options)
         session.compare()
         session.until_idle()
-        assert isinstance(session.error, m.Replaced) and "mlp.onnx" in session.error.title
+        assert isinstance(session.error, ev.Replaced) and "mlp.onnx" in session.error.title
         assert session.measured("int8").verdict is None
     finally:
         session.close()
@@ -123,7 +124,7 @@ def test_an_export_takes_no_ranges_of_other_weights(driven, tmp_path):
     session = driven(options)
     retrain(options)
     session.written("onnx", tmp_path / "out.onnx")
-    assert any(isinstance(event, m.Replaced) for event in session.seen) and not (tmp_path / "out.onnx").exists()
+    assert any(isinstance(event, ev.Replaced) for event in session.seen) and not (tmp_path / "out.onnx").exists()
     assert str(tmp_path / "out.onnx") in session.written("onnx", tmp_path / "out.onnx")
 
 
@@ -158,23 +159,23 @@ def test_weights_beside_the_network_are_watched_too(tmp_path):
     options = save_mlp(tmp_path)
     onnx.save(networks.mlp(), options.model, save_as_external_data=True, location="w.bin", size_threshold=0)
     worker = DrivenWorker(tmp_path)
-    worker.answer(m.Open(options))
+    worker.answer(rq.Open(options))
     data = bytearray((tmp_path / "w.bin").read_bytes())
     data[3] ^= 1
     (tmp_path / "w.bin").write_bytes(data)
-    ended = worker.answer(m.Compare({"int8": INT8}, layers=False))[-1]
-    assert isinstance(ended, m.Replaced) and ended.files == ("w.bin",)
+    ended = worker.answer(rq.Compare({"int8": INT8}, layers=False))[-1]
+    assert isinstance(ended, ev.Replaced) and ended.files == ("w.bin",)
 
 
 def test_a_replacement_in_the_middle_of_a_job_ends_it(tmp_path, monkeypatch):
     options = save_mlp(tmp_path)
     monkeypatch.setattr("trt_tui.jobs.worker.LOOKS_S", 0.0)
     worker = DrivenWorker(tmp_path)
-    worker.answer(m.Open(options))
-    worker.wire.on_event = lambda event: retrain(options) if isinstance(event, m.VerdictMeasured) else None
-    events = worker.answer(m.Compare({"int8": INT8}, layers=False))
-    assert isinstance(events[-1], m.Replaced)
-    assert sum(isinstance(event, m.VerdictMeasured) for event in events) == 1
+    worker.answer(rq.Open(options))
+    worker.wire.on_event = lambda event: retrain(options) if isinstance(event, ev.VerdictMeasured) else None
+    events = worker.answer(rq.Compare({"int8": INT8}, layers=False))
+    assert isinstance(events[-1], ev.Replaced)
+    assert sum(isinstance(event, ev.VerdictMeasured) for event in events) == 1
 
 
 METRIC = "def score(outputs, labels):\n    import helper\n    return helper.VALUE\n"
@@ -189,17 +190,17 @@ def test_what_a_metric_imports_belongs_to_it(tmp_path):
     options = replace(options, metric=f"{tmp_path / 'metric.py'}:score")
 
     def measured(worker):
-        worker.answer(m.Open(options))
-        events = worker.answer(m.Compare({"int8": INT8}, layers=False))
-        return [event.metric["metric.py:score"] for event in events if isinstance(event, m.ReferenceMeasured)][-1]
+        worker.answer(rq.Open(options))
+        events = worker.answer(rq.Compare({"int8": INT8}, layers=False))
+        return [event.metric["metric.py:score"] for event in events if isinstance(event, ev.ReferenceMeasured)][-1]
 
     worker = DrivenWorker(tmp_path)
     assert measured(worker) == 0.25
     assert {file.name for file in script_files(tmp_path / "metric.py")} == {"metric.py", "other.py", "helper.py"}
     shutil.rmtree(tmp_path / "__pycache__", ignore_errors=True)
     (tmp_path / "helper.py").write_text("VALUE = 0.75 \n")
-    ended = worker.answer(m.Compare({"int8": INT8}, layers=False))[-1]
-    assert isinstance(ended, m.Replaced) and ended.files == ("helper.py",)
+    ended = worker.answer(rq.Compare({"int8": INT8}, layers=False))[-1]
+    assert isinstance(ended, ev.Replaced) and ended.files == ("helper.py",)
     assert measured(worker) == 0.75, "imported anew, and not taken from what was kept"
 
 
@@ -224,9 +225,9 @@ def test_only_what_of_a_folder_is_read_is_watched(tmp_path):
 def test_no_file_is_written_of_a_network_that_was_replaced_meanwhile(tmp_path):
     options = save_mlp(tmp_path)
     worker = DrivenWorker(tmp_path)
-    assert [type(event) for event in worker.answer(m.Open(options, lean=True))][-2:] == [m.Previewed, m.Done]
+    assert [type(event) for event in worker.answer(rq.Open(options, lean=True))][-2:] == [ev.Previewed, ev.Done]
     retrain(options)
-    for request in (m.WriteEngine(INT8, str(tmp_path / "out.engine"), given={}),
-                    m.Export("onnx", str(tmp_path / "out.onnx"), INT8, {})):
-        assert isinstance(worker.answer(request)[-1], m.Replaced)
+    for request in (rq.WriteEngine(INT8, str(tmp_path / "out.engine"), given={}),
+                    rq.Export("onnx", str(tmp_path / "out.onnx"), INT8, {})):
+        assert isinstance(worker.answer(request)[-1], ev.Replaced)
     assert not list(tmp_path.glob("out.*"))

@@ -8,7 +8,7 @@ from tests import local
 from trt_tui.core.measure.comparison import EngineResult, Errors, OutputErrors, Share, Verdict
 from trt_tui.core.moves.config import PrecisionConfig, RangeChoice
 from trt_tui.core.precision import Precision
-from trt_tui.jobs import messages as m
+from trt_tui.jobs import events as ev
 from trt_tui.session.results import Results
 
 MLP = local.outline("mlp")
@@ -19,8 +19,8 @@ def verdict(sqnr_db: float, samples: int = 8) -> Verdict:
     return Verdict({"y": OutputErrors(Errors(sqnr_db))}, samples=samples, total=16)
 
 
-def measured(config: PrecisionConfig, one: Verdict, final: bool = False) -> m.VerdictMeasured:
-    return m.VerdictMeasured(1, "config", config, one, final)
+def measured(config: PrecisionConfig, one: Verdict, final: bool = False) -> ev.VerdictMeasured:
+    return ev.VerdictMeasured(1, "config", config, one, final)
 
 
 def test_configs_that_decide_the_same_are_one_whoever_chose():
@@ -29,8 +29,8 @@ def test_configs_that_decide_the_same_are_one_whoever_chose():
     searched = searched.with_range("x", RangeChoice(1.0, "mse"))
     results = Results()
     results.take(measured(ours, verdict(20.0)))
-    results.take(m.SharesMeasured(1, "config", searched, {"a": Share(0.5)}, 1, 2))
-    results.take(m.SharesMeasured(1, "config", ours, {"b": Share(0.25)}, 2, 2))
+    results.take(ev.SharesMeasured(1, "config", searched, {"a": Share(0.5)}, 1, 2))
+    results.take(ev.SharesMeasured(1, "config", ours, {"b": Share(0.25)}, 2, 2))
     assert list(results) == [ours] and results[searched].verdict == verdict(20.0)
     assert set(results[ours].shares) == {"a", "b"}
 
@@ -52,9 +52,9 @@ def test_a_verdict_on_fewer_samples_takes_the_place_of_none_on_more():
 def test_a_way_out_that_was_tried_is_a_result_of_its_config():
     raised = INT8.with_groups(MLP.groups[:1], Precision.FP32)
     results = Results()
-    options = tuple(m.WayOut("space", "FP32", config, verdict(40.0)) for config in (raised, INT8))
+    options = tuple(ev.WayOut("space", "FP32", config, verdict(40.0)) for config in (raised, INT8))
     results.take(measured(INT8, verdict(20.0)))
-    results.take(m.WaysOutMeasured(2, MLP.groups[0].name, INT8, options))
+    results.take(ev.WaysOutMeasured(2, MLP.groups[0].name, INT8, options))
     assert results.ways_out[MLP.groups[0].name, INT8] == options
     assert results[raised].verdict == verdict(40.0) and results[INT8].verdict == verdict(20.0)
 
@@ -68,4 +68,4 @@ def test_a_preview_takes_the_place_of_no_engine_built_in_full():
 
 def test_an_event_that_measures_nothing_is_refused():
     with pytest.raises(TypeError, match="Done"):
-        Results().take(m.Done(1))
+        Results().take(ev.Done(1))

@@ -24,7 +24,8 @@ from trt_tui.core.moves.file import read_config
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.core.search import PRESETS, SEARCH_METHODS
-from trt_tui.jobs import messages as m
+from trt_tui.jobs import events as ev
+from trt_tui.jobs import requests as rq
 from trt_tui.jobs.summaries import BackendSummary, DataSummary
 from trt_tui.options import Options
 from trt_tui.session.state import State
@@ -229,7 +230,7 @@ def verdict(sqnr_db: float) -> Verdict:
 def test_the_front_keeps_what_nothing_beats(files):
     session = State(Options(files[0]))
     data, backend = DataSummary("x.npz", 8, 8, 8, False), BackendSummary("ONNX Runtime", "1", "CPU", False)
-    session.opened = m.Opened(1, open_network(files[0]).outline(), (), data, backend)
+    session.opened = ev.Opened(1, open_network(files[0]).outline(), (), data, backend)
     session.target = parse_target("sqnr>=20")
     for count, (built, ms) in enumerate(((12, 1.0), (19, 1.2), (18, 1.4), (25, 1.6))):
         config = session.config.with_groups(session.outline.groups[:count], Precision.FP32)
@@ -249,7 +250,7 @@ def test_the_front_keeps_what_nothing_beats(files):
 
 def test_engines_are_in_the_table_and_the_report(tmp_path, measured_before):
     session = local.measured(tmp_path, target="sqnr>=12.5", builder=replace(local.H200, worse=0.2))
-    session.search(m.FindConfig(session.config, ("sqnr>=12.5",)))
+    session.search(rq.FindConfig(session.config, ("sqnr>=12.5",)))
     result = session.rest().results[session.config].engine
     assert session.config == session.finding.config
     for text in (search_table(session), search_report(session)):

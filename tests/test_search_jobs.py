@@ -24,7 +24,8 @@ from trt_tui.core.precision import Precision
 from trt_tui.core.runner import Capabilities
 from trt_tui.core.search import Outcome, Space
 from trt_tui.jobs import build, scheduler
-from trt_tui.jobs import messages as m
+from trt_tui.jobs import events as ev
+from trt_tui.jobs import requests as rq
 from trt_tui.jobs.searching import check_words, latency_between
 from trt_tui.jobs.steps import Wait
 from trt_tui.session.finding import Finding
@@ -32,7 +33,7 @@ from trt_tui.words import percent
 
 INT8 = PrecisionConfig.uniform(Precision.INT8)
 FP32 = PrecisionConfig.uniform(Precision.FP32)
-GOAL = m.FindConfig(INT8, ("sqnr>=40",))
+GOAL = rq.FindConfig(INT8, ("sqnr>=40",))
 
 
 @pytest.fixture(autouse=True)
@@ -50,7 +51,7 @@ def options(tmp_path):
 def opened(tmp_path, options):
     def open_it():
         worker = DrivenWorker(tmp_path)
-        assert isinstance(worker.answer(m.Open(options))[-1], m.Done)
+        assert isinstance(worker.answer(rq.Open(options))[-1], ev.Done)
         return worker
 
     return open_it
@@ -74,9 +75,9 @@ def of_type(events, kind):
     return [event for event in events if isinstance(event, kind)]
 
 
-def found(events) -> m.SearchEnded:
-    assert isinstance(events[-1], m.Done), events[-1]
-    return of_type(events, m.SearchEnded)[-1]
+def found(events) -> ev.SearchEnded:
+    assert isinstance(events[-1], ev.Done), events[-1]
+    return of_type(events, ev.SearchEnded)[-1]
 
 
 # -- the work -------------------------------------------------------------------------------------------------------
@@ -88,15 +89,15 @@ def test_a_search_streams_shares_then_evaluations_then_what_it_found(opened):
     ended = found(events)
     assert ended.result.outcome is Outcome.MET and 1 <= len(ended.result.best.raised) < ended.candidates
     shares = {}
-    for event in of_type(events, m.SharesMeasured):
+    for event in of_type(events, ev.SharesMeasured):
         assert event.config == INT8
         shares.update(event.shares)
     assert set(shares) == {group.name for group in worker.network.groups}
     assert max(share.owns for share in shares.values()) > 0.1
-    progress = of_type(events, m.SearchProgress)
+    progress = of_type(events, ev.SearchProgress)
     assert [one.done for one in progress] == sorted(one.done for one in progress)
     assert progress[0].best is None and progress[-1].met and progress[-1].config.groups
-    first_share, last_try = events.index(of_type(events, m.SharesMeasured)[0]), events.index(progress[-1])
+    first_share, last_try = events.index(of_type(events, ev.SharesMeasured)[0]), events.index(progress[-1])
     assert events.index(progress[1]) < first_share < last_try, "start and all raised need no ranking"
     assert ended.confirmed is None and ended.ranked
     keys = [one.key for one in ended.evaluations]
@@ -106,7 +107,7 @@ def test_a_search_streams_shares_then_evaluations_then_what_it_found(opened):
 def test_the_figures_of_a_search_are_those_of_a_whatif(opened):
     worker = opened()
     ended = found(worker.answer(GOAL))
-    verdict = of_type(worker.answer(m.WhatIf(ended.result.config)), m.VerdictMeasured)[-1].verdict
+    verdict = of_type(worker.answer(rq.WhatIf(ended.result.config)), ev.VerdictMeasured)[-1].verdict
     assert verdict == ended.result.best.judgement.verdict
     assert parse_target("sqnr>=40").reached(verdict)
     for name in ended.result.best.raised:
@@ -170,8 +171,8 @@ def test_kept_layers_presets_and_ranges_are_heeded(opened):
 def test_a_search_that_makes_no_sense_is_refused(opened, changed, title):
     worker = opened()
     events = worker.answer(replace(GOAL, **changed))
-    assert isinstance(events[-1], m.Failed) and title in events[-1].title, events[-1]
-    assert not of_type(events, m.SearchEnded)
+    assert isinstance(events[-1], ev.Failed) and title in events[-1].title, events[-1]
+    assert not of_type(events, ev.SearchEnded)
 
 
 def test_a_whatif_goes_first_and_background_work_waits(opened):
@@ -179,12 +180,12 @@ def test_a_whatif_goes_first_and_background_work_waits(opened):
     search = worker.ask(GOAL)
     for _ in range(12):
         assert worker.step()
-    whatif = worker.ask(m.WhatIf(INT8.with_groups(worker.network.groups[:1], Precision.FP32), shares=True))
+    whatif = worker.ask(rq.WhatIf(INT8.with_groups(worker.network.groups[:1], Precision.FP32), shares=True))
     events = worker.finish()
-    order = [event.job for event in events if isinstance(event, m.VerdictMeasured | m.SharesMeasured | m.SearchEnded)]
+    order = [one.job for one in events if isinstance(one, ev.VerdictMeasured | ev.SharesMeasured | ev.SearchEnded)]
     assert order[0] == whatif and order.index(search) < len(order) - 1
-    shares = [place for place, event in enumerate(events) if isinstance(event, m.SharesMeasured)]
-    assert min(shares) > events.index(of_type(events, m.SearchEnded)[0])
+    shares = [place for place, event in enumerate(events) if isinstance(event, ev.SharesMeasured)]
+    assert min(shares) > events.index(of_type(events, ev.SearchEnded)[0])
 
 
 # -- stops and what is kept -----------------------------------------------------------------------------------------
@@ -201,12 +202,12 @@ def test_a_stopped_search_says_its_best_and_goes_on_later(opened, tmp_path, runs
     worker.ask(GOAL)
 
     def stop(event):
-        if isinstance(event, m.SearchProgress) and event.done == at:
+        if isinstance(event, ev.SearchProgress) and event.done == at:
             worker.stop()
 
     worker.wire.on_event = stop
     events = worker.finish()
-    assert isinstance(events[-1], m.Cancelled) and isinstance(events[-2], m.SearchEnded)
+    assert isinstance(events[-1], ev.Cancelled) and isinstance(events[-2], ev.SearchEnded)
     assert events[-2].result.outcome is Outcome.SEARCHING and events[-2].result.best is not None
     assert len(events[-2].evaluations) >= at
     spent = len(runs)
@@ -229,10 +230,10 @@ def test_a_second_search_by_another_method_measures_only_what_is_new(opened, run
 
 def test_shares_that_are_known_are_not_measured_again(opened, runs):
     worker = opened()
-    known = of_type(worker.answer(m.WhatIf(INT8, shares=True)), m.SharesMeasured)
+    known = of_type(worker.answer(rq.WhatIf(INT8, shares=True)), ev.SharesMeasured)
     shares = {name: share for event in known for name, share in event.shares.items()}
     events = worker.answer(replace(GOAL, shares=True))
-    assert not of_type(events, m.SharesMeasured), "an impact without a share must not replace one"
+    assert not of_type(events, ev.SharesMeasured), "an impact without a share must not replace one"
     for name, why in found(events).result.why.items():
         assert f"owns {percent(shares[name].owns)} of" in why
 
@@ -260,7 +261,7 @@ def script(tmp_path):
 
 def finish(worker, job):
     """Works until a job has ended, through what threads do meanwhile."""
-    while not any(isinstance(event, m.Done | m.Failed | m.Cancelled) and event.job == job
+    while not any(isinstance(event, ev.Done | ev.Failed | ev.Cancelled) and event.job == job
                   for event in worker.wire.events):
         worker.scheduler.arrived.clear()
         if not worker.step():
@@ -294,7 +295,7 @@ def test_a_running_check_is_killed_with_its_search(opened):
         assert worker.step()
     worker.stop()
     events = finish(worker, job)
-    assert isinstance(events[-1], m.Cancelled) and events[-2].result.best is None
+    assert isinstance(events[-1], ev.Cancelled) and events[-2].result.best is None
 
 
 def test_words_of_a_command():
@@ -338,11 +339,11 @@ def test_an_engine_confirms_what_was_found(with_builder):
     ended = found(events)
     assert ended.confirmed is True and worker.built == [ended.result.config]
     assert {one.latency for one in ended.evaluations} == {None}
-    assert of_type(events, m.Built)[-1].config == ended.result.config
-    simulated = of_type(events, m.VerdictMeasured)[-1]
+    assert of_type(events, ev.Built)[-1].config == ended.result.config
+    simulated = of_type(events, ev.VerdictMeasured)[-1]
     assert simulated.config == ended.result.config and simulated.verdict == ended.result.best.judgement.verdict
     again = worker.answer(GOAL)
-    assert found(again).confirmed and len(worker.built) == 1 and of_type(again, m.Built)
+    assert found(again).confirmed and len(worker.built) == 1 and of_type(again, ev.Built)
 
 
 def test_where_the_engine_fails_the_search_goes_on_with_the_difference(with_builder):
@@ -373,7 +374,7 @@ def test_what_was_found_stands_where_its_engine_cannot_be_built(with_builder, mo
     monkeypatch.setattr(build, "making", failing)
     events = worker.answer(GOAL)
     ended = found(events)
-    assert ended.result.met and ended.confirmed is None and not of_type(events, m.Failed)
+    assert ended.result.met and ended.confirmed is None and not of_type(events, ev.Failed)
     assert "could not be built" in ended.remarks[-1] and "no tactic for conv1" in ended.remarks[-1]
 
 
@@ -387,11 +388,11 @@ def test_stopped_while_an_engine_is_built_it_is_not_the_last_word(with_builder, 
 
     monkeypatch.setattr(build, "making", endless)
     events = worker.answer(GOAL)
-    assert isinstance(events[-1], m.Cancelled)
-    ended = of_type(events, m.SearchEnded)[-1]
+    assert isinstance(events[-1], ev.Cancelled)
+    ended = of_type(events, ev.SearchEnded)[-1]
     assert ended.stopped and ended.result.met
     assert not Finding(GOAL, ended=ended).finished
-    heard = of_type(events, m.SearchProgress)[-1]
+    heard = of_type(events, ev.SearchProgress)[-1]
     assert heard.best.raised == ended.result.best.raised and heard.met, "what was found is told before the build"
 
 
@@ -408,7 +409,7 @@ def test_the_margin_is_that_of_the_tolerance_that_the_engine_misses(with_builder
 
 
 def test_a_latency_budget_needs_two_engines(with_builder):
-    failed = of_type(with_builder(0.0).answer(replace(GOAL, max_latency=1.5, max_builds=1)), m.Failed)
+    failed = of_type(with_builder(0.0).answer(replace(GOAL, max_latency=1.5, max_builds=1)), ev.Failed)
     assert "needs engines" in failed[0].title
 
 
@@ -494,7 +495,7 @@ def test_a_session_takes_what_was_found_as_one_change(options, tmp_path):
         session.until_idle()
         before = session.config
         session.search(replace(GOAL, config=before, shares=True))
-        session.until_type(m.SearchEnded)
+        session.until_type(ev.SearchEnded)
         assert session.config != before and session.config == session.finding.config and session.finding.finished
         raised = session.config.raised(session.outline)
         assert raised and session.why.keys() == {*raised, *session.config.ranges}
@@ -519,8 +520,8 @@ def test_a_metric_is_searched_for_by_its_base(tmp_path):
                       "    right = y.argmax(1) == labels['labels']\n"
                       "    return {'accuracy': float(right.mean()), 'first': float(right[:4].mean())}\n")
     worker = DrivenWorker(tmp_path)
-    worker.answer(m.Open(replace(options, metric=f"{script}:score")))
-    ended = found(worker.answer(m.FindConfig(INT8, ("metric>=base-0.0",), ranges=False)))
+    worker.answer(rq.Open(replace(options, metric=f"{script}:score")))
+    ended = found(worker.answer(rq.FindConfig(INT8, ("metric>=base-0.0",), ranges=False)))
     assert ended.result.met and ended.result.best.judgement.verdict.metric["accuracy"] == 1.0
     assert set(ended.result.best.judgement.verdict.metric) == {"accuracy", "first"}
 
@@ -534,7 +535,7 @@ def backend_outputs(model, x):
 
 def held_out_of(folder, options, **changed):
     worker = DrivenWorker(folder)
-    worker.answer(m.Open(replace(options, whatif_samples=0, hold_out=True, **changed)))
+    worker.answer(rq.Open(replace(options, whatif_samples=0, hold_out=True, **changed)))
     return worker, worker.answer(replace(GOAL, tolerances=("sqnr>=25",)))
 
 

@@ -20,7 +20,7 @@ from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
-from trt_tui.jobs import messages as m
+from trt_tui.jobs import events as ev
 from trt_tui.options import Options
 from trt_tui.session.events import Events
 from trt_tui.session.history import ConfigNames
@@ -97,7 +97,7 @@ def test_late_events_of_stopped_jobs_are_dropped(session):
     started(driven)
     driven.compare(layers=False)
     job = max(driven.asked)
-    verdict = driven.until_type(m.VerdictMeasured)
+    verdict = driven.until_type(ev.VerdictMeasured)
     driven.stop_job()
     log = len(driven.log)
     stray = replace(verdict, job=job, config=FP16.with_range("x", None), run="stray")
@@ -107,7 +107,7 @@ def test_late_events_of_stopped_jobs_are_dropped(session):
     assert not driven.busy and driven.error is None
 
 
-def events_of(base: type[m.Event] = m.Event) -> list[type[m.Event]]:
+def events_of(base: type[ev.Event] = ev.Event) -> list[type[ev.Event]]:
     """All classes of events."""
     return [one for direct in base.__subclasses__() for one in (direct, *events_of(direct))]
 
@@ -119,7 +119,7 @@ def test_a_session_takes_every_event(event):
 
 
 def test_an_event_of_no_known_type_does_not_vanish(session):
-    class Unheard(m.Event):
+    class Unheard(ev.Event):
         pass
 
     with pytest.raises(TypeError, match="Unheard"):
@@ -131,7 +131,7 @@ def test_stopping_the_opening_starts_no_comparison(session):
     driven.start()
     driven.stop_job()
     driven.until_idle()
-    assert not any(isinstance(event, m.VerdictMeasured) for event in driven.seen)
+    assert not any(isinstance(event, ev.VerdictMeasured) for event in driven.seen)
 
 
 def test_a_new_name_is_none_that_is_taken():
@@ -183,7 +183,7 @@ def test_what_was_measured_is_shown_again_on_resuming(session):
     first.close()
     second = session()
     second.start()
-    second.until(lambda e: isinstance(e, m.Done) and not second.busy)
+    second.until(lambda e: isinstance(e, ev.Done) and not second.busy)
     again = second.measured("config")
     assert again is not known and (again.verdict, again.shares, again.engine) == (
         known.verdict, known.shares, known.engine)

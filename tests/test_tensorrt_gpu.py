@@ -30,7 +30,7 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import BuildSettings, Told
 from trt_tui.errors import InputError, TrtTuiError
-from trt_tui.jobs import messages as m
+from trt_tui.jobs import events as ev
 from trt_tui.options import Options
 
 LEVEL = int(os.environ["OPTIMIZATION_LEVEL"]) if "OPTIMIZATION_LEVEL" in os.environ else None
@@ -144,7 +144,7 @@ def test_a_build_is_stopped_within_seconds_and_the_next_one_works(open_session, 
     session = open_session()
     session.history.apply(FP16)
     session.build()
-    session.until(lambda event: isinstance(event, m.Progress) and "building" in event.phase)
+    session.until(lambda event: isinstance(event, ev.Progress) and "building" in event.phase)
     time.sleep(2)
     since = time.monotonic()
     session.stop_job()

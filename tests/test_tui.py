@@ -14,7 +14,8 @@ from tests.screen import answered, current, opened, press, settle, status, taken
 from trt_tui.core.measure.agreement import gap_db
 from trt_tui.core.network.hierarchy import GroupRow, Scope
 from trt_tui.core.precision import Precision
-from trt_tui.jobs import messages
+from trt_tui.jobs import events as ev
+from trt_tui.jobs import requests as rq
 from trt_tui.tui import main_screen, spans
 from trt_tui.tui.controllers import ACTIONS
 from trt_tui.tui.screens.configs import ConfigsPage
@@ -54,15 +55,15 @@ def worst_db(measured) -> str:
 
 
 async def test_paints_before_the_network_is_open_and_a_big_one_with_its_rows(tmp_path):
-    async with opened(tmp_path, held=(messages.Open,)) as (app, main, pilot):
+    async with opened(tmp_path, held=(rq.Open,)) as (app, main, pilot):
         assert not main.desk.listing.is_open and "opening" in text(main, "header")
-        assert [type(request) for request in app.session.child.sent] == [messages.Open]
+        assert [type(request) for request in app.session.child.sent] == [rq.Open]
         await press(pilot, "space")
         assert "not open yet" in status(main)
-        app.deliver(messages.Previewed(1, VIT))
+        app.deliver(ev.Previewed(1, VIT))
         await settle(pilot)
         assert app.session.outline is None and main.desk.tree.rows and "patch_embed" in main.desk.tree.text_of(0)
-        app.deliver(messages.Failed(1, "x.onnx is not ONNX", "bad magic", "Export it again."))
+        app.deliver(ev.Failed(1, "x.onnx is not ONNX", "bad magic", "Export it again."))
         await settle(pilot)
         assert isinstance(app.screen, ErrorDialog)
         await press(pilot, "escape")
@@ -79,7 +80,7 @@ async def test_answers_the_first_questions_without_a_key(tmp_path):
         assert "space raises this one" in status(main)
         assert "3 of 64 input channels set the range" in text(main, "detail")
         assert "8 of 16 samples" in text(main, "header")
-        app.deliver(messages.Died(99, -9, "killed"))
+        app.deliver(ev.Died(99, -9, "killed"))
         await settle(pilot)
         assert isinstance(app.screen, ErrorDialog)
         await answered(pilot, "escape", "space")
@@ -87,7 +88,7 @@ async def test_answers_the_first_questions_without_a_key(tmp_path):
 
 
 async def test_random_inputs_are_a_lasting_warning(tmp_path):
-    async with opened(tmp_path, random=True, held=(messages.Compare,)) as (_, main, pilot):
+    async with opened(tmp_path, random=True, held=(rq.Compare,)) as (_, main, pilot):
         await press(pilot, "down", "down")
         assert "random inputs" in text(main, "header") and "Random inputs" in title(main, "job")
 
@@ -143,7 +144,7 @@ async def test_goes_to_bad_rows_and_the_detail_follows_a_resting_cursor(tmp_path
         await press(pilot, "comma")
         assert current(main) == seen[-2]
         await settle(pilot)
-        assert messages.Stats(current(main)) in app.session.child.sent[sent:]
+        assert rq.Stats(current(main)) in app.session.child.sent[sent:]
         assert main.desk.listing.model.titles[current(main)] in title(main, "detail")
         await press(pilot, "w")
         assert "no NaN or Inf" in status(main)
@@ -213,7 +214,7 @@ async def test_next_range(tmp_path):
 async def test_shares_being_measured_again_are_dimmed_and_keep_their_order(tmp_path):
     async with opened(tmp_path) as (app, main, pilot):
         order = [line.key for line in main.desk.tree.rows]
-        app.session.child.held.add(messages.WhatIf)
+        app.session.child.held.add(rq.WhatIf)
         await answered(pilot, "space")
         assert main.desk.listing.figures.stale == frozenset(main.desk.listing.figures.values)
         assert [line.key for line in main.desk.tree.rows] == order
@@ -246,7 +247,7 @@ async def test_views(tmp_path):
 
 
 async def test_blocks_of_a_network_that_does_not_repeat(tmp_path):
-    async with opened(tmp_path, network="small_resnet", held=(messages.Compare,)) as (_, main, pilot):
+    async with opened(tmp_path, network="small_resnet", held=(rq.Compare,)) as (_, main, pilot):
         await press(pilot, "3")
         assert "does not repeat" in status(main)
         await press(pilot, "t", "t")
@@ -308,7 +309,7 @@ async def test_panes_and_the_histogram_where_there_is_room(tmp_path, size):
 async def test_leads_from_the_verdict_to_the_export(tmp_path):
     async with opened(tmp_path, target="sqnr>=18.5") as (app, main, pilot):
         await press(pilot, "f6")
-        assert "ONNX Runtime builds in a moment" in status(main) and not asked(app, messages.Build)
+        assert "ONNX Runtime builds in a moment" in status(main) and not asked(app, rq.Build)
         for _ in range(3):
             await answered(pilot, *(["n"] if app.session.config.groups else []), "space")
         assert "PASS" in verdict(main)[4] and "b builds c3 and confirms" in status(main)
@@ -353,7 +354,7 @@ async def test_builds_an_engine_and_tells_what_it_made(tmp_path):
 async def test_previews_and_engines_that_cannot_run_here(tmp_path, builder, key, said):
     async with opened(tmp_path, builder=builder) as (app, main, pilot):
         await answered(pilot, key)
-        assert messages.Build(app.session.config, key == "f6") in app.session.child.sent
+        assert rq.Build(app.session.config, key == "f6") in app.session.child.sent
         assert said in status(main)
         assert any(word in verdict(main)[-1] for word in ("preview", "built, cannot run here"))
 
@@ -363,24 +364,24 @@ async def test_one_build_at_a_time_that_counts_seconds_and_can_be_stopped(tmp_pa
     async with opened(tmp_path, builder=H200) as (app, main, pilot):
         await answered(pilot, "b")
         before = verdict(main)[5]
-        app.session.child.held.add(messages.Build)
+        app.session.child.held.add(rq.Build)
         for key in ("b", "b", "f6"):
             await press(pilot, key)
-        assert "a build is going on: x stops it" in status(main) and asked(app, messages.Build) == 2
+        assert "a build is going on: x stops it" in status(main) and asked(app, rq.Build) == 2
         job = max(app.session.asked)
-        app.deliver(messages.Progress(job, "building", 0, 0))
+        app.deliver(ev.Progress(job, "building", 0, 0))
         await settle(pilot)
         await press(pilot, "escape", "escape")
         main.desk.status.since -= 34
         await pilot.pause(0.05)
         assert "building, 34 s" in status(main) and "x stops the build" in status(main)
-        app.deliver(messages.Progress(job, "building: Timing tactics", 3, 98))
+        app.deliver(ev.Progress(job, "building: Timing tactics", 3, 98))
         await settle(pilot)
         assert "building: Timing tactics 3/98" in status(main)
         assert app.session.child.stops == 0 and app.session.building, "escape never stops a job"
         await press(pilot, "o")
         long = "verbose: " + "a tactic " * 30
-        app.deliver(messages.Note(job, long))
+        app.deliver(ev.Note(job, long))
         await settle(pilot)
         assert " ".join(app.screen.text.split()).endswith(long.strip())
         assert max(len(line) for line in app.screen.text.splitlines()) <= 78
@@ -409,7 +410,7 @@ async def test_a_failed_build_shows_the_builders_lines_and_scrolls(tmp_path):
 
 
 async def test_stop_asks_only_for_old_jobs(tmp_path):
-    async with opened(tmp_path, held=(messages.Compare,)) as (app, main, pilot):
+    async with opened(tmp_path, held=(rq.Compare,)) as (app, main, pilot):
         await press(pilot, "x")
         assert app.session.child.stops == 1
         app.session.asked.started -= 60
@@ -420,7 +421,7 @@ async def test_stop_asks_only_for_old_jobs(tmp_path):
         await press(pilot, "x", "y")
         assert app.session.child.stops == 2
         await answered(pilot, "f5")
-        assert asked(app, messages.Compare) == 2
+        assert asked(app, rq.Compare) == 2
 
 
 async def test_changes_the_target(tmp_path):

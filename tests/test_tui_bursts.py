@@ -8,7 +8,7 @@ import pytest
 
 from tests.fuzz import keys as fuzz
 from tests.screen import key_event, opened
-from trt_tui.jobs import messages
+from trt_tui.jobs import events as ev
 from trt_tui.tui.screens.dialogs import ErrorDialog, Prompt
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -49,7 +49,7 @@ async def test_keys_after_the_one_that_quits_go_nowhere(tmp_path):
         burst(app, "q", "space", "g", "t", "enter", "e")
         while not app._exit:
             await asyncio.sleep(0.01)
-        app.deliver(messages.Failed(1, "too late"))
+        app.deliver(ev.Failed(1, "too late"))
     assert app._exception is None and app.return_code == 0
 
 

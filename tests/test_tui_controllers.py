@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from tests.screen import make_app, opened, press, settle
-from trt_tui.jobs import messages
+from trt_tui.jobs import events as ev
 from trt_tui.tui.controllers import ACTIONS, CONTROLLERS, DRAWN_ONLY
 from trt_tui.tui.controllers.controller import Controller
 
 pytestmark = pytest.mark.usefixtures("quick")
 
 
-def events(kind: type = messages.Event) -> list[type]:
+def events(kind: type = ev.Event) -> list[type]:
     return [one for sub in kind.__subclasses__() for one in (sub, *events(sub))]
 
 

@@ -14,7 +14,8 @@ from trt_tui.core.measure.agreement import GAP_DB, gap_db
 from trt_tui.core.measure.comparison import EngineResult
 from trt_tui.core.network.hierarchy import GroupRow, Scope
 from trt_tui.core.precision import Precision
-from trt_tui.jobs import messages
+from trt_tui.jobs import events as ev
+from trt_tui.jobs import requests as rq
 from trt_tui.tui import spans
 from trt_tui.tui.state import built, detail, engine_page, verdict
 from trt_tui.tui.state.columns import Columns, row_line, tree_header
@@ -194,7 +195,7 @@ def test_an_engine_that_is_not_as_asked_is_marked_and_decides_nothing_about_the_
 
 def test_an_fp32_engine_that_could_not_be_built_is_not_called_sound(build):
     session, _ = build()
-    session.apply(messages.Fp32EngineJudged(0, EngineResult(None, "TensorRT 8.6.1", failed="no implementation")))
+    session.apply(ev.Fp32EngineJudged(0, EngineResult(None, "TensorRT 8.6.1", failed="no implementation")))
     for width in WIDTHS:
         line = table(session, width)["FP32 engine"]
         assert "sound" not in line and line.count("not built") == 2
@@ -328,13 +329,13 @@ def test_the_page_tells_all(build):
 
 
 def test_while_a_build_goes_on(start):
-    session = start(target="sqnr>=5", held=(messages.Build,))
+    session = start(target="sqnr>=5", held=(rq.Build,))
     assert "b builds c0" in next_step(session, found(session))
     session.build()
     assert next_step(session, found(session)) == "x stops the build"
     job = max(session.asked)
-    session.apply(messages.Progress(job, "building", 0, 0))
+    session.apply(ev.Progress(job, "building", 0, 0))
     for elapsed, shown in ((0.4, "building"), (5.4, "building, 5 s"), (34.2, "building, 34 s")):
         assert text(job_line(session, elapsed=elapsed)) == f" ⋯ {shown}"
-    session.apply(messages.Progress(job, "building: Timing tactics", 12, 98, 61.0))
+    session.apply(ev.Progress(job, "building: Timing tactics", 12, 98, 61.0))
     assert text(job_line(session, elapsed=34.2)) == " ⋯ building: Timing tactics 12/98, 61 s left"

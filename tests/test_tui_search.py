@@ -12,7 +12,8 @@ from tests.screen import LARGE, answered, opened, press, settle, status, title
 from trt_tui.core.network.hierarchy import GroupRow
 from trt_tui.core.precision import Precision
 from trt_tui.core.search import PRESETS, SEARCH_METHODS, Outcome
-from trt_tui.jobs import messages as m
+from trt_tui.jobs import events as ev
+from trt_tui.jobs import requests as rq
 from trt_tui.session.finding import found_so_far
 from trt_tui.tui.screens import find as dialog
 from trt_tui.tui.screens.dialogs import ErrorDialog, Question
@@ -32,7 +33,7 @@ def raised(main) -> tuple[str, ...]:
 
 def job(main) -> int:
     """The number of the search."""
-    return next(number for number, one in main.session.asked.items() if isinstance(one, m.FindConfig))
+    return next(number for number, one in main.session.asked.items() if isinstance(one, rq.FindConfig))
 
 
 def test_every_preset_and_method_can_be_chosen():
@@ -67,7 +68,7 @@ async def test_what_is_found_becomes_the_config_in_one_step_and_says_why(tmp_pat
         assert raised(main)
         await press(pilot, "a")
         assert "meets the target already" in status(main) and app.screen is main
-        app.deliver(m.Failed(99, "no metric", "none was named", "Name one."))
+        app.deliver(ev.Failed(99, "no metric", "none was named", "Name one."))
         await settle(pilot)
         assert isinstance(app.screen, ErrorDialog)
 
@@ -84,7 +85,7 @@ async def test_the_dialog_is_what_is_searched(tmp_path):
         await press(pilot, "down", "down", "right", "down", "left", "down", "right", "down", "space")
         assert [one.value for one in app.screen.query(Setting)] == ["greedy", FROM_FP8, ("layernorm",), False]
         await answered(pilot, "enter")
-        request = next(one for one in main.session.child.sent if isinstance(one, m.FindConfig))
+        request = next(one for one in main.session.child.sent if isinstance(one, rq.FindConfig))
         assert (request.tolerances, request.method, (request.higher, request.rungs), request.ranges) == (
             ("sqnr>=25",), "greedy", FROM_FP8, False)
         assert request.max_builds == 0 and main.session.target.text == "sqnr>=25"
@@ -136,7 +137,7 @@ async def test_stopped_it_offers_what_it_found(tmp_path, killed):
         before = main.session.config
         await answered(pilot, "a", "enter")
         if killed:
-            app.deliver(m.Cancelled(job(main)))
+            app.deliver(ev.Cancelled(job(main)))
             await settle(pilot)
         else:
             await answered(pilot, "x")

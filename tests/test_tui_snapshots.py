@@ -11,7 +11,9 @@ from textual.widgets import Input
 from tests.local import H200, NO_GPU, QKV, Clock
 from tests.screen import LARGE, SMALL, answered, make_app, settle, taken_in
 from trt_tui.core.precision import Precision
-from trt_tui.jobs import engine_building, judging, messages
+from trt_tui.jobs import engine_building, judging
+from trt_tui.jobs import events as ev
+from trt_tui.jobs import requests as rq
 
 pytestmark = pytest.mark.usefixtures("quick")
 SIZES = {SMALL: "small", LARGE: "large"}
@@ -21,16 +23,16 @@ FAILING = replace(H200, fails="\n".join((
     "IBuilder::buildSerializedNetwork: Error Code 10: Internal Error (Could not find any implementation for node "
     "{ForeignNode[node_matmul...node_matmul_1]}.)",
     *(f"[optimizer.cpp::computeCosts::{index}] tactic failed: out of memory" for index in range(20)))))
-WRONG = messages.Failed(1, "vit.onnx is not an ONNX file", "It begins with <html>.",
-                        "Download it again: a web page was saved in its place.")
-STEP = messages.Progress(0, "building: Timing tactics", 34, 128, 61.0)
+WRONG = ev.Failed(1, "vit.onnx is not an ONNX file", "It begins with <html>.",
+                  "Download it again: a web page was saved in its place.")
+STEP = ev.Progress(0, "building: Timing tactics", 34, 128, 61.0)
 
 PICTURES = {
     "compared": ({}, "", (SMALL, LARGE)),
     "no_color": ({}, "", (SMALL, LARGE)),
-    "loading": ({"held": (messages.Open,)}, "", (SMALL, LARGE)),
-    "empty": ({"random": True, "held": (messages.Compare,)}, "", (SMALL, LARGE)),
-    "error": ({"held": (messages.Open,)}, "", (SMALL, LARGE)),
+    "loading": ({"held": (rq.Open,)}, "", (SMALL, LARGE)),
+    "empty": ({"random": True, "held": (rq.Compare,)}, "", (SMALL, LARGE)),
+    "error": ({"held": (rq.Open,)}, "", (SMALL, LARGE)),
     "stale": ({}, "b space", (SMALL, LARGE)),
     "target_met": ({}, "space n space n space", (SMALL,)),
     "nan": ({"network": "overflowing", "metric": False}, "v 6", (LARGE,)),
@@ -51,7 +53,7 @@ PICTURES = {
     "engine_page": ({"builder": NOISY}, "b i", (SMALL, LARGE)),
     "engine_preview": ({"builder": H200}, "f6", (SMALL,)),
     "engine_no_color": ({"builder": OTHERWISE}, "b space", (LARGE,)),
-    "building": ({"builder": H200, "held": (messages.Build,)}, "b", (SMALL, LARGE)),
+    "building": ({"builder": H200, "held": (rq.Build,)}, "b", (SMALL, LARGE)),
     "build_failed": ({"builder": FAILING}, "b", (SMALL, LARGE)),
     "find": ({}, "a down down", (SMALL,)),
     "find_with_builds": ({"builder": H200}, "a down down", (LARGE,)),

@@ -18,7 +18,7 @@ from trt_tui.core.measure.target import parse_target
 from trt_tui.core.moves.config import PrecisionConfig, distance
 from trt_tui.core.network.hierarchy import GroupRow, Scope
 from trt_tui.core.precision import Precision
-from trt_tui.jobs import messages
+from trt_tui.jobs import events as ev
 from trt_tui.tui import known, spans, themes
 from trt_tui.tui.state import detail, verdict
 from trt_tui.tui.state.columns import Columns, bar_text, row_line, tree_header
@@ -331,7 +331,7 @@ def test_no_figure_is_shown_for_what_is_not_finite(session):
 def test_the_detail_keeps_the_range_that_is_better_by_the_target(session, target, kept):
     def option(label, sqnr, largest):
         one = Errors(sqnr, 0.99, 1e-3, largest, largest)
-        return messages.WayOut("r", label, session.config, Verdict({"y": OutputErrors(one)}))
+        return ev.WayOut("r", label, session.config, Verdict({"y": OutputErrors(one)}))
 
     session.target = parse_target(target)
     options = [option("low", 10.0, 0.02), option("high", 30.0, 0.5)]

@@ -35,12 +35,12 @@ NETWORKS: dict[str, tuple[Callable[[Path], Path], Callable[..., list[networks.Fe
 
 def drive(model: str, data: str, calibration: str, limit_s: float) -> None:
     """Opens a network as the app does and prints a line, with the time of the monotonic clock, at each moment."""
-    from trt_tui.jobs import messages as m
+    from trt_tui.jobs import events as ev
     from trt_tui.options import Options
     from trt_tui.session.saved import SavedSessions
     from trt_tui.session.session import Session
 
-    events: queue.Queue[m.Event] = queue.Queue()
+    events: queue.Queue[ev.Event] = queue.Queue()
     options = Options(model, data, calibration, batch=BATCH, whatif_samples=0)
     started, seen, latest = time.monotonic(), set(), "no shares yet"
 
@@ -61,17 +61,17 @@ def drive(model: str, data: str, calibration: str, limit_s: float) -> None:
             if session.error is not None:
                 sys.exit(f"{session.error}")
             match event:
-                case m.Opened():
+                case ev.Opened():
                     say("opened")
-                case m.Calibrated():
+                case ev.Calibrated():
                     say("calibrated")
-                case m.VerdictMeasured(run="int8", final=final):
+                case ev.VerdictMeasured(run="int8", final=final):
                     say("int8 verdict, all samples" if final else "int8 verdict, first samples")
-                case m.VerdictMeasured():
+                case ev.VerdictMeasured():
                     say("first verdict")
-                case m.LayersMeasured(run="int8", final=True):
+                case ev.LayersMeasured(run="int8", final=True):
                     say("errors at all groups")
-                case m.SharesMeasured(run="int8", done=done, total=total):
+                case ev.SharesMeasured(run="int8", done=done, total=total):
                     if done == total:
                         say(f"shares of all {total} groups")
                         break

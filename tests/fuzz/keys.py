@@ -24,7 +24,8 @@ from pathlib import Path
 
 from tests import local
 from tests.screen import key_event
-from trt_tui.jobs import messages as m
+from trt_tui.jobs import events as ev
+from trt_tui.jobs import requests as rq
 from trt_tui.options import Options
 from trt_tui.tui.app import TrtTuiApp
 from trt_tui.tui.controllers import ACTIONS
@@ -68,9 +69,9 @@ def upset(app: TrtTuiApp, rng: random.Random) -> None:
     job = len(session.child.sent) if isinstance(session, local.NullSession) else 1
     late = next(((config, one.verdict) for config, one in session.results.items() if one.verdict is not None), None)
     app.deliver(rng.choice((
-        m.Failed(job, "a job failed\x1b[2J", "because\nof [this]", "press on", 2), m.Died(job, -9, "Killed"),
-        m.Done(job), m.Cancelled(job), m.Progress(job, "measuring", 3, 7), m.Note(job, "b\x1b]0;t\x07"),
-        m.VerdictMeasured(job, "int8", *late, True) if late is not None else m.Done(job))))
+        ev.Failed(job, "a job failed\x1b[2J", "because\nof [this]", "press on", 2), ev.Died(job, -9, "Killed"),
+        ev.Done(job), ev.Cancelled(job), ev.Progress(job, "measuring", 3, 7), ev.Note(job, "b\x1b]0;t\x07"),
+        ev.VerdictMeasured(job, "int8", *late, True) if late is not None else ev.Done(job))))
 
 
 async def episode(seed: int, make: Callable[[random.Random], TrtTuiApp], result: Result, keys: int = EPISODE) -> None:
@@ -147,7 +148,7 @@ def local_apps(folder: Path) -> Callable[[random.Random], TrtTuiApp]:
     """Makes apps that are answered in this process, mostly; exports go to ``folder``."""
 
     def make(rng: random.Random) -> TrtTuiApp:
-        held = tuple(kind for kind in (m.Compare, m.WhatIf, m.TryWaysOut, m.Stats, m.Build) if rng.random() < 0.15)
+        held = tuple(kind for kind in (rq.Compare, rq.WhatIf, rq.TryWaysOut, rq.Stats, rq.Build) if rng.random() < 0.15)
         options = local.options(folder, rng.choice(("vit", "vit", "overflowing", "small_resnet")),
                                 metric=rng.random() < 0.5, random=rng.random() < 0.2)
         return TrtTuiApp(options, partial(local.NullSession, folder=folder, held=held,

@@ -43,7 +43,7 @@ def build(model: str, config_path: str | None, force: bool, precision: str | Non
     Exit code 1: the engine could not be built as asked, and the one that was written differs (see --strict).
     """
     from trt_tui.cli.headless import Writer
-    from trt_tui.jobs.messages import EngineWritten
+    from trt_tui.jobs.events import EngineWritten
 
     check_usage()
     check_config_or_precision("build", config_path, precision)

@@ -19,12 +19,13 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.core.search import lowest
 from trt_tui.errors import CancelledError, ExitCode, TrtTuiError
-from trt_tui.jobs import messages as m
+from trt_tui.jobs import events as ev
+from trt_tui.jobs import requests as rq
 from trt_tui.options import Options
 from trt_tui.session.session import Session
 from trt_tui.words import visible
 
-AnEvent = TypeVar("AnEvent", bound=m.Event)
+AnEvent = TypeVar("AnEvent", bound=ev.Event)
 
 
 @contextmanager
@@ -35,7 +36,7 @@ def _opened(options: Options, starting: Mapping[str, Any], **arguments: Any
     Args:
         starting: How `Session.start` opens it.
     """
-    events: queue.Queue[m.Event] = queue.Queue()
+    events: queue.Queue[ev.Event] = queue.Queue()
     session = Session(options, events.put, resume=False, automatic=False, **arguments)
     drain = partial(_drain, session, events, Bar(), set())
     try:
@@ -72,7 +73,7 @@ def compare_session(options: Options, config_path: str | None, target: str | Non
                 try:
                     drain()
                 except TrtTuiError as error:
-                    if isinstance(error, CancelledError) or isinstance(session.error, m.Replaced):
+                    if isinstance(error, CancelledError) or isinstance(session.error, ev.Replaced):
                         raise
                     session.without_engine(config, error)
         except KeyboardInterrupt:
@@ -96,7 +97,7 @@ def _whole(verdict: Verdict | None) -> bool:
 
 @contextmanager
 def search_session(options: Options, config_path: str | None, force: bool, precision: Precision | None,
-                   request: m.FindConfig, writes: Iterable[str] = ()) -> Iterator[Session]:
+                   request: rq.FindConfig, writes: Iterable[str] = ()) -> Iterator[Session]:
     """A session in which a search has come to its end, or was interrupted and holds the best so far.
 
     Args:
@@ -140,21 +141,21 @@ def _found(session: Session) -> bool:
     return session.finding is not None and session.finding.config is not None
 
 
-def _drain(session: Session, events: queue.Queue[m.Event], bar: Bar, warned: set[str]) -> None:
+def _drain(session: Session, events: queue.Queue[ev.Event], bar: Bar, warned: set[str]) -> None:
     """Applies events until no job runs; the bar is gone after it, and what to warn of is said, but for ``warned``."""
     try:
         while session.busy:
             event = events.get()
             session.apply(event)
-            if isinstance(event, m.Progress):
+            if isinstance(event, ev.Progress):
                 bar.show(event)
-            elif isinstance(event, m.SearchProgress) and session.finding is not None:
+            elif isinstance(event, ev.SearchProgress) and session.finding is not None:
                 bar.searched(session.finding)
-            elif isinstance(event, m.Note) and session.lean and event.level != "warning":
+            elif isinstance(event, ev.Note) and session.lean and event.level != "warning":
                 if not event.text.startswith("info: "):
                     bar.clear()
                     print(visible(event.text), file=sys.stderr)
-            if isinstance(event, m.Cancelled):
+            if isinstance(event, ev.Cancelled):
                 raise CancelledError("stopped")
             if session.error is not None:
                 raise _raised(session.error)
@@ -166,8 +167,8 @@ def _drain(session: Session, events: queue.Queue[m.Event], bar: Bar, warned: set
                 _print_warning(warning)
 
 
-def _raised(error: m.Failed | m.Died) -> TrtTuiError:
-    if isinstance(error, m.Died):
+def _raised(error: ev.Failed | ev.Died) -> TrtTuiError:
+    if isinstance(error, ev.Died):
         return TrtTuiError("the child process that measures ended", f"{error.why}\n{error.log}".strip(),
                            error.next_step)
     kind = NoEngine if error.rungs else TrtTuiError
@@ -217,23 +218,23 @@ class Writer:
     def __exit__(self, *exc: object) -> None:
         self._opened.close()
 
-    def export(self, kind: str, path: str) -> m.Exported:
+    def export(self, kind: str, path: str) -> ev.Exported:
         """Writes a format of `trt_tui.core.exporters.production.EXPORT_FORMATS`."""
-        return self._answer(m.Export(kind, path, self.config, self._given), m.Exported)
+        return self._answer(rq.Export(kind, path, self.config, self._given), ev.Exported)
 
-    def text(self, text: str, path: str) -> m.Exported:
+    def text(self, text: str, path: str) -> ev.Exported:
         """Writes a text."""
-        return self._answer(m.WriteText(path, text), m.Exported)
+        return self._answer(rq.WriteText(path, text), ev.Exported)
 
-    def engine(self, path: str, quick: bool) -> m.EngineWritten:
+    def engine(self, path: str, quick: bool) -> ev.EngineWritten:
         """Builds the engine and writes it; prints the builder's warnings on stderr."""
-        return self._answer(m.WriteEngine(self.config, path, quick, self._given), m.EngineWritten)
+        return self._answer(rq.WriteEngine(self.config, path, quick, self._given), ev.EngineWritten)
 
     def read_engine(self, path: str) -> EngineReport:
         """What became of each layer in an engine, or in the JSON of trtexec --exportLayerInfo."""
-        return self._answer(m.ReadEngine(path), m.EngineRead).report
+        return self._answer(rq.ReadEngine(path), ev.EngineRead).report
 
-    def _answer(self, request: m.Request, wanted: type[AnEvent]) -> AnEvent:
+    def _answer(self, request: rq.Request, wanted: type[AnEvent]) -> AnEvent:
         self._session.ask(request)
         self._drain()
         answer = self._session.answered

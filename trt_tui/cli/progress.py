@@ -12,7 +12,7 @@ import sys
 import time
 from contextlib import suppress
 
-from trt_tui.jobs import messages as m
+from trt_tui.jobs import events as ev
 from trt_tui.session.finding import Finding, found_so_far
 from trt_tui.words import duration, first_cells, visible
 
@@ -32,7 +32,7 @@ class Bar:
         self._live = os.isatty(2) and os.environ.get("TERM") != "dumb"
         self._best = ""
 
-    def show(self, event: m.Progress) -> None:
+    def show(self, event: ev.Progress) -> None:
         """Shows how far a job is: its phase, a bar if its end is known, and the time left."""
         if not self._due():
             return

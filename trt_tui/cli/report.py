@@ -22,7 +22,7 @@ from trt_tui.core.network.layers import Outline
 from trt_tui.core.precision import Precision
 from trt_tui.core.search import Evaluation, Outcome, scoped
 from trt_tui.errors import InputError
-from trt_tui.jobs.messages import SearchEnded
+from trt_tui.jobs.events import SearchEnded
 from trt_tui.session.finding import Finding, held_out_words
 from trt_tui.session.session import Session
 from trt_tui.words import COMPUTED_IN, NOTHING, RUN_TITLES, SIMULATED, engine_title, table

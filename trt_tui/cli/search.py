@@ -117,7 +117,7 @@ def search(model: str, config_path: str | None, force: bool, target: str | None,
     from trt_tui.core.measure.target import parse_target
     from trt_tui.core.moves.config import PrecisionConfig
     from trt_tui.core.precision import Precision
-    from trt_tui.jobs.messages import FindConfig
+    from trt_tui.jobs.requests import FindConfig
     from trt_tui.session.finding import found_so_far, held_out_words
     from trt_tui.session.session import Session
 

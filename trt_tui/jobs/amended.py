@@ -8,7 +8,7 @@ from trt_tui.core.lowering.strong import lower_strong
 from trt_tui.core.measure.comparison import OutputErrors, Verdict
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
-from trt_tui.jobs import messages as m
+from trt_tui.jobs import events as ev
 from trt_tui.jobs.judging import judged_run
 from trt_tui.jobs.scheduler import Report
 from trt_tui.jobs.steps import Steps, Urgency
@@ -43,8 +43,8 @@ def send_amended(workspace: Workspace, store: Store, report: Report, runs: Mappi
         before = simulated.outputs.get(name) if simulated is not None else None
         told.append(f"{name} {_figure(errors, '')}"
                     + (f" (as given {_figure(before, SIMULATED)})" if before is not None else ""))
-    report.send(m.Note(report.job, "As the export has it, without what TensorRT refuses, the file's own network gives: "
-                                   f"{'; '.join(told)}.", "warning"))
+    report.send(ev.Note(report.job, "As the export has it, without what TensorRT refuses, the file's own network "
+                                    f"gives: {'; '.join(told)}.", "warning"))
 
 
 def _figure(found: OutputErrors, mark: str) -> str:

@@ -18,7 +18,8 @@ from trt_tui.core.network.layers import Group
 from trt_tui.errors import CancelledError, InputError
 from trt_tui.files.reading import digest
 from trt_tui.jobs import build
-from trt_tui.jobs import messages as m
+from trt_tui.jobs import events as ev
+from trt_tui.jobs import requests as rq
 from trt_tui.jobs.calibrating import ensure_ranges
 from trt_tui.jobs.free import proposals
 from trt_tui.jobs.scheduler import Report
@@ -34,7 +35,7 @@ RANKED_ROWS = 8
 """A search ranks all groups by their impact on this many samples (whole feeds)."""
 
 
-def run(workspace: Workspace, store: Store, report: Report, request: m.FindConfig) -> Steps[None]:
+def run(workspace: Workspace, store: Store, report: Report, request: rq.FindConfig) -> Steps[None]:
     """Finds the smallest fix. What was measured before, also by an interrupted search, is not measured again."""
     network, metric = workspace.network, workspace.metric
     targets = [parse_target(text) for text in request.tolerances]
@@ -60,7 +61,7 @@ def run(workspace: Workspace, store: Store, report: Report, request: m.FindConfi
     report.send(work.ended(report.job, held_out=held_out))
 
 
-def _held_out(workspace: Workspace, report: Report, work: SearchJob) -> Steps[m.HeldOut | None]:
+def _held_out(workspace: Workspace, report: Report, work: SearchJob) -> Steps[ev.HeldOut | None]:
     """Returns what the config found yields on the samples that the search has not seen, where there are enough."""
     feeds, analysis, result, targets = workspace.held_out, workspace.analysis, work.search.result, work.targets
     if not feeds or not targets or result.best is None:
@@ -76,13 +77,13 @@ def _held_out(workspace: Workspace, report: Report, work: SearchJob) -> Steps[m.
         verdict = partial.value
         report.progress("held-out samples", partial.done, partial.total, since)
         yield Urgency.SEARCH
-    return m.HeldOut(judge(targets, verdict), verdict.samples, workspace.judged_count)
+    return ev.HeldOut(judge(targets, verdict), verdict.samples, workspace.judged_count)
 
 
 class WorkspaceBench:
     """See `trt_tui.jobs.searching.Bench`."""
 
-    def __init__(self, workspace: Workspace, store: Store, report: Report, request: m.FindConfig) -> None:
+    def __init__(self, workspace: Workspace, store: Store, report: Report, request: rq.FindConfig) -> None:
         self._workspace, self._store, self._report, self._request = workspace, store, report, request
         builder = workspace.builder
         self.builds = builder is not None and runs_here(builder, workspace.plan.settings)
@@ -122,11 +123,11 @@ class WorkspaceBench:
     def build(self, config: PrecisionConfig) -> Steps[EngineResult]:
         """Returns the config's engine; sends the simulated verdict too."""
         verdict = yield from self.verdict(config)
-        self._report.send(m.VerdictMeasured(self._report.job, "config", config, verdict, True))
+        self._report.send(ev.VerdictMeasured(self._report.job, "config", config, verdict, True))
         known = self._store.engine(self._workspace, config)
         if known is None:
             return (yield from build.build(self._workspace, self._store, self._report, config))
-        self._report.send(m.Built(self._report.job, config, known))
+        self._report.send(ev.Built(self._report.job, config, known))
         return known
 
     def impacts(self, config: PrecisionConfig, names: Sequence[str]) -> Steps[Mapping[str, Impact]]:
@@ -149,7 +150,7 @@ class WorkspaceBench:
                 if owns:
                     unsent.update(partial.value)
                 if unsent and report.due("shares"):
-                    report.send(m.SharesMeasured(report.job, "config", config, unsent, len(found), len(order)))
+                    report.send(ev.SharesMeasured(report.job, "config", config, unsent, len(found), len(order)))
                     unsent = {}
                 report.progress("what each group does to the outputs", partial.done, partial.total, since)
                 if report.due("impacts kept"):
@@ -158,7 +159,7 @@ class WorkspaceBench:
         finally:
             store.keep(workspace, kind, config, found)
         if unsent:
-            report.send(m.SharesMeasured(report.job, "config", config, unsent, len(found), len(order)))
+            report.send(ev.SharesMeasured(report.job, "config", config, unsent, len(found), len(order)))
         return {name: replace(one, owns=owned[name].owns, kept_db=owned[name].kept_db)
                 if math.isnan(one.owns) and name in owned else one for name, one in found.items()}
 

@@ -18,7 +18,8 @@ from trt_tui.core.precision import Precision
 from trt_tui.core.runner import EngineBackend
 from trt_tui.errors import BackendUnavailableError, CancelledError, InputError, TrtTuiError
 from trt_tui.files.writing import write_atomic
-from trt_tui.jobs import messages as m
+from trt_tui.jobs import events as ev
+from trt_tui.jobs import requests as rq
 from trt_tui.jobs.calibrating import ensure_ranges, ranges_to_write
 from trt_tui.jobs.engine_building import QUICK_LEVEL, BuilderLine, BuildProgress, Engine, build_engine
 from trt_tui.jobs.judging import build_and_judge, run_typed
@@ -32,7 +33,7 @@ Making = Generator[BuildProgress | BuilderLine | Wait | EngineResult, None, None
 """A build under way; its result comes last."""
 
 
-def run(workspace: Workspace, store: Store, report: Report, request: m.Build) -> Steps[None]:
+def run(workspace: Workspace, store: Store, report: Report, request: rq.Build) -> Steps[None]:
     """Builds a config and judges what came out, after the FP32 engine; without a builder its typed network is run."""
     config, builder = request.config, workspace.builder
     ensure_ranges(workspace, store, report, [config])
@@ -44,7 +45,7 @@ def run(workspace: Workspace, store: Store, report: Report, request: m.Build) ->
         fp32 = PrecisionConfig.uniform(Precision.FP32)
         checked = yield from _check(workspace, store, report, builder, fp32, tolerant=config != fp32)
         if config == fp32:
-            report.send(m.Built(report.job, fp32, checked))
+            report.send(ev.Built(report.job, fp32, checked))
             return
     yield from build(workspace, store, report, config, request.quick)
 
@@ -83,7 +84,7 @@ def _check(workspace: Workspace, store: Store, report: Report, builder: EngineBa
                 raise
             known = unbuilt(builder_title(builder.name, builder.version), error)
             workspace.refused = known if isinstance(error, BuildFailed) and error.refused else None
-    report.send(m.Fp32EngineJudged(report.job, known))
+    report.send(ev.Fp32EngineJudged(report.job, known))
     return known
 
 
@@ -98,10 +99,10 @@ def _made(workspace: Workspace, store: Store, report: Report, config: PrecisionC
                     if not quick:
                         store.keep_engine(workspace, config, made)
                     if not prefix:
-                        report.send(m.Built(report.job, config, made))
+                        report.send(ev.Built(report.job, config, made))
                     return made
                 case BuilderLine():
-                    report.send(m.Note(report.job, f"{made.level}: {made.text}"))
+                    report.send(ev.Note(report.job, f"{made.level}: {made.text}"))
                 case BuildProgress():
                     since = time.monotonic() if made.phase != phase else since
                     phase = made.phase
@@ -115,7 +116,7 @@ def _made(workspace: Workspace, store: Store, report: Report, config: PrecisionC
 # -- production -----------------------------------------------------------------------------------------------------
 
 
-def write(workspace: Workspace, store: Store, report: Report, request: m.WriteEngine) -> Steps[None]:
+def write(workspace: Workspace, store: Store, report: Report, request: rq.WriteEngine) -> Steps[None]:
     """Builds a config's engine and writes it, unjudged."""
     builder, plan, network = _builder(workspace), workspace.plan, workspace.network
     ranges, needless = ranges_to_write(workspace, store, report, request.config, request.given)
@@ -140,9 +141,9 @@ def write(workspace: Workspace, store: Store, report: Report, request: m.WriteEn
                         "data has it (--shapes sets another profile)" for name, shapes in taken.items()))
                     otherwise = made.rungs[-1].said if len(made.rungs) > 1 else ""
                     about = (*about, *_quick(request.quick), *_with_trtexec(workspace, request, ranges))
-                    report.send(m.EngineWritten(report.job, request.path, len(made.data), about, otherwise, needless))
+                    report.send(ev.EngineWritten(report.job, request.path, len(made.data), about, otherwise, needless))
                 case BuilderLine():
-                    report.send(m.Note(report.job, f"{made.level}: {made.text}"))
+                    report.send(ev.Note(report.job, f"{made.level}: {made.text}"))
                 case BuildProgress():
                     report.progress(made.phase, made.done, made.total, since)
                     yield Urgency.BUILD
@@ -162,7 +163,7 @@ def _quick(quick: bool) -> tuple[str, ...]:
     return ("A quick preview, built with the lowest effort: not for production.",) if quick else ()
 
 
-def _with_trtexec(workspace: Workspace, request: m.WriteEngine, ranges: Mapping[str, float]) -> list[str]:
+def _with_trtexec(workspace: Workspace, request: rq.WriteEngine, ranges: Mapping[str, float]) -> list[str]:
     """The trtexec command lines that build the same."""
     path, options = Path(request.path), workspace.options
     script = path.with_name(f"{path.name}.sh")

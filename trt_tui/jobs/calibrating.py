@@ -13,27 +13,28 @@ from trt_tui.core.codes import CODES
 from trt_tui.core.lowering.lowered import quantizes
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.errors import InputError
-from trt_tui.jobs import messages as m
+from trt_tui.jobs import events as ev
+from trt_tui.jobs import requests as rq
 from trt_tui.jobs.scheduler import Report
 from trt_tui.jobs.steps import Steps
 from trt_tui.jobs.store import FileCache, Store
 from trt_tui.workspace import Workspace
 
 
-def run(workspace: Workspace, store: Store, report: Report, request: m.Calibrate) -> Steps[None]:
+def run(workspace: Workspace, store: Store, report: Report, request: rq.Calibrate) -> Steps[None]:
     """Measures the ranges by a method."""
     _calibrate(workspace, store, report, request.method)
     yield from ()
 
 
-def use(workspace: Workspace, store: Store, report: Report, request: m.UseRanges) -> Steps[None]:
+def use(workspace: Workspace, store: Store, report: Report, request: rq.UseRanges) -> Steps[None]:
     """Takes ranges as they are given."""
     options = workspace.options
     if options.calib_cache is not None and request.fill:
         _take_cache(workspace, store, report, options.calib_cache, options.calib_method, request.calibration)
     else:
         workspace.calibration = request.calibration
-        report.send(m.Calibrated(report.job, request.calibration))
+        report.send(ev.Calibrated(report.job, request.calibration))
     yield from ()
 
 
@@ -62,7 +63,7 @@ def ranges_to_write(workspace: Workspace, store: Store, report: Report, config: 
     """The ranges that a config is written with, and why no data was needed for them ("" where it was).
 
     Args:
-        given: See `trt_tui.jobs.messages.Export`.
+        given: See `trt_tui.jobs.requests.Export`.
         every: Of every tensor that could be quantized, whether or not the config does.
 
     Raises:
@@ -76,7 +77,7 @@ def ranges_to_write(workspace: Workspace, store: Store, report: Report, config: 
     if options.calib_cache is not None:
         fitting, warnings = match_cache(read_cache(options.calib_cache), network.activations)
         for warning in warnings:
-            report.send(m.Note(report.job, warning, "warning"))
+            report.send(ev.Note(report.job, warning, "warning"))
         known |= fitting
     needed = {site.tensor for group in network.groups
               for site in (group.activations() if every else group.ranged(config.precision_of(group)))}
@@ -101,7 +102,7 @@ def _calibrate(workspace: Workspace, store: Store, report: Report, method: str) 
         _take_cache(workspace, store, report, cache, method)
         return
     workspace.calibration = measured(workspace, store, report, method)
-    report.send(m.Calibrated(report.job, workspace.calibration))
+    report.send(ev.Calibrated(report.job, workspace.calibration))
 
 
 def _take_cache(workspace: Workspace, store: Store, report: Report, path: str, method: str,
@@ -110,11 +111,11 @@ def _take_cache(workspace: Workspace, store: Store, report: Report, path: str, m
     options, activations = workspace.options, workspace.network.activations
     fitting, warnings = match_cache(read_cache(path), activations)
     for warning in warnings:
-        report.send(m.Note(report.job, warning, "warning"))
+        report.send(ev.Note(report.job, warning, "warning"))
     rest = given
     if rest is None and options.has_data and set(activations) - set(fitting):
         rest = measured(workspace, store, report, method)
     if rest is None:
         rest = Calibration("cache", 0, "", {})
     workspace.calibration = replace(rest, ranges={**rest.ranges, **fitting})
-    report.send(m.Calibrated(report.job, workspace.calibration))
+    report.send(ev.Calibrated(report.job, workspace.calibration))

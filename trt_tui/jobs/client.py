@@ -15,7 +15,8 @@ from typing import BinaryIO
 
 import platformdirs
 
-from trt_tui.jobs import messages as m
+from trt_tui.jobs import events as ev
+from trt_tui.jobs import requests as rq
 from trt_tui.jobs.death import oom_kills, why_it_ended
 from trt_tui.jobs.lifeline import bury, kill_group
 
@@ -57,23 +58,23 @@ class _Child:
                 env={**os.environ, **_ENVIRONMENT}, start_new_session=True)
         theirs.close()
         threading.Thread(target=bury, args=(self.process.pid,), daemon=True).start()
-        self.running: dict[int, m.Request] = {}
+        self.running: dict[int, rq.Request] = {}
         self.preparing: set[int] = set()
         self.last = 0
         self.gone = False
         self.killed = False
 
-    def died(self, code: int) -> m.Died:
+    def died(self, code: int) -> ev.Died:
         """The event that reports its end."""
         log = _tail(log_path(), self._log_before)
         death = why_it_ended(code, log, self._oom_before, oom_kills())
-        return m.Died(self.last, code, log, death.why, death.next_step)
+        return ev.Died(self.last, code, log, death.why, death.next_step)
 
     @property
     def alive(self) -> bool:
         return not self.gone and self.process.poll() is None
 
-    def ask(self, job: int, request: m.Request, silent: bool = False) -> bool:
+    def ask(self, job: int, request: rq.Request, silent: bool = False) -> bool:
         """Passes a request on; False if it can no longer reach the process."""
         self.last = max(self.last, job)
         if silent:
@@ -100,7 +101,7 @@ class Client:
         reopen: Returns the requests that bring a new process to the state of the last one; their events are dropped.
     """
 
-    def __init__(self, deliver: Callable[[m.Event], None], reopen: Callable[[], Iterable[m.Request]] = tuple) -> None:
+    def __init__(self, deliver: Callable[[ev.Event], None], reopen: Callable[[], Iterable[rq.Request]] = tuple) -> None:
         self._deliver = deliver
         self._reopen = reopen
         self._child: _Child | None = None
@@ -114,13 +115,13 @@ class Client:
         child = self._child
         return child.process.pid if child is not None and child.alive else None
 
-    def send(self, request: m.Request) -> int:
+    def send(self, request: rq.Request) -> int:
         """Sends a request; returns the number of its job, which its events carry."""
         with self._lock:
-            child = self._living(opens=isinstance(request, m.Open))
+            child = self._living(opens=isinstance(request, rq.Open))
             if not child.ask(self._number(), request):
                 child.running.pop(self._last)
-                self._living(opens=isinstance(request, m.Open)).ask(self._number(), request)
+                self._living(opens=isinstance(request, rq.Open)).ask(self._number(), request)
             return self._last
 
     def stop(self) -> None:
@@ -131,7 +132,7 @@ class Client:
                 return
             before = self._last + 1
             with contextlib.suppress(OSError):
-                child.pipe.send(m.Stop(before))
+                child.pipe.send(rq.Stop(before))
         timer = threading.Timer(GRACE_S, self._kill_if_running, (child, before))
         timer.daemon = True
         timer.start()
@@ -181,7 +182,7 @@ class Client:
                 break
             if event.job in child.preparing:
                 continue
-            if isinstance(event, m.Done | m.Cancelled | m.Failed):
+            if isinstance(event, ev.Done | ev.Cancelled | ev.Failed):
                 with self._lock:
                     child.running.pop(event.job, None)
             if not self._closing and not child.killed:
@@ -203,9 +204,9 @@ class Client:
             stopped = sorted(job for job in child.running if job < before)
             waiting = {job: request for job, request in child.running.items() if job >= before}
             for job, request in waiting.items():
-                self._living(opens=isinstance(request, m.Open)).ask(job, request)
+                self._living(opens=isinstance(request, rq.Open)).ask(job, request)
         for job in stopped:
-            self._deliver(m.Cancelled(job))
+            self._deliver(ev.Cancelled(job))
 
 
 @contextlib.contextmanager

@@ -9,7 +9,8 @@ from trt_tui.core.measure.comparison import GroupErrors
 from trt_tui.core.measure.layers import measure_layers
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
-from trt_tui.jobs import messages as m
+from trt_tui.jobs import events as ev
+from trt_tui.jobs import requests as rq
 from trt_tui.jobs.amended import send_amended
 from trt_tui.jobs.scheduler import Report
 from trt_tui.jobs.shares import send_shares
@@ -19,18 +20,18 @@ from trt_tui.jobs.verdicts import reference_metric, send_verdicts, settle
 from trt_tui.workspace import Workspace
 
 
-def run(workspace: Workspace, store: Store, report: Report, request: m.Compare) -> Steps[None]:
+def run(workspace: Workspace, store: Store, report: Report, request: rq.Compare) -> Steps[None]:
     """Measures the runs; sends their engines too, if they are known."""
     measured = yield from send_verdicts(workspace, store, report, request.runs)
     yield from reference_metric(workspace, store, report)
     for config in request.runs.values():
         known = store.engine(workspace, config)
         if known is not None:
-            report.send(m.Built(report.job, config, known))
+            report.send(ev.Built(report.job, config, known))
     if workspace.builder is not None:
         known = store.engine(workspace, PrecisionConfig.uniform(Precision.FP32))
         if known is not None:
-            report.send(m.Fp32EngineJudged(report.job, known))
+            report.send(ev.Fp32EngineJudged(report.job, known))
     yield from send_amended(workspace, store, report, request.runs)
     yield from settle(workspace, store, report, request.runs, measured)
     if request.layers:
@@ -50,7 +51,7 @@ def send_layers(workspace: Workspace, store: Store, report: Report, runs: Mappin
     for name, config in runs.items():
         known = store.known(workspace, "layers", config, dict[str, GroupErrors])
         if known is not None:
-            report.send(m.LayersMeasured(report.job, name, config, known, workspace.judged_count, True))
+            report.send(ev.LayersMeasured(report.job, name, config, known, workspace.judged_count, True))
         else:
             configs[name] = config
     if not configs:
@@ -65,6 +66,6 @@ def send_layers(workspace: Workspace, store: Store, report: Report, runs: Mappin
             store.keep(workspace, "layers", configs[name], partial.value[name])
         if final or feed == 0 or report.due(f"layers {name}"):
             samples = sum(workspace.data.judged.rows(index) for index in feeds[:feed + 1])
-            report.send(m.LayersMeasured(report.job, name, configs[name], partial.value[name], samples, final))
+            report.send(ev.LayersMeasured(report.job, name, configs[name], partial.value[name], samples, final))
         report.progress("errors at the groups", partial.done, partial.total, since)
         yield urgency

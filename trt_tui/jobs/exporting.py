@@ -13,7 +13,8 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
 from trt_tui.files.writing import write_atomic
-from trt_tui.jobs import messages as m
+from trt_tui.jobs import events as ev
+from trt_tui.jobs import requests as rq
 from trt_tui.jobs.calibrating import ranges_to_write
 from trt_tui.jobs.scheduler import Report
 from trt_tui.jobs.steps import Steps, Urgency
@@ -25,10 +26,10 @@ WITH_SHAPES = ("trtexec", "polygraphy")
 """The formats that hold an optimization profile."""
 
 
-def run(workspace: Workspace, store: Store, report: Report, request: m.Export) -> Steps[None]:
+def run(workspace: Workspace, store: Store, report: Report, request: rq.Export) -> Steps[None]:
     """Writes a config in another tool's format."""
     path, network, config = Path(request.path), workspace.network, request.config
-    report.send(m.Progress(report.job, f"writing {path.name}", 0, 0))
+    report.send(ev.Progress(report.job, f"writing {path.name}", 0, 0))
     yield Urgency.BUILD
     shapes = workspace.profile if request.kind in WITH_SHAPES else workspace.shapes
     ranges, needless = ranges_to_write(workspace, store, report, config, request.given,
@@ -39,15 +40,15 @@ def run(workspace: Workspace, store: Store, report: Report, request: m.Export) -
     else:
         written, lines = production.write(request.kind, path, network, config, ranges, shapes=shapes,
                                           effort=workspace.options.effort), []
-    report.send(m.Exported(report.job, tuple(map(str, written)), tuple(lines), needless))
+    report.send(ev.Exported(report.job, tuple(map(str, written)), tuple(lines), needless))
 
 
-def write_text(workspace: Workspace | None, report: Report, request: m.WriteText) -> Steps[None]:
+def write_text(workspace: Workspace | None, report: Report, request: rq.WriteText) -> Steps[None]:
     """Writes a text, for which nothing has to be open; never overwrites a file that is open."""
     if workspace is not None:
         refuse_over([request.path], [workspace.network.path, *workspace.network.external_files])
     write_atomic(Path(request.path), request.text)
-    report.send(m.Exported(report.job, (request.path,)))
+    report.send(ev.Exported(report.job, (request.path,)))
     yield from ()
 
 

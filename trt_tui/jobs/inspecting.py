@@ -8,14 +8,15 @@ from trt_tui.backends.registry import get_builder
 from trt_tui.core.engines.inspector import read_inspector
 from trt_tui.errors import BackendUnavailableError
 from trt_tui.files.reading import read_bytes
-from trt_tui.jobs import messages as m
+from trt_tui.jobs import events as ev
+from trt_tui.jobs import requests as rq
 from trt_tui.jobs.scheduler import Report
 from trt_tui.jobs.steps import Steps
 from trt_tui.jobs.store import Store
 from trt_tui.workspace import Workspace
 
 
-def run(workspace: Workspace, store: Store, report: Report, request: m.ReadEngine) -> Steps[None]:
+def run(workspace: Workspace, store: Store, report: Report, request: rq.ReadEngine) -> Steps[None]:
     """Reads the layers of an engine, or of a JSON file that tells them.
 
     Raises:
@@ -29,7 +30,7 @@ def run(workspace: Workspace, store: Store, report: Report, request: m.ReadEngin
         text = data.decode("utf-8", "replace")
     else:
         text = _inspected(workspace, data)
-    report.send(m.EngineRead(report.job, read_inspector(text, workspace.network)))
+    report.send(ev.EngineRead(report.job, read_inspector(text, workspace.network)))
 
 
 def _inspected(workspace: Workspace, engine: bytes) -> str:

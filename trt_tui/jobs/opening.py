@@ -14,7 +14,8 @@ from trt_tui.core.moves.file import read_config
 from trt_tui.core.network.preview import preview
 from trt_tui.core.runner import EngineBackend
 from trt_tui.errors import BackendUnavailableError, CancelledError, InputError, TrtTuiError
-from trt_tui.jobs import messages as m
+from trt_tui.jobs import events as ev
+from trt_tui.jobs import requests as rq
 from trt_tui.jobs.scheduler import Report
 from trt_tui.jobs.steps import Steps, Urgency
 from trt_tui.jobs.store import Store
@@ -41,7 +42,7 @@ class Place:
         return self.workspace
 
 
-def run(place: Place, store: Store, report: Report, request: m.Open) -> Steps[None]:
+def run(place: Place, store: Store, report: Report, request: rq.Open) -> Steps[None]:
     """Puts a new workspace in the place of the one before, once all of it is read."""
     try:
         yield from _open(place, store, report, request)
@@ -52,14 +53,14 @@ def run(place: Place, store: Store, report: Report, request: m.Open) -> Steps[No
         raise
 
 
-def _open(place: Place, store: Store, report: Report, request: m.Open) -> Steps[None]:
+def _open(place: Place, store: Store, report: Report, request: rq.Open) -> Steps[None]:
     options, before = request.options, place.workspace
     note = partial(_note, report)
     builder = found_builder(options, note) if request.builds else None
-    report.send(m.Progress(report.job, "reading the network", 0, 0))
+    report.send(ev.Progress(report.job, "reading the network", 0, 0))
     first_look = preview(options.model) if before is None and not request.lean else None
     if first_look is not None:
-        report.send(m.Previewed(report.job, first_look))
+        report.send(ev.Previewed(report.job, first_look))
     workspace = Workspace(options)
     refuse_over(request.writes, workspace.network.external_files)
     if request.structure and workspace.network.structure_sha256 != request.structure:
@@ -71,7 +72,7 @@ def _open(place: Place, store: Store, report: Report, request: m.Open) -> Steps[
     if request.lean:
         place.workspace, place.failure = workspace, None
         workspace.builder = builder
-        report.send(m.Previewed(report.job, workspace.network.outline()))
+        report.send(ev.Previewed(report.job, workspace.network.outline()))
         _read_config(workspace, report, request)
         return
     yield Urgency.OPENING
@@ -86,7 +87,7 @@ def _open(place: Place, store: Store, report: Report, request: m.Open) -> Steps[
     yield Urgency.OPENING
     builder = workspace.builder = builder or get_builder(options.backend, note, plugins=options.plugins)
     if builder is not None:
-        report.send(m.BuilderReady(report.job, BuilderSummary(
+        report.send(ev.BuilderReady(report.job, BuilderSummary(
             builder.name, builder.version, builder.device, runs_here(builder, workspace.plan.settings))))
     yield from identify(workspace, store, report)
     _read_config(workspace, report, request)
@@ -108,26 +109,26 @@ def found_builder(options: Options, note: Callable[[str], None]) -> EngineBacken
 
 
 def _note(report: Report, text: str) -> None:
-    report.send(m.Note(report.job, text))
+    report.send(ev.Note(report.job, text))
 
 
-def _read_config(workspace: Workspace, report: Report, request: m.Open) -> None:
+def _read_config(workspace: Workspace, report: Report, request: rq.Open) -> None:
     if request.config is not None:
         sha256 = workspace.source.sha256 if workspace.source is not None else None
-        report.send(m.ConfigRead(report.job, read_config(request.config, workspace.network, force=request.force,
-                                                         sha256=sha256)))
+        report.send(ev.ConfigRead(report.job, read_config(request.config, workspace.network, force=request.force,
+                                                          sha256=sha256)))
 
 
 def identify(workspace: Workspace, store: Store, report: Report) -> Steps[None]:
     """Hashes the network, and the samples and labels in use."""
-    report.send(m.Progress(report.job, "hashing the network and the data", 0, 0))
+    report.send(ev.Progress(report.job, "hashing the network and the data", 0, 0))
     sha256 = store.network_sha256(workspace.network)
     yield Urgency.OPENING
-    report.send(m.Hashed(report.job, workspace.identify(sha256)))
+    report.send(ev.Hashed(report.job, workspace.identify(sha256)))
     yield Urgency.OPENING
 
 
-def _opened(job: int, workspace: Workspace) -> m.Opened:
+def _opened(job: int, workspace: Workspace) -> ev.Opened:
     network, data, samples, backend = workspace.network, workspace.data, workspace.samples, workspace.backend
     warnings = [*network.notes, *data.warnings, *samples.warnings]
     masks = {one.mask for one in workspace.judged}
@@ -136,7 +137,7 @@ def _opened(job: int, workspace: Workspace) -> m.Opened:
         warnings.append(f"The data hold labels ({', '.join(idle)}), but no --metric uses them.")
     warnings += [f"{one.name}: {one.note}" for one in workspace.judged if "judged" in one.note]
     warnings += [*left_out(network), *filter(None, [cannot_lower(network)])]
-    return m.Opened(
+    return ev.Opened(
         job, network.outline(), workspace.judged,
         DataSummary(samples.source, data.judged.count, data.calibration.count, workspace.judged_count,
                     samples.random, tuple(samples.label_names), tuple(dict.fromkeys(warnings)), workspace.profile),

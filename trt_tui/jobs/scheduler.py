@@ -15,7 +15,8 @@ from dataclasses import dataclass
 
 from trt_tui.core.engines.failures import NoEngine
 from trt_tui.errors import CancelledError, TrtTuiError, memory_error, system_error, text_of
-from trt_tui.jobs import messages as m
+from trt_tui.jobs import events as ev
+from trt_tui.jobs import requests as rq
 from trt_tui.jobs.steps import GiveWay, Steps, Urgency, Wait
 from trt_tui.workspace import ReplacedError
 
@@ -28,7 +29,7 @@ class Task:
     """A request, and how far its job is."""
 
     job: int
-    request: m.Request
+    request: rq.Request
     urgency: Urgency
     steps: Steps[None] | None = None
     waits: Wait | None = None
@@ -54,10 +55,10 @@ class Scheduler:
         stop_before: Jobs whose numbers are below it are stopped.
     """
 
-    def __init__(self, start: Callable[[m.Request, Report], Steps[None]],
-                 urgencies: Mapping[type[m.Request], Urgency], send: Callable[[m.Event], None], *,
-                 lasting: Collection[type[m.Request]] = ()) -> None:
-        self.inbox: deque[tuple[int, m.Request]] = deque()
+    def __init__(self, start: Callable[[rq.Request, Report], Steps[None]],
+                 urgencies: Mapping[type[rq.Request], Urgency], send: Callable[[ev.Event], None], *,
+                 lasting: Collection[type[rq.Request]] = ()) -> None:
+        self.inbox: deque[tuple[int, rq.Request]] = deque()
         self.arrived = threading.Event()
         self.stop_before = 0
         self.tasks: list[Task] = []
@@ -83,7 +84,7 @@ class Scheduler:
         self._advance(min(ready, key=lambda task: task.rank))
         return True
 
-    def urgency(self, request: m.Request) -> Urgency:
+    def urgency(self, request: rq.Request) -> Urgency:
         """How urgent the first step of a request is."""
         return self._urgencies.get(type(request), Urgency.OPENING)
 
@@ -102,13 +103,13 @@ class Scheduler:
             self._end_stopped()
             if type(request) not in self._lasting:
                 for older in [task for task in self.tasks if type(task.request) is type(request)]:
-                    self._end(older, m.Done(older.job))
+                    self._end(older, ev.Done(older.job))
             self.tasks.append(Task(job, request, self.urgency(request)))
         self._end_stopped()
 
     def _end_stopped(self) -> None:
         for task in [task for task in self.tasks if task.job < self.stop_before]:
-            self._end(task, m.Cancelled(task.job))
+            self._end(task, ev.Cancelled(task.job))
 
     def _advance(self, task: Task) -> None:
         """Does one step of a task."""
@@ -121,29 +122,29 @@ class Scheduler:
                 task.urgency = following
             return
         except StopIteration:
-            ending: m.Event = m.Done(task.job)
+            ending: ev.Event = ev.Done(task.job)
         except GiveWay:
             task.steps = None
             return
         except CancelledError:
-            ending = m.Cancelled(task.job)
+            ending = ev.Cancelled(task.job)
         except BrokenPipeError:
             raise
         except Exception as error:
             ending = _failed(task.job, error)
         self._end(task, ending)
 
-    def _end(self, task: Task, ending: m.Event) -> None:
+    def _end(self, task: Task, ending: ev.Event) -> None:
         self.tasks.remove(task)
         if task.steps is not None:
             task.steps.close()
         self.send(ending)
 
 
-def _failed(job: int, error: Exception) -> m.Failed:
+def _failed(job: int, error: Exception) -> ev.Failed:
     """The event that reports an error; the traceback of an unexpected one is printed to the log."""
     if isinstance(error, ReplacedError):
-        return m.Replaced(job, error.title, error.cause, error.next_step, int(error.exit_code), files=error.files)
+        return ev.Replaced(job, error.title, error.cause, error.next_step, int(error.exit_code), files=error.files)
     if not isinstance(error, TrtTuiError):
         traceback.print_exc()
     if isinstance(error, MemoryError):
@@ -152,9 +153,9 @@ def _failed(job: int, error: Exception) -> m.Failed:
         error = system_error(error)
     if isinstance(error, TrtTuiError):
         rungs = error.rungs if isinstance(error, NoEngine) else ()
-        return m.Failed(job, error.title, error.cause, error.next_step, int(error.exit_code), rungs=rungs)
-    return m.Failed(job, f"unexpected {type(error).__name__}", text_of(error),
-                    "This is a defect of trt-tui; the log has the traceback.", detail=traceback.format_exc())
+        return ev.Failed(job, error.title, error.cause, error.next_step, int(error.exit_code), rungs=rungs)
+    return ev.Failed(job, f"unexpected {type(error).__name__}", text_of(error),
+                     "This is a defect of trt-tui; the log has the traceback.", detail=traceback.format_exc())
 
 
 class Report:
@@ -171,7 +172,7 @@ class Report:
         """Reports how far the job is, at most every `REPORT_S` seconds; ``since`` is when the phase began."""
         if done == total or self.due("progress"):
             left = (time.monotonic() - since) / done * (total - done) if done and total > done else None
-            self.send(m.Progress(self.job, phase, done, total, left))
+            self.send(ev.Progress(self.job, phase, done, total, left))
 
     def sweeping(self, phase: str, gives_way: bool = False) -> Callable[[int, int], None]:
         """A progress callback that ends a sweep over the samples when its job is stopped.

@@ -26,7 +26,8 @@ from trt_tui.core.search import Evaluation, Search, Space, with_kept
 from trt_tui.core.search.ranges import LEAST_GAIN
 from trt_tui.errors import CancelledError, InputError, TrtTuiError
 from trt_tui.files.scratch import scratch_folder
-from trt_tui.jobs import messages as m
+from trt_tui.jobs import events as ev
+from trt_tui.jobs import requests as rq
 from trt_tui.jobs.exporting import write_typed
 from trt_tui.jobs.steps import Steps, Wait
 from trt_tui.words import milliseconds
@@ -85,7 +86,7 @@ class SearchJob:
         InputError: an option makes no sense for this network; see `trt_tui.core.search.Search` and `Space`.
     """
 
-    def __init__(self, network: Network, request: m.FindConfig, targets: Sequence[Target], bench: Bench) -> None:
+    def __init__(self, network: Network, request: rq.FindConfig, targets: Sequence[Target], bench: Bench) -> None:
         if not targets and not bench.checks:
             raise InputError("a search needs a tolerance", "", "Give --tolerance, or --check.")
         self.network, self.request, self.targets, self.bench = network, request, tuple(targets), bench
@@ -278,22 +279,22 @@ class SearchJob:
 
     # -- how far it is ------------------------------------------------------------------------------------------
 
-    def progress(self, job: int) -> m.SearchProgress:
+    def progress(self, job: int) -> ev.SearchProgress:
         """The event that reports how far it is."""
         search, best = self.search, self.search.best
         asked = search.asked
         config = search.config_of(best) if best is not None else self.space.start
-        return m.SearchProgress(
+        return ev.SearchProgress(
             job, len(search.evaluations), tuple(asked.raised) if asked is not None else (),
             asked.about if asked is not None else "", asked.step if asked is not None else "",
             search.evaluations[-1] if search.evaluations else None, best, config,
             best is not None and best.judged(search.margins).passed and search.board.fits(frozenset(best.raised)))
 
-    def ended(self, job: int, stopped: bool = False, held_out: m.HeldOut | None = None) -> m.SearchEnded:
+    def ended(self, job: int, stopped: bool = False, held_out: ev.HeldOut | None = None) -> ev.SearchEnded:
         """The event that reports what was found so far."""
-        return m.SearchEnded(job, self.search.result, self.search.how, tuple(self.search.evaluations),
-                             len(self.space.candidates), bool(self.impacts), self.confirmed, tuple(self.remarks),
-                             stopped, held_out)
+        return ev.SearchEnded(job, self.search.result, self.search.how, tuple(self.search.evaluations),
+                              len(self.space.candidates), bool(self.impacts), self.confirmed, tuple(self.remarks),
+                              stopped, held_out)
 
 
 def _checked(judgement: Judgement, code: int, bounded: bool) -> Judgement:

@@ -9,7 +9,7 @@ from dataclasses import replace
 from trt_tui.core.measure.comparison import GroupErrors, Share, Verdict
 from trt_tui.core.measure.shares import measure_cumulative, measure_shares
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.jobs import messages as m
+from trt_tui.jobs import events as ev
 from trt_tui.jobs.scheduler import Report
 from trt_tui.jobs.steps import Steps, Urgency
 from trt_tui.jobs.store import Store
@@ -49,7 +49,7 @@ def send_shares(workspace: Workspace, store: Store, report: Report, run: str, co
     remaining = [name for name in order if name not in shares]
     if remaining:
         if shares:
-            report.send(m.SharesMeasured(report.job, run, config, unsent, before, total))
+            report.send(ev.SharesMeasured(report.job, run, config, unsent, before, total))
             unsent = {}
         try:
             for partial in measure_shares(workspace.analysis, config, workspace.ranges, order=remaining,
@@ -57,7 +57,7 @@ def send_shares(workspace: Workspace, store: Store, report: Report, run: str, co
                 shares.update(partial.value)
                 unsent.update(partial.value)
                 if unsent and report.due("shares"):
-                    report.send(m.SharesMeasured(report.job, run, config, unsent, len(shares), total))
+                    report.send(ev.SharesMeasured(report.job, run, config, unsent, len(shares), total))
                     unsent = {}
                 report.progress(f"what each group owns ({run})", len(shares) - before, total - before, since)
                 if report.due("shares kept"):
@@ -65,7 +65,7 @@ def send_shares(workspace: Workspace, store: Store, report: Report, run: str, co
                 yield Urgency.BACKGROUND
         finally:
             store.keep(workspace, "shares", config, shares)
-    report.send(m.SharesMeasured(report.job, run, config, unsent, len(shares), total))
+    report.send(ev.SharesMeasured(report.job, run, config, unsent, len(shares), total))
     yield from _raised(workspace, store, report, config, shares)
 
 
@@ -84,4 +84,4 @@ def _raised(workspace: Workspace, store: Store, report: Report, config: Precisio
             report.progress("raising the worst groups together", partial.done, partial.total, since)
             yield Urgency.BACKGROUND
         store.keep(workspace, "raised", config, verdicts)
-    report.send(m.RaisedMeasured(report.job, config, order, verdicts or ()))
+    report.send(ev.RaisedMeasured(report.job, config, order, verdicts or ()))

@@ -6,14 +6,15 @@ from collections.abc import Iterable
 
 from trt_tui.core.calibration.statistics import collect_stats
 from trt_tui.core.network.layers import Group
-from trt_tui.jobs import messages as m
+from trt_tui.jobs import events as ev
+from trt_tui.jobs import requests as rq
 from trt_tui.jobs.scheduler import Report
 from trt_tui.jobs.steps import Steps, Urgency
 from trt_tui.jobs.store import Store
 from trt_tui.workspace import Workspace
 
 
-def run(workspace: Workspace, store: Store, report: Report, request: m.Stats) -> Steps[None]:
+def run(workspace: Workspace, store: Store, report: Report, request: rq.Stats) -> Steps[None]:
     """Measures the values of a group's inputs and of its tail."""
     network = workspace.network
     group = network.group(request.group)
@@ -27,7 +28,7 @@ def run(workspace: Workspace, store: Store, report: Report, request: m.Stats) ->
     stats = collect_stats(network.model, tensors, workspace.calibrating, workspace.backend, channel_axes=axes,
                           progress=report.sweeping("looking at the values", gives_way=True))
     workspace.method_ranges.update({tensor: dict(one.ranges) for tensor, one in stats.items()})
-    report.send(m.StatsMeasured(report.job, group.name, stats))
+    report.send(ev.StatsMeasured(report.job, group.name, stats))
     yield Urgency.STATS
 
 

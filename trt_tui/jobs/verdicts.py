@@ -9,7 +9,7 @@ from trt_tui.core.measure.analysis import Partial
 from trt_tui.core.measure.comparison import Verdict
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
-from trt_tui.jobs import messages as m
+from trt_tui.jobs import events as ev
 from trt_tui.jobs.calibrating import ensure_ranges
 from trt_tui.jobs.scheduler import Report
 from trt_tui.jobs.steps import Steps, Urgency
@@ -52,7 +52,7 @@ def send_verdicts(workspace: Workspace, store: Store, report: Report, runs: Mapp
         if partial.final:
             store.keep(workspace, "verdict", config, partial.value)
         if partial.final or partial.done == 1 or workspace.metric is None and report.due(f"verdict {run}"):
-            report.send(m.VerdictMeasured(report.job, run, config, partial.value, partial.final))
+            report.send(ev.VerdictMeasured(report.job, run, config, partial.value, partial.final))
         done += 1
         report.progress("comparing with FP32", done, len(feeds) * len(measuring), since)
 
@@ -60,14 +60,14 @@ def send_verdicts(workspace: Workspace, store: Store, report: Report, runs: Mapp
         ensure_ranges(workspace, store, report, [config])  # only now, so that FP16's first verdict does not wait for it
         known = store.known(workspace, "verdict", config, Verdict)
         if known is not None:
-            report.send(m.VerdictMeasured(report.job, run, config, known, True))
+            report.send(ev.VerdictMeasured(report.job, run, config, known, True))
             continue
         measuring[run] = workspace.analysis.verdict(config, workspace.ranges, feeds, settle=True)
         go_on(run)
         yield Urgency.FIRST_VERDICT
     if measuring and workspace.metric is not None and len(feeds) > 1:
         score = workspace.analysis.reference_metric(feeds[:1])
-        report.send(m.ReferenceMeasured(report.job, score, workspace.data.judged.rows(feeds[0])))
+        report.send(ev.ReferenceMeasured(report.job, score, workspace.data.judged.rows(feeds[0])))
     yield Urgency.VERDICT
     for _ in feeds[1:]:
         for run in measuring:
@@ -95,7 +95,7 @@ def settle(workspace: Workspace, store: Store, report: Report, runs: Mapping[str
             settled = partial.value if partial.final else settled
             yield Urgency.LAYERS
         store.keep(workspace, "verdict", config, settled)
-        report.send(m.VerdictMeasured(report.job, run, config, settled, True))
+        report.send(ev.VerdictMeasured(report.job, run, config, settled, True))
 
 
 def reference_metric(workspace: Workspace, store: Store, report: Report) -> Steps[dict[str, float]]:
@@ -108,5 +108,5 @@ def reference_metric(workspace: Workspace, store: Store, report: Report) -> Step
             yield Urgency.VERDICT
         score = workspace.analysis.reference_metric(workspace.feeds)
         store.keep(workspace, "metric", fp32, score)
-    report.send(m.ReferenceMeasured(report.job, score, workspace.judged_count))
+    report.send(ev.ReferenceMeasured(report.job, score, workspace.judged_count))
     return score

@@ -8,8 +8,9 @@ from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.moves.smooth import Smooth
 from trt_tui.core.network.layers import Group
 from trt_tui.core.precision import Precision
+from trt_tui.jobs import events as ev
 from trt_tui.jobs import free
-from trt_tui.jobs import messages as m
+from trt_tui.jobs import requests as rq
 from trt_tui.jobs.calibrating import ensure_ranges
 from trt_tui.jobs.scheduler import Report
 from trt_tui.jobs.statistics import ranges_by_method
@@ -19,20 +20,20 @@ from trt_tui.jobs.verdicts import verdict_of
 from trt_tui.workspace import Workspace
 
 
-def run(workspace: Workspace, store: Store, report: Report, request: m.TryWaysOut) -> Steps[None]:
+def run(workspace: Workspace, store: Store, report: Report, request: rq.TryWaysOut) -> Steps[None]:
     """Measures the ways out of a group, and sends those that are measured after each."""
     group, config = workspace.network.group(request.group), request.config
     ensure_ranges(workspace, store, report, [config])
     wanted = _ways_out(workspace, report, group, config)
-    options: list[m.WayOut] = []
+    options: list[ev.WayOut] = []
     for key, label, changed in wanted:
         for verdict in verdict_of(workspace, store, report, changed, f"trying {label}"):
             if verdict.samples >= workspace.judged_count:
-                options.append(m.WayOut(key, label, changed, verdict))
+                options.append(ev.WayOut(key, label, changed, verdict))
             yield Urgency.WAYS_OUT
-        report.send(m.WaysOutMeasured(report.job, group.name, config, tuple(options)))
+        report.send(ev.WaysOutMeasured(report.job, group.name, config, tuple(options)))
     if not wanted:
-        report.send(m.WaysOutMeasured(report.job, group.name, config, ()))
+        report.send(ev.WaysOutMeasured(report.job, group.name, config, ()))
 
 
 def _ways_out(workspace: Workspace, report: Report, group: Group, config: PrecisionConfig
@@ -40,7 +41,7 @@ def _ways_out(workspace: Workspace, report: Report, group: Group, config: Precis
     """For each the key that takes it, its name, and the config that it leads to."""
     found: list[tuple[str, str, PrecisionConfig]] = []
     now = config.precision_of(group)
-    found += [(m.FREE_KEY, one.label, one.config) for one in free.proposals(workspace, report, [group], config)]
+    found += [(ev.FREE_KEY, one.label, one.config) for one in free.proposals(workspace, report, [group], config)]
     higher = step(group, now, True, config.ladder)
     if higher is not now and higher is not Precision.FP32:
         found.append(("=", higher.label, config.with_groups([group], higher)))

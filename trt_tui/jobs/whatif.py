@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from trt_tui.jobs import messages as m
+from trt_tui.jobs import events as ev
+from trt_tui.jobs import requests as rq
 from trt_tui.jobs.calibrating import ensure_ranges
 from trt_tui.jobs.comparing import send_layers
 from trt_tui.jobs.scheduler import Report
@@ -13,14 +14,14 @@ from trt_tui.jobs.verdicts import settle, verdict_of
 from trt_tui.workspace import Workspace
 
 
-def run(workspace: Workspace, store: Store, report: Report, request: m.WhatIf) -> Steps[None]:
+def run(workspace: Workspace, store: Store, report: Report, request: rq.WhatIf) -> Steps[None]:
     """Measures the verdict; with shares also those and the errors at the groups, in the background."""
     config = request.config
     ensure_ranges(workspace, store, report, [config])
     for verdict in verdict_of(workspace, store, report, config, "what-if"):
         final = verdict.samples >= workspace.judged_count
         if final or report.due("what-if"):
-            report.send(m.VerdictMeasured(report.job, "config", config, verdict, final))
+            report.send(ev.VerdictMeasured(report.job, "config", config, verdict, final))
         yield Urgency.WHAT_IF
     yield from settle(workspace, store, report, {"config": config})
     if request.shares:

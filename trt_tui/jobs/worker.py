@@ -29,7 +29,8 @@ from trt_tui.jobs import (
     ways_out,
     whatif,
 )
-from trt_tui.jobs import messages as m
+from trt_tui.jobs import events as ev
+from trt_tui.jobs import requests as rq
 from trt_tui.jobs.lifeline import end_process, tie
 from trt_tui.jobs.opening import Place
 from trt_tui.jobs.scheduler import Report, Scheduler
@@ -56,18 +57,18 @@ class Job:
     file: bool = False
 
 
-JOBS: dict[type[m.Request], Job] = {
-    m.Calibrate: Job(calibrating.run, Urgency.OPENING),
-    m.UseRanges: Job(calibrating.use, Urgency.OPENING),
-    m.Compare: Job(comparing.run, Urgency.FIRST_VERDICT),
-    m.WhatIf: Job(whatif.run, Urgency.WHAT_IF),
-    m.TryWaysOut: Job(ways_out.run, Urgency.WAYS_OUT),
-    m.Stats: Job(statistics.run, Urgency.STATS),
-    m.Build: Job(build.run, Urgency.BUILD),
-    m.WriteEngine: Job(build.write, Urgency.BUILD, file=True),
-    m.Export: Job(exporting.run, Urgency.BUILD, file=True),
-    m.ReadEngine: Job(inspecting.run, Urgency.BUILD, file=True),
-    m.FindConfig: Job(bench.run, Urgency.SEARCH),
+JOBS: dict[type[rq.Request], Job] = {
+    rq.Calibrate: Job(calibrating.run, Urgency.OPENING),
+    rq.UseRanges: Job(calibrating.use, Urgency.OPENING),
+    rq.Compare: Job(comparing.run, Urgency.FIRST_VERDICT),
+    rq.WhatIf: Job(whatif.run, Urgency.WHAT_IF),
+    rq.TryWaysOut: Job(ways_out.run, Urgency.WAYS_OUT),
+    rq.Stats: Job(statistics.run, Urgency.STATS),
+    rq.Build: Job(build.run, Urgency.BUILD),
+    rq.WriteEngine: Job(build.write, Urgency.BUILD, file=True),
+    rq.Export: Job(exporting.run, Urgency.BUILD, file=True),
+    rq.ReadEngine: Job(inspecting.run, Urgency.BUILD, file=True),
+    rq.FindConfig: Job(bench.run, Urgency.SEARCH),
 }
 """The kinds of jobs, opening apart."""
 
@@ -80,31 +81,31 @@ class Worker:
         store: What was measured before; in the user's cache folder by default.
     """
 
-    def __init__(self, send: Callable[[m.Event], None], store: Store | None = None) -> None:
+    def __init__(self, send: Callable[[ev.Event], None], store: Store | None = None) -> None:
         self.store = store or Store()
         self.place = Place()
         self.scheduler = Scheduler(self._steps, {request: job.urgency for request, job in JOBS.items()}, send,
-                                   lasting=(m.WriteText, *(request for request, job in JOBS.items() if job.file)))
+                                   lasting=(rq.WriteText, *(request for request, job in JOBS.items() if job.file)))
 
     def listen(self, pipe: Connection) -> None:
         """Takes in what comes on a pipe until the other end closes it, then ends the process; run by a thread."""
         scheduler = self.scheduler
         with contextlib.suppress(EOFError, OSError):
             while (received := pipe.recv()) is not None:
-                if isinstance(received, m.Stop):
+                if isinstance(received, rq.Stop):
                     scheduler.stop_before = max(scheduler.stop_before, received.before)
                 else:
                     scheduler.inbox.append(received)
                 scheduler.arrived.set()
         end_process()
 
-    def _steps(self, request: m.Request, report: Report) -> Steps[None]:
+    def _steps(self, request: rq.Request, report: Report) -> Steps[None]:
         """The steps of a job; between two of them the files that were opened are checked for changes."""
         try:
-            if isinstance(request, m.Open):
+            if isinstance(request, rq.Open):
                 yield from opening.run(self.place, self.store, report, request)
                 return
-            if isinstance(request, m.WriteText):
+            if isinstance(request, rq.WriteText):
                 yield from exporting.write_text(self.place.workspace, report, request)
                 return
             workspace = self.place.opened()

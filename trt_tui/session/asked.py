@@ -5,13 +5,14 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping
 
-from trt_tui.jobs import messages as m
+from trt_tui.jobs import events as ev
+from trt_tui.jobs import requests as rq
 
-ENDINGS = (m.SearchEnded, m.Done, m.Cancelled, m.Failed, m.Died)
+ENDINGS = (ev.SearchEnded, ev.Done, ev.Cancelled, ev.Failed, ev.Died)
 """Events that are taken in even of a stopped job."""
 
 
-class Asked(Mapping[int, m.Request]):
+class Asked(Mapping[int, rq.Request]):
     """The requests under way, by the number of their job.
 
     Attributes:
@@ -20,12 +21,12 @@ class Asked(Mapping[int, m.Request]):
     """
 
     def __init__(self) -> None:
-        self.progress: m.Progress | None = None
+        self.progress: ev.Progress | None = None
         self.started: float | None = None
-        self._requests: dict[int, m.Request] = {}
+        self._requests: dict[int, rq.Request] = {}
         self._stopped: set[int] = set()
 
-    def __getitem__(self, job: int) -> m.Request:
+    def __getitem__(self, job: int) -> rq.Request:
         return self._requests[job]
 
     def __iter__(self) -> Iterator[int]:
@@ -34,13 +35,13 @@ class Asked(Mapping[int, m.Request]):
     def __len__(self) -> int:
         return len(self._requests)
 
-    def add(self, job: int, request: m.Request) -> None:
+    def add(self, job: int, request: rq.Request) -> None:
         """Counts a request as under way."""
         self._requests[job] = request
         if self.started is None:
             self.started = time.monotonic()
 
-    def end(self, job: int) -> m.Request | None:
+    def end(self, job: int) -> rq.Request | None:
         """Counts a request as answered; returns it, or None if it was not under way."""
         request = self._requests.pop(job, None)
         self._stopped.discard(job)
@@ -56,10 +57,10 @@ class Asked(Mapping[int, m.Request]):
         """Whether a job was stopped and has not ended yet."""
         return job in self._stopped
 
-    def heeds(self, event: m.Event) -> bool:
+    def heeds(self, event: ev.Event) -> bool:
         """Whether an event is to be taken in: all of jobs that were not stopped, the end of those that were."""
         return event.job not in self._stopped or isinstance(event, ENDINGS)
 
-    def any(self, *kinds: type[m.Request]) -> bool:
+    def any(self, *kinds: type[rq.Request]) -> bool:
         """Whether a request of some kinds is under way."""
         return any(isinstance(request, kinds) for request in self._requests.values())

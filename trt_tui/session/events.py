@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import singledispatchmethod
 from typing import Protocol
 
-from trt_tui.jobs import messages as m
+from trt_tui.jobs import events as ev
+from trt_tui.jobs import requests as rq
 from trt_tui.session.finding import SEARCHING
 from trt_tui.session.opening import Opening
 from trt_tui.session.state import State
@@ -36,7 +37,7 @@ class Events:
         self._acts = acts
 
     @singledispatchmethod
-    def take(self, event: m.Event) -> None:
+    def take(self, event: ev.Event) -> None:
         """Applies an event.
 
         Raises:
@@ -48,27 +49,27 @@ class Events:
     # -- what was opened ----------------------------------------------------------------------------------------
 
     @take.register
-    def _previewed(self, event: m.Previewed) -> None:
+    def _previewed(self, event: ev.Previewed) -> None:
         self._state.preview = event.outline
 
     @take.register
-    def _opened(self, event: m.Opened) -> None:
+    def _opened(self, event: ev.Opened) -> None:
         self._opening.opened(event)
 
     @take.register
-    def _config(self, event: m.ConfigRead) -> None:
+    def _config(self, event: ev.ConfigRead) -> None:
         self._opening.config_read(event.loaded)
 
     @take.register
-    def _builder(self, event: m.BuilderReady) -> None:
+    def _builder(self, event: ev.BuilderReady) -> None:
         self._state.builder = event.builder
 
     @take.register
-    def _hashed(self, event: m.Hashed) -> None:
+    def _hashed(self, event: ev.Hashed) -> None:
         self._opening.hashed(event.source)
 
     @take.register
-    def _replaced(self, event: m.Replaced) -> None:
+    def _replaced(self, event: ev.Replaced) -> None:
         """Opens files anew that were replaced; a command ends instead."""
         self._state.asked.end(event.job)
         if self._state.automatic:
@@ -79,26 +80,26 @@ class Events:
     # -- what was measured --------------------------------------------------------------------------------------
 
     @take.register
-    def _calibrated(self, event: m.Calibrated) -> None:
+    def _calibrated(self, event: ev.Calibrated) -> None:
         self._state.calibration = event.calibration
 
-    @take.register(m.VerdictMeasured)
-    @take.register(m.LayersMeasured)
-    @take.register(m.SharesMeasured)
-    @take.register(m.RaisedMeasured)
-    @take.register(m.WaysOutMeasured)
-    @take.register(m.StatsMeasured)
-    @take.register(m.Fp32EngineJudged)
-    def _measured(self, event: m.Event) -> None:
+    @take.register(ev.VerdictMeasured)
+    @take.register(ev.LayersMeasured)
+    @take.register(ev.SharesMeasured)
+    @take.register(ev.RaisedMeasured)
+    @take.register(ev.WaysOutMeasured)
+    @take.register(ev.StatsMeasured)
+    @take.register(ev.Fp32EngineJudged)
+    def _measured(self, event: ev.Event) -> None:
         self._state.results.take(event)
 
     @take.register
-    def _reference(self, event: m.ReferenceMeasured) -> None:
+    def _reference(self, event: ev.ReferenceMeasured) -> None:
         self._state.results.take(event)
         self._state.rebase_target()
 
     @take.register
-    def _built(self, event: m.Built) -> None:
+    def _built(self, event: ev.Built) -> None:
         state = self._state
         if not state.results.built(event.config, event.result):
             state.log.append("The preview is not shown: this config was built in full before.")
@@ -108,28 +109,28 @@ class Events:
         state.save()
 
     @take.register
-    def _exported(self, event: m.Exported) -> None:
+    def _exported(self, event: ev.Exported) -> None:
         beside = f" and {len(event.paths) - 1} files beside it" if len(event.paths) > 1 else ""
         self._state.notice = f"Wrote {event.paths[0]}{beside}"
         self._state.answered = event
 
-    @take.register(m.EngineWritten)
-    @take.register(m.EngineRead)
-    def _answered(self, event: m.EngineWritten | m.EngineRead) -> None:
+    @take.register(ev.EngineWritten)
+    @take.register(ev.EngineRead)
+    def _answered(self, event: ev.EngineWritten | ev.EngineRead) -> None:
         self._state.answered = event
 
     # -- searching ----------------------------------------------------------------------------------------------
 
     @take.register
-    def _search_progress(self, event: m.SearchProgress) -> None:
+    def _search_progress(self, event: ev.SearchProgress) -> None:
         state = self._state
-        if state.finding is None or not isinstance(state.asked.get(event.job), m.FindConfig):
+        if state.finding is None or not isinstance(state.asked.get(event.job), rq.FindConfig):
             return
         state.finding.progress = event
-        state.asked.progress = m.Progress(event.job, SEARCHING, event.done, 0)
+        state.asked.progress = ev.Progress(event.job, SEARCHING, event.done, 0)
 
     @take.register
-    def _search_ended(self, event: m.SearchEnded) -> None:
+    def _search_ended(self, event: ev.SearchEnded) -> None:
         state, finding, result = self._state, self._state.finding, event.result
         if finding is None or state.asked.get(event.job) is not finding.request:
             return
@@ -148,20 +149,20 @@ class Events:
     # -- how jobs go and end ------------------------------------------------------------------------------------
 
     @take.register
-    def _progress(self, event: m.Progress) -> None:
+    def _progress(self, event: ev.Progress) -> None:
         if event.job in self._state.asked:
             self._state.asked.progress = event
 
     @take.register
-    def _note(self, event: m.Note) -> None:
+    def _note(self, event: ev.Note) -> None:
         self._state.log.append(event.text)
         if event.level == "warning":
             self._state.warnings.append(event.text)
 
     @take.register
-    def _done(self, event: m.Done) -> None:
+    def _done(self, event: ev.Done) -> None:
         state, stopped = self._state, self._state.asked.stopped(event.job)
-        if not isinstance(state.asked.end(event.job), m.Open):
+        if not isinstance(state.asked.end(event.job), rq.Open):
             return
         if state.builder is None and not state.lean and (idle := state.options.about_engines):
             state.warnings.append(f"{', '.join(idle)}: no TensorRT works here, so no engine is built by it.")
@@ -169,23 +170,23 @@ class Events:
             self._acts.compare()
 
     @take.register
-    def _cancelled(self, event: m.Cancelled) -> None:
+    def _cancelled(self, event: ev.Cancelled) -> None:
         state = self._state
         request, finding = state.asked.end(event.job), state.finding
-        if isinstance(request, m.FindConfig) and finding is not None and finding.config is not None:
+        if isinstance(request, rq.FindConfig) and finding is not None and finding.config is not None:
             state.names.give(finding.config)
         state.log.append("Stopped.")
 
     @take.register
-    def _failed(self, event: m.Failed) -> None:
+    def _failed(self, event: ev.Failed) -> None:
         request = self._state.asked.end(event.job)
         self._state.show(event)
         # Whether a config can be read turns out after the network is open, which is compared in any case.
-        if isinstance(request, m.Open) and request.config and self._state.automatic and self._state.source is not None:
+        if isinstance(request, rq.Open) and request.config and self._state.automatic and self._state.source is not None:
             self._acts.compare()
 
     @take.register
-    def _died(self, event: m.Died) -> None:
+    def _died(self, event: ev.Died) -> None:
         state = self._state
         for job in [job for job in state.asked if job <= event.job]:
             state.asked.end(job)

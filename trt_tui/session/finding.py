@@ -7,7 +7,8 @@ from typing import Any
 
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.search import Evaluation, Outcome
-from trt_tui.jobs import messages as m
+from trt_tui.jobs import events as ev
+from trt_tui.jobs import requests as rq
 from trt_tui.words import SIMULATED, outcome, plural
 
 SEARCHING = "the search"
@@ -18,9 +19,9 @@ SEARCHING = "the search"
 class Finding:
     """A search, and what it has found so far."""
 
-    request: m.FindConfig
-    progress: m.SearchProgress | None = None
-    ended: m.SearchEnded | None = None
+    request: rq.FindConfig
+    progress: ev.SearchProgress | None = None
+    ended: ev.SearchEnded | None = None
     taken: PrecisionConfig | None = None
 
     @property
@@ -83,7 +84,7 @@ class Finding:
         return record
 
 
-def held_out_words(held_out: m.HeldOut) -> str:
+def held_out_words(held_out: ev.HeldOut) -> str:
     """The result of a search on samples that it has not used, in words.
 
     For example "chosen on 64 samples; on 32 held out ~19.8 dB: FAIL".

@@ -14,7 +14,8 @@ from trt_tui.core.moves.file import LoadedConfig
 from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.network.layers import Outline
 from trt_tui.core.precision import Precision
-from trt_tui.jobs import messages as m
+from trt_tui.jobs import events as ev
+from trt_tui.jobs import requests as rq
 from trt_tui.session.history import ConfigNames, History
 from trt_tui.session.results import Results
 from trt_tui.session.state import TOLERANCES, State
@@ -30,13 +31,13 @@ class Opening:
         resume: Resume the saved session of the same network, if there is one.
     """
 
-    def __init__(self, state: State, ask: Callable[[m.Request], None], *, resume: bool) -> None:
+    def __init__(self, state: State, ask: Callable[[rq.Request], None], *, resume: bool) -> None:
         self._state = state
         self._ask = ask
         self._resume = resume
         self._replaced: tuple[str, ...] = ()
 
-    def opened(self, event: m.Opened) -> None:
+    def opened(self, event: ev.Opened) -> None:
         """Takes a network: the first time with what was saved of it, later with what was chosen so far."""
         state, first = self._state, self._state.outline is None
         state.opened = event
@@ -95,7 +96,7 @@ class Opening:
             state.given = Calibration(loaded.method, loaded.samples, loaded.data_sha256, loaded.ranges)
             if state.lean:
                 return
-            self._ask(m.UseRanges(state.given, fill=True))
+            self._ask(rq.UseRanges(state.given, fill=True))
             if state.options.calib_data is not None or state.options.calib_method != RANGE_METHODS[0]:
                 state.warnings.append(f"The ranges are those of {Path(state.config_path or '').name}: what "
                                       "--calib-data and --calib-method give is looked at beside them only.")
@@ -109,9 +110,9 @@ class Opening:
     def replaced(self, files: tuple[str, ...]) -> None:
         """Opens anew what has been replaced."""
         state = self._state
-        if not state.asked.any(m.Open):
+        if not state.asked.any(rq.Open):
             self._replaced = files
-            self._ask(m.Open(state.options, structure=state.opened.outline.structure_sha256))
+            self._ask(rq.Open(state.options, structure=state.opened.outline.structure_sha256))
 
     def _start_over(self) -> None:
         """Drops all that was measured on files that have been replaced; the user's changes stay."""
@@ -134,7 +135,7 @@ class Opening:
         if not same or any(not name.endswith(".py") for name in changed):
             self._drop_ranges("what was replaced")
         if state.given is not None and state.calibration is None and now.sha256 == before.sha256:
-            self._ask(m.UseRanges(state.given, fill=True))
+            self._ask(rq.UseRanges(state.given, fill=True))
 
     def _drop_ranges(self, whose: str) -> None:
         """Returns what was measured on something else to the calibrated ranges, in every config of the history."""

@@ -8,7 +8,7 @@ from functools import singledispatchmethod
 from trt_tui.core.calibration.statistics import TensorStats
 from trt_tui.core.measure.comparison import EngineResult, Measured, Verdict
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.jobs import messages as m
+from trt_tui.jobs import events as ev
 
 
 class Results(Mapping[PrecisionConfig, Measured]):
@@ -25,7 +25,7 @@ class Results(Mapping[PrecisionConfig, Measured]):
         self.reference: Mapping[str, float] = {}
         self.fp32_engine: EngineResult | None = None
         self.statistics: dict[str, Mapping[str, TensorStats]] = {}
-        self.ways_out: dict[tuple[str, PrecisionConfig], tuple[m.WayOut, ...]] = {}
+        self.ways_out: dict[tuple[str, PrecisionConfig], tuple[ev.WayOut, ...]] = {}
         self._configs: dict[PrecisionConfig, Measured] = {}
 
     def __getitem__(self, config: PrecisionConfig) -> Measured:
@@ -46,7 +46,7 @@ class Results(Mapping[PrecisionConfig, Measured]):
         return self._configs.setdefault(config, Measured())
 
     @singledispatchmethod
-    def take(self, event: m.Event) -> None:
+    def take(self, event: ev.Event) -> None:
         """Keeps what an event says was measured.
 
         Raises:
@@ -55,32 +55,32 @@ class Results(Mapping[PrecisionConfig, Measured]):
         raise TypeError(f"{type(event).__name__} measures nothing")
 
     @take.register
-    def _reference(self, event: m.ReferenceMeasured) -> None:
+    def _reference(self, event: ev.ReferenceMeasured) -> None:
         self.reference = dict(event.metric)
 
     @take.register
-    def _verdict(self, event: m.VerdictMeasured) -> None:
+    def _verdict(self, event: ev.VerdictMeasured) -> None:
         """Of two verdicts that are not final the one on more samples stands."""
         known = self.at(event.config)
         if known.verdict is None or event.final or event.verdict.samples >= known.verdict.samples:
             known.verdict = event.verdict
 
     @take.register
-    def _layers(self, event: m.LayersMeasured) -> None:
+    def _layers(self, event: ev.LayersMeasured) -> None:
         known = self.at(event.config)
         known.groups, known.complete = dict(event.groups), event.final
 
     @take.register
-    def _shares(self, event: m.SharesMeasured) -> None:
+    def _shares(self, event: ev.SharesMeasured) -> None:
         self.at(event.config).shares.update(event.shares)
 
     @take.register
-    def _raised(self, event: m.RaisedMeasured) -> None:
+    def _raised(self, event: ev.RaisedMeasured) -> None:
         known = self.at(event.config)
         known.raised_order, known.raised = event.order, event.verdicts
 
     @take.register
-    def _ways_out(self, event: m.WaysOutMeasured) -> None:
+    def _ways_out(self, event: ev.WaysOutMeasured) -> None:
         self.ways_out[event.group, event.config] = event.options
         for option in event.options:
             self.tried(option.config, option.verdict)
@@ -92,11 +92,11 @@ class Results(Mapping[PrecisionConfig, Measured]):
             known.verdict = verdict
 
     @take.register
-    def _statistics(self, event: m.StatsMeasured) -> None:
+    def _statistics(self, event: ev.StatsMeasured) -> None:
         self.statistics[event.group] = dict(event.tensors)
 
     @take.register
-    def _fp32_engine(self, event: m.Fp32EngineJudged) -> None:
+    def _fp32_engine(self, event: ev.Fp32EngineJudged) -> None:
         self.fp32_engine = event.result
 
     def built(self, config: PrecisionConfig, result: EngineResult) -> bool:

@@ -21,7 +21,8 @@ from trt_tui.core.moves.smooth import Smooth
 from trt_tui.core.network.layers import Group
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError, TrtTuiError
-from trt_tui.jobs import messages as m
+from trt_tui.jobs import events as ev
+from trt_tui.jobs import requests as rq
 from trt_tui.jobs.client import Client
 from trt_tui.options import Options
 from trt_tui.session.events import Events
@@ -56,7 +57,7 @@ class Session(State):
     def __init__(
         self,
         options: Options,
-        deliver: Callable[[m.Event], None],
+        deliver: Callable[[ev.Event], None],
         *,
         config_path: str | None = None,
         target: str | None = None,
@@ -80,8 +81,8 @@ class Session(State):
             writes: Files that will be written; refused if the network's weights lie there.
             builds: Refuse to open it if no TensorRT works.
         """
-        self.ask(m.Open(self.options, config=self.config_path, force=self._force, writes=tuple(writes),
-                        lean=self.lean, builds=builds))
+        self.ask(rq.Open(self.options, config=self.config_path, force=self._force, writes=tuple(writes),
+                         lean=self.lean, builds=builds))
 
     def close(self) -> None:
         """Saves and ends the child process."""
@@ -96,30 +97,30 @@ class Session(State):
         """Process id of the child, for showing and for tests."""
         return self._client.pid
 
-    def ask(self, request: m.Request) -> None:
+    def ask(self, request: rq.Request) -> None:
         """Sends a request to the child process."""
         self.asked.add(self._client.send(request), request)
 
-    def apply(self, event: m.Event) -> None:
+    def apply(self, event: ev.Event) -> None:
         """Takes an event in. Events of jobs that were stopped are dropped."""
         if not self.asked.heeds(event):
             return
         try:
             self._events.take(event)
         except TrtTuiError as error:
-            self.show(m.Failed(event.job, error.title, error.cause, error.next_step, int(error.exit_code)))
+            self.show(ev.Failed(event.job, error.title, error.cause, error.next_step, int(error.exit_code)))
 
     def stop_job(self) -> None:
         """Stops the running job: asks, and kills the child process if it has not stopped within 2 s."""
         self.asked.stop()
         self._client.stop()
 
-    def _reopening(self) -> list[m.Request]:
+    def _reopening(self) -> list[rq.Request]:
         """The requests that bring a new child process to the state of the last one."""
         if self.outline is None:
             return []
-        opening = m.Open(self.options, self.source, self.outline.structure_sha256)
-        return [opening, *([m.UseRanges(self.calibration)] if self.calibration is not None else [])]
+        opening = rq.Open(self.options, self.source, self.outline.structure_sha256)
+        return [opening, *([rq.UseRanges(self.calibration)] if self.calibration is not None else [])]
 
     # -- changing the config --------------------------------------------------------------------------------------
 
@@ -195,7 +196,7 @@ class Session(State):
         self.names.give(self.config)
         self.save()
         if self.automatic and self.data is not None:
-            self.ask(m.WhatIf(self.config, shares=True))
+            self.ask(rq.WhatIf(self.config, shares=True))
         return True
 
     # -- asking for more ------------------------------------------------------------------------------------------
@@ -207,16 +208,16 @@ class Session(State):
             if config not in runs.values():
                 runs[run] = config
         shares_of = next(run for run, config in runs.items() if config == self.config)
-        self.ask(m.Compare(runs, layers, shares_of if layers else None))
+        self.ask(rq.Compare(runs, layers, shares_of if layers else None))
 
     def look_at(self, group: Group) -> None:
         """Asks for the statistics and the ways out of a group, unless they are known or asked for."""
         if self.data is None:
             return
         waiting = list(self.asked.values())
-        if group.name not in self.results.statistics and m.Stats(group.name) not in waiting:
-            self.ask(m.Stats(group.name))
-        request = m.TryWaysOut(group.name, self.config)
+        if group.name not in self.results.statistics and rq.Stats(group.name) not in waiting:
+            self.ask(rq.Stats(group.name))
+        request = rq.TryWaysOut(group.name, self.config)
         if (group.name, self.config) not in self.results.ways_out and request not in waiting and len(group.allowed) > 1:
             self.ask(request)
 
@@ -230,7 +231,7 @@ class Session(State):
             raise InputError("a build is going on", "", "x stops it.")
         if self.searching and self.builder is not None:
             raise InputError("a search is going on, which builds engines too", "", "x stops it.")
-        self.ask(m.Build(config if config is not None else self.config, quick))
+        self.ask(rq.Build(config if config is not None else self.config, quick))
 
     def without_engine(self, config: PrecisionConfig, error: TrtTuiError) -> None:
         """Keeps the reason in place of an engine that could not be built, for a comparison that goes on without it."""
@@ -240,7 +241,7 @@ class Session(State):
 
     # -- searching ------------------------------------------------------------------------------------------------
 
-    def search(self, request: m.FindConfig) -> None:
+    def search(self, request: rq.FindConfig) -> None:
         """Starts a search. In the app what it finds becomes the config, as one change.
 
         Raises:
@@ -283,11 +284,11 @@ class Session(State):
                 raise InputError(f"{other} exists", why, "Choose another name, or overwrite it.")
         self._refuse_what_is_read([path, *beside], None if kind == "precision.json" else self.config_path)
         if kind == "precision.json":
-            self.ask(m.WriteText(str(path), self.precision_json()))
+            self.ask(rq.WriteText(str(path), self.precision_json()))
         elif kind == "markdown":
-            self.ask(m.WriteText(str(path), comparison_markdown(self.record(), self.opened.outline, self.config)))
+            self.ask(rq.WriteText(str(path), comparison_markdown(self.record(), self.opened.outline, self.config)))
         else:
-            self.ask(m.Export(kind, str(path), self.config))
+            self.ask(rq.Export(kind, str(path), self.config))
 
     def _refuse_what_is_read(self, written: Iterable[Path], config_path: str | None) -> None:
         options = self.options

@@ -20,7 +20,8 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import Outline
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
-from trt_tui.jobs import messages as m
+from trt_tui.jobs import events as ev
+from trt_tui.jobs import requests as rq
 from trt_tui.jobs.summaries import BackendSummary, BuilderSummary, DataSummary
 from trt_tui.options import Options
 from trt_tui.session.asked import Asked
@@ -86,20 +87,20 @@ class State:
         self.target: Target | None = None
         self.target_text = target
         self.asked = Asked()
-        self.error: m.Failed | m.Died | None = None
+        self.error: ev.Failed | ev.Died | None = None
         self.warnings: list[str] = []
         self.log: list[str] = []
         self.notice = ""
-        self.answered: m.Exported | m.EngineWritten | m.EngineRead | None = None
+        self.answered: ev.Exported | ev.EngineWritten | ev.EngineRead | None = None
         self.stopped = False
         self.store = store if store is not None else SavedSessions()
         self.saver = Saver(self.store)
-        self._opened: m.Opened | None = None
+        self._opened: ev.Opened | None = None
 
     # -- what was opened ----------------------------------------------------------------------------------------
 
     @property
-    def opened(self) -> m.Opened:
+    def opened(self) -> ev.Opened:
         """What was opened.
 
         Raises:
@@ -110,7 +111,7 @@ class State:
         return self._opened
 
     @opened.setter
-    def opened(self, event: m.Opened) -> None:
+    def opened(self, event: ev.Opened) -> None:
         self._opened = event
 
     @property
@@ -158,7 +159,7 @@ class State:
     # -- what is going on ---------------------------------------------------------------------------------------
 
     @property
-    def job(self) -> m.Progress | None:
+    def job(self) -> ev.Progress | None:
         """How far the running job is."""
         return self.asked.progress
 
@@ -175,14 +176,14 @@ class State:
     @property
     def building(self) -> bool:
         """Whether an engine is being built because the user asked for it."""
-        return self.asked.any(m.Build, m.WriteEngine)
+        return self.asked.any(rq.Build, rq.WriteEngine)
 
     @property
     def searching(self) -> bool:
         """Whether a search is going on."""
-        return self.asked.any(m.FindConfig)
+        return self.asked.any(rq.FindConfig)
 
-    def show(self, failure: m.Failed) -> None:
+    def show(self, failure: ev.Failed) -> None:
         """Shows an error in the log and on the screen."""
         self.error = failure
         self.log.append(f"{failure.title}: {failure.cause}")

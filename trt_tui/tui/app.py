@@ -16,7 +16,7 @@ from textual.message import Message
 from textual.screen import Screen
 
 from trt_tui.errors import TrtTuiError
-from trt_tui.jobs import messages
+from trt_tui.jobs import events as ev
 from trt_tui.options import Options
 from trt_tui.session.session import Session
 from trt_tui.tui import themes
@@ -46,7 +46,7 @@ class TrtTuiApp(App[None]):
     class SessionEvent(Message):
         """An event of the child process, on its way from the reader's thread."""
 
-        def __init__(self, event: messages.Event) -> None:
+        def __init__(self, event: ev.Event) -> None:
             super().__init__()
             self.event = event
 
@@ -74,7 +74,7 @@ class TrtTuiApp(App[None]):
         """The colours that the style sheet names."""
         return dict(themes.DARK.variables)
 
-    def deliver(self, event: messages.Event) -> None:
+    def deliver(self, event: ev.Event) -> None:
         """Takes an event from any thread."""
         self.post_message(self.SessionEvent(event))
 
@@ -126,7 +126,7 @@ class TrtTuiApp(App[None]):
         """Saves, ends the child process and leaves."""
         self._end_session()
         failure = self.main.desk.status.failure
-        self.exit(return_code=failure.exit_code if isinstance(failure, messages.Failed) else 0)
+        self.exit(return_code=failure.exit_code if isinstance(failure, ev.Failed) else 0)
 
     async def action_quit(self) -> None:
         """Textual's own key to quit."""

@@ -14,7 +14,7 @@ from textual.screen import Screen
 from textual.timer import Timer
 from textual.widgets import Input
 
-from trt_tui.jobs import messages
+from trt_tui.jobs import events as ev
 from trt_tui.session.session import Session
 from trt_tui.tui.controllers import ACTIONS, CONTROLLERS
 from trt_tui.tui.controllers.configs import Configs
@@ -55,7 +55,7 @@ class MainScreen(Screen[None]):
         self.desk = Desk(session, self, leave)
         self.controllers = [kind(self.desk) for kind in CONTROLLERS]
         self.desk.offers = {offer.action.id: offer for one in self.controllers for offer in one.offers()}
-        self._heeding: defaultdict[type[messages.Event], list[Callable[[Any], None]]] = defaultdict(list)
+        self._heeding: defaultdict[type[ev.Event], list[Callable[[Any], None]]] = defaultdict(list)
         for controller in self.controllers:
             for kind, heed in controller.heeds().items():
                 self._heeding[kind].append(heed)
@@ -96,7 +96,7 @@ class MainScreen(Screen[None]):
 
     # -- events of the session ----------------------------------------------------------------------------------
 
-    def take(self, event: messages.Event) -> None:
+    def take(self, event: ev.Event) -> None:
         """Passes an event on to who asked for it, and draws soon. The session has taken it in already."""
         for heed in self._heeding[type(event)]:
             heed(event)

@@ -5,7 +5,7 @@ A new key is a method in one of them, with `controller.action` above it; keys, f
 
 from __future__ import annotations
 
-from trt_tui.jobs import messages
+from trt_tui.jobs import events as ev
 from trt_tui.tui.actions import Action
 from trt_tui.tui.controllers.application import Application
 from trt_tui.tui.controllers.build import Builds
@@ -31,6 +31,6 @@ CONTROLLERS: tuple[type[Controller], ...] = (
 ACTIONS: tuple[Action, ...] = tuple(handler.action for kind in CONTROLLERS for handler in kind.handlers)
 """All actions."""
 
-DRAWN_ONLY = (messages.Previewed, messages.Hashed, messages.Calibrated, messages.Note, messages.EngineWritten,
-              messages.ConfigRead, messages.EngineRead)
+DRAWN_ONLY = (ev.Previewed, ev.Hashed, ev.Calibrated, ev.Note, ev.EngineWritten,
+              ev.ConfigRead, ev.EngineRead)
 """Events that no controller handles: the screen is drawn anew, as after every event, and nothing else."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from trt_tui.core.measure.comparison import EngineResult
-from trt_tui.jobs import messages
+from trt_tui.jobs import events as ev
 from trt_tui.tui import known
 from trt_tui.tui.controllers.controller import Controller, action
 from trt_tui.tui.screens.dialogs import Page
@@ -16,11 +16,11 @@ from trt_tui.tui.state import built, engine_page
 class Builds(Controller):
     """See the module's docstring."""
 
-    def heeds(self) -> Mapping[type[messages.Event], Callable[[Any], None]]:
+    def heeds(self) -> Mapping[type[ev.Event], Callable[[Any], None]]:
         """Tells what a build made."""
-        return {messages.Built: self._built}
+        return {ev.Built: self._built}
 
-    def _built(self, event: messages.Built) -> None:
+    def _built(self, event: ev.Built) -> None:
         self.status.phase = f"built {known.config_name(self.session, event.config)}"
         self.status.last_word = f"✓ {self.status.phase}"
         self.desk.say(self._told(event.result), "")

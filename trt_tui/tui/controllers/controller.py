@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from trt_tui.core.network.hierarchy import LayerRow
-from trt_tui.jobs import messages
+from trt_tui.jobs import events as ev
 from trt_tui.tui.actions import Action, BoundAction
 from trt_tui.tui.controllers.desk import Desk
 
@@ -50,7 +50,7 @@ class Controller:
         """What it can do."""
         return [handler.offer(self) for handler in self.handlers]
 
-    def heeds(self) -> Mapping[type[messages.Event], Callable[[Any], None]]:
+    def heeds(self) -> Mapping[type[ev.Event], Callable[[Any], None]]:
         """Handlers by type of event; the session has applied the event before, and all is drawn soon after."""
         return {}
 

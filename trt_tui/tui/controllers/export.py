@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from trt_tui.errors import TrtTuiError
-from trt_tui.jobs import messages
+from trt_tui.jobs import events as ev
 from trt_tui.tui.controllers.controller import Controller, action
 from trt_tui.tui.screens.dialogs import Question
 from trt_tui.tui.screens.export import ExportDialog
@@ -16,11 +16,11 @@ from trt_tui.tui.screens.export import ExportDialog
 class Exports(Controller):
     """See the module's docstring."""
 
-    def heeds(self) -> Mapping[type[messages.Event], Callable[[Any], None]]:
+    def heeds(self) -> Mapping[type[ev.Event], Callable[[Any], None]]:
         """Says what was written."""
-        return {messages.Exported: self._exported}
+        return {ev.Exported: self._exported}
 
-    def _exported(self, event: messages.Exported) -> None:
+    def _exported(self, event: ev.Exported) -> None:
         self.desk.say(self.session.notice, "")
 
     @action("e", label="export", help="Write precision.json, a typed ONNX, files for other tools, or a report",

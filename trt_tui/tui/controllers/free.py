@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.offers import made, no_correction, no_rewrite, no_smoothing
-from trt_tui.jobs.messages import FREE_KEY
+from trt_tui.jobs.events import FREE_KEY
 from trt_tui.tui.controllers.controller import Controller, action
 from trt_tui.tui.known import headline
 from trt_tui.tui.screens.dialogs import Item, Picker

@@ -6,7 +6,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from trt_tui.jobs import messages
+from trt_tui.jobs import events as ev
+from trt_tui.jobs import requests as rq
 from trt_tui.tui.controllers.controller import Controller, action
 from trt_tui.tui.controllers.desk import Desk
 from trt_tui.tui.screens.dialogs import Question
@@ -19,41 +20,41 @@ ASK_AFTER_S = 10.0
 class Jobs(Controller):
     """See the module's docstring."""
 
-    def heeds(self) -> Mapping[type[messages.Event], Callable[[Any], None]]:
+    def heeds(self) -> Mapping[type[ev.Event], Callable[[Any], None]]:
         """Notes how the job ended, and shows why it failed."""
-        return {messages.Progress: self._progressed, messages.Done: self._done, messages.Cancelled: self._cancelled,
-                messages.Replaced: self._replaced, messages.Failed: self._failed, messages.Died: self._died}
+        return {ev.Progress: self._progressed, ev.Done: self._done, ev.Cancelled: self._cancelled,
+                ev.Replaced: self._replaced, ev.Failed: self._failed, ev.Died: self._died}
 
     def __init__(self, desk: Desk) -> None:
         super().__init__(desk)
         self._looks: set[int] = set()
 
-    def _progressed(self, event: messages.Progress) -> None:
+    def _progressed(self, event: ev.Progress) -> None:
         self.status.enter(event.phase)
-        if isinstance(self.session.asked.get(event.job), (messages.Stats, messages.TryWaysOut)):
+        if isinstance(self.session.asked.get(event.job), (rq.Stats, rq.TryWaysOut)):
             self._looks.add(event.job)
 
-    def _done(self, event: messages.Done) -> None:
+    def _done(self, event: ev.Done) -> None:
         """A look at a row, which nobody asked for by a key, leaves the last word to the job before."""
         if event.job in self._looks:
             self._looks.remove(event.job)
             return
         self.status.last_word = f"✓ {self.status.phase}" if self.status.phase else "✓ done"
 
-    def _cancelled(self, event: messages.Cancelled) -> None:
+    def _cancelled(self, event: ev.Cancelled) -> None:
         self.status.last_word = "stopped; the last results stay"
 
-    def _replaced(self, event: messages.Replaced) -> None:
+    def _replaced(self, event: ev.Replaced) -> None:
         self.status.last_word = event.title
 
-    def _failed(self, event: messages.Failed) -> None:
+    def _failed(self, event: ev.Failed) -> None:
         self._fail(event, event.title, event.cause, event.next_step)
 
-    def _died(self, event: messages.Died) -> None:
+    def _died(self, event: ev.Died) -> None:
         self._fail(event, "The worker process ended", f"{event.why} {event.log}".strip(),
                    "Nothing is lost: press f5 to measure again; o shows the log.")
 
-    def _fail(self, event: messages.Failed | messages.Died, title: str, cause: str, next_step: str) -> None:
+    def _fail(self, event: ev.Failed | ev.Died, title: str, cause: str, next_step: str) -> None:
         self.status.last_word = f"failed: {title}"
         if self.session.outline is None:
             self.status.failure = event

@@ -7,7 +7,8 @@ from typing import Any
 
 from trt_tui.core.search import Outcome
 from trt_tui.errors import TrtTuiError
-from trt_tui.jobs import messages
+from trt_tui.jobs import events as ev
+from trt_tui.jobs import requests as rq
 from trt_tui.session.finding import Finding, found_so_far, held_out_words
 from trt_tui.tui import known
 from trt_tui.tui.controllers.controller import Controller, action
@@ -26,22 +27,22 @@ class Searches(Controller):
         self._marks: Mapping[str, str] = {}
         self._told_of: Finding | None = None
 
-    def heeds(self) -> Mapping[type[messages.Event], Callable[[Any], None]]:
+    def heeds(self) -> Mapping[type[ev.Event], Callable[[Any], None]]:
         """Marks what is tried, and tells once what was found."""
-        return {messages.SearchProgress: self._progressed, messages.SearchEnded: self._ended,
-                messages.Cancelled: self._stopped}
+        return {ev.SearchProgress: self._progressed, ev.SearchEnded: self._ended,
+                ev.Cancelled: self._stopped}
 
-    def _progressed(self, event: messages.SearchProgress) -> None:
+    def _progressed(self, event: ev.SearchProgress) -> None:
         if self.session.searching:
             self.status.phase = "search"
             if (marks := search_marks(self.session)) != self._marks:
                 self._marks, self.desk.stale_figures = marks, True
 
-    def _ended(self, event: messages.SearchEnded) -> None:
+    def _ended(self, event: ev.SearchEnded) -> None:
         self.desk.stale_figures = True
         self._tell()
 
-    def _stopped(self, event: messages.Cancelled) -> None:
+    def _stopped(self, event: ev.Cancelled) -> None:
         self._tell()
 
     def cannot_find(self) -> str:
@@ -62,7 +63,7 @@ class Searches(Controller):
             self.desk.say(f"{name} meets the target already: nothing to find; g changes the target", "")
             return
 
-        def chosen(answer: tuple[str, messages.FindConfig] | None) -> None:
+        def chosen(answer: tuple[str, rq.FindConfig] | None) -> None:
             if answer is not None:
                 tolerance, request = answer
                 if session.target is None or tolerance != session.target.text:
@@ -71,7 +72,7 @@ class Searches(Controller):
 
         self.desk.app.push_screen(FindDialog(session, name, lambda text: wrong_target(session, text)), chosen)
 
-    def _find(self, request: messages.FindConfig) -> None:
+    def _find(self, request: rq.FindConfig) -> None:
         try:
             self.session.search(request)
         except TrtTuiError as error:

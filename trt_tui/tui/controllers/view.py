@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from trt_tui.core.network.hierarchy import GroupRow, LayerRow, Scope
-from trt_tui.jobs import messages
+from trt_tui.jobs import events as ev
 from trt_tui.tui.controllers.controller import Controller, action
 from trt_tui.tui.screens.dialogs import Item, Picker
 from trt_tui.tui.state.figures import Measure
@@ -21,22 +21,22 @@ _MEASURES = {Measure.OWNS: "what each owns of the error", Measure.ISOLATED: "iso
 class Looks(Controller):
     """See the module's docstring."""
 
-    def heeds(self) -> Mapping[type[messages.Event], Callable[[Any], None]]:
+    def heeds(self) -> Mapping[type[ev.Event], Callable[[Any], None]]:
         """Draws the rows anew where their figures are others, the detail where it tells more."""
-        figures = (messages.Opened, messages.VerdictMeasured, messages.LayersMeasured, messages.SharesMeasured,
-                   messages.RaisedMeasured, messages.Built, messages.Fp32EngineJudged, messages.BuilderReady,
-                   messages.ReferenceMeasured, messages.Replaced, messages.Failed, messages.Died)
+        figures = (ev.Opened, ev.VerdictMeasured, ev.LayersMeasured, ev.SharesMeasured,
+                   ev.RaisedMeasured, ev.Built, ev.Fp32EngineJudged, ev.BuilderReady,
+                   ev.ReferenceMeasured, ev.Replaced, ev.Failed, ev.Died)
         return {**dict.fromkeys(figures, self._figures_changed),
-                **dict.fromkeys((messages.StatsMeasured, messages.WaysOutMeasured), self._more_is_known),
-                messages.Done: self._done}
+                **dict.fromkeys((ev.StatsMeasured, ev.WaysOutMeasured), self._more_is_known),
+                ev.Done: self._done}
 
-    def _figures_changed(self, event: messages.Event) -> None:
+    def _figures_changed(self, event: ev.Event) -> None:
         self.desk.stale_figures = True
 
-    def _done(self, event: messages.Done) -> None:
+    def _done(self, event: ev.Done) -> None:
         self.desk.stale_figures |= self.listing.following
 
-    def _more_is_known(self, event: messages.Event) -> None:
+    def _more_is_known(self, event: ev.Event) -> None:
         if self.desk.resting:
             self.desk.draw_detail()
 

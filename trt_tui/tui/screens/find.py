@@ -17,7 +17,7 @@ from trt_tui.core.lowering.lowered import quantizes
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision, rank
 from trt_tui.core.search.presets import preset_groups
-from trt_tui.jobs import messages as m
+from trt_tui.jobs import requests as rq
 from trt_tui.session.session import Session
 from trt_tui.tui.screens.dialogs import CLOSE, Dialog
 from trt_tui.words import visible
@@ -160,7 +160,7 @@ class FindDialog(Dialog):
             note.add_class("bad")
             return
         higher, between = self.higher.value
-        self.dismiss((tolerance, m.FindConfig(
+        self.dismiss((tolerance, rq.FindConfig(
             self.config, (tolerance,), self.method.value, higher,
             self.presets.value if self.presets is not None else (),
             ranges=self.ranges is not None and self.ranges.value, max_raised=raised, max_latency=latency,

@@ -14,7 +14,7 @@ from trt_tui.core.network.hierarchy import FoldedRow, GroupRow, LayerRow, Scope
 from trt_tui.core.network.layers import Group
 from trt_tui.core.network.refused import WAYS_OUT
 from trt_tui.core.precision import FP16_MAX, Precision
-from trt_tui.jobs.messages import FREE_KEY, WayOut
+from trt_tui.jobs.events import FREE_KEY, WayOut
 from trt_tui.session.session import Session
 from trt_tui.tui.known import headline, met
 from trt_tui.tui.spans import Line, clip, decibel, shorten, wrap

@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 
 from trt_tui import words
-from trt_tui.jobs import messages
+from trt_tui.jobs import events as ev
 from trt_tui.session.finding import SEARCHING, Finding, found_so_far
 from trt_tui.session.session import Session
 from trt_tui.tui.spans import Line, Span, padded, shorten, width_of
@@ -28,7 +28,7 @@ class Status:
     last_word: str = ""
     phase: str = ""
     since: float = 0.0
-    failure: messages.Failed | messages.Died | None = None
+    failure: ev.Failed | ev.Died | None = None
 
     def enter(self, phase: str) -> None:
         """Begins a phase, unless it is going on."""
@@ -46,7 +46,7 @@ class Status:
         Args:
             model: Path of the network.
         """
-        if isinstance(self.failure, messages.Failed):
+        if isinstance(self.failure, ev.Failed):
             lines: list[Line] = [[], [("   " + self.failure.title, "strong")]]
             lines += [[("   " + text, "dim")] for text in (self.failure.cause, self.failure.next_step) if text]
             return [*lines, [("   q quits", "dim")]]
@@ -77,7 +77,7 @@ def job_line(session: Session, last: str = "", elapsed: float = 0.0) -> Line:
     return line
 
 
-def _search_line(finding: Finding, progress: messages.SearchProgress) -> Line:
+def _search_line(finding: Finding, progress: ev.SearchProgress) -> Line:
     """What a search does, how far it is, and the best so far."""
     tried = shorten(progress.about, 24) if progress.about else f"{len(progress.trying)} raised"
     return [(" ⋯ ", "key"), (f"{progress.step or 'search'}: {tried}, {progress.done} tried; best: ", ""),

@@ -1,0 +1,207 @@
+"""What the program asks its child process for. All requests are frozen and picklable."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from trt_tui.core.calibration.calibrate import Calibration
+from trt_tui.core.data.watched import Source
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.precision import Precision
+from trt_tui.options import Options
+
+
+@dataclass(frozen=True)
+class Open:
+    """Open the network, the data and the backend; answered by `Opened`, and by `ConfigRead` where a config is named.
+
+    Attributes:
+        known: What an earlier process had opened; further requests are answered only if it is still the same.
+        structure: Refuse a network of another structure; "" takes any.
+        config: A precision.json to read.
+        force: Take a config that was made for another structure, as far as it fits.
+        writes: Files that will be written; refused if the network's weights lie there.
+        lean: Read the network only, which is answered by `Previewed`; data and backends when a job needs them.
+        builds: Refuse to go on, before anything is read, if no TensorRT works.
+    """
+
+    options: Options
+    known: Source | None = None
+    structure: str = ""
+    config: str | None = None
+    force: bool = False
+    writes: tuple[str, ...] = ()
+    lean: bool = False
+    builds: bool = False
+
+
+@dataclass(frozen=True)
+class Calibrate:
+    """Measure ranges; answered by `Calibrated`. Happens by itself, once, before anything that needs ranges."""
+
+    method: str
+
+
+@dataclass(frozen=True)
+class UseRanges:
+    """Take ranges from a config file or an earlier process in place of calibrating; answered by `Calibrated`.
+
+    Attributes:
+        fill: Use them only for tensors that the calibration cache lacks, if one was named.
+    """
+
+    calibration: Calibration
+    fill: bool = False
+
+
+@dataclass(frozen=True)
+class Compare:
+    """Measure runs against FP32: verdicts on few samples first, then errors at the groups, then shares.
+
+    Attributes:
+        runs: Configs by run name, in the order to measure.
+        layers: Whether to measure errors at the groups.
+        shares_of: The run whose shares are measured first, the other runs' after it; None for no shares.
+    """
+
+    runs: Mapping[str, PrecisionConfig]
+    layers: bool = True
+    shares_of: str | None = None
+
+
+@dataclass(frozen=True)
+class WhatIf:
+    """The output error of one config on the what-if samples; answered by `VerdictMeasured` of run "config".
+
+    Attributes:
+        shares: Whether to measure the config's shares and its errors at the groups after that, in the background.
+    """
+
+    config: PrecisionConfig
+    shares: bool = False
+
+
+@dataclass(frozen=True)
+class TryWaysOut:
+    """What-if results of the ways out for one group; answered by `WaysOutMeasured`."""
+
+    group: str
+    config: PrecisionConfig
+
+
+@dataclass(frozen=True)
+class Stats:
+    """Value statistics of a group's inputs and tail; answered by `StatsMeasured`."""
+
+    group: str
+
+
+@dataclass(frozen=True)
+class Build:
+    """Build the config and judge what came out; answered by `Fp32EngineJudged` (the FP32 engine) and `Built`.
+
+    Attributes:
+        quick: Build with the lowest effort, as a preview.
+    """
+
+    config: PrecisionConfig
+    quick: bool = False
+
+
+@dataclass(frozen=True)
+class WriteEngine:
+    """Build the config and write the engine to a file, without judging it; answered by `EngineWritten`.
+
+    Attributes:
+        quick: Build with the lowest effort.
+        given: See `Export`.
+    """
+
+    config: PrecisionConfig
+    path: str
+    quick: bool = False
+    given: Mapping[str, float] | None = None
+
+
+@dataclass(frozen=True)
+class Export:
+    """Write a config in another tool's format; answered by `Exported`.
+
+    Attributes:
+        kind: A name of `trt_tui.core.exporters.production.EXPORT_FORMATS`.
+        given: The amax by tensor name that came with the config. Only tensors without one are measured, and never on
+            random inputs. With None the ranges in use are taken.
+    """
+
+    kind: str
+    path: str
+    config: PrecisionConfig
+    given: Mapping[str, float] | None = None
+
+
+@dataclass(frozen=True)
+class ReadEngine:
+    """Tell what became of each layer in an engine; answered by `EngineRead`.
+
+    Attributes:
+        path: An engine, which `Options.backend` loads, or the JSON of trtexec --exportLayerInfo.
+    """
+
+    path: str
+
+
+@dataclass(frozen=True)
+class WriteText:
+    """Write a text to a file; answered by `Exported`."""
+
+    path: str
+    text: str
+
+
+@dataclass(frozen=True)
+class FindConfig:
+    """Find the smallest set of groups to raise; answered by `SharesMeasured`, `SearchProgress` and `SearchEnded`.
+
+    Attributes:
+        config: What it starts from; groups that are raised there stay raised.
+        tolerances: Target texts that must all be met.
+        method: A name of `trt_tui.core.search.SEARCH_METHODS`.
+        higher: What groups are raised to.
+        presets: Names of `trt_tui.core.search.PRESETS` whose groups are raised from the beginning.
+        keep: Layers to raise for good, or names of `trt_tui.core.search.PRESETS`.
+        ranges: Try other ranges before groups are raised.
+        free: Try what costs nothing at run time before that.
+        max_raised: At most so many groups above their defaults.
+        max_latency: At most so many milliseconds, as estimated from engines.
+        max_builds: At most so many engines are built in all, if engines can run; a latency budget takes two of them.
+        check: A command whose exit code 0 passes a config; see `trt_tui.jobs.searching.run_check`.
+        shares: Measure what each group owns, too.
+        rungs: Precisions below ``higher`` that raised groups may have where that does, lowest first.
+    """
+
+    config: PrecisionConfig
+    tolerances: tuple[str, ...] = ()
+    method: str = "auto"
+    higher: Precision = Precision.FP32
+    presets: tuple[str, ...] = ()
+    keep: tuple[str, ...] = ()
+    ranges: bool = True
+    max_raised: int | None = None
+    max_latency: float | None = None
+    max_builds: int = 3
+    check: str | None = None
+    shares: bool = False
+    rungs: tuple[Precision, ...] = ()
+    free: bool = True
+
+
+Request = (Open | Calibrate | UseRanges | Compare | WhatIf | TryWaysOut | Stats | Build | WriteEngine
+           | Export | ReadEngine | WriteText | FindConfig)
+
+
+@dataclass(frozen=True)
+class Stop:
+    """End every job whose number is below ``before``; each is answered by `Cancelled`."""
+
+    before: int
