@@ -196,6 +196,25 @@ def test_a_shape_of_the_group_itself_is_its_own(operator, opened, backend):
     assert_gated_computes_the_network(network, backend, {"x": X})
 
 
+@pytest.mark.parametrize(("late", "groups"), [
+    (True, [["MatMul", "Add", "Relu"], ["Reshape"]]),
+    (False, [["MatMul"], ["Reshape"], ["Add", "Relu"]])])
+def test_a_shape_read_inside_ends_no_group_that_nothing_waits_for(late, groups, opened, backend):
+    """Where what is shaped by it is added to the group, the group would wait for that."""
+    b = Builder()
+    a = b.node("MatMul", ["x", b.kernel("w", (4, 4), 4)], "/a")
+    shaped = b.node("Reshape", ["x", b.node("Shape", [a], "/shape")], "/other", output="z")
+    other = b.weight("bias", X[0]) if late else shaped
+    result = b.node("Relu", [b.node("Add", [a, other], "/a")], "/a", output="y")
+    if late:
+        b.nodes.append(b.nodes.pop(1))  # Shape, then Reshape, stand behind the group
+        b.nodes.append(b.nodes.pop(1))
+    network = opened(b.model([SQUARE], [floats(name, "n", 4) for name in (result, shaped)]))
+    assert [[network.layer(name).op_type for name in group.layers] for group in network.groups] == groups
+    assert_acyclic(network)
+    assert_gated_computes_the_network(network, backend, {"x": X})
+
+
 def test_groups_that_wait_for_each_other_are_an_error_that_names_them(opened, monkeypatch):
     b = Builder()
     a = b.node("MatMul", ["x", b.kernel("w", (4, 4), 4)], "/first", name="first")
@@ -249,13 +268,15 @@ def effort(network: Network) -> float:
     """How many look-ups finding the groups takes, for each input and output of a layer."""
     graph, looks = network.graph, _Looks()
     size = sum(len(layer.inputs) + len(layer.outputs) for layer in graph.layers)
-    plain = graph.consumers, graph.producer, graph.static
-    graph.consumers = looks.at(dict, {name: looks.at(list, users) for name, users in graph.consumers.items()})
+    plain = graph.consumers, graph.readers, graph.producer, graph.static
+    graph.consumers, graph.readers = (
+        looks.at(dict, {name: looks.at(list, users) for name, users in one.items()})
+        for one in (graph.consumers, graph.readers))
     graph.producer, graph.static = looks.at(dict, graph.producer), looks.at(frozenset, graph.static)
     try:
         find_groups(graph)
     finally:
-        graph.consumers, graph.producer, graph.static = plain
+        graph.consumers, graph.readers, graph.producer, graph.static = plain
     return looks.count / size
 
 
@@ -292,7 +313,17 @@ def _picks(n: int) -> Builder:
     return b
 
 
-@pytest.mark.parametrize("build", [_dense, _fan, _read_by_all, _picks])
+def _shaped(n: int) -> Builder:
+    """Every layer's shape is read, by copies of all that follow."""
+    b = Builder()
+    last = b.node("MatMul", ["x", b.kernel("w", (4, 4), 4)], "/first")
+    for i in range(n):
+        shape = b.node("Shape", [last], f"/{i}/shape")
+        last = b.node("Reshape", [b.node("Relu", [last], f"/{i}"), shape], f"/{i}")
+    return b
+
+
+@pytest.mark.parametrize("build", [_dense, _fan, _read_by_all, _picks, _shaped])
 def test_finding_groups_takes_time_linear_in_the_network(build, opened):
     small, large = (build(n) for n in (30, 120))
     efforts = []

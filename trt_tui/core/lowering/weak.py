@@ -185,9 +185,9 @@ class _WeakLowering:
         return [self.network.layer(name) for name in group.layers]
 
     def _leaves(self, layer: Layer, group: Group) -> bool:
-        """Whether a result of the layer is used outside its group or is a network output."""
+        """Whether the values of a result are used outside its group, or it is a network output."""
         return any(tensor in self.outputs or any(user not in group.layers
-                                                 for user in self.network.consumers.get(tensor, ()))
+                                                 for user in self.network.graph.readers.get(tensor, ()))
                    for tensor in layer.outputs)
 
     def _readers(self, layer: Layer) -> set[str]:
@@ -196,9 +196,9 @@ class _WeakLowering:
         for tensor in layer.outputs:
             if not self.network.is_float(tensor):
                 continue
-            uses = [(user, index) for user in self.network.consumers.get(tensor, ())
+            uses = [(user, index) for user in self.network.graph.readers.get(tensor, ())
                     for index, name in enumerate(self.network.layer(user).inputs) if name == tensor]
-            captured = len({user for user, _ in uses}) < len(self.network.consumers.get(tensor, ()))
+            captured = len({user for user, _ in uses}) < len(self.network.graph.readers.get(tensor, ()))
             if tensor in self.outputs or captured or not uses:
                 found.add("float")
             found.update("quantized" if use in self.quantized_ports else "float" for use in uses)

@@ -16,6 +16,9 @@ from trt_tui.core.network.plugins import cutting, why_cut
 from trt_tui.core.network.scopes import stated_scope
 from trt_tui.core.runner import TensorInfo
 
+SHAPE_READERS = frozenset(("Shape", "Size"))
+"""Operators that read no values."""
+
 _GRAPHS = (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS)
 
 
@@ -28,6 +31,7 @@ class LayerGraph:
         by_name: The same by name.
         producer: The layer that makes a tensor, by tensor name.
         consumers: The layers that read a tensor, those whose subgraphs capture it too, by tensor name.
+        readers: Those of them that read its values: all but Shape and Size.
         constants: Tensors that are stored or computed from stored ones alone.
         static: These, and what is computed from them and shapes alone.
         behind: The plugin in front of each tensor that cannot be simulated, by tensor name.
@@ -45,6 +49,7 @@ class LayerGraph:
         self._nodes = {node.name or "": node for node in graph}
         self.producer: dict[str, str] = {}
         self.consumers: dict[str, list[str]] = {}
+        self.readers: dict[str, list[str]] = {}
         constant = set(graph.initializers)
         static = set(constant)
         self.behind: dict[str, str] = {}
@@ -57,6 +62,8 @@ class LayerGraph:
             self.producer.update((name, layer.name) for name in layer.outputs if name)
             for name in dict.fromkeys(self.reads(layer.name)):
                 self.consumers.setdefault(name, []).append(layer.name)
+                if not reads_shape(layer):
+                    self.readers.setdefault(name, []).append(layer.name)
         self.constants = frozenset(constant)
         self.static = frozenset(static)
 
@@ -86,6 +93,11 @@ class LayerGraph:
         """Sizes of a tensor: a number, a name, or None for an open one; None where not even the rank is known."""
         value = self._values.get(tensor)
         return None if value is None else _shape(value)
+
+
+def reads_shape(layer: Layer) -> bool:
+    """Whether a layer reads a tensor's sizes and none of its values."""
+    return layer.op_type in SHAPE_READERS and layer.domain in ("", "ai.onnx")
 
 
 def tensor_info(value: ir.Value) -> TensorInfo:
@@ -131,7 +143,7 @@ def _layer(index: int, node: ir.Node, constant: set[str], static: set[str], behi
             kind, note = Kind.CONSTANT, "constant"
             constant.update(outputs)
             static.update(outputs)
-        elif node.op_type in ("Shape", "Size") or all(name in static for name in read):
+        elif node.op_type in SHAPE_READERS or all(name in static for name in read):
             kind, note = Kind.SHAPE, "shape arithmetic"
             static.update(outputs)
     return Layer(node.name or "", node.op_type, node.domain, index, inputs, outputs, kind,

@@ -22,6 +22,7 @@ from trt_tui.core.network.naming import FreshNames, name_nodes
 from trt_tui.core.network.qoperators import read_as_pairs
 from trt_tui.core.network.reading import read_model
 from trt_tui.core.network.refused import summary
+from trt_tui.core.network.rotary_caches import spread_rotary_caches
 from trt_tui.core.network.steps import dequantizes, quantizes
 from trt_tui.core.network.structure import OLDEST_OPSET, check_ranks
 from trt_tui.core.network.types import spread_types
@@ -90,6 +91,8 @@ def open_model(path: Path) -> OpenedModel:
         opened.model = model = _converted(opened, path, opset, BASE_OPSET)
     model.ir_version = max(model.ir_version, ir_version_for(model.graph.opset_imports[""]))
     model.graph.sort()
+    if spread := spread_rotary_caches(model):
+        opened.notes.append(spread)
     if count := read_as_pairs(model.graph):
         opened.notes.append(f"{plural(count, 'operator')} on codes, read and written as Q/DQ with the same codes: "
                             "TensorRT takes no others.")

@@ -21,7 +21,7 @@ from trt_tui.core.network.fusion import (
     scores,
     selection,
 )
-from trt_tui.core.network.fusion.growing import Growing, Match, Members
+from trt_tui.core.network.fusion.growing import Growing, Match, Members, has_group
 from trt_tui.core.network.graph import LayerGraph
 from trt_tui.core.network.layers import Group, Kind, Layer
 from trt_tui.core.network.operators import ANCHORS, FREE_COPIES, NORMALISATIONS, POINTWISE
@@ -52,7 +52,7 @@ def find_groups(graph: LayerGraph) -> tuple[Group, ...]:
     groups = [_started(growing, layer) for layer in reversed(anchors)]
     for layer in graph.layers:
         position = growing.waits_for(layer)
-        if _has_group(graph, layer):
+        if has_group(graph, layer):
             if layer.name not in growing.owner and not _joins(growing, layer):
                 groups.append(_started(growing, layer))
             position = growing.owner[layer.name].position
@@ -63,11 +63,6 @@ def find_groups(graph: LayerGraph) -> tuple[Group, ...]:
     cores = {part: (members.leader.name, role) for members in groups
              for part, role in attention.match(growing, members).roles.items()}
     return tuple(_group(growing, members, *cores.get(members, ("", ""))) for members in groups)
-
-
-def _has_group(graph: LayerGraph, layer: Layer) -> bool:
-    return (layer.kind in (Kind.COMPUTE, Kind.COPY, Kind.OPAQUE)
-            and any(graph.is_float(name) for name in layer.outputs))
 
 
 def _joins(growing: Growing, layer: Layer) -> bool:
@@ -84,11 +79,12 @@ def _started(growing: Growing, layer: Layer) -> Members:
     """A group that starts at a layer, with what a rule found to start there, and what follows it."""
     whole = layer.kind is Kind.OPAQUE or len(layer.outputs) != 1 and layer.op_type not in FREE_COPIES
     tail = next(name for name in layer.outputs if growing.graph.is_float(name))
-    start = next(filter(None, (rule(growing, layer) for rule in STARTS)), Match())
-    members = growing.owner[layer.name] = Members(layer, tail, takes_copies=not whole)
+    members = Members(layer, tail, takes_copies=not whole)
+    start = growing.first(members, (rule(growing, layer) for rule in STARTS)) or Match()
+    growing.owner[layer.name] = members
     growing.take(members, start)
     if not whole and (start or layer.op_type in _GROWS):
-        while match := next(filter(None, (rule(growing, members) for rule in BEHIND)), None):
+        while match := growing.first(members, (rule(growing, members) for rule in BEHIND)):
             growing.take(members, match)
     members.position = max(one.index for one in members.layers)
     return members

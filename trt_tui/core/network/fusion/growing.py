@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from trt_tui.core.network.fusion.shapes_read import ShapesRead
 from trt_tui.core.network.graph import LayerGraph
 from trt_tui.core.network.layers import Kind, Layer
 from trt_tui.core.network.operators import FREE_COPIES, POINTWISE
@@ -35,6 +36,12 @@ class Match:
 
     def __bool__(self) -> bool:
         return bool(self.layers)
+
+
+def has_group(graph: LayerGraph, layer: Layer) -> bool:
+    """Whether a layer belongs to a group: it makes floats that are no shapes or constants."""
+    return (layer.kind in (Kind.COMPUTE, Kind.COPY, Kind.OPAQUE)
+            and any(graph.is_float(name) for name in layer.outputs))
 
 
 class Members:
@@ -75,6 +82,12 @@ class Growing:
         self.ready: dict[str, int] = {}
         self.loose: dict[str, int] = {}
         self._outputs = frozenset(info.name for info in graph.outputs)
+        self._shapes = ShapesRead(graph, {layer.name for layer in graph.layers if has_group(graph, layer)})
+
+    def first(self, members: Members, found: Iterable[Match]) -> Match | None:
+        """The first match of which nothing waits for a shape in vain (`ShapesRead`)."""
+        return next((match for match in found if match and not self._shapes.wait_for(members.layers, match.layers)),
+                    None)
 
     def take(self, members: Members, match: Match) -> None:
         """Puts what a rule found into a group."""
@@ -95,18 +108,18 @@ class Growing:
 
     def sole_user(self, tensor: str) -> Layer | None:
         """The layer in no group that alone reads a tensor; None where others, or an output, read it too."""
-        users = self.graph.consumers.get(tensor, ())
+        users = self.graph.readers.get(tensor, ())
         if len(users) != 1 or users[0] in self.owner or self.is_output(tensor):
             return None
         return self.graph.by_name[users[0]]
 
     def only_reads(self, layer: Layer, tensor: str) -> bool:
         """Whether a layer alone reads a tensor."""
-        return self.graph.consumers.get(tensor, []) == [layer.name] and not self.is_output(tensor)
+        return self.graph.readers.get(tensor, []) == [layer.name] and not self.is_output(tensor)
 
     def users_inside(self, tensor: str) -> list[Layer]:
         """The users of a tensor, where they are few enough to lie in one region; [] where they are not."""
-        names = self.graph.consumers.get(tensor, ())
+        names = self.graph.readers.get(tensor, ())
         return [self.graph.by_name[name] for name in names] if len(names) <= REGION_LIMIT else []
 
     # -- about a layer ------------------------------------------------------------------------------------------
@@ -144,7 +157,7 @@ class Growing:
         inside = {layer.name for layer in region}
         escaped = []
         for tensor in tensors:
-            users = self.graph.consumers.get(tensor, ())
+            users = self.graph.readers.get(tensor, ())
             within = 0 < len(users) <= len(inside) and inside.issuperset(users)
             if not within or self.is_output(tensor):
                 escaped.append(tensor)
