@@ -244,6 +244,23 @@ def test_operators_born_after_opset_22_open(tmp_path):
     assert operators(opened.model) == ["RMSNormalization"] and opened.model.graph.opset_imports[""] == 24
 
 
+@pytest.mark.parametrize("batch", ["n", 1])
+def test_one_row_of_angles_is_spread_to_the_batch(batch, tmp_path, backend):
+    """As PyTorch exports Llama at opset 23; each sample has what it has in a batch of 1."""
+    b = Builder(opset=23)
+    angles = [b.weight(name, values[None].astype(np.float32)) for name, values in zip(
+        ("cos", "sin"), (of(np.outer(np.arange(3), [1, 0.1])) for of in (np.cos, np.sin)), strict=True)]
+    b.node("RotaryEmbedding", [b.node("Identity", ["x"], "/q"), *angles], "/rotary", output="y")
+    shape = (batch, 2, 3, 4)
+    path = save(b.model([floats("x", *shape)], [floats("y", *shape)], ir_version=11), tmp_path)
+    opened = open_model(path)
+    assert bool(opened.notes) == (batch == "n")
+    x = np.random.default_rng(0).standard_normal((3, 2, 3, 4)).astype(np.float32)
+    one_by_one = [run(backend, ir.load(path), {"x": x[i:i + 1]})["y"] for i in range(3)]
+    got = run(backend, opened.model, {"x": x if batch == "n" else x[:1]})["y"]
+    np.testing.assert_allclose(got, np.concatenate(one_by_one)[:len(got)], atol=1e-6)
+
+
 # ------------------------------------------------------------------------------------------------- Q/DQ
 
 
