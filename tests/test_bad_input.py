@@ -157,7 +157,7 @@ def test_a_metric_without_labels(refused, mlp, tmp_path):
 def test_labels_without_a_metric_are_a_warning(mlp, capfd):
     np.savez(mlp.data, x=np.load(mlp.data)["x"], classes=np.zeros(16, np.int64))
     with pytest.raises(SystemExit) as stop:
-        main(["compare", mlp.model, "--data", mlp.data, "--no-layers"])
+        main(["compare", mlp.model, "--data", mlp.data, "--layers", "none"])
     shown = capfd.readouterr()
     assert stop.value.code == 0 and "Warning: " in shown.err and "classes" in shown.err and "--metric" in shown.err
 

@@ -78,10 +78,19 @@ def test_compare_json_on_stdout_is_nothing_but_json(run, mlp, config, tmp_path):
     assert code == 0 and "INT8 all" in out and json.loads((tmp_path / "out.json").read_text()) == record
 
 
+@pytest.mark.parametrize("layers", ["errors", "none"])
+def test_a_comparison_leaves_out_what_is_not_asked_for(run, mlp, tmp_path, layers):
+    code, out, err = run("compare", mlp.model, "--data", mlp.data, "--layers", layers, "--json", tmp_path / "out.json")
+    assert code == 0, err
+    runs = json.loads((tmp_path / "out.json").read_text())["runs"]
+    assert all(("layers" in run) is (layers == "errors") and "groups" not in run for run in runs.values())
+    assert ("what loses most by itself" in out) is (layers == "errors") and "owns" not in out
+
+
 def test_compare_in_markdown(run, mlp, tmp_path):
-    code, out, err = run("compare", mlp.model, "--data", mlp.data, "--no-layers", "--markdown", "-")
+    code, out, err = run("compare", mlp.model, "--data", mlp.data, "--layers", "none", "--markdown", "-")
     assert code == 0 and out.startswith("# ") and "| " in out, err
-    code, _, err = run("compare", mlp.model, "--data", mlp.data, "--no-layers", "--markdown", tmp_path / "out.md")
+    code, _, err = run("compare", mlp.model, "--data", mlp.data, "--layers", "none", "--markdown", tmp_path / "out.md")
     assert code == 0 and (tmp_path / "out.md").read_text() == out and "Wrote" in err
 
 
@@ -90,7 +99,7 @@ def test_a_target_that_is_missed_is_exit_code_1(run, mlp, target, code):
     if not target:
         np.savez(mlp.data, x=1e6 * np.load(mlp.data)["x"])  # FP16 overflows
     given = ["--target", target] if target else []
-    found, out, err = run("compare", mlp.model, "--data", mlp.data, "--no-layers", *given)
+    found, out, err = run("compare", mlp.model, "--data", mlp.data, "--layers", "none", *given)
     assert found == code and "INT8 all" in out and ("FAIL" in out or target)
     assert ("Target not met by int8" in err) is (code == 1)
 
@@ -98,12 +107,12 @@ def test_a_target_that_is_missed_is_exit_code_1(run, mlp, target, code):
 @pytest.mark.parametrize("target", ["metric>=0.5", "agreement>=0.9"])
 def test_a_target_that_cannot_be_judged_is_an_error(run, mlp, target):
     arguments = ["--judge", "y[:, 1:]"]
-    code, _, err = run("compare", mlp.model, "--data", mlp.data, "--no-layers", "--target", target, *arguments)
+    code, _, err = run("compare", mlp.model, "--data", mlp.data, "--layers", "none", "--target", target, *arguments)
     assert code == 2 and "Error: " in err and "metric" in err
 
 
 def test_compare_with_no_data_warns(run, mlp):
-    code, out, err = run("compare", mlp.model, "--no-layers", "--batch", 4)
+    code, out, err = run("compare", mlp.model, "--layers", "none", "--batch", 4)
     assert code == 0 and "Warning: Random inputs" in err, err
 
 
@@ -111,7 +120,8 @@ def test_a_metric_is_shown(run, mlp, tmp_path):
     np.savez(mlp.data, x=np.load(mlp.data)["x"], label=np.arange(16) % 4)
     script = "def hits(o, l):\n    return {'hits': float((o['y'].argmax(1) == l['label']).mean())}"
     (tmp_path / "m.py").write_text(script)
-    code, out, err = run("compare", mlp.model, "--data", mlp.data, "--no-layers", "--metric", f"{tmp_path}/m.py:hits")
+    code, out, err = run("compare", mlp.model, "--data", mlp.data, "--layers", "none",
+                         "--metric", f"{tmp_path}/m.py:hits")
     assert code == 0 and "hits in FP32: " in out and "target: metric ≥" in out, err
 
 

@@ -136,7 +136,7 @@ def test_without_tensorrt_the_way_out_is_said(run, mlp, tmp_path) -> None:
 
 def test_compare_builds_and_judges_the_engines(command, mlp, config, tmp_path) -> None:
     done = command("10.16.1", "compare", mlp.model, "--data", mlp.data, "--batch", 4, "--config", config, "--engines",
-                   "--json", "-", "--markdown", tmp_path / "out.md", "--no-layers")
+                   "--json", "-", "--markdown", tmp_path / "out.md", "--layers", "none")
     assert done.returncode == 0, done.stderr
     record = json.loads(done.stdout)
     assert mismatches(record, "comparison-v1") == []
@@ -157,7 +157,7 @@ def test_compare_builds_and_judges_the_engines(command, mlp, config, tmp_path) -
 
 
 def test_compare_shows_a_table_of_engines(command, mlp) -> None:
-    done = command("8.6.1", "compare", mlp.model, "--data", mlp.data, "--batch", 4, "--engines", "--no-layers")
+    done = command("8.6.1", "compare", mlp.model, "--data", mlp.data, "--batch", 4, "--engines", "--layers", "none")
     assert done.returncode == 0, done.stderr
     rows = [line.split("  ")[0] for line in done.stdout.splitlines()]
     assert [row for row in rows if row.startswith(("FP32", "FP16", "INT8"))][:5] == [
@@ -228,7 +228,7 @@ def compared(command, mlp):
 
     def compare(release: str, fault: str, *more: object) -> tuple[subprocess.CompletedProcess, dict]:
         out = Path(mlp.model).with_suffix(".json")
-        done = command(release, "compare", mlp.model, "--data", mlp.data, "--batch", 4, "--engines", "--no-layers",
+        done = command(release, "compare", mlp.model, "--data", mlp.data, "--batch", 4, "--engines", "--layers", "none",
                        "--json", out, "--markdown", out.with_suffix(".md"), *more, STANDIN_FAULT=fault)
         record = json.loads(out.read_text())
         assert mismatches(record, "comparison-v1") == [] and "Traceback" not in done.stderr

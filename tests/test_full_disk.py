@@ -88,7 +88,7 @@ def test_a_full_disk_loses_nothing_that_was_there(run, tmp_path):
     with small_disk(tmp_path / "out", "64k") as disk:
         for name, words in {
             "typed.onnx": ["build", options.model, "--precision", "fp16"],
-            "out.json": ["compare", options.model, "--data", options.data, "--batch", "4", "--no-layers"],
+            "out.json": ["compare", options.model, "--data", options.data, "--batch", "4", "--layers", "none"],
         }.items():
             out = disk / name
             out.write_text("what was there")
@@ -167,7 +167,7 @@ def test_links_that_lead_in_circles_are_refused_before_anything_is_measured(run,
     other.symlink_to(one)
     words = {"--metric": f"{one}:f"}.get(option, one)
     data = [] if option == "--data" else ["--data", options.data]
-    code, shown, told = run("compare", options.model, *data, option, words, "--no-layers", "--batch", "4")
+    code, shown, told = run("compare", options.model, *data, option, words, "--layers", "none", "--batch", "4")
     if option == "--timing-cache":  # no engine is built here
         assert code in (0, 2)
     else:

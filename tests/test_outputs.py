@@ -40,7 +40,7 @@ def save(path, nodes, outputs, dtype=TensorProto.FLOAT):
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
     np.savez(path.with_suffix(".npz"), x=np.random.default_rng(1).standard_normal((8, 16)).astype(weight.dtype),
              label=np.zeros(8))
-    return ("compare", path, "--data", path.with_suffix(".npz"), "--batch", "4", "--no-layers")
+    return ("compare", path, "--data", path.with_suffix(".npz"), "--batch", "4", "--layers", "none")
 
 
 MATMUL = helper.make_node("MatMul", ["x", "W"], ["y"], name="mm")

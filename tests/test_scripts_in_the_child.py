@@ -59,7 +59,7 @@ def run(mlp, tmp_path, *arguments, body="pass"):
 
 
 COMMANDS = {
-    "compare": ["compare", "MODEL", "--data", "DATA", "--metric", "METRIC", "--no-layers"],
+    "compare": ["compare", "MODEL", "--data", "DATA", "--metric", "METRIC", "--layers", "none"],
     "build": ["build", "MODEL", "--data", "DATA", "--precision", "int8", "-o", "typed.onnx"],
     "build with other data to calibrate on":
         ["build", "MODEL", "--data", "mlp.npz", "--calib-data", "DATA", "--precision", "int8", "-o", "typed.onnx"],

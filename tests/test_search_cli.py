@@ -77,7 +77,7 @@ def test_the_fix_is_found_written_and_told(run, files, out, tmp_path):
 
 def test_what_was_found_is_what_compare_measures(run, files, out):
     assert run("search", *files, "--tolerance", "sqnr>=40", "-o", out)[0] == 0
-    code, shown, _ = run("compare", *files, "--config", out, "--target", "sqnr>=40", "--no-layers")
+    code, shown, _ = run("compare", *files, "--config", out, "--target", "sqnr>=40", "--layers", "none")
     assert code == 0 and "PASS" in shown
 
 

@@ -28,7 +28,7 @@ def _isolated(monkeypatch, tmp_path, tmp_path_factory):
 def shell(tmp_path):
     """Runs a command as a shell does, with redirections after it; returns its exit code, stdout and stderr."""
     options = save_mlp(tmp_path)
-    words = {"compare": f"compare {options.model} --data {options.data} --batch 4 --no-layers",
+    words = {"compare": f"compare {options.model} --data {options.data} --batch 4 --layers none",
              "inspect": f"inspect {options.model}", "--help": "--help", "doctor": "doctor",
              "build": f"build {options.model} --precision fp16 -o {tmp_path}/typed.onnx",
              "search": f"search {options.model} --data {options.data} --batch 4 --tolerance 'sqnr>=10' --max-builds 0"}

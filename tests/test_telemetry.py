@@ -35,7 +35,7 @@ def test_a_comparison_leaves_nothing_of_it(tmp_path, value):
     options = save_mlp(tmp_path)
     home = tmp_path / "home"
     run = run_in(home, value, "-m", "trt_tui", "compare", options.model, "--data", options.data, "--batch", "4",
-                 "--no-layers")
+                 "--layers", "none")
     assert run.returncode == 0, run.stderr
     assert list((home / "cache" / "trt-tui").rglob("*")), "the child process ran there"
     assert not left_by_others(home)

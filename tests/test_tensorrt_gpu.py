@@ -358,8 +358,8 @@ def test_what_is_refused_as_asked_is_built_on_a_lower_rung_or_is_a_row_with_its_
     shape = [dim.dim_value for dim in given.type.tensor_type.shape.dim]
     data = np.random.default_rng(0).standard_normal((8, *shape[1:]), dtype=np.float32)
     np.savez(tmp_path / "data.npz", **{given.name: data})
-    words = ["compare", str(tmp_path / "model.onnx"), "--data", str(tmp_path / "data.npz"), "--engines", "--no-layers",
-             "--backend", "tensorrt", "--json", str(out), *EFFORT]
+    words = ["compare", str(tmp_path / "model.onnx"), "--data", str(tmp_path / "data.npz"), "--engines", "--layers",
+             "none", "--backend", "tensorrt", "--json", str(out), *EFFORT]
     done = CliRunner().invoke(main, words)
     assert done.exit_code in (0, 1), done.output
     runs = json.loads(out.read_text())["runs"]

@@ -140,7 +140,7 @@ def test_a_cache_that_fits_in_part_is_warned_of_and_filled_from_the_data_everywh
     tensors = list(open_network(mlp.model).activations)
     write_cache(tmp_path / "net.cache", {tensors[0]: 7.5, "stranger": 1.0})
     shared = (mlp.model, "--data", mlp.data, "--calib-cache", "net.cache")
-    code, out, err = run("compare", *shared, "--no-layers")
+    code, out, err = run("compare", *shared, "--layers", "none")
     assert code == 0 and "ranges of net.cache and others" in out and "calibrated on" not in out
     assert err.count("match no tensor here: stranger") == err.count("have no range in the cache") == 1
     code, _, err = run("export", *shared, "--precision", "int8", "--format", "calibration-cache", "-o", "out.cache")
@@ -166,5 +166,5 @@ def test_a_cache_goes_before_the_ranges_of_a_config_which_fill_it(run, tmp_path)
     assert code == 0, err
     second = read_config(tmp_path / "second.json", open_network(mlp.model)).ranges
     assert second == pytest.approx({**first, tensors[0]: 7.5}) and first[tensors[0]] < 7
-    _, out, err = run("compare", *shared, "--config", "first.json", "--no-layers", "--calib-method", "mse")
+    _, out, err = run("compare", *shared, "--config", "first.json", "--layers", "none", "--calib-method", "mse")
     assert "ranges of first.json" in out and "--calib-method" in err

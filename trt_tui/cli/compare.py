@@ -19,12 +19,13 @@ from trt_tui.words import visible
 @click.command(cls=Command, context_settings=CONTEXT)
 @takes(*EVERYTHING)
 @option("TensorRT", "--engines", is_flag=True, help="Also build each run's engine, and judge it as built.")
-@option("Output", "--no-layers", is_flag=True, help="Leave out errors at the groups and shares.")
+@option("Output", "--layers", default="shares", show_default=True, type=click.Choice(["shares", "errors", "none"]),
+        help="What is measured at the layers: their errors and shares, their errors alone (much faster), or nothing.")
 @file_option("Output", "--json", "json_path", metavar="OUT",
              help="Write the comparison as JSON (schema v1); - for stdout.")
 @file_option("Output", "--markdown", "markdown_path", metavar="OUT", help="Write it as Markdown; - for stdout.")
 def compare(model: str, config_path: str | None, force: bool, target: str | None, json_path: str | None,
-            markdown_path: str | None, no_layers: bool, engines: bool, **arguments: Any) -> None:
+            markdown_path: str | None, layers: str, engines: bool, **arguments: Any) -> None:
     """Compare FP16, INT8 and the config with FP32, at the outputs and per layer.
 
     An engine that cannot be built is listed with the reason; exit code 1 if some were built, 2 if none was.
@@ -41,7 +42,7 @@ def compare(model: str, config_path: str | None, force: bool, target: str | None
     if target is not None:
         parse_target(target)
     places = check_places(model, arguments, config_path, json_path, markdown_path)
-    with compare_session(options_of(model, 0, arguments), config_path, target, force, layers=not no_layers,
+    with compare_session(options_of(model, 0, arguments), config_path, target, force, layers=layers,
                          engines=engines, writes=places) as session:
         record = session.record()
         quiet = "-" in (json_path, markdown_path)

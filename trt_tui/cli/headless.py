@@ -49,10 +49,11 @@ def _opened(options: Options, starting: Mapping[str, Any], **arguments: Any
 
 @contextmanager
 def compare_session(options: Options, config_path: str | None, target: str | None, force: bool,
-                    layers: bool, engines: bool = False, writes: Iterable[str] = ()) -> Iterator[Session]:
+                    layers: str, engines: bool = False, writes: Iterable[str] = ()) -> Iterator[Session]:
     """A session in which everything a comparison shows has been measured.
 
     Args:
+        layers: What is measured at the layers: "shares" with their errors, "errors" alone, or "none".
         writes: Places that will be written.
         engines: Build each run's engine too, and judge it. One that cannot be built has the reason in its place.
 
@@ -66,7 +67,7 @@ def compare_session(options: Options, config_path: str | None, target: str | Non
         if target is not None:
             session.set_target(target)
         try:
-            session.compare(layers=layers)
+            session.compare(layers != "none", layers == "shares")
             drain()
             for config in dict.fromkeys(session.run_configs().values()) if engines else ():
                 session.build(config=config)

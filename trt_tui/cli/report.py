@@ -14,7 +14,7 @@ from trt_tui.core.engines.rungs import rung_lines
 from trt_tui.core.exporters.markdown import moves_markdown, search_markdown, text_cell
 from trt_tui.core.lowering.lowered import lowers, quantizes
 from trt_tui.core.measure.agreement import fp32_fault, gap_db
-from trt_tui.core.measure.comparison import EngineResult, Verdict
+from trt_tui.core.measure.comparison import EngineResult, Share, Verdict
 from trt_tui.core.measure.target import UPPER
 from trt_tui.core.moves.config import PrecisionConfig, tables
 from trt_tui.core.network.hierarchy import build_tree, titles
@@ -69,14 +69,20 @@ def _run_title(session: Session, run: str) -> str:
 
 
 def _explained(session: Session) -> list[str]:
-    """The runs whose loss is broken down by group: those that miss the target, else the last one with shares."""
-    if session.opened.outline.has_own_precisions and session.measured("config").shares:
+    """The runs whose loss is broken down by group: those that miss the target, else the last that is measured there."""
+    if session.opened.outline.has_own_precisions and _broken_down(session, "config"):
         return ["config"]
-    known = {run: measured.verdict for run in _shown(session)
-             if (measured := session.measured(run)).shares and measured.verdict is not None}
+    known = {run: verdict for run in _shown(session)
+             if (verdict := session.measured(run).verdict) is not None and _broken_down(session, run)}
     missed = [run for run, verdict in known.items()
               if session.target is None or session.target.reached(verdict) is False]
     return missed or list(known)[-1:]
+
+
+def _broken_down(session: Session, run: str) -> bool:
+    """Whether anything is known of the groups of a run."""
+    measured = session.measured(run)
+    return bool(measured.shares or measured.groups)
 
 
 def session_metric(session: Session) -> str:
@@ -206,24 +212,37 @@ def _checks(session: Session, engines: Mapping[str, EngineResult]) -> list[str]:
 
 
 def _worst(session: Session, run: str) -> list[str]:
+    """The groups that own most of a run's error; those that lose most by themselves where shares were not measured."""
     record, config, outline = session.measured(run), session.run_configs()[run], session.opened.outline
     order = sorted(record.shares, key=lambda name: -record.shares[name].owns)[:LAYER_ROWS]
-    rows = [[f"what owns the loss of {_run_title(session, run)}", "operator", "precision", "owns", "isolated",
-             "accumulated", "alone in FP32"]]
+    title = f"what owns the loss of {_run_title(session, run)}"
+    if not order:
+        lossy = {name: one.isolated for name, one in record.groups.items()
+                 if one.isolated is not None and not one.isolated.exact}
+        order = sorted(lossy, key=lambda name: lossy[name].sqnr_db or -math.inf)[:LAYER_ROWS]
+        title = f"what loses most by itself in {_run_title(session, run)}"
+    rows = [[title, "operator", "precision", "owns", "isolated", "accumulated", "alone in FP32"]]
     notes = []
     places = titles(build_tree(outline.layers, outline.groups))
     for name in order:
-        share, group = record.shares[name], outline.group(name)
+        share, group = record.shares.get(name), outline.group(name)
         errors = record.groups.get(name)
         figures = [one.figure() if one is not None else NOTHING for one in (
             (errors.isolated, errors.accumulated) if errors else (None, None))]
         rows.append([places.get(name, name), group.operator, group.label(config.precision_of(group)),
-                     words.percent(share.owns, SIMULATED) if math.isfinite(share.owns) else "brings NaN/Inf in FP32",
-                     *figures, words.decibels(share.kept_db)])
+                     _owned(share), *figures, words.decibels(share.kept_db) if share is not None else ""])
     for name, errors in record.groups.items():
         if errors.warning:
             notes.append(f"{places.get(name, name)}: {errors.warning}")
+    if not record.shares:
+        rows = [[*row[:3], *row[4:6]] for row in rows]
     return [*table(rows, flush_left=3), *(["", *notes[:LAYER_ROWS]] if notes else [])]
+
+
+def _owned(share: Share | None) -> str:
+    if share is None:
+        return ""
+    return words.percent(share.owns, SIMULATED) if math.isfinite(share.owns) else "brings NaN/Inf in FP32"
 
 
 # -- a search ---------------------------------------------------------------------------------------------------------

@@ -201,14 +201,14 @@ class Session(State):
 
     # -- asking for more ------------------------------------------------------------------------------------------
 
-    def compare(self, layers: bool = True) -> None:
-        """Measures the runs of the verdict and, with ``layers``, their groups and shares (again)."""
+    def compare(self, layers: bool = True, shares: bool = True) -> None:
+        """Measures the runs of the verdict (again), with ``layers`` errors at their groups, and ``shares``."""
         runs: dict[str, PrecisionConfig] = {}
         for run, config in self.run_configs().items():
             if config not in runs.values():
                 runs[run] = config
         shares_of = next(run for run, config in runs.items() if config == self.config)
-        self.ask(rq.Compare(runs, layers, shares_of if layers else None))
+        self.ask(rq.Compare(runs, layers, shares_of if layers and shares else None))
 
     def look_at(self, group: Group) -> None:
         """Asks for the statistics and the ways out of a group, unless they are known or asked for."""
