@@ -18,8 +18,10 @@ from trt_tui.core.calibration.cache import match_cache, read_cache, write_cache
 from trt_tui.core.calibration.calibrate import calibrate
 from trt_tui.core.calibration.histogram import Histogram
 from trt_tui.core.calibration.methods import RANGE_METHODS, chosen
+from trt_tui.core.calibration.ranges import for_codes
 from trt_tui.core.calibration.statistics import Accumulator, collect_stats
 from trt_tui.core.calibration.sweep import Probe
+from trt_tui.core.codes import FP8, INT8
 from trt_tui.core.data.samples import load_samples
 from trt_tui.core.runner import TensorInfo
 from trt_tui.errors import InputError
@@ -133,6 +135,24 @@ def test_entropy_and_mse_clip_outliers_and_minmax_does_not():
     assert methods.entropy(uniform) > 4.9 and methods.mse(uniform) > 4.9
 
 
+def test_mse_minimises_the_error_of_the_code_type_and_entropy_is_for_equal_steps_alone():
+    rng = np.random.default_rng(4)
+    array = np.concatenate([rng.standard_normal(100_000), rng.uniform(25, 30, 3)]).astype(np.float32)
+    hist = histogram(array)
+
+    def error(amax, code):
+        scale = np.float32(amax / code.greatest)
+        return float(np.mean(np.square(array - code.rounded(array / scale) * scale, dtype=np.float64)))
+
+    ranges = {code.precision: chosen(hist, "mse", code=code) for code in (INT8, FP8)}
+    for code, other in ((INT8, FP8), (FP8, INT8)):
+        best = min(error(amax, code) for amax in np.linspace(2, hist.amax, 100))
+        assert error(ranges[code.precision], code) <= 1.01 * best
+        assert 1.2 * error(ranges[code.precision], code) < error(ranges[other.precision], code)
+    assert methods.methods_of(FP8) == ("minmax", "percentile", "mse") and methods.methods_of(INT8) == RANGE_METHODS
+    assert chosen(hist, "entropy", code=FP8) == hist.amax > 2 * chosen(hist, "entropy")
+
+
 @pytest.mark.parametrize("value", [0.0, 1.0, -3e38, 1e-45])
 def test_constants(value):
     for method, amax in ranges_of(histogram(np.full((3, 5), value, np.float32))).items():
@@ -220,6 +240,8 @@ def test_histogram_methods_in_chunks(tmp_path, model, memory_limit, passes, meth
     assert len(backend.output_counts) == passes + 1 and seen[-1] == (3 * passes, 3 * passes)
     for name, array in expected_tensors(data).items():
         assert calibration.ranges[name] == chosen(histogram(array), method)
+        read = for_codes(calibration.by_codes, FP8)
+        assert read[name] == chosen(histogram(array), method, code=FP8)
 
 
 @pytest.mark.parametrize("method", RANGE_METHODS)

@@ -38,6 +38,7 @@ class Ranges:
     samples: int = 12
     data_sha256: str = "d" * 64
     ranges: dict[str, float] = field(default_factory=dict)
+    others: dict[str, dict[str, float]] = field(default_factory=dict)
 
 
 def open_saved(model, path):
@@ -82,14 +83,15 @@ def test_a_config_survives_the_file(file, network):
     config = PrecisionConfig(Precision.INT8, Precision.BF16, True).with_moves(
         {FC2: Choice(Precision.FP32, "search:greedy"), FC1: Choice(Precision.INT8, "user")}).with_range(
         tensor, RangeChoice(1 / 3, "percentile"))
-    calibration = Ranges(ranges=ranges_of(network))
+    calibration = Ranges(ranges=ranges_of(network), others={"fp8": {tensor: 2.5}})
     evidence = {"simulated": {"sqnr_db": 20.5}, "engine": {}}
     file.write_text(config_text(network, config, calibration, evidence=evidence, tolerance="sqnr>=20",
                                 made_with={"trt_tui": "0.1", "onnxruntime": "1.2"}))
     loaded = read_config(file, network)
     assert loaded.config == config and loaded.config.groups == config.groups and loaded.config.ranges == config.ranges
     assert loaded.config.groups[FC2].reason == "search:greedy"
-    assert loaded.ranges == calibration.ranges
+    assert loaded.ranges == calibration.ranges and loaded.other_ranges == calibration.others
+    assert mismatches(json.loads(file.read_text())) == []
     assert (loaded.method, loaded.samples, loaded.data_sha256) == ("minmax", 12, "d" * 64)
     assert (loaded.evidence, loaded.tolerance) == (evidence, "sqnr>=20")
     assert loaded.made_with == {"trt_tui": "0.1", "onnxruntime": "1.2"}
@@ -205,6 +207,8 @@ def test_a_missing_file(network, tmp_path):
     (lambda r: r["calibration"]["ranges"].update({"x": -1}), "calibration.ranges['x'] is -1"),
     (lambda r: r["calibration"]["ranges"].update({"x": 10**400}), "calibration.ranges['x']"),
     (lambda r: r["calibration"]["ranges"].update({"x": True}), "calibration.ranges['x'] is true"),
+    (lambda r: r["calibration"].update(others={"fp8": {"x": -1}}), "calibration.others.fp8['x'] is -1"),
+    (lambda r: r["calibration"].update(others={"int8": {"x": 1}}), "a name in calibration.others is \"int8\""),
     (lambda r: r["calibration"]["ranges"].update({"y_y": 1}), "tensors that mlp.onnx does not have"),
     (lambda r: r["moves"].append({"kind": "range", "tensors": ["x"], "amax": "much"}), "moves[1].amax is \"much\""),
     (lambda r: r["moves"].append({"kind": "range", "tensors": ["x"], "amax": -1}), "x cannot have the range -1"),

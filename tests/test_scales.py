@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.networks import Builder, floats
-from trt_tui.core.lowering import scales
+from trt_tui.core.calibration.ranges import Ranges, overridden, stamp
+from trt_tui.core.lowering import rules, scales
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.precision import Precision
@@ -82,6 +83,24 @@ def test_a_range_of_the_config_holds_for_all_that_share_it(joining):
     config = PrecisionConfig().with_moves({"one": RangeChoice(0.5)})
     joined = scales.activation_ranges(joining, dict.fromkeys(joining.activations, 2.0), config)
     assert joined == {"x": 2.0, "one": 0.5, "both": 0.5, "/c/Conv_output_0": 2.0}
+
+
+def test_codes_take_the_ranges_that_were_chosen_for_them(named_network):
+    network = named_network("mlp")
+    first, second = "/fc1/Gemm", "/fc2/MatMul"
+    ranges = Ranges(dict.fromkeys(network.activations, 1.0), {"fp8": dict.fromkeys(network.activations, 3.0)})
+    config = PrecisionConfig().with_groups([network.group(second)], Precision.FP8)
+
+    def steps(given):
+        ruled = rules.rule(network, config, given)
+        return [float(scale.values) for name in (first, second) for site, scale in ruled[name].scales.items()
+                if site.role == "input"]
+
+    np.testing.assert_allclose(steps(ranges), [1 / 127, 3 / 448], rtol=1e-3)
+    np.testing.assert_allclose(steps(dict(ranges)), [1 / 127, 1 / 448], rtol=1e-3)
+    known = overridden(ranges, {network.group(second).activations()[0].tensor: 2.0})
+    np.testing.assert_allclose(steps(known), [1 / 127, 2 / 448], rtol=1e-3)
+    assert stamp(ranges) != stamp(dict(ranges)) and stamp(ranges) != stamp(known)
 
 
 def test_tensors_without_a_range_are_left_out_and_then_asked_for(joining):

@@ -341,6 +341,8 @@ def test_the_next_range_goes_round_the_methods(session):
     driven.until_idle()
     seen = [driven.next_range(group) for _ in range(4)]
     assert seen == ["percentile", "entropy", "mse", "minmax"] and driven.config == INT8
+    driven.set_precision([group], Precision.FP8)
+    assert [driven.next_range(group) for _ in range(3)] == ["percentile", "mse", "minmax"]
     driven.until_idle()
 
 

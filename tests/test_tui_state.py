@@ -202,6 +202,27 @@ def test_channels_that_set_the_range_are_named():
     assert "channel" not in detail.range_sentence(_stats(41.2, 0.47, top=TopChannels(1, 4, (0, 1, 2), 9.0)))
 
 
+def test_fp8_is_told_by_what_lies_outside_its_steps():
+    spread = tuple(1000 if 20 <= i < 40 else 0 for i in range(64))  # 2^-20 to 1, the same number in each power of two
+    stats = _stats(1.0, 0.1, histogram=spread)
+    zeroed, clipped = detail.beyond_fp8(stats, 1.0)  # 1/448 is 2^-8.8: what lies below 2^-18.8 rounds to 0
+    assert clipped == 0 and zeroed == pytest.approx(1.2 / 20, abs=0.005)
+    assert detail.fp8_sentence(stats, 1.0) == "one FP8 scale for amax 1.00: about 6% of its values round to 0"
+    assert "50% are clipped" in detail.fp8_sentence(stats, 2.0**-10)
+    narrow = _stats(1.0, 0.1, histogram=(0,) * 39 + (9,) + (0,) * 24)
+    assert "next to none rounds to 0" in detail.fp8_sentence(narrow, 1.0)
+
+
+@pytest.mark.parametrize(("precision", "said", "silent"), [
+    (Precision.INT8, "of 8 bits", "FP8"), (Precision.FP8, "one FP8 scale", "bits"), (Precision.INT4, "", "bits")])
+def test_the_reason_fits_the_codes_of_the_row(session, precision, said, silent):
+    group = next(group for group in MODEL.outline.groups if precision in group.allowed and group.activations())
+    session.results.statistics[group.name] = {group.activations()[0].tensor: _stats(41.2, 0.47)}
+    session.set_config(session.config.with_groups([group], precision))
+    told = " ".join(detail.reasons(session, found(session), group))
+    assert said in told and silent not in told
+
+
 def test_overflow_and_underflow_are_told():
     assert "exceeds FP16's 65504" in detail.fp16_sentence({"x": _stats(1.2e5, 3.0, over=4)})
     assert "below FP16's smallest" in detail.fp16_sentence({"x": _stats(1.0, 0.1, below=0.2)})

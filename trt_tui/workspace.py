@@ -17,6 +17,7 @@ import numpy as np
 from trt_tui.backends.cuda import first_device
 from trt_tui.backends.registry import get_backend
 from trt_tui.core.calibration.calibrate import Calibration
+from trt_tui.core.calibration.statistics import TensorStats
 from trt_tui.core.data.samples import DataSets, Samples, load_samples, split
 from trt_tui.core.data.shapes import ShapeRange, parse_shapes
 from trt_tui.core.data.userscript import annotations_of, script_files, split_spec
@@ -76,7 +77,7 @@ class Workspace:
         calibration: The ranges in use; None while nothing has needed any.
         source: What figures are of; None while it is not hashed.
         expected: What an earlier process had opened: this has to be the same.
-        method_ranges: Ranges (amax) by tensor and method, as far as they are measured.
+        statistics: What tensors hold, as far as it is measured.
         channel_amax: Largest magnitudes of channels by tensor, as far as they are measured.
         corrections: Shifts of biases by config, calibration method and group, as far as they are measured.
         refused: The FP32 engine, where the builder has refused it.
@@ -99,7 +100,7 @@ class Workspace:
         self.calibration: Calibration | None = None
         self.source: Source | None = None
         self.expected: Source | None = None
-        self.method_ranges: dict[str, dict[str, float]] = {}
+        self.statistics: dict[str, TensorStats] = {}
         self.channel_amax: dict[str, np.ndarray] = {}
         self.corrections: dict[tuple[PrecisionConfig, str], dict[str, BiasCorrection]] = {}
         self.refused: EngineResult | None = None
@@ -227,9 +228,10 @@ class Workspace:
         _ = self.data, self.metric, self.judged, self.plan, self.analysis
 
     @property
-    def ranges(self) -> dict[str, float]:
-        """The calibrated amax by tensor name, in the tensors' own units; empty while nothing is calibrated."""
-        return self.calibration.ranges if self.calibration is not None else {}
+    def ranges(self) -> Mapping[str, float]:
+        """The calibrated amax by tensor name, in the tensors' own units, with those that other code types have of their
+        own (`trt_tui.core.calibration.ranges`); empty while nothing is calibrated."""
+        return self.calibration.by_codes if self.calibration is not None else {}
 
     @property
     def profile(self) -> dict[str, ShapeRange]:

@@ -210,7 +210,7 @@ class Writer:
             self.outline = outline
             self.config = (PrecisionConfig.uniform(Precision(precision), options.other, options.tf32)
                            if precision is not None else self._session.config)
-            self._given = given.ranges if given is not None else {}
+            self._given = given.by_codes if given is not None else {}
             self._opened = opened.pop_all()
 
     def __enter__(self) -> Writer:

@@ -9,6 +9,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from trt_tui.core.calibration.ranges import for_codes
+from trt_tui.core.codes import CODES
 from trt_tui.core.lowering.lowered import cannot_lower, lowers
 from trt_tui.core.measure.comparison import EngineResult, Share, Verdict
 from trt_tui.core.measure.shares import Impact, measure_impacts
@@ -109,12 +111,16 @@ class WorkspaceBench:
                           reason=f"search:{self._request.method}", kinds=kinds)
         return {one.label: one.config for one in found}
 
-    def ranges(self, groups: Sequence[Group]) -> dict[str, dict[str, float]]:
+    def ranges(self, groups: Sequence[Group], config: PrecisionConfig) -> dict[str, dict[str, float]]:
         """Returns the ranges (amax) that other methods choose, by tensor and method, without those in use."""
-        current = self._workspace.ranges
-        known = ranges_by_method(self._workspace, self._report, groups)
-        return {tensor: {method: amax for method, amax in by_method.items() if amax != current.get(tensor)}
-                for tensor, by_method in known.items()}
+        known = ranges_by_method(self._workspace, self._report, groups, config)
+        found: dict[str, dict[str, float]] = {}
+        for group in groups:
+            precision = config.precision_of(group)
+            current = for_codes(self._workspace.ranges, CODES[precision])
+            for tensor in dict.fromkeys(site.tensor for site in group.ranged(precision)):
+                found[tensor] = {method: amax for method, amax in known[tensor].items() if amax != current.get(tensor)}
+        return found
 
     def built(self, config: PrecisionConfig) -> bool:
         """Whether the config's engine is in the store."""

@@ -1,14 +1,15 @@
-"""The ranges that INT8 layers are quantized with: measured, or taken from a cache or a config."""
+"""The ranges that layers in INT8 and FP8 are quantized with: measured, or taken from a cache or a config."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 import trt_tui
 from trt_tui.core.calibration.cache import match_cache, read_cache
 from trt_tui.core.calibration.calibrate import Calibration, calibrate
-from trt_tui.core.calibration.methods import RANGE_METHODS
+from trt_tui.core.calibration.methods import OTHER_CODES, RANGE_METHODS, methods_of
+from trt_tui.core.calibration.ranges import overridden
 from trt_tui.core.codes import CODES
 from trt_tui.core.lowering.lowered import quantizes
 from trt_tui.core.moves.config import PrecisionConfig
@@ -38,10 +39,16 @@ def use(workspace: Workspace, store: Store, report: Report, request: rq.UseRange
     yield from ()
 
 
-def ensure_ranges(workspace: Workspace, store: Store, report: Report, configs: Iterable[PrecisionConfig]) -> None:
+def ensure_ranges(workspace: Workspace, store: Store, report: Report, configs: Collection[PrecisionConfig]) -> None:
     """Calibrates if any of the configs needs ranges and there are none yet."""
     if workspace.calibration is None and any(quantizes(workspace.network, config) for config in configs):
-        _calibrate(workspace, store, report, workspace.options.calib_method)
+        method = workspace.options.calib_method
+        _calibrate(workspace, store, report, method)
+        told = [code for code in OTHER_CODES if method not in methods_of(code) and any(
+            config.precision_of(group) is code.precision for config in configs for group in workspace.network.groups)]
+        for code in told:
+            report.send(ev.Note(report.job, f"The {method} of 128 equal steps says nothing of {code.precision.label}, "
+                                           f"whose steps grow with the value: layers in it take min-max.", "info"))
 
 
 def measured(workspace: Workspace, store: Store, report: Report, method: str) -> Calibration:
@@ -49,7 +56,7 @@ def measured(workspace: Workspace, store: Store, report: Report, method: str) ->
     network, source = workspace.network, workspace.calibrating
     sha256 = workspace.source.sha256 if workspace.source is not None else store.network_sha256(network)
     key = FileCache.key("calibration", trt_tui.__version__, sha256, source.sha256(), len(source), method,
-                        workspace.backend.version, network.activations)
+                        workspace.backend.version, network.activations, [code.precision.value for code in OTHER_CODES])
     calibration = store.results.get(key, Calibration)
     if calibration is None:
         calibration = calibrate(network.model, network.activations, source, workspace.backend, method=method,
@@ -73,12 +80,13 @@ def ranges_to_write(workspace: Workspace, store: Store, report: Report, config: 
         ensure_ranges(workspace, store, report, [config])
         return workspace.ranges, ""
     options, network = workspace.options, workspace.network
-    known = {**{tensor: choice.amax for tensor, choice in config.ranges.items()}, **given}
+    known: Mapping[str, float] = overridden(given, {tensor: choice.amax for tensor, choice in config.ranges.items()
+                                                    if tensor not in given})
     if options.calib_cache is not None:
         fitting, warnings = match_cache(read_cache(options.calib_cache), network.activations)
         for warning in warnings:
             report.send(ev.Note(report.job, warning, "warning"))
-        known |= fitting
+        known = overridden(known, fitting)
     needed = {site.tensor for group in network.groups
               for site in (group.activations() if every else group.ranged(config.precision_of(group)))}
     missing = sorted(needed - known.keys())
@@ -90,8 +98,8 @@ def ranges_to_write(workspace: Workspace, store: Store, report: Report, config: 
         raise InputError(f"{' and '.join(labels) or 'A calibration cache'} needs ranges",
                          f"{len(missing)} tensors have none, {missing[0]} among them",
                          "Give --calib-data or --data to calibrate on, or --calib-cache.")
-    found = measured(workspace, store, report, options.calib_method).ranges
-    return ({**found, **known} if options.calib_cache is not None else found), ""
+    found = measured(workspace, store, report, options.calib_method).by_codes
+    return (overridden(found, known) if options.calib_cache is not None else found), ""
 
 
 def _calibrate(workspace: Workspace, store: Store, report: Report, method: str) -> None:
@@ -117,5 +125,7 @@ def _take_cache(workspace: Workspace, store: Store, report: Report, path: str, m
         rest = measured(workspace, store, report, method)
     if rest is None:
         rest = Calibration("cache", 0, "", {})
-    workspace.calibration = replace(rest, ranges={**rest.ranges, **fitting})
+    others = {precision: {tensor: amax for tensor, amax in own.items() if tensor not in fitting}
+              for precision, own in rest.others.items()}
+    workspace.calibration = replace(rest, ranges={**rest.ranges, **fitting}, others=others)
     report.send(ev.Calibrated(report.job, workspace.calibration))

@@ -60,8 +60,9 @@ class Bench(Protocol):
             kinds: "form": operators and scaled channels; "bias": corrected biases.
         """
 
-    def ranges(self, groups: Sequence[Group]) -> Mapping[str, Mapping[str, float]]:
-        """Other ranges (amax) for the inputs of some groups than the calibrated ones, by tensor and method."""
+    def ranges(self, groups: Sequence[Group], config: PrecisionConfig) -> Mapping[str, Mapping[str, float]]:
+        """Other ranges (amax) for the codes that some groups read in a config than the calibrated ones, by tensor and
+        method."""
 
     def build(self, config: PrecisionConfig) -> Steps[EngineResult]:
         """Returns a config's engine, judged as built, from the store where it is known."""
@@ -175,7 +176,7 @@ class SearchJob:
         groups = [group for group in groups if (sites := group.ranged(start.precision_of(group)))
                   and scaled.isdisjoint(site.tensor for site in sites)]
         if groups:
-            self.search = self._make(known, self.latency, self.bench.ranges(groups), margins)
+            self.search = self._make(known, self.latency, self.bench.ranges(groups, start), margins)
 
     # -- engines ------------------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from trt_tui.core.calibration.statistics import collect_stats
+from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import Group
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
@@ -27,17 +28,19 @@ def run(workspace: Workspace, store: Store, report: Report, request: rq.Stats) -
         axes[site.tensor] = 1 if conv or rank < 2 else rank - 1
     stats = collect_stats(network.model, tensors, workspace.calibrating, workspace.backend, channel_axes=axes,
                           progress=report.sweeping("looking at the values", gives_way=True))
-    workspace.method_ranges.update({tensor: dict(one.ranges) for tensor, one in stats.items()})
+    workspace.statistics.update(stats)
     report.send(ev.StatsMeasured(report.job, group.name, stats))
     yield Urgency.STATS
 
 
-def ranges_by_method(workspace: Workspace, report: Report, groups: Iterable[Group]) -> dict[str, dict[str, float]]:
-    """The ranges (amax) of the activations of some groups, by tensor and method; measured where they are not known."""
-    tensors = dict.fromkeys(site.tensor for group in groups for site in group.activations())
-    missing = [tensor for tensor in tensors if tensor not in workspace.method_ranges]
+def ranges_by_method(workspace: Workspace, report: Report, groups: Iterable[Group], config: PrecisionConfig
+                     ) -> dict[str, dict[str, float]]:
+    """The ranges (amax) of the activations of some groups, by tensor and method, for the codes that a config has them
+    read, the last group's where they differ; measured where they are not known."""
+    tensors = {site.tensor: config.precision_of(group) for group in groups for site in group.activations()}
+    missing = [tensor for tensor in tensors if tensor not in workspace.statistics]
     if missing:
         stats = collect_stats(workspace.network.model, missing, workspace.calibrating, workspace.backend,
                               progress=report.sweeping("other ranges", gives_way=True))
-        workspace.method_ranges.update({tensor: dict(one.ranges) for tensor, one in stats.items()})
-    return {tensor: workspace.method_ranges[tensor] for tensor in tensors}
+        workspace.statistics.update(stats)
+    return {tensor: workspace.statistics[tensor].ranges_for(precision) for tensor, precision in tensors.items()}

@@ -12,6 +12,7 @@ import msgspec
 import platformdirs
 
 import trt_tui
+from trt_tui.core.calibration.ranges import stamp as ranges_stamp
 from trt_tui.core.data.watched import stamp
 from trt_tui.core.lowering.lowered import quantizes
 from trt_tui.core.lowering.rules import ARITHMETIC
@@ -172,7 +173,7 @@ class Store:
     def key(self, workspace: Workspace, kind: str, config: PrecisionConfig, *more: object) -> str:
         """The name under which a result is kept: all that it depends on."""
         backend, source = workspace.backend, workspace.source
-        ranges = tuple(sorted(workspace.ranges.items())) if quantizes(workspace.network, config) else ()
+        ranges = ranges_stamp(workspace.ranges) if quantizes(workspace.network, config) else ()
         sha256, data_sha256 = (source.sha256, source.data_sha256) if source is not None else ("", "")
         return FileCache.key(trt_tui.__version__, ARITHMETIC, kind, sha256, data_sha256,
                              [one.name for one in workspace.judged], workspace.metric_stamp(), backend.name,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from trt_tui.core.calibration.methods import RANGE_METHODS
+from trt_tui.core.calibration.methods import methods_of
+from trt_tui.core.codes import CODES
 from trt_tui.core.moves.config import PrecisionConfig, step
 from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.moves.smooth import Smooth
@@ -48,10 +49,11 @@ def _ways_out(workspace: Workspace, report: Report, group: Group, config: Precis
     if now is not Precision.FP32:
         found.append(("space", Precision.FP32.label, config.with_groups([group], Precision.FP32)))
     if group.ranged(now):
-        ranges = ranges_by_method(workspace, report, [group])
+        ranges = ranges_by_method(workspace, report, [group], config)
         smoothed = {tensor for move in config.of(Smooth).values() for tensor in move.ranges}
         used = workspace.calibration.method if workspace.calibration is not None else ""
-        for method in RANGE_METHODS if smoothed.isdisjoint(ranges) else ():  # those were measured without the factors
+        methods = methods_of(CODES[now]) if smoothed.isdisjoint(ranges) else ()  # measured without the factors
+        for method in methods:
             if method == used:
                 continue
             changed = config

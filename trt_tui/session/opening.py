@@ -93,7 +93,8 @@ class Opening:
         state.names.give(state.config)
         state.warnings.extend(loaded.warnings)
         if loaded.ranges and not loaded.stale_ranges:
-            state.given = Calibration(loaded.method, loaded.samples, loaded.data_sha256, loaded.ranges)
+            state.given = Calibration(loaded.method, loaded.samples, loaded.data_sha256, loaded.ranges,
+                                      loaded.other_ranges)
             if state.lean:
                 return
             self._ask(rq.UseRanges(state.given, fill=True))

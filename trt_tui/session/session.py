@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from trt_tui.core.calibration.methods import methods_of
+from trt_tui.core.codes import CODES
 from trt_tui.core.data.places import files_read, refuse_over
 from trt_tui.core.exporters import production
 from trt_tui.core.exporters.markdown import comparison_markdown
@@ -151,7 +153,8 @@ class Session(State):
         Raises:
             InputError: the group is not quantized, or its statistics are still being measured.
         """
-        tensors = [site.tensor for site in group.ranged(self.config.precision_of(group))]
+        precision = self.config.precision_of(group)
+        tensors = [site.tensor for site in group.ranged(precision)]
         if not tensors:
             raise InputError(f"{group.name} does not read codes", "only layers in INT8 or FP8 have ranges", "")
         smoothed = {tensor for move in self.config.of(Smooth).values() for tensor in move.ranges}
@@ -163,13 +166,14 @@ class Session(State):
             self.look_at(group)
             raise InputError("its ranges are still being measured", "", "Press r again in a moment.")
         base = self.calibration.method if self.calibration is not None else "minmax"
-        methods = [base, *(name for name in ("minmax", "percentile", "entropy", "mse") if name != base)]
+        methods = [base, *(name for name in methods_of(CODES[precision]) if name != base)]
         current = self.config.ranges.get(tensors[0])
         now = current.method if current is not None and current.method in methods else base
         following = methods[(methods.index(now) + 1) % len(methods)]
         config = self.config
         for tensor in tensors:
-            choice = None if following == base else RangeChoice(known[tensor].ranges[following], following)
+            own = known[tensor].ranges_for(precision)
+            choice = None if following == base else RangeChoice(own[following], following)
             config = config.with_range(tensor, choice)
         self._change(config, [group])
         return following

@@ -1,19 +1,20 @@
 """Ranges: the largest magnitude (amax) that quantization is to represent, per tensor.
 
-Symmetric INT8 maps ``[-amax, amax]`` to codes -127 to 127: scale = amax / 127. An amax of 0 says that the tensor was
-zero throughout; whoever makes a scale of it takes 1.
+Symmetric INT8 maps ``[-amax, amax]`` to codes -127 to 127: scale = amax / 127, FP8 to -448 to 448. An amax of 0 says
+that the tensor was zero throughout; whoever makes a scale of it takes 1.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
 from trt_tui.core.calibration.histogram import Histogram
-from trt_tui.core.calibration.methods import DEFAULT_PERCENTILE, check_method, chosen
+from trt_tui.core.calibration.methods import DEFAULT_PERCENTILE, OTHER_CODES, check_method, chosen
+from trt_tui.core.calibration.ranges import Ranges
 from trt_tui.core.calibration.sweep import MEMORY_LIMIT, OnRun, Probe, not_finite, scalar, sweep
 from trt_tui.core.data.samples import Samples
 from trt_tui.core.runner import Backend
@@ -27,13 +28,20 @@ class Calibration:
         method: One of `METHODS`.
         samples: Number of samples.
         data_sha256: Hash of the samples, see `Samples.sha256`.
-        ranges: The amax by tensor name.
+        ranges: The amax by tensor name, for INT8 and every code type without its own.
+        others: The amax by tensor name, by the precision that the method chooses others for.
     """
 
     method: str
     samples: int
     data_sha256: str
     ranges: dict[str, float]
+    others: dict[str, dict[str, float]] = field(default_factory=dict)
+
+    @property
+    def by_codes(self) -> Mapping[str, float]:
+        """The ranges as lowerings read them."""
+        return Ranges(self.ranges, self.others) if self.others else self.ranges
 
 
 def calibrate(
@@ -74,7 +82,10 @@ def calibrate(
     histograms = {tensor: Histogram() for tensor in tensors}
     sweep(network_model, histograms, samples, backend, progress, memory_limit)
     ranges = {tensor: chosen(histogram, method, percentile) for tensor, histogram in histograms.items()}
-    return Calibration(method, samples.count, samples.sha256(), ranges)
+    others = {code.precision.value: {tensor: chosen(histogram, method, percentile, code)
+                                     for tensor, histogram in histograms.items()}
+              for code in OTHER_CODES if method != "percentile"}
+    return Calibration(method, samples.count, samples.sha256(), ranges, others)
 
 
 def _minmax(

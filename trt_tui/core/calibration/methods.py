@@ -6,6 +6,9 @@
   in 128 levels (S. Migacz, "8-bit Inference with TensorRT", GTC 2017; the first bin gets the second one's count, as
   NVIDIA ModelOpt does, so that zeros do not decide).
 - ``mse``: the threshold with the least mean squared quantization error over the histogram.
+
+``minmax`` and ``percentile`` look at the values alone. ``mse`` takes the error of the code type that the range is for.
+``entropy`` measures equal steps, which FP8 has not: it is for INT8 alone.
 """
 
 from __future__ import annotations
@@ -16,13 +19,14 @@ from collections.abc import Callable
 import numpy as np
 
 from trt_tui.core.calibration.histogram import Histogram
-from trt_tui.core.codes import INT8
+from trt_tui.core.codes import CODES, INT8, CodeType
 from trt_tui.errors import InputError
 
 DEFAULT_PERCENTILE = 99.99
 """The percentage of all values that ``percentile`` covers where no other is asked for."""
 
 _LEVELS = 128
+_FINE_BINS, _FINE_PARTS = 32, 16
 
 
 def entropy(histogram: Histogram) -> float:
@@ -38,35 +42,52 @@ def entropy(histogram: Histogram) -> float:
     return min(int(kept[best]) * histogram.width, histogram.amax)
 
 
-def mse(histogram: Histogram) -> float:
-    """The threshold of least mean squared error; between 1/32 of the largest value and that value."""
+def mse(histogram: Histogram, code: CodeType = INT8) -> float:
+    """The threshold of least mean squared error in codes of a type; between 1/32 of the largest value and that value.
+
+    The values of a bin are taken to lie at its centre; in the lowest bins, where FP8's steps are finer than a bin,
+    evenly within it.
+    """
     if histogram.amax == 0:
         return 0.0
     used = np.flatnonzero(histogram.counts)
-    centers, counts = (used + 0.5) * histogram.width, histogram.counts[used].astype(np.float64)
+    low, high = used[used < _FINE_BINS], used[used >= _FINE_BINS]
+    within = (np.arange(_FINE_PARTS) + 0.5) / _FINE_PARTS
+    values = np.concatenate([(low[:, None] + within).ravel(), high + 0.5]) * histogram.width
+    counts = np.concatenate([np.repeat(histogram.counts[low] / _FINE_PARTS, _FINE_PARTS), histogram.counts[high]])
     thresholds = np.append(np.arange(_LEVELS, histogram.used, 16) * histogram.width, histogram.amax)
-    errors = [_squared_error(centers, counts, threshold) for threshold in thresholds]
+    errors = [_squared_error(values, counts, threshold, code) for threshold in thresholds]
     return float(thresholds[len(errors) - 1 - int(np.argmin(errors[::-1]))])
 
 
-_CHOOSE: dict[str, Callable[[Histogram, float], float]] = {
-    "minmax": lambda histogram, _: histogram.amax,
-    "percentile": lambda histogram, percent: histogram.percentile(percent),
-    "entropy": lambda histogram, _: entropy(histogram),
-    "mse": lambda histogram, _: mse(histogram),
+_CHOOSE: dict[str, Callable[[Histogram, float, CodeType], float]] = {
+    "minmax": lambda histogram, percent, code: histogram.amax,
+    "percentile": lambda histogram, percent, code: histogram.percentile(percent),
+    "entropy": lambda histogram, percent, code: entropy(histogram),
+    "mse": lambda histogram, percent, code: mse(histogram, code),
 }
 
 RANGE_METHODS = tuple(_CHOOSE)
 """The methods by name, the default first."""
 
 
-def chosen(histogram: Histogram, method: str, percentile: float = DEFAULT_PERCENTILE) -> float:
+OTHER_CODES = tuple(code for code in CODES.values() if code.activations and code is not INT8)
+"""The code types beside INT8 that activations are held in."""
+
+
+def methods_of(code: CodeType) -> tuple[str, ...]:
+    """The methods that choose ranges for codes of a type, the default first."""
+    return tuple(method for method in RANGE_METHODS if code is INT8 or method != "entropy")
+
+
+def chosen(histogram: Histogram, method: str, percentile: float = DEFAULT_PERCENTILE, code: CodeType = INT8) -> float:
     """The amax that one of `RANGE_METHODS` chooses, in the tensor's own units; 0 where all values are zero.
 
     Args:
         percentile: In (0, 100], for the method of that name.
+        code: What the range is for; a method that is none of `methods_of` it gives way to ``minmax``.
     """
-    return _CHOOSE[method](histogram, percentile)
+    return _CHOOSE[method if method in methods_of(code) else "minmax"](histogram, percentile, code)
 
 
 def check_method(method: str, percentile: float) -> None:
@@ -109,6 +130,6 @@ def _times_log(values: np.ndarray) -> np.ndarray:
     return values * np.log(np.where(values > 0, values, 1))
 
 
-def _squared_error(values: np.ndarray, counts: np.ndarray, amax: float) -> float:
-    scale = amax / INT8.greatest
-    return float(counts @ np.square(values - np.minimum(np.rint(values / scale), INT8.greatest) * scale))
+def _squared_error(values: np.ndarray, counts: np.ndarray, amax: float, code: CodeType) -> float:
+    scale = amax / code.greatest
+    return float(counts @ np.square(values - code.rounded(values / scale) * scale))

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import onnx_ir as ir
 
 from trt_tui.core.calibration.histogram import Histogram, magnitudes
-from trt_tui.core.calibration.methods import DEFAULT_PERCENTILE, RANGE_METHODS, check_method, chosen
+from trt_tui.core.calibration.methods import DEFAULT_PERCENTILE, check_method, chosen, methods_of
 from trt_tui.core.calibration.sweep import MEMORY_LIMIT, OnRun, sweep
+from trt_tui.core.codes import FP8, INT8
 from trt_tui.core.data.samples import Samples
-from trt_tui.core.precision import FP16_MAX
+from trt_tui.core.precision import FP16_MAX, Precision
 from trt_tui.core.runner import Backend
 
 
@@ -50,7 +51,8 @@ class TensorStats:
         share_below_fp16_subnormal: Share of the nonzero values below 2^-24, FP16's least magnitude.
         share_subnormal: Share of the nonzero values below 2^-14, FP16's least normal magnitude.
         over_fp16: Number of values above 65504, FP16's largest.
-        ranges: The amax of each of `RANGE_METHODS`.
+        ranges: The amax of each of `RANGE_METHODS`, for INT8.
+        fp8_ranges: The amax of each method that chooses for FP8.
         top_channels: None where the tensor has no channel axis of constant size.
     """
 
@@ -66,6 +68,21 @@ class TensorStats:
     over_fp16: int
     ranges: dict[str, float]
     top_channels: TopChannels | None
+    fp8_ranges: dict[str, float] = field(default_factory=dict)
+
+    def ranges_for(self, precision: Precision) -> dict[str, float]:
+        """The amax by method for the codes of a precision."""
+        return self.fp8_ranges if precision is Precision.FP8 else self.ranges
+
+    def below(self, magnitude: float) -> float:
+        """About which share of the nonzero values lies below a magnitude: bins are taken to be even in log2."""
+        total = sum(self.log_histogram)
+        if magnitude <= 0 or not total:
+            return 0.0
+        place = math.log2(magnitude) + 40
+        whole = min(64, max(0, math.floor(place)))
+        part = self.log_histogram[whole] * (place - whole) if 0 <= whole < 64 and place > whole else 0.0
+        return (sum(self.log_histogram[:whole]) + part) / total
 
 
 class Accumulator:
@@ -132,8 +149,9 @@ class Accumulator:
             share_below_fp16_subnormal=float(exponents[: self._BIAS - 24].sum() / nonzero),
             share_subnormal=float(exponents[: self._BIAS - 14].sum() / nonzero),
             over_fp16=self._over_fp16,
-            ranges={method: chosen(histogram, method, percentile) for method in RANGE_METHODS},
+            ranges={method: chosen(histogram, method, percentile) for method in methods_of(INT8)},
             top_channels=self._top_channels(),
+            fp8_ranges={method: chosen(histogram, method, percentile, FP8) for method in methods_of(FP8)},
         )
 
     def _top_channels(self) -> TopChannels | None:

@@ -19,6 +19,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from trt_tui.core.calibration.ranges import for_codes
 from trt_tui.core.codes import CODES, CodeType
 from trt_tui.core.lowering import scales
 from trt_tui.core.lowering.folds import Folds, folds_anything, rewritten
@@ -239,7 +240,9 @@ def rule(network: Network, config: PrecisionConfig, ranges: Mapping[str, float],
     Raises:
         InputError: an input of a layer that reads codes has no range.
     """
-    amax = scales.activation_ranges(network, ranges, config)
+    common = scales.activation_ranges(network, ranges, config)
+    amax = {code.precision: common if (own := for_codes(ranges, code)) is ranges
+            else scales.activation_ranges(network, own, config) for code in CODES.values() if code.activations}
     rulings = {}
     for group in network.groups:
         precision = config.precision_of(group)
@@ -247,8 +250,8 @@ def rule(network: Network, config: PrecisionConfig, ranges: Mapping[str, float],
         if precision is Precision.FP32 and uses_tf32(group, config):
             precision = Precision.TF32
         code = CODES.get(precision)
-        held = {} if code is None else _scales(network, group, code, amax, around if casts else Precision.FP32,
-                                               constants)
+        held = {} if code is None else _scales(network, group, code, amax.get(precision, {}),
+                                               around if casts else Precision.FP32, constants)
         rulings[group.name] = Ruling(precision, around, held)
     return rulings
 

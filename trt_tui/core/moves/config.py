@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -74,6 +75,15 @@ class PrecisionConfig(Defaults):
         kinds = (CODES, (Precision.FP16, Precision.BF16))
         rungs = [one for kind in kinds for one in sorted(used.intersection(kind) or set(LADDER).intersection(kind))]
         return tuple(sorted((*rungs, Precision.FP32), key=rank))
+
+    def codes_in_use(self, network: Structure) -> Precision:
+        """The codes that the groups of a network mostly are in, by a file's own precisions too; where none is, those
+        that the config's default names, else INT8."""
+        counts = Counter(named for group in network.groups
+                         if (named := group.stands_for(self.precision_of(group))) in CODES)
+        if counts:
+            return min(counts, key=lambda precision: (-counts[precision], rank(precision)))
+        return self.quantized if self.quantized in CODES else Precision.INT8
 
     # -- moves --------------------------------------------------------------------------------------------------
 

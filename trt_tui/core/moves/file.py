@@ -36,6 +36,7 @@ VERSION = 2
 
 _DIGEST_BYTES = 3
 _GREATEST = 1.7976931348623157e308
+OtherCodes = Annotated[str, msgspec.Meta(pattern="^fp8$")]
 Amax = Annotated[float, msgspec.Meta(ge=0, le=_GREATEST)]
 
 
@@ -58,6 +59,10 @@ class WrittenRanges(Protocol):
     def ranges(self) -> Mapping[str, float]:
         """amax by tensor name, in the tensor's own units."""
 
+    @property
+    def others(self) -> Mapping[str, Mapping[str, float]]:
+        """The same by the precision whose codes have others."""
+
 
 @dataclass(frozen=True)
 class LoadedConfig:
@@ -66,6 +71,7 @@ class LoadedConfig:
     Attributes:
         config: The defaults and the moves, ranges that override the calibrated ones among them.
         ranges: The calibrated amax by tensor name; empty if the file has none.
+        other_ranges: The same by the precision whose codes have others.
         method: How the ranges were measured, "" if the file has none.
         samples: On how many samples.
         data_sha256: On which data; "" where the file does not say.
@@ -86,6 +92,7 @@ class LoadedConfig:
     tolerance: str = ""
     evidence: dict[str, Any] = field(default_factory=dict)
     made_with: dict[str, Any] = field(default_factory=dict)
+    other_ranges: dict[str, dict[str, float]] = field(default_factory=dict)
 
 
 # -- the shape of a file --------------------------------------------------------------------------------------------
@@ -113,6 +120,7 @@ class _Calibration(msgspec.Struct):
     samples: int = 0
     data_sha256: str = ""
     ranges: dict[str, Any] = {}
+    others: dict[str, dict[str, Any]] = {}
 
 
 class _File(msgspec.Struct, kw_only=True):
@@ -214,6 +222,10 @@ def config_text(
             "ranges": {tensor: float(calibration.ranges[tensor])
                        for tensor in RangeChoice.subject.ordered(network, calibration.ranges)},
         }
+        if calibration.others:
+            record["calibration"]["others"] = {precision: {
+                tensor: float(own[tensor]) for tensor in RangeChoice.subject.ordered(network, own)}
+                for precision, own in calibration.others.items()}
     if tolerance:
         record["tolerance"] = tolerance
     if evidence:
@@ -277,10 +289,11 @@ def read_config(path: Path | str, network: Structure, *, force: bool = False, sh
     if file.model.in_file and not has_own_precisions(network):
         defaults = _out_of_file(path.name, file.model, placing, file.tf32)
     calibration = file.calibration or _Calibration()
-    ranges = {tensor: shaped(amax, Amax, path.name, f"calibration.ranges[{tensor!r}]")
-              for tensor, amax in calibration.ranges.items()}
-    placing.check_names(RangeChoice.subject, ranges, "calibration.ranges names")
-    ranges = {tensor: amax for tensor, amax in ranges.items() if network.has_tensor(tensor)}
+    ranges = _ranges(calibration.ranges, "calibration.ranges", path.name, network, placing)
+    others: dict[str, dict[str, float]] = {
+        shaped(precision, OtherCodes, path.name, "a name in calibration.others"):
+            _ranges(own, f"calibration.others.{precision}", path.name, network, placing)
+        for precision, own in calibration.others.items()}
     config = placing.made(defaults)
     stale = bool(ranges or any(move.measured for move in config.moves.values()) or config.ranges) and (
         foreign or _other_weights(file.model.sha256, lambda: _sha256(network) if sha256 is None else sha256))
@@ -291,7 +304,15 @@ def read_config(path: Path | str, network: Structure, *, force: bool = False, sh
         placing.warnings.append(f"{path.name}: its {what} were measured on other weights; they are left out, "
                                 "calibrate again.")
     return LoadedConfig(config, ranges, calibration.method, calibration.samples, calibration.data_sha256, stale,
-                        tuple(placing.warnings), file.tolerance, file.evidence, file.made_with)
+                        tuple(placing.warnings), file.tolerance, file.evidence, file.made_with, others)
+
+
+def _ranges(written: Mapping[str, Any], where: str, file: str, network: Structure, placing: Placing
+            ) -> dict[str, float]:
+    """The amax by tensor name of those tensors that the network has."""
+    ranges = {tensor: shaped(amax, Amax, file, f"{where}[{tensor!r}]") for tensor, amax in written.items()}
+    placing.check_names(RangeChoice.subject, ranges, f"{where} names")
+    return {tensor: amax for tensor, amax in ranges.items() if network.has_tensor(tensor)}
 
 
 def _json(path: Path) -> dict[str, Any]:

@@ -17,7 +17,7 @@ class Ranges(Controller):
         if group is None:
             return "choose a single group: ranges belong to one group's inputs"
         if not group.quantizable:
-            return f"ranges matter in INT8 only: {group.refusals[Precision.INT8]}"
+            return f"ranges matter in INT8 and FP8 only: {group.refusals[Precision.INT8]}"
         return "" if self.session.calibration is not None else "no ranges were measured yet"
 
     @action("r", label="range", help="Next range method for the group's inputs (minmax, percentile, entropy, mse)",

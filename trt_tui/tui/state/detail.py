@@ -6,7 +6,9 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 
+from trt_tui.core.calibration.ranges import for_codes
 from trt_tui.core.calibration.statistics import TensorStats
+from trt_tui.core.codes import CODES, FP8
 from trt_tui.core.moves.choice import Choice
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.offers import made
@@ -23,6 +25,12 @@ from trt_tui.tui.state.figures import Figures
 from trt_tui.tui.state.tree import TreeModel, VisibleRow
 from trt_tui.words import NOTHING, RUN_TITLES, SIMULATED, decibels, milliseconds, number, percent, plural, with_unit
 
+_FP8_HALF_LEAST = 2.0**-10
+"""In scales: half of E4M3's least magnitude above 0 (2^-9, subnormal); what lies below rounds to 0."""
+
+LEAST_SHARE = 0.002
+"""Smaller shares of values are not worth a word."""
+
 
 def bits_used(stats: TensorStats, amax: float | None = None) -> float | None:
     """How many of 8 bits a tensor's values use under a range: 8 − log2(amax / (√3·rms)).
@@ -35,12 +43,19 @@ def bits_used(stats: TensorStats, amax: float | None = None) -> float | None:
     return max(0.0, min(8.0, 8.0 - math.log2(amax / (math.sqrt(3) * stats.rms))))
 
 
-def worst_input(group: Group, stats: Mapping[str, TensorStats]) -> tuple[str, TensorStats] | None:
-    """The input of an INT8 group whose range leaves the fewest bits; the first tensor known where none is INT8."""
+def beyond_fp8(stats: TensorStats, amax: float) -> tuple[float, float]:
+    """About which shares of a tensor's nonzero values FP8 rounds to 0, and clips, with one scale of amax/448."""
+    scale = amax / FP8.greatest
+    return stats.below(scale * _FP8_HALF_LEAST), 1 - stats.below(amax) if amax < stats.amax else 0.0
+
+
+def worst_input(group: Group, stats: Mapping[str, TensorStats], fp8: bool = False) -> tuple[str, TensorStats] | None:
+    """The input of a group that reads codes whose range leaves the fewest bits, in FP8 the fewest values; the first
+    tensor known where none is read so."""
     found = []
     for tensor in dict.fromkeys(site.tensor for site in group.activations()):
         if tensor in stats and (bits := bits_used(stats[tensor])) is not None:
-            found.append((bits, tensor))
+            found.append((-sum(beyond_fp8(stats[tensor], stats[tensor].amax)) if fp8 else bits, tensor))
     if found:
         tensor = min(found)[1]
         return tensor, stats[tensor]
@@ -59,6 +74,16 @@ def range_sentence(stats: TensorStats) -> str:
     if stats.p9999 > 0 and stats.amax > 4 * stats.p9999:
         return f"outliers set the range (99.99% lie below {number(stats.p9999)}): {tail}"
     return f"range: {tail}"
+
+
+def fp8_sentence(stats: TensorStats, amax: float) -> str:
+    """What FP8 loses of a tensor by its one scale: relative steps are the same at every magnitude, so that only what
+    lies outside of them counts."""
+    zeroed, clipped = beyond_fp8(stats, amax)
+    lost = [f"about {percent(zeroed)} of its values round to 0" if zeroed >= LEAST_SHARE else "",
+            f"{percent(clipped)} are clipped" if clipped >= LEAST_SHARE else ""]
+    said = " and ".join(filter(None, lost)) or "no value is clipped, next to none rounds to 0"
+    return f"one FP8 scale for amax {number(amax)}: {said}"
 
 
 def fp16_sentence(stats: Mapping[str, TensorStats]) -> str:
@@ -91,9 +116,11 @@ def reasons(session: Session, found: Figures, group: Group) -> list[str]:
     asked = found.config.precision_of(group)
     if half and asked in (Precision.FP16, Precision.INT8) and not any("FP16" in line for line in lines):
         lines.append(half)
-    worst = worst_input(group, stats)
-    if group.quantizable and worst is not None:
-        lines.append(range_sentence(worst[1]))
+    codes = _codes_read(found, group)
+    worst = worst_input(group, stats, codes is Precision.FP8)
+    if codes in group.allowed and worst is not None:
+        lines.append(fp8_sentence(worst[1], _range_in_use(session, found.config, *worst))
+                     if codes is Precision.FP8 else range_sentence(worst[1]))
     if asked is Precision.FILE and group.given is not None:
         lines += [f"TensorRT refuses {what} at {name}: {WAYS_OUT[what]}" for name, what in group.given.refused]
     for precision in (Precision.FP16, Precision.INT8):
@@ -101,6 +128,24 @@ def reasons(session: Session, found: Figures, group: Group) -> list[str]:
             lines.append(f"cannot run {precision.label}: {group.refusals[precision]}")
             break
     return lines
+
+
+def _codes_read(found: Figures, group: Group) -> Precision | None:
+    """The codes that a group reads, or would if it were lowered; None where its weights alone are codes."""
+    asked = group.stands_for(found.config.precision_of(group))
+    precision = asked if asked in CODES else found.codes
+    return precision if CODES[precision].activations else None
+
+
+def _range_in_use(session: Session, config: PrecisionConfig, tensor: str, stats: TensorStats) -> float:
+    """The range (amax) that a tensor has as FP8: the file's own, a chosen one, the calibrated one."""
+    if config.quantized is Precision.FILE and session.outline is not None and (
+            tensor in session.outline.quantized_ranges):
+        return session.outline.quantized_ranges[tensor]
+    if (choice := config.ranges.get(tensor)) is not None:
+        return choice.amax
+    known = for_codes(session.calibration.by_codes, FP8) if session.calibration is not None else {}
+    return known.get(tensor, stats.amax)
 
 
 def option_spans(session: Session, group: Group, width: int) -> list[Line]:
@@ -163,7 +208,7 @@ def pane_lines(session: Session, found: Figures, line: VisibleRow | None, group:
     """`detail_lines`, and where there is room the histogram of the one group's worst input."""
     lines = detail_lines(session, found, line, width, height)
     stats = session.results.statistics.get(group.name, {}) if group is not None and height >= 8 else {}
-    worst = worst_input(group, stats) if group is not None else None
+    worst = worst_input(group, stats, _codes_read(found, group) is Precision.FP8) if group is not None else None
     if worst is None:
         return lines
     plot = histogram_lines(*worst, width, rows=4 if height >= len(lines) + 7 else 2)

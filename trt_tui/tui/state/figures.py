@@ -111,6 +111,11 @@ class Figures:
     marks: Mapping[str, str] = field(default_factory=dict)
 
     @cached_property
+    def codes(self) -> Precision:
+        """The codes in use, see `PrecisionConfig.codes_in_use`."""
+        return self.config.codes_in_use(self.model.outline)
+
+    @cached_property
     def weights(self) -> dict[str, float]:
         """How much each group weighs in a worst-first order; NaN and Inf weigh most."""
         if self.measure is Measure.OWNS:
