@@ -18,6 +18,7 @@ from tests.networks import Builder, floats
 from trt_tui.backends import onnxruntime as module
 from trt_tui.backends import onnxruntime_device
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
+from trt_tui.core.runner import Level
 from trt_tui.errors import BackendUnavailableError, InputError, TrtTuiError
 
 # ----------------------------------------------------------------------------------------------------- loading, running
@@ -162,8 +163,9 @@ def refused(session, providers, *rest, **named):
     raise RuntimeError("CUDA failure 100")
 
 
-def test_bound_runs_are_those_of_arrays_whatever_changes_between_them(monkeypatch):
-    """What is fed again is copied once, and a run of the shapes that came twice first goes by slots of its own."""
+@pytest.fixture
+def bound(monkeypatch):
+    """Bound runs of ``relu(x @ w)``, by the CPU's memory; what is captured, and what told, is noted."""
     monkeypatch.setattr(onnxruntime_device, "DEVICE", "cpu")
     b = Builder()
     b.node("Relu", [b.node("MatMul", ["x", "w"])], output="y")
@@ -173,31 +175,77 @@ def test_bound_runs_are_those_of_arrays_whatever_changes_between_them(monkeypatc
         return onnxruntime.InferenceSession(module._of_shapes(model, shapes) if shapes else model,
                                             providers=["CPUExecutionProvider"])
 
-    made = []
-    runs = onnxruntime_device.BoundRuns(onnxruntime, session(), lambda shapes: made.append(shapes) or session(shapes))
-    rng = np.random.default_rng(0)
-    weights = [rng.standard_normal((4, 3), dtype=np.float32) for _ in range(2)]
-    inputs = [rng.standard_normal((rows, 4), dtype=np.float32) for rows in (8, 8, 5)]
+    def made(refusal: str = ""):
+        def captured(shapes):
+            tried.append(shapes)
+            if refusal:
+                raise RuntimeError(refusal)
+            return session(shapes)
+
+        tried, told = [], []
+        return onnxruntime_device.BoundRuns(onnxruntime, session(), captured, told.append), tried, told
+
+    return made
+
+
+def fed(rows: int = 8, seed: int = 0):
+    rng = np.random.default_rng(seed)
+    return {"x": rng.standard_normal((rows, 4), dtype=np.float32), "w": rng.standard_normal((4, 3), dtype=np.float32)}
+
+
+def right(runs, feeds) -> None:
+    found, = runs.run(feeds, ["y"])
+    np.testing.assert_allclose(found, np.maximum(feeds["x"] @ feeds["w"], 0), rtol=1e-5, atol=1e-6)
+
+
+def test_bound_runs_are_those_of_arrays_whatever_changes_between_them(bound):
+    """What is fed again is copied once, and a run of the shapes that came twice first goes by slots of its own."""
+    runs, tried, told = bound()
+    weights = [fed(seed=seed)["w"] for seed in range(2)]
+    inputs = [fed(rows, seed)["x"] for seed, rows in enumerate((8, 8, 5))]
     for x, w in [(x, w) for _ in range(2) for w in weights for x in inputs]:
-        found, = runs.run({"x": x, "w": w}, ["y"])
-        np.testing.assert_allclose(found, np.maximum(x @ w, 0), rtol=1e-5, atol=1e-6)
-    assert made == [{"x": (8, 4), "w": (4, 3)}] and runs.level == "CUDA graph"
-    assert len(runs._device._copies) == 5
+        right(runs, {"x": x, "w": w})
+    assert tried == [{"x": (8, 4), "w": (4, 3)}] and told == [Level("CUDA graph")] == [runs.level]
+    assert len(runs._device) == 5
 
 
-def test_where_no_graph_is_captured_runs_stay_bound(monkeypatch):
-    monkeypatch.setattr(onnxruntime_device, "DEVICE", "cpu")
-    b = Builder()
-    b.node("Relu", ["x"], output="y")
-    model = b.model([floats("x", 2)], [floats("y", 2)]).SerializeToString()
-    tried = []
+def test_where_no_graph_is_captured_runs_stay_bound_and_it_is_said_why(bound):
+    runs, tried, told = bound("[ONNXRuntimeError] : 1 : FAIL : nodes\n on the CPU")
+    for seed in range(4):
+        right(runs, fed(seed=seed))
+    assert len(tried) == 1
+    assert told == [Level("bound inputs and outputs", "no CUDA graph: 1 : FAIL : nodes on the CPU")]
 
-    def refuse(shapes):
-        tried.append(shapes)
-        raise RuntimeError("a node is on the CPU")
 
-    runs = onnxruntime_device.BoundRuns(
-        onnxruntime, onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"]), refuse)
-    for number in range(4):
-        assert runs.run({"x": np.full(2, number, np.float32)}, ["y"])[0].tolist() == [number, number]
-    assert len(tried) == 1 and runs.level == "bound"
+@pytest.mark.parametrize(("failures", "levels"), [
+    (1, ["CUDA graph", "bound inputs and outputs"]),
+    (2, ["CUDA graph", "bound inputs and outputs", "arrays handed over"])])
+def test_where_a_device_has_no_memory_left_what_it_holds_is_freed_and_the_run_made_again(
+        bound, monkeypatch, failures, levels):
+    runs, _, told = bound()
+    one = fed()
+    for _ in range(3):
+        right(runs, one)
+    held, left = [], [failures]
+
+    def copied(ort, array):
+        held.append((len(runs._device), runs._graph))
+        if left[0]:
+            left[0] -= 1
+            raise RuntimeError("CUDA failure 2: out of memory ; GPU=0")
+        return real(ort, array)
+
+    real = onnxruntime_device._on_device
+    monkeypatch.setattr(onnxruntime_device, "_on_device", copied)
+    for seed in range(1, 4):
+        right(runs, fed(seed=seed))
+    assert held[0][0] and held[0][1] is not None and held[1] == (0, None)
+    assert [level.name for level in told] == levels
+    assert told[-1].reason == "the GPU ran out of memory: CUDA failure 2: out of memory ; GPU=0"
+
+
+def test_another_failure_of_a_bound_run_is_no_reason_to_go_on(bound):
+    runs, _, told = bound()
+    with pytest.raises(Exception, match="(?i)dimension|shape"):
+        runs.run({"x": np.zeros((2, 5), np.float32), "w": np.zeros((4, 3), np.float32)}, ["y"])
+    assert told == []

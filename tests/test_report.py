@@ -15,6 +15,8 @@ from trt_tui.core.measure.agreement import gap_db
 from trt_tui.core.measure.comparison import Share
 from trt_tui.core.measure.target import parse_target
 from trt_tui.core.precision import Precision
+from trt_tui.core.runner import Level
+from trt_tui.jobs import events as ev
 from trt_tui.tui.state.verdict import header_line
 from trt_tui.words import duration, megabytes, number, percent
 
@@ -88,6 +90,17 @@ def test_without_engines_there_are_no_columns_for_them(tmp_path, measured_before
     session.options = replace(session.options, calib_cache="/folder/net.cache")
     assert ", ranges of net.cache" in comparison_table(session) and "calibrated" not in comparison_table(session)
     assert "ranges of net.cache" in "".join(text for text, _ in header_line(session, 160))
+
+
+def test_how_a_device_runs_the_simulation_is_said_with_its_reason(tmp_path, measured_before):
+    session = local.measured(tmp_path, target="sqnr>=10")
+    for level in (Level("CUDA graph"), bound := Level("bound inputs", "no CUDA graph: a node is on the CPU")):
+        session.apply(ev.RunsAt(1, level))
+        session.apply(ev.RunsAt(2, level))
+        assert f", {level.name}; ~ marks" in comparison_table(session)
+        assert level.name in "".join(text for text, _ in header_line(session, 160))
+    assert comparison_table(session).splitlines()[2] == bound.reason
+    assert [line for line in session.log if bound.reason in line] == [f"Simulated with {bound.name}: {bound.reason}"]
 
 
 def test_what_to_check_is_listed_once(built):

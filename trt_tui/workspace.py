@@ -29,7 +29,7 @@ from trt_tui.core.measure.user_metric import Metric, load_metric
 from trt_tui.core.moves.bias_correction import BiasCorrection
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network, open_network
-from trt_tui.core.runner import Backend, BuildSettings, EngineBackend, FixedShape
+from trt_tui.core.runner import Backend, BuildSettings, EngineBackend, FixedShape, Level
 from trt_tui.errors import InputError
 from trt_tui.files.reading import digest
 from trt_tui.options import Options
@@ -205,6 +205,11 @@ class Workspace:
         """The simulation on the judged samples."""
         return Analysis(self.network, self.backend, self.data.judged, self.judged, metric=self.metric,
                         other=self.options.other)
+
+    @property
+    def level(self) -> Level | None:
+        """How the simulation runs on a device, None while that is not known."""
+        return self.analysis.level if "analysis" in self.__dict__ else None
 
     @cached_property
     def plan(self) -> Plan:

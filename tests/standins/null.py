@@ -22,7 +22,7 @@ from onnx.reference import ReferenceEvaluator
 
 from trt_tui.core.engines.failures import BuildFailed
 from trt_tui.core.precision import Precision
-from trt_tui.core.runner import BuildSettings, BuildStep, Capabilities, TensorInfo, Told
+from trt_tui.core.runner import BuildSettings, BuildStep, Capabilities, Level, TensorInfo, Told
 from trt_tui.errors import CancelledError
 
 Values = dict[str, np.ndarray | None]
@@ -158,7 +158,8 @@ class NullBackend:
     name, version, provider = "null", "1.0", "cpu"
     capabilities = Capabilities(runs=True, builds=False, real_fp16=False)
 
-    def load(self, model: ir.Model, *, lean: bool = False, optimize: bool = True, bound: bool = False) -> NullRunner:
+    def load(self, model: ir.Model, *, lean: bool = False, optimize: bool = True,
+             bound: Callable[[Level], None] | None = None) -> NullRunner:
         return _runner(ir.to_proto(model).SerializeToString(deterministic=True))
 
 

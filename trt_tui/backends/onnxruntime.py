@@ -7,18 +7,19 @@ import ctypes
 import functools
 import io
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import onnx_ir as ir
 
 from trt_tui.backends.cuda import first_device
-from trt_tui.backends.onnxruntime_device import BoundRuns
+from trt_tui.backends.onnxruntime_device import ARRAYS, GRAPH_RUNS, BoundRuns
 from trt_tui.core.network.naming import name_of
-from trt_tui.core.runner import Capabilities, TensorInfo
+from trt_tui.core.runner import Capabilities, Level, TensorInfo
 from trt_tui.errors import FAILED_ALLOCATION, BackendUnavailableError, InputError, TrtTuiError, memory_error
 from trt_tui.files.reading import regular
 
@@ -29,6 +30,8 @@ _FED_BYTES = 1 << 16
 """In lean sessions, initializers of this size or larger are fed to each run, so that the session does not copy them."""
 
 _CUDA = "CUDAExecutionProvider"
+
+_BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 _TYPES = {"tensor(float)": np.float32, "tensor(double)": np.float64, "tensor(float16)": np.float16,
           "tensor(int64)": np.int64, "tensor(int32)": np.int32, "tensor(int16)": np.int16, "tensor(int8)": np.int8,
@@ -78,13 +81,14 @@ class OnnxRuntimeBackend:
         self.capabilities = Capabilities(runs=True, builds=False, real_fp16=provider == "cuda",
                                          device=provider == "cuda")
 
-    def load(self, model: ir.Model, *, lean: bool = False, bound: bool = False,
+    def load(self, model: ir.Model, *, lean: bool = False, bound: Callable[[Level], None] | None = None,
              optimize: bool = True) -> OnnxRuntimeRunner:
         """Loads a network; its big weights are shared with ``model``, not copied.
 
         Args:
             lean: For the lowest peak memory: no memory pattern, constant folding off, big weights fed to each run.
-            bound: On a GPU what is fed stays there, and a run is a CUDA graph where it can be one.
+            bound: Given, what is fed stays on the GPU, where there is one, and a run is a CUDA graph where it can be;
+                it is called with how runs are made whenever that changes.
             optimize: False keeps every operator as written (no fusion).
 
         Raises:
@@ -105,7 +109,6 @@ class OnnxRuntimeBackend:
         values = [self._ort.OrtValue.ortvalue_from_numpy(array) for array in arrays]
         if names:
             options.add_external_initializers(names, values)
-        bound = bound and self.provider == "cuda"
         try:
             session = self._session(proto, options, arguments)
         except Exception as error:
@@ -114,10 +117,26 @@ class OnnxRuntimeBackend:
             raise InputError("ONNX Runtime does not take this network", _first_line(error),
                              "Check it with onnx.checker; operators of other domains need their library.") from None
         runs = None
-        if bound:
+        if bound is not None and self.provider == "cuda":
             runs = BoundRuns(self._ort, session, lambda shapes: self._session(
-                _of_shapes(proto, shapes), options, {"enable_fallback": 0}, graphs=True))
+                _of_shapes(proto, shapes), options, {"enable_fallback": 0}, graphs=True), bound)
         return OnnxRuntimeRunner(session, (values, arrays), inputs, weights, runs)
+
+    def best_level(self) -> str:
+        """How networks can run here at best, with the reason if that is no CUDA graph: a network of one node is run."""
+        x = ir.Value(name="x", type=ir.TensorType(ir.DataType.FLOAT), shape=ir.Shape([1]))
+        node = ir.node("Relu", [x])
+        y = node.outputs[0]
+        y.name, y.type, y.shape = "y", x.type, x.shape
+        levels: list[Level] = []
+        model = ir.Model(ir.Graph([x], [y], nodes=[node], opset_imports={"": 17}), ir_version=8)
+        try:
+            with self.load(model, bound=levels.append) as runner:
+                for _ in range(GRAPH_RUNS):
+                    runner.run({"x": np.ones(1, np.float32)})
+        except TrtTuiError as error:
+            return f"{error.title}: {error.cause}"
+        return ", ".join(filter(None, (levels[-1].name, levels[-1].reason))) if levels else ARRAYS
 
     def _session(self, proto: bytes, options: Any, arguments: Mapping[str, Any], *, graphs: bool = False) -> Any:
         """A session; with ``graphs`` one that captures CUDA graphs: it takes no node on the CPU and no control flow."""
@@ -161,15 +180,10 @@ class OnnxRuntimeRunner:
         self.inputs = tuple(known[name] for name in inputs if name in known)
         self.outputs = tuple(_info(one) for one in session.get_outputs())
 
-    @property
-    def level(self) -> str:
-        """How runs are made; see `trt_tui.backends.onnxruntime_device`."""
-        return "arrays" if self._bound is None else self._bound.level
-
     def run(self, feeds: Mapping[str, np.ndarray], fetch: Sequence[str] | None = None) -> dict[str, np.ndarray]:
         """Runs once; see `trt_tui.core.runner.Runner`."""
         names = list(fetch) if fetch is not None else [info.name for info in self.outputs]
-        fed = self._weights | {name: array.astype(np.float32) if array.dtype.name == "bfloat16" else array
+        fed = self._weights | {name: array.astype(np.float32) if array.dtype == _BFLOAT16 else array
                                for name, array in feeds.items()}
         try:
             results = self._session.run(names, fed) if self._bound is None else self._bound.run(fed, names)

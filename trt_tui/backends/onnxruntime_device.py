@@ -7,7 +7,7 @@ its copy goes with it. Levels, from the fastest:
   CPU. Addresses are fixed when it is captured, so that every input has a slot of its own, and what changes is copied
   there;
 - inputs and outputs bound;
-- (`trt_tui.backends.onnxruntime.OnnxRuntimeRunner`) arrays handed over at each run.
+- arrays handed over at each run, where the device has no memory left for what is bound.
 """
 
 from __future__ import annotations
@@ -19,13 +19,24 @@ from typing import Any
 
 import numpy as np
 
-_Key = tuple[tuple[tuple[str, tuple[int, ...]], ...], tuple[str, ...]]
-"""The shapes of what is fed, by input, and the outputs that are wanted."""
+from trt_tui.core.runner import Level
+from trt_tui.errors import FAILED_ALLOCATION
+
+_Key = tuple[tuple[str, tuple[int, ...]], ...]
+"""The shapes of what is fed, by input."""
 
 DEVICE = "cuda"
 
 GRAPH_RUNS = 2
 """As many runs of the same shapes come before one is captured."""
+
+GRAPH, BOUND, ARRAYS = "CUDA graph", "bound inputs and outputs", "arrays handed over"
+"""The names of the levels."""
+
+_REASON_CHARACTERS = 300
+
+_TEXT = "OUS"
+"""Kinds of arrays that no device takes."""
 
 
 class OnDevice:
@@ -34,6 +45,9 @@ class OnDevice:
     def __init__(self, ort: Any) -> None:
         self._ort = ort
         self._copies: dict[int, tuple[weakref.ref[np.ndarray], Any]] = {}
+
+    def __len__(self) -> int:
+        return len(self._copies)
 
     def copy(self, array: np.ndarray) -> Any:
         """The copy of an array, an OrtValue."""
@@ -45,7 +59,7 @@ class OnDevice:
         self._copies[key] = weakref.ref(array, lambda _: self._copies.pop(key, None)), value
         return value
 
-    def close(self) -> None:
+    def clear(self) -> None:
         """Frees all copies."""
         self._copies.clear()
 
@@ -56,61 +70,111 @@ class BoundRuns:
     Args:
         session: Of any shapes; its first provider is CUDA.
         captured: Makes a session for shapes, by input, that captures CUDA graphs.
+        told: Called with the level whenever it changes.
     """
 
-    def __init__(self, ort: Any, session: Any, captured: Callable[[Mapping[str, tuple[int, ...]]], Any]) -> None:
+    def __init__(self, ort: Any, session: Any, captured: Callable[[Mapping[str, tuple[int, ...]]], Any],
+                 told: Callable[[Level], None]) -> None:
         self._ort = ort
         self._session = session
-        self._captured = captured
+        self._captured: Callable[[Mapping[str, tuple[int, ...]]], Any] | None = captured
+        self._told = told
         self._device = OnDevice(ort)
         self._graph: _Graph | None = None
         self._seen: Counter[_Key] = Counter()
-        self.level = "bound"
-        """How runs are made: "CUDA graph" for the shapes that came twice first, "bound" for others, or where no session
-        captures one."""
+        self.level = Level(BOUND)
+        """How runs are made: by a CUDA graph those of the shapes that came twice first, others with bound inputs."""
 
     def run(self, feeds: Mapping[str, np.ndarray], names: Sequence[str]) -> list[np.ndarray]:
-        """Runs once; returns the outputs in the order of ``names``."""
-        key = tuple((name, array.shape) for name, array in feeds.items()), tuple(names)
-        if self._graph is not None and key == self._graph.key:
-            return self._graph.run(feeds, self._device)
-        binding = self._session.io_binding()
-        for name, array in feeds.items():
-            binding.bind_ortvalue_input(name, self._device.copy(array))
+        """Runs once; returns the outputs in the order of ``names``.
+
+        Where the device has no memory for it, copies and graph are freed and it is run again, in the end from arrays.
+        """
+        if self.level.name == ARRAYS:
+            return list(self._session.run(list(names), feeds))
+        try:
+            return self._run(feeds, names)
+        except Exception as error:
+            if not FAILED_ALLOCATION.search(str(error)):
+                raise
+            self._free(BOUND, error)
+        try:
+            return self._run(feeds, names)
+        except Exception as error:
+            if not FAILED_ALLOCATION.search(str(error)):
+                raise
+            self._free(ARRAYS, error)
+        return list(self._session.run(list(names), feeds))
+
+    def _run(self, feeds: Mapping[str, np.ndarray], names: Sequence[str]) -> list[np.ndarray]:
+        if self._graph is not None and self._graph.takes(feeds):
+            return self._graph.run(feeds, names, self._device)
+        binding = self._binding(feeds)
         for name in names:
             binding.bind_output(name, "cpu")
         self._session.run_with_iobinding(binding)
         results = list(binding.copy_outputs_to_cpu())
-        self._seen[key] += 1
-        if self._seen[key] == GRAPH_RUNS and self._graph is None:
-            self._capture(key, feeds, results)
+        if self._captured is not None:
+            self._seen[_key(feeds)] += 1
+            if self._seen[_key(feeds)] == GRAPH_RUNS:
+                self._capture(feeds)
         return results
 
-    def _capture(self, key: _Key, feeds: Mapping[str, np.ndarray], results: Sequence[np.ndarray]) -> None:
+    def _binding(self, feeds: Mapping[str, np.ndarray]) -> Any:
+        binding = self._session.io_binding()
+        for name, array in feeds.items():
+            if array.dtype.kind in _TEXT:
+                binding.bind_cpu_input(name, array)
+            else:
+                binding.bind_ortvalue_input(name, self._device.copy(array))
+        return binding
+
+    def _capture(self, feeds: Mapping[str, np.ndarray]) -> None:
         """Goes on with a CUDA graph for some shapes, where the session takes the network for that."""
+        captured, self._captured = self._captured, None
+        self._seen.clear()
+        assert captured is not None
         try:
-            self._graph = _Graph(self._ort, self._captured(dict(key[0])), key, feeds, results)
-            self.level = "CUDA graph"
-        except Exception:  # nodes on the CPU, control flow, no memory left: runs stay as they are
-            self._seen.clear()
-            self._captured = _none
+            names = [one.name for one in self._session.get_outputs()]
+            binding = self._binding(feeds)
+            for name in names:
+                binding.bind_output(name, DEVICE)
+            self._session.run_with_iobinding(binding)
+            slots = dict(zip(names, binding.get_outputs(), strict=True))
+            self._graph = _Graph(self._ort, captured(dict(_key(feeds))), feeds, slots)
+        except Exception as error:  # nodes on the CPU, control flow, text, no memory left: runs stay as they are
+            self._set(Level(BOUND, f"no CUDA graph: {_said(error)}"))
+        else:
+            self._set(Level(GRAPH))
+
+    def _free(self, level: str, error: Exception) -> None:
+        """Goes on at a lower level with nothing held on the device."""
+        self._graph = self._captured = None
+        self._device.clear()
+        self._set(Level(level, f"the GPU ran out of memory: {_said(error)}"))
+
+    def _set(self, level: Level) -> None:
+        self.level = level
+        self._told(level)
 
     def close(self) -> None:
         """Frees what lies on the device."""
-        self._device.close()
-        self._graph = self._session = None
+        self._device.clear()
+        self._graph = self._session = self._captured = None
 
 
 class _Graph:
-    """A run of fixed shapes as one CUDA graph, every input and output in a slot of its own."""
+    """A run of fixed shapes as one CUDA graph, every input and output in a slot of its own.
 
-    def __init__(self, ort: Any, session: Any, key: _Key, feeds: Mapping[str, np.ndarray],
-                 results: Sequence[np.ndarray]) -> None:
-        self.key = key
+    Args:
+        results: The slots of all outputs.
+    """
+
+    def __init__(self, ort: Any, session: Any, feeds: Mapping[str, np.ndarray], results: Mapping[str, Any]) -> None:
         self._session = session
         self._binding = session.io_binding()
         self._slots = {name: _on_device(ort, array) for name, array in feeds.items()}
-        self._results = {name: _on_device(ort, array) for name, array in zip(key[1], results, strict=True)}
+        self._results = dict(results)
         self._fed = dict(feeds)
         for name, slot in self._slots.items():
             self._binding.bind_ortvalue_input(name, slot)
@@ -118,19 +182,34 @@ class _Graph:
             self._binding.bind_ortvalue_output(name, slot)
         self._session.run_with_iobinding(self._binding)  # the one that is captured
 
-    def run(self, feeds: Mapping[str, np.ndarray], device: OnDevice) -> list[np.ndarray]:
+    def takes(self, feeds: Mapping[str, np.ndarray]) -> bool:
+        """Whether what is fed has the shapes of the graph."""
+        fed = self._fed
+        return len(feeds) == len(fed) and all(
+            (held := fed.get(name)) is array or held is not None and held.shape == array.shape
+            for name, array in feeds.items())
+
+    def run(self, feeds: Mapping[str, np.ndarray], names: Sequence[str], device: OnDevice) -> list[np.ndarray]:
         """Copies what changed to its slots, and replays."""
+        fed = self._fed
         for name, array in feeds.items():
-            if self._fed[name] is not array:
+            if fed[name] is not array:
                 self._slots[name].update_inplace(device.copy(array))
-                self._fed[name] = array
+                fed[name] = array
         self._session.run_with_iobinding(self._binding)
-        return [slot.numpy() for slot in self._results.values()]
+        return [self._results[name].numpy() for name in names]
+
+
+def _key(feeds: Mapping[str, np.ndarray]) -> _Key:
+    return tuple((name, array.shape) for name, array in feeds.items())
 
 
 def _on_device(ort: Any, array: np.ndarray) -> Any:
     return ort.OrtValue.ortvalue_from_numpy(np.ascontiguousarray(array), DEVICE, 0)
 
 
-def _none(shapes: Mapping[str, tuple[int, ...]]) -> Any:
-    raise RuntimeError("no graph was captured before")
+def _said(error: Exception) -> str:
+    """What an error says in one line, without what ONNX Runtime puts before it."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    text = text.rpartition("[ONNXRuntimeError] : ")[2]
+    return text if len(text) <= _REASON_CHARACTERS else f"{text[:_REASON_CHARACTERS]}…"

@@ -104,7 +104,8 @@ def _onnxruntime(provider: str) -> Diagnosis:
     except BackendUnavailableError as error:
         return Diagnosis(name, False, _version("onnxruntime-gpu", "onnxruntime"), f"{error.title}: {error.cause}",
                      f"pip install 'trt-tui[{extra}]'")
-    detail = "reference, simulation and runs" + ("" if provider == "cuda" else "; FP16 is computed in FP32 here")
+    detail = "reference, simulation and runs; "
+    detail += "FP16 is computed in FP32 here" if provider == "cpu" else f"the simulation as {backend.best_level()}"
     return Diagnosis(name, True, backend.version, detail)
 
 

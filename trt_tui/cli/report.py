@@ -33,9 +33,13 @@ LAYER_ROWS = 20
 def comparison_table(session: Session) -> str:
     """The verdict of each run, its judged outputs if there are several, and the worst groups."""
     outline, data, backend = session.opened.outline, session.opened.data, session.opened.backend
+    level = session.level
     lines = [f"{outline.name}: {len(outline.groups)} groups ({len(outline.layers)} nodes), {data.whatif} samples of "
              f"{data.source}{', ' if session.ranges_from else ''}{session.ranges_from}",
-             f"against FP32 on {backend.name} {backend.version} {backend.device}; ~ marks simulated figures"]
+             f"against FP32 on {backend.name} {backend.version} {backend.device}"
+             f"{f', {level.name}' if level is not None else ''}; ~ marks simulated figures"]
+    if level is not None and level.reason:
+        lines.append(level.reason)
     if session.results.reference:
         name, value = next(iter(session.results.reference.items()))
         lines.append(f"{name} in FP32: {words.metric_figure(value)}")

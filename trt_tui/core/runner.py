@@ -63,6 +63,19 @@ class Capabilities:
     """GPUs it can build for without having one, as (major, minor); empty where it builds for the GPU it runs on."""
 
 
+@dataclass(frozen=True)
+class Level:
+    """How the runs of a network are made on a device.
+
+    Attributes:
+        name: For people, like "CUDA graph".
+        reason: Why they are made in no faster way; "" where none is known, or it was not tried.
+    """
+
+    name: str
+    reason: str = ""
+
+
 @runtime_checkable
 class Runner(Protocol):
     """A loaded network, used as a context manager."""
@@ -95,14 +108,16 @@ class Backend(Protocol):
     """What it runs them on, like "cpu" or "cuda"."""
     capabilities: Capabilities
 
-    def load(self, model: ir.Model, *, lean: bool = False, optimize: bool = True, bound: bool = False) -> Runner:
+    def load(self, model: ir.Model, *, lean: bool = False, optimize: bool = True,
+             bound: Callable[[Level], None] | None = None) -> Runner:
         """Loads a network without writing it anywhere the user sees.
 
         Args:
             model: The network; its weights may lie in external data files.
             lean: Trade a little speed for the lowest peak memory (used for graphs that hold several branches).
             optimize: False keeps every operator as written.
-            bound: Where there is a device, keep what is fed there, and run as few launches as the graph allows.
+            bound: Given, what is fed stays on the device, where there is one, and a run is as few launches as the graph
+                allows; it is called with how runs are made whenever that changes.
 
         Raises:
             TrtTuiError: the backend refuses the network; names the node where it can.

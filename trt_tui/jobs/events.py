@@ -20,6 +20,7 @@ from trt_tui.core.measure.judgement import Judgement
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.file import LoadedConfig
 from trt_tui.core.network.layers import Outline
+from trt_tui.core.runner import Level
 from trt_tui.core.search import Evaluation, Result
 from trt_tui.jobs.summaries import BackendSummary, BuilderSummary, DataSummary
 
@@ -342,3 +343,10 @@ class Note(Event):
 
     text: str
     level: str = field(default="info")
+
+
+@dataclass(frozen=True)
+class RunsAt(Event):
+    """How the simulation runs on a device, told at first and when that changes."""
+
+    level: Level

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
+from trt_tui.core.runner import Level
 from trt_tui.files.scratch import clear_scratch
 from trt_tui.jobs import (
     bench,
@@ -114,12 +115,22 @@ class Worker:
                 yield from opening.identify(workspace, self.store, report)
             workspace.require_unchanged()
             with contextlib.closing(job.run(workspace, self.store, report, request)) as steps:
+                level = None
                 for step in steps:
+                    level = _tell(workspace, report, level)
                     yield step
                     workspace.require_unchanged(LOOKS_S)
+                _tell(workspace, report, level)
         finally:
             if self.place.workspace is not None:
                 self.place.workspace.watch()  # some of a metric may have been imported by this job
+
+
+def _tell(workspace: Workspace, report: Report, told: Level | None) -> Level | None:
+    """Sends how the simulation runs where that is not what a job was told last; returns what it knows now."""
+    if (level := workspace.level) is not None and level != told:
+        report.send(ev.RunsAt(report.job, level))
+    return level
 
 
 def main(argv: Sequence[str]) -> None:

@@ -154,6 +154,13 @@ class Events:
             self._state.asked.progress = event
 
     @take.register
+    def _runs_at(self, event: ev.RunsAt) -> None:
+        state = self._state
+        if event.level != state.level and event.level.reason:
+            state.log.append(f"Simulated with {event.level.name}: {event.level.reason}")
+        state.level = event.level
+
+    @take.register
     def _note(self, event: ev.Note) -> None:
         self._state.log.append(event.text)
         if event.level == "warning":

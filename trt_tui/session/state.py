@@ -19,6 +19,7 @@ from trt_tui.core.moves import file as config_file
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import Outline
 from trt_tui.core.precision import Precision
+from trt_tui.core.runner import Level
 from trt_tui.errors import InputError
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
@@ -48,6 +49,7 @@ class State:
         lean: Whether the network alone is opened; ``preview`` is all of it then.
         preview: The layers of a big network, before the rest of it is known.
         builder: What builds engines.
+        level: How the simulation runs on a device.
         source: The hashes of network and data, and their files.
         calibration: The ranges in use; ``given`` are those of the config file.
         saved_sha256: Hash of the weights that the resumed session was measured on.
@@ -73,6 +75,7 @@ class State:
         self.lean = lean
         self.preview: Outline | None = None
         self.builder: BuilderSummary | None = None
+        self.level: Level | None = None
         self.source: Source | None = None
         self.calibration: Calibration | None = None
         self.given: Calibration | None = None

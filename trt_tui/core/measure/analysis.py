@@ -30,7 +30,7 @@ from trt_tui.core.measure.user_metric import Metric
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
-from trt_tui.core.runner import Backend, Runner
+from trt_tui.core.runner import Backend, Level, Runner
 from trt_tui.errors import InputError
 
 T = TypeVar("T")
@@ -72,6 +72,7 @@ class Analysis:
 
     Attributes:
         kept: See `trt_tui.core.measure.judge.kept_tensors`.
+        level: How the simulation runs on a device; None before the first run there, and elsewhere.
 
     Raises:
         InputError: a judged tensor lies inside a fused group.
@@ -101,12 +102,15 @@ class Analysis:
         self.offer = Offer.of(lows, {other})
         self.classifier = class_scores(network, self.judged)
         self.sessions = 0
+        self.level: Level | None = None
         self.largest: dict[str, float] = {}
         self._largest_of: tuple[int, ...] = ()
         self._loaded: tuple[Gated, Runner] | None = None
         self._parts: dict[tuple[int, str], np.ndarray] = {}
         self._sums: dict[tuple[int, str], np.ndarray] = {}
         self._compared: tuple[Compared, ...] = ()
+        self._shapes: dict[tuple[object, ...], tuple[int, ...]] = {}
+        self._blank: dict[tuple[int, ...], np.ndarray] = {}
         self._fed: dict[int, dict[str, np.ndarray]] = {}
         self._fed_bytes = 0
         self._reference = _Reference()
@@ -143,9 +147,13 @@ class Analysis:
             gated = lower_gated(self.network, floats=offer.floats, others=offer.others, codes=offer.codes,
                                 constants=offer.constants, operators=offer.operators, outputs=self.tensors, data=data,
                                 compared=self._compared)
-            self._loaded, self.offer = (gated, self.backend.load(gated.model, lean=True, bound=data)), offer
+            runner = self.backend.load(gated.model, lean=True, bound=self._at_level if data else None)
+            self._loaded, self.offer = (gated, runner), offer
             self.sessions += 1
         return self._loaded
+
+    def _at_level(self, level: Level) -> None:
+        self.level = level
 
     def feeds(self, config: PrecisionConfig, ranges: Mapping[str, float]) -> dict[str, np.ndarray]:
         """The feeds that switch the loaded graph to a config (`Gated.feeds`); reuse them: they hold rounded weights."""
@@ -208,11 +216,27 @@ class Analysis:
                             for name, one in sums.items()}
                     yield {tensor: comparable(fetched[gated.outputs[tensor]]) for tensor in tensors}, sums
                     continue
-            for one in self._compared:
-                rank = len(self.network.shape(one.tensor) or ())
-                feed[gated.references[one.name]] = np.zeros([1] * rank, np.float32)
+            feed.update((gated.references[one.name], self._no_reference(one, feed)) for one in self._compared)
             fetched = runner.run(feed, [gated.outputs[tensor] for tensor in self.tensors])
             yield {tensor: comparable(fetched[gated.outputs[tensor]]) for tensor in self.tensors}, {}
+
+    def _no_reference(self, compared: Compared, feed: Mapping[str, np.ndarray]) -> np.ndarray:
+        """What stands for a part of the reference where sums are of no interest: of the shape that the part has in runs
+        that are compared, where that is known, so that this is a run of the same shapes."""
+        known = self._shapes.get((compared.name, *(feed[info.name].shape for info in self.network.inputs)))
+        shape = known or (1,) * len(self.network.shape(compared.tensor) or ())
+        return self._blank.setdefault(shape, np.zeros(shape, np.float32))
+
+    def _note_shapes(self, feed: Mapping[str, np.ndarray], result: Mapping[str, np.ndarray]) -> None:
+        """Notes the shapes of what is compared where those of the inputs decide them."""
+        given = [shape for info in self.network.inputs if (shape := info.shape) is not None]
+        sizes = {size for shape in given for size in shape if isinstance(size, str)}
+        for one in self._compared:
+            own = self.network.shape(one.tensor) or ()
+            if all(isinstance(size, int) or size in sizes for size in own):
+                judged = next(judged for judged in self.judged if judged.name == one.name)
+                key = one.name, *(feed[info.name].shape for info in self.network.inputs)
+                self._shapes[key] = take(result[one.tensor], judged).shape
 
     def _feed(self, index: int) -> dict[str, np.ndarray]:
         """A feed, the same arrays again where a device keeps what it was given."""
@@ -240,6 +264,7 @@ class Analysis:
                     raise InputError(f"the FP32 network yields NaN at {tensor}",
                                      f"feed {index} of {self.samples.source} causes it",
                                      "No precision can be judged against it: check the network and the data.")
+            self._note_shapes(self._feed(index), result)
             self._reference.put(index, result)
         return self._reference.get(index)
 

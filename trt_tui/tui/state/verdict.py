@@ -72,7 +72,8 @@ def _devices(session: Session, width: int) -> list[str]:
         return [f"  {text}" for text in builder_texts(session.builder)]
     if backend is None:
         return [""]
-    return [f"  {backend.name} {backend.version}" + (f" · {backend.device}" if width >= 100 else ""), ""]
+    plain = f"  {backend.name} {backend.version}" + (f" · {backend.device}" if width >= 100 else "")
+    return [*([f"{plain}, {session.level.name}"] if session.level is not None else []), plain, ""]
 
 
 def verdict_title(session: Session) -> tuple[str, str]:
