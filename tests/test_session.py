@@ -13,7 +13,10 @@ import pytest
 
 from tests import networks
 from tests.driven import LocalSession, isolate, save_mlp
+from tests.schemas import mismatches
 from trt_tui.cli.main import main
+from trt_tui.cli.report import comparison_table
+from trt_tui.core.exporters.markdown import comparison_markdown
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.file import config_text, read_config
 from trt_tui.core.moves.range_choice import RangeChoice
@@ -24,6 +27,7 @@ from trt_tui.jobs import events as ev
 from trt_tui.options import Options
 from trt_tui.session.events import Events
 from trt_tui.session.history import ConfigNames
+from trt_tui.tui.state.verdict import verdict_lines
 
 FP16 = PrecisionConfig.uniform(Precision.FP16)
 INT8 = PrecisionConfig.uniform(Precision.INT8)
@@ -66,7 +70,19 @@ def test_a_quantized_network_opens_as_in_its_file_and_goes_back_to_it(session, t
     as_given = PrecisionConfig.uniform(Precision.FILE)
     assert driven.config == as_given and driven.measured("config").complete
     assert driven.measured("config").verdict.energy > 0
-    assert any("As the export has it" in warning for warning in driven.warnings)
+    exported = driven.measured("config").exported
+    assert exported.outputs.keys() == driven.measured("config").verdict.outputs.keys()
+    assert 0 < exported.energy != driven.measured("config").verdict.energy
+    runs = driven.record()["runs"]
+    assert runs["config"]["as_in_file"] and runs["exported"]["source"] == "simulated" and not mismatches(
+        driven.record(), "comparison-v1")
+    report = comparison_markdown(driven.record(), driven.outline, driven.config)
+    assert all(f"\n| {name} | simulated | ~" in report for name in ("as in the file", "as exported"))
+    assert "## Where the file loses" in report and "| config |" not in report
+    assert [row.split("  ")[0] for row in comparison_table(driven).splitlines() if row.startswith("as ")] == [
+        "as in the file", "as exported"]
+    lines = ["".join(part for part, _ in line) for line in verdict_lines(driven, 80)]
+    assert lines[-1].startswith(" as exported ") and "~" in lines[-1] and all(len(line) <= 80 for line in lines)
     driven.toggle(driven.outline.groups)
     assert {driven.config.precision_of(group) for group in driven.outline.groups} == {Precision.FP32}
     driven.toggle(driven.outline.groups)

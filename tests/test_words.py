@@ -64,7 +64,7 @@ def test_no_character_is_lost(text):
 
 @pytest.mark.parametrize(("value", "shown"), [
     (None, "–"), (0.0, ".000"), (0.4731, ".473"), (-0.5, "-.500"), (41.23, "41.2"), (1234.5, "1234"), (1.2e5, "1.2e5"),
-    (1.7e-5, "1.7e-5"), (math.inf, "inf"), (1.0, "1.00"), (100.0, "100")])
+    (1.7e-5, "1.7e-5"), (0.004, ".004"), (0.00044, ".00044"), (math.inf, "inf"), (1.0, "1.00"), (100.0, "100")])
 def test_numbers_are_short(value, shown):
     assert number(value) == shown
 

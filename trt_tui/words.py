@@ -109,8 +109,26 @@ COMPUTED_IN = {"INT4": "INT4", "INT8": "INT8", "FP8": "FP8", "FP16": "FP16", "BF
 _BACKENDS = {"tensorrt": "TensorRT", "tensorrt-rtx": "TensorRT-RTX", "onnxruntime": "ONNX Runtime"}
 
 
-def engine_title(run: str) -> str:
+EXPORTED = "exported"
+"""The key of the run of a file's own network as it is exported, where that cannot be as the file is."""
+
+
+def run_title(run: str, as_in_file: bool = False) -> str:
+    """What a run is called in a table: ``INT8 all``, and for a config that is a file's own ``as in the file``."""
+    if run == EXPORTED:
+        return "as exported"
+    return "as in the file" if run == "config" and as_in_file else RUN_TITLES.get(run, run)
+
+
+def run_named(run: str, as_in_file: bool = False) -> str:
+    """The same within a sentence: ``the file``."""
+    return "the file" if run == "config" and as_in_file else run_title(run)
+
+
+def engine_title(run: str, as_in_file: bool = False) -> str:
     """What the engine of a run is called: ``INT8 engine``."""
+    if run == "config" and as_in_file:
+        return "file engine"
     return f"{RUN_TITLES.get(run, run.upper()).removesuffix(' all')} engine"
 
 
@@ -133,9 +151,10 @@ def number(value: float | None, digits: int = 3) -> str:
     if not math.isfinite(value):
         return str(value)
     if value and not 1e-3 <= abs(value) < 1e5:
-        return f"{value:.2g}".replace("e+0", "e").replace("e-0", "e-").replace("e+", "e")
-    whole = len(str(int(abs(value))))
-    text = f"{value:.{max(0, digits - (whole if abs(value) >= 1 else 0))}f}"
+        text = f"{value:.2g}".replace("e+0", "e").replace("e-0", "e-").replace("e+", "e")
+    else:
+        whole = len(str(int(abs(value))))
+        text = f"{value:.{max(0, digits - (whole if abs(value) >= 1 else 0))}f}"
     return text.replace("0.", ".", 1) if abs(value) < 1 and text.lstrip("-").startswith("0.") else text
 
 

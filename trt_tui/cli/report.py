@@ -19,13 +19,12 @@ from trt_tui.core.measure.target import UPPER
 from trt_tui.core.moves.config import PrecisionConfig, tables
 from trt_tui.core.network.hierarchy import build_tree, titles
 from trt_tui.core.network.layers import Outline
-from trt_tui.core.precision import Precision
 from trt_tui.core.search import Evaluation, Outcome, scoped
 from trt_tui.errors import InputError
 from trt_tui.jobs.events import SearchEnded
 from trt_tui.session.finding import Finding, held_out_words
 from trt_tui.session.session import Session
-from trt_tui.words import COMPUTED_IN, NOTHING, RUN_TITLES, SIMULATED, engine_title, table
+from trt_tui.words import COMPUTED_IN, EXPORTED, NOTHING, SIMULATED, engine_title, run_named, run_title, table
 
 LAYER_ROWS = 20
 
@@ -51,25 +50,29 @@ def comparison_table(session: Session) -> str:
         rows.extend(_engine_rows(session, "FP32 engine", session.results.fp32_engine))
     for run in _shown(session):
         if (verdict := session.measured(run).verdict) is not None:
-            rows.extend(_verdict_rows(session, _run_title(session, run), verdict, run=run))
+            rows.extend(_verdict_rows(session, _title(session, run), verdict, run=run))
+        if (exported := session.measured(run).exported) is not None:
+            rows.extend(_verdict_rows(session, run_title(EXPORTED), exported, run=run))
         if run in engines:
-            rows.extend(_engine_rows(session, engine_title(run), engines[run], run))
+            rows.extend(_engine_rows(session, _engine(session, run), engines[run], run))
     kept = [i for i in range(len(rows[0])) if i == len(rows[0]) - 1 or any(row[i] for row in rows[1:])]
     lines += ["", *table([[row[i] for i in kept] for row in rows], flush_left=2)]
     checked = {"FP32 engine": session.results.fp32_engine} if session.results.fp32_engine is not None else {}
     lines += _unsettled(session)
-    lines += _rungs({**checked, **{engine_title(run): result for run, result in engines.items()}})
-    lines += _computed_in({_titled(engine_title(run), result): result for run, result in engines.items()})
+    lines += _rungs({**checked, **{_engine(session, run): result for run, result in engines.items()}})
+    lines += _computed_in({_titled(_engine(session, run), result): result for run, result in engines.items()})
     lines += _checks(session, engines)
     for run in _explained(session):
         lines += ["", *_worst(session, run)]
     return "\n".join(map(words.visible, lines))
 
 
-def _run_title(session: Session, run: str) -> str:
-    config = session.run_configs()[run]
-    as_given = config.quantized is Precision.FILE and not config.moves
-    return "as in the file" if run == "config" and as_given else RUN_TITLES[run]
+def _title(session: Session, run: str) -> str:
+    return run_title(run, session.config.as_in_file)
+
+
+def _engine(session: Session, run: str) -> str:
+    return engine_title(run, session.config.as_in_file)
 
 
 def _explained(session: Session) -> list[str]:
@@ -124,7 +127,7 @@ def _unsettled(session: Session) -> list[str]:
     for run in _shown(session):
         verdict = session.measured(run).verdict
         if target is not None and verdict is not None and not target.settled(verdict):
-            lines.append(f"{RUN_TITLES[run]}: other samples might say otherwise; 95 % of resamples of these "
+            lines.append(f"{_title(session, run)}: other samples might say otherwise; 95 % of resamples of these "
                          f"{verdict.samples} give {target.between(verdict)}")
     return lines and ["", *lines]
 
@@ -211,7 +214,8 @@ def _checks(session: Session, engines: Mapping[str, EngineResult]) -> list[str]:
         if run not in engines:
             continue  # the config equals another run, which is listed
         gap = gap_db(engines[run].beside(session.measured(run).verdict), engines[run].verdict)
-        lines += ["", f"{engine_title(run)}: {words.worse_by(gap)}; what to check:", *(f"  {line}" for line in found)]
+        lines += ["", f"{_engine(session, run)}: {words.worse_by(gap)}; what to check:",
+                  *(f"  {line}" for line in found)]
     return lines
 
 
@@ -219,12 +223,12 @@ def _worst(session: Session, run: str) -> list[str]:
     """The groups that own most of a run's error; those that lose most by themselves where shares were not measured."""
     record, config, outline = session.measured(run), session.run_configs()[run], session.opened.outline
     order = sorted(record.shares, key=lambda name: -record.shares[name].owns)[:LAYER_ROWS]
-    title = f"what owns the loss of {_run_title(session, run)}"
+    title = f"what owns the loss of {run_named(run, session.config.as_in_file)}"
     if not order:
         lossy = {name: one.isolated for name, one in record.groups.items()
                  if one.isolated is not None and not one.isolated.exact}
         order = sorted(lossy, key=lambda name: lossy[name].sqnr_db or -math.inf)[:LAYER_ROWS]
-        title = f"what loses most by itself in {_run_title(session, run)}"
+        title = f"what loses most by itself in {run_named(run, session.config.as_in_file)}"
     rows = [[title, "operator", "precision", "owns", "isolated", "accumulated", "alone in FP32"]]
     notes = []
     places = titles(build_tree(outline.layers, outline.groups))

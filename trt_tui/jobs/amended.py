@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from trt_tui.core.lowering.strong import lower_strong
-from trt_tui.core.measure.comparison import OutputErrors, Verdict
+from trt_tui.core.measure.comparison import Verdict
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.jobs import events as ev
@@ -13,13 +13,12 @@ from trt_tui.jobs.judging import judged_run
 from trt_tui.jobs.scheduler import Report
 from trt_tui.jobs.steps import Steps, Urgency
 from trt_tui.jobs.store import Store
-from trt_tui.words import SIMULATED, decibels, with_unit
 from trt_tui.workspace import Workspace
 
 
 def send_amended(workspace: Workspace, store: Store, report: Report, runs: Mapping[str, PrecisionConfig]
                  ) -> Steps[None]:
-    """Says, for a file of which TensorRT refuses something, what the network loses as the export has it."""
+    """Measures, for a file of which TensorRT refuses something, what the network loses as the export has it."""
     network = workspace.network
     given = network.given
     config = next((config for config in runs.values() if config.quantized is Precision.FILE and not config.moves), None)
@@ -37,16 +36,4 @@ def send_amended(workspace: Workspace, store: Store, report: Report, runs: Mappi
                 known = stop.value
             yield Urgency.VERDICT
         store.keep(workspace, "amended", config, known)
-    simulated = store.known(workspace, "verdict", config, Verdict)
-    told = []
-    for name, errors in known.outputs.items():
-        before = simulated.outputs.get(name) if simulated is not None else None
-        told.append(f"{name} {_figure(errors, '')}"
-                    + (f" (as given {_figure(before, SIMULATED)})" if before is not None else ""))
-    report.send(ev.Note(report.job, "As the export has it, without what TensorRT refuses, the file's own network "
-                                    f"gives: {'; '.join(told)}.", "warning"))
-
-
-def _figure(found: OutputErrors, mark: str) -> str:
-    errors = found.errors
-    return with_unit(decibels(errors.sqnr_db, exact=errors.exact, nan=errors.nan, inf=errors.inf, mark=mark))
+    report.send(ev.ExportedMeasured(report.job, config, known))

@@ -112,6 +112,14 @@ class VerdictMeasured(Event):
 
 
 @dataclass(frozen=True)
+class ExportedMeasured(Event):
+    """How a file's own network does as it is exported, without what TensorRT refuses of it; of all samples."""
+
+    config: PrecisionConfig
+    verdict: Verdict
+
+
+@dataclass(frozen=True)
 class LayersMeasured(Event):
     """Errors of a run at its groups, by name, on so many samples so far; ``final`` on the last of them."""
 

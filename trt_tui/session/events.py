@@ -84,6 +84,7 @@ class Events:
         self._state.calibration = event.calibration
 
     @take.register(ev.VerdictMeasured)
+    @take.register(ev.ExportedMeasured)
     @take.register(ev.LayersMeasured)
     @take.register(ev.SharesMeasured)
     @take.register(ev.RaisedMeasured)

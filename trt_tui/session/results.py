@@ -66,6 +66,10 @@ class Results(Mapping[PrecisionConfig, Measured]):
             known.verdict = event.verdict
 
     @take.register
+    def _exported(self, event: ev.ExportedMeasured) -> None:
+        self.at(event.config).exported = event.verdict
+
+    @take.register
     def _layers(self, event: ev.LayersMeasured) -> None:
         known = self.at(event.config)
         known.groups, known.complete = dict(event.groups), event.final

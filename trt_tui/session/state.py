@@ -277,6 +277,8 @@ class State:
         record = comparison_record(opened.outline, self.sha256, opened.data, opened.backend,
                                    {run: self.measured(run) for run in RUNS},
                                    next(iter(self.results.reference.values()), None), self.results.fp32_engine)
+        if self.config.as_in_file and "config" in record["runs"]:
+            record["runs"]["config"]["as_in_file"] = True
         for run, lines in self.to_check().items():
             record["runs"].get(f"{run}-engine", {})["to_check"] = lines
         return record

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from trt_tui.core.moves.config import PrecisionConfig, tables
@@ -11,7 +11,6 @@ from trt_tui.core.moves.move import Structure
 from trt_tui.core.search import Evaluation, Result
 from trt_tui.words import (
     COMPUTED_IN,
-    RUN_TITLES,
     SIMULATED,
     byte_size,
     cosine,
@@ -24,6 +23,8 @@ from trt_tui.words import (
     number,
     percent,
     plural,
+    run_named,
+    run_title,
     share_of_layers,
     visible,
     with_unit,
@@ -59,40 +60,42 @@ def comparison_markdown(comparison: Mapping[str, Any], network: Structure | None
     lines += ["## Judged outputs", "", *_outputs(runs), ""]
     engines = {name: run for name, run in runs.items() if run.get("source") == "engine"}
     if engines:
-        lines += ["## Engines", "", *_engines(engines), ""]
+        lines += ["## Engines", "", *_engines(runs, engines), ""]
     for name, run in engines.items():
         if run.get("as_asked") is False:
-            lines += [f"## How the {_run_name(name)} was built", "", *_rungs(run), ""]
+            lines += [f"## How the {_run_name(runs, name)} was built", "", *_rungs(run), ""]
     for name, run in engines.items():
         if run.get("to_check"):
-            lines += [f"## What to check in the {_run_name(name)}", ""]
+            lines += [f"## What to check in the {_run_name(runs, name)}", ""]
             lines += [*(f"- {text_cell(line)}" for line in run["to_check"]), ""]
     for name, run in runs.items():
         rows = _worst(run, network)
         if rows:
-            lines += [f"## Where {_run_name(name)} loses", "", *rows, ""]
+            lines += [f"## Where {_run_name(runs, name, run_named)} loses", "", *rows, ""]
     if config is not None and network is not None:
         lines += ["## Config", "", *_config(config, network), ""]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _run_name(name: str) -> str:
+def _run_name(runs: Mapping[str, Mapping[str, Any]], name: str,
+              words: Callable[[str, bool], str] = run_title) -> str:
     base = name.removesuffix(_ENGINE)
-    return engine_title(base) if base != name else RUN_TITLES.get(name, text_cell(name))
+    in_file = bool(runs.get(base, {}).get("as_in_file"))
+    return engine_title(base, in_file) if base != name else text_cell(words(name, in_file))
 
 
-def _engines(runs: Mapping[str, Mapping[str, Any]]) -> list[str]:
+def _engines(runs: Mapping[str, Mapping[str, Any]], engines: Mapping[str, Mapping[str, Any]]) -> list[str]:
     """How each engine was built, and how many of its layers compute in what with which share of the time."""
     rows, shares = [], []
-    words = [word for word in COMPUTED_IN if any(word in run.get("computed_in", {}) for run in runs.values())]
-    for name, run in runs.items():
+    words = [word for word in COMPUTED_IN if any(word in run.get("computed_in", {}) for run in engines.values())]
+    for name, run in engines.items():
         memory, seconds = run.get("device_memory_bytes"), run.get("build_s")
-        rows.append((_run_name(name), text_cell(run.get("backend", "")), text_cell(run.get("gpu", "")),
+        rows.append((_run_name(runs, name), text_cell(run.get("backend", "")), text_cell(run.get("gpu", "")),
                      "" if seconds is None else duration(seconds), text_cell(run.get("built_from", "")),
                      "" if memory is None else byte_size(memory),
                      "preview" if run.get("quick") else "", text_cell(run.get("note", "")), _as_asked(run)))
         if run.get("computed_in"):
-            shares.append((_run_name(name), *(_computed_in(run["computed_in"].get(word)) for word in words)))
+            shares.append((_run_name(runs, name), *(_computed_in(run["computed_in"].get(word)) for word in words)))
     header = ("engine", "builder", "GPU", "built in", "from", "device memory", "effort", "note", "as asked")
     lines = markdown_table(header, rows)
     if shares:
@@ -138,7 +141,7 @@ def _verdict(runs: Mapping[str, Mapping[str, Any]]) -> list[str]:
         mismatches = {o: e["mismatch"] for o, e in outputs.items() if e.get("mismatch") is not None}
         latency = run.get("latency_ms", {})
         rows.append((
-            ", ".join(filter(None, (_run_name(name), _as_asked(run)))), run.get("source", ""),
+            ", ".join(filter(None, (_run_name(runs, name), _as_asked(run)))), run.get("source", ""),
             _decibels(errors, mark) if errors else "", code_cell(worst),
             _sample(min((e["worst_sample"] for e in outputs.values() if "worst_sample" in e),
                         key=_sample_order, default=None), mark),
@@ -176,7 +179,7 @@ def _outputs(runs: Mapping[str, Mapping[str, Any]]) -> list[str]:
         mark = "~" if run.get("source") == "simulated" else ""
         for output, errors in run.get("outputs", {}).items():
             rows.append((
-                _run_name(name), code_cell(output), _decibels(errors, mark) if "sqnr_db" in errors else "",
+                _run_name(runs, name), code_cell(output), _decibels(errors, mark) if "sqnr_db" in errors else "",
                 cosine(errors["cosine"], mark) if errors.get("cosine") is not None else "",
                 *(mark + number(errors[key]) if errors.get(key) is not None else "" for key in ("max_abs", "mean_abs")),
                 differing(errors["mismatch"], mark) if errors.get("mismatch") is not None else "",

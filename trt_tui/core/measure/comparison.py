@@ -223,6 +223,7 @@ class Measured:
 
     Attributes:
         verdict: Simulated; None if nothing was measured yet.
+        exported: For a file's own network of which TensorRT refuses something, of its typed network without that.
         groups: Errors by group name; ``complete`` once they are on all samples.
         shares: By group name; of those measured so far.
         engine: The result of building the config.
@@ -236,3 +237,4 @@ class Measured:
     complete: bool = False
     raised_order: tuple[str, ...] = ()
     raised: tuple[Verdict, ...] = ()
+    exported: Verdict | None = None

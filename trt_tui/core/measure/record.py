@@ -12,6 +12,7 @@ from trt_tui.core.measure.comparison import EngineResult, Errors, Measured, Outp
 from trt_tui.core.network.layers import Outline
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import FP16_MAX
+from trt_tui.words import EXPORTED
 
 FORMAT = "trt-tui/comparison"
 VERSION = 1
@@ -189,6 +190,8 @@ def comparison_record(network: Network | Outline, sha256: str, data: _Data, back
     engines = {f"{name}-engine": engine_record(run.engine) for name, run in runs.items() if run.engine is not None}
     if fp32_engine is not None:
         engines = {"fp32-engine": engine_record(fp32_engine), **engines}
+    as_exported = next((run.exported for run in runs.values() if run.exported is not None), None)
+    exported = {} if as_exported is None else {EXPORTED: {"source": "simulated", **verdict_record(as_exported)}}
     record: dict[str, Any] = {
         "format": FORMAT, "version": VERSION,
         "model": {"name": network.name, "structure_sha256": network.structure_sha256, "sha256": sha256,
@@ -197,7 +200,8 @@ def comparison_record(network: Network | Outline, sha256: str, data: _Data, back
         "samples": data.whatif,
         "reference": {"backend": backend.name, "version": backend.version, "provider": backend.device.lower(),
                       "precision": "fp32"},
-        "runs": {name: run_record(network, run) for name, run in runs.items() if run.verdict is not None} | engines,
+        "runs": {name: run_record(network, run) for name, run in runs.items() if run.verdict is not None}
+                | exported | engines,
     }
     if reference_metric is not None:
         record["reference"]["metric"] = reference_metric

@@ -76,6 +76,11 @@ class PrecisionConfig(Defaults):
         rungs = [one for kind in kinds for one in sorted(used.intersection(kind) or set(LADDER).intersection(kind))]
         return tuple(sorted((*rungs, Precision.FP32), key=rank))
 
+    @property
+    def as_in_file(self) -> bool:
+        """Whether every group has what it has in the network's own file."""
+        return self.quantized is Precision.FILE and not self.moves
+
     def codes_in_use(self, network: Structure) -> Precision:
         """The codes that the groups of a network mostly are in, by a file's own precisions too; where none is, those
         that the config's default names, else INT8."""

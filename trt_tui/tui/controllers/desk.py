@@ -247,6 +247,7 @@ class Desk:
         self._rule("verdict").set(*verdict.verdict_title(session))
         self._lines("verdict").lines = verdict.verdict_lines(session, width)
         self.screen.set_class(session.results.fp32_engine is not None, "-checked")
+        self.screen.set_class(session.measured("config").exported is not None, "-exported")
         if figures:
             self.draw_tree()
         self.draw_configs()

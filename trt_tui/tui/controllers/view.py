@@ -24,7 +24,7 @@ class Looks(Controller):
     def heeds(self) -> Mapping[type[ev.Event], Callable[[Any], None]]:
         """Draws the rows anew where their figures are others, the detail where it tells more."""
         figures = (ev.Opened, ev.VerdictMeasured, ev.LayersMeasured, ev.SharesMeasured,
-                   ev.RaisedMeasured, ev.Built, ev.Fp32EngineJudged, ev.BuilderReady,
+                   ev.RaisedMeasured, ev.ExportedMeasured, ev.Built, ev.Fp32EngineJudged, ev.BuilderReady,
                    ev.ReferenceMeasured, ev.Replaced, ev.Failed, ev.Died)
         return {**dict.fromkeys(figures, self._figures_changed),
                 **dict.fromkeys((ev.StatsMeasured, ev.WaysOutMeasured), self._more_is_known),

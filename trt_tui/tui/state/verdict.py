@@ -24,7 +24,19 @@ from trt_tui.tui.state.built import (
     int8_time,
     shown_engine,
 )
-from trt_tui.words import NOTHING, RUN_TITLES, SIMULATED, megabytes, metric_figure, number, plural, rate, worst_sample
+from trt_tui.words import (
+    EXPORTED,
+    NOTHING,
+    RUN_TITLES,
+    SIMULATED,
+    megabytes,
+    metric_figure,
+    number,
+    plural,
+    rate,
+    run_title,
+    worst_sample,
+)
 
 _NAME = 15
 """Cells of a run's name, with the blanks around it."""
@@ -125,7 +137,8 @@ _BAR: Span = (" │", "rule")
 
 
 def verdict_lines(session: Session, width: int) -> list[Line]:
-    """Two header lines, the FP32 engine if there is one, and a line each for FP16, INT8 and the config."""
+    """Two header lines, the FP32 engine if there is one, and a line each for FP16, INT8, the config, and what is as
+    exported where a file's own network cannot be as it is."""
     if session.outline is None:
         return [[]] * 5
     table = _Table.fit(session, width)
@@ -140,9 +153,7 @@ def verdict_lines(session: Session, width: int) -> list[Line]:
     for run in RUN_TITLES:
         verdict, shown = session.measured(run).verdict, shown_engine(session, run)
         line: Line = [(f" {_run_name(session, run)}".ljust(_NAME), "strong" if run == "config" else "")]
-        for (text, style), (_, w) in zip(_verdict_cells(verdict, table, True), table.simulated, strict=True):
-            line.append((f"{text:>{w}} ", style))
-        line.append(_BAR)
+        line += [*_simulated_cells(verdict, table), _BAR]
         if shown is not None and shown.stale:
             line += _stale_engine(shown, _cells(table.built))
         else:
@@ -153,7 +164,17 @@ def verdict_lines(session: Session, width: int) -> list[Line]:
         else:
             line += _outcome(session, verdict, fresh, width - width_of(line))
         lines.append(clip(line, width))
+        if (exported := session.measured(run).exported) is not None:
+            line = [(f" {run_title(EXPORTED)}".ljust(_NAME), ""), *_simulated_cells(exported, table), _BAR,
+                    *_engine_cells(None, exported, table)]
+            lines.append(clip([*line, *_outcome(session, exported, None, width - width_of(line))], width))
     return lines
+
+
+def _simulated_cells(verdict: Verdict | None, table: _Table) -> Line:
+    """The cells of the simulation, padded to their columns."""
+    cells = zip(_verdict_cells(verdict, table, True), table.simulated, strict=True)
+    return [(f"{text:>{width}} ", style) for (text, style), (_, width) in cells]
 
 
 def _built_title(session: Session, table: _Table) -> str:
