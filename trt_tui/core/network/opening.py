@@ -102,7 +102,7 @@ def open_model(path: Path) -> OpenedModel:
     opened.quantized_ranges = found.ranges
     opened.notes += found.notes
     _drop_unused_weights(opened)
-    raised = low_floats.raise_to_fp32(model.graph)
+    raised = low_floats.raise_to_fp32(model.graph) if lowered else low_floats.Raised()
     if as_read is not None and (found.found or raised.found):
         given = opened.as_read = Given(as_read, found.stands_for | raised.stands_for, found.made | raised.made)
         opened.notes += _said_of(given)
@@ -157,7 +157,8 @@ def _kept(model: ir.Model) -> ir.Model:
 def _end_subgraphs_in_results(model: ir.Model) -> None:
     """Puts an Identity where a branch or body returns what a graph around it holds, which no runtime takes as it is."""
     for graph in (model.graph, *(function.graph for function in model.functions.values())):
-        _end_in_results(graph, ChainMap(), FreshNames(graph))
+        if next(graph.subgraphs(), None) is not None:
+            _end_in_results(graph, ChainMap(), FreshNames(graph))
 
 
 def _end_in_results(graph: ir.Graph, around: ChainMap[str | None, ir.Value], names: FreshNames) -> None:

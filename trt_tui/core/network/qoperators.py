@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import onnx_ir as ir
@@ -70,8 +71,11 @@ def read_as_pairs(graph: ir.Graph) -> int:
 class _Reading:
     def __init__(self, graph: ir.Graph) -> None:
         self._graph = graph
-        self._names = FreshNames(graph, taken=(node.name for node in graph if node.name))
         self._held_by: dict[ir.Value, tuple[ir.Value, ir.Value | None]] = {}  # scale and zero point of codes
+
+    @cached_property
+    def _names(self) -> FreshNames:
+        return FreshNames(self._graph, taken=(node.name for node in self._graph if node.name))
 
     def run(self) -> int:
         count = 0
