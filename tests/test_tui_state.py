@@ -126,10 +126,22 @@ def test_figures_of_the_rows_and_of_what_is_above_them(session):
     assert values == sorted(values, reverse=True) == sorted(
         (share.owns for share in session.measured("int8").shares.values()), reverse=True)
     for scope in MODEL.scopes:
-        assert figures.scope_values[scope.path] == pytest.approx(sum(figures.values[name] for name in scope.groups))
+        assert figures.scope_values[scope.path] == pytest.approx(
+            sum(max(figures.values[name], 0) for name in scope.groups))
     top = {line.key: figures.cells(line).cost for line in MODEL.visible(set())}
     share = sum(MODEL.macs[name] or 0 for name in MODEL.rows if name in MODEL.scopes[0].groups) / MODEL.all_macs
     assert percent(share) in top.values()
+
+
+def test_a_scope_leaves_out_what_makes_the_error_larger(session):
+    scope = next(scope for scope in MODEL.scopes if len(scope.groups) > 2)
+    shares = session.measured("int8").shares
+    for place, name in enumerate(scope.groups):
+        shares[name] = replace(shares[name], owns=(-9.0, 0.3, 0.1)[min(place, 2)])
+    figures = found(session)
+    assert figures.scope_values[scope.path] == pytest.approx(0.3 + 0.1 * (len(scope.groups) - 2))
+    said = [text(line) for line in detail.detail_lines(session, figures, VisibleRow(scope.path, 0, scope), 80, 20)]
+    assert any("added up, 1 left out that raised alone makes the error larger" in line for line in said)
 
 
 def test_shares_of_an_earlier_config_are_stale(session):

@@ -23,6 +23,7 @@ from trt_tui.words import (
     number,
     percent,
     plural,
+    rate,
     run_named,
     run_title,
     share_of_layers,
@@ -139,7 +140,7 @@ def _verdict(runs: Mapping[str, Mapping[str, Any]]) -> list[str]:
         worst = _worst_output(outputs)
         errors = outputs.get(worst, {}) if worst is not None else {}
         mismatches = {o: e["mismatch"] for o, e in outputs.items() if e.get("mismatch") is not None}
-        latency = run.get("latency_ms", {})
+        latency, agreement = run.get("latency_ms", {}), run.get("agreement")
         rows.append((
             ", ".join(filter(None, (_run_name(runs, name), _as_asked(run)))), run.get("source", ""),
             _decibels(errors, mark) if errors else "", code_cell(worst),
@@ -148,10 +149,11 @@ def _verdict(runs: Mapping[str, Mapping[str, Any]]) -> list[str]:
             differing(max(mismatches.values()), mark) if mismatches else "",
             str(sum(e.get("nan", 0) + e.get("inf", 0) for e in outputs.values())) if outputs else "",
             metric_figure(run["metric"], mark) if "metric" in run else "",
+            rate(agreement, mark) if agreement is not None else "",
             number(latency["median"]) + (" (preview)" if run.get("quick") else "") if "median" in latency else "",
             megabytes(run["engine_bytes"]) if "engine_bytes" in run else ""))
     header = ("run", "source", "dB", "output", "worst sample", "integers that differ", "NaN/Inf", "metric",
-              "ms", "MB")
+              "same class", "ms", "MB")
     return markdown_table(header, rows)
 
 
@@ -216,8 +218,8 @@ def _worst(run: Mapping[str, Any], network: Structure | None) -> list[str]:
     table = markdown_table(header, rows)
     rest = names[WORST_ROWS:]
     if rest:
-        table += ["", f"{len(rest)} more" + (f", together {percent(sum(shares[n] for n in rest), mark)}." if shares
-                                              else ".")]
+        together = percent(sum(max(shares[name], 0) for name in rest), mark) if shares else ""
+        table += ["", f"{len(rest)} more{f', together {together}' if together else ''}."]
     return table
 
 

@@ -21,7 +21,7 @@ from trt_tui.session.session import Session
 from trt_tui.tui.known import headline, met
 from trt_tui.tui.spans import Line, clip, decibel, shorten, wrap
 from trt_tui.tui.state import built
-from trt_tui.tui.state.figures import Figures
+from trt_tui.tui.state.figures import Figures, Measure
 from trt_tui.tui.state.tree import TreeModel, VisibleRow
 from trt_tui.words import NOTHING, RUN_TITLES, SIMULATED, decibels, milliseconds, number, percent, plural, with_unit
 
@@ -357,6 +357,10 @@ def _scope_detail(session: Session, found: Figures, scope: Scope, width: int, he
         worst = " · ".join(f"{found.model.titles[name]} {found.value_text(found.values[name])}"
                            for name in ranked[:1 if height < 8 else 3])
         lines.append(_labelled("worst", worst, width))
+    worse = sum(found.values.get(name, 0.0) < 0 for name in scope.groups) if found.measure is Measure.OWNS else 0
+    if worse and (value := found.scope_values.get(scope.path)) is not None:
+        left = f"{worse} left out that raised alone {'makes' if worse == 1 else 'make'} the error larger"
+        lines.append(_labelled("owns", f"{found.value_text(value)} added up, {left}", width, "dim"))
     fixed = sum(not group.quantizable for group in groups)
     if fixed:
         lines.append(_labelled("fixed", f"{fixed} of {len(groups)} cannot run INT8", width, "dim"))

@@ -323,6 +323,8 @@ def raised_texts(results: Measured) -> dict[str, tuple[int, str]]:
 
 
 def _sum_scopes(result: Figures) -> None:
+    """A scope owns what its groups own together, without those of which raising alone makes the error larger: their
+    shares lie below nothing without bound, and would hide the others'. Of errors it has the worst."""
     model = result.model
     sums: dict[str, float] = {}
     bad: set[str] = set()
@@ -331,7 +333,7 @@ def _sum_scopes(result: Figures) -> None:
         for scope in model.ancestors.get(name, ()):
             path = scope.path
             if result.measure is Measure.OWNS:
-                sums[path] = sums.get(path, 0.0) + value
+                sums[path] = sums.get(path, 0.0) + max(value, 0.0)
             else:
                 sums[path] = min(sums.get(path, math.inf), value)
             if name in result.stale:
