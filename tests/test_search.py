@@ -350,6 +350,15 @@ def test_what_was_raised_ends_on_the_lowest_rungs_that_do(seed):
     assert lower and not any(evaluate(one).passed for one in others), "none of them could be lower"
     assert "groups raised, " in result.said and evaluate(result.config).passed
 
+    def latency(config):
+        return sum({Precision.FP8: 1, Precision.FP16: 2, FP32: 4}[one.precision] for one in config.groups.values())
+
+    tight = Search(search.space, impacts=noise.impacts(), latency=latency, max_latency=latency(result.config))
+    found = finish(tight, evaluate)
+    assert latency(result.config) < latency(straight.config)
+    assert found.met and found.best.latency == latency(found.config) <= latency(result.config)
+    assert f"about {found.best.latency:.2f} ms" in found.said
+
 
 def test_each_group_starts_on_the_lowest_rung_that_it_can_have():
     network = toy(3, ["Gemm", "Gemm", "Softmax"])

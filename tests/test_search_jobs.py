@@ -483,6 +483,9 @@ def test_latency_goes_from_one_end_to_the_other(options):
     timed = [replace(engine, made={names[0]: Made(None, False, (), ms)}) for engine, ms in ((low, 0.1), (high, 0.4))]
     assert latency_between(space, *timed, {})(space.config(names[:1])) == pytest.approx(5.0)
     assert latency_between(space, *timed, {})(space.config(names[1:])) == pytest.approx(2.0)
+    rungs = dict.fromkeys(names, Precision.FP16)  # INT8 has 1 byte, FP16 2, FP32 4
+    assert latency_between(space, low, high, {})(space.config(names, rungs=rungs)) == pytest.approx(3.0)
+    assert latency_between(space, low, high, {})(space.config(names, rungs=dict.fromkeys(names, Precision.FP8))) == 2.0
 
 
 # -- the session ----------------------------------------------------------------------------------------------------

@@ -58,6 +58,12 @@ _RANK = {Precision.INT4: 0, Precision.INT8: 1, Precision.FILE: 1, Precision.FP8:
          Precision.BF16: 3, Precision.TF32: 4, Precision.FP32: 5}
 
 
+WIDTHS = {Precision.INT4: 0.5, Precision.INT8: 1.0, Precision.FP8: 1.0, Precision.FP16: 2.0, Precision.BF16: 2.0,
+          Precision.TF32: 4.0, Precision.FP32: 4.0}
+"""Bytes of a value. Memory traffic grows with them, and the peak rates of tensor cores fall with them: INT8 and FP8
+have twice those of FP16, and that twice those of TF32 (NVIDIA H100 data sheet; INT4 holds weights alone)."""
+
+
 def rank(precision: Precision) -> int:
     """Order from coarse to fine: INT4 weights, INT8 and what a file has, FP8, then FP16 and BF16, TF32, FP32."""
     return _RANK[precision]

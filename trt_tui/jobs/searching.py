@@ -22,6 +22,7 @@ from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.moves.smooth import Smooth
 from trt_tui.core.network.layers import Group
 from trt_tui.core.network.network import Network
+from trt_tui.core.precision import WIDTHS
 from trt_tui.core.search import Evaluation, Search, Space, with_kept
 from trt_tui.core.search.ranges import LEAST_GAIN
 from trt_tui.errors import CancelledError, InputError, TrtTuiError
@@ -201,6 +202,10 @@ class SearchJob:
             if not end.as_asked:
                 self.remarks.append(f"latencies are estimated from an engine of {name} that is not as asked: "
                                     f"{_otherwise(end)}")
+        if self.space.between:
+            labels = " and ".join(rung.label for rung in self.space.between)
+            self.remarks.append(f"latencies with layers in {labels} are estimates between the engines of the start and "
+                                "of all raised, by the bytes of a value, until engines with such layers are built")
         self.latency = latency_between(self.space, low, high, self.measured)
         self.search = self._make(self.search.evaluations, self.latency)
 
@@ -289,7 +294,7 @@ class SearchJob:
             job, len(search.evaluations), tuple(asked.raised) if asked is not None else (),
             asked.about if asked is not None else "", asked.step if asked is not None else "",
             search.evaluations[-1] if search.evaluations else None, best, config,
-            best is not None and best.judged(search.margins).passed and search.board.fits(frozenset(best.raised)))
+            best is not None and best.judged(search.margins).passed and search.fits(best))
 
     def ended(self, job: int, stopped: bool = False, held_out: ev.HeldOut | None = None) -> ev.SearchEnded:
         """The event that reports what was found so far."""
@@ -327,7 +332,8 @@ def latency_between(space: Space, low: EngineResult, high: EngineResult, measure
     took.
 
     The difference of the two medians is divided among the raised groups: by the differences of their engine layers'
-    times if layers were timed, else by their multiply-accumulates. The estimate is corrected so that it is exact for
+    times if layers were timed, else by their multiply-accumulates. A group on a rung between has as much of its part as
+    the bytes of a value say (`trt_tui.core.precision.WIDTHS`). The estimate is corrected so that it is exact for
     every config of ``measured`` (without ranges), which is read at each call.
 
     Raises:
@@ -349,8 +355,7 @@ def latency_between(space: Space, low: EngineResult, high: EngineResult, measure
     total = sum(weights.values()) or 1.0
 
     def part(config: PrecisionConfig) -> float:
-        return sum(value for name, value in weights.items()
-                   if config.precision_of(space.network.group(name)) is space.higher) / total
+        return sum(value * _way(space, name, config) for name, value in weights.items()) / total
 
     def estimate(config: PrecisionConfig) -> float:
         if (known := measured.get(_without_ranges(config))) is not None:
@@ -361,6 +366,16 @@ def latency_between(space: Space, low: EngineResult, high: EngineResult, measure
         return float(np.interp(part(config), places, [points[place] for place in places]))
 
     return estimate
+
+
+def _way(space: Space, name: str, config: PrecisionConfig) -> float:
+    """How far a group is on its way from the start (0) to the highest rung (1), by the bytes of a value."""
+    group = space.network.group(name)
+    low, high, now = (WIDTHS[group.stands_for(precision)] for precision in (
+        space.start.precision_of(group), space.higher, config.precision_of(group)))
+    if high <= low:
+        return float(config.precision_of(group) is space.higher)
+    return min(1.0, max(0.0, (now - low) / (high - low)))
 
 
 # -- the user's command ---------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from trt_tui.core.measure.comparison import GroupErrors, Share
 from trt_tui.core.measure.judgement import Judgement
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.range_choice import RangeChoice
-from trt_tui.core.precision import rank
+from trt_tui.core.precision import Precision, rank
 from trt_tui.core.search import auto, bisect, greedy, linear, scoped, worst_first
 from trt_tui.core.search.board import Board, LoweredLayer
 from trt_tui.core.search.evaluation import Course, Evaluation, Trial, TrialKey
@@ -148,7 +148,7 @@ class Search:
         self.base = frozenset(preset_groups(space.network, presets)).intersection(space.candidates)
         self.evaluations: list[Evaluation] = []
         self._memory: dict[TrialKey, Evaluation] = {}
-        self._latencies: dict[frozenset[str], float] = {}
+        self._latencies: dict[tuple[frozenset[str], tuple[tuple[str, Precision], ...]], float] = {}
         for one in known:
             self._remember(one)
         self._restart()
@@ -194,7 +194,7 @@ class Search:
     def _remember(self, evaluation: Evaluation) -> Evaluation:
         if evaluation.key not in self._memory:
             if self.latency is not None:
-                evaluation = replace(evaluation, latency=self._latency(frozenset(evaluation.raised)))
+                evaluation = replace(evaluation, latency=self._latency(frozenset(evaluation.raised), evaluation.rungs))
             self._memory[evaluation.key] = evaluation
             self.evaluations.append(evaluation)
         return self._memory[evaluation.key]
@@ -259,24 +259,29 @@ class Search:
         """Whether the groups raised or the latency are limited."""
         return self.max_raised is not None or self.max_latency is not None
 
-    def _fits(self, raised: frozenset[str]) -> bool:
+    def fits(self, evaluation: Evaluation) -> bool:
+        """Whether it is within the budgets."""
+        return self._fits(frozenset(evaluation.raised), evaluation.rungs)
+
+    def _fits(self, raised: frozenset[str], rungs: Mapping[str, Precision] | None = None) -> bool:
         if self.max_raised is not None and len(self.space.already | raised) > self.max_raised:
             return False
         if self.max_latency is None:
             return True
-        latency = self._latency(raised)
+        latency = self._latency(raised, rungs or {})
         return latency is None or latency <= self.max_latency
 
-    def _latency(self, raised: frozenset[str]) -> float | None:
+    def _latency(self, raised: frozenset[str], rungs: Mapping[str, Precision]) -> float | None:
         if self.latency is None:
             return None
-        if raised not in self._latencies:
-            self._latencies[raised] = self.latency(self.config_of(Trial(raised)))
-        return self._latencies[raised]
+        key = raised, tuple(sorted(rungs.items()))
+        if key not in self._latencies:
+            self._latencies[key] = self.latency(self.config_of(Trial(raised, rungs=dict(rungs))))
+        return self._latencies[key]
 
     def _meets(self, evaluation: Evaluation | None) -> bool:
         return (evaluation is not None and evaluation.judged(self.margins).passed
-                and self._fits(frozenset(evaluation.raised)))
+                and self.fits(evaluation))
 
     def config_of(self, one: Trial | Evaluation) -> PrecisionConfig:
         """The config of a trial or of an evaluation."""
@@ -293,7 +298,7 @@ class Search:
         return min(self.evaluations, key=self._badness, default=None)
 
     def _badness(self, evaluation: Evaluation) -> tuple[float, ...]:
-        fits = self._fits(frozenset(evaluation.raised))
+        fits = self.fits(evaluation)
         count, score = len(evaluation.raised), -evaluation.score
         if fits and evaluation.judged(self.margins).passed:
             height = sum(rank(evaluation.rungs.get(name, self.space.higher)) for name in evaluation.raised)
@@ -367,7 +372,9 @@ class Search:
             return f"the tolerance{beyond} cannot be met, even with all {total} groups in {higher}: {_figure(full)}"
         if met:
             said = f"{set_so} meet{verb} the tolerance{beyond}: {figure}"
-        elif not self._fits(frozenset(best.raised)):
+            if self.max_latency is not None and best.latency is not None:
+                said += f", about {milliseconds(best.latency)}"
+        elif not self.fits(best):
             said = f"nothing stays within the budget: {set_so}: {figure}"
             if best.latency is not None:
                 said += f", about {milliseconds(best.latency)}"
