@@ -17,6 +17,7 @@ from tests.networks import Builder, floats
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend, OnnxRuntimeRunner
 from trt_tui.core.data.samples import load_samples
 from trt_tui.core.measure import analysis as analysis_module
+from trt_tui.core.measure import held
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.judge import judged_outputs
 from trt_tui.core.measure.layers import measure_layers
@@ -450,7 +451,7 @@ def test_what_ifs_share_one_session(analysed):
 def test_a_reference_that_does_not_fit_memory_is_kept_in_a_file(analysed, monkeypatch):
     analysis = analysed(networks.mlp(), vectors())
     expected = last(analysis.verdict(FP16, {}))
-    monkeypatch.setattr(analysis_module, "REFERENCE_BYTES", 90)  # one feed has 64 bytes
+    monkeypatch.setattr(held, "HELD_BYTES", 90)  # one feed has 64 bytes
     spilling = analysed(networks.mlp(), vectors())
     assert last(spilling.verdict(FP16, {})) == expected == last(spilling.verdict(FP16, {}))
     assert len(spilling._reference._arrays) == 1 and len(spilling._reference._stored) == 2

@@ -84,17 +84,25 @@ def _on_integers():
     return b.model([floats("x", 2, 8)], [floats("y", 2, 3)])
 
 
-@pytest.mark.parametrize(("given", "reference", "title"), [
-    (lambda: conv_net(0), lambda: conv_net(0), "given.onnx takes no --reference"),
-    (networks.quantized, networks.quantized, "fp32.onnx is no reference"),
-    (networks.quantized, lambda: conv_net(5), "fp32.onnx is no reference of given.onnx"),
-    (networks.quantized, networks.mlp, "fp32.onnx is no reference of given.onnx"),
-    (_on_integers, networks.mlp, "given.onnx takes no --reference"),
+@pytest.mark.parametrize("reference", [lambda: conv_net(5), networks.mlp])
+def test_a_network_without_weights_like_its_own_is_refused(reference, saved):
+    with pytest.raises(InputError, match="fp32.onnx is no reference of given.onnx") as caught:
+        open_network(saved(networks.quantized(), "given.onnx"), reference=saved(reference(), "fp32.onnx"))
+    assert caught.value.next_step
+
+
+@pytest.mark.parametrize(("given", "reference", "said"), [
+    (lambda: conv_net(0), lambda: conv_net(5), ""),  # what its outputs are held against is no matter of its weights
+    (networks.quantized, networks.quantized, "keeps the weights of its codes"),
+    (_on_integers, networks.mlp, ""),
 ])
-def test_what_is_no_reference_is_refused(given, reference, title, saved):
-    with pytest.raises(InputError) as caught:
-        open_network(saved(given(), "given.onnx"), reference=saved(reference(), "fp32.onnx"))
-    assert caught.value.title == title and caught.value.next_step
+def test_weights_are_taken_where_there_are_any_to_take(given, reference, said, saved):
+    path, other = saved(given(), "given.onnx"), saved(reference(), "fp32.onnx")
+    network, alone = open_network(path, reference=other), open_network(path)
+    assert [note for note in network.notes if note not in alone.notes and said in note] == (
+        [note for note in network.notes if said in note] if said else [])
+    for name in network.constants:
+        np.testing.assert_array_equal(network.constant(name), alone.constant(name))
 
 
 def test_a_config_moves_between_a_network_and_its_quantized_twin(saved, tmp_path):

@@ -99,6 +99,9 @@ def _shown(character: str, lines: bool) -> str:
 
 # -- what things are called -------------------------------------------------------------------------------------------
 
+FP32_TITLE = "FP32"
+"""The network in FP32, where that is no more than a run."""
+
 RUN_TITLES = {"fp16": "FP16 all", "int8": "INT8 all", "config": "config"}
 """The runs of a comparison, by their keys."""
 

@@ -18,6 +18,7 @@ from trt_tui.backends.cuda import first_device
 from trt_tui.backends.registry import get_backend
 from trt_tui.core.calibration.calibrate import Calibration
 from trt_tui.core.calibration.statistics import TensorStats
+from trt_tui.core.data.dumps import dump_files
 from trt_tui.core.data.samples import DataSets, Samples, load_samples, split
 from trt_tui.core.data.shapes import ShapeRange, parse_shapes
 from trt_tui.core.data.userscript import annotations_of, script_files, split_spec
@@ -25,6 +26,13 @@ from trt_tui.core.data.watched import Source, StampedFiles, data_files
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.comparison import EngineResult
 from trt_tui.core.measure.judge import Judged, judged_outputs
+from trt_tui.core.measure.reference import (
+    NothingCommonError,
+    Outputs,
+    is_network,
+    judged_against,
+    open_outputs,
+)
 from trt_tui.core.measure.user_metric import Metric, load_metric
 from trt_tui.core.moves.bias_correction import BiasCorrection
 from trt_tui.core.moves.config import PrecisionConfig
@@ -93,8 +101,12 @@ class Workspace:
         self.inputs = StampedFiles.of((options.model, *cache, *data_files(options.data),
                                        *data_files(options.calib_data), *self._metric_files()))
         self.inputs |= StampedFiles.of((*options.plugins, *options.ort_ops))
-        self.network: Network = open_network(options.model, partial(get_backend, operators=options.ort_ops),
-                                             operators=bool(options.ort_ops), reference=options.reference)
+        reference = options.reference
+        if reference is not None and not is_network(reference):
+            self.inputs |= StampedFiles.of(dump_files(reference))
+        self.network: Network = open_network(
+            options.model, partial(get_backend, operators=options.ort_ops), operators=bool(options.ort_ops),
+            reference=reference if reference is not None and is_network(reference) else None)
         self.inputs |= StampedFiles.of(self.network.external_files)
         self.builder: EngineBackend | None = None
         self.calibration: Calibration | None = None
@@ -159,9 +171,40 @@ class Workspace:
         return metric
 
     @cached_property
+    def _judgeable(self) -> tuple[Judged, ...]:
+        """Where errors could be measured, were the reference to have all of it."""
+        return judged_outputs(self.network, self.options.judge, self.samples.label_names)
+
+    @cached_property
+    def against(self) -> Outputs | None:
+        """What errors are taken against; None for FP32 of the network itself.
+
+        Raises:
+            InputError: what was named for it cannot be used.
+        """
+        spec = self.options.reference
+        if spec is None:
+            return None
+        try:
+            found = open_outputs(spec, self.network, lambda: self.samples, lambda: self.backend, self._judgeable)
+        except NothingCommonError:
+            if self.network.given is None:
+                raise
+            return None  # its weights are FP32's
+        self.inputs |= StampedFiles.of(found.files)
+        return found
+
+    @cached_property
+    def against_sha256(self) -> tuple[str, ...]:
+        """Hashes of the files that errors are taken against, with the runner; empty for FP32 of the network itself."""
+        return (self.against.name, *map(digest, self.against.files)) if self.against is not None else ()
+
+    @cached_property
     def judged(self) -> tuple[Judged, ...]:
         """Where errors are measured."""
-        return judged_outputs(self.network, self.options.judge, self.samples.label_names)
+        if self.against is None:
+            return self._judgeable
+        return judged_against(self._judgeable, self.against, self.network, bool(self.options.judge))
 
     @cached_property
     def feeds(self) -> list[int]:
@@ -204,7 +247,7 @@ class Workspace:
     def analysis(self) -> Analysis:
         """The simulation on the judged samples."""
         return Analysis(self.network, self.backend, self.data.judged, self.judged, metric=self.metric,
-                        other=self.options.other)
+                        other=self.options.other, against=self.against)
 
     @property
     def level(self) -> Level | None:

@@ -24,8 +24,11 @@ from trt_tui.words import visible
 @file_option("Output", "--json", "json_path", metavar="OUT",
              help="Write the comparison as JSON (schema v1); - for stdout.")
 @file_option("Output", "--markdown", "markdown_path", metavar="OUT", help="Write it as Markdown; - for stdout.")
+@file_option("Output", "--save-outputs", "outputs_path", metavar="OUT.json", help="Write the outputs of FP32 and of "
+             "each run, for all samples of --data, as Polygraphy's RunResults.")
 def compare(model: str, config_path: str | None, force: bool, target: str | None, json_path: str | None,
-            markdown_path: str | None, layers: str, engines: bool, **arguments: Any) -> None:
+            markdown_path: str | None, outputs_path: str | None, layers: str, engines: bool,
+            **arguments: Any) -> None:
     """Compare FP16, INT8 and the config with FP32, at the outputs and per layer.
 
     An engine that cannot be built is listed with the reason; exit code 1 if some were built, 2 if none was.
@@ -41,10 +44,12 @@ def compare(model: str, config_path: str | None, force: bool, target: str | None
     one_on_stdout({"--json": json_path, "--markdown": markdown_path})
     if target is not None:
         parse_target(target)
-    places = check_places(model, arguments, config_path, json_path, markdown_path)
+    places = check_places(model, arguments, config_path, json_path, markdown_path, outputs_path)
     with compare_session(options_of(model, 0, arguments), config_path, target, force, layers=layers,
-                         engines=engines, writes=places) as session:
+                         engines=engines, writes=places, outputs_path=outputs_path) as session:
         record = session.record()
+        if outputs_path is not None and not session.stopped:
+            click.echo(f"Wrote {visible(outputs_path)}", err=True)
         quiet = "-" in (json_path, markdown_path)
         stopped = session.stopped
         write_outputs([(json_path, lambda session: json.dumps(record, indent=1) + "\n"),

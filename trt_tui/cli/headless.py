@@ -49,13 +49,15 @@ def _opened(options: Options, starting: Mapping[str, Any], **arguments: Any
 
 @contextmanager
 def compare_session(options: Options, config_path: str | None, target: str | None, force: bool,
-                    layers: str, engines: bool = False, writes: Iterable[str] = ()) -> Iterator[Session]:
+                    layers: str, engines: bool = False, writes: Iterable[str] = (),
+                    outputs_path: str | None = None) -> Iterator[Session]:
     """A session in which everything a comparison shows has been measured.
 
     Args:
         layers: What is measured at the layers: "shares" with their errors, "errors" alone, or "none".
         writes: Places that will be written.
         engines: Build each run's engine too, and judge it. One that cannot be built has the reason in its place.
+        outputs_path: Where the outputs of each run are to be written.
 
     Raises:
         TrtTuiError: the child process failed or died.
@@ -77,6 +79,9 @@ def compare_session(options: Options, config_path: str | None, target: str | Non
                     if isinstance(error, CancelledError) or isinstance(session.error, ev.Replaced):
                         raise
                     session.without_engine(config, error)
+            if outputs_path is not None:
+                session.save_outputs(outputs_path)
+                drain()
         except KeyboardInterrupt:
             runs = session.run_configs()
             if not all(_whole(session.measured(run).verdict) for run in runs):

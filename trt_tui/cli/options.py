@@ -86,10 +86,12 @@ DATA = (
 SEED = (_data("--seed", default=0, show_default=True, type=int, help="Seed of random inputs."),)
 
 REFERENCE = (
-    file_option("Data", "--reference", metavar="FP32.onnx", help="The FP32 network that a quantized one was made from: "
-                "errors are taken against it, and layers raised to FP32 have its weights."),
+    file_option("Judging", "--reference", metavar="FILE", help="What errors are taken against in place of FP32 of "
+                "MODEL: outputs of a framework for all samples of --data (Polygraphy's RunResults, FILE.json or "
+                "FILE.json:RUNNER; an .npz by tensor name), or another network, .onnx. If MODEL is quantized and this "
+                "is the FP32 network that it was made from, layers raised to FP32 have its weights."),
 )
-"""What a quantized network is held against."""
+"""What errors are taken against."""
 
 CONFIG = (
     file_option("Config", "--config", "config_path", metavar="FILE", help="Start from a precision.json."),

@@ -31,8 +31,8 @@ def check_places(model: str, arguments: dict[str, Any], config_path: str | None,
     from trt_tui.core.data.places import files_read, refuse_over
     from trt_tui.files.writing import is_special
 
-    read = files_read(model, arguments.get("data"), arguments.get("calib_data"), arguments.get("calib_cache"),
-                      arguments.get("metric"))
+    read = files_read(model, *(arguments.get(one) for one in ("reference", "data", "calib_data", "calib_cache",
+                                                              "metric")))
     config = files_read(model, config_path)
     written = [path for path in paths if path not in (None, "-")]
     beside = _beside(kind, written[0]) if kind and written else []

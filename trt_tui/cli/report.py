@@ -31,23 +31,23 @@ LAYER_ROWS = 20
 
 def comparison_table(session: Session) -> str:
     """The verdict of each run, its judged outputs if there are several, and the worst groups."""
-    outline, data, backend = session.opened.outline, session.opened.data, session.opened.backend
-    level = session.level
+    outline, data, level = session.opened.outline, session.opened.data, session.level
     lines = [f"{outline.name}: {len(outline.groups)} groups ({len(outline.layers)} nodes), {data.whatif} samples of "
              f"{data.source}{', ' if session.ranges_from else ''}{session.ranges_from}",
-             f"against FP32 on {backend.name} {backend.version} {backend.device}"
-             f"{f', {level.name}' if level is not None else ''}; ~ marks simulated figures"]
+             f"against {_against(session)}{f', {level.name}' if level is not None else ''}; ~ marks simulated figures"]
     if level is not None and level.reason:
         lines.append(level.reason)
     if session.results.reference:
         name, value = next(iter(session.results.reference.items()))
-        lines.append(f"{name} in FP32: {words.metric_figure(value)}")
+        lines.append(f"{name} in {_metric_of(session)}: {words.metric_figure(value)}")
     if session.target is not None:
         lines.append(f"target: {session.target.shown}")
     rows = [["run", "output", "dB", "cosine", "worst sample", "NaN/Inf", session_metric(session), "ms", "MB", ""]]
     engines = _engines(session)
     if session.results.fp32_engine is not None:
         rows.extend(_engine_rows(session, "FP32 engine", session.results.fp32_engine))
+    if session.fp32 is not None:
+        rows.extend(_verdict_rows(session, words.FP32_TITLE, session.fp32, ""))
     for run in _shown(session):
         if (verdict := session.measured(run).verdict) is not None:
             rows.extend(_verdict_rows(session, _title(session, run), verdict, run=run))
@@ -73,6 +73,21 @@ def _title(session: Session, run: str) -> str:
 
 def _engine(session: Session, run: str) -> str:
     return engine_title(run, session.config.as_in_file)
+
+
+def _against(session: Session) -> str:
+    """What errors are taken against, and on what it was computed."""
+    backend = session.opened.backend
+    own = f"FP32 on {backend.name} {backend.version} {backend.device}"
+    if session.opened.reference is None:
+        return own
+    return f"{session.reference}; layers and the FP32 engine against {own}"
+
+
+def _metric_of(session: Session) -> str:
+    """Whose metric stands above the figures."""
+    named = session.opened.reference
+    return session.reference if named is None or named.metric else words.FP32_TITLE
 
 
 def _explained(session: Session) -> list[str]:

@@ -1,4 +1,4 @@
-"""Runs against FP32: verdicts, then errors at the groups, then shares."""
+"""Runs against the reference: verdicts, then errors at the groups, then shares."""
 
 from __future__ import annotations
 
@@ -19,6 +19,9 @@ from trt_tui.jobs.store import Store
 from trt_tui.jobs.verdicts import reference_metric, send_verdicts, settle
 from trt_tui.workspace import Workspace
 
+FP32_RUN = "fp32"
+"""The run of FP32 against a reference that was named: it has no layers that lose."""
+
 
 def run(workspace: Workspace, store: Store, report: Report, request: rq.Compare) -> Steps[None]:
     """Measures the runs; sends their engines too, if they are known."""
@@ -34,13 +37,14 @@ def run(workspace: Workspace, store: Store, report: Report, request: rq.Compare)
             report.send(ev.Fp32EngineJudged(report.job, known))
     yield from send_amended(workspace, store, report, request.runs)
     yield from settle(workspace, store, report, request.runs, measured)
+    runs = {name: config for name, config in request.runs.items() if name != FP32_RUN}
     if request.layers:
         yield Urgency.LAYERS
-        yield from send_layers(workspace, store, report, request.runs, Urgency.LAYERS)
+        yield from send_layers(workspace, store, report, runs, Urgency.LAYERS)
     if request.shares_of is not None:
         yield Urgency.BACKGROUND
-        for name in sorted(request.runs, key=lambda name: name != request.shares_of):
-            yield from send_shares(workspace, store, report, name, request.runs[name])
+        for name in sorted(runs, key=lambda name: name != request.shares_of):
+            yield from send_shares(workspace, store, report, name, runs[name])
 
 
 def send_layers(workspace: Workspace, store: Store, report: Report, runs: Mapping[str, PrecisionConfig],

@@ -17,6 +17,7 @@ from trt_tui.core.engines.rungs import Rung
 from trt_tui.core.measure.comparison import EngineResult, GroupErrors, Share, Verdict
 from trt_tui.core.measure.judge import Judged
 from trt_tui.core.measure.judgement import Judgement
+from trt_tui.core.measure.reference import Named
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.file import LoadedConfig
 from trt_tui.core.network.layers import Outline
@@ -46,6 +47,7 @@ class Opened(Event):
     Attributes:
         judged: The outputs that verdicts are about.
         metric: Name of the user's metric, None without one.
+        reference: What errors are taken against; None for FP32 of the network itself.
     """
 
     outline: Outline
@@ -53,6 +55,7 @@ class Opened(Event):
     data: DataSummary
     backend: BackendSummary
     metric: str | None = None
+    reference: Named | None = None
 
 
 @dataclass(frozen=True)
@@ -95,7 +98,7 @@ class Progress(Event):
 
 @dataclass(frozen=True)
 class ReferenceMeasured(Event):
-    """The FP32 network's own metric on the judged samples."""
+    """The reference's own metric on the judged samples."""
 
     metric: Mapping[str, float]
     samples: int

@@ -118,7 +118,9 @@ def build_and_judge(
         return
     yield BuildProgress("loading the engine")
     with backend.load_engine(engine.data) as runner:
-        verdict = yield from _judged(analysis, runner, feeds)
+        # FP32 as built checks the build: whatever errors are taken against, it is held against FP32 as simulated.
+        own = config == PrecisionConfig.uniform(Precision.FP32)
+        verdict = yield from _judged(analysis, runner, feeds, own=own)
         shapes: dict[str, Verdict] = {}
         lacking: list[str] = []
         for name, other in plan.others.items():
@@ -180,11 +182,11 @@ def judged_run(analysis: Analysis, model: ir.Model, feeds: Sequence[int]
 
 
 def _judged(analysis: Analysis, runner: Runner, feeds: Sequence[int],
-            phase: str = "judging the build") -> Generator[BuildProgress, None, Verdict]:
+            phase: str = "judging the build", own: bool = False) -> Generator[BuildProgress, None, Verdict]:
     """Yields steps; returns the verdict at the network's own outputs."""
     names = (*tensor_outputs(analysis.network), *analysis.kept)
     judged: list[Judged] = [one for one in analysis.judged if one.tensor in names]
-    tally = analysis.tally(feeds, judged)
+    tally = analysis.tally(feeds, judged, own=own)
     for done, index in enumerate(feeds, 1):
         tally.add(index, _as_declared(analysis, runner.run(analysis.samples.feed(index), names)))
         yield BuildProgress(phase, done, len(feeds))

@@ -10,6 +10,7 @@ from trt_tui.backends.registry import get_builder
 from trt_tui.core.data.places import refuse_over
 from trt_tui.core.lowering.lowered import cannot_lower
 from trt_tui.core.measure.judge import left_out
+from trt_tui.core.measure.reference import named, reference_notes
 from trt_tui.core.moves.file import read_config
 from trt_tui.core.network.preview import preview
 from trt_tui.core.runner import EngineBackend
@@ -137,9 +138,14 @@ def _opened(job: int, workspace: Workspace) -> ev.Opened:
         warnings.append(f"The data hold labels ({', '.join(idle)}), but no --metric uses them.")
     warnings += [f"{one.name}: {one.note}" for one in workspace.judged if "judged" in one.note]
     warnings += [*left_out(network), *filter(None, [cannot_lower(network)])]
+    reference = None
+    if workspace.against is not None:
+        scored = workspace.analysis.scored
+        reference = named(workspace.against, network, scored)
+        warnings += reference_notes(reference, network.name, bool(scored))
     return ev.Opened(
         job, network.outline(), workspace.judged,
         DataSummary(samples.source, data.judged.count, data.calibration.count, workspace.judged_count,
                     samples.random, tuple(samples.label_names), tuple(dict.fromkeys(warnings)), workspace.profile),
         BackendSummary("ONNX Runtime", backend.version, backend.provider.upper(), backend.capabilities.real_fp16),
-        workspace.metric.name if workspace.metric is not None else None)
+        workspace.metric.name if workspace.metric is not None else None, reference)

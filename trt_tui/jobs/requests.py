@@ -57,7 +57,7 @@ class UseRanges:
 
 @dataclass(frozen=True)
 class Compare:
-    """Measure runs against FP32: verdicts on few samples first, then errors at the groups, then shares.
+    """Measure runs against the reference: verdicts on few samples first, then errors at the groups, then shares.
 
     Attributes:
         runs: Configs by run name, in the order to measure.
@@ -152,6 +152,18 @@ class ReadEngine:
 
 
 @dataclass(frozen=True)
+class SaveOutputs:
+    """Write the outputs of runs on all samples as Polygraphy's RunResults; answered by `Exported`.
+
+    Attributes:
+        runs: Configs by runner name.
+    """
+
+    path: str
+    runs: Mapping[str, PrecisionConfig]
+
+
+@dataclass(frozen=True)
 class WriteText:
     """Write a text to a file; answered by `Exported`."""
 
@@ -197,7 +209,7 @@ class FindConfig:
 
 
 Request = (Open | Calibrate | UseRanges | Compare | WhatIf | TryWaysOut | Stats | Build | WriteEngine
-           | Export | ReadEngine | WriteText | FindConfig)
+           | Export | ReadEngine | SaveOutputs | WriteText | FindConfig)
 
 
 @dataclass(frozen=True)

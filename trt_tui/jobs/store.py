@@ -177,7 +177,8 @@ class Store:
         sha256, data_sha256 = (source.sha256, source.data_sha256) if source is not None else ("", "")
         return FileCache.key(trt_tui.__version__, ARITHMETIC, kind, sha256, data_sha256,
                              [one.name for one in workspace.judged], workspace.metric_stamp(), backend.name,
-                             backend.version, backend.provider, ranges, config.key(), more, *workspace.operators)
+                             backend.version, backend.provider, ranges, config.key(), more, *workspace.operators,
+                             *workspace.against_sha256)
 
     def _engine_key(self, workspace: Workspace, config: PrecisionConfig) -> str:
         plan, stamp_of = workspace.plan, workspace.builder.stamp if workspace.builder is not None else ()

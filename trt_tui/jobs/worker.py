@@ -26,6 +26,7 @@ from trt_tui.jobs import (
     exporting,
     inspecting,
     opening,
+    saving_outputs,
     statistics,
     ways_out,
     whatif,
@@ -68,6 +69,7 @@ JOBS: dict[type[rq.Request], Job] = {
     rq.Build: Job(build.run, Urgency.BUILD),
     rq.WriteEngine: Job(build.write, Urgency.BUILD, file=True),
     rq.Export: Job(exporting.run, Urgency.BUILD, file=True),
+    rq.SaveOutputs: Job(saving_outputs.run, Urgency.BUILD, file=True),
     rq.ReadEngine: Job(inspecting.run, Urgency.BUILD, file=True),
     rq.FindConfig: Job(bench.run, Urgency.SEARCH),
 }

@@ -212,6 +212,8 @@ class Session(State):
             if config not in runs.values():
                 runs[run] = config
         shares_of = next(run for run, config in runs.items() if config == self.config)
+        if self.opened.reference is not None:
+            runs = {"fp32": PrecisionConfig.uniform(Precision.FP32), **runs}
         self.ask(rq.Compare(runs, layers, shares_of if layers and shares else None))
 
     def look_at(self, group: Group) -> None:
@@ -294,8 +296,16 @@ class Session(State):
         else:
             self.ask(rq.Export(kind, str(path), self.config))
 
+    def save_outputs(self, path: str) -> None:
+        """Has the child process write the outputs of FP32 and of each run, on all samples."""
+        runs = {"fp32": PrecisionConfig.uniform(Precision.FP32)}
+        for run, config in self.run_configs().items():
+            if config not in runs.values():
+                runs[run] = config
+        self.ask(rq.SaveOutputs(path, runs))
+
     def _refuse_what_is_read(self, written: Iterable[Path], config_path: str | None) -> None:
         options = self.options
-        read = files_read(options.model, options.data, options.calib_data, options.calib_cache, options.metric,
-                          options.timing_cache, config_path)
+        read = files_read(options.model, options.reference, options.data, options.calib_data, options.calib_cache,
+                          options.metric, options.timing_cache, config_path)
         refuse_over(written, read)

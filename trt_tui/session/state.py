@@ -11,7 +11,7 @@ from trt_tui import __version__
 from trt_tui.core.calibration.calibrate import Calibration
 from trt_tui.core.data.watched import Source
 from trt_tui.core.measure.agreement import what_to_check
-from trt_tui.core.measure.comparison import EngineResult, Measured
+from trt_tui.core.measure.comparison import EngineResult, Measured, Verdict
 from trt_tui.core.measure.judge import Judged
 from trt_tui.core.measure.record import comparison_record, engine_record, verdict_record
 from trt_tui.core.measure.target import Target, default_target, parse_target
@@ -141,6 +141,19 @@ class State:
     def metric(self) -> str | None:
         """The name of the user's metric."""
         return self._opened.metric if self._opened is not None else None
+
+    @property
+    def reference(self) -> str:
+        """What errors are taken against, in words: ``FP32``, or the file that was named."""
+        named = self._opened.reference if self._opened is not None else None
+        return named.name if named is not None else "FP32"
+
+    @property
+    def fp32(self) -> Verdict | None:
+        """FP32 of the network itself, where errors are taken against something else and it is measured."""
+        if self._opened is None or self._opened.reference is None:
+            return None
+        return self.results.of(PrecisionConfig.uniform(Precision.FP32)).verdict
 
     @property
     def sha256(self) -> str:
@@ -274,9 +287,12 @@ class State:
     def record(self) -> dict[str, Any]:
         """What was measured, as `compare --json` writes it."""
         opened = self.opened
-        record = comparison_record(opened.outline, self.sha256, opened.data, opened.backend,
-                                   {run: self.measured(run) for run in RUNS},
-                                   next(iter(self.results.reference.values()), None), self.results.fp32_engine)
+        runs = {run: self.measured(run) for run in RUNS}
+        if self.fp32 is not None:
+            runs = {"fp32": Measured(self.fp32), **runs}
+        record = comparison_record(opened.outline, self.sha256, opened.data, opened.backend, runs,
+                                   next(iter(self.results.reference.values()), None), self.results.fp32_engine,
+                                   opened.reference)
         if self.config.as_in_file and "config" in record["runs"]:
             record["runs"]["config"]["as_in_file"] = True
         for run, lines in self.to_check().items():

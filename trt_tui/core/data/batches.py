@@ -206,6 +206,15 @@ class StoredFeeds:
         """Number of samples in a feed."""
         return self.cuts[index].stop - self.cuts[index].start
 
+    def first(self, index: int) -> int:
+        """Number of a feed's first sample, over all parts."""
+        return self.cuts[index].first_sample
+
+    @property
+    def total(self) -> int:
+        """Samples of all parts that were read."""
+        return sum(layout.rows for layout in self.layouts)
+
     def feed(self, index: int) -> dict[str, np.ndarray]:
         """The inputs of a feed by name, in the types the network takes; errors as `Samples.feed`."""
         cut = self.cuts[index]

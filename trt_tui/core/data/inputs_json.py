@@ -6,12 +6,12 @@ import base64
 import binascii
 import io
 import json
-import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from trt_tui.core.data.stored import DATA_FORMATS, IN_MEMORY, npy_array, reading
+from trt_tui.core.data.encoded import first_member, kind_of
+from trt_tui.core.data.stored import DATA_FORMATS, npy_array, reading
 from trt_tui.errors import InputError
 from trt_tui.files.reading import open_regular
 
@@ -70,10 +70,7 @@ def _skip(text: str, position: int, characters: str) -> int:
 
 
 def _decoded(value: dict[str, Any], source: str) -> Any:
-    kind = value.get("polygraphy_class")
-    for key, item in value.items():  # how older releases mark the type
-        if isinstance(item, str) and item == "polygraphy_serialized_json_type":
-            kind = key.replace("__polygraphy_encoded_", "")
+    kind = kind_of(value)
     if kind is None:
         return value
     if kind != "ndarray" or not isinstance(value.get("array"), str):
@@ -86,15 +83,6 @@ def _decoded(value: dict[str, Any], source: str) -> Any:
     except (binascii.Error, ValueError):
         data = value["array"].encode("latin-1")
     try:
-        return npy_array(_first_member(data) if data[:2] == b"PK" else data)
+        return npy_array(first_member(data) if data[:2] == b"PK" else data)
     except InputError as error:
         raise InputError(f"{source}: {error.title}", error.cause, error.next_step) from error
-
-
-def _first_member(data: bytes) -> bytes:
-    """The first array of an npz in memory, as an ``.npy``."""
-    with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        info = archive.infolist()[0]
-        if info.file_size > max(IN_MEMORY, 2 * len(data)):
-            raise ValueError(f"an array would unpack to {info.file_size:,} bytes")
-        return archive.read(info)

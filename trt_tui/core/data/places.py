@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from trt_tui.core.data.dumps import split_dump
 from trt_tui.core.data.userscript import annotations_of, split_spec
 from trt_tui.errors import InputError
 
@@ -15,7 +16,7 @@ def files_read(model: str, *specs: str | None) -> list[Path]:
     network's external data, which are known once it is open."""
     found = [Path(model)]
     for spec in filter(None, specs):
-        spec = str(annotations_of(spec) or spec)
+        spec = str(annotations_of(spec) or split_dump(spec)[0])
         script = split_spec(spec)
         path = script[0] if script is not None and not Path(spec).exists() else Path(spec)
         found += _inside(path) if path.is_dir() else [path]

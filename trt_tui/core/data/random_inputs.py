@@ -43,6 +43,15 @@ class RandomFeeds:
         """Number of samples in a feed."""
         return self.sizes[index]
 
+    def first(self, index: int) -> int:
+        """Number of a feed's first sample."""
+        return sum(self.sizes[:index])
+
+    @property
+    def total(self) -> int:
+        """Samples in all."""
+        return sum(self.sizes)
+
     def feed(self, index: int) -> dict[str, np.ndarray]:
         """A feed, the same whenever it is asked for.
 

@@ -42,6 +42,13 @@ class Feeds(Protocol):
     def labels(self, index: int) -> dict[str, np.ndarray]:
         """As `Samples.labels`."""
 
+    def first(self, index: int) -> int:
+        """Number of a feed's first sample, over all that was read."""
+
+    @property
+    def total(self) -> int:
+        """Samples in all that was read, those beyond the limit too."""
+
 
 class Samples:
     """Feeds by number: each a dictionary of the network's inputs, one batch each, with labels where there are any.
@@ -93,6 +100,15 @@ class Samples:
     def rows(self, index: int) -> int:
         """Number of samples in a feed."""
         return self._feeds.rows(self._indices[index])
+
+    def place(self, index: int) -> tuple[int, int]:
+        """Where a feed stands in the data: its number among all feeds, and that of its first sample."""
+        return self._indices[index], self._feeds.first(self._indices[index])
+
+    @property
+    def total(self) -> int:
+        """Samples in all data that were read: those that `take` and the limit have left out too."""
+        return self._feeds.total
 
     def feed(self, index: int) -> dict[str, np.ndarray]:
         """The inputs of a feed by name, in the types the network takes.

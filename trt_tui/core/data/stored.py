@@ -142,11 +142,15 @@ class Spool:
         return self.copy(io.BytesIO(raw.data), Header(array.dtype, array.shape, False, 0))
 
     def copy(self, stream: IO[bytes], header: Header) -> Mapped:
-        """Appends what a stream holds from its place on: the values of an array.
+        """Appends what a stream holds from its place on: the values of an array; raises as `append`."""
+        return self.append(iter(lambda: stream.read(1 << 20), b""), header)
+
+    def append(self, pieces: Iterator[bytes], header: Header) -> Mapped:
+        """Appends the values of an array, piece by piece.
 
         Raises:
             InputError: the disk has no room for it.
-            ValueError: the stream is not as long as the header says.
+            ValueError: the pieces are not as long as the header says.
         """
         free = shutil.disk_usage(tempfile.gettempdir()).free
         if header.nbytes > free - SPARE_DISK and header.nbytes > IN_MEMORY:
@@ -154,7 +158,7 @@ class Spool:
                              f"{free:,} bytes are free there, and arrays are unpacked there",
                              "Free some space, set TMPDIR to another place, or save the array with numpy.savez.")
         offset = self._file.seek(0, io.SEEK_END)
-        while block := stream.read(1 << 20):
+        for block in pieces:
             self._file.write(block)
         self._file.flush()
         if self._file.tell() - offset != header.nbytes:

@@ -52,11 +52,15 @@ def comparison_markdown(comparison: Mapping[str, Any], network: Structure | None
     runs: Mapping[str, Mapping[str, Any]] = comparison.get("runs", {})
     where = " ".join(str(reference[key]) for key in ("backend", "provider") if reference.get(key))
     samples = comparison.get("samples", 0)
+    against = f"FP32{f' on {where}' if where else ''}"
+    if "source" in reference:
+        against = f"{text_cell(reference['source'])}; errors at layers against {against}"
     lines = [f"# Precision of {text_cell(model.get('name', 'the network'))}", "",
-             f"{plural(samples, 'sample')}, against FP32{f' on {where}' if where else ''}. "
+             f"{plural(samples, 'sample')}, against {against}. "
              "`~` marks a simulated figure; engine figures are of the engine as built.", ""]
     if "metric" in reference:
-        lines += [f"Metric in FP32: {metric_figure(reference['metric'])}.", ""]
+        whose = text_cell(reference["source"]) if "source" in reference else "FP32"
+        lines += [f"Metric in {whose}: {metric_figure(reference['metric'])}.", ""]
     lines += ["## Verdict", "", *_verdict(runs), ""]
     lines += ["## Judged outputs", "", *_outputs(runs), ""]
     engines = {name: run for name, run in runs.items() if run.get("source") == "engine"}

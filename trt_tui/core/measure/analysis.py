@@ -15,15 +15,16 @@ from typing import Generic, TypeVar
 import numpy as np
 
 from trt_tui.core.data.samples import Samples
-from trt_tui.core.data.stored import Mapped, Spool
 from trt_tui.core.lowering.gated.compared import Compared
 from trt_tui.core.lowering.gated.gated import Gated
 from trt_tui.core.lowering.gated.lower import lower_gated
 from trt_tui.core.lowering.rules import LOW_FLOATS, Offer
 from trt_tui.core.measure.comparison import Verdict
 from trt_tui.core.measure.fp16 import measure_largest
+from trt_tui.core.measure.held import Held
 from trt_tui.core.measure.judge import FLOAT, Judged, class_scores, kept_tensors, take, tensor_outputs
 from trt_tui.core.measure.masks import kept_elements
+from trt_tui.core.measure.reference import Outputs
 from trt_tui.core.measure.scoring import Scoring
 from trt_tui.core.measure.tally import Tally, comparable
 from trt_tui.core.measure.user_metric import Metric
@@ -34,10 +35,6 @@ from trt_tui.core.runner import Backend, Level, Runner
 from trt_tui.errors import InputError
 
 T = TypeVar("T")
-
-REFERENCE_BYTES = 256 << 20
-"""Up to this size the reference's judged tensors stay in memory; above it they go to a temporary file."""
-
 
 COMPARED_ELEMENTS = 4096
 """Judged outputs with fewer elements a sample are compared on the host."""
@@ -69,8 +66,11 @@ class Analysis:
         metric: The user's metric; used if the samples have labels.
         other: What surrounds INT8 layers in the first configs. A config that needs something else has the session
             loaded again, with that added.
+        yields: Tensors that runs yield beside those that are judged.
+        against: What errors are taken against; None for FP32 of the network itself. It has all judged tensors.
 
     Attributes:
+        scored: Tensors that the metric is given; none without one.
         kept: See `trt_tui.core.measure.judge.kept_tensors`.
         level: How the simulation runs on a device; None before the first run there, and elsewhere.
 
@@ -87,6 +87,8 @@ class Analysis:
         *,
         metric: Metric | None = None,
         other: Precision = Precision.FP16,
+        against: Outputs | None = None,
+        yields: Sequence[str] = (),
     ) -> None:
         self.network = network
         self.backend = backend
@@ -95,7 +97,11 @@ class Analysis:
         self.metric = metric if samples.has_labels else None
         self.kept = kept_tensors(network, self.judged, self.metric is not None and self.metric.inner)
         scored = (*tensor_outputs(network), *self.kept)
-        self._scoring = Scoring(self.metric, samples, scored, self.reference) if self.metric is not None else None
+        self.scored = scored if self.metric is not None else ()
+        self.against = against
+        known = against is None or set(scored) <= against.tensors
+        self._scored = self.reference if known else self.own
+        self._scoring = Scoring(self.metric, samples, scored, self._scored) if self.metric is not None else None
         lows = {other} & set(LOW_FLOATS)
         if not backend.capabilities.device:  # roundings that are not asked for cost nothing there
             lows = lows or {Precision.FP16}
@@ -113,8 +119,10 @@ class Analysis:
         self._blank: dict[tuple[int, ...], np.ndarray] = {}
         self._fed: dict[int, dict[str, np.ndarray]] = {}
         self._fed_bytes = 0
-        self._reference = _Reference()
-        names = [one.tensor for one in self.judged]
+        self._own = self._reference = Held()
+        if against is not None:
+            self._reference = Held()
+        names = [*(one.tensor for one in self.judged), *yields]
         if self.metric is not None:
             names += scored
         self.tensors = tuple(dict.fromkeys(names))
@@ -130,7 +138,10 @@ class Analysis:
         if self._loaded is not None:
             self._loaded[1].close()
             self._loaded = None
-        self._reference = _Reference()
+        self._own.clear()
+        self._reference.clear()
+        if self.against is not None:
+            self.against.close()
 
     # -- the gated session --------------------------------------------------------------------------------------
 
@@ -252,21 +263,37 @@ class Analysis:
         return feed
 
     def reference(self, index: int) -> dict[str, np.ndarray]:
-        """The FP32 network's judged tensors for one feed, measured once.
+        """The judged tensors that errors are taken against for one feed, measured once.
 
         Raises:
             InputError: they hold NaN, or the network cannot run these data.
         """
+        if self.against is None:
+            return self.own(index)
         if index not in self._reference:
-            result, _ = next(self._runs(PrecisionConfig.uniform(Precision.FP32), {}, [index]))
-            for tensor, array in result.items():
-                if array.dtype.kind == "f" and np.isnan(array).any() and self._counted_nan(index, tensor, array):
-                    raise InputError(f"the FP32 network yields NaN at {tensor}",
-                                     f"feed {index} of {self.samples.source} causes it",
-                                     "No precision can be judged against it: check the network and the data.")
-            self._note_shapes(self._feed(index), result)
-            self._reference.put(index, result)
+            found = self.against.outputs(self.samples, index)
+            found = {tensor: found[tensor] for tensor in self.tensors if tensor in found}
+            self._refuse_nan(index, found, self.against.name)
+            if len(found) < len(self.tensors):
+                found = self.own(index) | found
+            self._reference.put(index, found)
         return self._reference.get(index)
+
+    def own(self, index: int) -> dict[str, np.ndarray]:
+        """The network's own judged tensors in FP32 for one feed, measured once; raises as `reference`."""
+        if index not in self._own:
+            result, _ = next(self._runs(PrecisionConfig.uniform(Precision.FP32), {}, [index]))
+            self._refuse_nan(index, result, "the FP32 network")
+            self._note_shapes(self._feed(index), result)
+            self._own.put(index, result)
+        return self._own.get(index)
+
+    def _refuse_nan(self, index: int, result: Mapping[str, np.ndarray], whose: str) -> None:
+        for tensor, array in result.items():
+            if array.dtype.kind == "f" and np.isnan(array).any() and self._counted_nan(index, tensor, array):
+                raise InputError(f"{whose} yields NaN at {tensor}",
+                                 f"feed {index} of {self.samples.source} causes it",
+                                 "No precision can be judged against it: check the network and the data.")
 
     def _counted_nan(self, index: int, tensor: str, array: np.ndarray) -> bool:
         """Whether NaN stands where it counts: not in padding that every judgement of the tensor leaves out."""
@@ -318,7 +345,7 @@ class Analysis:
 
     def outputs(self, config: PrecisionConfig, ranges: Mapping[str, float],
                 feeds: Sequence[int] | None = None) -> Iterator[dict[str, np.ndarray]]:
-        """Yields the judged tensors of a config, with a metric the other outputs too, feed by feed.
+        """Yields ``tensors`` of a config, feed by feed: what is judged, what a metric is given, what was asked for.
 
         Raises:
             InputError: an INT8 layer's input has no range.
@@ -327,7 +354,9 @@ class Analysis:
             yield result
 
     def reference_metric(self, feeds: Sequence[int] | None = None) -> dict[str, float]:
-        """The metric of the FP32 network and its parts, the headline first; {} without one.
+        """The metric of the reference and its parts, the headline first; {} without one.
+
+        It is that of the network's own FP32 where the reference lacks what the metric is given.
 
         Raises:
             InputError: the metric fails.
@@ -335,37 +364,14 @@ class Analysis:
         if self._scoring is None:
             return {}
         indices = self.indices(feeds)
-        return self._scoring.score([self.reference(i) for i in indices], indices)
+        return self._scoring.score([self._scored(i) for i in indices], indices)
 
-    def tally(self, feeds: Sequence[int], judged: Sequence[Judged] | None = None) -> Tally:
-        """An empty tally over some feeds, for the outputs of another backend (an engine)."""
+    def tally(self, feeds: Sequence[int], judged: Sequence[Judged] | None = None, *, own: bool = False) -> Tally:
+        """An empty tally over some feeds, for the outputs of another backend (an engine).
+
+        Args:
+            own: Against the network's own FP32, whatever else errors are taken against.
+        """
         return Tally(
-            self.samples, feeds, self.judged if judged is None else judged, self.reference,
+            self.samples, feeds, self.judged if judged is None else judged, self.own if own else self.reference,
             classifier=self.classifier, scoring=self._scoring)
-
-
-class _Reference:
-    """The reference's tensors by feed, in memory up to `REFERENCE_BYTES` and above that in an unnamed file."""
-
-    def __init__(self) -> None:
-        self._arrays: dict[int, dict[str, np.ndarray]] = {}
-        self._stored: dict[int, dict[str, Mapped]] = {}
-        self._spool: Spool | None = None
-        self._held = 0
-
-    def __contains__(self, index: int) -> bool:
-        return index in self._arrays or index in self._stored
-
-    def put(self, index: int, arrays: Mapping[str, np.ndarray]) -> None:
-        size = sum(array.nbytes for array in arrays.values())
-        if self._held + size <= REFERENCE_BYTES:
-            self._arrays[index] = dict(arrays)
-            self._held += size
-            return
-        spool = self._spool = self._spool or Spool()
-        self._stored[index] = {name: spool.put(array) for name, array in arrays.items()}
-
-    def get(self, index: int) -> dict[str, np.ndarray]:
-        if index in self._arrays:
-            return self._arrays[index]
-        return {name: stored.load() for name, stored in self._stored[index].items()}

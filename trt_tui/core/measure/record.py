@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from trt_tui.core.engines.rungs import Rung
 from trt_tui.core.measure.bootstrap import LEVEL, Interval, Spread
 from trt_tui.core.measure.comparison import EngineResult, Errors, Measured, OutputErrors, Verdict
+from trt_tui.core.measure.reference import Named
 from trt_tui.core.network.layers import Outline
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import FP16_MAX
@@ -181,11 +182,12 @@ def run_record(network: Network | Outline, run: Measured) -> dict[str, Any]:
 
 def comparison_record(network: Network | Outline, sha256: str, data: _Data, backend: _Backend,
                       runs: Mapping[str, Measured], reference_metric: float | None = None,
-                      fp32_engine: EngineResult | None = None) -> dict[str, Any]:
+                      fp32_engine: EngineResult | None = None, reference: Named | None = None) -> dict[str, Any]:
     """The record of schema ``comparison-v1``: simulated runs, and engines beside them as runs of their own.
 
     Args:
         fp32_engine: The FP32 engine.
+        reference: What errors are taken against; None for FP32 of the network itself.
     """
     engines = {f"{name}-engine": engine_record(run.engine) for name, run in runs.items() if run.engine is not None}
     if fp32_engine is not None:
@@ -205,4 +207,7 @@ def comparison_record(network: Network | Outline, sha256: str, data: _Data, back
     }
     if reference_metric is not None:
         record["reference"]["metric"] = reference_metric
+    if reference is not None:
+        record["reference"] |= {"source": reference.name, "only_there": list(reference.only_there),
+                                "only_here": list(reference.only_here)}
     return record

@@ -89,7 +89,8 @@ class Tally:
                     self.differ[one.name][0] += expected.size
                     self.differ[one.name][1] += expected.size
                     continue
-                raise TrtTuiError(f"{one.name} changed its shape", f"{expected.shape} in FP32, {got.shape} here",
+                raise TrtTuiError(f"{one.name} changed its shape", f"{expected.shape} in what it is held against, "
+                                  f"{got.shape} here",
                                   "Judge a tensor before the operator that selects values, with --judge.")
             if one.kind == INTEGER:
                 self._drawing.add_integer(one.name, expected, got, rows)

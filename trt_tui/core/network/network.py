@@ -175,7 +175,8 @@ def open_network(path: Path | str, backend: Callable[[], Backend] | None = None,
             as `trt_tui.backends.registry.get_backend`. Without it the network opens as well, and `Network.constant`
             raises for those.
         operators: The backend was given libraries of operators, and runs plugins too.
-        reference: The FP32 network that a quantized one was made from; see `trt_tui.core.network.true_weights`.
+        reference: The FP32 network that a quantized one was made from; it means nothing to one in FP32. See
+            `trt_tui.core.network.true_weights`.
 
     Raises:
         InputError: see `trt_tui.core.network.opening.open_model`, `Network` and
@@ -186,7 +187,7 @@ def open_network(path: Path | str, backend: Callable[[], Backend] | None = None,
         opened = open_model(path)
         if operators and backend is not None:
             tell_types(opened.model, backend())
-        if reference is not None:
+        if reference is not None and opened.as_read is not None:
             take_true_weights(opened, path.name, open_model(Path(reference)), Path(reference), backend)
         return Network(opened, path, backend, operators=operators)
 

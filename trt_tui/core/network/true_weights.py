@@ -52,17 +52,15 @@ def take_true_weights(opened: OpenedModel, name: str, reference: OpenedModel, pa
         backend: Gives what runs its constant expressions.
 
     Raises:
-        InputError: the network is not quantized, the reference is, or no quantized layer has a weight like one of the
-            reference's.
+        InputError: the reference is in FP32, and no quantized layer has a weight like one of its.
     """
     given = opened.as_read
-    if given is None:
-        raise _on_codes(opened.model.graph, name) or InputError(
-            f"{name} takes no --reference", "it is in FP32: its weights are its own",
-            "Leave --reference out, or name the quantized network in its place.")
-    if reference.as_read is not None:
-        raise InputError(f"{path.name} is no reference", "it is quantized, or typed in 16 bits, itself",
-                         f"Name the FP32 network that {name} was made from.")
+    on_codes = [node.name or "" for node in opened.model.graph if node.op_type in ("ConvInteger", "MatMulInteger")]
+    if given is None or reference.as_read is not None or on_codes:
+        why = f"is computed on codes in {first_few(on_codes, most=2)}" if on_codes else \
+            f"keeps the weights of its codes, as {path.name} is quantized, or typed in 16 bits, itself"
+        opened.notes.append(f"{name} {why}: its outputs alone are held against {path.name}.")
+        return
     exact = _Reference(reference, backend)
     partners = _partners(opened.model.graph, exact.graph)
     taken, missed = [], []
@@ -75,7 +73,7 @@ def take_true_weights(opened: OpenedModel, name: str, reference: OpenedModel, pa
             missed.append(ports[0][0].name or "")
     if not any(node.op_type in ANCHORS for value, ports in _weights(opened.model.graph) for node, _ in ports
                if value.name in set(taken)):
-        raise _on_codes(opened.model.graph, name) or InputError(
+        raise InputError(
             f"{path.name} is no reference of {name}",
             f"it has no weights like those of {first_few(missed) or 'its layers'}",
             f"Name the FP32 network that {name} was made from.")
@@ -86,16 +84,6 @@ def take_true_weights(opened: OpenedModel, name: str, reference: OpenedModel, pa
                         f"theirs there and keep those of their codes: {first_few(missed)}.")
     if not missed:
         opened.notes = [note for note in opened.notes if note != codes_alone_note(given)]
-
-
-def _on_codes(graph: ir.Graph, name: str) -> InputError | None:
-    """That a network takes no reference as its operators compute on codes (dynamic quantization); None if none does."""
-    found = [node.name or "" for node in graph if node.op_type in ("ConvInteger", "MatMulInteger")]
-    if not found:
-        return None
-    return InputError(
-        f"{name} takes no --reference", f"its layers compute on codes ({first_few(found, most=2)}): none can have FP32 "
-        "weights", "Quantize it with Q/DQ (ONNX Runtime: quantize_static), or open the FP32 network.")
 
 
 def _weights(graph: ir.Graph) -> list[tuple[ir.Value, list[_Port]]]:

@@ -245,9 +245,9 @@ class Desk:
             self.listing.take_figures()
         self._lines("header").lines = [verdict.header_line(session, width)]
         self._rule("verdict").set(*verdict.verdict_title(session))
-        self._lines("verdict").lines = verdict.verdict_lines(session, width)
-        self.screen.set_class(session.results.fp32_engine is not None, "-checked")
-        self.screen.set_class(session.measured("config").exported is not None, "-exported")
+        panel = self._lines("verdict")
+        panel.lines = verdict.verdict_lines(session, width)
+        panel.styles.height = len(panel.lines)
         if figures:
             self.draw_tree()
         self.draw_configs()

@@ -26,6 +26,7 @@ from trt_tui.tui.state.built import (
 )
 from trt_tui.words import (
     EXPORTED,
+    FP32_TITLE,
     NOTHING,
     RUN_TITLES,
     SIMULATED,
@@ -90,7 +91,7 @@ def _devices(session: Session, width: int) -> list[str]:
 
 def verdict_title(session: Session) -> tuple[str, str]:
     """Left and right text of the verdict's rule."""
-    left = " Verdict against FP32"
+    left = f" Verdict against {session.reference}"
     metric = next(iter(session.results.reference.items()), None)
     if metric is not None:
         left += f", {metric[0]} {metric_figure(metric[1])}"
@@ -137,8 +138,8 @@ _BAR: Span = (" │", "rule")
 
 
 def verdict_lines(session: Session, width: int) -> list[Line]:
-    """Two header lines, the FP32 engine if there is one, and a line each for FP16, INT8, the config, and what is as
-    exported where a file's own network cannot be as it is."""
+    """Two header lines, a line for the FP32 engine and one for FP32 itself where there are any, and one each for FP16,
+    INT8, the config, and what is as exported where a file's own network cannot be as it is."""
     if session.outline is None:
         return [[]] * 5
     table = _Table.fit(session, width)
@@ -150,6 +151,8 @@ def verdict_lines(session: Session, width: int) -> list[Line]:
     ]
     if session.results.fp32_engine is not None:
         lines.append(clip(_fp32_engine_line(session.results.fp32_engine, table), width))
+    if session.opened.reference is not None:
+        lines.append(clip([(f" {FP32_TITLE}".ljust(_NAME), ""), *_plain_cells(session.fp32, table), _BAR], width))
     for run in RUN_TITLES:
         verdict, shown = session.measured(run).verdict, shown_engine(session, run)
         line: Line = [(f" {_run_name(session, run)}".ljust(_NAME), "strong" if run == "config" else "")]
@@ -230,6 +233,12 @@ def _verdict_cells(verdict: Verdict | None, table: _Table, simulated: bool) -> l
     cells.append((str(verdict.bad) if verdict.bad < 1e5 else number(float(verdict.bad)),
                   "bad" if verdict.bad else "dim"))
     return cells
+
+
+def _plain_cells(verdict: Verdict | None, table: _Table) -> Line:
+    """The cells of what is neither simulated nor built, padded to their columns."""
+    cells = zip(_verdict_cells(verdict, table, False), table.simulated, strict=True)
+    return [(f"{text:>{width}} ", style) for (text, style), (_, width) in cells]
 
 
 def _figure(verdict: Verdict, mark: str) -> Span:

@@ -1,0 +1,224 @@
+"""Outputs from elsewhere: dumps as Polygraphy writes them, what errors are taken against, and what is refused"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from polygraphy.comparator import RunResults
+from polygraphy.json import save_json
+
+from tests import networks
+from tests.driven import save_mlp
+from tests.networks.odd import conv_net
+from tests.schemas import mismatches
+from trt_tui.core.data import encoded
+from trt_tui.core.data.dumps import open_dump
+from trt_tui.core.data.encoded import Encoded
+from trt_tui.core.data.samples import load_samples
+from trt_tui.core.measure.reference import DumpedOutputs, open_outputs
+from trt_tui.core.network.network import open_network
+from trt_tui.errors import InputError
+from trt_tui.files import spans
+
+
+def results(path, **runners):
+    """Writes RunResults with Polygraphy itself; each runner is a list of iterations."""
+    made = RunResults()
+    for name, iterations in runners.items():
+        made.add(iterations, runner_name=name)
+    made.save(str(path))
+    return path
+
+
+@pytest.fixture
+def mlp(tmp_path):
+    """The options of a network, and what it computes on all 16 samples."""
+    options = save_mlp(tmp_path)
+    with np.load(options.data) as data:
+        x = data["x"]
+    return options, x, onnxruntime.InferenceSession(options.model).run(None, {"x": x})[0]
+
+
+def rows(y, batch):
+    return [{"y": y[start:start + batch]} for start in range(0, len(y), batch)]
+
+
+# -- dumps ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kept", [spans.KEPT_BYTES, 16])
+def test_what_polygraphy_wrote_is_read_bit_for_bit(kept, tmp_path, monkeypatch):
+    monkeypatch.setattr(spans, "KEPT_BYTES", kept)
+    monkeypatch.setattr(spans, "_BLOCK", 257)  # so that all that is parsed spans blocks
+    monkeypatch.setattr(encoded, "_PIECE", 64)
+    rng = np.random.default_rng(0)
+    first = {"a": rng.standard_normal((3, 70)).astype(np.float32), "b\"é": np.asfortranarray(rng.random((5, 4))),
+             "flag": np.array(True), "none": np.zeros((0, 3), np.int64), "half": np.float16([1, np.nan, np.inf])}
+    path = results(tmp_path / "r.json", trt=[first, first], onnxrt=[{"a": first["a"] + 1}])
+    for spec, iterations in ((str(path), [first, first]), (f"{path}:onnxrt", [{"a": first["a"] + 1}])):
+        dump = open_dump(spec)
+        assert dump.runners == ("trt", "onnxrt")
+        assert [list(one) for one in dump.iterations] == [list(one) for one in iterations]
+        for found, expected in zip(dump.iterations, iterations, strict=True):
+            for name, member in found.items():
+                array = member.load()
+                assert (member.dtype, member.shape) == (expected[name].dtype, expected[name].shape)
+                np.testing.assert_array_equal(array, expected[name])
+    members = open_dump(str(path)).iterations[0].values()
+    assert sum(isinstance(one, Encoded) for one in members) == (5 if kept == 16 else 0)
+
+
+def test_folders_inputs_and_npz_are_dumps_too(tmp_path):
+    arrays = [{"y": np.full((2, 3), number, np.float32)} for number in range(12)]
+    for number, one in enumerate(arrays):
+        (tmp_path / "runs").mkdir(exist_ok=True)
+        results(tmp_path / "runs" / f"iteration_{number}.json", trt=[one])
+    save_json(arrays, str(tmp_path / "inputs.json"))
+    np.savez(tmp_path / "all.npz", y=np.concatenate([one["y"] for one in arrays]))
+    for name, count in (("runs", 12), ("inputs.json", 12), ("all.npz", 1)):
+        dump = open_dump(str(tmp_path / name))
+        assert len(dump.iterations) == count
+        np.testing.assert_array_equal(np.concatenate([one["y"].load() for one in dump.iterations])[::2, 0], range(12))
+
+
+def _npz(**arrays):
+    stream = io.BytesIO()
+    np.savez(stream, **arrays)
+    return stream.getvalue()
+
+
+def _text(data, kind="ndarray", key="array"):
+    one = {key: base64.b64encode(data).decode() if isinstance(data, bytes) else data, "polygraphy_class": kind}
+    return json.dumps({"lst": [["trt", [{"outputs": {"y": {"values": one, "polygraphy_class": "LazyArray"}},
+                                         "polygraphy_class": "IterationResult"}]]], "polygraphy_class": "RunResults"})
+
+
+def _npy(array):
+    stream = io.BytesIO()
+    np.save(stream, array, allow_pickle=True)
+    return stream.getvalue()
+
+
+def test_arrays_as_old_releases_wrote_them(tmp_path):
+    array = np.arange(2000, dtype=np.float32)
+    for number, text in enumerate((_text(_npz(only=array)), _text(_npz(only=array).decode("latin-1")),
+                                   _text(_npz(only=array[:3])), _text(_npy(array[:3]).decode("latin-1")))):
+        (tmp_path / f"{number}.json").write_text(text)
+        found = open_dump(str(tmp_path / f"{number}.json")).iterations[0]["y"].load()
+        np.testing.assert_array_equal(found, array[:len(found)])
+
+
+GOOD = _text(_npy(np.arange(2000, dtype=np.float32)))
+
+
+@pytest.mark.parametrize(("name", "text", "said"), [
+    ("cut.json", GOOD[:5000], "cut off"),
+    ("cut.json", GOOD[:-3], "cut off"),
+    ("cut.json", GOOD[:40], "cut off"),
+    ("more.json", GOOD + "x", "behind the end"),
+    ("object.json", _text(_npy(np.array([{}], object))), "pickled Python objects"),
+    ("object.json", _text(_npy(np.array([{}] * 2000, object))), "pickled Python objects"),
+    ("short.json", _text(_npy(np.arange(2000)) + b"123"), "damaged"),
+    ("torch.json", _text(b"any", "Tensor", "tensor"), "pickled torch tensor"),
+    ("torch.json", _text(b"any" * 4000, "Tensor", "tensor"), "pickled torch tensor"),
+    ("garbage.json", _text("%" * 9000), "no array"),
+    ("garbage.json", _text("abc"), "no array"),
+    ("list.json", "[1, 2]", "no dump of tensors"),
+    ("deep.json", "[" * 200 + "]" * 200, "without end"),
+    ("word.json", "hello", "neither a string nor a number"),
+    ("other.json", json.dumps({"lst": [], "polygraphy_class": "AccuracyResult"}), "AccuracyResult"),
+    ("empty.json", "", "is empty"),
+    ("outputs.txt", "x", "no dump of tensors"),
+    ("none.json", json.dumps({"lst": [["trt", []]], "polygraphy_class": "RunResults"}), "holds no tensors"),
+], ids=lambda value: value[:12] if isinstance(value, str) else None)
+def test_damaged_and_hostile_dumps_are_refused_by_name(name, text, said, tmp_path):
+    path = tmp_path / name
+    path.write_text(text)
+    with pytest.raises(InputError) as caught:
+        open_dump(str(path))
+    assert name in caught.value.title and said in str(caught.value) and caught.value.next_step
+
+
+# -- what errors are taken against ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("batch", [16, 4, 3])
+def test_a_dump_is_cut_as_the_samples_are(batch, mlp, tmp_path, backend):
+    options, x, y = mlp
+    network = open_network(options.model)
+    samples = load_samples(options.data, network.inputs, batch=4)
+    path = str(results(tmp_path / "o.json", trt=rows(y, batch)))
+    outputs = open_outputs(path, network, lambda: samples, lambda: backend, ())
+    some = samples.take([3, 1])
+    for number, feed in enumerate((3, 1)):
+        np.testing.assert_array_equal(outputs.outputs(some, number)["y"], y[4 * feed:4 * feed + 4])
+    np.testing.assert_array_equal(outputs.outputs(some.take([1]), 0)["y"], y[4:8])
+    assert outputs.beyond == () and outputs.tensors == {"y"}
+
+
+@pytest.mark.parametrize(("arrays", "said"), [
+    ({"y": np.zeros((15, 4), np.float32)}, "15 rows"),
+    ({"y": np.zeros((32, 4), np.float32)}, "32 rows"),
+    ({"y": np.zeros((16, 5), np.float32)}, "another shape"),
+    ({"y": np.zeros((16, 4, 1), np.float32)}, "another shape"),
+    ({"y": np.zeros((16, 4), np.complex64)}, "complex64"),
+    ({"Y1": np.zeros((16, 4), np.float32)}, "no tensor in common"),
+])
+def test_a_dump_that_does_not_fit_is_refused_with_both_sides(arrays, said, mlp, tmp_path):
+    options, _, _ = mlp
+    network = open_network(options.model)
+    np.savez(tmp_path / "o.npz", **{name: array[:, :network.shape("y")[1]] if array.shape[1:] == (4,) else array
+                                    for name, array in arrays.items()})
+    samples = load_samples(options.data, network.inputs, batch=4)
+    with pytest.raises(InputError) as caught:
+        DumpedOutputs(open_dump(str(tmp_path / "o.npz")), network, samples)
+    text = str(caught.value)
+    assert said in text and "o.npz" in text and ("mlp.onnx" in text or "mlp.npz" in text)
+
+
+def test_a_comparison_stands_against_what_was_named(mlp, tmp_path, run):
+    options, _, y = mlp
+    reference = results(tmp_path / "torch.json", torch=rows(y * np.float32(1.01), 16))
+    out = tmp_path / "out.json"
+    code, text, err = run("compare", options.model, "--data", options.data, "--batch", 4, "--layers", "none",
+                          "--reference", reference, "--json", out, "--save-outputs", tmp_path / "saved.json")
+    assert code == 0, err
+    assert "against torch.json; layers and the FP32 engine against FP32 on ONNX Runtime" in text
+    record = json.loads(out.read_text())
+    assert mismatches(record, "comparison-v1") == [] and record["reference"]["source"] == "torch.json"
+    assert list(record["runs"]) == ["fp32", "fp16", "int8", "config"]
+    fp32 = record["runs"]["fp32"]["outputs"]["y"]
+    assert fp32["sqnr_db"] == pytest.approx(20 * np.log10(1.01 / 0.01), abs=0.01)
+    assert any(line.startswith("FP32 ") and f"{fp32['sqnr_db']:.1f}" in line for line in text.splitlines())
+
+    saved = RunResults.load(str(tmp_path / "saved.json"))
+    assert list(saved.keys()) == ["fp32", "fp16", "int8"]
+    np.testing.assert_array_equal(np.concatenate([one["y"] for one in saved["fp32"]]), y)
+    code, text, err = run("search", options.model, "--data", options.data, "--batch", 4, "--reference",
+                          f"{tmp_path / 'saved.json'}:int8", "--tolerance", "sqnr>=100", "-o", tmp_path / "p.json")
+    assert code == 0 and "INT8 meets it already" in text, err
+
+
+def test_a_network_is_held_against_another(tmp_path, run):
+    exact, given = tmp_path / "fp32.onnx", tmp_path / "given.onnx"
+    onnx.save(conv_net(0), exact)
+    onnx.save(networks.quantized(), given)
+    other = tmp_path / "other.onnx"
+    onnx.save(conv_net(5), other)
+    found = {}
+    for model, reference in ((given, exact), (exact, other), (exact, given)):
+        code, text, err = run("compare", model, "--samples", 16, "--layers", "none", "--reference", reference, "--json",
+                              tmp_path / "out.json")
+        assert code == 0 and f"against {reference.name};" in text, err
+        record = json.loads((tmp_path / "out.json").read_text())
+        found[reference.name] = {name: next(iter(one["outputs"].values()))["sqnr_db"]
+                                 for name, one in record["runs"].items()}
+    assert found["fp32.onnx"]["fp32"] is None or found["fp32.onnx"]["fp32"] > 100, "with the weights of fp32.onnx"
+    assert found["other.onnx"]["fp32"] < 10, "other weights"
+    assert 10 < found["given.onnx"]["fp32"] < 60, "what quantizing lost"

@@ -1,0 +1,59 @@
+"""Polygraphy's RunResults, written array by array; ``polygraphy run --load-outputs`` reads them."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from collections.abc import Iterator, Mapping
+from typing import BinaryIO
+
+import numpy as np
+
+_PIECE = 3 << 18
+"""Bytes that are encoded at a time: whole groups of three."""
+
+
+class ResultsWriter:
+    """Writes runners one after another, each iteration by iteration, used as a context manager."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self._runner: str | None = None
+        self._first = True
+
+    def __enter__(self) -> ResultsWriter:
+        self._stream.write(b'{"lst": [')
+        return self
+
+    def __exit__(self, kind: object, *exc: object) -> None:
+        if kind is None:
+            self._stream.write((b"]]" if self._runner is not None else b"") + b'], "polygraphy_class": "RunResults"}\n')
+
+    def begin(self, runner: str) -> None:
+        """Begins a runner; what is added now is its."""
+        self._stream.write(b"]], " if self._runner is not None else b"")
+        self._stream.write(f"[{json.dumps(runner)}, [".encode())
+        self._runner, self._first = runner, True
+
+    def add(self, outputs: Mapping[str, np.ndarray]) -> None:
+        """Adds an iteration of the runner that was begun last."""
+        self._stream.write((b"" if self._first else b", ") + b'{"outputs": {')
+        self._first = False
+        for number, (name, array) in enumerate(outputs.items()):
+            self._stream.write(f"{', ' if number else ''}{json.dumps(name)}: ".encode())
+            self._stream.write(b'{"values": {"array": "')
+            for piece in _encoded(array):
+                self._stream.write(piece)
+            self._stream.write(b'", "polygraphy_class": "ndarray"}, "polygraphy_class": "LazyArray"}')
+        self._stream.write(f'}}, "runtime": null, "runner_name": {json.dumps(self._runner)}, '
+                           '"polygraphy_class": "IterationResult"}'.encode())
+
+
+def _encoded(array: np.ndarray) -> Iterator[bytes]:
+    """An ``.npy`` in base64, piece by piece."""
+    buffer = io.BytesIO()
+    np.lib.format.write_array(buffer, np.ascontiguousarray(array) if array.ndim else array, allow_pickle=False)
+    whole = buffer.getbuffer()
+    for start in range(0, len(whole), _PIECE):
+        yield base64.b64encode(whole[start:start + _PIECE])
