@@ -32,6 +32,7 @@ from trt_tui.core.search import (
 from trt_tui.core.search import scoped as scoped_module
 from trt_tui.core.search.ranking import best_ranking
 from trt_tui.errors import InputError
+from trt_tui.words import milliseconds
 
 INT8 = PrecisionConfig.uniform(Precision.INT8)
 FP32 = Precision.FP32
@@ -357,7 +358,7 @@ def test_what_was_raised_ends_on_the_lowest_rungs_that_do(seed):
     found = finish(tight, evaluate)
     assert latency(result.config) < latency(straight.config)
     assert found.met and found.best.latency == latency(found.config) <= latency(result.config)
-    assert f"about {found.best.latency:.2f} ms" in found.said
+    assert f"about {milliseconds(found.best.latency)}" in found.said
 
 
 def test_each_group_starts_on_the_lowest_rung_that_it_can_have():
