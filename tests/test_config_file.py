@@ -19,6 +19,7 @@ from trt_tui.core.moves.bias_correction import BiasCorrection
 from trt_tui.core.moves.choice import Choice
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.file import FORMAT, config_text, read_config
+from trt_tui.core.moves.keep import Keep
 from trt_tui.core.moves.kinds import KINDS
 from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.moves.rewrite import Rewrite
@@ -143,6 +144,7 @@ def test_the_schema_knows_what_is_written(network):
     for move in (Rewrite("LayerNormalization"), Smooth(0.5, packed(np.ones(3)), {tensor: 2.0}),
                  BiasCorrection(packed(np.zeros(3)))):
         config = config.with_moves({FC2: move})
+    config = config.with_moves({FC1: Keep("layernorm")})
     record = json.loads(config_text(network, config, Ranges(ranges=ranges_of(network)), evidence={"simulated": {}},
                                     tolerance="sqnr>=20", made_with={"trt_tui": "0"}))
     assert mismatches(record) == []

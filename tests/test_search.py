@@ -15,6 +15,7 @@ from trt_tui.core.measure.judgement import Judgement
 from trt_tui.core.measure.shares import Impact
 from trt_tui.core.moves.choice import Choice
 from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.keeping import with_kept
 from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.network.layers import Group, Kind, Layer, Site
 from trt_tui.core.precision import Precision
@@ -25,9 +26,7 @@ from trt_tui.core.search import (
     Ranking,
     Search,
     Space,
-    groups_named,
     lowest,
-    with_kept,
 )
 from trt_tui.core.search import scoped as scoped_module
 from trt_tui.core.search.ranking import best_ranking
@@ -81,7 +80,7 @@ class Noise:
 
     def __call__(self, config):
         self.counts[config.key()] = self.counts.get(config.key(), 0) + 1
-        energy = self.energy(config.groups)
+        energy = self.energy({*config.groups, *config.held})
         score = -10 * math.log10(energy / abs(self.bound)) if energy and math.isfinite(energy) else math.inf
         score = -math.inf if math.isinf(energy) else score
         figure = f"{energy / self.bound:.2f} of what is allowed"
@@ -387,31 +386,16 @@ def test_a_tolerance_that_nothing_meets_is_said_at_once_with_the_figure():
     assert "all 8 groups in FP16" in result.said and "-0.00 of what" in result.said
 
 
-def test_layers_that_do_not_exist_or_take_no_precision():
-    network = toy(3)
-    assert groups_named(network, ["g2", "g0", "g2"]) == ("g2", "g0")
-    with pytest.raises(InputError, match="no layer g7") as refused:
-        groups_named(network, ["g7"])
-    assert "g" in refused.value.cause
-    folded = SimpleNamespace(**{**vars(network), "has_layer": lambda name: True,
-                                "layer": lambda name: SimpleNamespace(note="shape arithmetic")})
-    with pytest.raises(InputError, match="takes no precision") as refused:
-        groups_named(folded, ["Shape_1"])
-    assert refused.value.cause == "shape arithmetic"
-
-
 def test_a_network_with_nothing_to_lower_is_refused():
     for network, start in ((toy(0), INT8), (toy(3), PrecisionConfig.uniform(FP32))):
         with pytest.raises(InputError, match="no layer to raise to FP32"):
             Space(network, start)
 
 
-def test_unknown_methods_presets_and_empty_budgets_are_refused():
+def test_unknown_methods_and_empty_budgets_are_refused():
     noise = Noise(4, 0)
     with pytest.raises(InputError, match="no search method 'magic'"):
         noise.search("magic")
-    with pytest.raises(InputError, match="no preset 'norms'"):
-        noise.search(presets=["norms"])
     with pytest.raises(InputError, match="latency"):
         noise.search(max_latency=1.0)
     start = with_kept(noise.network, INT8, ["g0", "g1"])
@@ -432,34 +416,10 @@ def test_kept_layers_are_raised_for_good_and_say_so():
     noise = additive(WEIGHTS, 1)
     start = with_kept(noise.network, INT8, ["g0", "g7"])
     result = finish(noise.search(start=start, max_raised=4), noise)
-    assert set(result.config.groups) == {"g0", "g2", "g5", "g7"}
-    assert result.config.groups["g0"].reason == "search:keep" and result.met
-    assert with_kept(noise.network, start, ["g0"], Precision.FP16) == start
-
-
-def test_rules_keep_their_layers_unless_a_layer_has_that_name():
-    network = toy(5, ("Gemm", "Softmax", "Gemm", "LayerNorm", "Gemm"))
-    assert set(with_kept(network, INT8, ["ends"]).groups) == {"g0", "g4"}
-    assert set(with_kept(network, INT8, ["softmax", "g1", "g2"]).groups) == {"g1", "g2"}
-    assert set(with_kept(toy(4, names=("g0", "ends")), INT8, ["ends"]).groups) == {"ends"}
-
-
-@pytest.mark.parametrize("method", SEARCH_METHODS)
-def test_presets_are_a_start_and_are_taken_back_where_they_are_not_needed(method):
-    operators = ("Gemm", "LayerNorm", "Gemm", "Softmax", "Gemm")
-    noise = additive([0, 3, 8, 0, 1], 2)
-    noise.network = toy(5, operators)
-    search = noise.search(method, presets=["layernorm", "softmax"])
-    assert search.base == {"g1", "g3"}
-    result = finish(search, noise)
-    assert result.best.raised == ("g1", "g2") and set(noise.counts.values()) == {1}
-    enough = additive([0, 3, 0, 1, 1], 2)
-    enough.network = toy(5, operators)
-    search = enough.search(method, presets=["layernorm", "softmax"])
-    assert finish(search, enough).best.raised == ("g1",) and "preset" in search.result.why["g1"]
-    ends = additive([5, 3, 0, 1, 1], 4)
-    assert ends.search(presets=["ends"]).base == {"g0", "g4"}
-    assert ends.search(presets=["embeddings"]).base == frozenset()
+    assert set(result.config.groups) == {"g2", "g5"} and result.config.held == {"g0", "g7"} and result.met
+    with pytest.raises(InputError, match="no layer to raise") as refused:
+        Space(noise.network, with_kept(noise.network, INT8, [f"g{number}" for number in range(8)]))
+    assert "kept by rule" in refused.value.cause
 
 
 # -- ranges -------------------------------------------------------------------------------------------------------
@@ -618,7 +578,7 @@ def test_nothing_is_evaluated_twice_with_everything_at_once(method, seed):
     operators = ("Gemm", "LayerNorm", "Gemm", "Gemm", "Softmax", "Gemm", "Gemm")
     noise = Noise(7, seed, operators=operators)
     trying = {f"t{number}": {"entropy": 0.5, "mse": 0.7} for number in range(7)}
-    options = {"presets": ["layernorm", "ends"], "ranges": trying, "max_raised": 3}
+    options = {"ranges": trying, "max_raised": 3}
     search = noise.search(method, **options)
     for told in range(6):
         if search.ask() is not None:

@@ -21,9 +21,10 @@ from trt_tui.cli.report import Point, front, front_rows, plot, search_report, se
 from trt_tui.core.measure.comparison import EngineResult, Errors, OutputErrors, Verdict
 from trt_tui.core.measure.target import parse_target
 from trt_tui.core.moves.file import read_config
+from trt_tui.core.moves.keeping import RULES, rules_in
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
-from trt_tui.core.search import PRESETS, SEARCH_METHODS
+from trt_tui.core.search import SEARCH_METHODS
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.summaries import BackendSummary, DataSummary
@@ -121,8 +122,8 @@ def test_options_reach_the_search(run, files, out):
                          "-o", out)
     loaded = read_config(out, open_network(files[0]))
     assert code == 0, shown
-    assert loaded.config.groups["/conv1/Conv"].precision is Precision.FP16
-    assert loaded.config.groups["/conv1/Conv"].reason == "search:keep" and not loaded.config.ranges
+    assert {choice.precision for choice in loaded.config.groups.values()} <= {Precision.FP16}
+    assert set(rules_in(loaded.config)) == {"/conv1/Conv", "ends"} and not loaded.config.ranges
     assert loaded.tolerance == "sqnr>=30; cosine>=0.9999"
     assert "sqnr>=30 and cosine>=0.9999" in shown
 
@@ -147,7 +148,7 @@ def test_a_config_is_begun_with_and_kept(run, files, out, tmp_path):
     (["--tolerance", "snr>=2"], "'snr>=2' is no target"),
     (["--tolerance", "sqnr>=40", "--method", "guess"], "no search method 'guess'"),
     (["--tolerance", "sqnr>=40", "--keep", "/conv1/Cnv"], "no layer /conv1/Cnv"),
-    (["--tolerance", "sqnr>=40", "--preset", "first"], "no preset 'first'"),
+    (["--tolerance", "sqnr>=40", "--preset", "first"], "no layer first"),
     (["--tolerance", "metric>=0.9"], "needs a metric"),
     (["--tolerance", "nowhere:sqnr>=9"], "nowhere is not a judged output"),
     (["--tolerance", "sqnr>=40", "--precision", "fp16", "--higher", "fp16"], "no layer to raise to FP16"),
@@ -168,7 +169,7 @@ def test_bad_input(run, files, out, options, title):
 def test_help_names_what_there_is(run):
     code, shown, _ = run("search", "--help")
     text = "".join(shown.split())  # lines are broken at hyphens
-    assert code == 0 and all(name in text for name in (*SEARCH_METHODS, *PRESETS))
+    assert code == 0 and all(name in text for name in (*SEARCH_METHODS, *RULES))
 
 
 def test_a_check_command_passes_or_fails(run, files, out):
@@ -291,4 +292,4 @@ def test_a_layer_to_keep_is_named_by_node_or_as_it_is_shown(run, tmp_path):
         code, _, told = run("search", demo.network_path(), "--data", demo.samples_path(), "--samples", "8", option,
                             name, "--tolerance", "sqnr>=12", "--no-ranges", "-o", out)
         assert code == 0, told
-        assert "/enc1/widen/conv/Conv" in read_config(out, open_network(demo.network_path())).config.groups
+        assert "/enc1/widen/conv/Conv" in read_config(out, open_network(demo.network_path())).config.held

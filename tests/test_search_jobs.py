@@ -19,6 +19,7 @@ from trt_tui.core.measure.comparison import EngineResult, Errors, OutputErrors, 
 from trt_tui.core.measure.target import parse_target
 from trt_tui.core.moves.bias_correction import BiasCorrection
 from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.keeping import with_kept
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import Capabilities
@@ -144,11 +145,12 @@ def test_what_is_free_goes_before_what_is_raised(opened):
     assert steps[:3] == ["start", "all raised", "free"]
 
 
-def test_kept_layers_presets_and_ranges_are_heeded(opened):
+def test_kept_layers_and_ranges_are_heeded(opened):
     worker = opened()
-    ended = found(worker.answer(replace(GOAL, keep=("/fc/Gemm",), presets=("ends",), ranges=False)))
+    start = with_kept(worker.network, GOAL.config, ["/fc/Gemm"])
+    ended = found(worker.answer(replace(GOAL, config=start, ranges=False)))
     config = ended.result.config
-    assert config.groups["/fc/Gemm"].reason == "search:keep" and not config.ranges
+    assert config.held == {"/fc/Gemm"} and not config.ranges
     assert ended.candidates == len(worker.network.groups) - 1
     assert not [one for one in ended.evaluations if one.step == "ranges"]
     tried = found(worker.answer(GOAL)).evaluations
@@ -160,8 +162,6 @@ def test_kept_layers_presets_and_ranges_are_heeded(opened):
     ({"tolerances": ("nowhere:sqnr>=5",)}, "not a judged output"),
     ({"tolerances": ()}, "needs a tolerance"),
     ({"method": "guess"}, "no search method"),
-    ({"keep": ("nowhere",)}, "no layer nowhere"),
-    ({"presets": ("nothing",)}, "no preset"),
     ({"max_latency": 1.0}, "needs a latency"),
     ({"config": FP32}, "nothing to search"),
     ({"check": ""}, "empty"),

@@ -201,7 +201,7 @@ def test_a_vision_transformer_from_int8_to_either_precision(simulated, higher):
     start = PrecisionConfig.uniform(Precision.INT8, Precision.FP16)
     space = Space(one.network, start, higher)
     target = parse_target(f"sqnr>={one.decibels(start) + 3:.2f}")
-    search = Search(space, impacts=one.impacts(start), presets=["ends"])
+    search = Search(space, impacts=one.impacts(start))
     for _ in search.run(lambda config: judge([target], one.verdict(config))):
         pass
     result = search.result

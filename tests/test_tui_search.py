@@ -11,11 +11,10 @@ from tests.local import H200
 from tests.screen import LARGE, answered, opened, press, settle, status, title
 from trt_tui.core.network.hierarchy import GroupRow
 from trt_tui.core.precision import Precision
-from trt_tui.core.search import PRESETS, SEARCH_METHODS, Outcome
+from trt_tui.core.search import SEARCH_METHODS, Outcome
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.session.finding import found_so_far
-from trt_tui.tui.screens import find as dialog
 from trt_tui.tui.screens.dialogs import ErrorDialog, Question
 from trt_tui.tui.screens.find import STRATEGIES, FindDialog, Setting, parse_budget
 from trt_tui.tui.state.figures import FOUND
@@ -36,8 +35,7 @@ def job(main) -> int:
     return next(number for number, one in main.session.asked.items() if isinstance(one, rq.FindConfig))
 
 
-def test_every_preset_and_method_can_be_chosen():
-    assert dialog.PRESET_TEXTS.keys() == PRESETS.keys()
+def test_every_method_can_be_chosen():
     assert set(STRATEGIES) == set(SEARCH_METHODS) and next(iter(STRATEGIES)) == "auto"
 
 
@@ -82,14 +80,14 @@ async def test_the_dialog_is_what_is_searched(tmp_path):
         await press(pilot, "enter")
         assert app.screen.query_one("#note", Static).has_class("bad") and not main.session.searching
         tolerance.value = "sqnr>=25"
-        await press(pilot, "down", "down", "right", "down", "left", "down", "right", "down", "space")
-        assert [one.value for one in app.screen.query(Setting)] == ["greedy", FROM_FP8, ("layernorm",), False]
+        await press(pilot, "down", "down", "right", "down", "left", "down", "space")
+        assert [one.value for one in app.screen.query(Setting)] == ["greedy", FROM_FP8, False]
         await answered(pilot, "enter")
         request = next(one for one in main.session.child.sent if isinstance(one, rq.FindConfig))
         assert (request.tolerances, request.method, (request.higher, request.rungs), request.ranges) == (
             ("sqnr>=25",), "greedy", FROM_FP8, False)
         assert request.max_builds == 0 and main.session.target.text == "sqnr>=25"
-        assert request.presets == ("layernorm",) and request.max_raised is request.max_latency is None
+        assert request.max_raised is request.max_latency is None
         assert main.session.finding.ended is not None
 
 

@@ -14,8 +14,8 @@ from trt_tui.cli import usage
 from trt_tui.cli.main import main
 from trt_tui.core.calibration.cache import read_cache, write_cache
 from trt_tui.core.moves.file import read_config
+from trt_tui.core.moves.keeping import RULES
 from trt_tui.core.network.network import open_network
-from trt_tui.core.search import PRESETS
 
 
 @pytest.fixture(autouse=True)
@@ -117,7 +117,7 @@ def test_a_shell_completes_names(tmp_path):
     assert completed("comp", at=0) == ["compare", "comp"]  # a command, or a file
     assert completed("search", "m.onnx", "--method", "bis", at=3) == ["bisect", "bisect-reverse"]
     assert completed("export", "m.onnx", "--format", "cal", at=3) == ["calibration-cache"]
-    assert set(completed("search", str(mlp.model), "--keep", "", at=3)) == {*nodes, *PRESETS}
+    assert set(completed("search", str(mlp.model), "--keep", "", at=3)) == {*nodes, *RULES}
     assert completed("search", str(tmp_path / "absent"), "--keep", "s", at=3) == ["softmax"]
     assert completed(str(mlp.model), "--calib-m", at=1) == ["--calib-method"]
     assert completed("--calib-method", "en", at=1) == ["entropy"]

@@ -38,6 +38,7 @@ class Options:
     tf32: bool = False
     plugins: tuple[str, ...] = ()
     ort_ops: tuple[str, ...] = ()
+    keep: tuple[str, ...] = ()
 
     @property
     def has_data(self) -> bool:

@@ -64,7 +64,8 @@ def compare(model: str, config_path: str | None, force: bool, target: str | None
         for run, engine in missing.items():
             click.echo(f"Engine of {run} not built: {visible(engine.failed)}", err=True)
         if target is not None:
-            run = "config" if config_path or session.opened.outline.has_own_precisions else "int8"
+            given = config_path or arguments["keep"] or session.opened.outline.has_own_precisions
+            run = "config" if given else "int8"
             outline, asked, verdict = session.opened.outline, session.target, session.measured(run).verdict
             assert asked is not None and verdict is not None, "the session was given the target, and is not stopped"
             if not lowers(outline, session.run_configs()[run]):

@@ -16,6 +16,7 @@ from trt_tui.core.engines.failures import NoEngine
 from trt_tui.core.engines.inspector import EngineReport
 from trt_tui.core.measure.comparison import Verdict
 from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.keeping import with_kept
 from trt_tui.core.precision import Precision
 from trt_tui.core.search import lowest
 from trt_tui.errors import CancelledError, ExitCode, TrtTuiError
@@ -120,7 +121,9 @@ def search_session(options: Options, config_path: str | None, force: bool, preci
     with _opened(options, starting, config_path=config_path, target=target, force=force) as (session, drain):
         start = session.config
         if precision is not None:
-            start = lowest(session.opened.outline, (precision, *request.rungs), options.other, options.tf32)
+            outline = session.opened.outline
+            start = with_kept(outline, lowest(outline, (precision, *request.rungs), options.other, options.tf32),
+                              options.keep)
         session.search(replace(request, config=start))
         failure: TrtTuiError | None = None
         try:
@@ -213,8 +216,10 @@ class Writer:
             outline, given = self._session.preview, self._session.given
             assert outline is not None, "a network that was opened was told of"
             self.outline = outline
-            self.config = (PrecisionConfig.uniform(Precision(precision), options.other, options.tf32)
-                           if precision is not None else self._session.config)
+            self.config = self._session.config
+            if precision is not None:
+                uniform = PrecisionConfig.uniform(Precision(precision), options.other, options.tf32)
+                self.config = with_kept(outline, uniform, options.keep)
             self._given = given.by_codes if given is not None else {}
             self._opened = opened.pop_all()
 

@@ -7,13 +7,15 @@ of click's decorators, and rich-click imports rich for every ``--help``.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
 
-from trt_tui.errors import InputError
+from trt_tui.errors import InputError, TrtTuiError
 
 if TYPE_CHECKING:
     from trt_tui.options import Options
@@ -54,6 +56,20 @@ class Command(click.Command):
 def files(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Tells a shell to complete the names of files."""
     return [CompletionItem(incomplete, type="file")]
+
+
+def layers(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
+    """Rules, and the names of the layers of the network that was named before on the command line."""
+    from trt_tui.core.moves.keeping import RULES
+    from trt_tui.core.network.reading import read_model
+
+    names = list(RULES)
+    # click does not parse arguments before an unfinished option.
+    model = ctx.params.get("model") or next(iter(ctx.args), None)
+    with suppress(TrtTuiError, OSError):
+        if model is not None:
+            names += [node.name for node in read_model(Path(model))[0].graph if node.name]
+    return [name for name in names if name.startswith(incomplete)]
 
 
 def option(heading: str, *args: Any, **kwargs: Any) -> Decorator:
@@ -98,6 +114,10 @@ CONFIG = (
     _config("--force", is_flag=True, help="Take a config made for another structure."),
     _config("--other", default="fp16", show_default=True, type=click.Choice(["fp32", "fp16", "bf16"]),
             help="What layers around those in INT8, FP8 or INT4 run in."),
+    _config("--keep", multiple=True, metavar="RULE[=fp16]", shell_complete=layers,
+            help="Keep what a rule names in FP32, or in the precision behind =, whatever else lowers it: layernorm, "
+            "softmax, embeddings, attention, head, ends (the first and the last that can be INT8), /REGEX/ or a layer; "
+            "several with commas, may be repeated."),
     _config("--tf32", is_flag=True, help="Let FP32 layers use TF32, which keeps 10 bits of mantissa; applies to the "
             "whole engine."),
 )
@@ -182,7 +202,8 @@ def options_of(model: str, whatif_samples: int, arguments: dict[str, Any]) -> Op
         arguments["timing_cache"], _compute_capability(arguments.get("compute_capability")),
         tuple(arguments.get("judge_at", ())), arguments["optimization_level"], arguments.get("strict", False),
         tf32=arguments.get("tf32", False), plugins=tuple(arguments.get("plugins", ())),
-        ort_ops=tuple(arguments.get("ort_ops", ())), reference=arguments.get("reference"))
+        ort_ops=tuple(arguments.get("ort_ops", ())), keep=tuple(arguments.get("keep", ())),
+        reference=arguments.get("reference"))
 
 
 def check_config_or_precision(what: str, config_path: str | None, precision: str | None) -> None:

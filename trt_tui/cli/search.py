@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import sys
-from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,7 +12,7 @@ from trt_tui.cli.options import CONTEXT, EVERYTHING, Command, file_option, optio
 from trt_tui.cli.places import check_places, write_outputs
 from trt_tui.cli.streams import print_table
 from trt_tui.cli.usage import check_usage, one_on_stdout, stdout_for
-from trt_tui.errors import ExitCode, InputError, TrtTuiError
+from trt_tui.errors import ExitCode, InputError
 
 if TYPE_CHECKING:
     from trt_tui.core.precision import Precision
@@ -24,20 +22,6 @@ def _methods(ctx: click.Context, parameter: click.Parameter, incomplete: str) ->
     from trt_tui.core.search import SEARCH_METHODS
 
     return [method for method in SEARCH_METHODS if method.startswith(incomplete)]
-
-
-def _layers(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Rules, and the names of the layers of the network that was named before on the command line."""
-    from trt_tui.core.network.reading import read_model
-    from trt_tui.core.search import PRESETS
-
-    names = list(PRESETS)
-    # click does not parse arguments before an unfinished option.
-    model = ctx.params.get("model") or next(iter(ctx.args), None)
-    with suppress(TrtTuiError, OSError):
-        if model is not None:
-            names += [node.name for node in read_model(Path(model))[0].graph if node.name]
-    return [name for name in names if name.startswith(incomplete)]
 
 
 def _rungs(text: str | None, config: bool) -> tuple[Precision | None, tuple[Precision, ...], Precision | None]:
@@ -83,9 +67,6 @@ def _rungs(text: str | None, config: bool) -> tuple[Precision | None, tuple[Prec
 @option("Search", "--rungs", metavar="A,B,...", help="Precisions that layers may end in, lowest first, like "
         "int8,fp8,fp16,fp32: the search begins with the first, in place of --precision, or with a --config, raises "
         "to the last, in place of --higher, and then gives what it raised the lowest of those between that does.")
-@option("Search", "--keep", multiple=True, metavar="LAYER|RULE", shell_complete=_layers,
-        help="Raise this layer for good, or all that a rule names: layernorm, softmax, ends (the first and the last "
-        "that can be INT8) or embeddings; may be repeated.")
 @option("Search", "--preset", "presets", multiple=True, hidden=True)
 @option("Search", "--sticky", multiple=True, hidden=True)
 @option("Search", "--no-free", is_flag=True, help="Do not try operators for decomposed norms, SmoothQuant and bias "
@@ -104,7 +85,7 @@ def _rungs(text: str | None, config: bool) -> tuple[Precision | None, tuple[Prec
              help="Write a report with the evidence; - for stdout.")
 @file_option("Output", "-o", "--output", required=True, metavar="OUT", help="precision.json; - for stdout.")
 def search(model: str, config_path: str | None, force: bool, target: str | None, tolerances: tuple[str, ...],
-           method: str, precision: str | None, higher: str, rungs: str | None, keep: tuple[str, ...],
+           method: str, precision: str | None, higher: str, rungs: str | None,
            presets: tuple[str, ...], sticky: tuple[str, ...], no_free: bool, no_ranges: bool,
            max_raised: int | None, max_latency: float | None, max_builds: int, no_hold_out: bool, check: str | None,
            markdown_path: str | None, output: str, **arguments: Any) -> None:
@@ -135,9 +116,9 @@ def search(model: str, config_path: str | None, force: bool, target: str | None,
     for text in tolerances:
         parse_target(text)
     places = check_places(model, arguments, config_path, output, markdown_path, config_to=output)
-    request = FindConfig(PrecisionConfig(), tolerances, method, highest or Precision(higher), presets,
-                         (*keep, *sticky), not no_ranges, max_raised, max_latency, max_builds, check, rungs=between,
-                         free=not no_free)
+    request = FindConfig(PrecisionConfig(), tolerances, method, highest or Precision(higher),
+                         not no_ranges, max_raised, max_latency, max_builds, check, rungs=between, free=not no_free)
+    arguments["keep"] = (*arguments["keep"], *presets, *sticky)
     with search_session(replace(options_of(model, 0, arguments), hold_out=not no_hold_out), config_path, force,
                         Precision(precision) if precision else first, request, places) as session:
         finding = session.finding

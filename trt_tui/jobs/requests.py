@@ -180,8 +180,6 @@ class FindConfig:
         tolerances: Target texts that must all be met.
         method: A name of `trt_tui.core.search.SEARCH_METHODS`.
         higher: What groups are raised to.
-        presets: Names of `trt_tui.core.search.PRESETS` whose groups are raised from the beginning.
-        keep: Layers to raise for good, or names of `trt_tui.core.search.PRESETS`.
         ranges: Try other ranges before groups are raised.
         free: Try what costs nothing at run time before that.
         max_raised: At most so many groups above their defaults.
@@ -196,8 +194,6 @@ class FindConfig:
     tolerances: tuple[str, ...] = ()
     method: str = "auto"
     higher: Precision = Precision.FP32
-    presets: tuple[str, ...] = ()
-    keep: tuple[str, ...] = ()
     ranges: bool = True
     max_raised: int | None = None
     max_latency: float | None = None

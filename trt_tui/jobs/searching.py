@@ -23,7 +23,7 @@ from trt_tui.core.moves.smooth import Smooth
 from trt_tui.core.network.layers import Group
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import WIDTHS
-from trt_tui.core.search import Evaluation, Search, Space, with_kept
+from trt_tui.core.search import Evaluation, Search, Space
 from trt_tui.core.search.ranges import LEAST_GAIN
 from trt_tui.errors import CancelledError, InputError, TrtTuiError
 from trt_tui.files.scratch import scratch_folder
@@ -92,8 +92,7 @@ class SearchJob:
         if not targets and not bench.checks:
             raise InputError("a search needs a tolerance", "", "Give --tolerance, or --check.")
         self.network, self.request, self.targets, self.bench = network, request, tuple(targets), bench
-        start = with_kept(network, request.config, request.keep, request.higher)
-        self.space = Space(network, start, request.higher, request.rungs)
+        self.space = Space(network, request.config, request.higher, request.rungs)
         self.impacts: Mapping[str, Impact] = {}
         self.latency: Callable[[PrecisionConfig], float] | None = None
         self.measured: dict[PrecisionConfig, float] = {}
@@ -111,7 +110,7 @@ class SearchJob:
     def _make(self, known: Sequence[Evaluation] = (), latency: Callable[[PrecisionConfig], float] | None = None,
               ranges: Mapping[str, Mapping[str, float]] | None = None, margins: Sequence[float] = ()) -> Search:
         request = self.request
-        return Search(self.space, method=request.method, impacts=self.impacts, presets=request.presets, ranges=ranges,
+        return Search(self.space, method=request.method, impacts=self.impacts, ranges=ranges,
                       max_raised=request.max_raised, max_latency=request.max_latency, latency=latency, known=known,
                       margins=margins)
 

@@ -11,6 +11,7 @@ from trt_tui.core.calibration.methods import RANGE_METHODS
 from trt_tui.core.data.watched import Source
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.file import LoadedConfig
+from trt_tui.core.moves.keeping import with_kept
 from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.network.layers import Outline
 from trt_tui.core.precision import Precision
@@ -50,13 +51,19 @@ class Opening:
             state.history = History(PrecisionConfig.uniform(Precision.FILE))
         if state.automatic and self._resume:
             self._resume_saved(event.outline)
-        state.history.apply(self._with_tf32(state.config))
+        state.history.apply(self._with_options(state.config))
         state.set_first_target()
         state.names.give(state.config)
 
-    def _with_tf32(self, config: PrecisionConfig) -> PrecisionConfig:
-        """A config with TF32, if the command line asks for it."""
-        return replace(config, tf32=True) if self._state.options.tf32 else config
+    def _with_options(self, config: PrecisionConfig) -> PrecisionConfig:
+        """A config with TF32 and with the layers kept that the command line asks for.
+
+        Raises:
+            InputError: see `trt_tui.core.moves.keeping.with_kept`.
+        """
+        options, network = self._state.options, self._state.outline or self._state.preview
+        assert network is not None, "a network that was opened was told of"
+        return with_kept(network, replace(config, tf32=True) if options.tf32 else config, options.keep)
 
     def _resume_saved(self, outline: Outline) -> None:
         """Resumes the saved session of the same network."""
@@ -89,7 +96,7 @@ class Opening:
     def config_read(self, loaded: LoadedConfig) -> None:
         """Starts from a config file; undo brings back the resumed config."""
         state = self._state
-        state.history.apply(self._with_tf32(loaded.config))
+        state.history.apply(self._with_options(loaded.config))
         state.names.give(state.config)
         state.warnings.extend(loaded.warnings)
         if loaded.ranges and not loaded.stale_ranges:

@@ -128,7 +128,7 @@ class Session(State):
 
     def toggle(self, groups: Iterable[Group]) -> None:
         """FP32 on and off: raises all of them, or returns all of them to their defaults if all are FP32."""
-        groups = [g for g in groups if len(g.allowed) > 1]
+        groups = [g for g in groups if len(g.allowed) > 1 and g.name not in self.config.held]
         if groups and all(self.config.precision_of(g) is Precision.FP32 for g in groups):
             self._change(self.config.without_groups(groups), groups)
         else:

@@ -155,9 +155,14 @@ class PrecisionConfig(Defaults):
         """The asked precision of every group, by group name, in network order."""
         return {group.name: self.precision_of(group) for group in network.groups}
 
+    @cached_property
+    def held(self) -> frozenset[str]:
+        """Names of the groups that keep their precision by rule."""
+        return frozenset(target for (_, target), move in self.moves.items() if move.holds)
+
     def with_groups(self, groups: Iterable[Group], precision: Precision, reason: str = "user") -> PrecisionConfig:
-        """Gives groups a precision; those that cannot run in it keep what they have."""
-        able = [group for group in groups if precision in group.allowed]
+        """Gives groups a precision; those that cannot run in it, or are held, keep what they have."""
+        able = [group for group in groups if precision in group.allowed and group.name not in self.held]
         chosen = {group.name: Choice(precision, reason) for group in able if precision is not self.default_for(group)}
         return self.without_groups(able).with_moves(chosen)
 

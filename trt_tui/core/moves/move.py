@@ -240,6 +240,7 @@ class Move(ABC):
         column: What it decides, in a word: the header of a table.
         absent: What stands in a comparison where there is no such move.
         folding: Whether it changes constants; see `folds`.
+        holds: Whether its group keeps the precision that it runs in, whatever other moves say.
     """
 
     kind: ClassVar[str]
@@ -247,6 +248,7 @@ class Move(ABC):
     column: ClassVar[str]
     absent: ClassVar[str] = "–"
     folding: ClassVar[bool] = False
+    holds: ClassVar[bool] = False
 
     # -- what it means --
 

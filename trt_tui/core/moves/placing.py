@@ -10,8 +10,10 @@ from typing import Any
 
 import msgspec
 
+from trt_tui.core.moves.choice import Choice
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.entries import UnknownKindError, decoded, nonsense, shaped
+from trt_tui.core.moves.keep import Keep
 from trt_tui.core.moves.kinds import KINDS
 from trt_tui.core.moves.move import Move, Structure, Subject
 from trt_tui.errors import InputError
@@ -129,7 +131,12 @@ class Placing:
             self._tell_of_groups(kind, named, chosen)
             config = config.with_moves({target: chosen[target][1]
                                         for target in kind.subject.ordered(self.network, chosen)})
-        return config
+        for target, kept in config.of(Keep).items():
+            other = config.groups.get(target)
+            if other is not None and other.precision is not kept.precision:
+                raise InputError(f"{self.file}: {target} has two precisions", f"it is kept in {kept.label} by "
+                                 f"{kept.set_by}, and set to {other.label}", "Take one of them out.")
+        return config.without(Choice, config.held)
 
     def _chosen(self, kind: type[Move], mine: Sequence[Named]) -> dict[str, tuple[str, Move]]:
         """The move on each target, and the name by which the file gives it."""

@@ -1,14 +1,12 @@
 """Finding the smallest set of groups to raise: strategies that ask for configs, and the search that remembers them."""
 
 from trt_tui.core.search.evaluation import Evaluation, Trial
-from trt_tui.core.search.presets import PRESETS
 from trt_tui.core.search.ranking import Ranking, best_ranking
 from trt_tui.core.search.search import SEARCH_METHODS, Evaluated, Outcome, Result, Search
-from trt_tui.core.search.space import Space, groups_named, lowest, with_kept
+from trt_tui.core.search.space import Space, lowest
 
 __all__ = [
     "SEARCH_METHODS",
-    "PRESETS",
     "Evaluation",
     "Outcome",
     "Evaluated",
@@ -18,7 +16,5 @@ __all__ = [
     "Space",
     "Trial",
     "best_ranking",
-    "groups_named",
     "lowest",
-    "with_kept",
 ]

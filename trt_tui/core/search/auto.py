@@ -27,7 +27,7 @@ def auto(board: Board) -> Course:
         found = yield from exchange(board, found)
         return (yield from bisect.shorter(board, found))
     if board.ranking.why:
-        return (yield from bisect.bisect(board, board.suspects(board.base)))
+        return (yield from bisect.bisect(board, board.suspects()))
     first = yield from bisect.forward(board)
     last = yield from bisect.reverse(board)
     return min(first, last, key=len)

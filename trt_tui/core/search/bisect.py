@@ -20,33 +20,28 @@ def bisect(board: Board, order: Sequence[str]) -> Course:
     fails, passes = 0, len(order)
     while passes - fails > 1:
         middle = (fails + passes) // 2
-        evaluation = yield Trial(board.base.union(order[:middle]))
+        evaluation = yield Trial(frozenset(order[:middle]))
         if evaluation.passed:
             passes = middle
         else:
             fails = middle
-    return board.base.union(order[:passes])
+    return frozenset(order[:passes])
 
 
 def forward(board: Board) -> Course:
     """The fewest first layers that pass."""
-    return bisect(board, _outside(board))
+    return bisect(board, board.candidates)
 
 
 def reverse(board: Board) -> Course:
     """The fewest last layers that pass."""
-    return bisect(board, _outside(board)[::-1])
+    return bisect(board, board.candidates[::-1])
 
 
 def shorter(board: Board, found: frozenset[str]) -> Course:
     """``found``, or fewer first or last layers if those pass; takes 2 evaluations if they do not."""
-    outside = _outside(board)
-    for order in (outside, outside[::-1]):
-        fewer = order[:max(0, len(found) - len(board.base) - 1)]
-        if fewer and (yield Trial(board.base.union(fewer))).passed:
+    for order in (board.candidates, board.candidates[::-1]):
+        fewer = order[:max(0, len(found) - 1)]
+        if fewer and (yield Trial(frozenset(fewer))).passed:
             found = yield from bisect(board, fewer)
     return found
-
-
-def _outside(board: Board) -> list[str]:
-    return [name for name in board.candidates if name not in board.base]

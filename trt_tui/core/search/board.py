@@ -26,7 +26,6 @@ class Board:
 
     Attributes:
         candidates: Groups that can be raised, in network order.
-        base: Groups that are raised from the beginning (presets); every strategy raises at least these.
         fits: Whether a set of raised groups is within the budgets.
         start: The evaluation of the start.
         ranges: Replaced ranges that the search has decided on, by tensor.
@@ -36,7 +35,6 @@ class Board:
 
     candidates: tuple[str, ...]
     ranking: Ranking
-    base: frozenset[str]
     fits: Callable[[frozenset[str]], bool]
     start: Evaluation | None = None
     ranges: Mapping[str, RangeChoice] = field(default_factory=dict)

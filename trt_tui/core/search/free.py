@@ -16,12 +16,12 @@ from trt_tui.core.search.space import Space
 
 def improve_free(board: Board, space: Space) -> Generator[Trial, Evaluation, None]:
     """Settles ``board.free`` on the sets that lower the loss; of sets with moves on the same target one at most."""
-    best = yield Trial(board.base, free=())
+    best = yield Trial(frozenset(), free=())
     for name, moves in space.free.items():
         if best.passed:
             break
         beside = tuple(one for one in best.free if space.free[one].keys().isdisjoint(moves))
-        tried = yield Trial(board.base, free=(*beside, name))
+        tried = yield Trial(frozenset(), free=(*beside, name))
         if tried.passed or tried.error < best.error:
             best = tried
     board.free = best.free

@@ -22,16 +22,16 @@ KEPT = 0.5
 
 def greedy(board: Board) -> Course:
     """Finds by halving how many suspects are enough, then tries to do with fewer: greedily, from a part of them."""
-    suspects = board.suspects(board.base)
+    suspects = board.suspects()
     prefix = yield from bisect(board, suspects)
-    begin = board.base.union(suspects[:int(KEPT * (len(prefix) - len(board.base)))])
+    begin = frozenset(suspects[:int(KEPT * len(prefix))])
     found = yield from _add(board, begin, len(prefix) - 1)
     return prefix if found is None else found
 
 
 def fill(board: Board) -> Course:
     """Raises groups within the budgets until the tolerance is met or no other group fits."""
-    begin = board.base if board.fits(board.base) else frozenset()
+    begin: frozenset[str] = frozenset()
     return (yield from _add(board, begin, len(board.candidates))) or begin
 
 

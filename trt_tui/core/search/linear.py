@@ -14,10 +14,8 @@ from trt_tui.core.search.evaluation import Course, Trial
 
 def linear(board: Board, order: Sequence[str]) -> Course:
     """Takes at most n evaluations; raising all of ``order`` must be known to pass."""
-    raised = board.base
+    raised: frozenset[str] = frozenset()
     for name in order:
-        if name in raised:
-            continue
         raised = raised | {name}
         if (yield Trial(raised, about=name)).passed:
             break

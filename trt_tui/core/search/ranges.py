@@ -25,8 +25,8 @@ def improve_ranges(board: Board, space: Space, trying: Mapping[str, Mapping[str,
     Args:
         trying: amax by tensor and method.
     """
-    best = yield Trial(board.base)
-    for name in board.suspects(board.base):
+    best = yield Trial(frozenset())
+    for name in board.suspects():
         if best.passed:
             return
         group = space.network.group(name)
@@ -40,7 +40,7 @@ def improve_ranges(board: Board, space: Space, trying: Mapping[str, Mapping[str,
         for method in methods:
             choices = {tensor: RangeChoice(trying[tensor][method], method)
                        for tensor in tensors if method in trying.get(tensor, ())}
-            tried = yield Trial(board.base, {**board.ranges, **choices}, about=name)
+            tried = yield Trial(frozenset(), {**board.ranges, **choices}, about=name)
             if tried.error < best.error or tried.passed:
                 best = tried
         board.ranges = dict(best.ranges)

@@ -14,15 +14,14 @@ from trt_tui.core.search.evaluation import Course, Trial
 
 
 def scoped(board: Board) -> Course:
-    """Takes one evaluation for each candidate outside the base; groups of the base are not tried."""
+    """Takes one evaluation for each candidate."""
     raised = frozenset(board.candidates)
     for name in board.candidates:
-        if name not in board.base:
-            lowered = yield Trial(raised - {name}, about=name)
-            figure = lowered.judgement.figure or f"{lowered.score:+.3g}"
-            board.rows.append(LoweredLayer(name, figure, not lowered.passed))
-            if lowered.passed:
-                raised = raised - {name}
+        lowered = yield Trial(raised - {name}, about=name)
+        figure = lowered.judgement.figure or f"{lowered.score:+.3g}"
+        board.rows.append(LoweredLayer(name, figure, not lowered.passed))
+        if lowered.passed:
+            raised = raised - {name}
     return raised
 
 

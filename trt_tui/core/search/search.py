@@ -9,7 +9,7 @@ takes effect in the same way.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TypeVar
@@ -23,7 +23,6 @@ from trt_tui.core.search import auto, bisect, greedy, linear, scoped, worst_firs
 from trt_tui.core.search.board import Board, LoweredLayer
 from trt_tui.core.search.evaluation import Course, Evaluation, Trial, TrialKey
 from trt_tui.core.search.free import improve_free
-from trt_tui.core.search.presets import preset_groups
 from trt_tui.core.search.ranges import improve_ranges
 from trt_tui.core.search.ranking import Ranking, best_ranking
 from trt_tui.core.search.revert import revert
@@ -97,7 +96,6 @@ class Search:
         impacts: Of the groups in the start config, by name; see `trt_tui.core.measure.analysis.Analysis.impacts`.
         errors: Errors at the groups; the ranking is made from these if there are no impacts.
         ranking: The ranking to use, in place of the best that impacts and errors allow.
-        presets: Names of `trt_tui.core.search.presets.PRESETS` whose groups are raised from the beginning.
         ranges: Ranges to try before groups are raised: amax by tensor and method.
         max_raised: Budget: at most this many groups above their defaults, including those of the start.
         max_latency: Budget in the unit of ``latency``.
@@ -107,7 +105,7 @@ class Search:
         take_back: Run the `revert` pass.
 
     Raises:
-        InputError: the method or a preset is unknown, or a budget makes no sense.
+        InputError: the method is unknown, or a budget makes no sense.
     """
 
     def __init__(
@@ -118,7 +116,6 @@ class Search:
         impacts: Mapping[str, Share] | None = None,
         errors: Mapping[str, GroupErrors] | None = None,
         ranking: Ranking | None = None,
-        presets: Iterable[str] = (),
         ranges: Mapping[str, Mapping[str, float]] | None = None,
         max_raised: int | None = None,
         max_latency: float | None = None,
@@ -145,7 +142,6 @@ class Search:
         self.impacts = dict(impacts or {})
         self.trying = {tensor: dict(methods) for tensor, methods in (ranges or {}).items()}
         self.ranking = ranking or best_ranking(space.candidates, self.impacts, errors)
-        self.base = frozenset(preset_groups(space.network, presets)).intersection(space.candidates)
         self.evaluations: list[Evaluation] = []
         self._memory: dict[TrialKey, Evaluation] = {}
         self._latencies: dict[tuple[frozenset[str], tuple[tuple[str, Precision], ...]], float] = {}
@@ -201,7 +197,7 @@ class Search:
 
     def _restart(self) -> None:
         self.outcome = Outcome.SEARCHING
-        self.board = Board(self.space.candidates, self.ranking, self.base, self._fits)
+        self.board = Board(self.space.candidates, self.ranking, self._fits)
         self._plan = self._steps()
         self._advance(None)
 
@@ -237,8 +233,8 @@ class Search:
         if self.trying:
             yield from _labelled(improve_ranges(board, self.space, self.trying), "ranges")
         if full.passed:
-            found = board.base
-            if not (yield Trial(found, step="presets")).passed:
+            found: frozenset[str] = frozenset()
+            if not (yield Trial(found, step="ranges")).passed:
                 found = yield from _labelled(SEARCH_METHODS[self.method](board), self.method)
             if self.take_back:
                 found = yield from _labelled(revert(board, found), "revert")
@@ -333,8 +329,6 @@ class Search:
         share = self.impacts.get(name)
         if share is not None and math.isfinite(share.owns):
             reasons.append(f"owns {percent(share.owns)} of the error at the start")
-        if name in self.base:
-            reasons.append("raised by a preset")
         return "; ".join(reasons) or f"raised by {self.method}"
 
     def _without(self, name: str, best: Evaluation) -> tuple[Evaluation, Evaluation] | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -12,11 +11,9 @@ from trt_tui.core.moves.bias_correction import BiasCorrection
 from trt_tui.core.moves.config import MoveKey, PrecisionConfig
 from trt_tui.core.moves.move import Move
 from trt_tui.core.moves.range_choice import RangeChoice
-from trt_tui.core.network.hierarchy import build_tree, titles
 from trt_tui.core.network.layers import Outline
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision, rank
-from trt_tui.core.search.presets import PRESETS, preset_groups
 from trt_tui.errors import InputError
 
 
@@ -25,7 +22,7 @@ class Space:
     """The configs between a start and the one with every group raised.
 
     Attributes:
-        start: What the search starts from; groups that it has raised already stay raised.
+        start: What the search starts from; groups that it has raised already, and those kept by rule, stay as they are.
         higher: The precision that groups are raised to.
         between: Precisions below it that a raised group may have where that does, lowest first.
         free: Moves that cost nothing at run time, by the name of a set, by kind and target.
@@ -44,11 +41,13 @@ class Space:
 
     def __post_init__(self) -> None:
         names = tuple(group.name for group in self.network.groups if self.higher in group.allowed
+                      and group.name not in self.start.held
                       and group.rank(self.start.precision_of(group)) < rank(self.higher))
         if not names:
             raise InputError(
                 f"{self.network.name} has no layer to raise to {self.higher.label}",
-                "no layer runs in a lower precision than that" if self.network.groups else "it has no float layer",
+                "it has no float layer" if not self.network.groups else "no layer runs in a lower precision than that"
+                + (" but those kept by rule" if self.start.held else ""),
                 "Start from a config with layers in INT8 (--precision int8), or raise to FP32.")
         object.__setattr__(self, "candidates", names)
 
@@ -95,42 +94,3 @@ def lowest(network: Network | Outline, rungs: Sequence[Precision], other: Precis
             rung = next((one for one in rungs if one in group.allowed), other)
             config = config.with_groups([group], rung, "search:rungs")
     return config
-
-
-def groups_named(network: Network | Outline, names: Iterable[str]) -> tuple[str, ...]:
-    """The groups of the layers that a user names, by node or as tables and the tree show them, each once.
-
-    Raises:
-        InputError: the network has no such layer, or the layer has no float precision of its own.
-    """
-    found: dict[str, None] = {}
-    shown = {title: name for name, title in titles(build_tree(network.layers, network.groups)).items()}
-    for name in names:
-        group = network.group_of(name) or network.group_of(shown.get(name, name))
-        if group is None and network.has_layer(name):
-            raise InputError(f"layer {name} takes no precision", network.layer(name).note or "it is folded away",
-                             "Name a layer that computes floats; trt-tui inspect lists them.")
-        if group is None:
-            near = difflib.get_close_matches(name, [layer.name for layer in network.layers], 3, 0.5)
-            raise InputError(f"{network.name} has no layer {name}", f"Did you mean {', '.join(near)}?" if near else "",
-                             "trt-tui inspect lists the layers.")
-        found.setdefault(group.name)
-    return tuple(found)
-
-
-def with_kept(network: Network | Outline, start: PrecisionConfig, kept: Iterable[str],
-              higher: Precision = Precision.FP32) -> PrecisionConfig:
-    """A start in which the layers that the user names have the higher precision for good (reason ``search:keep``).
-
-    Args:
-        kept: Layers, or rules of `trt_tui.core.search.presets.PRESETS` if no layer has that name.
-
-    Raises:
-        InputError: see `groups_named`.
-    """
-    kept = tuple(kept)
-    rules = [name for name in kept if name in PRESETS and not network.has_layer(name)]
-    layers = groups_named(network, (name for name in kept if name not in rules))
-    groups = [network.group(name) for name in dict.fromkeys((*layers, *preset_groups(network, rules)))]
-    lower = (group for group in groups if group.rank(start.precision_of(group)) < rank(higher))
-    return start.with_groups(lower, higher, "search:keep")

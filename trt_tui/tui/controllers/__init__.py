@@ -19,12 +19,13 @@ from trt_tui.tui.controllers.job import Jobs
 from trt_tui.tui.controllers.navigate import Navigate
 from trt_tui.tui.controllers.precision import Precisions
 from trt_tui.tui.controllers.ranges import Ranges
+from trt_tui.tui.controllers.rules import Rules
 from trt_tui.tui.controllers.search import Searches
 from trt_tui.tui.controllers.target import Targets
 from trt_tui.tui.controllers.view import Looks
 
 CONTROLLERS: tuple[type[Controller], ...] = (
-    Navigate, Filtering, Precisions, Ranges, FreeMoves, Changes, Looks, Builds, Searches, Jobs, Targets, Configs,
+    Navigate, Filtering, Precisions, Rules, Ranges, FreeMoves, Changes, Looks, Builds, Searches, Jobs, Targets, Configs,
     Exports, Application)
 """All of them; help and palette list their actions in this order."""
 

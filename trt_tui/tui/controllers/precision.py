@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from trt_tui.core.codes import CODES
+from trt_tui.core.moves.keep import Keep
 from trt_tui.core.precision import OFFERED, Precision
 from trt_tui.tui.controllers.controller import Controller, action
 from trt_tui.tui.screens.dialogs import Item, Picker
@@ -22,27 +23,37 @@ def _words(precision: Precision) -> str:
 class Precisions(Controller):
     """See the module's docstring."""
 
+    def all_kept(self) -> str:
+        """Why no precision can be chosen."""
+        if reason := self.no_groups():
+            return reason
+        config, groups = self.session.config, self.desk.chosen_groups()
+        if any(group.name not in config.held for group in groups):
+            return ""
+        move = config.of(Keep)[groups[0].name]
+        return f"{move.note}: 5 changes the rules"
+
     @action("space", label="FP32", help="FP32 on and off, for a group, a scope or a role of the blocks",
-            group="Change", disabled=Controller.no_groups, footer=10)
+            group="Change", disabled=all_kept, footer=10)
     def toggle(self) -> None:
         """FP32 on and off."""
         self.session.toggle(self.desk.chosen_groups())
         self.desk.changed()
 
     @action("equals_sign", label="up", help="One step up through the precisions in use", group="Change",
-            disabled=Controller.no_groups, footer=11)
+            disabled=all_kept, footer=11)
     def higher(self) -> None:
         """One step up."""
         self._step(True)
 
     @action("minus", label="down", help="One step down through the precisions in use", group="Change",
-            disabled=Controller.no_groups, footer=12)
+            disabled=all_kept, footer=12)
     def lower(self) -> None:
         """One step down."""
         self._step(False)
 
     @action("p", label="precision", help="Choose a precision from a list", group="Change",
-            disabled=Controller.no_groups, footer=50)
+            disabled=all_kept, footer=50)
     def precision(self) -> None:
         """Asks for a precision."""
         groups = self.desk.chosen_groups()

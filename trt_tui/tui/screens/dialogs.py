@@ -1,10 +1,10 @@
-"""Small dialogs: an error, a question, a list to choose from, a line to type."""
+"""Small dialogs: an error, a question, a list to choose from, a line to type; and a line of a dialog with a choice."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from textual import events
 from textual.app import ComposeResult
@@ -12,6 +12,7 @@ from textual.await_complete import AwaitComplete
 from textual.binding import Binding
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
+from textual.message import Message
 from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
@@ -20,6 +21,8 @@ from trt_tui.tui.spans import Line
 from trt_tui.tui.widgets.choices import Choices
 from trt_tui.tui.widgets.lines import Lines
 from trt_tui.words import visible
+
+V = TypeVar("V")
 
 CLOSE = Binding("escape", "close", "close", show=False)
 
@@ -240,3 +243,32 @@ class Page(Scrolling):
     def text(self) -> str:
         """What stands on it, without styles."""
         return self.query_one(Lines).text
+
+
+class Setting(Static, Generic[V], can_focus=True):
+    """One line with a choice that the left and right keys change."""
+
+    BINDINGS = [Binding("right,l,space", "change(1)", show=False), Binding("left,h", "change(-1)", show=False)]
+
+    class Changed(Message):
+        """Another value was chosen."""
+
+    def __init__(self, label: str, values: Sequence[tuple[V, str]], id: str) -> None:
+        super().__init__(id=id, classes="setting")
+        self.label, self.values, self.index = label, list(values), 0
+
+    @property
+    def value(self) -> V:
+        """What is chosen."""
+        return self.values[self.index][0]
+
+    def render(self) -> Content:
+        """The choice as it is drawn."""
+        arrows = ("◂ ", " ▸") if len(self.values) > 1 else ("  ", "")
+        return Content(f"{self.label:<10} {arrows[0]}{self.values[self.index][1]}{arrows[1]}")
+
+    def action_change(self, by: int) -> None:
+        """Takes another value."""
+        self.index = (self.index + by) % len(self.values)
+        self.refresh()
+        self.post_message(self.Changed())

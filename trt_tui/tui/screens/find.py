@@ -1,25 +1,22 @@
-"""The dialog that starts a search: the tolerance, a budget, the strategy, what layers are raised to begin with."""
+"""The dialog that starts a search: the tolerance, a budget, the strategy, what layers are raised to."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Generic, TypeVar
 
 from textual.app import ComposeResult
 from textual.binding import Binding
 from textual.containers import Vertical
 from textual.content import Content
-from textual.message import Message
 from textual.widgets import Input, Static
 
 from trt_tui.core.lowering.lowered import quantizes
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision, rank
-from trt_tui.core.search.presets import preset_groups
 from trt_tui.jobs import requests as rq
 from trt_tui.session.session import Session
-from trt_tui.tui.screens.dialogs import CLOSE, Dialog
+from trt_tui.tui.screens.dialogs import CLOSE, Dialog, Setting
 from trt_tui.words import visible
 
 STRATEGIES = {
@@ -34,48 +31,8 @@ STRATEGIES = {
 }
 """What each method of `trt_tui.core.search.SEARCH_METHODS` does, in a few words."""
 
-PRESET_TEXTS = {
-    "layernorm": "normalisations",
-    "softmax": "softmax",
-    "ends": "the first and last layer",
-    "embeddings": "embeddings",
-}
-"""The groups of each preset of `trt_tui.core.search.presets.PRESETS`, in a few words."""
-
 BUILDS = 3
 """Engines that a search may build."""
-
-V = TypeVar("V")
-
-
-class Setting(Static, Generic[V], can_focus=True):
-    """One line with a choice that the left and right keys change."""
-
-    BINDINGS = [Binding("right,l,space", "change(1)", show=False), Binding("left,h", "change(-1)", show=False)]
-
-    class Changed(Message):
-        """Another value was chosen."""
-
-    def __init__(self, label: str, values: Sequence[tuple[V, str]], id: str) -> None:
-        super().__init__(id=id, classes="setting")
-        self.label, self.values, self.index = label, list(values), 0
-
-    @property
-    def value(self) -> V:
-        """What is chosen."""
-        return self.values[self.index][0]
-
-    def render(self) -> Content:
-        """The choice as it is drawn."""
-        arrows = ("◂ ", " ▸") if len(self.values) > 1 else ("  ", "")
-        return Content(f"{self.label:<10} {arrows[0]}{self.values[self.index][1]}{arrows[1]}")
-
-    def action_change(self, by: int) -> None:
-        """Takes another value."""
-        self.index = (self.index + by) % len(self.values)
-        self.refresh()
-        self.post_message(self.Changed())
-
 
 class FindDialog(Dialog):
     """Dismisses with a tolerance and the request of a search for it.
@@ -96,11 +53,9 @@ class FindDialog(Dialog):
         self.confirms = session.builder is not None and session.builder.runs
         outline = session.outline
         assert outline is not None, "a search begins where a network is open"
-        presets = [name for name in PRESET_TEXTS if preset_groups(outline, [name])]
         self.method = Setting("strategy", [(name, f"{name}: {what}") for name, what in STRATEGIES.items()], "strategy")
         self.higher = Setting("raise to", [((one, between), rungs_text(one, between))
                                            for one, between in higher_than(self.config)], "higher")
-        self.presets = Setting("begin with", begin_with(presets), "presets") if presets else None
         self.ranges = self.builds = None
         if quantizes(outline, session.config):
             self.ranges = Setting("ranges", [(True, "other ones are tried first"), (False, "stay as they are")],
@@ -122,8 +77,6 @@ class FindDialog(Dialog):
                 yield Input("", placeholder=f"none; or like {self.budgets}", compact=True, id="budget")
             yield self.method
             yield self.higher
-            if self.presets is not None:
-                yield self.presets
             if self.ranges is not None:
                 yield self.ranges
             if self.builds is not None:
@@ -162,15 +115,8 @@ class FindDialog(Dialog):
         higher, between = self.higher.value
         self.dismiss((tolerance, rq.FindConfig(
             self.config, (tolerance,), self.method.value, higher,
-            self.presets.value if self.presets is not None else (),
             ranges=self.ranges is not None and self.ranges.value, max_raised=raised, max_latency=latency,
             max_builds=builds, shares=True, rungs=between)))
-
-
-def begin_with(presets: Sequence[str]) -> list[tuple[tuple[str, ...], str]]:
-    """Choices of presets with their words: none, each alone, all of them."""
-    choices = [((), "nothing raised"), *(((name,), f"{PRESET_TEXTS[name]} raised") for name in presets)]
-    return choices + ([(tuple(presets), "all of these raised")] if len(presets) > 1 else [])
 
 
 def parse_budget(text: str) -> tuple[int | None, float | None]:

@@ -11,6 +11,7 @@ from trt_tui.core.calibration.statistics import TensorStats
 from trt_tui.core.codes import CODES, FP8
 from trt_tui.core.moves.choice import Choice
 from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.keep import Keep
 from trt_tui.core.moves.offers import made
 from trt_tui.core.network.hierarchy import FoldedRow, GroupRow, LayerRow, Scope
 from trt_tui.core.network.layers import Group
@@ -227,6 +228,8 @@ def _wrapped(label: str, text: str, width: int, style: str = "") -> list[Line]:
 def _set_by(session: Session, config: PrecisionConfig, group: Group) -> str:
     choice = config.groups.get(group.name)
     default = group.label(config.default_for(group))
+    if (kept := config.of(Keep).get(group.name)) is not None:
+        return f"{kept.note}; default {default}"
     if choice is None:
         return f"default {default}"
     who = {"user": "you", "file": "the file"}.get(choice.reason, choice.reason)
@@ -238,7 +241,7 @@ def _set_by(session: Session, config: PrecisionConfig, group: Group) -> str:
 
 def other_moves(session: Session, config: PrecisionConfig, group: Group) -> str:
     """What is said of the moves on a group beside its precision, "" where there are none."""
-    moves = [(target, move) for target, move in config.moves_on(group) if not isinstance(move, Choice)]
+    moves = [(target, move) for target, move in config.moves_on(group) if not isinstance(move, (Choice, Keep))]
     on = {(move.kind, target) for target, move in moves}
     if (outline := session.outline or session.preview) is not None:
         moves += [(target, config.moves[kind.kind, target]) for kind, target in made(outline, config, group)

@@ -199,7 +199,7 @@ class Figures:
         asked, default = self.asked(group), self.config.default_for(group)
         arrow = ""
         if self.run == "config":
-            arrow = "↑" if group.rank(asked) > group.rank(default) else \
+            arrow = " k" if group.name in self.config.held else "↑" if group.rank(asked) > group.rank(default) else \
                 "↓" if group.rank(asked) < group.rank(default) else ""
         made = built.made_text(self.made.get(group.name), group.stands_for(asked))
         quiet = style in ("dim", "band4") and not arrow

@@ -8,6 +8,7 @@ from trt_tui.core.lowering.lowered import lowers
 from trt_tui.core.measure.agreement import fp32_fault
 from trt_tui.core.measure.comparison import EngineResult, Verdict
 from trt_tui.core.moves.choice import Choice
+from trt_tui.core.moves.keep import Keep
 from trt_tui.core.precision import Precision
 from trt_tui.session.session import Session
 from trt_tui.tui.known import config_name, engine_met, is_edited, met, verdict_outcome
@@ -212,7 +213,7 @@ def _run_name(session: Session, run: str) -> str:
         return name
     up = len(config.raised(outline))
     changes = [f"{up} up"] if up else []
-    changes += [plural(len(moves), kind.column) for kind, moves in config.shown(outline) if kind is not Choice]
+    changes += [plural(len(moves), kind.column) for kind, moves in config.shown(outline) if kind not in (Choice, Keep)]
     return fitting((f"{name} {', '.join(changes) or 'edited'}", f"{name} edited", name), _NAME - 2)
 
 

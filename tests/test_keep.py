@@ -1,0 +1,145 @@
+"""Layers kept by rule: what rules name, that nothing lowers or takes them back, files, commands and the screen."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from types import SimpleNamespace
+
+import pytest
+from textual.widgets import Input
+
+from tests.driven import save_mlp
+from tests.screen import opened, press, status
+from tests.test_search import toy
+from trt_tui.cli.main import main as command
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.file import config_text, read_config
+from trt_tui.core.moves.keep import Keep
+from trt_tui.core.moves.keeping import RULE_TEXTS, RULES, matched, rules_in, with_kept
+from trt_tui.core.network.network import open_network
+from trt_tui.core.precision import Precision
+from trt_tui.demo import network_path
+from trt_tui.errors import InputError
+from trt_tui.tui.screens.rules import RulesDialog
+
+INT8 = PrecisionConfig.uniform(Precision.INT8)
+
+
+@pytest.fixture(scope="module")
+def network():
+    return open_network(network_path())
+
+
+def names(groups):
+    return [group.name for group in groups]
+
+
+def test_rules_name_groups(network):
+    assert RULES.keys() == RULE_TEXTS.keys()
+    named = toy(5, ("Gemm", "Softmax", "Gemm", "LayerNorm", "Gemm"))
+    for rule, expected in (("ends", ["g0", "g4"]), ("softmax", ["g1"]), ("layernorm", ["g3"]), ("g2", ["g2"]),
+                           ("/g[24]/", ["g2", "g4"])):
+        assert names(matched(named, rule)) == expected, rule
+    assert names(matched(toy(4, names=("g0", "ends")), "ends")) == ["ends"]  # a layer of that name comes first
+    head = matched(network, "head")
+    assert head and head[-1].name == network.groups[-1].name and any(group.quantizable for group in head)
+    named.groups = (*(replace(group, core="g1") for group in named.groups[:3]), *named.groups[3:])
+    assert names(matched(named, "attention")) == ["g0", "g1", "g2"]
+
+
+@pytest.mark.parametrize(("rule", "title", "cause"), [
+    ("g7", "no layer g7", "g"), ("sofmax", "no layer sofmax", "softmax"),
+    ("softmax", "keeps nothing", "there are none"),
+    ("/(/", "no regular expression", ""), ("/x/", "keeps nothing", ""), (f"/{'g' * 501}/", "too long", "501"),
+])
+def test_rules_that_name_nothing_are_refused(rule, title, cause):
+    with pytest.raises(InputError, match=title) as refused:
+        matched(toy(3), rule)
+    assert cause in refused.value.cause
+
+
+def test_layers_that_take_no_precision_are_refused():
+    folded = SimpleNamespace(**{**vars(toy(3)), "has_layer": lambda name: True,
+                                "layer": lambda name: SimpleNamespace(note="shape arithmetic")})
+    with pytest.raises(InputError, match="takes no precision") as refused:
+        matched(folded, "Shape_1")
+    assert refused.value.cause == "shape arithmetic"
+
+
+def test_what_is_kept_stays():
+    network = toy(5, ("Gemm", "Softmax", "Gemm", "LayerNorm", "Gemm"))
+    config = with_kept(network, INT8.with_groups(network.groups[:1], Precision.FP16, "search:auto"),
+                       ["layernorm,softmax=fp16", "/g[04]/"])
+    assert rules_in(config) == {"layernorm": 1, "softmax": 1, "/g[04]/": 2} and not config.groups
+    kept = {name: move.precision for name, move in config.of(Keep).items()}
+    fp32 = Precision.FP32
+    assert kept == {"g0": fp32, "g1": Precision.FP16, "g3": fp32, "g4": fp32}
+    for precision in (Precision.INT8, Precision.FP16):
+        lowered = config.with_groups(network.groups, precision)
+        assert {name: lowered.precision_of(network.group(name)) for name in kept} == kept
+        assert lowered.precision_of(network.group("g2")) is precision
+    assert config.without_groups(network.groups) == config
+    assert with_kept(network, config, ["g3"]) == config  # twice the same
+    assert with_kept(network, INT8, ["g0"]) == with_kept(network, INT8, ["/g0/"])  # which rule decides nothing
+
+
+def test_contradictions_are_refused(network, tmp_path):
+    first, *_ = network.groups
+    by_hand = PrecisionConfig.uniform(Precision.FP16).with_groups([first], Precision.INT8)
+    with pytest.raises(InputError, match="contradict each other") as refused:
+        with_kept(network, by_hand, [first.name])
+    assert "INT8" in refused.value.cause
+    with pytest.raises(InputError, match="contradict each other"):
+        with_kept(network, INT8, [first.name, "/./=fp16"])
+    record = json.loads(config_text(network, with_kept(network, INT8, [first.name])))
+    record["moves"].append({"kind": "precision", "layers": list(first.layers), "precision": "fp16"})
+    path = tmp_path / "c.json"
+    path.write_text(json.dumps(record))
+    with pytest.raises(InputError, match="two precisions"):
+        read_config(path, network)
+    record["moves"][-1]["precision"] = "fp32"
+    path.write_text(json.dumps(record))
+    assert read_config(path, network).config == with_kept(network, INT8, [first.name])
+
+
+def test_every_command_takes_rules(tmp_path, capsys):
+    mlp = save_mlp(tmp_path)
+    out = tmp_path / "typed.onnx"
+    common = [str(mlp.model), "--keep", "/fc$|fc1/", "--data", str(mlp.data)]
+    config = tmp_path / "p.json"
+    for words in (["export", *common, "--precision", "int8", "--format", "onnx", "-o", str(out)],
+                  ["build", *common, "--precision", "int8", "-o", str(out)],
+                  ["search", *common, "--tolerance", "sqnr>=1", "-o", str(config)],
+                  ["compare", *common, "--no-layers", "--config", str(config)]):
+        with pytest.raises(SystemExit) as ended:
+            command(words)
+        assert ended.value.code in (0, None), capsys.readouterr().err
+    network = open_network(mlp.model)
+    assert read_config(config, network).config.held == set(names(matched(network, "/fc$|fc1/")))
+    with pytest.raises(SystemExit) as ended:
+        command(["compare", str(mlp.model), "--keep", "attention", "--no-layers"])
+    assert ended.value.code == 2 and "keeps nothing" in capsys.readouterr().err
+
+
+@pytest.mark.usefixtures("quick")
+async def test_rules_in_the_app_are_one_step(tmp_path):
+    async with opened(tmp_path) as (app, main, pilot):
+        before = main.session.config
+        await press(pilot, "5")
+        assert isinstance(app.screen, RulesDialog)
+        app.screen.query_one("#more", Input).value = "nowhere"
+        await press(pilot, "enter")
+        assert "no layer nowhere" in str(app.screen.query_one("#note").render())
+        app.screen.query_one("#more", Input).value = ""
+        await press(pilot, "right", "enter")
+        held = main.session.config.held
+        assert app.screen is main and held and "kept by" in status(main)
+        row = next(group for group in main.session.outline.groups if group.name in held)
+        main.desk.go_to(row.name)
+        await press(pilot, "space")
+        assert main.session.config.held == held and "5 changes the rules" in status(main)
+        await press(pilot, "5")
+        assert [one.index for one in app.screen.settings].count(1) == 1
+        await press(pilot, "escape", "z")
+        assert main.session.config == before
