@@ -199,7 +199,7 @@ def test_int4_blocks_are_read_shown_and_written_back(tmp_path, backend):
 
 
 @pytest.mark.parametrize(("change", "why"), [
-    ({"scale": 0.0}, "its scale .* is 0"), ({"scale": -1.0}, "is -"), ({"scale": np.nan}, "is nan"),
+    ({"scale": 0.0}, "its scale .* is 0"), ({"scale": np.nan}, "is nan"),
     ({"block": 3}, "blocks of 3 do not divide the 8 values"), ({"scale_shape": (8, 1)}, "lie along axis 1"),
 ])
 def test_a_node_that_cannot_be_computed_is_named(change, why, tmp_path):

@@ -51,6 +51,16 @@ def test_it_is_strongly_typed_and_builds_for_named_gpus(rtx) -> None:
     assert rtx.version.startswith("1.")
 
 
+def test_attention_in_fp32_is_built_in_several_layers(rtx, tmp_path) -> None:
+    shape = (1, 2, 16, 16)
+    values = [helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name in "qkvy"]
+    graph = helper.make_graph([helper.make_node("Attention", ["q", "k", "v"], ["y"], "attention")], "g", values[:3],
+                              values[3:])
+    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=11),
+              path := tmp_path / "attention.onnx")
+    assert len(rtx.build(path, BuildSettings(compute_capability=(8, 9), optimization_level=0))) > 10_000
+
+
 @pytest.mark.parametrize("precision", [Precision.FP32, Precision.FP16, Precision.BF16, Precision.INT8])
 def test_every_precision_builds(rtx, lowered, precision) -> None:
     said: list[tuple[str, str]] = []

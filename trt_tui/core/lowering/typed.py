@@ -22,6 +22,7 @@ from trt_tui.core.network.layers import Kind, Layer, Site
 from trt_tui.core.network.naming import FreshNames, name_of
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
+from trt_tui.words import first_few
 
 PRECISIONS = {dtype: precision for precision, dtype in TYPES.items()}
 """The precision that a float type of ONNX stands for."""
@@ -122,6 +123,13 @@ class TypedLowering:
 
     def result(self) -> Typed:
         """What the model has become."""
+        whole = [layer.name for layer in self.network.layers if layer.op_type == "Attention" and not layer.domain
+                 and (group := self.network.group_of(layer.name)) is not None
+                 and self.rulings[group.name].around is Precision.FP32]
+        if whole:
+            self.notes.append(f"Attention in FP32 ({first_few(whole, most=2)}): TensorRT has kernels for it in 16 bits "
+                              "alone. Engines built here compute it in several layers; another builder does so where "
+                              "the node has TRT_decomposable=1, an attribute that ONNX Runtime does not take.")
         left = {name: reason for group in self.network.groups if (reason := rules.why_not(group, self.config))
                 for name in group.layers}
         return Typed(self.model, self.became, left, tuple(self.notes))

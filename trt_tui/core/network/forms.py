@@ -10,6 +10,7 @@ from trt_tui.core.codes import CODES, CodeType
 from trt_tui.core.network.graph import LayerGraph
 from trt_tui.core.network.layers import Kind, Layer, Shape, Site
 from trt_tui.core.network.operators import ANCHORS, CODED, SAME_RANGE, SCATTERS, SELECTS_BY_ORDER, TENSORRT_LACKS
+from trt_tui.core.network.unread import sums_codes
 from trt_tui.core.precision import FIRST_OPSETS, OFFERED, Precision
 
 _LOW_FLOATS = ((Precision.FP16, "tensor(float16)"), (Precision.BF16, "tensor(bfloat16)"))
@@ -72,6 +73,8 @@ def refusals(graph: LayerGraph, layers: Sequence[Layer], leader: Layer, sites: S
     opaque = next((layer for layer in layers if layer.kind is Kind.OPAQUE), None)
     if opaque is not None:
         return {precision: opaque.note for precision in OFFERED if precision is not Precision.FP32}
+    if why := next(filter(None, (_why_sums(graph, layer) for layer in layers)), ""):
+        return {precision: why for precision in OFFERED if precision is not Precision.FP32}
     found = {}
     for precision, typename in _LOW_FLOATS:
         why = next(filter(None, (_why_not(graph, layer, precision, typename,
@@ -83,6 +86,18 @@ def refusals(graph: LayerGraph, layers: Sequence[Layer], leader: Layer, sites: S
         if why := no_int8 or _why_not_coded(graph, leader, sites, code):
             found[precision] = why
     return found
+
+
+def _why_sums(graph: LayerGraph, layer: Layer) -> str:
+    """Why a layer that scales sums of codes keeps FP32; "" for any other."""
+    for tensor in layer.inputs:
+        cast = graph.producer.get(tensor, "")
+        if cast and graph.by_name[cast].op_type == "Cast":
+            maker = graph.producer.get(graph.by_name[cast].inputs[0], "")
+            if maker and sums_codes(graph.node(maker)):
+                return (f"it scales the INT32 sums of {graph.by_name[maker].op_type}, which lie beyond FP16; no "
+                        "TensorRT runs that")
+    return ""
 
 
 def _why_not_coded(graph: LayerGraph, leader: Layer, sites: Sequence[Site], code: CodeType) -> str:

@@ -14,6 +14,7 @@ from trt_tui.core.network.layers import Kind, Layer, Shape
 from trt_tui.core.network.operators import ANCHORS, COPIES, QUANTIZED
 from trt_tui.core.network.plugins import cutting, why_cut
 from trt_tui.core.network.scopes import stated_scope
+from trt_tui.core.network.unread import why_unread
 from trt_tui.core.runner import TensorInfo
 
 SHAPE_READERS = frozenset(("Shape", "Size"))
@@ -154,6 +155,8 @@ def _kind(node: ir.Node) -> tuple[Kind, str]:
     """What a node is by itself, and why it cannot take a lower precision."""
     if any(attr.type in _GRAPHS for attr in node.attributes.values()):
         return Kind.OPAQUE, f"{node.op_type} holds a subgraph, which is kept whole in FP32"
+    if unread := why_unread(node):
+        return Kind.OPAQUE, unread
     if node.domain not in ("", "ai.onnx"):
         return Kind.OPAQUE, f"operator of another domain ({node.domain}): its types are not known"
     if not onnx.defs.has(node.op_type):

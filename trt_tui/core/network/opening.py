@@ -19,13 +19,14 @@ from trt_tui.core.network.given import Given
 from trt_tui.core.network.inference import infer_shapes
 from trt_tui.core.network.inlining import inline_functions
 from trt_tui.core.network.naming import FreshNames, name_nodes
-from trt_tui.core.network.qoperators import read_as_pairs
+from trt_tui.core.network.qoperators import read_as_pairs, stored_blocks
 from trt_tui.core.network.reading import read_model
 from trt_tui.core.network.refused import summary
 from trt_tui.core.network.rotary_caches import spread_rotary_caches
 from trt_tui.core.network.steps import dequantizes, quantizes
 from trt_tui.core.network.structure import OLDEST_OPSET, check_ranks
 from trt_tui.core.network.types import spread_types
+from trt_tui.core.network.unread import unread_notes
 from trt_tui.errors import InputError
 from trt_tui.words import first_few, plural
 
@@ -89,6 +90,9 @@ def open_model(path: Path) -> OpenedModel:
     name_nodes(model.graph)
     if opset < BASE_OPSET:
         opened.model = model = _converted(opened, path, opset, BASE_OPSET)
+    opset = model.graph.opset_imports[""]
+    if opset < CODES_OPSET and any(stored_blocks(node) for node in model.graph if node.op_type == "MatMulNBits"):
+        opened.model = model = _converted(opened, path, opset, CODES_OPSET)
     model.ir_version = max(model.ir_version, ir_version_for(model.graph.opset_imports[""]))
     model.graph.sort()
     if spread := spread_rotary_caches(model):
@@ -121,6 +125,7 @@ def open_model(path: Path) -> OpenedModel:
                      for node in model.graph.all_nodes() if node.op_type == "BatchNormalization" and node.domain == ""
                      and "training_mode" in node.attributes and node.attributes["training_mode"].as_int()]
     low_floats.drop_idle_casts(model.graph)
+    opened.notes += unread_notes(model.graph.all_nodes())
     return opened
 
 

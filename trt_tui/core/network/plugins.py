@@ -18,13 +18,16 @@ OWN_DOMAINS = frozenset(("ai.onnx.ml", "ai.onnx.preview", "ai.onnx.preview.train
                          "com.microsoft", "com.microsoft.experimental", "com.microsoft.nchwc", "com.ms.internal.nhwc"))
 """Domains beside ONNX's own whose operators ONNX Runtime has without a library."""
 
+ORT_IN_ONNX = frozenset(("SimplifiedLayerNormalization",))
+"""Operators of ONNX Runtime that stand among ONNX's own, which does not have them."""
+
 _STAND_IN = "trt_tui.plugin"
 
 
 def is_plugin(node: ir.Node) -> bool:
     """Whether a library has to bring a node's operator, or one of an operator in its subgraphs."""
     if node.domain in ("", "ai.onnx"):
-        foreign = not onnx.defs.has(node.op_type)
+        foreign = not onnx.defs.has(node.op_type) and node.op_type not in ORT_IN_ONNX
     else:
         foreign = node.domain not in OWN_DOMAINS
     return foreign or any(is_plugin(inner) for graph in _subgraphs(node) for inner in graph)

@@ -19,6 +19,8 @@ from trt_tui.core.network.steps import dequantizes
 from trt_tui.errors import InputError
 
 _CONTRIB = "com.microsoft"
+_NBITS = {4: (ir.DataType.INT4, 8), 8: (ir.DataType.INT8, 128)}
+"""By the bits of a MatMulNBits: the codes that it stores without a zero point, and the number that stands for 0."""
 _MOVES = frozenset("MaxPool Reshape Transpose Squeeze Unsqueeze Flatten Identity Slice Gather Expand".split())
 """Operators that hand on codes as they are, so that they do the same on what these stand for."""
 
@@ -84,6 +86,8 @@ class _Reading:
                 self._held_by[node.outputs[0]] = node.inputs[1], node.inputs[2] if len(node.inputs) > 2 else None
             elif node.op_type == "QLinearConcat" and node.domain == _CONTRIB:
                 count += self._concat(node)
+            elif node.op_type == "MatMulNBits" and node.domain == _CONTRIB:
+                count += self._blocks(node)
             elif (form := _FORMS.get((node.domain, node.op_type))) is not None:
                 count += self._operator(node, form)
             elif node.domain == "" and node.op_type in _MOVES and node.inputs and node.inputs[0] in self._held_by:
@@ -124,6 +128,43 @@ class _Reading:
             return False
         inputs: list[ir.Value | None] = [self._dequantized(node, *part) for part in parts]
         self._put(node, "Concat", inputs, list(node.attributes.values()), given[0], given[1])
+        return True
+
+    def _blocks(self, node: ir.Node) -> bool:
+        """A MatMul by a weight in blocks of 4 or 8 bits, stored column by column, that lie around 0."""
+        found = stored_blocks(node)
+        if found is None:
+            return False
+        data, codes, scale, block = found
+        inputs = []
+        for array, word in ((codes, "codes"), (scale, "scales")):
+            name = self._names.new(f"{node.name}_{word}")
+            value = ir.Value(name=name, type=ir.TensorType(array.dtype), shape=ir.Shape(array.shape.numpy()),
+                             const_value=array)
+            self._graph.register_initializer(value)
+            inputs.append(value)
+        dequantize = ir.node("DequantizeLinear", inputs, {"axis": 0, "block_size": block},
+                             name=self._names.new(f"{node.name}_DequantizeLinear"))
+        weight = dequantize.outputs[0]
+        weight.name = self._names.new(f"{node.name}_weight")
+        weight.type, weight.shape = ir.TensorType(scale.dtype), ir.Shape(codes.shape.numpy())
+        self._graph.insert_before(node, dequantize)
+        bias = node.inputs[5] if len(node.inputs) > 5 else None
+        result = node.outputs[0]
+        product = ir.Node("", "MatMul", [data, weight], name=node.name, metadata_props=dict(node.metadata_props))
+        product.meta.update(node.meta)
+        added = [product]
+        if bias is not None:
+            product.outputs[0].name = self._names.new(f"{result.name}__product")
+            product.outputs[0].type, product.outputs[0].shape = result.type, result.shape
+            added.append(ir.Node("", "Add", [product.outputs[0], bias], name=self._names.new(f"{node.name}_bias"),
+                                 metadata_props=dict(node.metadata_props)))
+        self._graph.insert_before(node, added)
+        made = added[-1].outputs[0]
+        made.type, made.shape = result.type, result.shape
+        ir.convenience.replace_all_uses_with(result, made, replace_graph_outputs=True)
+        made.name, result.name = result.name, f"{result.name}__packed"
+        self._graph.remove(node, safe=True)
         return True
 
     def _stored(self, node: ir.Node) -> bool:
@@ -212,6 +253,42 @@ class _Reading:
         made = self._dequantized(node, bias, scale, None, axis=0)
         assert made is not None
         return made
+
+
+def stored_blocks(node: ir.Node) -> tuple[ir.Value, ir.TensorProtocol, ir.TensorProtocol, int] | None:
+    """What a MatMulNBits multiplies: data, codes (K, N), their scales (blocks of K, N), and how long a block is.
+
+    None where it has zero points other than the middle, another order of its rows, weights that are computed, or scales
+    that no TensorRT takes.
+    ONNX Runtime's ContribOperators.md: codes are (N, blocks, bytes of a block), the lower half of a byte first.
+    """
+    attributes = node.attributes
+    k, n, block = (attributes.get_int(name, 0) for name in ("K", "N", "block_size"))
+    given = _padded(node.inputs, 6)
+    stored, scales = constant_tensor(given[1]), constant_tensor(given[2])
+    bits = attributes.get_int("bits", 4)
+    if given[0] is None or stored is None or scales is None or bits not in _NBITS or k < 1 or n < 1 or block < 1 \
+            or k > block and k % block or given[4] is not None:
+        return None
+    floats = scales.numpy()
+    if not (np.abs(floats) > 0 if bits == 4 else floats > 0).all():
+        return None
+    dtype, middle = _NBITS[bits]
+    codes = stored.numpy().reshape(-1)
+    if given[3] is not None:
+        zero = constant_tensor(given[3])
+        if zero is None or zero.dtype != ir.DataType.UINT8 or (zero.numpy() != (0x88 if bits == 4 else middle)).any():
+            return None
+    if bits == 4:
+        codes = np.stack((codes & 15, codes >> 4), -1)
+    blocks = -(-k // block)
+    if codes.size != n * blocks * block or scales.size != n * blocks:
+        return None
+    held = codes.reshape(n, blocks * block)[:, :k].astype(np.int16) - middle
+    signed = np.ascontiguousarray(held.T.astype(dtype.numpy()))
+    spread = np.ascontiguousarray(floats.reshape(n, blocks).T)
+    return (given[0], ir.Tensor(signed, dtype=dtype, name=f"{node.name}_codes"),
+            ir.Tensor(spread, dtype=scales.dtype, name=f"{node.name}_scales"), min(block, k))
 
 
 def _check_type(node: ir.Node, value: ir.Value | None, what: str, fits: Callable[[ir.DataType], bool]) -> None:

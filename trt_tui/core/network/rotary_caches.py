@@ -55,7 +55,7 @@ def spread_rotary_caches(model: ir.Model) -> str:
 
 def _ones(graph: ir.Graph, node: ir.Node, names: FreshNames) -> ir.Value:
     tensor = ir.tensor(np.ones(_RANK - 1, np.int64), name=names.new(f"{node.name}_ones"))
-    value = ir.Value(name=tensor.name, type=ir.TensorType(tensor.dtype), shape=ir.Shape(tensor.shape),
+    value = ir.Value(name=tensor.name, type=ir.TensorType(tensor.dtype), shape=ir.Shape([_RANK - 1]),
                      const_value=tensor)
     graph.register_initializer(value)
     return value

@@ -146,7 +146,10 @@ def _check(node: ir.Node, scale: np.ndarray, zero: np.ndarray, axis: int, block:
                           "--nodes_to_exclude), or repair this node.")
 
     flat = scale.reshape(-1)
-    bad = np.flatnonzero(~(flat > 0))  # NaN is not above 0 either
+    # TensorRT-RTX 1.7 takes negative scales of INT4 blocks (ONNX Runtime writes them to use code -8), and no others.
+    codes = node.inputs[0] if block and dequantizes(node) else None
+    signed = codes is not None and codes.dtype is ir.DataType.INT4
+    bad = np.flatnonzero(~((np.abs(flat) if signed else flat) > 0))  # NaN is not above 0 either
     if bad.size or not scale.size:
         which = f" (number {bad[0]} of {scale.size})" if scale.size > 1 else ""
         raise refuse(f"its scale{which} is {flat[bad[0]]:.6g}, and scales are numbers above 0" if bad.size

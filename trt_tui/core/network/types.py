@@ -8,7 +8,9 @@ from collections.abc import Iterator, Sequence
 import onnx
 import onnx_ir as ir
 
-_OF_THEIR_INPUT = {"com.microsoft": frozenset(
+from trt_tui.core.network.plugins import ORT_IN_ONNX
+
+_OF_THEIR_INPUT = {"": ORT_IN_ONNX, "com.microsoft": frozenset(
     "Attention BiasAdd BiasGelu BiasSoftmax BiasSplitGelu DecoderMaskedMultiHeadAttention FastGelu FusedConv FusedGemm "
     "FusedMatMul FusedMatMulActivation Gelu GroupNorm GroupQueryAttention MultiHeadAttention NhwcFusedConv NhwcMaxPool "
     "PackedAttention PackedMultiHeadAttention QuickGelu RotaryEmbedding SimplifiedLayerNormalization SkipGroupNorm "
@@ -41,8 +43,8 @@ def spread_types(model: ir.Model) -> bool:
 
 def _of_one_type(node: ir.Node, opset: int) -> Iterator[tuple[ir.DataType | None, list[ir.Value]]]:
     """Tensors of a node that have one type, with that type where the operator has but one."""
-    if node.domain in _OF_THEIR_INPUT:
-        if node.op_type in _OF_THEIR_INPUT[node.domain] and node.inputs and node.inputs[0] is not None:
+    if node.op_type in _OF_THEIR_INPUT.get(node.domain, ()):
+        if node.inputs and node.inputs[0] is not None:
             yield None, [node.inputs[0], node.outputs[0]]
         return
     if node.domain or not onnx.defs.has(node.op_type):

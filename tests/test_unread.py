@@ -1,0 +1,128 @@
+"""What TensorRT does not read is named; a MatMulNBits becomes what it does: network.unread and network.qoperators."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+from onnx import helper
+from onnxruntime.quantization import quantize_dynamic
+from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
+
+from tests.networks import Builder, floats
+from trt_tui.core.lowering.gated.lower import lower_gated
+from trt_tui.core.lowering.strong import lower_strong
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.network import open_network
+from trt_tui.core.network.unread import UNREAD
+from trt_tui.core.precision import Precision
+from trt_tui.errors import InputError
+
+FILE = PrecisionConfig.uniform(Precision.FILE)
+
+
+@pytest.mark.rtx
+def test_tensorrt_rtx_reads_none_of_the_table_and_all_else():
+    trt = pytest.importorskip("tensorrt_rtx", reason="TensorRT-RTX is not installed")
+    log = trt.Logger(trt.Logger.ERROR)
+    builder = trt.Builder(log)
+    network = builder.create_network()
+    parser = trt.OnnxParser(network, log)
+    # opsets up to 25: what is younger no release knows
+    known = {schema.name for schema in onnx.defs.get_all_schemas_with_history()
+             if schema.domain == "" and schema.since_version <= 25}
+    unread = {name for name in known if not parser.supports_operator(name)}
+    assert unread - {"DeformConv"} == UNREAD & known
+
+
+def test_a_dynamically_quantized_network_is_no_engine_and_loses_nothing_to_fp16(tmp_path, backend):
+    b = Builder()
+    b.node("MatMul", ["x", b.kernel("w", (64, 64), 64)], "/fc", output="y")
+    onnx.save(b.model([floats("x", 8, 64)], [floats("y", 8, 64)]), tmp_path / "float.onnx")
+    quantize_dynamic(tmp_path / "float.onnx", path := tmp_path / "model.onnx")
+    network = open_network(path)
+    note, = (note for note in network.notes if "No TensorRT reads" in note)
+    assert "MatMulInteger" in note and "quantize_static" in note
+    sums = next(layer for layer in network.layers if layer.op_type == "MatMulInteger")
+    assert sums.note == "no TensorRT has MatMulInteger: the simulation alone runs it"
+    scaled = network.groups[-1]
+    assert "INT32 sums" in scaled.refusals[Precision.FP16] and scaled.refusals.keys() >= {Precision.BF16}
+    feeds = {"x": np.random.default_rng(0).uniform(0, 400, (8, 64)).astype(np.float32)}  # sums beyond FP16
+    gated = lower_gated(network)
+    with backend.load(gated.model, lean=True) as runner:
+        (got,) = runner.run({**feeds, **gated.feeds(PrecisionConfig.uniform(Precision.FP16), {})},
+                            list(gated.outputs.values())).values()
+    assert np.isfinite(got).all()
+
+
+@pytest.mark.parametrize(("operator", "domain", "said"), [
+    ("SimplifiedLayerNormalization", "", False), ("Gelu", "com.microsoft", False), ("QuickGelu", "com.microsoft", True),
+    ("Det", "", True)])
+def test_only_what_none_reads_is_said(operator, domain, said, tmp_path):
+    """What ONNX Runtime writes among ONNX's operators is no plugin."""
+    b = Builder()
+    inputs = ["x", b.vector("scale", 8, 1.0)] if operator.endswith("tion") else ["x"]
+    x = b.node(operator, inputs, "/it", domain=domain)
+    b.node("Relu", [x], "/behind", output="y")
+    model = b.model([floats("x", 4, 8, 8)], [floats("y", 4) if operator == "Det" else floats("y", 4, 8, 8)])
+    model.opset_import.append(helper.make_opsetid("com.microsoft", 1))
+    onnx.save(model, path := tmp_path / "model.onnx")
+    network = open_network(path)
+    assert any(operator in note for note in network.notes) == said and not network.behind
+    assert network.layer("/behind/Relu").note == ""
+
+
+def packed(path, bits, block, size=64, symmetric=True, bias=True):
+    """A MatMul by a weight of 4 or 8 bits, as ONNX Runtime's quantizer writes it, with a bias in it."""
+    b = Builder()
+    b.node("MatMul", ["x", b.kernel("w", (size, 48), size)], "/fc", output="y")
+    quantizer = MatMulNBitsQuantizer(b.model([floats("x", "n", size)], [floats("y", "n", 48)]), block_size=block,
+                                     is_symmetric=symmetric, bits=bits)
+    quantizer.process()
+    model = quantizer.model.model
+    node = next(node for node in model.graph.node if node.op_type == "MatMulNBits")
+    if bias:
+        model.graph.initializer.append(onnx.numpy_helper.from_array(np.arange(48, dtype=np.float32) / 48, "bias"))
+        node.input.extend(["", "", "bias"][len(node.input) - 3:])
+    onnx.save(model, path)
+    return {"x": np.random.default_rng(1).standard_normal((5, size)).astype(np.float32)}
+
+
+@pytest.mark.parametrize(("bits", "block", "size"), [(4, 32, 64), (4, 128, 256), (4, 128, 64)])
+def test_weights_in_blocks_around_0_are_read_as_int4(bits, block, size, tmp_path, backend):
+    """Some scales are negative: ONNX Runtime gives the largest weight the code -8."""
+    feeds = packed(path := tmp_path / "model.onnx", bits, block, size)
+    network = open_network(path)
+    (group,) = network.groups
+    assert group.given.label == "INT4 w" and not any("No TensorRT" in note for note in network.notes)
+    written = lower_strong(network, FILE, {}).model
+    with backend.load(ir.load(path)) as original, backend.load(written) as runner:
+        np.testing.assert_allclose(runner.run(feeds)["y"], original.run(feeds)["y"], atol=1e-4)
+    assert [node.op_type for node in written.graph] == ["DequantizeLinear", "MatMul", "Add"]
+
+
+def test_negative_scales_of_int8_are_refused(opened):
+    b = Builder()
+    weight = b.node("DequantizeLinear", [b.weight("codes", np.ones((4, 4), np.int8)), b.weight(
+        "scale", np.array(-0.5, np.float32))], "/dq")
+    b.node("MatMul", ["x", weight], "/fc", output="y")
+    with pytest.raises(InputError, match="is -0.5"):
+        opened(b.model([floats("x", 2, 4)], [floats("y", 2, 4)]))
+
+
+def test_weights_in_blocks_around_another_number_stay_packed(tmp_path):
+    packed(path := tmp_path / "model.onnx", 4, 32, symmetric=False, bias=False)
+    network = open_network(path)
+    assert [layer.op_type for layer in network.layers] == ["MatMulNBits"]
+    assert any("is_symmetric=True" in note for note in network.notes)
+
+
+def test_attention_in_fp32_is_said_where_the_network_is_written(opened):
+    b = Builder(opset=23)
+    b.node("Attention", ["x", "x", "x"], "/attention", output="y")
+    shape = (1, 2, 4, 8)
+    network = opened(b.model([floats("x", *shape)], [floats("y", *shape)], ir_version=11))
+    for precision, count in ((Precision.FP32, 1), (Precision.FP16, 0)):
+        notes = lower_strong(network, PrecisionConfig.uniform(precision), {}).notes
+        assert len([note for note in notes if "TRT_decomposable" in note]) == count

@@ -1,0 +1,75 @@
+"""Operators that no TensorRT reads: an engine cannot be built of a network that has one, whatever its precisions.
+
+Sources: `OnnxParser.supports_operator` of TensorRT-RTX 1.7.1, asked for every operator of ONNX up to opset 25 (a test
+asks it again), and onnx-tensorrt's docs/operators.md, which has none of them either; DeformConv is TensorRT's by a
+plugin. Of ONNX Runtime's own operators that release builds those of `_READ_OF_ORT`, which it goes by the name of alone.
+What neither ONNX nor ONNX Runtime has is a plugin.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import onnx_ir as ir
+
+from trt_tui.core.network.plugins import OWN_DOMAINS
+from trt_tui.words import first_few
+
+UNREAD = frozenset(
+    "AffineGrid Bernoulli BitCast BitShift BitwiseAnd BitwiseNot BitwiseOr BitwiseXor CenterCropPad Col2Im Compress "
+    "ConcatFromSequence ConvInteger CumProd DFT Det DynamicQuantizeLinear ImageDecoder MatMulInteger "
+    "MaxRoiPool MaxUnpool MelWeightMatrix Multinomial NegativeLogLikelihoodLoss Optional OptionalGetElement "
+    "OptionalHasElement QLinearConv QLinearMatMul RegexFullMatch SequenceAt SequenceConstruct SequenceEmpty "
+    "SequenceErase SequenceInsert SequenceLength SequenceMap SoftmaxCrossEntropyLoss SplitToSequence StringConcat "
+    "StringNormalizer StringSplit SwiGLU TfIdfVectorizer Unique".split())
+"""Operators of ONNX that no TensorRT reads."""
+
+_READ_OF_ORT = frozenset("Gelu SimplifiedLayerNormalization SkipSimplifiedLayerNormalization QuantizeLinear "
+                         "DequantizeLinear Trilu Pad Range GatherND GridSample".split())
+"""Operators of ONNX Runtime that TensorRT-RTX 1.7 builds."""
+
+_SUMS = frozenset(("MatMulInteger", "ConvInteger"))
+"""Operators that sum products of codes in 32 bits."""
+
+
+def why_unread(node: ir.Node) -> str:
+    """Why TensorRT does not read a node, in a few words; "" where one does, or where it is a plugin."""
+    if node.domain in ("", "ai.onnx"):
+        unread = node.op_type in UNREAD
+        of = ""
+    else:
+        unread = node.domain in OWN_DOMAINS and node.op_type not in _READ_OF_ORT
+        of = f" of {node.domain}"
+    return f"no TensorRT has {node.op_type}{of}: the simulation alone runs it" if unread else ""
+
+
+def sums_codes(node: ir.Node | None) -> bool:
+    """Whether a node makes sums of codes, in INT32."""
+    return node is not None and node.op_type in _SUMS and node.domain == ""
+
+
+def unread_notes(nodes: Iterable[ir.Node]) -> list[str]:
+    """What is said of a network of which no engine can be built as it is, a sentence for each domain."""
+    found: dict[str, list[ir.Node]] = {}
+    for node in nodes:
+        if why_unread(node):
+            found.setdefault(node.domain, []).append(node)
+    notes = []
+    for domain, ones in found.items():
+        operators = first_few(list(dict.fromkeys(node.op_type for node in ones)))
+        of, more = f" of {domain}" if domain else "", f" and {len(ones) - 1} more" if len(ones) > 1 else ""
+        notes.append(f"No TensorRT reads {operators}{of} ({ones[0].name}{more}), so that without a plugin of that name "
+                     f"no engine can be built of this network: {_way_out(domain, ones)}.")
+    return notes
+
+
+def _way_out(domain: str, nodes: Sequence[ir.Node]) -> str:
+    if any(sums_codes(node) or node.op_type == "DynamicQuantizeLinear" for node in nodes):
+        return ("quantize it with Q/DQ instead, whose ranges are known before it runs (ModelOpt, or quantize_static "
+                "with QuantFormat.QDQ)")
+    if any(node.op_type == "MatMulNBits" for node in nodes):
+        return ("store its weights around 0 (MatMulNBitsQuantizer with is_symmetric=True), which is read as INT4 "
+                "behind a DequantizeLinear")
+    if domain == "com.microsoft":
+        return "export it without ONNX Runtime's own operators (its graph optimizations, its quantizers)"
+    return "leave those layers to another runtime"
