@@ -111,14 +111,14 @@ def test_every_command_takes_rules(tmp_path, capsys):
     for words in (["export", *common, "--precision", "int8", "--format", "onnx", "-o", str(out)],
                   ["build", *common, "--precision", "int8", "-o", str(out)],
                   ["search", *common, "--tolerance", "sqnr>=1", "-o", str(config)],
-                  ["compare", *common, "--no-layers", "--config", str(config)]):
+                  ["compare", *common, "--layers", "none", "--config", str(config)]):
         with pytest.raises(SystemExit) as ended:
             command(words)
         assert ended.value.code in (0, None), capsys.readouterr().err
     network = open_network(mlp.model)
     assert read_config(config, network).config.held == set(names(matched(network, "/fc$|fc1/")))
     with pytest.raises(SystemExit) as ended:
-        command(["compare", str(mlp.model), "--keep", "attention", "--no-layers"])
+        command(["compare", str(mlp.model), "--keep", "attention", "--layers", "none"])
     assert ended.value.code == 2 and "keeps nothing" in capsys.readouterr().err
 
 

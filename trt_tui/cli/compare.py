@@ -21,6 +21,7 @@ from trt_tui.words import visible
 @option("TensorRT", "--engines", is_flag=True, help="Also build each run's engine, and judge it as built.")
 @option("Output", "--layers", default="shares", show_default=True, type=click.Choice(["shares", "errors", "none"]),
         help="What is measured at the layers: their errors and shares, their errors alone (much faster), or nothing.")
+@option("Output", "--no-layers", "layers", flag_value="none", hidden=True)
 @file_option("Output", "--json", "json_path", metavar="OUT",
              help="Write the comparison as JSON (schema v1); - for stdout.")
 @file_option("Output", "--markdown", "markdown_path", metavar="OUT", help="Write it as Markdown; - for stdout.")
