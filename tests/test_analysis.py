@@ -46,8 +46,8 @@ def analysed(tmp_path):
         np.savez(data, **arrays)
         network = open_network(path)
         samples = load_samples(str(data), network.inputs, batch=batch)
-        made.append(Analysis(network, OnnxRuntimeBackend(threads=2), samples, judged_outputs(network, judge),
-                             metric=metric, **options))
+        judged = judged_outputs(network, judge, samples.label_names)
+        made.append(Analysis(network, OnnxRuntimeBackend(threads=2), samples, judged, metric=metric, **options))
         return made[-1]
 
     yield analyse
@@ -381,6 +381,48 @@ def test_a_metric_that_fails_is_an_error_but_not_where_the_run_is_not_finite(ana
     broken = analysed(networks.mlp(), {**inputs, "label": np.zeros(8)}, metric=metric_file(tmp_path, "return 'none'"))
     with pytest.raises(InputError, match="metric.py"):
         last(broken.verdict(FP16, {}))
+
+
+# -- padding --------------------------------------------------------------------------------------------------------
+
+
+def tokens_network(tokens):
+    """x (batch, tokens, 8) to y through a MatMul and a Softmax over each token, beside scores between all tokens."""
+    b = Builder()
+    rng = np.random.default_rng(3)
+    first = b.node("MatMul", ["x", b.weight("w", rng.standard_normal((8, 8)).astype(np.float32))], "/fc")
+    turned = b.node("Transpose", [first], "/turn", perm=[0, 2, 1])
+    b.node("Exp", [b.node("MatMul", [first, turned], "/scores")], "/exp", output="s")
+    b.node("Softmax", [first], "/last", output="y", axis=-1)
+    sizes = ("batch", tokens)
+    return b.model([floats("x", *sizes, 8), floats("keep", *sizes)],
+                   [floats("y", *sizes, 8), floats("s", *sizes, tokens)])
+
+
+@pytest.mark.parametrize(("tokens", "mask"), [("tokens", "keep"), (6, "keep"), (6, "labels")])
+def test_what_the_judged_outputs_mask_leaves_out_counts_at_no_group_with_its_axes(analysed, tokens, mask):
+    x = np.random.default_rng(4).standard_normal((8, 6, 8)).astype(np.float32) / 4
+    keep = np.ones((8, 6), np.float32)
+    keep[:, 4:] = 0
+    noisy = x.copy()
+    noisy[:, 4:] = 3e5  # padding holds what FP16 cannot
+    labels = {"labels": keep} if mask == "labels" else {}
+
+    def measured(arrays, judge, size):
+        analysis = analysed(tokens_network(size), arrays, judge=judge)
+        return last(measure_layers(analysis, {"fp16": FP16}, {}))["fp16"]
+
+    cut = measured({"x": x[:, :4], "keep": keep[:, :4]}, ["y"], "tokens")
+    masked = measured({"x": noisy, "keep": keep, **labels}, [f"y@{mask}"], tokens)
+    whole = measured({"x": noisy, "keep": keep}, ["y"], tokens)
+    for name in ("/fc/MatMul", "/last/Softmax"):
+        for kind in ("accumulated", "isolated"):
+            one, other = ({"mse": e.mse, "nan": e.nan, "inf": e.inf, "sqnr": e.sqnr_db} for e in (
+                getattr(masked[name], kind), getattr(cut[name], kind)))
+            assert one == pytest.approx(other, rel=1e-3) and one["sqnr"] is not None
+        assert masked[name].fp16_over == 0
+    assert whole["/fc/MatMul"].fp16_over > 0 and whole["/fc/MatMul"].accumulated.bad
+    assert masked["/scores/MatMul"] == whole["/scores/MatMul"]  # two of its axes have that size
 
 
 # -- what does not fit FP16 -----------------------------------------------------------------------------------------

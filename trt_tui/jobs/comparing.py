@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 from trt_tui.core.measure.comparison import GroupErrors
 from trt_tui.core.measure.layers import measure_layers
+from trt_tui.core.measure.masks import axes_of_mask, common_mask
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.jobs import events as ev
@@ -17,6 +18,7 @@ from trt_tui.jobs.shares import send_shares
 from trt_tui.jobs.steps import Steps, Urgency
 from trt_tui.jobs.store import Store
 from trt_tui.jobs.verdicts import reference_metric, send_verdicts, settle
+from trt_tui.words import plural
 from trt_tui.workspace import Workspace
 
 FP32_RUN = "fp32"
@@ -61,6 +63,7 @@ def send_layers(workspace: Workspace, store: Store, report: Report, runs: Mappin
     if not configs:
         return
     names = list(configs)
+    _tell_of_padding(workspace, report)
     for _ in workspace.analysis.measure_largest(feeds):
         yield urgency
     for partial in measure_layers(workspace.analysis, configs, workspace.ranges, feeds=feeds):
@@ -73,3 +76,16 @@ def send_layers(workspace: Workspace, store: Store, report: Report, runs: Mappin
             report.send(ev.LayersMeasured(report.job, name, configs[name], partial.value[name], samples, final))
         report.progress("errors at the groups", partial.done, partial.total, since)
         yield urgency
+
+
+def _tell_of_padding(workspace: Workspace, report: Report) -> None:
+    """Says at how many groups the errors count what the judged outputs' mask leaves out."""
+    network, mask = workspace.network, common_mask(workspace.judged)
+    if not any(one.mask for one in workspace.judged):
+        return
+    tails = [group.tail for group in network.groups if group.tail not in network.behind]
+    fitting = axes_of_mask(network, mask, workspace.analysis.samples, tails) if mask else {}
+    if counted := sum(tail not in fitting for tail in tails):
+        why = f"which of their axes {mask} has is not known" if mask else "the judged outputs have several masks"
+        report.send(ev.Note(report.job, f"At {counted} of {plural(len(tails), 'group')} the errors count padding too: "
+                                        f"{why}. The judged outputs leave it out.", "info"))

@@ -12,6 +12,7 @@ from trt_tui.core.lowering.rules import Offer, surrounding
 from trt_tui.core.measure.analysis import Analysis, Partial
 from trt_tui.core.measure.comparison import Errors, GroupErrors
 from trt_tui.core.measure.fp16 import largest_inside, sentence
+from trt_tui.core.measure.masks import axes_of_mask, common_mask, kept_rows
 from trt_tui.core.measure.metrics import Sums
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network
@@ -33,15 +34,18 @@ def measure_layers(analysis: Analysis, configs: Mapping[str, PrecisionConfig], r
     """Yields ``{run: {group: GroupErrors}}`` after each run of each feed, for several configs in one loaded graph.
 
     The graph holds the reference, the gated network and, with ``isolated``, every group fed by the reference; only
-    sums leave it.
+    sums leave it. Where the judged outputs have one mask, what it leaves out does not count at those groups whose last
+    tensor has its axes; see `trt_tui.core.measure.masks.axes_of_mask`.
     """
     network, indices = analysis.network, analysis.indices(feeds)
     offer = Offer.of((), ())
     for config in configs.values():
         offer |= Offer.needed(network, config)
+    mask = common_mask(analysis.judged)
+    padded = axes_of_mask(network, mask, analysis.samples, [group.tail for group in network.groups]) if mask else {}
     gated = lower_gated(network, floats=offer.floats, others=offer.others, codes=offer.codes,
                         constants=offer.constants, operators=offer.operators, outputs=analysis.tensors[:1],
-                        reference=True, isolated=isolated)
+                        reference=True, isolated=isolated, padded=padded)
     assert gated.counting is not None  # as in every graph that takes sums
     fp16 = any(_concerns_fp16(network, config) for config in configs.values())
     if fp16:
@@ -57,6 +61,8 @@ def measure_layers(analysis: Analysis, configs: Mapping[str, PrecisionConfig], r
         done, total = 0, len(indices) * len(configs)
         for index in indices:
             feed = analysis.samples.feed(index)
+            if padded:
+                feed = {**feed, **gated.counted(kept_rows(mask, analysis.samples, index))}
             counts: np.ndarray | None = None  # of the reference, which all runs share
             for run, config in configs.items():
                 counting = np.array(counts is None and fp16)

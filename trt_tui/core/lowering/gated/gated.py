@@ -55,6 +55,7 @@ class Gated:
         isolated: The same of the isolated branch.
         measured: Groups in the order of the rows of the sums.
         counting: Input name (bool scalar) of the gate for counting what FP16 cannot hold, where there are sums.
+        present: Input names (bool) of the mask by which sums count, by which axes of a tensor it has.
     """
 
     model: ir.Model
@@ -74,6 +75,7 @@ class Gated:
     isolated: str | None
     measured: tuple[str, ...]
     counting: str | None = None
+    present: Mapping[tuple[bool, ...], str] = field(default_factory=dict)
     _alive: weakref.WeakValueDictionary[_Rounded, np.ndarray] = field(
        default_factory=weakref.WeakValueDictionary, repr=False, compare=False)
     _amax: dict[Hashable, np.ndarray] = field(default_factory=dict, repr=False, compare=False)
@@ -129,6 +131,14 @@ class Gated:
         if self.counting is not None:
             fed[self.counting] = _GATES[False]
         return fed | weights
+
+    def counted(self, mask: np.ndarray) -> dict[str, np.ndarray]:
+        """What a feed is run with so that sums count what a mask (bool) has."""
+        if not self.present:
+            return {}
+        fed = {name: mask.reshape([next(sizes) if has else 1 for has in axes])
+               for axes, name in self.present.items() for sizes in (iter(mask.shape),)}
+        return {**fed, "present/share": np.array(mask.mean(dtype=np.float64))}
 
     def _scalar(self, value: np.ndarray) -> np.ndarray:
         """The scale of a tensor, the same array again for the same value."""

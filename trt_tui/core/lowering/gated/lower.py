@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 
 import onnx_ir as ir
@@ -38,6 +38,7 @@ def lower_gated(
     operators: bool = False,
     data: bool = False,
     compared: Sequence[Compared] = (),
+    padded: Mapping[str, tuple[bool, ...]] | None = None,
 ) -> Gated:
     """Builds a gated graph.
 
@@ -53,6 +54,7 @@ def lower_gated(
         operators: Decomposed normalisations can be run as the operator rounds.
         data: Gates are data, with no control flow; without a reference and what is as in the file.
         compared: What is compared in the graph with a reference that is fed; with ``data`` only.
+        padded: Tensors of which a mask that is fed says what sums count, by name which axes the mask has.
 
     Raises:
         TrtTuiError: groups wait for each other.
@@ -89,11 +91,16 @@ def lower_gated(
         sums = emit_compared(emitter, one, test[one.tensor], other)
         graph_outputs.append(_as_output(emitter, sums, f"compared/{one.name}"))
     counting: str | None = None
+    padding: dict[tuple[bool, ...], ir.Value] = {}
     kinds: tuple[str, ...] = ()
     if reference:
         gate, kinds = emitter.input("counting", ir.DataType.BOOL), ("accumulated", "isolated")[:1 + isolated]
         counting = name_of(gate)
-        emit = SumsEmitter(emitter, branches, gate)
+        padding = {axes: emitter.input(f"present/{''.join('01'[has] for has in axes)}", ir.DataType.BOOL,
+                                       ir.Shape([None if has else 1 for has in axes]))
+                   for axes in dict.fromkeys((padded or {}).values())}
+        share = emitter.input("present/share", ir.DataType.DOUBLE) if padding else None
+        emit = SumsEmitter(emitter, branches, gate, {t: padding[axes] for t, axes in (padded or {}).items()}, share)
         graph_outputs += emit.tables([network.group(name) for name in names], test, kinds)
     return Gated(
         _model(emitter, graph_outputs), network, offer,
@@ -110,7 +117,8 @@ def lower_gated(
         accumulated="sums/accumulated" if reference else None,
         isolated="sums/isolated" if isolated else None,
         measured=names,
-        counting=counting)
+        counting=counting,
+        present={axes: name_of(value) for axes, value in padding.items()})
 
 
 def _share_inputs(emitter: Emitter) -> None:

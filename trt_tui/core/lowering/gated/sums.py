@@ -42,12 +42,16 @@ class SumsEmitter:
 
     Args:
         counting: The gate for counting what FP16 cannot hold.
+        present: By tensor which of its elements count (bool, broadcast to it); all of those that are not named.
+        share: How many do, of one: float64.
     """
 
-    def __init__(self, emitter: Emitter, flow: ControlFlow, counting: ir.Value) -> None:
+    def __init__(self, emitter: Emitter, flow: ControlFlow, counting: ir.Value, present: Mapping[str, ir.Value],
+                 share: ir.Value | None) -> None:
         self._emitter = emitter
         self._flow = flow
         self._counting = counting
+        self._present, self._share = present, share
         self._references: dict[str, _Reference] = {}
         self._kept: dict[str, ir.Value] = {}
 
@@ -128,7 +132,7 @@ class SumsEmitter:
         """
         emitter = self._emitter
         squares, largest, reference, _ = self._reference(tensor)
-        flat = self._unmasked(tensor, self._flat(test, nodes), nodes)
+        flat = self._unmasked(tensor, self._flat(self._unpadded(tensor, test, nodes), nodes), nodes)
         difference = emitter.add(nodes, "Sub", [flat, reference], "difference")
         diff2 = self._reduce("ReduceSumSquare", difference, nodes)
         test2 = self._reduce("ReduceSumSquare", flat, nodes)
@@ -180,9 +184,13 @@ class SumsEmitter:
     def _reference(self, tensor: str) -> _Reference:
         if tensor not in self._references:
             nodes = self._emitter.nodes
-            flat = self._unmasked(tensor, self._flat(self._emitter.values[tensor], nodes), nodes)
+            whole = self._unpadded(tensor, self._emitter.values[tensor], nodes)
+            flat = self._unmasked(tensor, self._flat(whole, nodes), nodes)
             squares = self._reduce("ReduceSumSquare", flat, nodes)
             length = self._double(self._emitter.add(nodes, "Shape", [flat], "shape"), nodes)
+            if tensor in self._present and self._share is not None:
+                length = self._emitter.add(nodes, "Mul", [length, self._share], "present")
+                length = self._emitter.add(nodes, "Round", [length], "length")
             counts = self._emitter.add(nodes, "Concat", [length, self._fp16_counts(flat)], "counts", axis=0)
             self._references[tensor] = _Reference(squares, self._largest(flat, nodes), flat, counts)
         return self._references[tensor]
@@ -219,6 +227,12 @@ class SumsEmitter:
             size = emitter.add(emitter.nodes, "Abs", [reference], "size")
             self._kept[tensor] = emitter.add(emitter.nodes, "Less", [size, emitter.scalar(FP16_MAX)], "kept")
         return emitter.add(nodes, "Where", [self._kept[tensor], flat, emitter.scalar(0.0)], "unmasked")
+
+    def _unpadded(self, tensor: str, value: ir.Value, nodes: Nodes) -> ir.Value:
+        """The tensor with 0 where padding is, whatever that holds."""
+        if tensor not in self._present:
+            return value
+        return self._emitter.add(nodes, "Where", [self._present[tensor], value, self._emitter.scalar(0.0)], "unpadded")
 
     # -- pieces -------------------------------------------------------------------------------------------------
 
