@@ -94,7 +94,7 @@ def test_texts_are_cut_by_cells(text, width):
     assert cell_len(spans.shorten(text, width)) <= width
     assert cell_len(spans.fitted(text, width)) == width
     assert spans.width_of(spans.clip([(text, ""), (text, "dim")], width)) <= max(width, 1)
-    assert width < 2 or all(cell_len(line) <= width for line in spans.wrap(text[:4000], width))
+    assert width < 2 or all(cell_len(line) <= width for line in spans.wrap(text, width))
     if width:
         assert spans.width_of(spans.padded([(text, "")], width, [(text, "")])) == width
 

@@ -76,9 +76,9 @@ def wrap(text: str, width: int) -> list[str]:
         if current and cells(current) + 1 + cells(word) > width:
             lines.append(current)
             current = ""
-        while cells(word) > width > 1 and not current:
-            lines.append(first_cells(word, width))
-            word = word[len(lines[-1]):]
+        while not current and width > 1 and (part := first_cells(word, width)) != word:
+            lines.append(part)
+            word = word[len(part):]
         current = f"{current} {word}" if current else word
     return [*lines, current] if current else lines
 
