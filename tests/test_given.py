@@ -176,6 +176,25 @@ def test_16_bit_codes_leave_the_tensor_in_floats_behind_its_relu(tmp_path, backe
     assert sqnr(reference, lowered) > 60  # weights are the same, and no activation is in codes
 
 
+@pytest.mark.parametrize("operator", ["HardSwish", "ConvTranspose"])
+def test_an_operator_that_tensorrt_lacks_in_bf16_is_named_and_written_in_fp32(operator, tmp_path):
+    b = Builder(opset=22)
+    bf16 = {"to": TensorProto.BFLOAT16}
+    inputs = [b.node("Cast", ["x"], "/in", **bf16)]
+    if operator == "ConvTranspose":
+        inputs.append(b.node("Cast", [b.kernel("w", (4, 4, 2, 2), 16)], "/w", **bf16))
+    x = b.node("Relu", [b.node(operator, inputs, "/it")], "/relu")
+    b.node("Cast", [x], "/out", output="y", to=TensorProto.FLOAT)
+    onnx.save(b.model([floats("x", 1, 4, 8, 8)], [floats("y", 1, 4, None, None)]), tmp_path / "x.onnx")
+    network = open_network(tmp_path / "x.onnx")
+    assert f"TensorRT refuses {operator} in BF16 (/it/{operator})" in network.notes[0]
+    assert network.group_of(f"/it/{operator}").given.refused == ((f"/it/{operator}", f"{operator} in BF16"),)
+    nodes = {node.name: node for node in lower_strong(network, AS_GIVEN, {}).model.graph}
+    around = [*nodes[f"/it/{operator}"].inputs, *nodes[f"/it/{operator}"].outputs]
+    assert {value.dtype for value in around} == {ir.DataType.FLOAT}
+    assert nodes["/relu/Relu"].inputs[0].dtype == ir.DataType.BFLOAT16
+
+
 def _int4(scale_shape=(2, 3), axis=0, block=4, scale=0.1):
     """MatMul of FP32 with an INT4 weight (8, 3) in blocks of 4 along its first axis."""
     b = Builder(opset=21)

@@ -81,7 +81,7 @@ class _Subtraction(TypedLowering):
             self._let_go_of_loose_readers()
             self._drop_unread()
             self.graph.sort()
-        self.notes += amend(self.graph, lambda node: node not in self.own)
+        self.notes += amend(self.graph, lambda node: node not in self.own, self.types)
         if self.touched:
             self.model.ir_version = max(self.model.ir_version, ir_version_for(self.opset))
         return self.result()

@@ -16,7 +16,7 @@ import onnx_ir as ir
 from trt_tui.core.network.constants import constant_tensor
 from trt_tui.core.network.layers import AsGiven, Group, Layer
 from trt_tui.core.network.operators import ANCHORS, COPIES
-from trt_tui.core.network.refused import Refusal, refusal, refusals
+from trt_tui.core.network.refused import Refusal, refusal, refusals, refused_type
 from trt_tui.core.network.steps import (
     FLOATS,
     LOW_FLOATS,
@@ -169,6 +169,8 @@ class Given:
         lowered = False
         for name in group.layers:
             layer = layers[name]
+            if (node := self.node(name)) is not None and (what := refused_type(node, self.types)):
+                refused[name] = what
             for index, tensor in enumerate(layer.inputs):
                 if not tensor:
                     continue
@@ -219,8 +221,8 @@ class Given:
 
     @cached_property
     def refused(self) -> tuple[Refusal, ...]:
-        """What a strongly typed TensorRT refuses of the file's Q/DQ."""
-        return refusals(self.model.graph)
+        """What a strongly typed TensorRT refuses of the file's Q/DQ and of its float types."""
+        return refusals(self.model.graph, self.types)
 
     def unknown(self) -> list[ir.Node]:
         """Nodes whose scale or zero point a run computes."""

@@ -83,7 +83,7 @@ class AsGiven:
         floats: The float type of its results.
         stands_for: The precision that comes nearest to it.
         plain: It is FP32, with nothing in front of it.
-        refused: Nodes in front of it that a TensorRT refuses, and for what.
+        refused: Nodes in front of it, or its own, that a TensorRT refuses, and for what.
     """
 
     label: str

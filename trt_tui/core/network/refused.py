@@ -7,11 +7,12 @@ taken, and neither is a DequantizeLinear on an int32 bias (TensorRT developer gu
   0, and mean the same. Where a quantizer left a Relu to a range that begins at 0 there is a Relu again.
 - An int32 bias is stored as floats, which mean the same.
 - 16-bit codes are left out: the tensor stays in floats, behind the Relu or ReLU6 that their range stood for.
+- An operator in a float type that it has no kernel for (`operators.TENSORRT_LACKS`) is computed in FP32.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,8 +20,19 @@ import onnx_ir as ir
 
 from trt_tui.core.network.constants import constant_tensor
 from trt_tui.core.network.naming import FreshNames, name_of
+from trt_tui.core.network.operators import TENSORRT_LACKS
 from trt_tui.core.network.quantized import may_be_negative
-from trt_tui.core.network.steps import Step, applied, dequantizes, limits, quantizes, read_step, rounded, spread
+from trt_tui.core.network.steps import (
+    LOW_FLOATS,
+    Step,
+    applied,
+    dequantizes,
+    limits,
+    quantizes,
+    read_step,
+    rounded,
+    spread,
+)
 from trt_tui.words import plural
 
 _WIDE = (ir.DataType.INT16, ir.DataType.UINT16)
@@ -31,19 +43,36 @@ UNSIGNED = "unsigned codes"
 BIAS = "a DequantizeLinear on an int32 bias"
 WIDE = "16-bit codes"
 
-WAYS_OUT = {ASYMMETRIC: "the export widens the range to its larger side",
+_WAYS_OUT = {ASYMMETRIC: "the export widens the range to its larger side",
             UNSIGNED: "the export has the same codes signed",
             BIAS: "the export stores the bias in floats",
             WIDE: "the export leaves the tensor in floats"}
-"""What the typed export does, by what is refused."""
+"""What the typed export does, by what is refused of codes."""
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """A node that TensorRT refuses, and for what (of `WAYS_OUT`)."""
+    """A node that TensorRT refuses, and for what (see `way_out`)."""
 
     node: str
     what: str
+
+
+def way_out(what: str) -> str:
+    """What the typed export does about what is refused: of codes, or an operator in a float type."""
+    return _WAYS_OUT.get(what, "the export has it in FP32")
+
+
+def refused_type(node: ir.Node, types: Mapping[str, ir.DataType]) -> str:
+    """What TensorRT refuses of the float type that an operator computes in; "" where it takes it.
+
+    Args:
+        types: The types of tensors, by name.
+    """
+    precision = LOW_FLOATS.get(types.get(node.outputs[0].name or "", ir.DataType.UNDEFINED)) if node.outputs else None
+    if precision is None or node.domain or node.op_type not in TENSORRT_LACKS[precision]:
+        return ""
+    return f"{node.op_type} in {precision.label}"
 
 
 def refusal(step: Step) -> str:
@@ -62,37 +91,50 @@ def refusal(step: Step) -> str:
     return ASYMMETRIC if step.codes is ir.DataType.UINT8 or zero.any() else ""
 
 
-def refusals(nodes: Iterable[ir.Node]) -> tuple[Refusal, ...]:
-    """All nodes that TensorRT refuses for their codes, in order."""
-    return tuple(Refusal(node.name or "", what) for node in nodes if quantizes(node) or dequantizes(node)
-                 if (what := refusal(read_step(node))))
+def refusals(nodes: Iterable[ir.Node], types: Mapping[str, ir.DataType]) -> tuple[Refusal, ...]:
+    """All nodes that TensorRT refuses for their codes or for their float type, in order.
+
+    Args:
+        types: The types of tensors, by name.
+    """
+    return tuple(Refusal(node.name or "", what) for node in nodes if (what := _refused(node, types)))
+
+
+def _refused(node: ir.Node, types: Mapping[str, ir.DataType]) -> str:
+    return refusal(read_step(node)) if quantizes(node) or dequantizes(node) else refused_type(node, types)
 
 
 def summary(found: Iterable[Refusal], named: int = 2) -> list[str]:
     """What is refused and the way out, a sentence for each kind, with the first nodes of it."""
     lines = []
-    for what, way_out in WAYS_OUT.items():
+    found = tuple(found)
+    for what in dict.fromkeys((*_WAYS_OUT, *(one.what for one in found))):
         nodes = [one.node for one in found if one.what == what]
         if nodes:
             names = ", ".join(nodes[:named]) + (f" and {len(nodes) - named} more" if len(nodes) > named else "")
-            lines.append(f"TensorRT refuses {what} ({names}); as given it is simulated, and {way_out}.")
+            lines.append(f"TensorRT refuses {what} ({names}); as given it is simulated, and {way_out(what)}.")
     return lines
 
 
-def amend(graph: ir.Graph, written: Callable[[ir.Node], bool]) -> list[str]:
+def amend(graph: ir.Graph, written: Callable[[ir.Node], bool], types: Mapping[str, ir.DataType]) -> list[str]:
     """Takes the way out of all that TensorRT refuses, in place; returns what was done in words.
 
     Args:
         written: Whether a node is one of the file; others are left as they are.
+        types: The types of the graph's tensors below FP32, by name.
     """
-    steps = {node: read_step(node) for node in graph if written(node) and (quantizes(node) or dequantizes(node))}
-    found = {node: what for node, step in steps.items() if (what := refusal(step))}
+    found = {node: what for node in graph if written(node) and (what := _refused(node, types))}
     way = _WaysOut(graph)
+    steps = {node: read_step(node) for node in found if quantizes(node) or dequantizes(node)}
     for node, what in found.items():
-        way.take(node, steps[node], what)
+        if node in steps:
+            way.take(node, steps[node], what)
+        else:
+            way.raise_to_fp32(node, types)
     way.drop_unread()
-    counts = {what: sum(one == what for one in found.values()) for what in WAYS_OUT}
-    return [f"TensorRT refuses {what}, which the file has {plural(count, 'time')}: {WAYS_OUT[what]}."
+    counts = {what: sum(one == what for one in found.values())
+              for what in dict.fromkeys((*_WAYS_OUT, *found.values()))}
+    return [f"TensorRT refuses {what}, which the file has {plural(count, 'time')}: {way_out(what)}."
             for what, count in counts.items() if count]
 
 
@@ -122,6 +164,32 @@ class _WaysOut:
             self._signed_weight(node, step, stored)
         else:
             self._signed(node, step, what)
+
+    def raise_to_fp32(self, node: ir.Node, types: Mapping[str, ir.DataType]) -> None:
+        """Puts Casts around a node that computes in a float type below FP32."""
+        for index, value in enumerate(node.inputs):
+            if value is not None and types.get(value.name or "") in LOW_FLOATS:
+                cast = self._cast(value, ir.DataType.FLOAT, f"{value.name}__fp32")
+                self._graph.insert_before(node, cast)
+                node.replace_input_with(index, cast.outputs[0])
+        for output in node.outputs:
+            dtype = types.get(output.name or "")
+            if dtype not in LOW_FLOATS or dtype is None:
+                continue
+            name = name_of(output)
+            cast = self._cast(output, dtype, name)
+            result = cast.outputs[0]
+            self._graph.insert_after(node, cast)
+            ir.convenience.replace_all_uses_with(output, result, replace_graph_outputs=True)
+            cast.replace_input_with(0, output)
+            result.name, output.name = name, self._names.new(f"{name}__fp32")
+            output.type = ir.TensorType(ir.DataType.FLOAT)
+
+    def _cast(self, value: ir.Value, dtype: ir.DataType, name: str) -> ir.Node:
+        cast = ir.Node("", "Cast", [value], [ir.AttrInt64("to", int(dtype))], name=self._names.new(f"{name}__cast"))
+        result = cast.outputs[0]
+        result.name, result.type, result.shape = self._names.new(name), ir.TensorType(dtype), value.shape
+        return cast
 
     def _signed(self, node: ir.Node, step: Step, what: str) -> None:
         """Gives a node on an activation INT8 codes around 0."""

@@ -15,7 +15,7 @@ from trt_tui.core.moves.keep import Keep
 from trt_tui.core.moves.offers import made
 from trt_tui.core.network.hierarchy import FoldedRow, GroupRow, LayerRow, Scope
 from trt_tui.core.network.layers import Group
-from trt_tui.core.network.refused import WAYS_OUT
+from trt_tui.core.network.refused import way_out
 from trt_tui.core.precision import FP16_MAX, Precision
 from trt_tui.jobs.events import FREE_KEY, WayOut
 from trt_tui.session.session import Session
@@ -123,7 +123,7 @@ def reasons(session: Session, found: Figures, group: Group) -> list[str]:
         lines.append(fp8_sentence(worst[1], _range_in_use(session, found.config, *worst))
                      if codes is Precision.FP8 else range_sentence(worst[1]))
     if asked is Precision.FILE and group.given is not None:
-        lines += [f"TensorRT refuses {what} at {name}: {WAYS_OUT[what]}" for name, what in group.given.refused]
+        lines += [f"TensorRT refuses {what} at {name}: {way_out(what)}" for name, what in group.given.refused]
     for precision in (Precision.FP16, Precision.INT8):
         if precision in group.refusals:
             lines.append(f"cannot run {precision.label}: {group.refusals[precision]}")
