@@ -446,6 +446,20 @@ def test_fp16_overflow_is_counted_and_named(analysed):
     assert sum(share.owns for share in shares.values()) == 1.0
 
 
+@pytest.mark.parametrize(("largest", "said"), [
+    (1.0, ""), (1e5, "beside infinities values exceed FP16's 65504 (4 values")])
+def test_infinities_of_a_mask_exceed_nothing(analysed, largest, said):
+    b = Builder()
+    hidden = b.node("Less", ["x", b.weight("least", np.float32(-1e6))], "/hidden")
+    b.node("Where", [hidden, b.weight("none", np.float32(-np.inf)), "x"], "/last", output="y")
+    x = np.full((4, 16), 0.5, np.float32)
+    x[:, 0], x[:, 1] = -2e6, largest
+    analysis = analysed(b.model([floats("x", "batch", 16)], [floats("y", "batch", 16)]), {"x": x})
+    *_, found = last(measure_layers(analysis, {"fp16": FP16}, {}))["fp16"].values()
+    assert found.warning.startswith(said) and bool(found.warning) is bool(said)
+    assert found.fp16_over == (4 if said else 0)
+
+
 def test_values_that_fp16_cannot_hold_are_counted_in_every_run(analysed):
     inputs = {"x": np.ones((4, 16), np.float32)}
     inputs["x"][:, 0] = 1e5

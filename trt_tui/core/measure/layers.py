@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
@@ -114,10 +115,12 @@ def _warning(around: Precision, sums: Sums, isolated: Errors | None, said: str, 
         bf16: Whether the group can run in BF16.
     """
     spare = "; BF16 has the range of FP32" if bf16 else ""
-    if around is Precision.FP16 and sums.ref_max > FP16_MAX:
+    finite = math.isfinite(sums.ref_max)  # infinities are a mask's, which FP16 holds
+    if around is Precision.FP16 and sums.ref_max > FP16_MAX and (finite or sums.fp16_over):
         lost = f": {isolated.inf + isolated.nan} Inf or NaN arise here" if isolated is not None and isolated.bad else ""
         times = f" ({sums.fp16_over:,.0f} values)" if sums.fp16_over else ""
-        return f"max {number(sums.ref_max, 2)} exceeds FP16's {FP16_MAX:.0f}{times}{lost}{spare}"
+        said = f"max {number(sums.ref_max, 2)} exceeds" if finite else "beside infinities values exceed"
+        return f"{said} FP16's {FP16_MAX:.0f}{times}{lost}{spare}"
     if around is Precision.FP16 and said:
         arise = f"{isolated.nan} NaN and {isolated.inf} Inf arise here: " if isolated and isolated.bad else ""
         return arise + said

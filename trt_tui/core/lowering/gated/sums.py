@@ -18,8 +18,8 @@ SUMS = ("diff2", "ref2", "test2", "diff1", "diff_max", "ref_max", "nan", "inf", 
 """What the reductions yield for each pair of tensors, in this order: sums of squares of difference, reference and
 test, sum and maximum of the absolute difference, maximum of the absolute reference, counts of NaN and of Inf that only
 test has, number of elements, and, where a run asks for them, how many values of the reference FP16 cannot hold: those
-beyond its largest and those below its least magnitude (both 0 where it does not ask). Sums are accurate to 1e-4 of
-their value up to a million elements, to 2e-3 at ten."""
+beyond its largest, infinities aside, and those below its least magnitude (both 0 where it does not ask). Sums are
+accurate to 1e-4 of their value up to a million elements, to 2e-3 at ten."""
 
 _MEASURED = SUMS.index("count")
 """How many columns of a row depend on the test."""
@@ -200,7 +200,9 @@ class SumsEmitter:
         emitter = self._emitter
         nodes: Nodes = []
         size = emitter.add(nodes, "Abs", [flat], "size")
-        over = emitter.add(nodes, "Greater", [size, emitter.scalar(FP16_MAX)], "over")
+        over = emitter.add(nodes, "And", [
+            emitter.add(nodes, "Greater", [size, emitter.scalar(FP16_MAX)], "large"),
+            emitter.add(nodes, "Less", [size, emitter.scalar(np.inf)], "finite")], "over")
         under = emitter.add(nodes, "And", [
             emitter.add(nodes, "Less", [size, emitter.scalar(FP16_LEAST)], "small"),
             emitter.add(nodes, "Greater", [size, emitter.scalar(0.0)], "nonzero")], "under")
