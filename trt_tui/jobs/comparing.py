@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from trt_tui.core.measure.comparison import GroupErrors
 from trt_tui.core.measure.layers import measure_layers
-from trt_tui.core.measure.masks import axes_of_mask, common_mask
+from trt_tui.core.measure.masks import common_mask
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.jobs import events as ev
@@ -84,8 +84,7 @@ def _tell_of_padding(workspace: Workspace, report: Report) -> None:
     if not any(one.mask for one in workspace.judged):
         return
     tails = [group.tail for group in network.groups if group.tail not in network.behind]
-    fitting = axes_of_mask(network, mask, workspace.analysis.samples, tails) if mask else {}
-    if counted := sum(tail not in fitting for tail in tails):
+    if counted := sum(tail not in workspace.analysis.padded for tail in tails):
         why = f"which of their axes {mask} has is not known" if mask else "the judged outputs have several masks"
         report.send(ev.Note(report.job, f"At {counted} of {plural(len(tails), 'group')} the errors count padding too: "
                                         f"{why}. The judged outputs leave it out.", "info"))

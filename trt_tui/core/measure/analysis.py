@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Generic, TypeVar
 
 import numpy as np
@@ -23,7 +24,7 @@ from trt_tui.core.measure.comparison import Verdict
 from trt_tui.core.measure.fp16 import measure_largest
 from trt_tui.core.measure.held import Held
 from trt_tui.core.measure.judge import FLOAT, Judged, class_scores, kept_tensors, take, tensor_outputs
-from trt_tui.core.measure.masks import kept_elements
+from trt_tui.core.measure.masks import axes_of_mask, common_mask, kept_elements
 from trt_tui.core.measure.reference import Outputs
 from trt_tui.core.measure.scoring import Scoring
 from trt_tui.core.measure.tally import Tally, comparable
@@ -142,6 +143,13 @@ class Analysis:
         self._reference.clear()
         if self.against is not None:
             self.against.close()
+
+    @cached_property
+    def padded(self) -> dict[str, tuple[bool, ...]]:
+        """The last tensors of groups that have the axes of the judged outputs' mask; see `axes_of_mask`."""
+        mask = common_mask(self.judged)
+        tails = [group.tail for group in self.network.groups if group.tail not in self.network.behind]
+        return axes_of_mask(self.network, self.backend, self.samples, mask, tails) if mask else {}
 
     # -- the gated session --------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from trt_tui.core.lowering.rules import Offer, surrounding
 from trt_tui.core.measure.analysis import Analysis, Partial
 from trt_tui.core.measure.comparison import Errors, GroupErrors
 from trt_tui.core.measure.fp16 import largest_inside, sentence
-from trt_tui.core.measure.masks import axes_of_mask, common_mask, kept_rows
+from trt_tui.core.measure.masks import common_mask, kept_rows
 from trt_tui.core.measure.metrics import Sums
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network
@@ -43,7 +43,7 @@ def measure_layers(analysis: Analysis, configs: Mapping[str, PrecisionConfig], r
     for config in configs.values():
         offer |= Offer.needed(network, config)
     mask = common_mask(analysis.judged)
-    padded = axes_of_mask(network, mask, analysis.samples, [group.tail for group in network.groups]) if mask else {}
+    padded = analysis.padded if mask else {}
     gated = lower_gated(network, floats=offer.floats, others=offer.others, codes=offer.codes,
                         constants=offer.constants, operators=offer.operators, outputs=analysis.tensors[:1],
                         reference=True, isolated=isolated, padded=padded)

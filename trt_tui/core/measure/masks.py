@@ -5,10 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import numpy as np
+import onnx_ir as ir
 
+from trt_tui.core.calibration.sweep import Probe
 from trt_tui.core.data.samples import Samples
 from trt_tui.core.measure.judge import Judged, take
 from trt_tui.core.network.network import Network
+from trt_tui.core.runner import Backend
 from trt_tui.errors import InputError
 
 
@@ -53,26 +56,34 @@ def kept_rows(mask: str, samples: Samples, index: int) -> np.ndarray:
     return kept
 
 
-def axes_of_mask(network: Network, mask: str, samples: Samples, tensors: Sequence[str]) -> dict[str, tuple[bool, ...]]:
+def axes_of_mask(network: Network, backend: Backend, samples: Samples, mask: str, tensors: Sequence[str]
+                 ) -> dict[str, tuple[bool, ...]]:
     """Which axes of tensors are those of a mask: for each axis of a tensor whether the mask has it, in its order.
 
-    The first axis of both is that of the samples. The second one of a mask is the only other axis of the tensor with
-    the same size, by number or by name: where several have it, as in attention's scores, or none is known to, the
-    tensor is left out.
+    They are told by their sizes in the first feed and the last, which are run for it. The first axis of both is that of
+    the samples. The second one of a mask is the only other axis of the tensor with the same size: where several have
+    it, as in attention's scores, or none has, the tensor is left out.
     """
-    if any(info.name == mask for info in network.inputs):
-        sizes = network.shape(mask)
-    else:  # an array of the data: its first axis is that of the inputs
-        first = next((info.shape[0] for info in network.inputs if info.shape), None)
-        sizes = (first, *kept_rows(mask, samples, 0).shape[1:])
-    found: dict[str, tuple[bool, ...]] = {}
-    for tensor in tensors:
-        shape = network.shape(tensor)
-        if not sizes or not shape or sizes[0] is None or shape[0] != sizes[0] or len(sizes) > 2:
-            continue
-        at = [axis for axis, size in enumerate(shape) if axis and size is not None and size == sizes[-1]]
-        if len(sizes) == 1:
-            found[tensor] = (True,) + (False,) * (len(shape) - 1)
-        elif len(at) == 1:
-            found[tensor] = tuple(axis in (0, at[0]) for axis in range(len(shape)))
-    return found
+    possible: dict[str, set[int]] = {}
+    ranks: dict[str, int] = {}
+    for index in sorted({0, len(samples) - 1}):
+        sizes = kept_rows(mask, samples, index).shape
+        for tensor, shape in _shapes(network, backend, samples, index, tensors).items():
+            fits = len(sizes) in (1, 2) and shape[:1] == sizes[:1]
+            at = {axis for axis, size in enumerate(shape) if axis and size == sizes[-1]} if fits else set()
+            at = {0} if fits and len(sizes) == 1 else at
+            possible[tensor] = possible.get(tensor, at) & at
+            ranks[tensor] = len(shape)
+    return {tensor: tuple(axis == 0 or axis in at for axis in range(ranks[tensor]))
+            for tensor, at in possible.items() if len(at) == 1}
+
+
+def _shapes(network: Network, backend: Backend, samples: Samples, index: int, tensors: Sequence[str]
+            ) -> dict[str, tuple[int, ...]]:
+    """The shapes of float tensors in a feed."""
+    probe = Probe(network.model)
+    outputs = {tensor: probe.emit(probe.apply("Shape", probe.float_value(tensor), ir.DataType.INT64))
+               for tensor in dict.fromkeys(tensors)}
+    with probe.load(backend) as runner:
+        found = runner.run(samples.feed(index))
+    return {tensor: tuple(map(int, found[name])) for tensor, name in outputs.items()}
