@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from trt_tui.cli.options import CONTEXT, EVERYTHING, Command, file_option, option, options_of, takes
+from trt_tui.cli.options import CONTEXT, EVERYTHING, Command, file_option, files, option, options_of, takes
 from trt_tui.cli.places import check_places, write_outputs
 from trt_tui.cli.streams import print_table
 from trt_tui.cli.usage import check_usage, one_on_stdout, stdout_for
@@ -27,19 +27,40 @@ from trt_tui.words import visible
 @file_option("Output", "--markdown", "markdown_path", metavar="OUT", help="Write it as Markdown; - for stdout.")
 @file_option("Output", "--save-outputs", "outputs_path", metavar="OUT.json", help="Write the outputs of FP32 and of "
              "each run, for all samples of --data, as Polygraphy's RunResults.")
-def compare(model: str, config_path: str | None, force: bool, target: str | None, json_path: str | None,
-            markdown_path: str | None, outputs_path: str | None, layers: str, engines: bool,
+@option("Two dumps", "--threshold", default=0.1, show_default=True, type=click.FloatRange(min=0, min_open=True),
+        help="Exit code 1 where the error of a tensor, the norm of the difference by the norm of the first, is over "
+        "this: 0.1 is 20 dB.")
+@option("Two dumps", "--top-k", default=10, show_default=True, type=click.IntRange(min=1), metavar="N",
+        help="List so many tensors, the worst ones, in network order.")
+@file_option("Two dumps", "--model", "network", metavar="MODEL", help="The network that both are of: brings its "
+             "order, and the layers that make a tensor.")
+@file_option("Two dumps", "--script", metavar="FIX.py", help="Write a Polygraphy script (TensorRT 8.6 to 10) that "
+             "keeps the layers where errors begin in FP32.")
+@file_option("Two dumps", "-o", "--output", metavar="OUT", help="Write a precision.json that keeps them in FP32, and "
+             "all else as --config has it, or in FP16; needs --model.")
+@click.argument("against", required=False, metavar="[DUMP]", shell_complete=files)
+def compare(model: str, against: str | None, config_path: str | None, force: bool, target: str | None,
+            json_path: str | None, markdown_path: str | None, outputs_path: str | None, layers: str, engines: bool,
+            threshold: float, top_k: int, network: str | None, script: str | None, output: str | None,
             **arguments: Any) -> None:
     """Compare FP16, INT8 and the config with FP32, at the outputs and per layer.
 
     An engine that cannot be built is listed with the reason; exit code 1 if some were built, 2 if none was.
+
+    With two dumps of tensors in place of MODEL (`compare A.json B.json`: Polygraphy's RunResults, or .npz) the second
+    is held against the first, tensor by tensor.
     """
+    from trt_tui.cli.dumps import Asked, check_sides, compare_dumps
     from trt_tui.cli.headless import compare_session
     from trt_tui.cli.report import comparison_table
     from trt_tui.core.exporters.markdown import comparison_markdown
     from trt_tui.core.lowering.lowered import cannot_lower, lowers
     from trt_tui.core.measure.target import parse_target
 
+    if check_sides(model, against):
+        compare_dumps(Asked(model, str(against), threshold, top_k, stdout_for(json_path), script, network, output,
+                            config_path, force))
+        return
     check_usage()
     json_path, markdown_path = stdout_for(json_path), stdout_for(markdown_path)
     one_on_stdout({"--json": json_path, "--markdown": markdown_path})

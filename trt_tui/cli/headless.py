@@ -188,6 +188,39 @@ def _raised(error: ev.Failed | ev.Died) -> TrtTuiError:
     return raised
 
 
+@contextmanager
+def compared_dumps(first: str, second: str, threshold: float, model: str | None, config_path: str | None, force: bool,
+                   writes: Iterable[str]) -> Iterator[tuple[Session, ev.DumpsCompared]]:
+    """A session in which two dumps have been compared, with the network that they are of where one is named.
+
+    Its config is that of the file, else FP16 throughout.
+
+    Args:
+        threshold: Of the relative error of a tensor.
+
+    Raises:
+        TrtTuiError: the network, the config or a dump is refused, or the child process failed or died.
+    """
+    events: queue.Queue[ev.Event] = queue.Queue()
+    session = Session(Options(model or ""), events.put, resume=False, automatic=False, lean=True,
+                      config_path=config_path, force=force)
+    drain = partial(_drain, session, events, Bar(), set())
+    try:
+        if model is not None:
+            session.start(writes=writes)
+            drain()
+        if config_path is None:
+            session.history.apply(PrecisionConfig.uniform(Precision.FP16))
+        session.ask(rq.CompareDumps(first, second, threshold))
+        drain()
+        answer = session.answered
+        assert isinstance(answer, ev.DumpsCompared), "a request that is done was answered"
+        with held():
+            yield session, answer
+    finally:
+        session.close()
+
+
 class Writer:
     """A session in which a network is read but nothing is measured, for commands that describe or write it.
 

@@ -26,7 +26,7 @@ Decorator: TypeAlias = Callable[[Any], Any]
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
-HEADINGS = ("Data", "Config", "Judging", "Search", "TensorRT", "Output")
+HEADINGS = ("Data", "Config", "Judging", "Search", "TensorRT", "Output", "Two dumps")
 """The headings of ``--help``, in this order; options without one come last."""
 
 

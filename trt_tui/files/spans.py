@@ -27,7 +27,6 @@ _BLOCK = 1 << 20
 _SCALAR = re.compile(rb"[-+0-9.eEA-Za-z]*")
 _SCALAR_BYTES = 64
 _SPACE = re.compile(rb"[ \t\r\n]*")
-_ENDS_STRING = re.compile(rb'["\\]')
 _CONSTANTS: dict[bytes, object] = {b"true": True, b"false": False, b"null": None, b"NaN": float("nan"),
                                    b"Infinity": float("inf"), b"-Infinity": float("-inf")}
 
@@ -139,18 +138,20 @@ class _Text:
         start, length, escaped = self.position, 0, False
         kept: list[bytes] = []
         while True:
-            match = _ENDS_STRING.search(self._block, self.at)
-            end = match.start() if match is not None else len(self._block)
+            end = self._block.find(b'"', self.at)
+            end = end if end >= 0 else len(self._block)
+            backslash = self._block.find(b"\\", self.at, end)
+            end = backslash if backslash >= 0 else end
             length += end - self.at
             if length <= KEPT_BYTES:
                 kept.append(self._block[self.at:end])
             self.at = end
-            if match is None:
+            if end == len(self._block):
                 if not self.more():
                     raise self.damaged("a string does not end, so the file may have been cut off,")
                 continue
             self.at += 1
-            if match.group() == b'"':
+            if backslash < 0:
                 break
             escaped = True
             if self.at >= len(self._block) and not self.more():

@@ -15,6 +15,7 @@ from trt_tui.core.data.watched import Source
 from trt_tui.core.engines.inspector import EngineReport
 from trt_tui.core.engines.rungs import Rung
 from trt_tui.core.measure.comparison import EngineResult, GroupErrors, Share, Verdict
+from trt_tui.core.measure.dumped import TensorErrors
 from trt_tui.core.measure.judge import Judged
 from trt_tui.core.measure.judgement import Judgement
 from trt_tui.core.measure.reference import Named
@@ -339,6 +340,26 @@ class EngineWritten(Event):
     lines: tuple[str, ...] = ()
     otherwise: str = ""
     needless: str = ""
+
+
+@dataclass(frozen=True)
+class DumpsCompared(Event):
+    """How two dumps of tensors differ.
+
+    Attributes:
+        first, second: What they are called.
+        tensors: Those of both, in network order where a network is open.
+        only_first, only_second: Those of one alone.
+        advice: What that says and what to try, in sentences.
+    """
+
+    first: str
+    second: str
+    iterations: int
+    tensors: tuple[TensorErrors, ...]
+    only_first: tuple[str, ...]
+    only_second: tuple[str, ...]
+    advice: tuple[str, ...]
 
 
 @dataclass(frozen=True)

@@ -164,6 +164,20 @@ class SaveOutputs:
 
 
 @dataclass(frozen=True)
+class CompareDumps:
+    """Hold two dumps of tensors against each other; answered by `DumpsCompared`. Nothing has to be open.
+
+    Attributes:
+        first, second: ``FILE`` or ``FILE:RUNNER``.
+        threshold: Of the relative error of a tensor.
+    """
+
+    first: str
+    second: str
+    threshold: float
+
+
+@dataclass(frozen=True)
 class WriteText:
     """Write a text to a file; answered by `Exported`."""
 
@@ -205,7 +219,7 @@ class FindConfig:
 
 
 Request = (Open | Calibrate | UseRanges | Compare | WhatIf | TryWaysOut | Stats | Build | WriteEngine
-           | Export | ReadEngine | SaveOutputs | WriteText | FindConfig)
+           | Export | ReadEngine | SaveOutputs | CompareDumps | WriteText | FindConfig)
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ from trt_tui.jobs import (
     build,
     calibrating,
     comparing,
+    comparing_dumps,
     exporting,
     inspecting,
     opening,
@@ -88,7 +89,8 @@ class Worker:
         self.store = store or Store()
         self.place = Place()
         self.scheduler = Scheduler(self._steps, {request: job.urgency for request, job in JOBS.items()}, send,
-                                   lasting=(rq.WriteText, *(request for request, job in JOBS.items() if job.file)))
+                                   lasting=(rq.WriteText, rq.CompareDumps,
+                                            *(request for request, job in JOBS.items() if job.file)))
 
     def listen(self, pipe: Connection) -> None:
         """Takes in what comes on a pipe until the other end closes it, then ends the process; run by a thread."""
@@ -110,6 +112,9 @@ class Worker:
                 return
             if isinstance(request, rq.WriteText):
                 yield from exporting.write_text(self.place.workspace, report, request)
+                return
+            if isinstance(request, rq.CompareDumps):
+                yield from comparing_dumps.run(self.place.workspace, report, request)
                 return
             workspace = self.place.opened()
             job = JOBS[type(request)]

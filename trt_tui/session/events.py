@@ -117,7 +117,8 @@ class Events:
 
     @take.register(ev.EngineWritten)
     @take.register(ev.EngineRead)
-    def _answered(self, event: ev.EngineWritten | ev.EngineRead) -> None:
+    @take.register(ev.DumpsCompared)
+    def _answered(self, event: ev.EngineWritten | ev.EngineRead | ev.DumpsCompared) -> None:
         self._state.answered = event
 
     # -- searching ----------------------------------------------------------------------------------------------

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -94,7 +94,7 @@ class State:
         self.warnings: list[str] = []
         self.log: list[str] = []
         self.notice = ""
-        self.answered: ev.Exported | ev.EngineWritten | ev.EngineRead | None = None
+        self.answered: ev.Exported | ev.EngineWritten | ev.EngineRead | ev.DumpsCompared | None = None
         self.stopped = False
         self.store = store if store is not None else SavedSessions()
         self.saver = Saver(self.store)
@@ -298,6 +298,20 @@ class State:
         for run, lines in self.to_check().items():
             record["runs"].get(f"{run}-engine", {})["to_check"] = lines
         return record
+
+    def precision_text(self, groups: Iterable[str], reason: str) -> str:
+        """The text of precision.json with some groups of a network that is open raised to FP32, unmeasured.
+
+        Args:
+            groups: Their names.
+            reason: Who raises them.
+        """
+        outline = self.preview
+        if outline is None:
+            raise InputError("nothing is open yet", "", "Wait for the network.")
+        raised = [outline.group(name) for name in dict.fromkeys(groups)]
+        config = self.config.with_groups(raised, Precision.FP32, reason)
+        return config_file.config_text(outline, config, self.given, made_with=self.made_with())
 
     def precision_json(self) -> str:
         """The text of precision.json: the config with ranges, tolerance and evidence."""

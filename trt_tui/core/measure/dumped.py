@@ -1,0 +1,225 @@
+"""Two dumps of tensors, one held against the other, tensor by tensor, a piece of each at a time.
+
+Errors are of the second against the first. What exceeds the threshold is the relative error of a tensor, the norm of
+the difference by the norm of the first: 0.1 is an SQNR of 20 dB. Behind a layer that is wrong all others are wrong too,
+so an error begins where it is at least twice that of what the tensor is computed from.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from trt_tui.core.data.dumps import Dump
+from trt_tui.core.data.encoded import Encoded
+from trt_tui.core.data.stored import Member, reading
+from trt_tui.core.measure.comparison import Errors
+from trt_tui.core.measure.metrics import Sums
+from trt_tui.core.measure.reference import nothing_common
+from trt_tui.core.network.layers import Outline
+from trt_tui.core.network.network import Network
+from trt_tui.errors import InputError
+from trt_tui.words import decibels, first_few, plural, with_unit
+
+BLOCK = 1 << 18
+"""Elements that are compared at a time."""
+
+BEGINS = 2.0
+"""An error begins where it is this much of that of what the tensor is computed from."""
+
+
+@dataclass(frozen=True)
+class TensorErrors:
+    """How a tensor of one dump differs from that of the other.
+
+    Attributes:
+        shape: In the first iteration.
+        relative: Norm of the difference by the norm of the first; infinite where the second is not finite, or the first
+            is zero throughout and the second is not.
+        max_relative, mean_relative: Of |difference| by |first|, over elements whose first is not zero; None without.
+        over: The relative error is over the threshold.
+        begins: It is, and at least twice that of what the tensor is computed from.
+        group: The layers that TensorRT fuses around the one that makes it; "" without a network.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    errors: Errors
+    relative: float
+    max_relative: float | None
+    mean_relative: float | None
+    over: bool
+    begins: bool = False
+    group: str = ""
+
+
+@dataclass
+class _Relative:
+    """Relative errors of elements, pooled."""
+
+    total: float = 0.0
+    count: int = 0
+    largest: float = 0.0
+
+    def add(self, first: np.ndarray, second: np.ndarray) -> None:
+        counted = np.isfinite(first) & np.isfinite(second) & (first != 0)
+        each = np.abs(second[counted] / first[counted] - 1)
+        if each.size:
+            self.total += float(each.sum())
+            self.count += each.size
+            self.largest = max(self.largest, float(each.max()))
+
+
+def common_tensors(first: Dump, second: Dump) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
+    """The tensors of both in the first one's order, those of the first alone, and those of the second alone.
+
+    Raises:
+        InputError: there is none of both, they have other shapes in one, or there are more iterations of one.
+    """
+    both = tuple(name for name in first.names if name in second.iterations[0])
+    if not both:
+        raise nothing_common(first.source, first.names, second.source, second.names)
+    counts = len(first.iterations), len(second.iterations)
+    if counts[0] != counts[1]:
+        raise InputError(f"{first.source} and {second.source} hold different numbers of iterations",
+                         f"{counts[0]} in {first.source}, {counts[1]} in {second.source}",
+                         "Run both on the same inputs (polygraphy run --load-inputs).")
+    for number, (one, other) in enumerate(zip(first.iterations, second.iterations, strict=True)):
+        differ = [name for name in both if one[name].shape != other[name].shape]
+        if differ:
+            name = differ[0]
+            there, here = ("x".join(map(str, side[name].shape)) or "a single value" for side in (one, other))
+            raise InputError(f"{plural(len(differ), 'tensor')} of {first.source} and {second.source} have different "
+                             "shapes", f"{name} is {there} in {first.source} and {here} in {second.source}, iteration "
+                             f"{number}", "Run both on the same inputs, in the same batches.")
+        if strange := [name for name in both if {one[name].dtype.kind, other[name].dtype.kind} & set("USV")]:
+            raise InputError(f"{strange[0]} holds no numbers", f"{one[strange[0]].dtype} in {first.source}",
+                             "Leave it out of the dump.")
+    return (both, tuple(name for name in first.names if name not in both),
+            tuple(name for name in second.names if name not in both))
+
+
+def compare_tensor(first: Dump, second: Dump, name: str, threshold: float) -> Iterator[TensorErrors | None]:
+    """Compares a tensor over all iterations; yields None after each piece, and the result last.
+
+    Raises:
+        InputError: it cannot be read.
+    """
+    sums, relative = Sums(), _Relative()
+    for one, other in zip(first.iterations, second.iterations, strict=True):
+        with reading(f"{name} of {first.source} or {second.source}"):
+            for expected, found in zip(_blocks(one[name]), _blocks(other[name]), strict=True):
+                same = (expected == found) | np.isnan(expected) & np.isnan(found)
+                expected, found = np.where(same & ~np.isfinite(found), 0, (expected, found))
+                sums.add(expected, found)
+                relative.add(expected, found)
+                yield None
+    errors, noise = sums.errors(), sums.noise
+    share = math.sqrt(noise) if not errors.bad and not math.isnan(noise) else math.inf
+    yield TensorErrors(name, first.iterations[0][name].shape, errors, share,
+                       relative.largest if relative.count else None,
+                       relative.total / relative.count if relative.count else None, share > threshold)
+
+
+def _blocks(member: Member) -> Iterator[np.ndarray]:
+    """The values of an array, float64 and flat, in C order, `BLOCK` of them at a time."""
+    if isinstance(member, Encoded) and not (member.header.fortran and len(member.shape) > 1):
+        left, size = b"", BLOCK * member.dtype.itemsize
+        for piece in member.raw():
+            left += piece
+            while len(left) >= size:
+                yield np.frombuffer(left[:size], member.dtype).astype(np.float64)
+                left = left[size:]
+        if left:
+            yield np.frombuffer(left, member.dtype).astype(np.float64)
+        return
+    flat = member.load().reshape(-1)
+    for start in range(0, len(flat), BLOCK):
+        yield flat[start:start + BLOCK].astype(np.float64)
+
+
+def placed(found: Sequence[TensorErrors], network: Network | None) -> list[TensorErrors]:
+    """The tensors in network order, with where errors begin.
+
+    Without a network they stay in their order, and whatever stands before a tensor counts as what it is computed from.
+    """
+    if network is not None:
+        place = {name: layer.index for layer in network.layers for name in layer.outputs}
+        found = sorted(found, key=lambda one: place.get(one.name, -1))
+    known = {one.name: one.relative for one in found}
+    result: list[TensorErrors] = []
+    largest = 0.0
+    for one in found:
+        before = [largest] if network is None else [known[name] for name in _nearest(network, one.name, known)]
+        largest = max(largest, one.relative)
+        group = network.group_of(network.producer[one.name]) if network is not None \
+            and one.name in network.producer else None
+        begins = one.over and one.relative >= BEGINS * max(before, default=0.0) and not any(map(math.isinf, before))
+        result.append(replace(one, begins=begins, group=group.name if group is not None else ""))
+    return result
+
+
+def _nearest(network: Network, tensor: str, known: Mapping[str, float]) -> set[str]:
+    """The known tensors that a tensor is computed from, each way back to the first one met."""
+    found: set[str] = set()
+    stack, seen = [tensor], {tensor}
+    while stack:
+        name = stack.pop()
+        if name not in network.producer:
+            continue
+        for read in network.reads(network.producer[name]):
+            if read in known:
+                found.add(read)
+            elif read not in seen:
+                seen.add(read)
+                stack.append(read)
+    return found
+
+
+def advice(found: Sequence[TensorErrors], first: str, second: str, outline: Outline | None, inputs: Sequence[str] = ()
+           ) -> list[str]:
+    """What the errors say and what to try, in sentences.
+
+    Args:
+        inputs: Names of the network's inputs, as far as they are known.
+    """
+    over = [one for one in found if one.over]
+    if not over:
+        worst = max(found, key=lambda one: one.relative)
+        return [f"No tensor is over the threshold; the largest error is at {worst.name}: {_figure(worst)}."]
+    earliest, begins = over[0], [one for one in over if one.begins]
+    lines = [f"First over the threshold: {earliest.name}, {_figure(earliest)}."]
+    if earliest.name in inputs:
+        return [*lines, "That is an input: both were not given the same. Compare what prepares the data first."]
+    if earliest.errors.bad:
+        lines.append(f"{second} has {earliest.errors.bad} NaN or Inf there that {first} has not: a value left "
+                     "the range of 16 bits. Keep that layer in FP32, or in BF16, which has the range of FP32.")
+    elif earliest is found[0] and len(found) > 1:
+        lines.append("It is the first tensor of both: the inputs may differ. Compare those first.")
+    if len(begins) > 1 or begins and begins[0] is not earliest:
+        lines.append(f"Errors begin at {first_few([one.name for one in begins], 4)}; the others over the threshold are "
+                     "computed from these.")
+    if not begins:
+        lines.append("It grows from tensor to tensor, and nowhere to twice what it was: no single layer makes it. "
+                     "Begin with what the whole network runs in.")
+    elif outline is not None and (groups := dict.fromkeys(one.group for one in begins if one.group)):
+        lines.append(f"Try FP32 for {first_few(list(groups), 4)}: --script and -o write that.")
+    else:
+        lines.append(f"Try FP32 for what makes {'these' if len(begins) > 1 else 'it'}: --script writes that for "
+                     "Polygraphy, and --model names the layers.")
+    return lines
+
+
+def _figure(one: TensorErrors) -> str:
+    errors = one.errors
+    figure = with_unit(decibels(errors.sqnr_db, exact=errors.exact, nan=errors.nan, inf=errors.inf, mark=""))
+    return figure if math.isinf(one.relative) else f"{figure} (relative error {one.relative:.3g})"
+
+
+def to_raise(found: Sequence[TensorErrors]) -> list[TensorErrors]:
+    """The tensors whose layers a fix keeps in FP32: where errors begin, else all that are over the threshold."""
+    over = [one for one in found if one.over]
+    return [one for one in over if one.begins] or over
