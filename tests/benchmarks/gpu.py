@@ -84,8 +84,7 @@ def measured(model: Path, data: Path, batch: int, groups: int, rounds: int, data
             changed = iter([config.with_groups([group], Precision.FP32) for group in quantizable] * (rounds + 3))
             run = partial(lambda analysis, changed: list(analysis.verdict(next(changed), ranges)), analysis, changed)
             found[f"what-if among {label}"] = median_ms(run, rounds)
-            assert analysis._loaded is not None
-            levels.append(analysis._loaded[1].level)
+            levels.append(analysis.level.name if analysis.level is not None else "")
             since = time.perf_counter()
             for _ in measure_shares(analysis, config, ranges, order=[group.name for group in quantizable[:groups]]):
                 pass

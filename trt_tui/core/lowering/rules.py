@@ -218,6 +218,10 @@ class Ruling:
         return self.precision if self.precision is Precision.TF32 or code is not None and code.activations else None
 
 
+Scaled = dict[tuple[object, ...], Mapping[Site, Scale]]
+"""Scales of groups by all that decides them."""
+
+
 def sites_read_as(group: Group, precision: Precision) -> tuple[Site, ...]:
     """The sites of a group's activations that are read as one of `READ_AS`."""
     return group.multiplied() if precision is Precision.TF32 else group.ranged(precision)
@@ -229,13 +233,14 @@ def uses_tf32(group: Group, config: PrecisionConfig) -> bool:
 
 
 def rule(network: Network, config: PrecisionConfig, ranges: Mapping[str, float], *,
-         casts: bool = True, constants: Folds | None = None) -> dict[str, Ruling]:
+         casts: bool = True, constants: Folds | None = None, known: Scaled | None = None) -> dict[str, Ruling]:
     """What a config makes of each group, by group name, in network order.
 
     Args:
         ranges: Calibrated amax by tensor name, in the tensors' own units.
         casts: False for a release that takes float types layer by layer: its scales are FP32.
         constants: The weights as the config changes them, where the network has them unchanged.
+        known: Scales of earlier configs of this network, which are not computed again; it takes those of this one.
 
     Raises:
         InputError: an input of a layer that reads codes has no range.
@@ -251,15 +256,22 @@ def rule(network: Network, config: PrecisionConfig, ranges: Mapping[str, float],
             precision = Precision.TF32
         code = CODES.get(precision)
         held = {} if code is None else _scales(network, group, code, amax.get(precision, {}),
-                                               around if casts else Precision.FP32, constants)
+                                               around if casts else Precision.FP32, constants, known)
         rulings[group.name] = Ruling(precision, around, held)
     return rulings
 
 
 def _scales(network: Network, group: Group, code: CodeType, amax: Mapping[str, float], around: Precision,
-            constants: Folds | None) -> dict[Site, Scale]:
+            constants: Folds | None, known: Scaled | None = None) -> Mapping[Site, Scale]:
     """The scales of a group's sites; those of one layer's operands have one type."""
     sites = group.coded(code.precision)
+    if known is not None:
+        what = (group.name, code.precision, around, *(
+            amax.get(site.tensor) if site.role != "weight" else constants and constants.key((site.layer, site.index))
+            for site in sites))
+        if what not in known:
+            known[what] = _scales(network, group, code, amax, around, constants)
+        return known[what]
     exact = {site: scales.weight_scale(network, site, code, constants) if site.role == "weight"
              else scales.require(network, amax, site.tensor, code) for site in sites}
     held = {layer: scales.held_type((scale for site, scale in exact.items() if site.layer == layer), around, code)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -9,6 +10,7 @@ import numpy as np
 import onnx_ir as ir
 
 from trt_tui.core.lowering.gated.emitter import Emitter
+from trt_tui.core.network.network import Network
 
 COLUMNS = ("diff2", "test2", "diff1", "diff_max")
 """Of each row: Σ(test-ref)², Σtest², Σ|test-ref| and the largest |test-ref|. Where values are not finite, so are
@@ -30,6 +32,16 @@ class Compared:
     cuts: tuple[tuple[int, int, int | None], ...] = ()
 
 
+def _part(network: Network, compared: Compared) -> int:
+    """A length that divides that of every row, near its root as far as that is known."""
+    known = 1
+    cut = {axis for axis, _, _ in compared.cuts}
+    for axis, size in enumerate(network.shape(compared.tensor) or ()):
+        if axis and axis not in cut and isinstance(size, int):
+            known *= max(1, size)
+    return max(size for size in range(1, math.isqrt(known) + 1) if known % size == 0)
+
+
 def emit_compared(emitter: Emitter, compared: Compared, test: ir.Value, reference: ir.Value) -> ir.Value:
     """Emits the sums of a tensor, float64 ``(rows, len(COLUMNS))``.
 
@@ -45,17 +57,24 @@ def emit_compared(emitter: Emitter, compared: Compared, test: ir.Value, referenc
         wide = add("Cast", value, to=int(ir.DataType.DOUBLE))
         return add("Reshape", wide, emitter.array(np.array([0, -1], np.int64), "rows"))
 
-    def largest(value: ir.Value) -> ir.Value:
-        attributes: dict[str, Sequence[int] | int] = {"keepdims": 1}
+    def reduce_max(value: ir.Value, axis: int) -> ir.Value:
+        attributes: dict[str, Sequence[int] | int] = {"keepdims": 0}
         inputs = [value]
         if emitter.network.opset < 18:
-            attributes["axes"] = [1]
+            attributes["axes"] = [axis]
         else:
-            inputs.append(last)
+            inputs.append(emitter.array(np.array([axis], np.int64), f"int64/{axis}"))
         node = ir.node("ReduceMax", inputs, attributes, name=emitter.name("largest"))
         node.outputs[0].name = node.name
         nodes.append(node)
         return node.outputs[0]
+
+    def largest(value: ir.Value) -> ir.Value:
+        """In two steps: the CUDA provider takes the maximum of a row in one thread block after the other."""
+        part = _part(emitter.network, compared)
+        split = add("Reshape", value, emitter.array(np.array([0, -1, part], np.int64), f"parts/{part}"))
+        whole = reduce_max(reduce_max(split, 2), 1)
+        return add("Reshape", whole, emitter.array(np.array([-1, 1], np.int64), "column"))
 
     last = emitter.array(np.array([1], np.int64), "int64/1")
     for axis, start, stop in compared.cuts:

@@ -39,6 +39,8 @@ class DataFlow:
         self.rounding = rounding
         self.edges: dict[str, tuple[str, str]] = {}
         self._lows = {around for forms in inputs.forms.values() for around in forms} - {_EXACT}
+        self._held: dict[tuple[Precision, ir.Value, ir.Value | None], ir.Value] = {}
+        """By code, value and scale the value as it is read."""
         self._unrounded: dict[str, tuple[str, ir.Value, ir.Value]] = {}
         """By tensor the group that computed it, its value before it was rounded, and that rounded."""
 
@@ -80,7 +82,9 @@ class DataFlow:
         exact = value
         for code in codes:
             scale = self.inputs.scales.get((group.name, tensor))
-            held = self.rounding.read_as(code, exact, scale, self.emitter.nodes)
+            if (known := (code, exact, scale)) not in self._held:
+                self._held[known] = self.rounding.read_as(code, exact, scale, self.emitter.nodes)
+            held = self._held[known]
             value = self.chosen(self.inputs.gates[group.name][code.value], held, value, tensor)
         return value
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections import deque
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
 
@@ -25,6 +26,10 @@ _Rounded = tuple[object, ...]
 
 _GATES = {gate: np.array(gate) for gate in (False, True)}
 """Gates that are open and shut: the same arrays in every feed, so that a device need not be given them again."""
+
+
+_SCALED = 8
+"""For each group the scales of as many ranges and precisions are kept."""
 
 
 @dataclass(frozen=True)
@@ -56,6 +61,8 @@ class Gated:
         measured: Groups in the order of the rows of the sums.
         counting: Input name (bool scalar) of the gate for counting what FP16 cannot hold, where there are sums.
         present: Input names (bool) of the mask by which sums count, by which axes of a tensor it has.
+        remembers: The weights of so many feeds are kept. With two, where one group after another is changed and put
+            back, what is put back is known.
     """
 
     model: ir.Model
@@ -76,16 +83,18 @@ class Gated:
     measured: tuple[str, ...]
     counting: str | None = None
     present: Mapping[tuple[bool, ...], str] = field(default_factory=dict)
+    remembers: int = 1
     _alive: weakref.WeakValueDictionary[_Rounded, np.ndarray] = field(
        default_factory=weakref.WeakValueDictionary, repr=False, compare=False)
     _amax: dict[Hashable, np.ndarray] = field(default_factory=dict, repr=False, compare=False)
+    _scaled: rules.Scaled = field(default_factory=dict, repr=False, compare=False)
     _scalars: dict[float, np.ndarray] = field(default_factory=dict, repr=False, compare=False)
-    _last: list[np.ndarray] = field(default_factory=list, repr=False, compare=False)
+    _last: deque[list[np.ndarray]] = field(default_factory=deque, repr=False, compare=False)
 
     def feeds(self, config: PrecisionConfig, ranges: Mapping[str, float]) -> dict[str, np.ndarray]:
         """Gates, scales and weights that make the test branch run in a config.
 
-        Weights are the same arrays as in earlier feeds that are still in use, or in the last ones.
+        Weights are the same arrays as in earlier feeds that are still in use, or among the last that are remembered.
 
         The graph must offer what the config needs (`Offer.needed`).
 
@@ -97,7 +106,9 @@ class Gated:
         fed: dict[str, np.ndarray] = {}
         has: dict[str, Precision] = {}  # of tensors that have a lower precision's values
         folds = Folds(network, config, self._amax)
-        rulings = rules.rule(network, config, ranges, constants=folds)
+        if len(self._scaled) > _SCALED * len(network.groups):
+            self._scaled.clear()
+        rulings = rules.rule(network, config, ranges, constants=folds, known=self._scaled)
         operators = rewritten(config)
         fed.update((name, self._scalar(np.ones((), np.float32))) for name in self.scale_inputs.values())
         for group in network.groups:
@@ -121,7 +132,9 @@ class Gated:
             ) is not Precision.FP32)
         weights = {name: self._weight(weight, rulings[weight.group], folds) for name, weight in
                    self.weight_inputs.items()}
-        self._last[:] = weights.values()
+        while len(self._last) > self.remembers - 1:
+            self._last.popleft()
+        self._last.append(list(weights.values()))
         fed.update((self.factor_inputs[name], np.ones(network.free.norms[name].channels, np.float32))
                    for name in self.factor_inputs)
         fed.update((self.factor_inputs[target], factors) for (_, target), move in config.moves.items()

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import onnx_ir as ir
 
+from trt_tui.core.codes import CODES
 from trt_tui.core.lowering.gated.emitter import Emitter
 from trt_tui.core.lowering.rules import READ_AS, Offer
 from trt_tui.core.network.free import Norm
@@ -39,7 +40,7 @@ class GatedInputs:
     Attributes:
         forms: What each such group can run in, by group.
         gates: Bool scalars by kind, by group; see `trt_tui.core.lowering.gated.gated.Gated`.
-        scales: Float32 scalars of activations, by group and tensor.
+        scales: Float32 scalars of activations, by group and tensor; groups may share one.
         weights: Float32 weights, scales and biases, by group, layer and index of the layer's input.
         stand_for: What weight an input is, by the input's name.
         factors: What channels are divided by, float32, by the tensors that hold them.
@@ -55,6 +56,7 @@ class GatedInputs:
         self.scales: dict[tuple[str, str], ir.Value] = {}
         self.weights: dict[tuple[str, str, int], ir.Value] = {}
         self.stand_for: dict[str, WeightInput] = {}
+        self._shared: dict[str, ir.Value] = {}
         self.factors: dict[str, ir.Value] = {}
         self.factors_of: dict[str, str] = {}
         for number, (group_name, norm) in enumerate(network.free.norms.items() if offer.constants else ()):
@@ -71,8 +73,7 @@ class GatedInputs:
             for precision in dict.fromkeys(one for precisions in forms.values() for one in sorted(precisions)):
                 for site in group.ranged(precision):
                     if (group.name, site.tensor) not in self.scales:
-                        name = f"scale/{len(self.scales)}"
-                        self.scales[group.name, site.tensor] = emitter.input(name, ir.DataType.FLOAT)
+                        self.scales[group.name, site.tensor] = self._scale(emitter, site.tensor, offer)
             for number, site in enumerate(group.weights()):
                 name = f"weight/{index}/{number}"
                 value = emitter.input(name, ir.DataType.FLOAT, network.value(site.tensor).shape)
@@ -83,6 +84,15 @@ class GatedInputs:
                 kinds.append("operator")
             self.gates[group.name] = {
                 kind: emitter.input(f"gate/{index}/{kind}", ir.DataType.BOOL) for kind in kinds}
+
+    def _scale(self, emitter: Emitter, tensor: str, offer: Offer) -> ir.Value:
+        """The scale of a tensor, that of all groups where it cannot differ between them."""
+        codes = offer.codes & CODES.keys()
+        shared = len(codes) == 1 and offer.others == {Precision.FP32}
+        if shared and tensor in self._shared:
+            return self._shared[tensor]
+        value = self._shared[tensor] = emitter.input(f"scale/{len(self.scales)}", ir.DataType.FLOAT)
+        return value
 
     def _feed(self, emitter: Emitter, name: str, what: WeightInput) -> None:
         tensor = what.site.tensor

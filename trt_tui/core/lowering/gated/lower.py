@@ -118,7 +118,8 @@ def lower_gated(
         isolated="sums/isolated" if isolated else None,
         measured=names,
         counting=counting,
-        present={axes: name_of(value) for axes, value in padding.items()})
+        present={axes: name_of(value) for axes, value in padding.items()},
+        remembers=2 if data else 1)
 
 
 def _share_inputs(emitter: Emitter) -> None:
