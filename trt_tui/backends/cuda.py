@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import functools
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from trt_tui.errors import BackendUnavailableError
@@ -56,6 +58,37 @@ def first_device() -> Device:
     cuda.cuDriverGetVersion(ctypes.byref(version))
     major, minor = (_attribute(cuda, number, device) for number in (_MAJOR, _MINOR))
     return Device(name.value.decode(), (major, minor), total.value, (version.value // 1000, version.value % 1000 // 10))
+
+
+def copy_on_device(copies: Iterable[tuple[int, int, int]]) -> None:
+    """Copies memory of the first GPU, for each of some addresses to another so many bytes; all is there on return.
+
+    Raises:
+        RuntimeError: the driver refuses.
+    """
+    cuda = _in_context()
+    codes = [cuda.cuMemcpyDtoD_v2(ctypes.c_uint64(target), ctypes.c_uint64(source), ctypes.c_size_t(size))
+             for source, target, size in copies]
+    codes.append(cuda.cuStreamSynchronize(None))  # which a copy on the device does not wait for
+    for code in filter(None, codes):
+        raise RuntimeError(f"a copy on the GPU failed: {_error(cuda, code)}")
+
+
+def _in_context() -> ctypes.CDLL:
+    """The driver library, with a context of the first GPU on this thread: that which the CUDA runtime has too."""
+    cuda, context = _driver(), ctypes.c_void_p()
+    cuda.cuCtxGetCurrent(ctypes.byref(context))
+    if not context.value:
+        device = ctypes.c_int()
+        cuda.cuDeviceGet(ctypes.byref(device), 0)
+        cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
+        cuda.cuCtxSetCurrent(context)
+    return cuda
+
+
+@functools.cache
+def _driver() -> ctypes.CDLL:
+    return ctypes.CDLL("libcuda.so.1")
 
 
 def _attribute(cuda: ctypes.CDLL, number: int, device: ctypes.c_int) -> int:

@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from trt_tui.backends.cuda import copy_on_device
 from trt_tui.core.runner import Level
 from trt_tui.errors import FAILED_ALLOCATION
 
@@ -191,11 +192,13 @@ class _Graph:
 
     def run(self, feeds: Mapping[str, np.ndarray], names: Sequence[str], device: OnDevice) -> list[np.ndarray]:
         """Copies what changed to its slots, and replays."""
-        fed = self._fed
+        fed, copies = self._fed, []
         for name, array in feeds.items():
             if fed[name] is not array:
-                self._slots[name].update_inplace(device.copy(array))
+                copies.append((device.copy(array).data_ptr(), self._slots[name].data_ptr(), array.nbytes))
                 fed[name] = array
+        if copies:
+            copy_on_device(copies)
         self._session.run_with_iobinding(self._binding)
         return [self._results[name].numpy() for name in names]
 
