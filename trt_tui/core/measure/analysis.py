@@ -212,14 +212,15 @@ class Analysis:
         Args:
             compared: Tensors that were compared, with finite sums, are left out.
         """
-        fed_to: Gated | None = None
+        session: tuple[Gated, Runner] | None = None
         fed: dict[str, np.ndarray] = {}
         for index in indices:
             if compared:
                 self.reference(index)  # it may be measured by a run of this kind
-            gated, runner = self._session(config)  # another config may have had it loaded anew
-            if gated is not fed_to:
-                fed_to, fed = gated, gated.feeds(config, ranges)
+            if session is None or session is not self._loaded:  # another config may have had it loaded anew
+                session = self._session(config)
+                fed = session[0].feeds(config, ranges)
+            gated, runner = session
             sums: dict[str, np.ndarray] = {}
             feed, tensors = {**self._feed(index), **fed}, self.tensors
             if compared and gated.compared:
