@@ -128,3 +128,29 @@ def test_a_config_moves_between_a_network_and_its_quantized_twin(saved, tmp_path
     assert back.config.precision_of(given.group("/conv1/Conv")) is Precision.INT8
     with pytest.raises(InputError, match="another structure"):
         moved(PrecisionConfig(), exact, open_network(saved(networks.mlp(), "mlp.onnx")))
+
+
+def _cut(activation, quantized):
+    """Two Convs with an activation between; quantized: a pair in its place, whose range is [0, 4]."""
+    b = Builder()
+    x = b.conv("x", (4, 4), "/conv1", bias=True)
+    if quantized:
+        held = [b.weight("scale", np.float32(4 / 255)), b.weight("zero", np.uint8(0))]
+        x = b.node("DequantizeLinear", [b.node("QuantizeLinear", [x, *held], "/act"), *held], "/act")
+    elif activation:
+        limits = [b.weight(f"limit{number}", np.float32(number)) for number in (0, 6)]
+        x = b.node(activation, [x, *(limits if activation == "Clip" else [])], "/act")
+    x = b.conv(x, (4, 4), "/conv2", bias=True)
+    return b.model([floats("x", 1, 4, 8, 8)], [floats(b.node("Identity", [x], output="y"), 1, 4, 8, 8)])
+
+
+@pytest.mark.parametrize(("activation", "restored"), [("Clip", "Clip"), ("Relu", "Relu"), ("", "Identity")])
+def test_activations_left_to_a_range_are_those_of_the_reference(activation, restored, saved, backend):
+    given, exact = saved(_cut(activation, True), "given.onnx"), saved(_cut(activation, False), "fp32.onnx")
+    network = open_network(given, reference=exact)
+    assert network.layers[1].op_type == restored and open_network(given).layers[1].op_type == "Relu"
+    assert any("restored otherwise" in note for note in network.notes) == (restored != "Relu")
+    feeds = {"x": np.random.default_rng(0).normal(0, 8, (1, 4, 8, 8)).astype(np.float32)}
+    expected = run(backend, ir.load(exact), feeds)
+    assert sqnr(expected, simulated(backend, network, FP32, feeds)) > 100
+    assert sqnr(expected, run(backend, lower_strong(network, FP32, {}).model, feeds)) > 100

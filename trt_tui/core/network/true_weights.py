@@ -20,9 +20,10 @@ from trt_tui.core.network.graph import LayerGraph
 from trt_tui.core.network.naming import name_of
 from trt_tui.core.network.opening import OpenedModel, codes_alone_note
 from trt_tui.core.network.operators import ANCHORS
+from trt_tui.core.network.true_activations import take_true_activations
 from trt_tui.core.runner import Backend
 from trt_tui.errors import InputError
-from trt_tui.words import first_few
+from trt_tui.words import first_few, plural
 
 MOST_NOISE = 0.25
 """Two weights are alike up to this energy of their difference, as a share of the weight's: 6 dB. INT4 in blocks loses a
@@ -78,10 +79,14 @@ def take_true_weights(opened: OpenedModel, name: str, reference: OpenedModel, pa
             f"it has no weights like those of {first_few(missed) or 'its layers'}",
             f"Name the FP32 network that {name} was made from.")
     given.replaced = frozenset(taken)
+    changed = take_true_activations(opened.model.graph, given, partners, exact.graph, exact.values)
     opened.external_files += [path, *reference.external_files]
     opened.notes.append(f"FP32 means the weights of {path.name}." if not missed else
                         f"FP32 means the weights of {path.name}, but for {len(missed)} layers, which have none like "
                         f"theirs there and keep those of their codes: {first_few(missed)}.")
+    if changed:
+        opened.notes.append(f"{plural(changed, 'activation')} restored otherwise than a range told: as {path.name} has "
+                            "them.")
     if not missed:
         opened.notes = [note for note in opened.notes if note != codes_alone_note(given)]
 
