@@ -144,6 +144,16 @@ def test_a_scope_leaves_out_what_makes_the_error_larger(session):
     assert any("added up, 1 left out that raised alone makes the error larger" in line for line in said)
 
 
+@pytest.mark.parametrize("precision", [Precision.INT8, Precision.FP8, Precision.INT4])
+def test_rows_are_counted_by_the_codes_in_use(session, precision):
+    session.set_config(PrecisionConfig.uniform(precision))
+    figures = found(session)
+    assert (figures.codes, figures.able) == (precision, sum(precision in group.allowed for group in VIT.groups))
+    scope = next(one for one in MODEL.scopes if any(precision not in VIT.group(name).allowed for name in one.groups))
+    said = [text(line) for line in detail.detail_lines(session, figures, VisibleRow(scope.path, 0, scope), 80, 20)]
+    assert f"cannot run {precision.label}" in said[-1]
+
+
 def test_shares_of_an_earlier_config_are_stale(session):
     before = dict(found(session).values)
     session.toggle([VIT.groups[0]])

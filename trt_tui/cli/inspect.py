@@ -18,7 +18,7 @@ from trt_tui.words import visible
         type=click.Choice(["auto", "tensorrt", "tensorrt-rtx"]))
 def inspect(model: str, nodes: bool, engine: str | None, backend: str, plugins: tuple[str, ...],
             ort_ops: tuple[str, ...]) -> None:
-    """Print the layer tree: operator, shape, group, and what can run in FP16 and INT8, or why not."""
+    """Print the layer tree: operator, shape, group, and what can run in FP16, INT8, FP8 and INT4, or why not."""
     from trt_tui.cli.headless import Writer
     from trt_tui.core.network.hierarchy import build_tree
     from trt_tui.core.network.tree_text import render_tree

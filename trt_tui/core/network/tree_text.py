@@ -10,7 +10,8 @@ from trt_tui.core.precision import Precision
 from trt_tui.words import table
 
 _INVENTED = "unk__"  # how onnx's shape inference begins the names of sizes that it does not know
-_COLUMNS = ("operator", "shape", "nodes", "FP16", "INT8", "why not")
+_PRECISIONS = (Precision.FP16, Precision.INT8, Precision.FP8, Precision.INT4)
+_COLUMNS = ("operator", "shape", "nodes", *(one.label for one in _PRECISIONS), "why not")
 
 
 def render_tree(tree: Scope, shape_of: Callable[[str], Shape | None], *,
@@ -30,9 +31,8 @@ def render_tree(tree: Scope, shape_of: Callable[[str], Shape | None], *,
         label = "  " * depth + row.label
         if isinstance(row, GroupRow):
             group = row.group
-            fp16, int8 = Precision.FP16 not in group.refusals, Precision.INT8 not in group.refusals
             lines.append((label, group.operator, _shape_text(shape_of(group.tail)), str(len(group.layers)),
-                          "yes" if fp16 else "no", "yes" if int8 else "no",
+                          *("yes" if one in group.allowed else "no" for one in _PRECISIONS),
                           *((group.given.label,) if group.given is not None else ()), row.refused))
             if nodes and len(group.layers) > 1:
                 lines.extend((f"{'  ' * depth}  · {name}",) for name in group.layers)
@@ -41,7 +41,7 @@ def render_tree(tree: Scope, shape_of: Callable[[str], Shape | None], *,
                              for name, what in group.given.refused)
         elif isinstance(row, LayerRow):
             output = next((name for name in row.layer.outputs if name), "")
-            lines.append((label, row.layer.op_type, _shape_text(shape_of(output)), "1", "no", "no",
+            lines.append((label, row.layer.op_type, _shape_text(shape_of(output)), "1", *("no" for _ in _PRECISIONS),
                           *(("",) if given else ()), row.refused))
         else:
             lines.append((label,))

@@ -87,14 +87,14 @@ def has_layers(session: Session) -> bool:
 # -- the verdict ----------------------------------------------------------------------------------------------------
 
 
-def int8_time(result: EngineResult) -> str:
-    """The share of the time that INT8 layers take, "" where it was not measured."""
+def codes_time(result: EngineResult, codes: Precision) -> str:
+    """The share of the time that layers in INT8, or other codes, take, "" where it was not measured."""
     if result.report is None:
         return ""
     shares = result.report.shares()
     if all(time is None for _, time in shares.values()):
         return ""
-    return percent(shares.get("INT8", (0, 0.0))[1] or 0.0)
+    return percent(shares.get(codes.label, (0, 0.0))[1] or 0.0)
 
 
 def gap_span(simulated: Verdict | None, result: EngineResult) -> Span | None:

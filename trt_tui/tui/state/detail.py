@@ -364,9 +364,9 @@ def _scope_detail(session: Session, found: Figures, scope: Scope, width: int, he
     if worse and (value := found.scope_values.get(scope.path)) is not None:
         left = f"{worse} left out that raised alone {'makes' if worse == 1 else 'make'} the error larger"
         lines.append(_labelled("owns", f"{found.value_text(value)} added up, {left}", width, "dim"))
-    fixed = sum(not group.quantizable for group in groups)
+    fixed = sum(found.codes not in group.allowed for group in groups)
     if fixed:
-        lines.append(_labelled("fixed", f"{fixed} of {len(groups)} cannot run INT8", width, "dim"))
+        lines.append(_labelled("fixed", f"{fixed} of {len(groups)} cannot run {found.codes.label}", width, "dim"))
     return lines[:height]
 
 

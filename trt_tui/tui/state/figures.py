@@ -116,6 +116,11 @@ class Figures:
         return self.config.codes_in_use(self.model.outline)
 
     @cached_property
+    def able(self) -> int:
+        """How many groups can run in the codes in use."""
+        return sum(self.codes in group.allowed for group in self.model.outline.groups)
+
+    @cached_property
     def weights(self) -> dict[str, float]:
         """How much each group weighs in a worst-first order; NaN and Inf weigh most."""
         if self.measure is Measure.OWNS:

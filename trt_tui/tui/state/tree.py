@@ -62,7 +62,6 @@ class TreeModel:
                 self.layer_rows.append(row)
             else:
                 self.folded = row
-        self.quantizable = sum(group.quantizable for group in outline.groups)
         self.macs: dict[str, int | None] = {}
         for group in outline.groups:
             known = [macs for name in group.layers if (macs := outline.layer_by_name[name].macs) is not None]

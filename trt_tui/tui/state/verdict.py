@@ -18,11 +18,11 @@ from trt_tui.tui.state.built import (
     DIFFERS,
     Shown,
     builder_texts,
+    codes_time,
     fitting,
     fp32_engine_texts,
     gap_span,
     has_layers,
-    int8_time,
     shown_engine,
 )
 from trt_tui.words import (
@@ -107,6 +107,7 @@ class _Table:
     built: list[tuple[str, int]]
     figure: str
     wide: bool
+    codes: Precision = Precision.INT8
 
     @classmethod
     def fit(cls, session: Session, width: int) -> _Table:
@@ -120,15 +121,20 @@ class _Table:
         simulated = [("dB", 7), *([("worst sample", 13)] if wide else []), *extra,
                      ("NaN/Inf", 8) if wide else ("bad", 5)]
         built = [("dB", 6 if figure or session.builder is None else 7), *extra, ("ms", 7), ("MB", 6)]
-        more = [("INT8 time", 9), ("gap", 5)]
+        codes = session.config.codes_in_use(session.opened.outline)
+        more = [(_time_title(codes), 9), ("gap", 5)]
         table = cls(simulated, built, figure, wide)
         if has_layers(session) and table.width + _cells(more) + len(" PASS?") <= width:
-            return cls(simulated, [*built, *more], figure, wide)
+            return cls(simulated, [*built, *more], figure, wide, codes)
         return table
 
     @property
     def width(self) -> int:
         return _NAME + _cells(self.simulated) + 2 + _cells(self.built)
+
+
+def _time_title(codes: Precision) -> str:
+    return f"{codes.label} time"
 
 
 def _cells(columns: list[tuple[str, int]]) -> int:
@@ -271,8 +277,8 @@ def _engine_cells(engine: EngineResult | None, simulated: Verdict | None, table:
             cells["ms"] = (number(engine.latency_ms[0]), "dim" if engine.quick else "")
         if engine.quick:
             cells["MB"] = ("preview", "dim")
-        if text := int8_time(engine):
-            cells["INT8 time"] = (text, "")
+        if text := codes_time(engine, table.codes):
+            cells[_time_title(table.codes)] = (text, "")
         cells["gap"] = gap_span(simulated, engine) or (NOTHING, "dim")
     return [(f"{cells[title][0]:>{w}} "[:w + 1], cells[title][1]) for title, w in table.built]
 
