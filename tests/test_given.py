@@ -52,10 +52,14 @@ def run(backend, model, feeds):
 
 
 def simulated(backend, network, config, feeds, ranges=None):
-    gated = lower_gated(network, floats=(FP16, FILE), others=(FILE,))
+    return simulated_all(backend, network, [config], feeds, ranges)[0]
+
+
+def simulated_all(backend, network, configs, feeds, ranges=None, data=False):
+    gated = lower_gated(network, floats=(FP16, FILE), others=(FILE,), data=data)
     with backend.load(gated.model, lean=True) as runner:
-        return next(iter(runner.run({**feeds, **gated.feeds(config, ranges or {})}, list(gated.outputs.values()))
-                         .values()))
+        return [next(iter(runner.run({**feeds, **gated.feeds(config, ranges or {})}, list(gated.outputs.values()))
+                          .values())) for config in configs]
 
 
 def content(model):
@@ -83,9 +87,13 @@ def given(request, tmp_path):
 def test_a_file_runs_as_given_and_is_written_as_it_was(given, backend):
     network, model, feeds = given
     expected = run(backend, ir.from_proto(model), feeds)
-    found = simulated(backend, network, AS_GIVEN, feeds)
+    ranges = dict.fromkeys(network.activations, 4.0)
+    configs = AS_GIVEN, AS_GIVEN.with_groups(network.groups[::2], FP16), AS_GIVEN.with_groups(network.groups[::3], INT8)
+    flow, data = (simulated_all(backend, network, configs, feeds, ranges, data) for data in (False, True))
+    found = flow[0]
     half = network.given.float_words  # ONNX Runtime's CPU provider computes FP16 in FP32
     assert sqnr(expected, found) > ((35 if network.given.words else 55) if half else 100)
+    assert min(map(sqnr, flow, data)) > 60
     lowered = lower_strong(network, AS_GIVEN, {})
     if not network.given.refused:
         assert content(ir.to_proto(lowered.model)) == content(model)

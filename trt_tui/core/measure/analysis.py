@@ -161,7 +161,7 @@ class Analysis:
             self._loaded = None
         if self._loaded is None:
             offer = self.offer | needed
-            data = self.backend.capabilities.device and Precision.FILE not in offer.floats
+            data = self.backend.capabilities.device
             self._compared = self._to_compare() if data else ()
             gated = lower_gated(self.network, floats=offer.floats, others=offer.others, codes=offer.codes,
                                 constants=offer.constants, operators=offer.operators, outputs=self.tensors, data=data,

@@ -16,14 +16,14 @@ import onnx_ir as ir
 from trt_tui.core.lowering import rules
 from trt_tui.core.lowering.gated.bodies import emit_layers, emit_operator, rounded_later, rounds_after
 from trt_tui.core.lowering.gated.emitter import BranchTensors, Emitter
+from trt_tui.core.lowering.gated.given import GivenBranch, Steps
 from trt_tui.core.lowering.gated.inputs import GatedInputs
 from trt_tui.core.lowering.gated.rounding import Rounding
+from trt_tui.core.lowering.rules import LOW_FLOATS
 from trt_tui.core.network.free import Norm
 from trt_tui.core.network.layers import Group, Layer
 from trt_tui.core.network.naming import name_of
 from trt_tui.core.precision import Precision
-
-_EXACT = Precision.FP32
 
 
 class DataFlow:
@@ -38,7 +38,8 @@ class DataFlow:
         self.inputs = inputs
         self.rounding = rounding
         self.edges: dict[str, tuple[str, str]] = {}
-        self._lows = {around for forms in inputs.forms.values() for around in forms} - {_EXACT}
+        self._steps = Steps(emitter, rounding)
+        self._lows = {around for forms in inputs.forms.values() for around in forms}.intersection(LOW_FLOATS)
         self._held: dict[tuple[Precision, ir.Value, ir.Value | None], ir.Value] = {}
         """By code, value and scale the value as it is read."""
         self._unrounded: dict[str, tuple[str, ir.Value, ir.Value]] = {}
@@ -48,7 +49,22 @@ class DataFlow:
         """Emits a group that has gates; returns the tensors wanted of it."""
         body = _Body(self, group, scope, wanted)
         emit_layers(self.emitter, self.inputs, body)
-        return {tensor: body.local[tensor] for tensor in wanted}
+        results = {tensor: body.local[tensor] for tensor in wanted}
+        if Precision.FILE in self.inputs.forms[group.name]:
+            self._or_as_given(group, scope, results)
+        return results
+
+    def _or_as_given(self, group: Group, scope: Mapping[str, ir.Value], results: dict[str, ir.Value]) -> None:
+        """Lets results be those of the group as the file has it, where its gate says so."""
+        given = self.emitter.network.given
+        assert given is not None, "a group has this form where the file has precisions"
+        branch = GivenBranch(self._steps, given, group, scope)
+        emit_layers(self.emitter, self.inputs, branch)
+        self.emitter.nodes.extend(branch.nodes)
+        for tensor, value in results.items():
+            self._unrounded.pop(tensor, None)
+            if (other := branch.local[tensor]) is not value:
+                results[tensor] = self.chosen(self._gate(group, Precision.FILE), other, value, tensor)
 
     def chosen(self, gate: ir.Value, then: ir.Value, otherwise: ir.Value, tensor: str) -> ir.Value:
         """One of two values that stand for a tensor."""
@@ -92,7 +108,7 @@ class DataFlow:
         return self.inputs.gates[group.name][around.value]
 
     def _arounds(self, group: Group) -> list[Precision]:
-        return sorted(around for around in self.inputs.forms[group.name] if around is not _EXACT)
+        return sorted(around for around in self.inputs.forms[group.name] if around in LOW_FLOATS)
 
 
 class _Body:
@@ -104,7 +120,7 @@ class _Body:
         self._flow = flow
         self._network = flow.emitter.network
         self._wanted = wanted
-        self._lowers = any(around is not _EXACT for around in flow.inputs.forms[group.name])
+        self._lowers = any(around in LOW_FLOATS for around in flow.inputs.forms[group.name])
         self._sites: dict[tuple[str, int], tuple[Precision, ...]] = {}
         offered = {code for codes in flow.inputs.forms[group.name].values() for code in codes}
         for code in sorted(offered.intersection(rules.READ_AS)):

@@ -52,7 +52,7 @@ def lower_gated(
         measured: Groups to take sums at; all that can be simulated by default.
         constants: Scales and biases that moves change are fed; see `Offer`.
         operators: Decomposed normalisations can be run as the operator rounds.
-        data: Gates are data, with no control flow; without a reference and what is as in the file.
+        data: Gates are data, with no control flow; without a reference.
         compared: What is compared in the graph with a reference that is fed; with ``data`` only.
         padded: Tensors of which a mask that is fed says what sums count, by name which axes the mask has.
 
@@ -67,8 +67,8 @@ def lower_gated(
         group.name for group in network.groups if group.tail not in network.behind)
     emitter = Emitter(network)
     _share_inputs(emitter)
-    if data and (reference or Precision.FILE in floats):
-        raise ValueError("a reference and what is as in the file need control flow")
+    if data and reference:
+        raise ValueError("a reference needs control flow")
     inputs = GatedInputs(emitter, offer, data=data)
     branches = ControlFlow(emitter, inputs, Rounding(emitter))
     flow = DataFlow(emitter, inputs, branches.rounding) if data else branches
