@@ -30,20 +30,22 @@ AnEvent = TypeVar("AnEvent", bound=ev.Event)
 
 
 @contextmanager
-def _opened(options: Options, starting: Mapping[str, Any], **arguments: Any
-            ) -> Iterator[tuple[Session, Callable[[], None]]]:
-    """A session with its network open, and what applies its events until no job runs.
+def _opened(options: Options, starting: Mapping[str, Any], *, quiet: bool = False, **arguments: Any
+            ) -> Iterator[tuple[Session, Callable[[], None], set[str]]]:
+    """A session with its network open, what applies its events until no job runs, and what it has warned of.
 
     Args:
         starting: How `Session.start` opens it.
+        quiet: Leave what guards warn of to the command.
     """
     events: queue.Queue[ev.Event] = queue.Queue()
+    warned: set[str] = set()
     session = Session(options, events.put, resume=False, automatic=False, **arguments)
-    drain = partial(_drain, session, events, Bar(), set())
+    drain = partial(_drain, session, events, Bar(), warned, quiet)
     try:
         session.start(**starting)
         drain()
-        yield session, drain
+        yield session, drain, warned
     finally:
         session.close()
 
@@ -66,7 +68,7 @@ def compare_session(options: Options, config_path: str | None, target: str | Non
             session is set.
     """
     starting = {"writes": writes}
-    with _opened(options, starting, config_path=config_path, target=target, force=force) as (session, drain):
+    with _opened(options, starting, config_path=config_path, target=target, force=force) as (session, drain, _):
         if target is not None:
             session.set_target(target)
         try:
@@ -98,6 +100,29 @@ def compare_session(options: Options, config_path: str | None, target: str | Non
             yield session
 
 
+@contextmanager
+def preflight_session(options: Options, config_path: str | None, target: str | None, force: bool,
+                      writes: Iterable[str] = ()) -> Iterator[Session]:
+    """A session in which every guard has what it can have.
+
+    Args:
+        writes: Places that will be written.
+
+    Raises:
+        TrtTuiError: the child process failed or died.
+    """
+    with _opened(options, {"writes": writes}, config_path=config_path, target=target, force=force, quiet=True
+                 ) as (session, drain, _):
+        if target is not None:
+            session.set_target(target)
+        session.compare(layers=False)
+        drain()
+        session.ask(rq.Preflight(session.config))
+        drain()
+        with held():
+            yield session
+
+
 def _whole(verdict: Verdict | None) -> bool:
     return verdict is not None and verdict.samples >= verdict.total
 
@@ -118,7 +143,7 @@ def search_session(options: Options, config_path: str | None, force: bool, preci
     """
     target = next(iter(request.tolerances), None)
     starting = {"writes": writes}
-    with _opened(options, starting, config_path=config_path, target=target, force=force) as (session, drain):
+    with _opened(options, starting, config_path=config_path, target=target, force=force) as (session, drain, warned):
         start = session.config
         if precision is not None:
             outline = session.opened.outline
@@ -139,6 +164,9 @@ def search_session(options: Options, config_path: str | None, force: bool, preci
             failure = error
         if not _found(session):
             raise KeyboardInterrupt
+        assert session.finding is not None and session.finding.config is not None, "it was found"
+        session.history.apply(session.finding.config)
+        _warn(session, warned)
         with held():
             yield session
         if failure is not None:
@@ -150,7 +178,7 @@ def _found(session: Session) -> bool:
     return session.finding is not None and session.finding.config is not None
 
 
-def _drain(session: Session, events: queue.Queue[ev.Event], bar: Bar, warned: set[str]) -> None:
+def _drain(session: Session, events: queue.Queue[ev.Event], bar: Bar, warned: set[str], quiet: bool) -> None:
     """Applies events until no job runs; the bar is gone after it, and what to warn of is said, but for ``warned``."""
     try:
         while session.busy:
@@ -170,10 +198,20 @@ def _drain(session: Session, events: queue.Queue[ev.Event], bar: Bar, warned: se
                 raise _raised(session.error)
     finally:
         bar.clear()
-        for warning in session.warnings:
-            if warning not in warned:
-                warned.add(warning)
-                _print_warning(warning)
+        _warn(session, warned, quiet)
+
+
+def _warn(session: Session, warned: set[str], quiet: bool = False) -> None:
+    """Says what to warn of, but for ``warned``; if ``quiet`` nothing of what guards say."""
+    for alarm in () if quiet else session.alarms:
+        if alarm.what not in warned:
+            warned.add(alarm.what)
+            print(f"Warning: {visible(alarm.what)}\n  Why: {visible(alarm.why)}\n  Next: {visible(alarm.next_step)}",
+                  file=sys.stderr)
+    for warning in session.warnings:
+        if warning not in warned:
+            warned.add(warning)
+            _print_warning(warning)
 
 
 def _raised(error: ev.Failed | ev.Died) -> TrtTuiError:
@@ -244,7 +282,7 @@ class Writer:
     def __init__(self, options: Options, config_path: str | None = None, precision: str | None = None,
                  force: bool = False, *, writes: Iterable[str] = (), builds: bool = False) -> None:
         with ExitStack() as opened:
-            self._session, self._drain = opened.enter_context(_opened(
+            self._session, self._drain, _ = opened.enter_context(_opened(
                 options, {"writes": writes, "builds": builds}, config_path=config_path, force=force, lean=True))
             outline, given = self._session.preview, self._session.given
             assert outline is not None, "a network that was opened was told of"

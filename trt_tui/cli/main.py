@@ -19,6 +19,7 @@ from trt_tui.cli.doctor import doctor
 from trt_tui.cli.export import export
 from trt_tui.cli.inspect import inspect
 from trt_tui.cli.options import CONTEXT
+from trt_tui.cli.preflight import preflight
 from trt_tui.cli.search import search
 from trt_tui.cli.streams import guarded
 from trt_tui.errors import ExitCode, InputError, TrtTuiError, memory_error, system_error
@@ -35,7 +36,7 @@ class _Commands(click.Group):
         return super().resolve_command(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        return ["open", "demo", "compare", "search", "build", "export", "inspect", "doctor"]
+        return ["open", "demo", "preflight", "compare", "search", "build", "export", "inspect", "doctor"]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         # Options before the network belong to `open`.
@@ -114,5 +115,5 @@ def main() -> None:
     """
 
 
-for _command in (open_, demo, compare, search, build, export, inspect, doctor):
+for _command in (open_, demo, preflight, compare, search, build, export, inspect, doctor):
     main.add_command(_command)

@@ -198,9 +198,9 @@ def options_of(model: str, whatif_samples: int, arguments: dict[str, Any]) -> Op
         model, arguments["data"], arguments["calib_data"], tuple(arguments.get("judge", ())), arguments.get("metric"),
         tuple(arguments["shapes"]), arguments.get("backend", "auto"), arguments["calib_method"], arguments["samples"],
         whatif_samples, arguments["batch"], arguments.get("seed", 0), Precision(arguments["other"]),
-        arguments["calib_cache"], arguments.get("weak", False), _names(arguments["tactic_sources"]),
-        arguments["timing_cache"], _compute_capability(arguments.get("compute_capability")),
-        tuple(arguments.get("judge_at", ())), arguments["optimization_level"], arguments.get("strict", False),
+        arguments["calib_cache"], arguments.get("weak", False), _names(arguments.get("tactic_sources")),
+        arguments.get("timing_cache"), _compute_capability(arguments.get("compute_capability")),
+        tuple(arguments.get("judge_at", ())), arguments.get("optimization_level"), arguments.get("strict", False),
         tf32=arguments.get("tf32", False), plugins=tuple(arguments.get("plugins", ())),
         ort_ops=tuple(arguments.get("ort_ops", ())), keep=tuple(arguments.get("keep", ())),
         reference=arguments.get("reference"))

@@ -12,6 +12,7 @@ from trt_tui import words
 from trt_tui.core.engines.inspector import IDLE, EngineReport
 from trt_tui.core.engines.rungs import rung_lines
 from trt_tui.core.exporters.markdown import moves_markdown, search_markdown, text_cell
+from trt_tui.core.guards.guard import alarm_record
 from trt_tui.core.lowering.lowered import lowers, quantizes
 from trt_tui.core.measure.agreement import fp32_fault, gap_db
 from trt_tui.core.measure.comparison import EngineResult, Share, Verdict
@@ -435,7 +436,8 @@ def search_report(session: Session) -> str:
     lines = [*([ended.how] if ended.ranked else []), *search_source(session), *ended.remarks]
     return search_markdown(session.opened.outline, ended.result, ended.evaluations,
                            search_headline(session), lines,
-                           metric_parts(session), front_rows(points), plot(points) if len(points) > 1 else [])
+                           metric_parts(session), front_rows(points), plot(points) if len(points) > 1 else [],
+                           [alarm_record(alarm) for alarm in session.alarms])
 
 
 def config_markdown(network: Outline, config: PrecisionConfig, path: str) -> str:

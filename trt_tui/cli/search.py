@@ -123,7 +123,6 @@ def search(model: str, config_path: str | None, force: bool, target: str | None,
                         Precision(precision) if precision else first, request, places) as session:
         finding = session.finding
         assert finding is not None and finding.config is not None, "else the session is not handed on"
-        session.history.apply(finding.config)
         reports = [(markdown_path, search_report)] if finding.ended is not None else []  # it says how the search ended
         write_outputs([(output, Session.precision_json), *reports], session)
         if session.error is not None:

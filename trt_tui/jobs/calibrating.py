@@ -11,11 +11,13 @@ from trt_tui.core.calibration.calibrate import Calibration, calibrate
 from trt_tui.core.calibration.methods import OTHER_CODES, RANGE_METHODS, methods_of
 from trt_tui.core.calibration.ranges import overridden
 from trt_tui.core.codes import CODES
+from trt_tui.core.guards.facts import CONFIG, MEASURED, RangeFacts
 from trt_tui.core.lowering.lowered import quantizes
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.errors import InputError
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
+from trt_tui.jobs.guarding import tell_of_cache, tell_of_ranges
 from trt_tui.jobs.scheduler import Report
 from trt_tui.jobs.steps import Steps
 from trt_tui.jobs.store import FileCache, Store
@@ -36,6 +38,10 @@ def use(workspace: Workspace, store: Store, report: Report, request: rq.UseRange
     else:
         workspace.calibration = request.calibration
         report.send(ev.Calibrated(report.job, request.calibration))
+        if request.name:
+            taken = request.calibration
+            tell_of_ranges(workspace, report, RangeFacts(CONFIG, request.name, taken.method, taken.samples),
+                           taken.ranges)
     yield from ()
 
 
@@ -82,24 +88,29 @@ def ranges_to_write(workspace: Workspace, store: Store, report: Report, config: 
     options, network = workspace.options, workspace.network
     known: Mapping[str, float] = overridden(given, {tensor: choice.amax for tensor, choice in config.ranges.items()
                                                     if tensor not in given})
+    looked_at = False
     if options.calib_cache is not None:
-        fitting, warnings = match_cache(read_cache(options.calib_cache), network.activations)
-        for warning in warnings:
-            report.send(ev.Note(report.job, warning, "warning"))
+        fitting = _read_cache(workspace, report, options.calib_cache)
         known = overridden(known, fitting)
+        rest = options.calib_method if set(network.activations) - known.keys() and options.has_data else ""
+        looked_at = tell_of_cache(workspace, report, options.calib_cache, fitting, rest)
     needed = {site.tensor for group in network.groups
               for site in (group.activations() if every else group.ranged(config.precision_of(group)))}
     missing = sorted(needed - known.keys())
     if not missing:
-        return known, "the ranges are known" if given or options.calib_cache else "nothing takes a range"
+        why = "the ranges are known" if given or options.calib_cache else "nothing takes a range"
+        return known, "" if looked_at else why
     if not options.has_data:
         asked = {config.precision_of(group) for group in network.groups}
         labels = [code.precision.label for code in CODES.values() if code.activations and code.precision in asked]
         raise InputError(f"{' and '.join(labels) or 'A calibration cache'} needs ranges",
                          f"{len(missing)} tensors have none, {missing[0]} among them",
                          "Give --calib-data or --data to calibrate on, or --calib-cache.")
-    found = measured(workspace, store, report, options.calib_method).by_codes
-    return (overridden(found, known) if options.calib_cache is not None else found), ""
+    found = measured(workspace, store, report, options.calib_method)
+    if options.calib_cache is not None:
+        return overridden(found.by_codes, known), ""
+    _tell_of_measured(workspace, report, found)
+    return found.by_codes, ""
 
 
 def _calibrate(workspace: Workspace, store: Store, report: Report, method: str) -> None:
@@ -111,15 +122,27 @@ def _calibrate(workspace: Workspace, store: Store, report: Report, method: str) 
         return
     workspace.calibration = measured(workspace, store, report, method)
     report.send(ev.Calibrated(report.job, workspace.calibration))
+    _tell_of_measured(workspace, report, workspace.calibration)
+
+
+def _tell_of_measured(workspace: Workspace, report: Report, found: Calibration) -> None:
+    tell_of_ranges(workspace, report, RangeFacts(MEASURED, workspace.calibrating.source, found.method, found.samples),
+                   found.ranges)
+
+
+def _read_cache(workspace: Workspace, report: Report, path: str) -> dict[str, float]:
+    """The ranges of a cache that fit the network; says what does not."""
+    fitting, warnings = match_cache(read_cache(path), workspace.network.activations)
+    for warning in warnings:
+        report.send(ev.Note(report.job, warning, "warning"))
+    return fitting
 
 
 def _take_cache(workspace: Workspace, store: Store, report: Report, path: str, method: str,
                 given: Calibration | None = None) -> None:
     """Takes the ranges of a cache; what it lacks is taken from a config, or calibrated where data are."""
     options, activations = workspace.options, workspace.network.activations
-    fitting, warnings = match_cache(read_cache(path), activations)
-    for warning in warnings:
-        report.send(ev.Note(report.job, warning, "warning"))
+    fitting = _read_cache(workspace, report, path)
     rest = given
     if rest is None and options.has_data and set(activations) - set(fitting):
         rest = measured(workspace, store, report, method)
@@ -129,3 +152,4 @@ def _take_cache(workspace: Workspace, store: Store, report: Report, path: str, m
               for precision, own in rest.others.items()}
     workspace.calibration = replace(rest, ranges={**rest.ranges, **fitting}, others=others)
     report.send(ev.Calibrated(report.job, workspace.calibration))
+    tell_of_cache(workspace, report, path, fitting, rest.method if rest.ranges.keys() - fitting.keys() else "")

@@ -14,6 +14,7 @@ from trt_tui.core.calibration.statistics import TensorStats
 from trt_tui.core.data.watched import Source
 from trt_tui.core.engines.inspector import EngineReport
 from trt_tui.core.engines.rungs import Rung
+from trt_tui.core.guards.facts import Facts
 from trt_tui.core.measure.comparison import EngineResult, GroupErrors, Share, Verdict
 from trt_tui.core.measure.dumped import TensorErrors
 from trt_tui.core.measure.judge import Judged
@@ -85,6 +86,13 @@ class Calibrated(Event):
     """Ranges are known: measured, or taken from a file or an earlier process."""
 
     calibration: Calibration
+
+
+@dataclass(frozen=True)
+class FactsMeasured(Event):
+    """What guards look at, as far as this job has measured it; see `trt_tui.core.guards`."""
+
+    facts: Facts
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from trt_tui.core.calibration.cache import read_header
 from trt_tui.core.data.places import refuse_over
 from trt_tui.core.exporters import production
 from trt_tui.core.exporters.onnx import export_typed, loading_note
@@ -39,8 +40,22 @@ def run(workspace: Workspace, store: Store, report: Report, request: rq.Export) 
         written, lines = write_typed(network, config, ranges, path)
     else:
         written, lines = production.write(request.kind, path, network, config, ranges, shapes=shapes,
-                                          effort=workspace.options.effort), []
+                                          effort=workspace.options.effort,
+                                          method=_method(workspace, request, bool(needless))), []
     report.send(ev.Exported(report.job, tuple(map(str, written)), tuple(lines), needless))
+
+
+def _method(workspace: Workspace, request: rq.Export, known: bool) -> str:
+    """How the ranges that are written were measured; "" where nobody knows.
+
+    Args:
+        known: Whether none had to be measured for this.
+    """
+    if workspace.options.calib_cache is not None:
+        return read_header(workspace.options.calib_cache).method
+    if request.given is None:
+        return workspace.calibration.method if workspace.calibration is not None else ""
+    return request.method if known else workspace.options.calib_method
 
 
 def write_text(workspace: Workspace | None, report: Report, request: rq.WriteText) -> Steps[None]:

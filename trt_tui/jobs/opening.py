@@ -17,6 +17,7 @@ from trt_tui.core.runner import EngineBackend
 from trt_tui.errors import BackendUnavailableError, CancelledError, InputError, TrtTuiError
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
+from trt_tui.jobs.guarding import facts_of_data
 from trt_tui.jobs.scheduler import Report
 from trt_tui.jobs.steps import Steps, Urgency
 from trt_tui.jobs.store import Store
@@ -91,6 +92,7 @@ def _open(place: Place, store: Store, report: Report, request: rq.Open) -> Steps
         report.send(ev.BuilderReady(report.job, BuilderSummary(
             builder.name, builder.version, builder.device, runs_here(builder, workspace.plan.settings))))
     yield from identify(workspace, store, report)
+    report.send(ev.FactsMeasured(report.job, facts_of_data(workspace)))
     _read_config(workspace, report, request)
 
 

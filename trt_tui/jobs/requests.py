@@ -49,10 +49,23 @@ class UseRanges:
 
     Attributes:
         fill: Use them only for tensors that the calibration cache lacks, if one was named.
+        name: Of the config file that they are from; "" where they are an earlier process's.
     """
 
     calibration: Calibration
     fill: bool = False
+    name: str = ""
+
+
+@dataclass(frozen=True)
+class Preflight:
+    """Measure what the guards need that takes runs of its own; answered by `FactsMeasured`.
+
+    Attributes:
+        config: Whose ranges are looked at.
+    """
+
+    config: PrecisionConfig
 
 
 @dataclass(frozen=True)
@@ -132,12 +145,14 @@ class Export:
         kind: A name of `trt_tui.core.exporters.production.EXPORT_FORMATS`.
         given: The amax by tensor name that came with the config. Only tensors without one are measured, and never on
             random inputs. With None the ranges in use are taken.
+        method: How those were measured, "" where nobody says.
     """
 
     kind: str
     path: str
     config: PrecisionConfig
     given: Mapping[str, float] | None = None
+    method: str = ""
 
 
 @dataclass(frozen=True)
@@ -218,7 +233,7 @@ class FindConfig:
     free: bool = True
 
 
-Request = (Open | Calibrate | UseRanges | Compare | WhatIf | TryWaysOut | Stats | Build | WriteEngine
+Request = (Open | Calibrate | UseRanges | Preflight | Compare | WhatIf | TryWaysOut | Stats | Build | WriteEngine
            | Export | ReadEngine | SaveOutputs | CompareDumps | WriteText | FindConfig)
 
 

@@ -27,6 +27,7 @@ from trt_tui.jobs import (
     exporting,
     inspecting,
     opening,
+    preflight,
     saving_outputs,
     statistics,
     ways_out,
@@ -63,6 +64,7 @@ class Job:
 JOBS: dict[type[rq.Request], Job] = {
     rq.Calibrate: Job(calibrating.run, Urgency.OPENING),
     rq.UseRanges: Job(calibrating.use, Urgency.OPENING),
+    rq.Preflight: Job(preflight.run, Urgency.VERDICT),
     rq.Compare: Job(comparing.run, Urgency.FIRST_VERDICT),
     rq.WhatIf: Job(whatif.run, Urgency.WHAT_IF),
     rq.TryWaysOut: Job(ways_out.run, Urgency.WAYS_OUT),

@@ -83,6 +83,11 @@ class Events:
     def _calibrated(self, event: ev.Calibrated) -> None:
         self._state.calibration = event.calibration
 
+    @take.register
+    def _facts(self, event: ev.FactsMeasured) -> None:
+        self._state.facts = self._state.facts.with_new(event.facts)
+        self._state.log_alarms()
+
     @take.register(ev.VerdictMeasured)
     @take.register(ev.ExportedMeasured)
     @take.register(ev.LayersMeasured)
@@ -171,6 +176,7 @@ class Events:
     @take.register
     def _done(self, event: ev.Done) -> None:
         state, stopped = self._state, self._state.asked.stopped(event.job)
+        state.log_alarms()
         if not isinstance(state.asked.end(event.job), rq.Open):
             return
         if state.builder is None and not state.lean and (idle := state.options.about_engines):

@@ -9,6 +9,7 @@ from pathlib import Path
 from trt_tui.core.calibration.calibrate import Calibration
 from trt_tui.core.calibration.methods import RANGE_METHODS
 from trt_tui.core.data.watched import Source
+from trt_tui.core.guards.facts import Facts
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.file import LoadedConfig
 from trt_tui.core.moves.keeping import with_kept
@@ -104,7 +105,7 @@ class Opening:
                                       loaded.other_ranges)
             if state.lean:
                 return
-            self._ask(rq.UseRanges(state.given, fill=True))
+            self._ask(rq.UseRanges(state.given, True, Path(state.config_path or "").name))
             if state.options.calib_data is not None or state.options.calib_method != RANGE_METHODS[0]:
                 state.warnings.append(f"The ranges are those of {Path(state.config_path or '').name}: what "
                                       "--calib-data and --calib-method give is looked at beside them only.")
@@ -129,6 +130,7 @@ class Opening:
         self._replaced = ()
         state.calibration = state.built = None
         state.results = Results()
+        state.facts = Facts()
         state.why.clear()
         if not state.searching:
             state.finding = None
@@ -143,7 +145,7 @@ class Opening:
         if not same or any(not name.endswith(".py") for name in changed):
             self._drop_ranges("what was replaced")
         if state.given is not None and state.calibration is None and now.sha256 == before.sha256:
-            self._ask(rq.UseRanges(state.given, fill=True))
+            self._ask(rq.UseRanges(state.given, True, Path(state.config_path or "").name))
 
     def _drop_ranges(self, whose: str) -> None:
         """Returns what was measured on something else to the calibrated ranges, in every config of the history."""

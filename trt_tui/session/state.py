@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -10,10 +11,15 @@ from typing import Any
 from trt_tui import __version__
 from trt_tui.core.calibration.calibrate import Calibration
 from trt_tui.core.data.watched import Source
+from trt_tui.core.guards.facts import Facts
+from trt_tui.core.guards.guard import Alarm, alarm_record
+from trt_tui.core.guards.table import alarms
+from trt_tui.core.guards.work import in_float
 from trt_tui.core.measure.agreement import what_to_check
 from trt_tui.core.measure.comparison import EngineResult, Measured, Verdict
 from trt_tui.core.measure.judge import Judged
 from trt_tui.core.measure.record import comparison_record, engine_record, verdict_record
+from trt_tui.core.measure.reference import is_network
 from trt_tui.core.measure.target import Target, default_target, parse_target
 from trt_tui.core.moves import file as config_file
 from trt_tui.core.moves.config import PrecisionConfig
@@ -59,6 +65,7 @@ class State:
         finding: The search that runs or ran last.
         why: The reason for each choice of the last search whose result became the config; see `Finding.why`.
         target: What a run must reach; ``target_text`` as it was given.
+        facts: What guards look at, as far as the child process measures it.
         asked: The requests under way.
         error: The last error.
         warnings: Messages that stay on screen; ``log`` holds all of them, ``notice`` is the last message to show.
@@ -89,6 +96,7 @@ class State:
         self.why: dict[str, str] = {}
         self.target: Target | None = None
         self.target_text = target
+        self.facts = Facts()
         self.asked = Asked()
         self.error: ev.Failed | ev.Died | None = None
         self.warnings: list[str] = []
@@ -238,6 +246,36 @@ class State:
                                            self.results.fp32_engine)
         return {run: lines for run, lines in found.items() if lines}
 
+    # -- what guards say ----------------------------------------------------------------------------------------
+
+    def guarded(self) -> Facts:
+        """What guards look at: what the child process has measured of data and ranges, and what is known of runs."""
+        if self.outline is None:
+            return self.facts
+        config, fp32 = self.config, self.fp32
+        dumped = self.options.reference is not None and not is_network(self.options.reference)
+        name = config.quantized.label if not config.moves else self.names.get(config, "the config")
+        framework = fp32.outputs if fp32 is not None and dumped and fp32.samples >= fp32.total else {}
+        return replace(self.facts, framework={output: one.errors for output, one in framework.items()}, run=name,
+                       verdict=self.results.of(config).verdict, half=self.measured("fp16").verdict,
+                       floats=config.other.value, target=self.target,
+                       in_float=in_float(self.outline, config, self.measured("int8").engine))
+
+    @property
+    def alarms(self) -> tuple[Alarm, ...]:
+        """What guards warn of, the gravest first."""
+        return alarms(self.guarded())
+
+    @property
+    def warned(self) -> list[str]:
+        """All that stays on screen: what guards warn of, then the other warnings."""
+        return [*(alarm.line for alarm in self.alarms), *self.warnings]
+
+    def log_alarms(self) -> None:
+        """Puts into the log what guards warn of and what is not in it yet."""
+        self.log.extend(f"warning: {line}" for line in (alarm.line for alarm in self.alarms)
+                        if f"warning: {line}" not in self.log)
+
     # -- the target ---------------------------------------------------------------------------------------------
 
     def check_target(self, text: str) -> Target:
@@ -295,6 +333,8 @@ class State:
                                    opened.reference)
         if self.config.as_in_file and "config" in record["runs"]:
             record["runs"]["config"]["as_in_file"] = True
+        if found := self.alarms:
+            record["guards"] = [alarm_record(alarm) for alarm in found]
         for run, lines in self.to_check().items():
             record["runs"].get(f"{run}-engine", {})["to_check"] = lines
         return record

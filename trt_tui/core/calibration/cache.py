@@ -6,6 +6,7 @@ import math
 import re
 import struct
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from trt_tui.core.codes import INT8
@@ -15,8 +16,54 @@ from trt_tui.files.writing import write_atomic
 from trt_tui.words import first_few
 
 CACHE_ALGORITHMS = ("EntropyCalibration2", "MinMaxCalibration", "EntropyCalibration", "LegacyCalibration")
-_CACHE_HEADER = re.compile(r"TRT-\d+-\w+")
+_CACHE_HEADER = re.compile(r"TRT-(\d+)-(\w+)")
 _CACHE_LINE = re.compile(r"(?P<tensor>.+): *(?P<scale>[0-9a-fA-F]{1,8})")
+
+
+_ALGORITHMS = {"minmax": "MinMaxCalibration", "entropy": "EntropyCalibration2", "percentile": "LegacyCalibration"}
+"""TensorRT's calibrators, by the method that each of them is."""
+
+
+@dataclass(frozen=True)
+class CacheHeader:
+    """The first line of a calibration cache.
+
+    Attributes:
+        release: Like "8.6.1"; "" where the line names none that there could be.
+        algorithm: Like "EntropyCalibration2".
+    """
+
+    release: str
+    algorithm: str
+
+    @property
+    def method(self) -> str:
+        """The method by which it was made, where that is one of ours; "" where not."""
+        name = "EntropyCalibration2" if self.algorithm == "EntropyCalibration" else self.algorithm
+        return next((method for method, algorithm in _ALGORITHMS.items() if algorithm == name), "")
+
+
+def algorithm_of(method: str) -> str:
+    """The calibrator that a cache made by a method names; for a method that no calibrator has, TensorRT's usual one."""
+    return _ALGORITHMS.get(method, "EntropyCalibration2")
+
+
+def read_header(path: str | Path) -> CacheHeader:
+    """Reads the first line of a calibration cache. Raises as `read_cache`."""
+    line = next(iter(read_text(Path(path)).splitlines()), "").strip()
+    match = _CACHE_HEADER.fullmatch(line)
+    if match is None:
+        raise _no_cache(Path(path))
+    number = int(match[1])  # 8601 is 8.6.1, 101601 is 10.16.1
+    parts = (number // 10000, number // 100 % 100, number % 100) if number >= 10000 else (
+        number // 1000, number // 100 % 10, number % 100)
+    return CacheHeader(".".join(map(str, parts)), match[2])
+
+
+def _no_cache(path: Path) -> InputError:
+    return InputError(f"{path}, line 1: not a TensorRT calibration cache",
+                      "The first line must look like TRT-8601-EntropyCalibration2.",
+                      "Give a cache that TensorRT wrote.")
 
 
 def read_cache(path: str | Path) -> dict[str, float]:
@@ -34,11 +81,7 @@ def read_cache(path: str | Path) -> dict[str, float]:
     path = Path(path)
     lines = read_text(path).splitlines()
     if not lines or not _CACHE_HEADER.fullmatch(lines[0].strip()):
-        raise InputError(
-            f"{path}, line 1: not a TensorRT calibration cache",
-            "The first line must look like TRT-8601-EntropyCalibration2.",
-            "Give a cache that TensorRT wrote.",
-        )
+        raise _no_cache(path)
     ranges: dict[str, float] = {}
     for number, line in enumerate(lines[1:], start=2):
         if not line.strip():

@@ -59,7 +59,7 @@ class Probe:
         return value if value.dtype == ir.DataType.FLOAT else self.apply("Cast", value, to=int(ir.DataType.FLOAT))
 
     def apply(self, operator: str, value: ir.Value, dtype: ir.DataType = ir.DataType.FLOAT,
-              **attributes: int) -> ir.Value:
+              **attributes: int | float) -> ir.Value:
         """Adds an operator with one input right behind its producer and returns its output."""
         self._number += 1
         node = ir.node(operator, [value], attributes, name=f"trt_tui_probe_{self._number}")

@@ -61,6 +61,7 @@ def comparison_markdown(comparison: Mapping[str, Any], network: Structure | None
     if "metric" in reference:
         whose = text_cell(reference["source"]) if "source" in reference else "FP32"
         lines += [f"Metric in {whose}: {metric_figure(reference['metric'])}.", ""]
+    lines += guards_markdown(comparison.get("guards", ()))
     lines += ["## Verdict", "", *_verdict(runs), ""]
     lines += ["## Judged outputs", "", *_outputs(runs), ""]
     engines = {name: run for name, run in runs.items() if run.get("source") == "engine"}
@@ -80,6 +81,16 @@ def comparison_markdown(comparison: Mapping[str, Any], network: Structure | None
     if config is not None and network is not None:
         lines += ["## Config", "", *_config(config, network), ""]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def guards_markdown(guards: Sequence[Mapping[str, str]]) -> list[str]:
+    """What guards warn of, under a heading; nothing where they warn of nothing.
+
+    Args:
+        guards: Records as `trt_tui.core.guards.guard.alarm_record` makes them.
+    """
+    rows = [tuple(text_cell(one[key]) for key in ("guard", "what", "why", "next")) for one in guards]
+    return ["## Warnings", "", *markdown_table(("guard", "what", "why", "next"), rows), ""] if rows else []
 
 
 def _run_name(runs: Mapping[str, Mapping[str, Any]], name: str,
@@ -250,7 +261,7 @@ def moves_markdown(config: PrecisionConfig, network: Structure) -> list[str]:
 
 def search_markdown(network: Structure, result: Result, evaluations: Sequence[Evaluation], headline: str,
                     notes: Sequence[str], metric: Sequence[Sequence[str]], engines: Sequence[Sequence[str]],
-                    plot: Sequence[str]) -> str:
+                    plot: Sequence[str], guards: Sequence[Mapping[str, str]] = ()) -> str:
     """The report of a search: the config with the reasons, and every evaluation as evidence.
 
     Args:
@@ -260,9 +271,11 @@ def search_markdown(network: Structure, result: Result, evaluations: Sequence[Ev
         metric: Rows of the metric's parts, a header first.
         engines: Rows of the configs that were built, a header first.
         plot: Lines that draw these.
+        guards: See `guards_markdown`.
     """
     lines = [f"# The smallest fix of {text_cell(network.name)}", "", f"{text_cell(headline)}.", ""]
     lines += [*(f"- {text_cell(note)}" for note in notes), "", "## Config", "", *_config(result.config, network), ""]
+    lines += guards_markdown(guards)
     if result.why:
         whys = [(code_cell(name), text_cell(why)) for name, why in result.why.items()]
         lines += ["## Why", "", *markdown_table(("layer", "why it is raised"), whys), ""]

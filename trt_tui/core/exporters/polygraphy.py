@@ -56,6 +56,10 @@ def postprocess(network):
 '''
 
 
+CALIBRATORS = {"minmax": "IInt8MinMaxCalibrator", "entropy": "IInt8EntropyCalibrator2"}
+"""TensorRT's calibrators that need no settings, by method."""
+
+
 def polygraphy_command(
     weak: Weak,
     script: str = "polygraphy_script.py",
@@ -63,6 +67,7 @@ def polygraphy_command(
     *,
     shapes: Mapping[str, ProfileShapes] | None = None,
     effort: Effort | None = None,
+    method: str = "",
 ) -> tuple[str, ...]:
     """The ``polygraphy convert`` command that builds an engine with the script.
 
@@ -73,6 +78,8 @@ def polygraphy_command(
         files: Names of the files; ``typed`` is not used.
         shapes: The optimization profile by input name; needed for inputs with dynamic dimensions.
         effort: How the builder is to work; by its own defaults when None.
+        method: How the ranges were measured; the calibrator that reads their cache is named where it is another one
+            than Polygraphy's default, which is that of entropy.
     """
     files, effort = files or Files(), effort or Effort()
     command = ["polygraphy", "convert", files.base, "-o", files.engine, "--trt-network-postprocess-script", script]
@@ -84,6 +91,8 @@ def polygraphy_command(
     if weak.ranges:
         # Polygraphy always sets a calibrator with INT8; the cache spares it the calibration.
         command += ["--calibration-cache", files.cache]
+        if method in CALIBRATORS and method != "entropy":
+            command += ["--calibration-base-class", CALIBRATORS[method]]
     for key in ("min", "opt", "max"):
         entries = [f"{name}:[{','.join(map(str, getattr(one, key)))}]" for name, one in (shapes or {}).items()]
         command += [f"--trt-{key}-shapes", *entries] if entries else []

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from trt_tui.core.calibration.cache import write_cache
+from trt_tui.core.calibration.cache import algorithm_of, write_cache
 from trt_tui.core.data.places import refuse_over
 from trt_tui.core.exporters import polygraphy, trtexec
 from trt_tui.core.exporters.modelopt import refuse_modelopt, write_modelopt
@@ -48,24 +48,26 @@ def files_beside(kind: str, path: Path) -> trtexec.Files:
 
 def write(kind: str, path: Path, network: Network, config: PrecisionConfig, ranges: Mapping[str, float], *,
           shapes: Mapping[str, trtexec.ProfileShapes] | None = None,
-          effort: trtexec.Effort | None = None) -> list[Path]:
+          effort: trtexec.Effort | None = None, method: str = "") -> list[Path]:
     """Writes a config in a format of `EXPORT_FORMATS`; returns every file that was written, ``path`` first.
 
     Args:
         ranges: Calibrated amax by tensor name, in the tensors' own units.
         shapes: The optimization profile by input name.
         effort: How the builder is to work, where a format tells it.
+        method: How the ranges were measured, as a calibration cache states it; "" where nobody knows.
 
     Raises:
         InputError: the config cannot be told in this format, a range is missing, or a file cannot be written.
     """
-    writers: dict[str, Callable[[Path, Network, PrecisionConfig, _Ranges, _Shapes, _Effort], list[Path]]] = {
+    writers: dict[str, Callable[[Path, Network, PrecisionConfig, _Ranges, _Shapes, _Effort, str],
+                               list[Path]]] = {
         "onnx": _onnx, "trtexec": _trtexec, "polygraphy": _polygraphy, "modelopt": _modelopt,
         "calibration-cache": _cache}
     if kind not in writers:
         raise InputError(f"unknown format {kind}", f"there are {', '.join(writers)}", "")
     refuse_over([path, *companions(kind, path).values()], [network.path, *network.external_files])
-    return writers[kind](path, network, config, ranges, shapes, effort)
+    return writers[kind](path, network, config, ranges, shapes, effort, method)
 
 
 def trtexec_lines(network: Network, config: PrecisionConfig, ranges: Mapping[str, float], files: trtexec.Files,
@@ -80,43 +82,48 @@ def trtexec_lines(network: Network, config: PrecisionConfig, ranges: Mapping[str
 
 
 def _onnx(path: Path, network: Network, config: PrecisionConfig, ranges: _Ranges,
-          shapes: _Shapes, effort: _Effort) -> list[Path]:
+          shapes: _Shapes, effort: _Effort, method: str) -> list[Path]:
     written = export_typed(lower_strong(network, config, ranges).model, network, path)
     return [written.path, *written.data]
 
 
 def _trtexec(path: Path, network: Network, config: PrecisionConfig, ranges: _Ranges,
-             shapes: _Shapes, effort: _Effort) -> list[Path]:
+             shapes: _Shapes, effort: _Effort, method: str) -> list[Path]:
     beside = companions("trtexec", path)
     lines = trtexec_lines(network, config, ranges, files_beside("trtexec", path), shapes, effort)
-    written = _onnx(beside["typed"], network, config, ranges, shapes, effort)
+    written = _onnx(beside["typed"], network, config, ranges, shapes, effort, method)
     if asked_codes(network, told_as(network, config)).keys() <= WEAK:
-        written += _base(beside, network, lower_weak(network, config, ranges))
+        written += _base(beside, network, lower_weak(network, config, ranges), trtexec.CALIBRATOR)
     trtexec.write_script(path, lines, f"Builds {network.name} in the precisions of its config.")
     return [path, *written]
 
 
 def _polygraphy(path: Path, network: Network, config: PrecisionConfig, ranges: _Ranges,
-                shapes: _Shapes, effort: _Effort) -> list[Path]:
+                shapes: _Shapes, effort: _Effort, method: str) -> list[Path]:
     beside = companions("polygraphy", path)
     weak = lower_weak(network, config, ranges)
     files = files_beside("polygraphy", path)
-    command = polygraphy.polygraphy_command(weak, path.name, files, shapes=shapes, effort=effort)
+    algorithm = algorithm_of(method) if method in polygraphy.CALIBRATORS else algorithm_of("")
+    command = polygraphy.polygraphy_command(weak, path.name, files, shapes=shapes, effort=effort, method=method)
     polygraphy.write_polygraphy_script(path, weak, f"Precisions of {network.name}", command)
-    return [path, *_base(beside, network, weak)]
+    return [path, *_base(beside, network, weak, algorithm)]
 
 
-def _base(beside: Mapping[str, Path], network: Network, weak: Weak) -> list[Path]:
-    """The FP32 network under the config's node names, and the cache where anything has a range."""
+def _base(beside: Mapping[str, Path], network: Network, weak: Weak, algorithm: str) -> list[Path]:
+    """The FP32 network under the config's node names, and the cache where anything has a range.
+
+    Args:
+        algorithm: The calibrator that is to read the cache; it takes none that names another.
+    """
     exported = export_typed(weak.model, network, beside["base"])
     if not weak.ranges:
         return [exported.path, *exported.data]
-    write_cache(beside["cache"], weak.cache_ranges())
+    write_cache(beside["cache"], weak.cache_ranges(), algorithm)
     return [exported.path, *exported.data, beside["cache"]]
 
 
 def _modelopt(path: Path, network: Network, config: PrecisionConfig, ranges: _Ranges,
-              shapes: _Shapes, effort: _Effort) -> list[Path]:
+              shapes: _Shapes, effort: _Effort, method: str) -> list[Path]:
     beside = companions("modelopt", path)
     config = told_as(network, config)
     refuse_modelopt(network, config)
@@ -124,7 +131,7 @@ def _modelopt(path: Path, network: Network, config: PrecisionConfig, ranges: _Ra
     exported = export_typed(base, network, beside["base"])
     used = activation_ranges(network, ranges, config)
     if used:
-        write_cache(beside["cache"], used)
+        write_cache(beside["cache"], used, algorithm_of(method))
     write_modelopt(path, network, config, beside["base"].name, cache=beside["cache"].name if used else "")
     return [path, exported.path, *exported.data, *([beside["cache"]] if used else [])]
 
@@ -135,6 +142,7 @@ def _changed_fp32(config: PrecisionConfig) -> PrecisionConfig:
 
 
 def _cache(path: Path, network: Network, config: PrecisionConfig, ranges: _Ranges,
-           shapes: _Shapes, effort: _Effort) -> list[Path]:
-    write_cache(path, {**ranges, **activation_ranges(network, ranges, told_as(network, config).without(Smooth))})
+           shapes: _Shapes, effort: _Effort, method: str) -> list[Path]:
+    write_cache(path, {**ranges, **activation_ranges(network, ranges, told_as(network, config).without(Smooth))},
+                algorithm_of(method))
     return [path]

@@ -52,6 +52,9 @@ class ProfileShapes(Protocol):
         """The largest sizes."""
 
 
+CALIBRATOR = "EntropyCalibration2"
+"""The calibrator that ``--calib`` hands a cache to; it takes no cache that names another, however it was made."""
+
 TACTIC_SOURCES = ("CUBLAS", "CUBLAS_LT", "CUDNN", "EDGE_MASK_CONVOLUTIONS", "JIT_CONVOLUTIONS")
 
 
@@ -164,6 +167,8 @@ def _weak_line(network: Network, weak: Weak, files: Files, rest: list[str], comm
     argv += [f"--{one.value}" for one in (Precision.FP16, Precision.BF16, Precision.INT8) if one in weak.flags]
     if weak.ranges:
         argv.append(f"--calib={files.cache}")
+        comments += (f"The cache's first line names {CALIBRATOR}, the one calibrator that trtexec has, however its "
+                     "ranges were measured.",)
         comments += ("Should TensorRT not take the cache, its first line names the release: "
                      "TRT-8601-EntropyCalibration2 for 8.6.1, TRT-101601-... for 10.16.1.",)
     if weak.obey:

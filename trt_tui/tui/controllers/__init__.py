@@ -32,6 +32,6 @@ CONTROLLERS: tuple[type[Controller], ...] = (
 ACTIONS: tuple[Action, ...] = tuple(handler.action for kind in CONTROLLERS for handler in kind.handlers)
 """All actions."""
 
-DRAWN_ONLY = (ev.Previewed, ev.Hashed, ev.Calibrated, ev.Note, ev.RunsAt, ev.EngineWritten,
+DRAWN_ONLY = (ev.Previewed, ev.Hashed, ev.Calibrated, ev.FactsMeasured, ev.Note, ev.RunsAt, ev.EngineWritten,
               ev.ConfigRead, ev.EngineRead, ev.DumpsCompared)
 """Events that no controller handles: the screen is drawn anew, as after every event, and nothing else."""

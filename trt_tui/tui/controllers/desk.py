@@ -19,7 +19,7 @@ from trt_tui.tui.state.columns import Columns, tree_header, tree_title
 from trt_tui.tui.state.configs import Marks
 from trt_tui.tui.state.hint import next_step
 from trt_tui.tui.state.listing import Listing
-from trt_tui.tui.state.status import Status, status_lines
+from trt_tui.tui.state.status import Status, first_warning, status_lines
 from trt_tui.tui.state.tree import View, VisibleRow
 from trt_tui.tui.widgets.blocks import BlockMap
 from trt_tui.tui.widgets.choices import ConfigList
@@ -307,7 +307,7 @@ class Desk:
         session, group = self.session, self.current_group
         found = self.listing.figures if self.listing.is_measured else None
         step = next_step(session, found, group.name if group is not None else "")
-        warning = next(iter(session.warnings), "") if session.outline is not None else ""
+        warning = first_warning(session.warned) if session.outline is not None else ""
         self._lines("status").lines = status_lines(session, self.status, step, warning, self.width, self.wide)
         self._rule("job").set("" if self.wide or not warning else f"! {warning}")
         self._lines("footer").lines = [footer_line(self.width, self.offers.values())]

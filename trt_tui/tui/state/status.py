@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trt_tui import words
@@ -82,6 +83,12 @@ def _search_line(finding: Finding, progress: ev.SearchProgress) -> Line:
     tried = shorten(progress.about, 24) if progress.about else f"{len(progress.trying)} raised"
     return [(" ⋯ ", "key"), (f"{progress.step or 'search'}: {tried}, {progress.done} tried; best: ", ""),
             (found_so_far(finding, words.SIMULATED), "strong" if progress.met else "")]
+
+
+def first_warning(warned: Sequence[str]) -> str:
+    """The first warning, and how many more the log holds."""
+    more = f" (and {len(warned) - 1} more: o)" if len(warned) > 1 else ""
+    return f"{warned[0].partition(': ')[0] if more else warned[0]}{more}" if warned else ""
 
 
 def status_lines(session: Session, status: Status, step: str, warning: str, width: int, wide: bool) -> list[Line]:

@@ -1,0 +1,276 @@
+"""trt_tui.core.guards, trt_tui.jobs.guarding, trt_tui.jobs.preflight, `preflight` and what other commands say."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import pytest
+
+from tests import networks
+from tests.driven import isolate
+from tests.schemas import mismatches
+from trt_tui.backends.registry import get_backend
+from trt_tui.core.calibration.cache import CacheHeader, read_cache, read_header, write_cache
+from trt_tui.core.calibration.calibrate import calibrate
+from trt_tui.core.data.samples import load_samples
+from trt_tui.core.guards.facts import (
+    CACHE,
+    MEASURED,
+    Beyond,
+    ClassFacts,
+    Facts,
+    Grown,
+    InFloat,
+    RangeFacts,
+)
+from trt_tui.core.guards.inputs import class_facts, input_stats
+from trt_tui.core.guards.sampled import ranges_off, shares_beyond
+from trt_tui.core.guards.table import GUARDS, checked
+from trt_tui.core.measure.comparison import Errors, OutputErrors, Verdict
+from trt_tui.core.measure.target import parse_target
+from trt_tui.core.network.network import open_network
+from trt_tui.core.runner import TensorInfo
+
+RNG = np.random.default_rng(0)
+
+
+@pytest.fixture(autouse=True)
+def _isolated(monkeypatch, tmp_path, tmp_path_factory):
+    isolate(monkeypatch, tmp_path, cache=tmp_path_factory.getbasetemp() / "cache")
+
+
+# -- each guard: what it warns of, and what not ------------------------------------------------------------------------
+
+def verdict(sqnr):
+    return Verdict({"y": OutputErrors(Errors(sqnr, 0.9))}, samples=8, total=8)
+
+
+def ranges(source=MEASURED, **more):
+    return Facts(ranges=RangeFacts(source, "net.cache", count=40, **more))
+
+
+def images(samples, *, mean=(0.5, 0.45, 0.4), times=1.0, order=(0, 1, 2), seed=0):
+    """Figures of RGB images between 0 and 1: brightness differs by image, the channels by their means."""
+    rng = np.random.default_rng(seed)
+    light = rng.normal(0, 0.1, (samples, 1, 1, 1)) + np.array(mean)[None, :, None, None]
+    array = np.clip(light + rng.normal(0, 0.2, (samples, 3, 8, 8)), 0, 1)[:, list(order)] * times
+    return stats(array.astype(np.float32))
+
+
+def stats(array):
+    class Data:
+        def __len__(self):
+            return 1
+
+        def rows(self, index):
+            return len(array)
+
+        def feed(self, index):
+            return {"x": array}
+
+    return input_stats(Data())["x"]
+
+
+def inputs(calibrating, judged):
+    return Facts(inputs={"x": (calibrating, judged)})
+
+
+def classes(calibrating, of=10, samples=64):
+    return Facts(classes=(ClassFacts("label", dict.fromkeys(range(of), 10), 10 * of,
+                                     dict.fromkeys(calibrating, 2), samples),))
+
+
+def half(run, fp16, target="sqnr>=20"):
+    return Facts(run="INT8", verdict=verdict(run), half=verdict(fp16), floats="fp16", target=parse_target(target),
+                 in_float=InFloat(0.0, False, 0, 9))
+
+
+OFF = {f"t{index}": (8.0, 2.0) for index in range(5)}
+ENTROPY = CacheHeader("8.6.1", "EntropyCalibration2")
+FEW, MANY = RNG.normal(size=(6, 3, 4, 4)), RNG.normal(size=(48, 3, 4, 4))
+
+CASES = [  # guard, what it warns of, what it does not
+    ("unlike-inputs", inputs(images(48, times=255), images(64, seed=1)), inputs(images(48), images(64, seed=1))),
+    ("unlike-inputs", inputs(images(48, order=(2, 1, 0)), images(64, seed=1)), inputs(images(3), images(5, seed=1))),
+    ("unlike-inputs", inputs(images(48, mean=(.9, .9, .9)), images(64, seed=1)), inputs(stats(FEW), stats(MANY))),
+    ("unlike-inputs", inputs(stats(np.zeros((8, 3, 4, 4))), images(8)),
+     inputs(stats(np.ones((8, 16))), stats(np.ones((9, 16))))),
+    ("unlike-inputs", inputs(images(48, times=4), images(64, seed=1)),
+     inputs(images(16, times=1.3), images(8, seed=1))),
+    ("stale-ranges", ranges(CACHE, sampled=32, compared=40, off=OFF),
+     ranges(CACHE, sampled=32, compared=40, off={"t": (8.0, 2.0)})),
+    ("stale-ranges", ranges(CACHE, sampled=32, compared=40, off={"t": (20.0, 2.0)}),
+     ranges(CACHE, sampled=32, compared=40)),
+    ("foreign-cache", ranges(CACHE, header=ENTROPY, builder="10.16.1.2"),
+     ranges(CACHE, header=ENTROPY, builder="8.6.1")),
+    ("foreign-cache", ranges(CACHE, header=CacheHeader("7.1.3", "EntropyCalibration2")), ranges(CACHE, header=ENTROPY)),
+    ("foreign-cache", ranges(CACHE, header=ENTROPY, rest="minmax"), ranges(CACHE, header=ENTROPY, rest="entropy")),
+    ("foreign-cache", ranges(CACHE, header=CacheHeader("10.3.0", "MinMaxCalibration"), wanted="percentile"),
+     ranges(CACHE, header=CacheHeader("10.3.0", "MinMaxCalibration"), wanted="minmax")),
+    ("few-samples", ranges(samples=31), ranges(samples=32)),
+    ("missing-classes", classes(range(9)), classes(range(10))),
+    ("missing-classes", classes(range(30), of=100), classes(range(75), of=100)),  # 53 are to be expected
+    ("more-samples", Facts(grown=(Grown(8, 10.0), Grown(16, 11.0), Grown(32, 12.5))),
+     Facts(grown=(Grown(8, 10.0), Grown(16, 11.0), Grown(32, 11.9)))),
+    ("more-samples", Facts(grown=(Grown(8, 28.0), Grown(16, 28.0), Grown(32, 11.0))),
+     Facts(grown=(Grown(8, 28.4), Grown(16, 30.0), Grown(32, 28.8)))),
+    ("beyond-range", replace(ranges(), beyond={"t": Beyond(0.004, 0.0)}),
+     replace(ranges(), beyond={"t": Beyond(0.004, 0.002), "u": Beyond(0.0005, 0.0)})),
+    ("beyond-range", replace(ranges(CACHE), beyond={"t": Beyond(0.02, 0.02)}),
+     replace(ranges(), beyond={"t": Beyond(0.02, 0.02)})),
+    ("framework", Facts(framework={"y": Errors(35.0, 0.99)}),
+     Facts(framework={"y": Errors(110.0, 1.0), "z": Errors(None, 1.0, exact=True)})),
+    ("framework", Facts(framework={"y": Errors(nan=2)}), Facts(framework={"y": Errors(mismatch=0.5)})),
+    ("fp16-floor", half(15.0, 15.6), half(15.0, 30.0)),
+    ("fp16-floor", half(15.0, 15.6), half(25.0, 25.2)),  # the target is met
+    ("back-in-float", Facts(in_float=InFloat(0.34, True, 3, 9)), Facts(in_float=InFloat(0.3, True, 3, 9))),
+]
+
+
+def said(name, facts):
+    return next(one for one in checked(facts) if one.guard.name == name)
+
+
+@pytest.mark.parametrize(("name", "warned", "quiet"), CASES, ids=[f"{case[0]}-{n}" for n, case in enumerate(CASES)])
+def test_a_guard_warns_and_is_quiet(name, warned, quiet):
+    alarms = said(name, warned).alarms
+    assert alarms and all(one.guard == name and one.what and one.why and one.next_step.endswith(".") for one in alarms)
+    assert said(name, quiet).alarms == () and not said(name, quiet).lacks
+
+
+def test_every_guard_has_such_cases_and_says_what_it_lacks():
+    assert {case[0] for case in CASES} == {guard.name for guard in GUARDS}
+    assert all(one.lacks and not one.alarms for one in checked(Facts()))
+
+
+def test_what_a_warning_says():
+    assert "times larger, as where one is divided by 255" in said("unlike-inputs", CASES[0][1]).alarms[0].why
+    assert "channel order of x" in said("unlike-inputs", CASES[1][1]).alarms[0].what
+    assert "TensorRT 8.6.1, and 10.16.1.2 works here" in said("foreign-cache", CASES[7][1]).alarms[0].what
+    rising, falling = (said("more-samples", case[1]).alarms[0].what for case in CASES if case[0] == "more-samples")
+    assert "would help" in rising and "falls" in falling
+
+
+# -- what they are told ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("line", "release", "method"), [
+    ("TRT-8601-EntropyCalibration2", "8.6.1", "entropy"), ("TRT-101601-MinMaxCalibration", "10.16.1", "minmax"),
+    ("TRT-7103-LegacyCalibration", "7.1.3", "percentile"), ("TRT-100300-Own", "10.3.0", "")])
+def test_the_first_line_of_a_cache(tmp_path, line, release, method):
+    (tmp_path / "c").write_text(line + "\n")
+    header = read_header(tmp_path / "c")
+    assert (header.release, header.method) == (release, method)
+
+
+@pytest.fixture(scope="module")
+def resnet(tmp_path_factory):
+    """A residual network, 48 images for it in two classes, and its ranges by min-max."""
+    folder = tmp_path_factory.mktemp("guards")
+    onnx.save(networks.small_resnet(), folder / "net.onnx")
+    network = open_network(folder / "net.onnx")
+    image = networks.random_images(np.random.default_rng(0), (48, 3, 32, 32))
+    np.savez(folder / "judged.npz", image=image, label=np.arange(48) % 2, row=np.arange(48))
+    np.savez(folder / "calib.npz", image=image[::-1][:40], label=np.zeros(40, np.int64))
+    np.savez(folder / "times255.npz", image=image[:40] * 255)
+    samples = load_samples(folder / "judged.npz", network.inputs)
+    found = calibrate(network.model, network.activations, samples, get_backend()).ranges
+    write_cache(folder / "net.cache", found, "MinMaxCalibration")
+    write_cache(folder / "stale.cache", {tensor: amax * 5 for tensor, amax in found.items()}, "MinMaxCalibration")
+    return folder, network, samples, found
+
+
+def test_ranges_are_held_against_samples(resnet):
+    _, network, samples, found = resnet
+    backend = get_backend()
+    assert ranges_off(network.model, found, samples, backend, clips=False)[0] == {}
+    tensor = network.activations[1]
+    for factor, clips, off in ((2.5, False, True), (0.4, False, True), (0.4, True, False), (0.05, True, True)):
+        changed = {**found, tensor: found[tensor] * factor}
+        apart, compared, count = ranges_off(network.model, changed, samples, backend, clips=clips)
+        assert (set(apart) == {tensor}) is off and compared == len(found) and count == 32
+
+
+def test_shares_beyond_a_range_are_those_of_numpy(resnet):
+    _, network, samples, found = resnet
+    name = network.inputs[0].name
+    array = np.concatenate([feed[name] for feed in samples.feeds()])
+    amax = float(np.quantile(np.abs(array), 0.9))
+    *_, shares = shares_beyond(network.model, {name: amax}, samples, get_backend())
+    assert shares[name] == pytest.approx(np.mean(np.abs(array) > 1.1 * amax), abs=1e-5)
+
+
+def test_labels_that_name_classes(resnet):
+    folder, network, samples, _ = resnet
+    calibrating = load_samples(folder / "calib.npz", network.inputs)
+    found, = class_facts(calibrating, samples)
+    assert found.label == "label" and set(found.judged) == {0, 1} and set(found.calibrating) == {0}
+    assert (found.judged_samples, found.calibrating_samples) == (48, 40)
+    assert class_facts(samples, samples, masks=("label",)) == ()  # rows that are numbered are no classes
+    masks = load_samples(_saved(folder, mask=np.tile(np.array([[0, 3, 255, 255]], np.uint8), (8, 1))),
+                         [TensorInfo("image", np.dtype(np.float32), (None, 3, 32, 32))])
+    found, = class_facts(masks, masks)
+    assert set(found.judged) == {0, 3}
+
+
+def _saved(folder, **labels):
+    np.savez(folder / "masks.npz", image=np.zeros((8, 3, 32, 32), np.float32), **labels)
+    return folder / "masks.npz"
+
+
+# -- commands ----------------------------------------------------------------------------------------------------------
+
+
+def test_preflight_has_every_guard_look(resnet, run, tmp_path):
+    folder, *_ = resnet
+    code, out, err = run("preflight", folder / "net.onnx", "--data", folder / "judged.npz", "--calib-data",
+                         folder / "times255.npz", "--json", tmp_path / "p.json", "--markdown", tmp_path / "p.md")
+    assert code == 0, err
+    rows = {line.split()[0]: line.split()[1] for line in out.splitlines()[1:1 + len(GUARDS)]}
+    assert list(rows) == [guard.name for guard in GUARDS]
+    assert rows["unlike-inputs"] == "warns" and rows["more-samples"] == rows["beyond-range"] == "ok"
+    assert "divided by 255" in out and "  Next: " in out and "unlike" not in err
+    record = json.loads((tmp_path / "p.json").read_text())["guards"]
+    assert record["unlike-inputs"]["warnings"] and record["stale-ranges"]["not_checked"]
+    assert "| unlike-inputs | warns |" in (tmp_path / "p.md").read_text().replace("\\", "")
+    argv = ("preflight", folder / "net.onnx", "--data", folder / "judged.npz", "--strict")
+    assert run(*argv, "--calib-data", folder / "times255.npz")[0] == 1
+    code, out, err = run(*argv, "--calib-cache", folder / "net.cache")
+    assert code == 0 and " warns " not in out, out + err
+
+
+def test_other_commands_say_what_costs_nothing(resnet, run, tmp_path):
+    folder, *_ = resnet
+    model, data = folder / "net.onnx", ("--data", folder / "judged.npz")
+    stale = "Warning: stale.cache: "
+    code, _, err = run("compare", model, *data, "--calib-cache", folder / "stale.cache", "--layers", "none", "--json",
+                       tmp_path / "c.json", "--markdown", tmp_path / "c.md")
+    record = json.loads((tmp_path / "c.json").read_text())
+    assert code == 0 and stale in err and "\n  Next: Calibrate again" in err
+    assert [one["guard"] for one in record["guards"]] == ["stale-ranges"] and not mismatches(record, "comparison-v1")
+    assert "## Warnings" in (tmp_path / "c.md").read_text()
+    for argv in (("search", model, *data, "--calib-cache", folder / "stale.cache", "--tolerance", "sqnr>=-50", "-o",
+                  tmp_path / "s.json", "--no-hold-out"),
+                 ("build", model, *data, "--calib-cache", folder / "stale.cache", "--precision", "int8", "-o",
+                  tmp_path / "b.onnx")):
+        code, _, err = run(*argv)
+        assert code == 0 and stale in err, err
+    code, _, err = run("compare", model, *data, "--calib-data", folder / "calib.npz", "--layers", "none")
+    assert code == 0 and "1 of 2 classes in label have no calibrating sample" in err
+
+
+def test_a_cache_states_the_method_that_made_it(resnet, run, tmp_path):
+    folder, *_ = resnet
+    argv = ("export", folder / "net.onnx", "--data", folder / "judged.npz", "--precision", "int8")
+    for options, kind, name, algorithm in (
+            ((), "calibration-cache", "m.cache", "MinMaxCalibration"),
+            (("--calib-method", "entropy"), "calibration-cache", "e.cache", "EntropyCalibration2"),
+            ((), "polygraphy", "p.py", "MinMaxCalibration"), ((), "trtexec", "t.sh", "EntropyCalibration2")):
+        code, out, err = run(*argv, *options, "--format", kind, "-o", tmp_path / name)
+        assert code == 0, err
+        cache = next(line for line in out.split() if line.endswith(".cache"))
+        assert read_header(cache).algorithm == algorithm and read_cache(cache)
+    assert "--calibration-base-class IInt8MinMaxCalibrator" in (tmp_path / "p.py").read_text().replace("\\\n", "")
