@@ -178,7 +178,8 @@ def _found(session: Session) -> bool:
     return session.finding is not None and session.finding.config is not None
 
 
-def _drain(session: Session, events: queue.Queue[ev.Event], bar: Bar, warned: set[str], quiet: bool) -> None:
+def _drain(session: Session, events: queue.Queue[ev.Event], bar: Bar, warned: set[str],
+           quiet: bool = False) -> None:
     """Applies events until no job runs; the bar is gone after it, and what to warn of is said, but for ``warned``."""
     try:
         while session.busy:
