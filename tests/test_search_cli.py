@@ -111,9 +111,13 @@ def test_a_budget_gives_the_best_reachable_and_says_that_it_is_short(run, files,
 
 def test_scoped_prints_its_table(run, files, out):
     code, shown, _ = run("search", *files, "--tolerance", "sqnr>=40", "--method", "scoped", "-o", out)
-    assert code == 0 and "similarity  sticks to" in shown and "search:scoped" in shown
-    rows = shown[shown.index("sticks to"):].splitlines()[1:]
-    assert sum(row.endswith("FP32") for row in rows if "dB" in row and "search" not in row) >= 1
+    assert code == 0 and "choose this layer because" in shown and "search:scoped" in shown
+    lowered = json.loads(out.read_text())["evidence"]["search"]["lowered"]
+    assert len(lowered) == json.loads(out.read_text())["evidence"]["search"]["candidates"]
+    stuck = [row for row in lowered if row["sticks"]]
+    assert stuck and all("misses" in row["choose this layer because"] for row in stuck)
+    assert set(read_config(out, open_network(files[0])).config.groups) == {
+        open_network(files[0]).group_of(row["layer"]).name for row in stuck}
 
 
 def test_options_reach_the_search(run, files, out):

@@ -558,7 +558,7 @@ def test_what_was_chosen_is_tried_on_samples_held_out(tmp_path):
     assert ended.result.met and (ended.held_out.samples, ended.held_out.chosen_on) == (32, 64)
     assert not ended.held_out.judgement.passed and ended.held_out.judgement.score < -5
     finding = Finding(GOAL, ended=ended)
-    assert not finding.met and finding.record()["held_out"]["met"] is False
+    assert not finding.met and finding.record(None)["held_out"]["met"] is False
     assert Finding(GOAL, ended=replace(ended, held_out=None)).met
 
 
