@@ -105,8 +105,9 @@ def lowered_table(rows: Sequence[LoweredLayer], outline: Outline, request: rq.Fi
     for place, row in enumerate(rows):
         shape = outline.shape(outline.group(row.layer).tail)
         sizes = "x".join("?" if size is None else str(size) for size in shape) if shape is not None else ""
-        because = f"lowered, it misses the threshold with {_simulated(row.similarity)}" if row.sticks else ""
-        table.append([str(place), places.get(row.layer, row.layer), sizes, _simulated(row.similarity), threshold, because,
+        similarity = _simulated(row.similarity)
+        because = f"lowered, it misses the threshold with {similarity}" if row.sticks else ""
+        table.append([str(place), places.get(row.layer, row.layer), sizes, similarity, threshold, because,
                       higher if row.sticks else ""])
     return table
 
