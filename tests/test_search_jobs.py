@@ -271,18 +271,18 @@ def finish(worker, job):
 
 def test_a_check_command_decides(opened, script, tmp_path):
     worker = opened()
-    ended = found(finish(worker, worker.ask(replace(GOAL, tolerances=(), check=script, ranges=False))))
+    ended = found(finish(worker, worker.ask(replace(GOAL, tolerances=(), check=script, ranges=False, free=False))))
     assert ended.result.met and ended.result.best.raised == ("/fc/Gemm",)
     assert "exit code 4" in ended.evaluations[0].judgement.figure
     seen = (tmp_path / "seen").read_text().splitlines()
     assert len(seen) == len(ended.evaluations) and "(8, 10)" in seen[0]
-    again = found(finish(worker, worker.ask(replace(GOAL, tolerances=(), check=script, ranges=False))))
+    again = found(finish(worker, worker.ask(replace(GOAL, tolerances=(), check=script, ranges=False, free=False))))
     assert again.result == ended.result and (tmp_path / "seen").read_text().splitlines() == seen
 
 
 def test_a_check_beside_a_tolerance_needs_both(opened, script):
     worker = opened()
-    ended = found(finish(worker, worker.ask(replace(GOAL, check=script))))
+    ended = found(finish(worker, worker.ask(replace(GOAL, check=script, ranges=False, free=False))))
     assert ended.result.met and "/fc/Gemm" in ended.result.best.raised
     assert parse_target("sqnr>=40").reached(ended.result.best.judgement.verdict)
     assert "the check passes" in ended.result.best.judgement.figure
