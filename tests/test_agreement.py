@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from trt_tui.core.engines.inspector import COMPUTE, QDQ, EngineLayer, EngineReport, Made
+from trt_tui.core.engines.inspector import COMPUTE, QDQ, EngineLayer, EngineReport
+from trt_tui.core.engines.made import Made
 from trt_tui.core.measure.agreement import (
     CHECK_DB,
     CHECK_SHARE,

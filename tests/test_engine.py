@@ -10,6 +10,7 @@ import pytest
 
 from tests.networks import Builder, floats
 from trt_tui.core.engines.inspector import COMPUTE, IDLE, QDQ, REFORMAT, EngineLayer, EngineReport, read_inspector
+from trt_tui.core.engines.made import made_of
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
 
@@ -90,7 +91,7 @@ def test_the_layers_of_a_real_engine(scenes) -> None:
 
 def test_what_a_real_engine_made_of_the_groups(scenes) -> None:
     network, report = scenes
-    made = report.made(network)
+    made = made_of(report, network)
     copied = {group.name for group in network.groups if group.operator == "Concat"}
     assert set(made) == {group.name for group in network.groups} - copied
     assert {one.precision for one in made.values()} == {FP16}
@@ -205,8 +206,8 @@ def test_a_region_leaves_out_what_other_layers_name(abc) -> None:
                   entry("Reformatting CopyNode for Input Tensor 0 to {ForeignNode[a...f]}", "Reformat"))
     assert layers[0].nodes == tuple("abdef")
     assert [layer.region for layer in layers] == [True, False, False]
-    made = report(abc, entry("{ForeignNode[a...f]}", "Myelin"),
-                  entry("Reformatting CopyNode for Input Tensor 0 to {ForeignNode[a...f]}", "Reformat")).made(abc)
+    made = made_of(report(abc, entry("{ForeignNode[a...f]}", "Myelin"),
+                  entry("Reformatting CopyNode for Input Tensor 0 to {ForeignNode[a...f]}", "Reformat")), abc)
     assert {one.region for one in made.values()} == {True} and {one.precision for one in made.values()} == {None}
     assert {one.reformats for one in made.values()} == {1}
 
@@ -219,37 +220,38 @@ def test_times_are_given_where_they_are_a_groups_own(abc) -> None:
     assert {"a", "c", "f"} <= set(groups)
     found = report(abc, entry("one", "gemm", onnx_layers("a")), entry("two", "gemm", onnx_layers("a")),
                    entry("both", "gemm", onnx_layers("c", "f")))
-    made = found.timed({"one": 1.0, "two": 0.5, "both": 4.0}).made(abc)
+    made = made_of(found.timed({"one": 1.0, "two": 0.5, "both": 4.0}), abc)
     assert made["a"].ms == 1.5 and made["a"].layers == ("one", "two")
     assert made["c"].ms is None and made["f"].ms is None and made["c"].layers == made["f"].layers == ("both",)
-    assert found.timed({"one": 1.0}).made(abc)["a"].ms is None
-    assert found.made(abc)["a"].ms is None
+    assert made_of(found.timed({"one": 1.0}), abc)["a"].ms is None
+    assert made_of(found, abc)["a"].ms is None
 
 
 def test_a_group_of_several_precisions_has_none(abc) -> None:
-    made = report(abc, entry("one", "gemm", onnx_layers("a"), ("Int8",)),
-                  entry("two", "gemm", onnx_layers("a"), ("Half",)), entry("c", "gemm", onnx_layers("c"), ("Half",)),
-                  ).made(abc)
+    made = made_of(report(abc, entry("one", "gemm", onnx_layers("a"), ("Int8",)),
+                  entry("two", "gemm", onnx_layers("a"), ("Half",)),
+                  entry("c", "gemm", onnx_layers("c"), ("Half",))), abc)
     assert made["a"].precision is None and made["c"].precision is FP16
     assert "f" not in made
 
 
 def test_a_kernel_that_adds_the_bias_does_not_hide_the_products_precision(abc) -> None:
-    made = report(abc, entry("a_myl0_1", "gemm", onnx_layers("x__q", "a", separator="\x1f"), ("Int8",), ("Half",)),
-                  entry("__myl_Add_myl0_2", "kgen", onnx_layers("a"), ("Half",), ("Half",))).made(abc)
+    product = entry("a_myl0_1", "gemm", onnx_layers("x__q", "a", separator="\x1f"), ("Int8",), ("Half",))
+    made = made_of(report(abc, product, entry("__myl_Add_myl0_2", "kgen", onnx_layers("a"), ("Half",), ("Half",))), abc)
     assert made["a"].precision is INT8 and len(made["a"].layers) == 2
 
 
 def test_reformats_count_in_front_and_behind_but_not_of_other_layers(abc) -> None:
-    made = report(abc, entry("a + b", "gemm"), entry("Reformatting CopyNode for Input Tensor 0 to a + b", "Reformat"),
+    made = made_of(report(abc, entry("a + b", "gemm"),
+                  entry("Reformatting CopyNode for Input Tensor 0 to a + b", "Reformat"),
                   entry("Reformatting CopyNode for Output Tensor 0 to a + b", "Reformat"), entry("b2", "gemm"),
-                  entry("Reformatting CopyNode for Input Tensor 1 to c + a + b2", "Reformat")).made(abc)
+                  entry("Reformatting CopyNode for Input Tensor 1 to c + a + b2", "Reformat")), abc)
     assert made["a"].reformats == 2
 
 
 def test_an_outline_serves_as_well_as_the_network(resnet) -> None:
     text = json.dumps({"Layers": [entry("/conv1/Conv + /relu/Relu", "CaskConvolution")]})
-    whole, outline = (read_inspector(text, one).made(one) for one in (resnet, resnet.outline()))
+    whole, outline = (made_of(read_inspector(text, one), one) for one in (resnet, resnet.outline()))
     assert whole == outline and set(whole) == {"/conv1/Conv"}
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from trt_tui.core.engines.inspector import Made
+from trt_tui.core.engines.made import Made
 from trt_tui.core.engines.rungs import (
     ASKED,
     FREE,

@@ -25,7 +25,8 @@ from tests import driven
 from tests.networks.refused import REFUSED
 from trt_tui import demo
 from trt_tui.core.engines.inspector import COMPUTE, EngineLayer, read_inspector
-from trt_tui.core.measure.agreement import CHECK_DB, differs, fp32_fault, gap_db
+from trt_tui.core.engines.made import differs
+from trt_tui.core.measure.agreement import CHECK_DB, fp32_fault, gap_db
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import BuildSettings, Told

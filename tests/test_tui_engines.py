@@ -9,7 +9,8 @@ import pytest
 from tests import local
 from tests.local import CORE, H200, NO_GPU, QKV
 from trt_tui import words
-from trt_tui.core.engines.inspector import COMPUTE, Made
+from trt_tui.core.engines.inspector import COMPUTE
+from trt_tui.core.engines.made import Made
 from trt_tui.core.measure.agreement import GAP_DB, gap_db
 from trt_tui.core.measure.comparison import EngineResult
 from trt_tui.core.network.hierarchy import GroupRow, Scope

@@ -26,7 +26,8 @@ from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
 from trt_tui.backends.tensorrt.backend import TensorRTBackend
 from trt_tui.core.calibration.calibrate import calibrate
 from trt_tui.core.data.samples import load_samples, split
-from trt_tui.core.measure.agreement import differs, gap_db
+from trt_tui.core.engines.made import differs
+from trt_tui.core.measure.agreement import gap_db
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.comparison import EngineResult, Verdict
 from trt_tui.core.measure.judge import judged_outputs

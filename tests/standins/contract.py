@@ -25,6 +25,7 @@ from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
 from trt_tui.backends.tensorrt.backend import TensorRTBackend
 from trt_tui.backends.tensorrt.log import printed_errors
 from trt_tui.core.engines.inspector import COMPUTE, read_inspector
+from trt_tui.core.engines.made import made_of
 from trt_tui.core.exporters.onnx import export_typed
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network, open_network
@@ -135,7 +136,7 @@ def test_the_profiler_and_the_inspector_name_the_same_layers(runner: EngineRunne
     times = runner.layer_times_ms(images(), 3)
     assert set(times) == {layer.name for layer in report.layers} and min(times.values()) >= 0
     assert sum(share for _, share in report.timed(times).shares().values()) == pytest.approx(1, abs=0.2)
-    made = report.made(network)
+    made = made_of(report, network)
     assert {group.name for group in network.groups if group.quantizable} <= set(made)
     assert {one.precision for one in made.values()} == {Precision.FP32}
 
@@ -144,7 +145,7 @@ def test_an_int8_engine_is_told_apart(backend: EngineBackend, built: Callable, n
     config = INT8.with_groups([network.group("/layer1/conv2/Conv")], Precision.FP32)
     with backend.load_engine(built(config)) as runner:
         report = read_inspector(runner.inspect(), network)
-        made = report.made(network)
+        made = made_of(report, network)
         assert np.isfinite(runner.run(images())["logits"]).all()
     assert all(layer.nodes for layer in report.layers if layer.kind == COMPUTE), "those of the lowering do not count"
     for name in ("/conv1/Conv", "/layer2/conv2/Conv", "/fc/Gemm"):
@@ -420,7 +421,7 @@ def test_weak_builds_are_told_ranges(backend, built, network, lowered) -> None:
     assert config["dynamic_ranges"]["image"] == [-4, 4] and not config["calibrator"]
     assert config["layer_precisions"]["/layer1/conv1/Conv"] == "FLOAT"
     with backend.load_engine(engine) as runner:
-        made = read_inspector(runner.inspect(), network).made(network)
+        made = made_of(read_inspector(runner.inspect(), network), network)
     assert made["/conv1/Conv"].precision is Precision.INT8
     assert made["/layer1/conv1/Conv"].precision is Precision.FP32
 

@@ -14,11 +14,12 @@ from trt_tui.cli.interrupts import held
 from trt_tui.cli.progress import Bar
 from trt_tui.core.engines.failures import NoEngine
 from trt_tui.core.engines.inspector import EngineReport
+from trt_tui.core.engines.preview import Preview
 from trt_tui.core.measure.comparison import Verdict
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.keeping import with_kept
 from trt_tui.core.precision import Precision
-from trt_tui.core.search import lowered_beside, lowest
+from trt_tui.core.search import lowest
 from trt_tui.errors import CancelledError, ExitCode, TrtTuiError
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
@@ -149,10 +150,7 @@ def search_session(options: Options, config_path: str | None, force: bool, preci
             outline = session.opened.outline
             start = with_kept(outline, lowest(outline, (precision, *request.rungs), options.other, options.tf32),
                               options.keep)
-        fixed: tuple[str, ...] = ()
-        if request.method == "lower" and config_path is not None:
-            start, fixed = lowered_beside(session.opened.outline, start, request.higher)
-        session.search(replace(request, config=start, fixed=fixed))
+        session.search(replace(request, config=start))
         failure: TrtTuiError | None = None
         try:
             drain()
@@ -291,6 +289,8 @@ class Writer:
             outline, given = self._session.preview, self._session.given
             assert outline is not None, "a network that was opened was told of"
             self.outline = outline
+            if precision is None and config_path is None and outline.has_own_precisions:
+                precision = Precision.FILE.value
             self.config = self._session.config
             if precision is not None:
                 uniform = PrecisionConfig.uniform(Precision(precision), options.other, options.tf32)
@@ -319,6 +319,14 @@ class Writer:
     def read_engine(self, path: str) -> EngineReport:
         """What became of each layer in an engine, or in the JSON of trtexec --exportLayerInfo."""
         return self._answer(rq.ReadEngine(path), ev.EngineRead).report
+
+    def previewed(self) -> Preview:
+        """What the builder makes of the config, or why that is not known."""
+        self._session.ask(rq.PreviewEngine(self.config, self._given))
+        self._drain()
+        preview = self._session.results.of(self.config).preview
+        assert preview is not None, "a request that is done was answered"
+        return preview
 
     def _answer(self, request: rq.Request, wanted: type[AnEvent]) -> AnEvent:
         self._session.ask(request)

@@ -55,11 +55,6 @@ IDLE_OPTIONS = (
                 "Leave it out, or use --precision int8."),
     IdleOptions(("search",), ("precision", "higher"), lambda values: bool(values["rungs"]),
                 "--rungs names the first and the last precision", "Leave out one of them."),
-    IdleOptions(("search",), ("lower",), lambda values: "method" in given(), "--method names another strategy",
-                "Leave out one of them."),
-    IdleOptions(("search",), ("higher_from",), lambda values: not values["lower"] and values["method"] != "scoped"
-                or "higher" in given(), "it says what --lower and --method scoped begin with", "Leave it out, or use "
-                "--higher."),
     IdleOptions(("open", "compare", "search"), ("seed",), lambda values: bool(values["data"]),
                 "only random inputs have a seed, and --data names samples", "Leave out one of --seed and --data."),
     IdleOptions(("compare",), _ENGINE, lambda values: not values["engines"], "it is about engines, and none is built",
@@ -75,6 +70,13 @@ IDLE_OPTIONS = (
                 "this format does not depend on data", "Leave it out."),
     IdleOptions(("inspect",), ("nodes",), lambda values: bool(values["engine"]), "an engine is shown by groups",
                 "Leave out one of them."),
+    IdleOptions(("inspect",), ("nodes", "engine"), lambda values: values["preview"] or values["scheme"],
+                "a config is shown by groups", "Leave it out, or --preview and --scheme."),
+    IdleOptions(("inspect",), ("json_path", "markdown_path", "config_path", "precision", "force", "other", "tf32"),
+                lambda values: not (values["preview"] or values["scheme"]), "it is about a config, and none is shown",
+                "Add --preview or --scheme, or leave it out."),
+    IdleOptions(("inspect",), ("compute_capability", "reference", *_DATA), lambda values: not values["preview"],
+                "it is for the preview, and none is asked for", "Add --preview, or leave it out."),
     IdleOptions(("inspect",), ("backend", "plugins"), lambda values: not values["engine"],
                 "it loads an engine, and none is named", "Name one with --engine, or leave it out."),
 )

@@ -13,6 +13,7 @@ from trt_tui.core.calibration.calibrate import Calibration
 from trt_tui.core.calibration.statistics import TensorStats
 from trt_tui.core.data.watched import Source
 from trt_tui.core.engines.inspector import EngineReport
+from trt_tui.core.engines.preview import Preview
 from trt_tui.core.engines.rungs import Rung
 from trt_tui.core.guards.facts import Facts
 from trt_tui.core.measure.comparison import EngineResult, GroupErrors, Share, Verdict
@@ -259,7 +260,6 @@ class SearchEnded(Event):
         remarks: What else to know, a sentence each.
         stopped: It was stopped, so a smaller set may exist even if the result meets the tolerance.
         held_out: None if there are too few samples for it.
-        built: What the engines of evaluations yield, in words, by place.
     """
 
     result: Result
@@ -271,7 +271,6 @@ class SearchEnded(Event):
     remarks: tuple[str, ...] = ()
     stopped: bool = False
     held_out: HeldOut | None = None
-    built: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -377,6 +376,14 @@ class EngineRead(Event):
     """The layers of an engine file that was opened."""
 
     report: EngineReport
+
+
+@dataclass(frozen=True)
+class EnginePreviewed(Event):
+    """What the builder makes of a config; what its choices do to the engine follows where the builder is asked more."""
+
+    config: PrecisionConfig
+    preview: Preview
 
 
 @dataclass(frozen=True)

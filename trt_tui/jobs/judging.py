@@ -11,6 +11,7 @@ import numpy as np
 import onnx_ir as ir
 
 from trt_tui.core.engines.inspector import EngineReport, read_inspector
+from trt_tui.core.engines.made import made_of
 from trt_tui.core.engines.rungs import REASON
 from trt_tui.core.lowering import rules
 from trt_tui.core.lowering.ends import ending_in
@@ -138,7 +139,7 @@ def build_and_judge(
         yield BuildProgress("timing the layers")
         report, missing = _report(runner, network, feed)
         note = "; ".join(filter(None, (f"batch {samples.rows(feeds[0])}", result.note, *lacking, missing)))
-        made = report.made(network) if report is not None else {}
+        made = made_of(report, network) if report is not None else {}
         result = replace(result, verdict=verdict, latency_ms=times, device_memory=runner.device_memory, note=note,
                          report=report, made=made, shapes=shapes,
                          otherwise=made_otherwise(network, config, engine.rungs[-1], made))

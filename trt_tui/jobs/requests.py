@@ -193,6 +193,18 @@ class CompareDumps:
 
 
 @dataclass(frozen=True)
+class PreviewEngine:
+    """Tell what the builder makes of a config, without a GPU; answered by `EnginePreviewed`, once or twice.
+
+    Attributes:
+        given: See `Export`.
+    """
+
+    config: PrecisionConfig
+    given: Mapping[str, float] | None = None
+
+
+@dataclass(frozen=True)
 class WriteText:
     """Write a text to a file; answered by `Exported`."""
 
@@ -217,8 +229,6 @@ class FindConfig:
         check: A command whose exit code 0 passes a config; see `trt_tui.jobs.searching.run_check`.
         shares: Measure what each group owns, too.
         rungs: Precisions below ``higher`` that raised groups may have where that does, lowest first.
-        fixed: Groups that stay as they are in ``config``.
-        sample: Judge on the batch of one sample alone: its number, "worst" for the worst one of ``config``, "" for all.
     """
 
     config: PrecisionConfig
@@ -233,12 +243,10 @@ class FindConfig:
     shares: bool = False
     rungs: tuple[Precision, ...] = ()
     free: bool = True
-    fixed: tuple[str, ...] = ()
-    sample: str = ""
 
 
 Request = (Open | Calibrate | UseRanges | Preflight | Compare | WhatIf | TryWaysOut | Stats | Build | WriteEngine
-           | Export | ReadEngine | SaveOutputs | CompareDumps | WriteText | FindConfig)
+           | Export | ReadEngine | PreviewEngine | SaveOutputs | CompareDumps | WriteText | FindConfig)
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from trt_tui.jobs import (
     inspecting,
     opening,
     preflight,
+    previewing,
     saving_outputs,
     statistics,
     ways_out,
@@ -54,11 +55,13 @@ class Job:
         run: Returns the steps, for a workspace that is open and, unless the job only concerns a file, identified.
         urgency: Of the first step.
         file: It writes or reads a file that was asked for: a newer request of the type does not replace it.
+        measures: What it sends are figures of the network and the data, which are identified before.
     """
 
     run: Callable[[Workspace, Store, Report, Any], Steps[None]]
     urgency: Urgency
     file: bool = False
+    measures: bool = True
 
 
 JOBS: dict[type[rq.Request], Job] = {
@@ -70,10 +73,11 @@ JOBS: dict[type[rq.Request], Job] = {
     rq.TryWaysOut: Job(ways_out.run, Urgency.WAYS_OUT),
     rq.Stats: Job(statistics.run, Urgency.STATS),
     rq.Build: Job(build.run, Urgency.BUILD),
-    rq.WriteEngine: Job(build.write, Urgency.BUILD, file=True),
-    rq.Export: Job(exporting.run, Urgency.BUILD, file=True),
-    rq.SaveOutputs: Job(saving_outputs.run, Urgency.BUILD, file=True),
-    rq.ReadEngine: Job(inspecting.run, Urgency.BUILD, file=True),
+    rq.WriteEngine: Job(build.write, Urgency.BUILD, file=True, measures=False),
+    rq.Export: Job(exporting.run, Urgency.BUILD, file=True, measures=False),
+    rq.SaveOutputs: Job(saving_outputs.run, Urgency.BUILD, file=True, measures=False),
+    rq.ReadEngine: Job(inspecting.run, Urgency.BUILD, file=True, measures=False),
+    rq.PreviewEngine: Job(previewing.run, Urgency.OPENING, measures=False),
     rq.FindConfig: Job(bench.run, Urgency.SEARCH),
 }
 """The kinds of jobs, opening apart."""
@@ -120,7 +124,7 @@ class Worker:
                 return
             workspace = self.place.opened()
             job = JOBS[type(request)]
-            if workspace.source is None and not job.file:
+            if workspace.source is None and job.measures:
                 yield from opening.identify(workspace, self.store, report)
             workspace.require_unchanged()
             with contextlib.closing(job.run(workspace, self.store, report, request)) as steps:

@@ -96,6 +96,7 @@ class Events:
     @take.register(ev.WaysOutMeasured)
     @take.register(ev.StatsMeasured)
     @take.register(ev.Fp32EngineJudged)
+    @take.register(ev.EnginePreviewed)
     def _measured(self, event: ev.Event) -> None:
         self._state.results.take(event)
 

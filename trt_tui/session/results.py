@@ -103,6 +103,10 @@ class Results(Mapping[PrecisionConfig, Measured]):
     def _fp32_engine(self, event: ev.Fp32EngineJudged) -> None:
         self.fp32_engine = event.result
 
+    @take.register
+    def _previewed(self, event: ev.EnginePreviewed) -> None:
+        self.at(event.config).preview = event.preview
+
     def built(self, config: PrecisionConfig, result: EngineResult) -> bool:
         """Keeps the engine of a config; False where it is a preview of one that was built in full before."""
         known = self.at(config)

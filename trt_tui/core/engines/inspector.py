@@ -31,9 +31,14 @@ _QUANTIZING = re.compile(r"__d?q(?:_\d+)?$")
 _LIGHT = ("scale", "pointwise", "pointwisev2", "cast", "kgen")
 """Types of the engine layers that unfused Q, DQ and Casts become."""
 
-_GENERATED = "kgen"
-"""Type of the kernels that TensorRT generates for elementwise work; one behind a product that adds its bias names the
-product too."""
+_MHA = re.compile(r"_gemm_mha|_fmha|fused_mha")
+"""Names of the kernels that compute an attention as one."""
+
+_MOVES = re.compile(r"__myl_(?:Tran|Resh|Move|Conc|Cast|Slic|Copy)+_")
+"""Names of generated kernels that only move values or change their type."""
+
+_Typed = tuple[str, "Precision | None"]
+"""A tensor's name and type."""
 
 _TYPES = ((re.compile(r"(?<!u)int8\b", re.I), Precision.INT8), (re.compile(r"(?<!u)int4\b", re.I), Precision.INT4),
           (re.compile(r"fp8|float8", re.I), Precision.FP8), (re.compile(r"bf16|bfloat", re.I), Precision.BF16),
@@ -54,6 +59,10 @@ class EngineLayer:
         region: A fused region of many nodes, about whose inside TensorRT says nothing.
         tactic: The kernel's name, "" if it is not given.
         ms: Measured time of one run in milliseconds, with the profiler attached; None if it was not measured.
+        reads: Names of the tensors that it reads; ``takes`` their types, None where it is none of ours.
+        writes: Names of the tensors that it writes; ``gives`` their types.
+        prepares: It works on constants alone: what it writes is the same in every run.
+        added: Names of the nodes that the lowering has added (Q, DQ, Cast) and that it stands for.
     """
 
     name: str
@@ -64,25 +73,17 @@ class EngineLayer:
     region: bool = False
     tactic: str = ""
     ms: float | None = None
+    reads: tuple[str, ...] = ()
+    takes: tuple[Precision | None, ...] = ()
+    writes: tuple[str, ...] = ()
+    gives: tuple[Precision | None, ...] = ()
+    prepares: bool = False
+    added: tuple[str, ...] = ()
 
-
-@dataclass(frozen=True)
-class Made:
-    """What an engine made of one group.
-
-    Attributes:
-        precision: What it computes in; None if its engine layers differ or do not show it.
-        region: It lies inside a fused region.
-        layers: Names of its engine layers.
-        ms: Their time in milliseconds; None if they compute another group too, or were not timed.
-        reformats: Reformat layers in front of or behind its engine layers.
-    """
-
-    precision: Precision | None
-    region: bool
-    layers: tuple[str, ...]
-    ms: float | None = None
-    reformats: int = 0
+    @property
+    def is_mha(self) -> bool:
+        """Whether it computes an attention as one."""
+        return bool(_MHA.search(self.tactic) or _MHA.search(self.name))
 
 
 @dataclass(frozen=True)
@@ -117,43 +118,6 @@ class EngineReport:
         """The report with the profiler's times, by engine layer name, in milliseconds."""
         return EngineReport(tuple(replace(layer, ms=times.get(layer.name)) for layer in self.layers))
 
-    def made(self, network: Network | Outline) -> dict[str, Made]:
-        """What became of each group, by group name; a group that no engine layer names is absent."""
-        by_node: dict[str, list[EngineLayer]] = {}
-        owners = {node: group.name for group in network.groups for node in group.anchors}
-        for layer in self.layers:
-            if layer.kind == COMPUTE:
-                for node in layer.nodes:
-                    by_node.setdefault(node, []).append(layer)
-        found = {}
-        for group in network.groups:
-            layers = _unique(layer for name in group.layers if name in group.anchors
-                             for layer in by_node.get(name, ()))
-            if not layers:
-                layers = _unique(layer for name in group.layers for layer in by_node.get(name, ()))
-            if not layers:
-                continue
-            region = any(layer.region for layer in layers)
-            products = [layer for layer in layers if layer.type != _GENERATED] or layers
-            precisions = {layer.precision for layer in products}
-            times = [layer.ms for layer in layers if layer.ms is not None]
-            alone = all(owners.get(node, group.name) == group.name for layer in layers for node in layer.nodes)
-            names = {layer.name for layer in layers}
-            reformats = sum(layer.kind == REFORMAT and any(_beside(layer.name, name) for name in names)
-                            for layer in self.layers)
-            found[group.name] = Made(
-                precisions.pop() if len(precisions) == 1 else None, region, tuple(layer.name for layer in layers),
-                sum(times) if alone and len(times) == len(layers) else None, reformats)
-        return found
-
-
-def _unique(layers: Iterable[EngineLayer]) -> list[EngineLayer]:
-    return list({id(layer): layer for layer in layers}.values())
-
-
-def _beside(reformat: str, name: str) -> bool:
-    return reformat.endswith((f" to {name}", f" from {name}"))
-
 
 def read_inspector(text: str, network: Network | Outline) -> EngineReport:
     """Reads the JSON of TensorRT's engine inspector (or trtexec's ``--exportLayerInfo``).
@@ -161,57 +125,82 @@ def read_inspector(text: str, network: Network | Outline) -> EngineReport:
     Raises:
         InputError: it is no such JSON, or the engine was built without detailed profiling verbosity.
     """
-    names = LayerFinder(network)
     try:
         layers = json.loads(text, strict=False)["Layers"]  # 8.6 leaves the separators of its metadata unescaped
         if layers and not any(isinstance(layer, dict) for layer in layers):
             raise InputError("the engine gives the names of its layers only", "it was built without detailed verbosity",
                              "Build it with trt-tui, or with trtexec --profilingVerbosity=detailed.")
-        read = [_layer(entry, names) for entry in layers]
+        return report_of(layers, network)
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError("this is not the layer information of an engine", f"{type(error).__name__}: {error}",
                          "It comes from the engine inspector, or trtexec --exportLayerInfo.") from None
+
+
+def report_of(entries: Iterable[Mapping[str, Any]], network: Network | Outline) -> EngineReport:
+    """The layers of an engine from entries as the inspector's JSON has them, in the order in which they run."""
+    names = LayerFinder(network)
+    fed = {info.name for info in network.inputs}
+    entries = list(entries)
+    if fed.isdisjoint(str(tensor.get("Name")) for entry in entries for tensor in entry.get("Inputs", ())):
+        fed = {str(tensor.get("Name")) for entry in entries for tensor in entry.get("Inputs", ())}
+    read = [_layer(entry, names, fed) for entry in entries]
     named = {node for layer in read if not layer.region for node in layer.nodes}
     return EngineReport(tuple(
         replace(layer, nodes=names.region(layer.name, named) or layer.nodes) if layer.region else layer
         for layer in read))
 
 
-def _layer(entry: Mapping[str, Any], names: LayerFinder) -> EngineLayer:
+def _layer(entry: Mapping[str, Any], names: LayerFinder, fed: set[str]) -> EngineLayer:
+    """One layer.
+
+    Args:
+        fed: Names of the tensors that depend on an input so far; what this layer makes of them is added.
+    """
     name, kind = entry.get("Name", ""), entry.get("LayerType", "")
-    inputs = [_type(tensor) for tensor in entry.get("Inputs", ())]
-    outputs = [_type(tensor) for tensor in entry.get("Outputs", ())]
+    inputs, outputs = ([(str(tensor.get("Name", "")), _type(tensor)) for tensor in entry.get(key, ())]
+                       for key in ("Inputs", "Outputs"))
+    depends = [index for index, (tensor, _) in enumerate(inputs) if tensor in fed]
+    fed.update(tensor for tensor, _ in outputs if depends)
     weights = _word(str((entry.get("Weights") or {}).get("Type", "")))
     region = "ForeignNode" in name and not name.startswith("Reformatting")
-    nodes, quantizes, converts = names.read(name, str(entry.get("Metadata", "")))
+    nodes, added = names.read(name, str(entry.get("Metadata", "")))
     word = kind.lower()
     copy = name.startswith("Reformatting CopyNode")
-    added = not nodes and word in _LIGHT
+    light = not nodes and word in _LIGHT
+    types = [one for _, one in (*inputs, *outputs)]
     if word == "noop":
         which = IDLE
-    elif word in ("quantize", "dequantize") or entry.get("Origin") == "QDQ" or added and quantizes:
+    elif word in ("quantize", "dequantize") or entry.get("Origin") == "QDQ" or light and any(
+            map(_QUANTIZING.search, added)):
         which = QDQ
-    elif word == "reformat" or copy or added and converts:
+    elif word == "reformat" or copy or light and (added or _MOVES.match(name)):
         which = REFORMAT
-    elif word == "constant" or not any((*inputs, *outputs, _untold(entry))):
+    elif word == "constant" or not any((*types, _untold(entry))):
         which = IDLE
     else:
         which = COMPUTE
     if copy:
         nodes = ()  # its name is that of the layer beside it
-    return EngineLayer(name, kind, which, _precision(inputs, outputs, weights, region), nodes, region,
-                       str(entry.get("TacticName", "") or ""))
+    return EngineLayer(name, kind, which, _precision(inputs, depends, outputs, weights, region), nodes, region,
+                       str(entry.get("TacticName", "") or ""), None, tuple(tensor for tensor, _ in inputs),
+                       tuple(one for _, one in inputs), tuple(tensor for tensor, _ in outputs),
+                       tuple(one for _, one in outputs), not depends and not copy, added)
 
 
-def _precision(inputs: Sequence[Precision | None], outputs: Sequence[Precision | None], weights: Precision | None,
-               region: bool) -> Precision | None:
-    """By the weights if they are stored, else by the first float input, else by the outputs; None for a region."""
+def _precision(inputs: Sequence[_Typed], depends: Sequence[int], outputs: Sequence[_Typed],
+               weights: Precision | None, region: bool) -> Precision | None:
+    """By the weights if they are stored, else by the first float input, else by the outputs; None for a region.
+
+    Args:
+        depends: Places of the inputs that are no constants: only these tell, where there are any.
+    """
     if region:
         return None
-    coded = [one for one in (Precision.INT8, Precision.FP8) if one in (weights, *inputs[:1])]
-    if coded or Precision.INT4 in (weights, *inputs):
+    told = [inputs[index][1] for index in depends] or [one for _, one in inputs]
+    coded = [one for one in (Precision.INT8, Precision.FP8) if one in (weights, *told[:1])]
+    if coded or Precision.INT4 in (weights, *(one for _, one in inputs)):
         return coded[0] if coded else Precision.INT4
-    known = [one for one in (*inputs, *outputs) if one is not None]
+    known = [one for one in (*told, *(one for _, one in outputs)) if one is not None]
     return known[0] if known else weights
 
 
@@ -246,14 +235,14 @@ class LayerFinder:
             for tensor in layer.outputs:
                 self.producer[tensor] = position
 
-    def read(self, name: str, metadata: str) -> tuple[tuple[str, ...], bool, bool]:
-        """The layers named, whether a Q or DQ of the lowering is named, and whether any node of the lowering is."""
+    def read(self, name: str, metadata: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        """The layers named, and the nodes of the lowering that are named."""
         tokens = _METADATA.findall(metadata) or [
             token for part in _SEPARATORS.split(REGION.sub("", name)) for token in self._unwrapped(part)]
         known = [self._known(token) for token in tokens]
         others = [token for token, layer in zip(tokens, known, strict=True) if layer is None]
         return (tuple(dict.fromkeys(layer for layer in known if layer is not None)),
-                any(_QUANTIZING.search(token) for token in others), any(ADDED.search(token) for token in others))
+                tuple(dict.fromkeys(token for token in others if ADDED.search(token))))
 
     def region(self, name: str, named: set[str]) -> tuple[str, ...]:
         """The layers from the first to the last one in a region's name, without those that another engine layer names.

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from trt_tui.core.engines.inspector import QDQ, Made
+from trt_tui.core.engines.inspector import QDQ
+from trt_tui.core.engines.made import Made, differs
 from trt_tui.core.engines.rungs import ASKED, Rung
 from trt_tui.core.lowering.lowered import quantizes
-from trt_tui.core.lowering.rules import EXACT
 from trt_tui.core.measure.comparison import EngineResult, Verdict
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.network.layers import Group, Outline
+from trt_tui.core.network.layers import Outline
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
 from trt_tui.words import decibels, differing, first_few, plural, with_unit
@@ -80,18 +80,6 @@ def engine_fault(simulated: Verdict | None, engine: Verdict | None, fp32_engine:
             f"no rounding explains; {sound}a kernel or a fusion computes something else: build it at another "
             "optimization level or with other tactic sources, or put the layers of its fused regions back to FP32, "
             "half of them at a time")
-
-
-def differs(group: Group, config: PrecisionConfig, made: Mapping[str, Made]) -> bool:
-    """Whether the engine computes a group in a precision other than the one asked for.
-
-    MaxPool and the like do not count: their result is the same on quantized codes as on the values behind them.
-    """
-    found = made.get(group.name)
-    if group.operator in EXACT:
-        return False
-    return found is not None and found.precision is not None and found.precision is not group.stands_for(
-        config.precision_of(group))
 
 
 def made_otherwise(network: Network, config: PrecisionConfig, rung: Rung, made: Mapping[str, Made]

@@ -9,7 +9,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from trt_tui.core.engines.failures import NoEngine
-from trt_tui.core.engines.inspector import EngineReport, Made
+from trt_tui.core.engines.inspector import EngineReport
+from trt_tui.core.engines.made import Made
+from trt_tui.core.engines.preview import Preview
 from trt_tui.core.engines.rungs import ASKED, Rung, one_line
 from trt_tui.core.measure.bootstrap import Spread
 from trt_tui.core.precision import Precision
@@ -228,6 +230,7 @@ class Measured:
         shares: By group name; of those measured so far.
         engine: The result of building the config.
         raised: Verdicts with the first 1, 2, ... groups of ``raised_order``, the worst first, raised to FP32.
+        preview: What the builder would make of the config; None while it was not asked.
     """
 
     verdict: Verdict | None = None
@@ -238,3 +241,4 @@ class Measured:
     raised_order: tuple[str, ...] = ()
     raised: tuple[Verdict, ...] = ()
     exported: Verdict | None = None
+    preview: Preview | None = None

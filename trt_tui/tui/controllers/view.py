@@ -25,7 +25,7 @@ class Looks(Controller):
         """Draws the rows anew where their figures are others, the detail where it tells more."""
         figures = (ev.Opened, ev.VerdictMeasured, ev.LayersMeasured, ev.SharesMeasured,
                    ev.RaisedMeasured, ev.ExportedMeasured, ev.Built, ev.Fp32EngineJudged, ev.BuilderReady,
-                   ev.ReferenceMeasured, ev.Replaced, ev.Failed, ev.Died)
+                   ev.EnginePreviewed, ev.ReferenceMeasured, ev.Replaced, ev.Failed, ev.Died)
         return {**dict.fromkeys(figures, self._figures_changed),
                 **dict.fromkeys((ev.StatsMeasured, ev.WaysOutMeasured), self._more_is_known),
                 ev.Done: self._done}

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trt_tui.core.engines.inspector import QDQ, REFORMAT, EngineReport, Made
-from trt_tui.core.measure.agreement import GAP_DB, differs, fp32_fault, gap_db
+from trt_tui.core.engines.inspector import QDQ, REFORMAT, EngineReport
+from trt_tui.core.engines.made import Made, differs
+from trt_tui.core.measure.agreement import GAP_DB, fp32_fault, gap_db
 from trt_tui.core.measure.comparison import EngineResult, Verdict
 from trt_tui.core.moves.config import PrecisionConfig, distance
 from trt_tui.core.network.layers import Group

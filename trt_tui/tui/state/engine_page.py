@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from trt_tui.core.engines.inspector import COMPUTE, QDQ, REFORMAT, EngineReport
+from trt_tui.core.engines.made import differs
 from trt_tui.core.engines.rungs import rung_lines
-from trt_tui.core.measure.agreement import differs, fp32_fault, gap_db, what_to_check
+from trt_tui.core.measure.agreement import fp32_fault, gap_db, what_to_check
 from trt_tui.core.measure.comparison import Verdict
 from trt_tui.session.session import Session
 from trt_tui.tui.known import config_name, headline

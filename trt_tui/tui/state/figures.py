@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
 
-from trt_tui.core.engines.inspector import Made
+from trt_tui.core.engines.made import Made
 from trt_tui.core.measure.comparison import Measured
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.hierarchy import GroupRow, LayerRow, Scope
@@ -116,14 +116,9 @@ class Figures:
         return self.config.codes_in_use(self.model.outline)
 
     @cached_property
-    def lowest(self) -> Precision:
-        """The lowest precision in use, see `PrecisionConfig.lowest_in_use`."""
-        return self.config.lowest_in_use(self.model.outline)
-
-    @cached_property
     def able(self) -> int:
-        """How many groups can run in the lowest precision in use."""
-        return sum(self.lowest in group.allowed for group in self.model.outline.groups)
+        """How many groups can run in the codes in use."""
+        return sum(self.codes in group.allowed for group in self.model.outline.groups)
 
     @cached_property
     def weights(self) -> dict[str, float]:

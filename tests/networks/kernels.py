@@ -1,0 +1,56 @@
+"""Networks whose layers builders fuse, split or run in another precision than asked."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+
+from .build import Builder, floats
+
+
+def attention_block(seed: int = 0) -> onnx.ModelProto:
+    """Q, K and V, an attention of 4 heads, its projection, the residual and a LayerNorm; opset 17.
+
+    Input ``x`` float32 (2, 16, 64), output ``y`` alike.
+    """
+    b = Builder(seed)
+
+    def linear(source: str, scope: str) -> str:
+        product = b.node("MatMul", [source, b.kernel(f"{scope}.weight", (64, 64), 64, 1.0)], scope)
+        return b.node("Add", [b.vector(f"{scope}.bias", 64), product], scope)
+
+    def heads(name: str, *perm: int) -> str:
+        split = b.node("Reshape", [linear("x", f"/{name}"), b.weight(f"{name}.heads", np.array([2, 16, 4, 16]))],
+                       f"/{name}")
+        return b.node("Transpose", [split], f"/{name}", perm=perm)
+
+    scores = b.node("MatMul", [heads("q", 0, 2, 1, 3), heads("k", 0, 2, 3, 1)], "/scores")
+    scores = b.node("Div", [scores, b.weight("root", np.array(4, np.float32))], "/scores")
+    values = b.node("MatMul", [b.node("Softmax", [scores], "", axis=-1), heads("v", 0, 2, 1, 3)], "/values")
+    values = b.node("Transpose", [values], "/merge", perm=[0, 2, 1, 3])
+    values = b.node("Reshape", [values, b.weight("merged", np.array([2, 16, 64]))], "/merge")
+    x = b.node("Add", ["x", linear(values, "/o")], "/residual")
+    b.node("LayerNormalization", [x, b.vector("norm.weight", 64, 1.0), b.vector("norm.bias", 64)], "/norm", output="y",
+           axis=-1)
+    return b.model([floats("x", 2, 16, 64)], [floats("y", 2, 16, 64)], name="attention_block")
+
+
+def odd_kernels(seed: int = 0) -> onnx.ModelProto:
+    """A residual block, a depthwise Conv, a ConvTranspose, one with a Celu behind it, a 1×1 Conv; opset 17.
+
+    Input ``image`` float32 (1, 3, 16, 16), output ``scores`` float32 (1, 8, 64, 64).
+    """
+    b = Builder(seed)
+
+    def up(source: str, scope: str) -> str:
+        return b.node("ConvTranspose", [source, b.kernel(f"{scope}.weight", (32, 32, 2, 2), 32),
+                                        b.vector(f"{scope}.bias", 32)], scope, kernel_shape=[2, 2], strides=[2, 2])
+
+    x = b.node("Relu", [b.conv("image", (3, 32), "/stem", bias=True)], "/stem")
+    y = b.node("Relu", [b.conv(x, (32, 32), "/block/one", bias=True)], "/block/one")
+    x = b.node("Relu", [b.node("Add", [b.conv(y, (32, 32), "/block/two", bias=True), x], "/block")], "/block")
+    x = b.node("Relu", [b.conv(x, (32, 32), "/depthwise", groups=32, bias=True)], "/depthwise")
+    x = b.node("Celu", [up(b.node("Relu", [up(x, "/up")], "/up"), "/celu")], "/celu")
+    b.node("Conv", [x, b.kernel("head.weight", (8, 32, 1, 1), 32), b.vector("head.bias", 8)], "/head", output="scores",
+           kernel_shape=[1, 1])
+    return b.model([floats("image", 1, 3, 16, 16)], [floats("scores", 1, 8, 64, 64)], name="odd_kernels")

@@ -1,0 +1,226 @@
+"""trt_tui.core.engines.listing, made and preview: what builders list of engines, and what that says of each group.
+
+The listings in ``tests/listings`` are TensorRT-RTX 1.7.1's for SM89, of networks of `tests.networks.kernels`; where
+that is installed it must list the same today. ``tensorrt-10-conv`` is written as TensorRT 10 writes.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections import Counter
+from pathlib import Path
+
+import onnx
+import pytest
+
+from tests import networks, rtx
+from trt_tui.core.engines.inspector import COMPUTE, QDQ, REFORMAT
+from trt_tui.core.engines.listing import read_listing
+from trt_tui.core.engines.made import differs, made_of
+from trt_tui.core.engines.preview import (
+    ALONE,
+    Kernel,
+    broken,
+    gained,
+    nearest,
+    preview_of,
+    same_engine,
+    suspects,
+    taken_apart,
+    together,
+)
+from trt_tui.core.lowering.strong import lower_strong
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.file import config_text
+from trt_tui.core.network.network import open_network
+from trt_tui.core.precision import Precision
+from trt_tui.errors import InputError
+
+FP32, FP16, INT8 = Precision.FP32, Precision.FP16, Precision.INT8
+FOLDER = Path(__file__).parent / "listings"
+Q, K, V, QK, SOFTMAX, PV, OUT, NORM = ("/q/MatMul", "/k/MatMul", "/v/MatMul", "/scores/MatMul", "/Softmax",
+                                       "/values/MatMul", "/o/MatMul", "/norm/LayerNormalization")
+RECORDED = {
+    "attention-fp16": ("attention_block", FP16, ()), "attention-int8": ("attention_block", INT8, ()),
+    "attention-fp16-softmax-fp32": ("attention_block", FP16, (SOFTMAX,)),
+    "attention-fp16-scores-fp32": ("attention_block", FP16, (QK,)),
+    "odd-fp16": ("odd_kernels", FP16, ()), "odd-int8": ("odd_kernels", INT8, ())}
+"""Network, precision, and the groups in FP32 of each."""
+
+
+def ranges_of(network) -> dict[str, float]:
+    """No two alike: equal scales are fused where others are not."""
+    return {tensor: 1.0 + place / 8 for place, tensor in enumerate(network.activations)}
+
+
+@pytest.fixture
+def recorded(named_network):
+    """A network with its config and its recorded preview, by name of the listing."""
+    def read(name: str, change=lambda text: text):
+        network_name, precision, raised = RECORDED[name]
+        network = named_network(network_name)
+        config = PrecisionConfig.uniform(precision).with_groups(map(network.group, raised), FP32)
+        text = change((FOLDER / f"{name}.txt").read_text("utf-8"))
+        return network, config, preview_of(read_listing(text, network), network, "1.7.1.116", (8, 9), 0.5)
+
+    return read
+
+
+def older(text: str) -> str:
+    """A listing in the spelling of TensorRT 10: one word for type and format, weights among the inputs."""
+    text = re.sub(r"Strides: \[[^\]]*\], StrideOrder: \[[^\]]*\], Datatype: (\w+), Format: [^}]*? \}",
+                  r"Format/Datatype: \1 }", text)
+    return re.sub(r"Constants: \[.*?\], (?=Outputs: )", "", text)
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_both_spellings_say_the_same(recorded, name) -> None:
+    _, _, new = recorded(name)
+    _, _, old = recorded(name, older)
+    assert new.made == old.made and new.kernels == old.kernels and len(new.kernels) >= 8
+
+
+@pytest.mark.rtx
+@pytest.mark.parametrize("name", RECORDED)
+def test_the_builder_lists_what_was_recorded(recorded, name) -> None:
+    network, config, preview = recorded(name)
+    text = rtx.layers(lower_strong(network, config, ranges_of(network)).model)
+    assert same_engine(preview_of(read_listing(text, network), network, "", (8, 9), 0), preview)
+
+
+# -- what became of the groups ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("name", "group", "precision", "shares", "mha"), [
+    ("attention-fp16", Q, FP16, {K, V}, False), ("attention-fp16", SOFTMAX, FP16, {QK, PV}, True),
+    ("attention-fp16", NORM, FP16, set(), False), ("attention-fp16", OUT, FP16, set(), False),
+    ("attention-int8", Q, INT8, {K, V}, False), ("attention-int8", QK, INT8, {SOFTMAX, PV}, True),
+    ("attention-int8", PV, INT8, {QK, SOFTMAX}, True), ("attention-int8", SOFTMAX, None, {QK, PV}, True),
+    ("attention-int8", OUT, INT8, set(), False),  # its bias is added by a generated kernel, a row of its own
+    ("attention-fp16-softmax-fp32", SOFTMAX, FP16, {QK, PV}, True),
+    ("attention-fp16-scores-fp32", QK, FP32, set(), False), ("attention-fp16-scores-fp32", PV, FP16, set(), False),
+    ("odd-int8", "/stem/Conv", INT8, set(), False), ("odd-int8", "/block/two/Conv", INT8, set(), False),
+    ("odd-int8", "/depthwise/Conv", INT8, set(), False), ("odd-int8", "/up/ConvTranspose", FP16, set(), False),
+    ("odd-int8", "/celu/ConvTranspose", FP32, set(), False), ("odd-fp16", "/block/two/Conv", FP16, set(), False),
+    ("odd-fp16", "/up/ConvTranspose", FP16, set(), False), ("odd-fp16", "/celu/ConvTranspose", FP32, set(), False)])
+def test_what_a_group_computes_in_and_with_whom(recorded, name, group, precision, shares, mha) -> None:
+    network, config, preview = recorded(name)
+    made = preview.made[group]
+    asked = config.precision_of(network.group(group))
+    assert (made.seen(asked), set(made.shares), made.mha) == (precision, shares, mha)
+    assert [one.name for one in together(network.group(group), preview.made, network)] == [
+        one.name for one in network.groups if one.name in {group, *shares}]
+
+
+@pytest.mark.parametrize(("name", "marks"), [
+    ("attention-fp16", {}), ("attention-int8", {}), ("attention-fp16-softmax-fp32", {SOFTMAX: ("≠ FP16",)}),
+    ("attention-fp16-scores-fp32", {}), ("odd-fp16", {}),
+    ("odd-int8", {"/up/ConvTranspose": ("≠ FP16",), "/celu/ConvTranspose": ("≠ FP32", ALONE)})])
+def test_marks(recorded, name, marks) -> None:
+    network, config, preview = recorded(name)
+    found = {group.name: preview.marks(group, config) for group in network.groups}
+    assert {group: one for group, one in found.items() if one} == marks
+    assert preview.otherwise(network, config) == tuple(name for name, one in marks.items() if "≠" in one[0])
+
+
+def test_a_softmax_inside_an_attention_changes_nothing_and_its_scores_take_it_apart(recorded) -> None:
+    network, _, plain = recorded("attention-fp16")
+    _, softmax, same = recorded("attention-fp16-softmax-fp32")
+    _, scores, apart = recorded("attention-fp16-scores-fp32")
+    assert same_engine(plain, same) and not same_engine(plain, apart)
+    assert [group.name for group in suspects(network, softmax, same)] == [SOFTMAX]
+    assert suspects(network, scores, apart) == [] == taken_apart(network, softmax, same)
+    chosen = taken_apart(network, scores, apart)
+    assert [group.name for group in chosen] == [QK]
+    assert broken(network, chosen, plain) == (QK,) and broken(network, chosen, apart) == ()
+    assert gained(plain, same) == []
+    assert [kernel.word for kernel in gained(apart, plain)][-1] == "mha"
+    assert Kernel("gemm", ("FP32", "FP32"), ("FP32",), (QK,)) in gained(plain, apart)
+
+
+def test_reformats_and_casts_are_counted_where_they_stand(recorded) -> None:
+    _, _, apart = recorded("attention-fp16-scores-fp32")
+    assert (apart.made[PV].reformats, apart.made[PV].casts) == (1, 0)  # a Transpose of its own behind it
+    _, _, plain = recorded("attention-fp16")
+    assert {name for name, made in plain.made.items() if made.casts} == {Q, K, V, NORM}  # of the input
+    _, _, odd = recorded("odd-int8")
+    assert odd.qdq == 1
+
+
+# -- the other spelling, of Conv kernels on a GPU ---------------------------------------------------------------------
+
+TEN = (FOLDER / "tensorrt-10-conv.txt").read_text("utf-8")
+
+
+def test_a_listing_of_a_build_on_a_gpu(named_network) -> None:
+    network = named_network("odd_kernels")
+    report = read_listing(TEN, network)
+    assert Counter(layer.kind for layer in report.layers) == {REFORMAT: 1, COMPUTE: 1}
+    conv = report.layers[1]
+    assert (conv.nodes, conv.precision, conv.tactic) == (("/stem/Conv", "/stem/Relu"), FP16, "sm80_xmma")
+    made = made_of(report, network)
+    assert list(made) == ["/stem/Conv"] and (made["/stem/Conv"].reformats, made["/stem/Conv"].casts) == (1, 1)
+    assert differs(network.group("/stem/Conv"), PrecisionConfig.uniform(INT8), made)
+
+
+@pytest.mark.parametrize("text", [
+    "", "Layers:", "Layers:\n\nBindings:\nx", "nothing of the kind", "Layers:\nName: a, LayerType: gemm",
+    "Layers:\nName: a, LayerType: gemm, Inputs: [ { Name: x }], Outputs: [], Metadata:",
+    TEN.replace("Format/Datatype", "Type")])
+def test_what_is_no_listing_is_refused(named_network, text) -> None:
+    with pytest.raises(InputError, match="the builder's list of layers cannot be read"):
+        read_listing(text, named_network("odd_kernels"))
+
+
+def test_a_name_of_two_lines_ends_no_row(named_network) -> None:
+    report = read_listing(TEN.replace("Name: /stem/Conv +", "Name: a\nb /stem/Conv +"), named_network("odd_kernels"))
+    assert len(report.layers) == 2 and report.layers[1].name.startswith("a\nb ")
+
+
+@pytest.mark.parametrize(("gpu", "asked", "target"), [
+    (None, None, (8, 9)), ((9, 0), None, (8, 9)), ((8, 6), None, (8, 6)), ((8, 7), None, (8, 6)),
+    ((10, 0), None, (8, 9)), ((12, 0), None, (12, 0)), ((7, 0), None, (7, 5)), ((9, 0), (7, 5), (7, 5))])
+def test_the_gpu_that_is_previewed_for(gpu, asked, target) -> None:
+    known = ((7, 5), (8, 0), (8, 6), (8, 9), (12, 0), (12, 1))
+    assert nearest(known, gpu, asked) == target
+
+
+def test_unfused_q_and_dq_are_of_their_own_kind(recorded) -> None:
+    network, _, _ = recorded("odd-int8")
+    report = read_listing((FOLDER / "odd-int8.txt").read_text("utf-8"), network)
+    assert [layer.prepares for layer in report.layers if layer.kind == QDQ] == [True, False, True]
+
+
+# -- the command ------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.rtx
+def test_the_command_tells_what_would_not_run_as_asked(run, tmp_path) -> None:
+    pytest.importorskip("tensorrt_rtx", reason="TensorRT-RTX is not installed")
+    model, config, out = tmp_path / "model.onnx", tmp_path / "precision.json", tmp_path / "report.md"
+    onnx.save(networks.attention_block(), model)
+    network = open_network(model)
+    raised = [(SOFTMAX,), (QK,)]
+    for groups, expected, marks in zip(raised, (1, 0), ({SOFTMAX: ["≠ FP16", "no effect"]}, {QK: ["breaks MHA"]}),
+                                       strict=True):
+        chosen = PrecisionConfig.uniform(FP16).with_groups(map(network.group, groups), FP32)
+        config.write_text(config_text(network, chosen, None))
+        code, text, _ = run("inspect", model, "--config", config, "--preview", "--scheme", "--json", "--markdown", out)
+        record = json.loads(text)
+        assert code == expected and record["not_as_asked"] == [SOFTMAX] * expected
+        assert {name: one["marks"] for name, one in record["groups"].items() if "marks" in one} == marks
+        assert record["gpu"] == "SM89" or record["gpu_here"]
+        assert record["scheme"]["operators"]["MatMul"]["FP16"] + record["scheme"]["operators"]["MatMul"].get(
+            "FP32", 0) == 6
+        assert ", ".join(marks.popitem()[1]) in out.read_text("utf-8")
+
+
+def test_a_scheme_needs_no_builder(run, tmp_path) -> None:
+    model = tmp_path / "model.onnx"
+    onnx.save(networks.attention_block(), model)
+    code, text, _ = run("inspect", model, "--scheme")
+    assert code == 0 and "100% of 0.5898 million MACs asked in INT8" in text
+    assert "not INT8: 1 group (/Softmax): " in text and "not INT8: 1 group (/norm/LayerNormalization): " in text
+    code, _, said = run("inspect", model, "--scheme", "--compute-capability", "8.9")
+    assert code == 2 and "--compute-capability would do nothing here" in said

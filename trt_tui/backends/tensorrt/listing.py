@@ -1,0 +1,133 @@
+"""What TensorRT-RTX lists of an engine that it builds without a GPU; the engine itself is dropped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trt_tui.backends.tensorrt.failures import build_error, parse_error
+from trt_tui.backends.tensorrt.package import buildable, module_for
+from trt_tui.core.engines.listing import HEADING
+from trt_tui.core.runner import FixedShape
+from trt_tui.errors import CancelledError, InputError
+
+_DETAILS = 400
+"""How many of the verbose messages are kept, for a build that fails without naming a layer."""
+
+Profile = Mapping[str, tuple[FixedShape, FixedShape, FixedShape]]
+"""Least, usual and largest shape by input name."""
+
+
+@dataclass(frozen=True)
+class Lister:
+    """TensorRT-RTX as what tells of engines.
+
+    Attributes:
+        release: Its version.
+        targets: The compute capabilities that it builds for, as (major, minor).
+    """
+
+    trt: Any
+    release: str
+    targets: tuple[tuple[int, int], ...]
+
+    @classmethod
+    def load(cls) -> Lister:
+        """Loads the package.
+
+        Raises:
+            BackendUnavailableError: it is not installed, does not load, or is of an unsupported release.
+        """
+        trt = module_for("tensorrt-rtx")
+        return cls(trt, str(trt.__version__), buildable(trt))
+
+    def listing(self, model: Path, profile: Profile, tf32: bool, target: tuple[int, int],
+                going_on: Callable[[], bool]) -> str:
+        """Builds a strongly typed network for a GPU; returns the list of the engine's layers.
+
+        Args:
+            going_on: Asked between two steps; the build ends where it returns False.
+
+        Raises:
+            ParseFailed: the file is refused; names the node.
+            BuildFailed: the build failed.
+            CancelledError: ``going_on`` returned False.
+            InputError: it does not list the layers.
+        """
+        trt = self.trt
+        log = _log(trt)
+        builder = trt.Builder(log)
+        network = builder.create_network(0)
+        parser = trt.OnnxParser(network, log)
+        trt.init_libnvinfer_plugins(log, "")
+        if not parser.parse_from_file(str(model)) or parser.num_errors:
+            found = [parser.get_error(index) for index in range(parser.num_errors)]
+            raise parse_error("tensorrt-rtx", self.release, found, model)
+        config = builder.create_builder_config()
+        config.num_compute_capabilities = 1
+        config.set_compute_capability(getattr(trt.ComputeCapability, f"SM{target[0]}{target[1]}"), 0)
+        config.profiling_verbosity = trt.ProfilingVerbosity.DETAILED
+        (config.set_flag if tf32 else config.clear_flag)(trt.BuilderFlag.TF32)
+        if profile:
+            shapes = builder.create_optimization_profile()
+            for name, (least, usual, most) in profile.items():
+                shapes.set_shape(name, least, usual, most)
+            config.add_optimization_profile(shapes)
+        monitor = _monitor(trt, going_on)
+        config.progress_monitor = monitor
+        built = builder.build_serialized_network(network, config)
+        if monitor.stopped:
+            raise CancelledError("stopped")
+        if built is None:
+            raise build_error(log.said, log.details, RuntimeError("the builder gives no reason"))
+        if not log.listings:
+            raise InputError("TensorRT-RTX does not list the layers of the engine",
+                             f"release {self.release} prints no message that begins with {HEADING}",
+                             "Another release may; a build on a GPU tells through the inspector.")
+        return str(log.listings[-1])
+
+
+def _log(trt: Any) -> Any:
+    class Log(trt.ILogger):  # type: ignore[misc]
+        """Keeps the listing, errors and warnings, and the last of the rest."""
+
+        def __init__(self) -> None:
+            trt.ILogger.__init__(self)
+            self.listings: list[str] = []
+            self.said: list[tuple[str, str]] = []
+            self.details: list[str] = []
+
+        def log(self, severity: Any, message: str) -> None:
+            if severity == trt.ILogger.VERBOSE:
+                if message.startswith(HEADING):
+                    self.listings.append(message)
+                else:
+                    self.details.append(message)
+                    del self.details[:-_DETAILS]
+            elif severity != trt.ILogger.INFO:
+                self.said.append(("warning" if severity == trt.ILogger.WARNING else "error", message))
+
+    return Log()
+
+
+def _monitor(trt: Any, going_on: Callable[[], bool]) -> Any:
+    class Monitor(trt.IProgressMonitor):  # type: ignore[misc]
+        """Ends a build that nobody wants any more; TensorRT calls it from several threads."""
+
+        def __init__(self) -> None:
+            trt.IProgressMonitor.__init__(self)
+            self.stopped = False
+
+        def phase_start(self, phase_name: str, parent_phase: str | None, num_steps: int) -> None:
+            """Nothing is counted."""
+
+        def step_complete(self, phase_name: str, step: int) -> bool:
+            self.stopped = self.stopped or not going_on()
+            return not self.stopped
+
+        def phase_finish(self, phase_name: str) -> None:
+            """Nothing is counted."""
+
+    return Monitor()

@@ -1,0 +1,52 @@
+"""What the process that asks TensorRT-RTX is told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from trt_tui.backends.tensorrt.listing import Profile
+from trt_tui.core.moves.config import PrecisionConfig
+
+
+@dataclass(frozen=True)
+class Subject:
+    """The network that is asked about.
+
+    Attributes:
+        sha256: Of the file and its external data.
+        reference: The FP32 network of a quantized one.
+        ort_ops: Libraries of operators.
+    """
+
+    path: str
+    sha256: str
+    reference: str | None = None
+    ort_ops: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Order:
+    """What is asked: a config, for a GPU.
+
+    Attributes:
+        number: Orders are numbered in the order in which they are sent.
+        ranges: amax by tensor, in the tensors' own units: which scales are equal decides what is fused.
+        gpu: The compute capability of the GPU here.
+        asked: That to build for, if the user named one.
+    """
+
+    number: int
+    subject: Subject
+    config: PrecisionConfig
+    ranges: Mapping[str, float]
+    profile: Profile
+    gpu: tuple[int, int] | None = None
+    asked: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True)
+class CallOff:
+    """Nobody waits for an order any more."""
+
+    number: int

@@ -1,0 +1,206 @@
+"""What the builder would make of a config: asked of a process of its own, kept on disk by what it depends on."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from multiprocessing import Pipe
+
+import trt_tui
+from trt_tui.backends.cuda import first_device
+from trt_tui.core.calibration.ranges import stamp
+from trt_tui.core.engines.preview import Preview, Refusal, broken, same_engine, suspects, taken_apart
+from trt_tui.core.lowering.lowered import quantizes
+from trt_tui.core.lowering.rules import ARITHMETIC
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.layers import Group
+from trt_tui.core.runner import FixedShape
+from trt_tui.errors import BackendUnavailableError
+from trt_tui.jobs import events as ev
+from trt_tui.jobs import requests as rq
+from trt_tui.jobs.calibrating import ranges_to_write
+from trt_tui.jobs.death import why_it_ended
+from trt_tui.jobs.orders import CallOff, Order, Subject
+from trt_tui.jobs.scheduler import Report
+from trt_tui.jobs.steps import Steps, Wait
+from trt_tui.jobs.store import FileCache, Store
+from trt_tui.workspace import Workspace, profile_of
+
+ABSENT = Refusal("TensorRT-RTX is not installed", "", "pip install 'trt-tui[rtx]' shows what the builder makes of each "
+                 "layer, without a GPU.", absent=True)
+
+
+def run(workspace: Workspace, store: Store, report: Report, request: rq.PreviewEngine) -> Steps[None]:
+    """Tells what the builder makes of each group, then what the config's choices do to the engine."""
+    config = request.config
+    if importlib.util.find_spec("tensorrt_rtx") is None:
+        report.send(ev.EnginePreviewed(report.job, config, Preview(refused=ABSENT)))
+        return
+    ranges, _ = ranges_to_write(workspace, store, report, config, request.given)
+    asking = Asking(workspace, store, report.wake, ranges)
+    preview = yield from asking.preview(config)
+    report.send(ev.EnginePreviewed(report.job, config, preview))
+    if preview.refused is None and preview.no_effect is None:
+        report.send(ev.EnginePreviewed(report.job, config, (yield from asking.with_effects(config, preview))))
+
+
+class Asking:
+    """What is asked of the builder about one network.
+
+    Args:
+        wake: Called from a thread when there is an answer.
+        ranges: amax by tensor, in the tensors' own units.
+    """
+
+    def __init__(self, workspace: Workspace, store: Store, wake: Callable[[], None], ranges: Mapping[str, float]
+                 ) -> None:
+        self.network, self._store, self._wake, self._ranges = workspace.network, store, wake, ranges
+        options = workspace.options
+        source = workspace.source
+        sha256 = source.sha256 if source is not None else store.network_sha256(workspace.network)
+        self._subject = Subject(str(workspace.network.path), sha256, options.reference, tuple(options.ort_ops))
+        self._profile, self._asked = _profile(workspace), options.compute_capability
+        self._gpu: tuple[int, int] | None = None
+        with suppress(BackendUnavailableError):
+            self._gpu = first_device().compute_capability
+
+    def preview(self, config: PrecisionConfig) -> Steps[Preview]:
+        """Returns what the builder makes of a config, or why that is not known."""
+        key = self._key(config)
+        known = self._store.results.get(key, Preview)
+        if known is not None:
+            return known
+        order = Order(_PROCESS.number(), self._subject, config, self._ranges, self._profile, self._gpu, self._asked)
+        try:
+            _PROCESS.send(order, self._wake)
+            yield Wait(lambda: _PROCESS.done(order.number))
+            preview = _PROCESS.taken(order.number)
+        finally:
+            _PROCESS.call_off(order.number)
+        if preview.refused is None:
+            self._store.results.put(key, preview)
+        return preview
+
+    def with_effects(self, config: PrecisionConfig, preview: Preview) -> Steps[Preview]:
+        """Returns the preview with what the config's choices do to the engine, found by leaving them out."""
+        network = self.network
+        idle: set[str] = set()
+        waiting: list[Sequence[Group]] = [suspects(network, config, preview)]
+        while waiting:
+            groups = waiting.pop()
+            if not groups:
+                continue
+            without = yield from self.preview(config.without_groups(groups))
+            if without.refused is None and same_engine(preview, without):
+                idle.update(group.name for group in groups)
+            elif without.refused is None and len(groups) > 1:
+                half = len(groups) // 2
+                waiting += [groups[half:], groups[:half]]
+        apart: tuple[str, ...] = ()
+        if chosen := [group for group in taken_apart(network, config, preview) if group.name not in idle]:
+            without = yield from self.preview(config.without_groups(chosen))
+            apart = broken(network, chosen, without)
+        preview = replace(preview, no_effect=tuple(group.name for group in network.groups if group.name in idle),
+                          breaks_mha=apart)
+        self._store.results.put(self._key(config), preview)
+        return preview
+
+    def _key(self, config: PrecisionConfig) -> str:
+        """All that an engine's kernels depend on; ranges too, since equal scales are fused where others are not."""
+        ranges = stamp(self._ranges) if quantizes(self.network, config) else ()
+        return FileCache.key(trt_tui.__version__, ARITHMETIC, "preview", self._subject, config.key(), ranges,
+                             sorted(self._profile.items()), self._gpu, self._asked, _release())
+
+
+def _release() -> str:
+    for name in ("tensorrt-rtx", "tensorrt_rtx"):
+        with suppress(importlib.metadata.PackageNotFoundError):
+            return importlib.metadata.version(name)
+    return ""
+
+
+def _profile(workspace: Workspace) -> dict[str, tuple[FixedShape, FixedShape, FixedShape]]:
+    """Shapes of the dynamic inputs, as asked for or as the data has them."""
+    network = workspace.network
+    asked = {name: (one.min, one.opt, one.max) for name, one in workspace.shapes.items()}
+    dynamic = {info.name for info in network.inputs
+               if info.shape is not None and not all(isinstance(size, int) for size in info.shape)}
+    if dynamic <= asked.keys():
+        return asked
+    return {**profile_of(network, workspace.data.judged, workspace.feeds), **asked}
+
+
+class _Process:
+    """The process that answers, and what it has answered."""
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self.pipe, theirs = Pipe()
+        self.process = subprocess.Popen([sys.executable, "-m", "trt_tui.jobs.previewer", str(theirs.fileno())],
+                                        pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL)
+        theirs.close()
+        self.wake = wake
+        self.ended = False
+        self.answers: dict[int, Preview | None] = {}
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        with suppress(EOFError, OSError):
+            while True:
+                number, preview = self.pipe.recv()
+                self.answers[number] = preview
+                self.wake()
+        self.process.wait()
+        self.ended = True
+        self.wake()
+
+
+class _Asked:
+    """The end of this process: starts the one that answers with the first order, and anew after it died."""
+
+    def __init__(self) -> None:
+        self._process: _Process | None = None
+        self._number = 0
+
+    def number(self) -> int:
+        """The number of the next order."""
+        self._number += 1
+        return self._number
+
+    def send(self, order: Order, wake: Callable[[], None]) -> None:
+        """Passes an order on, in place of the one before."""
+        if self._process is None or self._process.ended:
+            self._process = _Process(wake)
+        self._process.wake = wake
+        with suppress(OSError):
+            self._process.pipe.send(order)
+
+    def done(self, number: int) -> bool:
+        """Whether there is an answer, or will be none."""
+        return self._process is None or self._process.ended or number in self._process.answers
+
+    def taken(self, number: int) -> Preview:
+        """The answer, or that there is none."""
+        process = self._process
+        preview = process.answers.pop(number, None) if process is not None else None
+        if preview is not None:
+            return preview
+        death = why_it_ended(process.process.poll() if process is not None else None, "", None, None)
+        return Preview(refused=Refusal("the process that asks TensorRT-RTX ended", death.why,
+                                       "The log has what it printed."))
+
+    def call_off(self, number: int) -> None:
+        """Ends an order that nobody waits for any more; nothing where it was answered."""
+        if self._process is not None and not self._process.ended and number not in self._process.answers:
+            with suppress(OSError):
+                self._process.pipe.send(CallOff(number))
+        if self._process is not None:
+            self._process.answers.pop(number, None)
+
+
+_PROCESS = _Asked()
