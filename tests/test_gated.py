@@ -142,7 +142,7 @@ def test_whole_networks_lose_at_every_group_what_the_typed_ones_lose(name, preci
     assert lowered.compare(lowered.Case(one.network, config, one.feeds, plain, one.ranges), backend) is None
 
 
-@pytest.mark.parametrize("name", ["small_resnet", "bert"])
+@pytest.mark.parametrize("name", ["small_resnet", "decoder"])
 @pytest.mark.parametrize("config", [PrecisionConfig.uniform(FP16), PrecisionConfig.uniform(INT8)])
 def test_inputs_that_are_rounded_already_need_no_rounding(name, config, case, backend):
     one = case(name)
@@ -188,7 +188,7 @@ def test_sums_are_those_of_numpy(name, case, backend):
 
 
 def test_isolated_masks_do_not_overflow(case, backend):
-    one = case("bert")
+    one = case("decoder")
     gated = lower_gated(one.network, reference=True, isolated=True)
     config = PrecisionConfig.uniform(FP16)
     with backend.load(gated.model, lean=True) as runner:
@@ -201,7 +201,7 @@ def test_isolated_masks_do_not_overflow(case, backend):
         assert row[SUMS.index("diff2")] <= 1e-4 * row[SUMS.index("ref2")]
 
 
-@pytest.mark.parametrize("name", ["small_resnet", "bert"])
+@pytest.mark.parametrize("name", ["small_resnet", "decoder"])
 def test_isolated_sums_are_those_of_each_group_alone(name, case, backend):
     one = case(name)
     gated = lower_gated(one.network, others=(FP32,), reference=True, isolated=True)

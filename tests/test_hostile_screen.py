@@ -88,7 +88,7 @@ async def test_the_net_catches_what_a_widget_does_not_write_out(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["plain words", "漢字かな交じり文", "e\u0301" * 30, "🙂" * 20, "a\x1b\u202eb" * 9,
-                                  LONG])
+                                  pytest.param(LONG, id="long")])
 @pytest.mark.parametrize("width", [0, 1, 2, 7, 40])
 def test_texts_are_cut_by_cells(text, width):
     assert cell_len(spans.shorten(text, width)) <= width

@@ -10,10 +10,13 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from onnxruntime.quantization import CalibrationDataReader, QuantFormat, QuantType, quantize_static
 
 from tests import networks
 from tests.driven import DrivenWorker, save_mlp
+from tests.test_free import transformer
 from trt_tui.backends import onnxruntime as backend
+from trt_tui.core.lowering.strong import lower_strong
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.jobs import events as ev
@@ -498,3 +501,31 @@ def test_a_model_file_that_changed_meanwhile_has_another_hash(opened, tmp_path):
     assert opened(options).workspace.source.sha256 == first
     onnx.save(networks.mlp(9), options.model)
     assert opened(options).workspace.source.sha256 != first
+
+
+def test_free_ways_out_of_what_is_as_in_the_file_leave_it(opened, tmp_path):
+    """A SmoothQuant takes the norm and all that reads it along, a corrected bias its own layer."""
+    class Rows(CalibrationDataReader):
+        def __init__(self):
+            self.left = [{"x": one} for one in np.random.default_rng(0).standard_normal((4, 2, 6, 16)).astype("f4")]
+
+        def get_next(self):
+            return self.left.pop() if self.left else None
+
+    onnx.save(transformer(operator=True), tmp_path / "fp32.onnx")
+    quantize_static(tmp_path / "fp32.onnx", tmp_path / "int8.onnx", Rows(), quant_format=QuantFormat.QDQ,
+                    activation_type=QuantType.QInt8, op_types_to_quantize=["MatMul", "Gemm"],
+                    extra_options={"ActivationSymmetric": True})
+    np.savez(tmp_path / "x.npz", x=np.random.default_rng(1).standard_normal((8, 6, 16)).astype("f4"))
+    worker = opened(Options(str(tmp_path / "int8.onnx"), str(tmp_path / "x.npz"), whatif_samples=0))
+    network, given = worker.network, PrecisionConfig.uniform(Precision.FILE)
+    for name, free in (("/norm/LayerNormalization", ["SmoothQuant 0.5", "SmoothQuant 0.25", "SmoothQuant 0.75"]),
+                       ("/gemm/Gemm", ["SmoothQuant 0.5", "SmoothQuant 0.25", "SmoothQuant 0.75", "bias correction"])):
+        events = worker.answer(rq.TryWaysOut(name, given))
+        ways = [one for one in of(events, ev.WaysOutMeasured)[-1].options if one.key == ev.FREE_KEY]
+        assert [one.label for one in ways] == [f"{label}, no longer as in the file" for label in free]
+        for one in ways:
+            left = {group.name for group in network.groups if one.config.precision_of(group) is Precision.FILE}
+            smooth = "Smooth" in one.label
+            assert left == {"/in/MatMul", *(() if smooth else ("/norm/LayerNormalization", "/matmul/MatMul"))}
+            assert lower_strong(network, one.config, worker.workspace.ranges).model is not None

@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
-import sys
 import textwrap
 
 import pytest
 
-from tests.driven import isolate, save_mlp
+from tests.driven import save_mlp
 from trt_tui.jobs.client import log_path
 from trt_tui.jobs.death import why_it_ended
 
@@ -39,23 +37,20 @@ def metric(outputs, labels):
 
 
 @pytest.fixture
-def mlp(tmp_path, monkeypatch):
-    isolate(monkeypatch, tmp_path)
+def scripted(run, tmp_path, monkeypatch):
+    """Runs a command with a script as data and metric; its code and words, and the processes that ran the script."""
     monkeypatch.chdir(tmp_path)
-    return save_mlp(tmp_path)
+    model = save_mlp(tmp_path).model
 
+    def run_it(*arguments, body="pass"):
+        script, place = tmp_path / "script.py", tmp_path / "ran"
+        place.write_text("")
+        script.write_text(textwrap.dedent(SCRIPT).format(place=str(place), body=body))
+        places = {"DATA": str(script), "METRIC": f"{script}:metric", "MODEL": model}
+        told = run(*(places.get(one, one) for one in arguments))
+        return *told, [tuple(map(int, line.split())) for line in place.read_text().splitlines()]
 
-def run(mlp, tmp_path, *arguments, body="pass"):
-    """A command of its own with a script as data and metric; the result, and the processes that ran the script."""
-    script, place = tmp_path / "script.py", tmp_path / "ran"
-    place.write_text("")
-    script.write_text(textwrap.dedent(SCRIPT).format(place=str(place), body=body))
-    arguments = [{"DATA": str(script), "METRIC": f"{script}:metric", "MODEL": mlp.model}.get(one, one)
-                 for one in arguments]
-    process = subprocess.Popen([sys.executable, "-m", "trt_tui", *arguments], stdout=subprocess.PIPE,
-                               stderr=subprocess.PIPE, text=True, env=os.environ | {"COLUMNS": "100"})
-    out, err = process.communicate(timeout=100)
-    return process, out, err, [tuple(map(int, line.split())) for line in place.read_text().splitlines()]
+    return run_it
 
 
 COMMANDS = {
@@ -70,29 +65,28 @@ COMMANDS = {
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_script_runs_in_the_child_alone_and_its_words_go_to_the_log(mlp, tmp_path, command):
-    process, out, err, ran = run(mlp, tmp_path, *COMMANDS[command])
-    assert process.returncode == 0, err
-    assert ran and all(pid != process.pid and parent == process.pid for pid, parent in ran), (process.pid, ran)
+def test_a_script_runs_in_the_child_alone_and_its_words_go_to_the_log(scripted, command):
+    code, out, err, ran = scripted(*COMMANDS[command])
+    assert code == 0, err
+    assert ran and all(pid != os.getpid() and parent == os.getpid() for pid, parent in ran), (os.getpid(), ran)
     assert "printed" not in out + err
-    log = log_path().with_name(f"worker-{process.pid}.log").read_text()
+    log = log_path().read_text()
     assert "printed\n" in log and "printed by a library\n" in log
 
 
 @pytest.mark.parametrize(("body", "told"), [
     ("os.abort()", r"script\.py crashed in it.*SIGABRT; line 11, in load_data"),
     ("os._exit(7)", "exit code 7"), ("raise ValueError('no such sample')", "ValueError: no such sample")])
-def test_how_a_script_ends_is_told(mlp, tmp_path, body, told):
-    process, out, err, _ = run(mlp, tmp_path, *COMMANDS["build"], body=body)
-    assert process.returncode == 2 and out == "", err
+def test_how_a_script_ends_is_told(scripted, tmp_path, body, told):
+    code, out, err, _ = scripted(*COMMANDS["build"], body=body)
+    assert code == 2 and out == "", err
     assert err.startswith("Error: ") and re.search(told, err) and "  Next: " in err, err
     assert not (tmp_path / "typed.onnx").exists()
 
 
-def test_without_need_of_data_no_script_is_run(mlp, tmp_path):
-    process, _, err, ran = run(mlp, tmp_path, "build", "MODEL", "--data", "DATA", "--precision", "fp16", "-o",
-                               "typed.onnx")
-    assert process.returncode == 0 and ran == [], err
+def test_without_need_of_data_no_script_is_run(scripted):
+    code, _, err, ran = scripted("build", "MODEL", "--data", "DATA", "--precision", "fp16", "-o", "typed.onnx")
+    assert code == 0 and ran == [], err
 
 
 def test_a_script_that_crashes_while_it_is_loaded_is_named():

@@ -28,7 +28,6 @@ from trt_tui.core.search import (
     Space,
     lowest,
 )
-from trt_tui.core.search import scoped as scoped_module
 from trt_tui.core.search.ranking import best_ranking
 from trt_tui.errors import InputError
 from trt_tui.words import milliseconds
@@ -218,15 +217,24 @@ def test_prefixes_as_polygraphy_finds_them(method, raised, most):
     assert finish(noise.search(method), noise).best.raised == ("g2", "g5")
 
 
-def test_scoped_lets_layers_stick_in_network_order_and_tells_in_a_table():
-    noise = additive([1, 0, 8, 1, 0, 4, 1, 2], 3)
-    search = noise.search("scoped")
-    assert finish(search, noise).best.raised == ("g2", "g5", "g7")
-    rows = search.result.rows
-    assert [row.layer for row in rows] == noise.names
-    assert [row.layer for row in rows if row.sticks] == ["g2", "g5", "g7"]
-    header, *lines = scoped_module.table_rows(rows)
-    assert header[-1] == "sticks to" and lines[0][-1] == "-" and lines[2] == ("g2", "3.00 of what is allowed", "FP32")
+@pytest.mark.parametrize(("method", "order", "sticks"), [
+    ("scoped", [], {"g2", "g5", "g6"}), ("lower", ["g6"], {"g0", "g2", "g5"})])
+def test_downwards_what_sticks_stays(method, order, sticks):
+    noise = additive([1, 0, 8, 0, 0, 4, 2.5, 0.5], 3.2)
+    search = noise.search(method, costs={"g6": 5.0})
+    result = finish(search, noise)
+    assert set(result.best.raised) == sticks == {row.layer for row in result.rows if row.sticks}
+    assert [row.layer for row in result.rows] == list(dict.fromkeys([*order, *noise.names]))
+    assert result.outcome is Outcome.MET
+
+
+def test_downwards_nothing_is_taken_back_and_a_start_that_passes_is_tried_all_the_same():
+    """Two errors that cancel: alone each is too much, so that the first sticks, though none of them has to."""
+    noise = Noise(2, 0)
+    noise.energy = lambda raised: {0: 0.1, 1: 9.0, 2: 0.0}[len(set(raised))]
+    noise.bound = 1.0
+    result = finish(noise.search("scoped"), noise)
+    assert [row.sticks for row in result.rows] == [True, True] and result.best.raised == ("g0", "g1") and result.met
 
 
 def test_the_table_of_scoped_is_whole_whatever_is_remembered():
@@ -419,7 +427,7 @@ def test_kept_layers_are_raised_for_good_and_say_so():
     assert set(result.config.groups) == {"g2", "g5"} and result.config.held == {"g0", "g7"} and result.met
     with pytest.raises(InputError, match="no layer to raise") as refused:
         Space(noise.network, with_kept(noise.network, INT8, [f"g{number}" for number in range(8)]))
-    assert "kept by rule" in refused.value.cause
+    assert "kept as they are" in refused.value.cause
 
 
 # -- ranges -------------------------------------------------------------------------------------------------------

@@ -111,9 +111,13 @@ def test_a_budget_gives_the_best_reachable_and_says_that_it_is_short(run, files,
 
 def test_scoped_prints_its_table(run, files, out):
     code, shown, _ = run("search", *files, "--tolerance", "sqnr>=40", "--method", "scoped", "-o", out)
-    assert code == 0 and "similarity  sticks to" in shown and "search:scoped" in shown
-    rows = shown[shown.index("sticks to"):].splitlines()[1:]
-    assert sum(row.endswith("FP32") for row in rows if "dB" in row and "search" not in row) >= 1
+    assert code == 0 and "choose this layer because" in shown and "search:scoped" in shown
+    lowered = json.loads(out.read_text())["evidence"]["search"]["lowered"]
+    assert len(lowered) == json.loads(out.read_text())["evidence"]["search"]["candidates"]
+    stuck = [row for row in lowered if row["sticks"]]
+    assert stuck and all("misses" in row["choose this layer because"] for row in stuck)
+    assert set(read_config(out, open_network(files[0])).config.groups) == {
+        open_network(files[0]).group_of(row["layer"]).name for row in stuck}
 
 
 def test_options_reach_the_search(run, files, out):
@@ -178,10 +182,11 @@ def test_a_check_command_passes_or_fails(run, files, out):
     assert code == 1 and "the check fails (exit code 1)" in shown
 
 
-@pytest.mark.parametrize("signals", [[signal.SIGINT], [signal.SIGTERM], [signal.SIGHUP, signal.SIGHUP, signal.SIGINT]])
-def test_interrupted_it_writes_its_best_and_goes_on_later(files, out, tmp_path, signals):
-    command = [sys.executable, "-m", "trt_tui", "search", *files, "--tolerance", "sqnr>=40", "-o", str(out), "--check",
-               f"sh -c 'echo x >> {tmp_path}/checks; sleep 0.1'"]
+@pytest.mark.parametrize("signals", [[signal.SIGTERM], [signal.SIGHUP, signal.SIGHUP, signal.SIGINT]])
+def test_interrupted_it_writes_its_best_and_goes_on_later(run, files, out, tmp_path, signals):
+    words = ["search", *files, "--tolerance", "sqnr>=40", "-o", str(out), "--no-free", "--no-ranges", "--check",
+             f"sh -c 'echo x >> {tmp_path}/checks; sleep 0.1'"]
+    command = [sys.executable, "-m", "trt_tui", *words]
     # A shell that runs this in the background hands SIGINT down as ignored.
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
                                env=dict(os.environ),
@@ -203,8 +208,8 @@ def test_interrupted_it_writes_its_best_and_goes_on_later(files, out, tmp_path, 
     record = json.loads(out.read_text())
     assert record["moves"] and record["evidence"]["search"]["said"].endswith("the search is not over")
     before = count()
-    again = subprocess.run(command, capture_output=True, text=True, timeout=LIMIT_S)
-    assert again.returncode == 0, again.stderr
+    code, _, told = run(*words)
+    assert code == 0, told
     evaluations = json.loads(out.read_text())["evidence"]["search"]["evaluations"]
     assert count() - before <= evaluations <= count()  # checks are asked anew, as what they read may have changed
 

@@ -271,18 +271,18 @@ def finish(worker, job):
 
 def test_a_check_command_decides(opened, script, tmp_path):
     worker = opened()
-    ended = found(finish(worker, worker.ask(replace(GOAL, tolerances=(), check=script, ranges=False))))
+    ended = found(finish(worker, worker.ask(replace(GOAL, tolerances=(), check=script, ranges=False, free=False))))
     assert ended.result.met and ended.result.best.raised == ("/fc/Gemm",)
     assert "exit code 4" in ended.evaluations[0].judgement.figure
     seen = (tmp_path / "seen").read_text().splitlines()
     assert len(seen) == len(ended.evaluations) and "(8, 10)" in seen[0]
-    again = found(finish(worker, worker.ask(replace(GOAL, tolerances=(), check=script, ranges=False))))
+    again = found(finish(worker, worker.ask(replace(GOAL, tolerances=(), check=script, ranges=False, free=False))))
     assert again.result == ended.result and (tmp_path / "seen").read_text().splitlines() == seen
 
 
 def test_a_check_beside_a_tolerance_needs_both(opened, script):
     worker = opened()
-    ended = found(finish(worker, worker.ask(replace(GOAL, check=script))))
+    ended = found(finish(worker, worker.ask(replace(GOAL, check=script, ranges=False, free=False))))
     assert ended.result.met and "/fc/Gemm" in ended.result.best.raised
     assert parse_target("sqnr>=40").reached(ended.result.best.judgement.verdict)
     assert "the check passes" in ended.result.best.judgement.figure
@@ -558,7 +558,7 @@ def test_what_was_chosen_is_tried_on_samples_held_out(tmp_path):
     assert ended.result.met and (ended.held_out.samples, ended.held_out.chosen_on) == (32, 64)
     assert not ended.held_out.judgement.passed and ended.held_out.judgement.score < -5
     finding = Finding(GOAL, ended=ended)
-    assert not finding.met and finding.record()["held_out"]["met"] is False
+    assert not finding.met and finding.record(None)["held_out"]["met"] is False
     assert Finding(GOAL, ended=replace(ended, held_out=None)).met
 
 

@@ -144,14 +144,17 @@ def test_a_scope_leaves_out_what_makes_the_error_larger(session):
     assert any("added up, 1 left out that raised alone makes the error larger" in line for line in said)
 
 
-@pytest.mark.parametrize("precision", [Precision.INT8, Precision.FP8, Precision.INT4])
+@pytest.mark.parametrize("precision", [Precision.INT8, Precision.FP8, Precision.INT4, Precision.FP16])
 def test_rows_are_counted_by_the_codes_in_use(session, precision):
     session.set_config(PrecisionConfig.uniform(precision))
     figures = found(session)
-    assert (figures.codes, figures.able) == (precision, sum(precision in group.allowed for group in VIT.groups))
-    scope = next(one for one in MODEL.scopes if any(precision not in VIT.group(name).allowed for name in one.groups))
-    said = [text(line) for line in detail.detail_lines(session, figures, VisibleRow(scope.path, 0, scope), 80, 20)]
-    assert f"cannot run {precision.label}" in said[-1]
+    assert (figures.lowest, figures.able) == (precision, sum(precision in group.allowed for group in VIT.groups))
+    for scope in MODEL.scopes:
+        said = [text(line) for line in detail.detail_lines(session, figures, VisibleRow(scope.path, 0, scope), 80, 20)]
+        refused = sum(precision not in VIT.group(name).allowed for name in scope.groups)
+        assert any("cannot run" in line for line in said) is bool(refused)
+        assert not refused or said[-1].split("fixed")[1].split() == [
+            str(refused), "of", str(len(scope.groups)), "cannot", "run", precision.label]
 
 
 def test_shares_of_an_earlier_config_are_stale(session):
@@ -229,14 +232,14 @@ def test_fp8_is_told_by_what_lies_outside_its_steps():
     stats = _stats(1.0, 0.1, histogram=spread)
     zeroed, clipped = detail.beyond_fp8(stats, 1.0)  # 1/448 is 2^-8.8: what lies below 2^-18.8 rounds to 0
     assert clipped == 0 and zeroed == pytest.approx(1.2 / 20, abs=0.005)
-    assert detail.fp8_sentence(stats, 1.0) == "one FP8 scale for amax 1.00: about 6% of its values round to 0"
+    assert detail.fp8_sentence(stats, 1.0) == "FP8 scale by amax 1.00: about 6% of values round to 0"
     assert "50% are clipped" in detail.fp8_sentence(stats, 2.0**-10)
     narrow = _stats(1.0, 0.1, histogram=(0,) * 39 + (9,) + (0,) * 24)
     assert "next to none rounds to 0" in detail.fp8_sentence(narrow, 1.0)
 
 
 @pytest.mark.parametrize(("precision", "said", "silent"), [
-    (Precision.INT8, "of 8 bits", "FP8"), (Precision.FP8, "one FP8 scale", "bits"), (Precision.INT4, "", "bits")])
+    (Precision.INT8, "of 8 bits", "FP8"), (Precision.FP8, "FP8 scale by", "bits"), (Precision.INT4, "", "bits")])
 def test_the_reason_fits_the_codes_of_the_row(session, precision, said, silent):
     group = next(group for group in MODEL.outline.groups if precision in group.allowed and group.activations())
     session.results.statistics[group.name] = {group.activations()[0].tensor: _stats(41.2, 0.47)}

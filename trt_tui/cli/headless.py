@@ -19,7 +19,7 @@ from trt_tui.core.measure.comparison import Verdict
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.keeping import with_kept
 from trt_tui.core.precision import Precision
-from trt_tui.core.search import lowest
+from trt_tui.core.search import lowered_beside, lowest
 from trt_tui.errors import CancelledError, ExitCode, TrtTuiError
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
@@ -150,7 +150,10 @@ def search_session(options: Options, config_path: str | None, force: bool, preci
             outline = session.opened.outline
             start = with_kept(outline, lowest(outline, (precision, *request.rungs), options.other, options.tf32),
                               options.keep)
-        session.search(replace(request, config=start))
+        fixed: tuple[str, ...] = ()
+        if request.method == "lower" and config_path is not None:
+            start, fixed = lowered_beside(session.opened.outline, start, request.higher)
+        session.search(replace(request, config=start, fixed=fixed))
         failure: TrtTuiError | None = None
         try:
             drain()

@@ -17,14 +17,14 @@ from trt_tui.core.guards.guard import alarm_record
 from trt_tui.core.lowering.lowered import lowers, quantizes
 from trt_tui.core.measure.agreement import fp32_fault, gap_db
 from trt_tui.core.measure.comparison import EngineResult, Share, Verdict
-from trt_tui.core.measure.target import UPPER
+from trt_tui.core.measure.target import UPPER, parse_target
 from trt_tui.core.moves.config import PrecisionConfig, tables
 from trt_tui.core.network.hierarchy import build_tree, titles
 from trt_tui.core.network.layers import Outline
-from trt_tui.core.search import Evaluation, Outcome, scoped
+from trt_tui.core.search import Evaluation, Outcome
 from trt_tui.errors import InputError
 from trt_tui.jobs.events import SearchEnded
-from trt_tui.session.finding import Finding, held_out_words
+from trt_tui.session.finding import Finding, held_out_words, lowered_table
 from trt_tui.session.session import Session
 from trt_tui.words import COMPUTED_IN, EXPORTED, NOTHING, SIMULATED, engine_title, run_named, run_title, table
 
@@ -277,13 +277,12 @@ PLOT_WIDTH, PLOT_HEIGHT = 48, 8
 
 def search_table(session: Session) -> str:
     """What a search found: the layers with the reason, ranges, the metric's parts, and the engines that were built."""
-    request, ended, outline = _finding(session).request, _ended(session), session.opened.outline
+    ended, outline = _ended(session), session.opened.outline
     result = ended.result
     how = f"{ended.how}; " if ended.ranked else ""
     lines = [search_headline(session), f"  {how}{words.plural(result.evaluations, 'evaluation')}"]
     lines += [f"  {line}" for line in (*search_source(session), *ended.remarks)]
-    if request.method == "scoped" and (scopes := result.rows):
-        lines += ["", *table(scoped.table_rows(scopes, request.higher.label))]
+    lines += ["", *table(lowered_rows(session) or iteration_rows(session), flush_left=3)]
     places = titles(build_tree(outline.layers, outline.groups))
     for header, rows in tables(result.config, outline):
         lines += ["", *table([(*header, "why"), *((places.get(row[0], row[0]), *row[1:], result.why.get(row[0], ""))
@@ -294,6 +293,31 @@ def search_table(session: Session) -> str:
     if points := front(session):
         lines += ["", *table(front_rows(points)), *([""] + plot(points) if len(points) > 1 else [])]
     return "\n".join(map(partial(words.visible, lines=True), lines))
+
+
+def lowered_rows(session: Session) -> list[list[str]]:
+    """What a strategy that goes downwards has tried, layer by layer, with a header; [] for any other."""
+    finding, outline = _finding(session), session.opened.outline
+    return lowered_table(_ended(session).result.rows, outline, finding.request)
+
+
+def iteration_rows(session: Session) -> list[list[str]]:
+    """Every config that a search has tried: who asked, how many groups are raised, each tolerance's figure, and what
+    its engine yields; with a header."""
+    finding, ended = _finding(session), _ended(session)
+    targets = [parse_target(text) for text in finding.request.tolerances]
+    places = titles(build_tree(session.opened.outline.layers, session.opened.outline.groups))
+    rows = [["", "step", "about", "raised", *finding.request.tolerances, "", "engine"]]
+    for place, one in enumerate(ended.evaluations):
+        verdict = one.judgement.verdict
+        figures = [f"{SIMULATED}{target.measured(verdict)}" if verdict is not None else "" for target in targets]
+        if not targets:
+            figures, rows[0][4:-2] = [one.judgement.figure], ["check"]
+        rows.append([str(place + 1), one.step, places.get(one.about, one.about), str(len(one.raised)), *figures,
+                     words.outcome(one.passed), ended.built.get(place, "")])
+    if not ended.built:
+        rows = [row[:-1] for row in rows]
+    return rows
 
 
 def _finding(session: Session) -> Finding:
@@ -435,7 +459,7 @@ def search_report(session: Session) -> str:
     points = front(session)
     ended = _ended(session)
     lines = [*([ended.how] if ended.ranked else []), *search_source(session), *ended.remarks]
-    return search_markdown(session.opened.outline, ended.result, ended.evaluations,
+    return search_markdown(session.opened.outline, ended.result, iteration_rows(session), lowered_rows(session),
                            search_headline(session), lines,
                            metric_parts(session), front_rows(points), plot(points) if len(points) > 1 else [],
                            [alarm_record(alarm) for alarm in session.alarms])

@@ -61,7 +61,13 @@ def _rungs(text: str | None, config: bool) -> tuple[Precision | None, tuple[Prec
 @option("Judging", "--check", metavar="CMD", help="A command that passes a config by exit code 0; {model} in it is the "
         "lowered ONNX, {outputs} an .npz of the simulated outputs.")
 @option("Search", "--method", default="auto", show_default=True, metavar="NAME", shell_complete=_methods,
-        help="auto, greedy, bisect, bisect-reverse, linear, linear-reverse, worst-first or scoped.")
+        help="auto, greedy, bisect, bisect-reverse, linear, linear-reverse, worst-first, scoped or lower.")
+@option("Search", "--lower", is_flag=True, help="The same as --method lower: begin with everything in FP32 (see "
+        "--from) and lower what may be lowered at all, what saves most time first. What a --config has lowered stays.")
+@option("Search", "--from", "higher_from", type=click.Choice(["fp32", "fp16", "bf16"]),
+        help="What --lower and --method scoped begin with: the same as --higher.")
+@option("Search", "--sample", metavar="N|worst", help="Judge on the batch that holds this sample alone (with --batch 1 "
+        "that sample), then the result on all others.")
 @option("Search", "--higher", default="fp32", show_default=True, type=click.Choice(["fp32", "fp16", "bf16"]),
         help="What layers are raised to.")
 @option("Search", "--rungs", metavar="A,B,...", help="Precisions that layers may end in, lowest first, like "
@@ -69,9 +75,10 @@ def _rungs(text: str | None, config: bool) -> tuple[Precision | None, tuple[Prec
         "to the last, in place of --higher, and then gives what it raised the lowest of those between that does.")
 @option("Search", "--preset", "presets", multiple=True, hidden=True)
 @option("Search", "--sticky", multiple=True, hidden=True)
-@option("Search", "--no-free", is_flag=True, help="Do not try operators for decomposed norms, SmoothQuant and bias "
-        "correction before layers are raised.")
-@option("Search", "--no-ranges", is_flag=True, help="Do not try other ranges before layers are raised.")
+@option("Search", "--free/--no-free", default=None, help="Try operators for decomposed norms, SmoothQuant and bias "
+        "correction before layers are raised, or do not. Without: only scoped and lower do not.")
+@option("Search", "--ranges/--no-ranges", default=None, help="Try other ranges before layers are raised, or do not. "
+        "Without: only scoped and lower do not.")
 @option("Judging", "--no-hold-out", is_flag=True, help="Search on all samples. By default every third batch is held "
         "out if there are enough, and the exit code depends on the result on these too.")
 @option("Search", "--max-fp32", "max_raised", type=click.IntRange(min=0), metavar="N",
@@ -86,7 +93,8 @@ def _rungs(text: str | None, config: bool) -> tuple[Precision | None, tuple[Prec
 @file_option("Output", "-o", "--output", required=True, metavar="OUT", help="precision.json; - for stdout.")
 def search(model: str, config_path: str | None, force: bool, target: str | None, tolerances: tuple[str, ...],
            method: str, precision: str | None, higher: str, rungs: str | None,
-           presets: tuple[str, ...], sticky: tuple[str, ...], no_free: bool, no_ranges: bool,
+           presets: tuple[str, ...], sticky: tuple[str, ...], free: bool | None, ranges: bool | None, lower: bool,
+           higher_from: str | None, sample: str | None,
            max_raised: int | None, max_latency: float | None, max_builds: int, no_hold_out: bool, check: str | None,
            markdown_path: str | None, output: str, **arguments: Any) -> None:
     """Find the fewest layers to raise so that a tolerance is met.
@@ -98,6 +106,7 @@ def search(model: str, config_path: str | None, force: bool, target: str | None,
     from trt_tui.core.measure.target import parse_target
     from trt_tui.core.moves.config import PrecisionConfig
     from trt_tui.core.precision import Precision
+    from trt_tui.core.search import DOWNWARDS
     from trt_tui.jobs.requests import FindConfig
     from trt_tui.session.finding import found_so_far, held_out_words
     from trt_tui.session.session import Session
@@ -110,6 +119,10 @@ def search(model: str, config_path: str | None, force: bool, target: str | None,
         raise InputError("a search has one start", "both --config and --precision are given",
                          "Leave out one of them.")
     check_usage()
+    method, higher = ("lower" if lower else method), higher_from or higher
+    if sample is not None and sample != "worst" and not sample.isdecimal():
+        raise InputError(f"--sample {sample} is no sample", "it takes a number from 0, or worst", "Name one of them.")
+    down = method in DOWNWARDS
     first, between, highest = _rungs(rungs, config_path is not None)
     output, markdown_path = stdout_for(output) or output, stdout_for(markdown_path)
     one_on_stdout({"-o": output, "--markdown": markdown_path})
@@ -117,9 +130,11 @@ def search(model: str, config_path: str | None, force: bool, target: str | None,
         parse_target(text)
     places = check_places(model, arguments, config_path, output, markdown_path, config_to=output)
     request = FindConfig(PrecisionConfig(), tolerances, method, highest or Precision(higher),
-                         not no_ranges, max_raised, max_latency, max_builds, check, rungs=between, free=not no_free)
+                         not down if ranges is None else ranges, max_raised, max_latency, max_builds, check,
+                         rungs=between, free=not down if free is None else free, sample=sample or "")
     arguments["keep"] = (*arguments["keep"], *presets, *sticky)
-    with search_session(replace(options_of(model, 0, arguments), hold_out=not no_hold_out), config_path, force,
+    options = replace(options_of(model, 0, arguments), hold_out=not no_hold_out and sample is None)
+    with search_session(options, config_path, force,
                         Precision(precision) if precision else first, request, places) as session:
         finding = session.finding
         assert finding is not None and finding.config is not None, "else the session is not handed on"

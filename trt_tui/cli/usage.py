@@ -55,6 +55,11 @@ IDLE_OPTIONS = (
                 "Leave it out, or use --precision int8."),
     IdleOptions(("search",), ("precision", "higher"), lambda values: bool(values["rungs"]),
                 "--rungs names the first and the last precision", "Leave out one of them."),
+    IdleOptions(("search",), ("lower",), lambda values: "method" in given(), "--method names another strategy",
+                "Leave out one of them."),
+    IdleOptions(("search",), ("higher_from",), lambda values: not values["lower"] and values["method"] != "scoped"
+                or "higher" in given(), "it says what --lower and --method scoped begin with", "Leave it out, or use "
+                "--higher."),
     IdleOptions(("open", "compare", "search"), ("seed",), lambda values: bool(values["data"]),
                 "only random inputs have a seed, and --data names samples", "Leave out one of --seed and --data."),
     IdleOptions(("compare",), _ENGINE, lambda values: not values["engines"], "it is about engines, and none is built",

@@ -17,6 +17,7 @@ from trt_tui.core.measure.shares import Impact, measure_impacts
 from trt_tui.core.measure.target import judge, parse_target
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import Group
+from trt_tui.core.search import Space
 from trt_tui.errors import CancelledError, InputError
 from trt_tui.files.reading import digest
 from trt_tui.jobs import build
@@ -25,7 +26,7 @@ from trt_tui.jobs import requests as rq
 from trt_tui.jobs.calibrating import ensure_ranges
 from trt_tui.jobs.free import proposals
 from trt_tui.jobs.scheduler import Report
-from trt_tui.jobs.searching import SearchJob, check_words, run_check
+from trt_tui.jobs.searching import SearchJob, check_words, macs_of, run_check
 from trt_tui.jobs.shares import suspects
 from trt_tui.jobs.statistics import ranges_by_method
 from trt_tui.jobs.steps import Steps, Urgency
@@ -48,7 +49,10 @@ def run(workspace: Workspace, store: Store, report: Report, request: rq.FindConf
                          "Begin with a config that lowers layers, such as --precision int8.")
     if request.check is not None:
         check_words(request.check)
-    work = SearchJob(network, request, targets, WorkspaceBench(workspace, store, report, request))
+    bench = WorkspaceBench(workspace, store, report, request)
+    if request.sample not in ("", "worst"):
+        bench.feed = feed_of(workspace, int(request.sample))
+    work = SearchJob(network, request, targets, bench)
     ensure_ranges(workspace, store, report, [request.config])
     if any(target.kind == "metric" for target in targets):
         score = yield from reference_metric(workspace, store, report)
@@ -56,16 +60,18 @@ def run(workspace: Workspace, store: Store, report: Report, request: rq.FindConf
         work.targets = tuple(target.with_base(base) for target in targets)
     try:
         yield from work.steps()
-        held_out = yield from _held_out(workspace, report, work)
+        held_out = yield from _held_out(workspace, report, work, bench.feed)
     except (GeneratorExit, CancelledError):
         report.send(work.ended(report.job, stopped=True))
         raise
     report.send(work.ended(report.job, held_out=held_out))
 
 
-def _held_out(workspace: Workspace, report: Report, work: SearchJob) -> Steps[ev.HeldOut | None]:
+def _held_out(workspace: Workspace, report: Report, work: SearchJob, chosen_on: int | None) -> Steps[ev.HeldOut | None]:
     """Returns what the config found yields on the samples that the search has not seen, where there are enough."""
     feeds, analysis, result, targets = workspace.held_out, workspace.analysis, work.search.result, work.targets
+    if chosen_on is not None:
+        feeds = [index for index in workspace.feeds if index != chosen_on]
     if not feeds or not targets or result.best is None:
         return None
     if any(target.kind == "metric" for target in targets):
@@ -79,7 +85,29 @@ def _held_out(workspace: Workspace, report: Report, work: SearchJob) -> Steps[ev
         verdict = partial.value
         report.progress("held-out samples", partial.done, partial.total, since)
         yield Urgency.SEARCH
-    return ev.HeldOut(judge(targets, verdict), verdict.samples, workspace.judged_count)
+    chosen = workspace.judged_count if chosen_on is None else workspace.data.judged.rows(chosen_on)
+    return ev.HeldOut(judge(targets, verdict), verdict.samples, chosen)
+
+
+def feed_of(workspace: Workspace, sample: int) -> int:
+    """The feed that holds a sample, by its number among those that are judged.
+
+    Raises:
+        InputError: there are fewer.
+    """
+    first = 0
+    for index in workspace.feeds:
+        if first <= sample < (first := first + workspace.data.judged.rows(index)):
+            return index
+    raise InputError(f"there is no sample {sample}", f"{first} are judged, from 0 to {first - 1}",
+                     "Name one of them with --sample, or the worst.")
+
+
+def worst_sample(verdict: Verdict) -> int:
+    """The number of the sample with the lowest SQNR at any output; 0 where no output has one for each sample."""
+    found = [(one.worst_sqnr_db, one.worst_index) for one in verdict.outputs.values()
+             if one.worst_index is not None and one.worst_sqnr_db is not None]
+    return min(found)[1] if found else 0
 
 
 class WorkspaceBench:
@@ -90,6 +118,7 @@ class WorkspaceBench:
         builder = workspace.builder
         self.builds = builder is not None and runs_here(builder, workspace.plan.settings)
         self.checks = request.check is not None
+        self.feed: int | None = None
 
     def report(self, work: SearchJob, heard: bool = False) -> None:
         """Sends the search's progress, at most ten times a second unless it must be heard."""
@@ -98,6 +127,31 @@ class WorkspaceBench:
 
     def verdict(self, config: PrecisionConfig) -> Steps[Verdict]:
         """Returns the verdict on all samples of the search, from the store where it is known."""
+        if self._request.sample:
+            return (yield from self._verdict_of_sample(config))
+        return (yield from self._verdict_of_all(config))
+
+    def _verdict_of_sample(self, config: PrecisionConfig) -> Steps[Verdict]:
+        """Returns the verdict on the batch of one sample."""
+        workspace = self._workspace
+        if self.feed is None:
+            whole = yield from self._verdict_of_all(self._request.config)
+            self.feed = feed_of(workspace, worst_sample(whole))
+        verdict: Verdict | None = None
+        for partial in workspace.analysis.verdict(config, workspace.ranges, [self.feed]):
+            verdict = partial.value
+            yield Urgency.SEARCH
+        assert verdict is not None, "a feed was named"
+        return verdict
+
+    def costs(self, space: Space) -> dict[str, float]:
+        """See `trt_tui.jobs.searching.Bench`."""
+        engine = self._store.engine(self._workspace, space.config(space.candidates))
+        made = engine.made if engine is not None else {}
+        times = {name: ms for name in space.candidates if name in made and (ms := made[name].ms) is not None}
+        return times or macs_of(space)
+
+    def _verdict_of_all(self, config: PrecisionConfig) -> Steps[Verdict]:
         whole: Verdict | None = None
         for verdict in verdict_of(self._workspace, self._store, self._report, config):
             whole = verdict

@@ -260,6 +260,7 @@ class SearchEnded(Event):
         remarks: What else to know, a sentence each.
         stopped: It was stopped, so a smaller set may exist even if the result meets the tolerance.
         held_out: None if there are too few samples for it.
+        built: What the engines of evaluations yield, in words, by place.
     """
 
     result: Result
@@ -271,6 +272,7 @@ class SearchEnded(Event):
     remarks: tuple[str, ...] = ()
     stopped: bool = False
     held_out: HeldOut | None = None
+    built: Mapping[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

@@ -8,16 +8,21 @@ from dataclasses import dataclass, replace
 from trt_tui.core.measure import free
 from trt_tui.core.moves.bias_correction import BiasCorrection
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.offers import no_correction
+from trt_tui.core.moves.offers import no_correction, out_of_the_file
 from trt_tui.core.moves.rewrite import Rewrite
 from trt_tui.core.moves.smooth import Smooth
 from trt_tui.core.network.layers import Group
+from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
 from trt_tui.jobs.scheduler import Report
 from trt_tui.workspace import Workspace
 
 STRENGTHS = (0.5, 0.25, 0.75)
 """The exponents of SmoothQuant that are tried; the usual one first."""
+
+
+LEAVES_FILE = ", no longer as in the file"
+"""Behind the name of a proposal that gives groups as in the file a precision."""
 
 
 @dataclass(frozen=True)
@@ -29,10 +34,11 @@ class Proposal:
 
 
 def proposals(workspace: Workspace, report: Report, groups: Sequence[Group], config: PrecisionConfig, *,
-              reason: str = "user", kinds: str = "") -> list[Proposal]:
+              reason: str = "user", kinds: str = "", leaves_file: bool = False) -> list[Proposal]:
     """What can be done about some groups, and is not done yet: one proposal for all of them for each kind.
 
     Args:
+        leaves_file: Groups as in the file may be changed too, which take the precision nearest to it then.
         kinds: "form" for operators and scaled channels alone, "bias" for corrected biases alone.
 
     Raises:
@@ -40,24 +46,30 @@ def proposals(workspace: Workspace, report: Report, groups: Sequence[Group], con
     """
     network = workspace.network
     found: list[Proposal] = []
+    as_given = config
+    if leaves_file:
+        config = out_of_the_file(config, groups)
+    suffix = LEAVES_FILE if config != as_given else ""
     low = [group for group in groups
            if kinds != "bias" and config.precision_of(group) in (Precision.FP16, Precision.BF16)]
     written = free.rewrites(network, (group for group in low if group.name not in config.of(Rewrite)), reason)
     if written:
         words = dict.fromkeys(move.operator.replace("alization", "") for move in written.values())
-        found.append(Proposal(f"{' and '.join(words)} operator", config.with_moves(written)))
-    norms = _norms(workspace, groups, config) if kinds != "bias" else []
+        found.append(Proposal(f"{' and '.join(words)} operator{suffix}", config.with_moves(written)))
+    norms = _norms(workspace, groups, config, leaves_file) if kinds != "bias" else []
     for strength in STRENGTHS if norms else ():
         made = free.smoothings(network, norms, workspace.calibrating, workspace.backend, strength=strength,
                                reason=reason, known=workspace.channel_amax,
                                progress=report.sweeping("largest values of channels", gives_way=True))
-        found.append(Proposal(f"SmoothQuant {strength:g}", free.with_smoothings(config, network, made)))
+        changed = out_of_the_file(config, _around(network, norms)) if leaves_file else config
+        found.append(Proposal(f"SmoothQuant {strength:g}{LEAVES_FILE if changed != as_given else ''}",
+                              free.with_smoothings(changed, network, made)))
     able = [group for group in groups if kinds != "form" and not no_correction(network, group, config)
             and group.name not in config.of(BiasCorrection)]
     if able:
         shifts = {name: replace(move, reason=reason) for name, move in _shifts(workspace, report, able, config).items()}
         if shifts:
-            found.append(Proposal("bias correction", config.with_moves(shifts)))
+            found.append(Proposal(f"bias correction{suffix}", config.with_moves(shifts)))
     return found
 
 
@@ -73,7 +85,13 @@ def _shifts(workspace: Workspace, report: Report, groups: Sequence[Group], confi
     return {group.name: known[group.name] for group in groups if group.name in known}
 
 
-def _norms(workspace: Workspace, groups: Iterable[Group], config: PrecisionConfig) -> list[str]:
+def _around(network: Network, norms: Iterable[str]) -> list[Group]:
+    """Some normalisations and the groups that read what they scale."""
+    layers = [layer for name in norms for layer in (name, *(read.port[0] for read in network.free.norms[name].reads))]
+    return list({group.name: group for layer in layers if (group := network.group_of(layer)) is not None}.values())
+
+
+def _norms(workspace: Workspace, groups: Iterable[Group], config: PrecisionConfig, leaves_file: bool) -> list[str]:
     """The normalisations at some groups whose channels INT8 layers read and that are not scaled yet."""
     network = workspace.network
     found = dict.fromkeys(network.free.before(group.name, group.layers) for group in groups)
@@ -83,6 +101,8 @@ def _norms(workspace: Workspace, groups: Iterable[Group], config: PrecisionConfi
         if name is None or norm is None or norm.no_smooth or name in config.of(Smooth):
             continue
         readers = [network.group_of(read.port[0]) for read in norm.reads]
-        if any(one is not None and config.precision_of(one) is Precision.INT8 for one in readers):
+        known = [one for one in readers if one is not None]
+        config = out_of_the_file(config, known) if leaves_file else config
+        if any(config.precision_of(one) is Precision.INT8 for one in known):
             wanted.append(name)
     return wanted

@@ -229,6 +229,8 @@ class FindConfig:
         check: A command whose exit code 0 passes a config; see `trt_tui.jobs.searching.run_check`.
         shares: Measure what each group owns, too.
         rungs: Precisions below ``higher`` that raised groups may have where that does, lowest first.
+        fixed: Groups that stay as they are in ``config``.
+        sample: Judge on the batch of one sample alone: its number, "worst" for the worst one of ``config``, "" for all.
     """
 
     config: PrecisionConfig
@@ -243,6 +245,8 @@ class FindConfig:
     shares: bool = False
     rungs: tuple[Precision, ...] = ()
     free: bool = True
+    fixed: tuple[str, ...] = ()
+    sample: str = ""
 
 
 Request = (Open | Calibrate | UseRanges | Preflight | Compare | WhatIf | TryWaysOut | Stats | Build | WriteEngine

@@ -23,7 +23,7 @@ from trt_tui.core.moves.smooth import Smooth
 from trt_tui.core.network.layers import Group
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import WIDTHS
-from trt_tui.core.search import Evaluation, Search, Space
+from trt_tui.core.search import DOWNWARDS, Evaluation, Search, Space
 from trt_tui.core.search.ranges import LEAST_GAIN
 from trt_tui.errors import CancelledError, InputError, TrtTuiError
 from trt_tui.files.scratch import scratch_folder
@@ -50,6 +50,10 @@ class Bench(Protocol):
 
     def verdict(self, config: PrecisionConfig) -> Steps[Verdict]:
         """Returns a config's whole verdict at the judged outputs."""
+
+    def costs(self, space: Space) -> Mapping[str, float]:
+        """What each candidate costs with all of them raised: milliseconds of that engine where it is known and timed,
+        else multiply-accumulates."""
 
     def impacts(self, config: PrecisionConfig, names: Sequence[str]) -> Steps[Mapping[str, Impact]]:
         """Returns what some groups of a config do to the judged outputs, by name."""
@@ -92,8 +96,10 @@ class SearchJob:
         if not targets and not bench.checks:
             raise InputError("a search needs a tolerance", "", "Give --tolerance, or --check.")
         self.network, self.request, self.targets, self.bench = network, request, tuple(targets), bench
-        self.space = Space(network, request.config, request.higher, request.rungs)
+        self.space = Space(network, request.config, request.higher, request.rungs, fixed=frozenset(request.fixed))
         self.impacts: Mapping[str, Impact] = {}
+        self.costs = bench.costs(self.space)
+        self.engines: dict[PrecisionConfig, EngineResult] = {}
         self.latency: Callable[[PrecisionConfig], float] | None = None
         self.measured: dict[PrecisionConfig, float] = {}
         """Latencies of the engines that were built, in ms, by config without ranges, which cost no time."""
@@ -110,7 +116,7 @@ class SearchJob:
     def _make(self, known: Sequence[Evaluation] = (), latency: Callable[[PrecisionConfig], float] | None = None,
               ranges: Mapping[str, Mapping[str, float]] | None = None, margins: Sequence[float] = ()) -> Search:
         request = self.request
-        return Search(self.space, method=request.method, impacts=self.impacts, ranges=ranges,
+        return Search(self.space, method=request.method, costs=self.costs, impacts=self.impacts, ranges=ranges,
                       max_raised=request.max_raised, max_latency=request.max_latency, latency=latency, known=known,
                       margins=margins)
 
@@ -121,13 +127,19 @@ class SearchJob:
         going_on = True
         while going_on:
             yield from self._evaluate(NEED_NO_RANKING)
-            if self.search.asked is not None and not self.impacts:
+            if self.search.asked is not None and not self.impacts and self._needs_ranking:
                 if self.request.free:
                     yield from self._improve_free()
                 if self.search.asked is not None:
                     yield from self._rank()
             yield from self._evaluate()
             going_on = yield from self._refuted()
+
+    @property
+    def _needs_ranking(self) -> bool:
+        """Whether what each group does to the outputs is of use to this search."""
+        request = self.request
+        return request.method not in DOWNWARDS or request.free or request.ranges or request.shares
 
     def _evaluate(self, only: Sequence[str] = ()) -> Steps[None]:
         """Evaluates what the search asks for, as long as one of some steps asks; all of them where none is named."""
@@ -185,6 +197,7 @@ class SearchJob:
             self.builds += 1
         self.bench.report(self, heard=True)  # sends what is known so far, in case the build ends the child process
         engine = yield from self.bench.build(config)
+        self.engines[config] = engine
         if engine.latency_ms is not None and engine.as_asked:
             self.measured[_without_ranges(config)] = engine.latency_ms[0]
         return engine
@@ -299,7 +312,18 @@ class SearchJob:
         """The event that reports what was found so far."""
         return ev.SearchEnded(job, self.search.result, self.search.how, tuple(self.search.evaluations),
                               len(self.space.candidates), bool(self.impacts), self.confirmed, tuple(self.remarks),
-                              stopped, held_out)
+                              stopped, held_out, self._built())
+
+    def _built(self) -> dict[int, str]:
+        """What the engines yield that were built, by the place of their config among the evaluations."""
+        told: dict[int, str] = {}
+        tried = [self.search.config_of(one) for one in self.search.evaluations] if self.engines else []
+        for config, engine in self.engines.items():
+            places = [place for place, one in enumerate(tried) if one == config]
+            figures = [target.measured(engine.verdict) for target in self.targets] if engine.verdict is not None else []
+            figures += [milliseconds(engine.latency_ms[0])] if engine.latency_ms is not None else []
+            told |= dict.fromkeys(places, ", ".join(figures) or "not judged")
+        return told
 
 
 def _checked(judgement: Judgement, code: int, bounded: bool) -> Judgement:
@@ -325,6 +349,13 @@ def _without_ranges(config: PrecisionConfig) -> PrecisionConfig:
     return config.without(RangeChoice).without_measured()
 
 
+def macs_of(space: Space) -> dict[str, float]:
+    """The multiply-accumulates of each candidate; 0 where they are unknown."""
+    groups = {name: space.network.group(name) for name in space.candidates}
+    return {name: float(sum(space.network.layer(layer).macs or 0 for layer in group.layers))
+            for name, group in groups.items()}
+
+
 def latency_between(space: Space, low: EngineResult, high: EngineResult, measured: Mapping[PrecisionConfig, float]
                     ) -> Callable[[PrecisionConfig], float]:
     """An estimate of a config's latency in ms, from the engines of the start and of all raised, and from what others
@@ -348,9 +379,7 @@ def latency_between(space: Space, low: EngineResult, high: EngineResult, measure
 
     weights = {name: weight(name) for name in space.candidates}
     if not any(weights.values()):
-        for name in space.candidates:
-            group = space.network.group(name)
-            weights[name] = float(sum(space.network.layer(layer).macs or 0 for layer in group.layers))
+        weights = macs_of(space)
     total = sum(weights.values()) or 1.0
 
     def part(config: PrecisionConfig) -> float:

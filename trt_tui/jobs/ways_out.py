@@ -5,6 +5,7 @@ from __future__ import annotations
 from trt_tui.core.calibration.methods import methods_of
 from trt_tui.core.codes import CODES
 from trt_tui.core.moves.config import PrecisionConfig, step
+from trt_tui.core.moves.offers import out_of_the_file
 from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.moves.smooth import Smooth
 from trt_tui.core.network.layers import Group
@@ -24,7 +25,7 @@ from trt_tui.workspace import Workspace
 def run(workspace: Workspace, store: Store, report: Report, request: rq.TryWaysOut) -> Steps[None]:
     """Measures the ways out of a group, and sends those that are measured after each."""
     group, config = workspace.network.group(request.group), request.config
-    ensure_ranges(workspace, store, report, [config])
+    ensure_ranges(workspace, store, report, [config, out_of_the_file(config, workspace.network.groups)])
     wanted = _ways_out(workspace, report, group, config)
     options: list[ev.WayOut] = []
     for key, label, changed in wanted:
@@ -42,7 +43,8 @@ def _ways_out(workspace: Workspace, report: Report, group: Group, config: Precis
     """For each the key that takes it, its name, and the config that it leads to."""
     found: list[tuple[str, str, PrecisionConfig]] = []
     now = config.precision_of(group)
-    found += [(ev.FREE_KEY, one.label, one.config) for one in free.proposals(workspace, report, [group], config)]
+    found += [(ev.FREE_KEY, one.label, one.config) for one in free.proposals(
+        workspace, report, [group], config, leaves_file=True)]
     higher = step(group, now, True, config.ladder)
     if higher is not now and higher is not Precision.FP32:
         found.append(("=", higher.label, config.with_groups([group], higher)))

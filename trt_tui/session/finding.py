@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.search import Evaluation, Outcome
+from trt_tui.core.network.hierarchy import build_tree, titles
+from trt_tui.core.network.layers import Outline
+from trt_tui.core.search import Evaluation, LoweredLayer, Outcome
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.words import SIMULATED, outcome, plural
@@ -65,7 +68,7 @@ class Finding:
         return (self.ended is not None and not self.ended.stopped
                 and self.ended.result.outcome is not Outcome.SEARCHING)
 
-    def record(self) -> dict[str, Any]:
+    def record(self, outline: Outline) -> dict[str, Any]:
         """How the config was found, as precision.json holds it; empty while the search goes on."""
         if self.ended is None:
             return {}
@@ -74,6 +77,10 @@ class Finding:
             "method": self.request.method, "how": self.ended.how, "met": self.met, "said": result.said,
             "evaluations": result.evaluations, "candidates": self.ended.candidates, "why": dict(result.why),
             "remarks": list(self.ended.remarks)}
+        if rows := lowered_table(result.rows, outline, self.request):
+            header, *parts = rows
+            record["lowered"] = [{**dict(zip(header, row, strict=True)), "layer": one.layer}
+                                 for one, row in zip(result.rows, parts, strict=True)]
         if self.ended.confirmed is not None:
             record["confirmed_by_engine"] = self.ended.confirmed
         if (held_out := self.ended.held_out) is not None:
@@ -82,6 +89,27 @@ class Finding:
         if self.request.check is not None:
             record["check"] = self.request.check
         return record
+
+
+def lowered_table(rows: Sequence[LoweredLayer], outline: Outline, request: rq.FindConfig) -> list[list[str]]:
+    """What a strategy that goes downwards has tried, with a header; [] where it tried nothing.
+
+    The columns are those of the published procedure: place, layer, shape of its result, similarity at the judged
+    outputs when it is lowered, the threshold, why it is chosen for the higher precision, and whether it sticks to it.
+    """
+    if not rows:
+        return []
+    places = titles(build_tree(outline.layers, outline.groups))
+    threshold, higher = " and ".join(request.tolerances) or "check", request.higher.label
+    table = [["index", "layer", "shape", "similarity", "threshold", "choose this layer because", "sticks"]]
+    for place, row in enumerate(rows):
+        shape = outline.shape(outline.group(row.layer).tail)
+        sizes = "x".join("?" if size is None else str(size) for size in shape) if shape is not None else ""
+        similarity = _simulated(row.similarity)
+        because = f"lowered, it misses the threshold with {similarity}" if row.sticks else ""
+        table.append([str(place), places.get(row.layer, row.layer), sizes, similarity, threshold, because,
+                      higher if row.sticks else ""])
+    return table
 
 
 def held_out_words(held_out: ev.HeldOut) -> str:

@@ -359,7 +359,7 @@ class State:
         tolerance = self.target.text if self.target else ""
         finding = self.finding
         if finding is not None and finding.ended is not None and finding.config == self.config:
-            evidence["search"] = finding.record()
+            evidence["search"] = finding.record(self.opened.outline)
             tolerance = TOLERANCES.join(finding.request.tolerances)
         return config_file.config_text(self.opened.outline, self.config, self.calibration, evidence=evidence,
                                        tolerance=tolerance, made_with=self.made_with(), sha256=self.sha256)

@@ -8,7 +8,7 @@ from typing import Any
 
 from trt_tui.core.moves.config import PrecisionConfig, tables
 from trt_tui.core.moves.move import Structure
-from trt_tui.core.search import Evaluation, Result
+from trt_tui.core.search import Result
 from trt_tui.words import (
     COMPUTED_IN,
     SIMULATED,
@@ -259,13 +259,15 @@ def moves_markdown(config: PrecisionConfig, network: Structure) -> list[str]:
     return lines[1:]
 
 
-def search_markdown(network: Structure, result: Result, evaluations: Sequence[Evaluation], headline: str,
+def search_markdown(network: Structure, result: Result, evaluations: Sequence[Sequence[str]],
+                    lowered: Sequence[Sequence[str]], headline: str,
                     notes: Sequence[str], metric: Sequence[Sequence[str]], engines: Sequence[Sequence[str]],
                     plot: Sequence[str], guards: Sequence[Mapping[str, str]] = ()) -> str:
     """The report of a search: the config with the reasons, and every evaluation as evidence.
 
     Args:
-        evaluations: All of the search, in its order.
+        evaluations: Rows of all of the search, in its order, a header first.
+        lowered: Rows of what a strategy that goes downwards has tried, a header first; [] for any other.
         headline: The outcome in one line.
         notes: How it was found, where its figures are from, what else to know.
         metric: Rows of the metric's parts, a header first.
@@ -284,11 +286,13 @@ def search_markdown(network: Structure, result: Result, evaluations: Sequence[Ev
             lines += [f"## {title}", "", *markdown_table(header, [tuple(map(text_cell, row)) for row in parts]), ""]
     if plot:
         lines += ["```text", *map(visible, plot), "```", ""]
-    rows = [(str(number), text_cell(one.step), str(len(one.raised)), code_cell(one.about),
-             text_cell(one.judgement.figure), "passes" if one.passed else "fails")
-            for number, one in enumerate(evaluations, 1)]
+    if lowered:
+        header, *parts = lowered
+        cells = [tuple(map(text_cell, row)) for row in parts]
+        lines += ["## Lowered layer by layer", "", *markdown_table(header, cells), ""]
+    header, *parts = evaluations
     lines += ["## Evaluations", "", "Each is simulated, on the same samples.", "",
-              *markdown_table(("", "step", "raised", "about", "figure", "tolerance"), rows)]
+              *markdown_table(tuple(map(text_cell, header)), [tuple(map(text_cell, row)) for row in parts])]
     return "\n".join(lines).rstrip() + "\n"
 
 

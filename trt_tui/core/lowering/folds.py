@@ -81,9 +81,11 @@ def refuse_on_given(network: Network, config: PrecisionConfig) -> None:
             layers = [layer for layer, _ in move.folds(network, target, config)] if move.folding else []
         for group in filter(None, map(network.group_of, layers)):
             if config.precision_of(group) is Precision.FILE and group.given is not None:
+                nearest = group.given.stands_for.label
                 raise InputError(f"{group.name} is as in the file, and {KINDS[kind].column} on {target} changes it",
                                  "what is as in the file is written back as it is",
-                                 "Give it a precision first, or take that change back.")
+                                 f"Give it {nearest}, which comes nearest to what the file has, or take that change "
+                                 "back.")
 
 
 def folds_anything(config: PrecisionConfig) -> bool:

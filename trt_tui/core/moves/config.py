@@ -90,6 +90,14 @@ class PrecisionConfig(Defaults):
             return min(counts, key=lambda precision: (-counts[precision], rank(precision)))
         return self.quantized if self.quantized in CODES else Precision.INT8
 
+    def lowest_in_use(self, network: Structure) -> Precision:
+        """The codes in use, or of a config without any the 16-bit type that most groups are in, if there is one."""
+        codes = self.codes_in_use(network)
+        counts = Counter(group.stands_for(self.precision_of(group)) for group in network.groups)
+        if counts[codes] or self.quantized in CODES:
+            return codes
+        return max((Precision.FP16, Precision.BF16, codes), key=lambda one: counts[one])
+
     # -- moves --------------------------------------------------------------------------------------------------
 
     def of(self, kind: type[M]) -> Mapping[str, M]:

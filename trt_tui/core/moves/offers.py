@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from trt_tui.core.moves.bias_correction import BiasCorrection
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.move import Move, Structure
@@ -31,6 +33,15 @@ def no_correction(network: Structure, group: Group, config: PrecisionConfig) -> 
     if bias.refused:
         return bias.refused
     return "" if config.precision_of(group) is Precision.INT8 else "it does not run in INT8"
+
+
+def out_of_the_file(config: PrecisionConfig, groups: Iterable[Group]) -> PrecisionConfig:
+    """A config with those of some groups that are as in the file in the precision that comes nearest to it: what a free
+    move changes can no longer be written back as it is."""
+    for group in groups:
+        if config.precision_of(group) is Precision.FILE and group.given is not None:
+            config = config.with_groups([group], group.given.stands_for)
+    return config
 
 
 def made(network: Structure, config: PrecisionConfig, group: Group) -> list[tuple[type[Move], str]]:

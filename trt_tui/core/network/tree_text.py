@@ -31,7 +31,7 @@ def render_tree(tree: Scope, shape_of: Callable[[str], Shape | None], *,
         label = "  " * depth + row.label
         if isinstance(row, GroupRow):
             group = row.group
-            lines.append((label, group.operator, _shape_text(shape_of(group.tail)), str(len(group.layers)),
+            lines.append((label, group.operator, shape_text(shape_of(group.tail)), str(len(group.layers)),
                           *("yes" if one in group.allowed else "no" for one in _PRECISIONS),
                           *((group.given.label,) if group.given is not None else ()), row.refused))
             if nodes and len(group.layers) > 1:
@@ -41,14 +41,14 @@ def render_tree(tree: Scope, shape_of: Callable[[str], Shape | None], *,
                              for name, what in group.given.refused)
         elif isinstance(row, LayerRow):
             output = next((name for name in row.layer.outputs if name), "")
-            lines.append((label, row.layer.op_type, _shape_text(shape_of(output)), "1", *("no" for _ in _PRECISIONS),
+            lines.append((label, row.layer.op_type, shape_text(shape_of(output)), "1", *("no" for _ in _PRECISIONS),
                           *(("",) if given else ()), row.refused))
         else:
             lines.append((label,))
     return "\n".join(table(lines, flush_left=1 + len(columns)))
 
 
-def _shape_text(shape: Shape | None) -> str:
+def shape_text(shape: Shape | None) -> str:
     """A shape such as ``batch×64×56×56``; ``?`` stands for what is not known."""
     if shape is None:
         return "?"

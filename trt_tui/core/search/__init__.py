@@ -1,13 +1,16 @@
 """Finding the smallest set of groups to raise: strategies that ask for configs, and the search that remembers them."""
 
+from trt_tui.core.search.board import LoweredLayer
 from trt_tui.core.search.evaluation import Evaluation, Trial
 from trt_tui.core.search.ranking import Ranking, best_ranking
-from trt_tui.core.search.search import SEARCH_METHODS, Evaluated, Outcome, Result, Search
-from trt_tui.core.search.space import Space, lowest
+from trt_tui.core.search.search import DOWNWARDS, SEARCH_METHODS, Evaluated, Outcome, Result, Search
+from trt_tui.core.search.space import Space, lowered_beside, lowest
 
 __all__ = [
+    "DOWNWARDS",
     "SEARCH_METHODS",
     "Evaluation",
+    "LoweredLayer",
     "Outcome",
     "Evaluated",
     "Ranking",
@@ -16,5 +19,6 @@ __all__ = [
     "Space",
     "Trial",
     "best_ranking",
+    "lowered_beside",
     "lowest",
 ]

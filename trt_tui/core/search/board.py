@@ -29,7 +29,10 @@ class Board:
         fits: Whether a set of raised groups is within the budgets.
         start: The evaluation of the start.
         ranges: Replaced ranges that the search has decided on, by tensor.
-        rows: What `scoped` has tried, in that order.
+        costs: What each group costs in the higher precision, in milliseconds or multiply-accumulates; empty where
+            nothing is known.
+        rows: What a strategy of `trt_tui.core.search.downwards` has tried, in that order.
+        settled: The groups that stick after such a strategy; None before.
         free: Sets of free moves that the search has decided on.
     """
 
@@ -39,6 +42,8 @@ class Board:
     start: Evaluation | None = None
     ranges: Mapping[str, RangeChoice] = field(default_factory=dict)
     rows: list[LoweredLayer] = field(default_factory=list)
+    costs: Mapping[str, float] = field(default_factory=dict)
+    settled: frozenset[str] | None = None
     free: tuple[str, ...] = ()
 
     def suspects(self, without: Iterable[str] = ()) -> list[str]:

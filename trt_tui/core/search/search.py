@@ -19,7 +19,7 @@ from trt_tui.core.measure.judgement import Judgement
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.precision import Precision, rank
-from trt_tui.core.search import auto, bisect, greedy, linear, scoped, worst_first
+from trt_tui.core.search import auto, bisect, downwards, greedy, linear, worst_first
 from trt_tui.core.search.board import Board, LoweredLayer
 from trt_tui.core.search.evaluation import Course, Evaluation, Trial, TrialKey
 from trt_tui.core.search.free import improve_free
@@ -41,9 +41,13 @@ SEARCH_METHODS: dict[str, Callable[[Board], Course]] = {
     "linear": linear.forward,
     "linear-reverse": linear.reverse,
     "worst-first": worst_first.worst_first,
-    "scoped": scoped.scoped,
+    "scoped": downwards.scoped,
+    "lower": downwards.lower,
 }
 """The strategies, by the names that users give."""
+
+DOWNWARDS = ("scoped", "lower")
+"""Those that begin with everything raised; see `trt_tui.core.search.downwards`."""
 
 
 class Outcome(str, Enum):
@@ -66,7 +70,7 @@ class Result:
         met: Whether it meets the tolerance with the margin, within the budgets.
         why: Why each group is raised, by its name, in network order.
         said: The outcome in one line.
-        rows: What `trt_tui.core.search.scoped` has tried, in that order.
+        rows: What a strategy of `trt_tui.core.search.downwards` has tried, in that order.
     """
 
     config: PrecisionConfig
@@ -103,6 +107,7 @@ class Search:
         margins: For each tolerance the lowest score that passes; the criterion itself must be met too.
         known: Earlier evaluations in the same space, under the same criterion.
         take_back: Run the `revert` pass.
+        costs: See `Board`.
 
     Raises:
         InputError: the method is unknown, or a budget makes no sense.
@@ -123,6 +128,7 @@ class Search:
         margins: Sequence[float] = (),
         known: Sequence[Evaluation] = (),
         take_back: bool = True,
+        costs: Mapping[str, float] | None = None,
     ) -> None:
         if method not in SEARCH_METHODS:
             raise InputError(f"there is no search method {method!r}", "", f"Choose from {', '.join(SEARCH_METHODS)}.")
@@ -139,6 +145,7 @@ class Search:
         self.max_raised = max_raised
         self.max_latency = max_latency
         self.take_back = take_back
+        self.costs = dict(costs or {})
         self.impacts = dict(impacts or {})
         self.trying = {tensor: dict(methods) for tensor, methods in (ranges or {}).items()}
         self.ranking = ranking or best_ranking(space.candidates, self.impacts, errors)
@@ -197,7 +204,7 @@ class Search:
 
     def _restart(self) -> None:
         self.outcome = Outcome.SEARCHING
-        self.board = Board(self.space.candidates, self.ranking, self._fits)
+        self.board = Board(self.space.candidates, self.ranking, self._fits, costs=self.costs)
         self._plan = self._steps()
         self._advance(None)
 
@@ -221,7 +228,8 @@ class Search:
     def _steps(self) -> Generator[Trial, Evaluation, None]:
         board, everything = self.board, frozenset(self.space.candidates)
         board.start = yield Trial(frozenset(), step="start")
-        if board.start.passed:  # what is raised beside it only takes longer
+        down = self.method in DOWNWARDS
+        if board.start.passed and not down:  # what is raised beside it only takes longer
             self.outcome = Outcome.NOTHING_TO_DO if self._fits(frozenset()) else Outcome.SHORT
             return
         full = yield Trial(everything, step="all raised", free=())
@@ -234,9 +242,9 @@ class Search:
             yield from _labelled(improve_ranges(board, self.space, self.trying), "ranges")
         if full.passed:
             found: frozenset[str] = frozenset()
-            if not (yield Trial(found, step="ranges")).passed:
+            if not (yield Trial(found, step="ranges")).passed or down:
                 found = yield from _labelled(SEARCH_METHODS[self.method](board), self.method)
-            if self.take_back:
+            if self.take_back and not down:
                 found = yield from _labelled(revert(board, found), "revert")
             yield from _labelled(settle(board, self.space, found), "rungs")
         if not self._meets(self.best):
@@ -289,9 +297,12 @@ class Search:
         """Of those that meet the tolerance within the budgets, the one with the fewest groups, on the
         lowest rungs, then the highest score.
 
-        If none does: the one within the budgets with the highest score.
+        If none does: the one within the budgets with the highest score. After a strategy of `DOWNWARDS` it is one with
+        the groups that stick.
         """
-        return min(self.evaluations, key=self._badness, default=None)
+        settled = self.board.settled
+        stuck = [one for one in self.evaluations if frozenset(one.raised) == settled and self.fits(one)]
+        return min(stuck or self.evaluations, key=self._badness, default=None)
 
     def _badness(self, evaluation: Evaluation) -> tuple[float, ...]:
         fits = self.fits(evaluation)

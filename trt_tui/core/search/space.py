@@ -26,6 +26,7 @@ class Space:
         higher: The precision that groups are raised to.
         between: Precisions below it that a raised group may have where that does, lowest first.
         free: Moves that cost nothing at run time, by the name of a set, by kind and target.
+        fixed: Names of groups that stay as they are at the start.
         candidates: Names of the groups that can be raised, in network order.
 
     Raises:
@@ -37,17 +38,18 @@ class Space:
     higher: Precision = Precision.FP32
     between: tuple[Precision, ...] = ()
     free: Mapping[str, Mapping[MoveKey, Move]] = field(default_factory=dict)
+    fixed: frozenset[str] = frozenset()
     candidates: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         names = tuple(group.name for group in self.network.groups if self.higher in group.allowed
-                      and group.name not in self.start.held
+                      and group.name not in self.start.held | self.fixed
                       and group.rank(self.start.precision_of(group)) < rank(self.higher))
         if not names:
             raise InputError(
                 f"{self.network.name} has no layer to raise to {self.higher.label}",
                 "it has no float layer" if not self.network.groups else "no layer runs in a lower precision than that"
-                + (" but those kept by rule" if self.start.held else ""),
+                + (" but those kept as they are" if self.start.held | self.fixed else ""),
                 "Start from a config with layers in INT8 (--precision int8), or raise to FP32.")
         object.__setattr__(self, "candidates", names)
 
@@ -94,3 +96,18 @@ def lowest(network: Network | Outline, rungs: Sequence[Precision], other: Precis
             rung = next((one for one in rungs if one in group.allowed), other)
             config = config.with_groups([group], rung, "search:rungs")
     return config
+
+
+def lowered_beside(network: Network | Outline, config: PrecisionConfig, higher: Precision
+                   ) -> tuple[PrecisionConfig, tuple[str, ...]]:
+    """The start of a search that lowers more than a config does, and the groups that stay as they are in it.
+
+    What the config has below ``higher`` stays; every other group, but those held, is lowered to the lowest precision
+    that the config uses, INT8 where it uses none of codes.
+    """
+    fixed = [group for group in network.groups if group.rank(config.precision_of(group)) < rank(higher)]
+    start = replace(config, quantized=config.ladder[0]).without_groups(network.groups)
+    for group in fixed:
+        start = start.with_groups([group], config.precision_of(group), config.groups[group.name].reason
+                                  if group.name in config.groups else "user")
+    return start, tuple(group.name for group in fixed)

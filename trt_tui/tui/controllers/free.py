@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.offers import made, no_correction, no_rewrite, no_smoothing
+from trt_tui.core.moves.offers import made, no_correction, no_rewrite, no_smoothing, out_of_the_file
 from trt_tui.jobs.events import FREE_KEY
 from trt_tui.tui.controllers.controller import Controller, action
 from trt_tui.tui.known import headline
@@ -24,7 +24,7 @@ class FreeMoves(Controller):
         if made(outline, config, group):
             return ""
         reasons = {"as operator": no_rewrite(outline, group), "SmoothQuant": no_smoothing(outline, group),
-                   "bias": no_correction(outline, group, config)}
+                   "bias": no_correction(outline, group, out_of_the_file(config, [group]))}
         return "; ".join(f"{what}: {why}" for what, why in reasons.items()) if all(reasons.values()) else ""
 
     @action(FREE_KEY, label="free", help="Free at run time: LayerNorm as operator, SmoothQuant, bias correction",
@@ -50,7 +50,7 @@ class FreeMoves(Controller):
             session.look_at(group)
             items.append(Item("", "what they give is being measured", "", "close this, and press f again in a moment"))
         for label, why in (("operator", no_rewrite(outline, group)), ("SmoothQuant", no_smoothing(outline, group)),
-                           ("bias correction", no_correction(outline, group, config))):
+                           ("bias correction", no_correction(outline, group, out_of_the_file(config, [group])))):
             if why:
                 items.append(Item("", label, "", why))
 

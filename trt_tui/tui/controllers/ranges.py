@@ -18,6 +18,11 @@ class Ranges(Controller):
             return "choose a single group: ranges belong to one group's inputs"
         if not group.quantizable:
             return f"ranges matter in INT8 and FP8 only: {group.refusals[Precision.INT8]}"
+        precision = self.session.config.precision_of(group)
+        if precision is Precision.FILE:
+            return "it runs as in the file, with the file's own scales: p puts it in INT8 or FP8"
+        if not group.ranged(precision):
+            return f"it is in {precision.label}: ranges matter in INT8 and FP8 only"
         return "" if self.session.calibration is not None else "no ranges were measured yet"
 
     @action("r", label="range", help="Next range method for the group's inputs (minmax, percentile, entropy, mse)",

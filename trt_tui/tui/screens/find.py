@@ -28,6 +28,7 @@ STRATEGIES = {
     "linear-reverse": "the last layers, one by one",
     "worst-first": "the worst layers, one by one",
     "scoped": "lowers layer by layer from FP32",
+    "lower": "lowers what saves most time first",
 }
 """What each method of `trt_tui.core.search.SEARCH_METHODS` does, in a few words."""
 

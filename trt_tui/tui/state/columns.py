@@ -123,5 +123,5 @@ def tree_title(listing: Listing) -> tuple[str, str]:
         left += (f" ─ {found.measure.value}{' error' if found.measure is not Measure.OWNS else ''} in "
                  f"{RUN_TITLES[found.run]}")
     else:
-        left += f" ─ {found.able} of {len(model.group_rows)} groups can run {found.codes.label}"
+        left += f" ─ {found.able} of {len(model.group_rows)} groups can run {found.lowest.label}"
     return left, "t: " + " · ".join(one.value for one in listing.views if one is not listing.view)

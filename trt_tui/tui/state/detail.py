@@ -16,6 +16,7 @@ from trt_tui.core.moves.offers import made
 from trt_tui.core.network.hierarchy import FoldedRow, GroupRow, LayerRow, Scope
 from trt_tui.core.network.layers import Group
 from trt_tui.core.network.refused import way_out
+from trt_tui.core.network.tree_text import shape_text
 from trt_tui.core.precision import FP16_MAX, Precision
 from trt_tui.jobs.events import FREE_KEY, WayOut
 from trt_tui.session.session import Session
@@ -81,10 +82,10 @@ def fp8_sentence(stats: TensorStats, amax: float) -> str:
     """What FP8 loses of a tensor by its one scale: relative steps are the same at every magnitude, so that only what
     lies outside of them counts."""
     zeroed, clipped = beyond_fp8(stats, amax)
-    lost = [f"about {percent(zeroed)} of its values round to 0" if zeroed >= LEAST_SHARE else "",
+    lost = [f"about {percent(zeroed)} of values round to 0" if zeroed >= LEAST_SHARE else "",
             f"{percent(clipped)} are clipped" if clipped >= LEAST_SHARE else ""]
-    said = " and ".join(filter(None, lost)) or "no value is clipped, next to none rounds to 0"
-    return f"one FP8 scale for amax {number(amax)}: {said}"
+    said = " and ".join(filter(None, lost)) or "none clipped, next to none rounds to 0"
+    return f"FP8 scale by amax {number(amax)}: {said}"
 
 
 def fp16_sentence(stats: Mapping[str, TensorStats]) -> str:
@@ -115,7 +116,9 @@ def reasons(session: Session, found: Figures, group: Group) -> list[str]:
             lines.append(errors.warning)
     half = fp16_sentence(stats)
     asked = found.config.precision_of(group)
-    if half and asked in (Precision.FP16, Precision.INT8) and not any("FP16" in line for line in lines):
+    in_fp16 = asked in (Precision.FP16, Precision.INT8) or (
+        asked is Precision.FILE and group.given is not None and group.given.floats is Precision.FP16)
+    if half and in_fp16 and not any("FP16" in line for line in lines):
         lines.append(half)
     codes = _codes_read(found, group)
     worst = worst_input(group, stats, codes is Precision.FP8)
@@ -124,7 +127,7 @@ def reasons(session: Session, found: Figures, group: Group) -> list[str]:
                      if codes is Precision.FP8 else range_sentence(worst[1]))
     if asked is Precision.FILE and group.given is not None:
         lines += [f"TensorRT refuses {what} at {name}: {way_out(what)}" for name, what in group.given.refused]
-    for precision in (Precision.FP16, Precision.INT8):
+    for precision in dict.fromkeys((Precision.FP16, found.lowest)):
         if precision in group.refusals:
             lines.append(f"cannot run {precision.label}: {group.refusals[precision]}")
             break
@@ -320,7 +323,7 @@ def _long_detail(session: Session, found: Figures, group: Group, width: int) -> 
     lines += _wrapped("set", said, width)
     shape = found.model.outline.shapes.get(group.tail)
     if shape is not None:
-        lines += _wrapped("output", "×".join(str(size or "?") for size in shape), width, "dim")
+        lines += _wrapped("output", shape_text(shape), width, "dim")
     return lines
 
 
@@ -364,9 +367,9 @@ def _scope_detail(session: Session, found: Figures, scope: Scope, width: int, he
     if worse and (value := found.scope_values.get(scope.path)) is not None:
         left = f"{worse} left out that raised alone {'makes' if worse == 1 else 'make'} the error larger"
         lines.append(_labelled("owns", f"{found.value_text(value)} added up, {left}", width, "dim"))
-    fixed = sum(found.codes not in group.allowed for group in groups)
+    fixed = sum(found.lowest not in group.allowed for group in groups)
     if fixed:
-        lines.append(_labelled("fixed", f"{fixed} of {len(groups)} cannot run {found.codes.label}", width, "dim"))
+        lines.append(_labelled("fixed", f"{fixed} of {len(groups)} cannot run {found.lowest.label}", width, "dim"))
     return lines[:height]
 
 

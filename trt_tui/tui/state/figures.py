@@ -116,9 +116,14 @@ class Figures:
         return self.config.codes_in_use(self.model.outline)
 
     @cached_property
+    def lowest(self) -> Precision:
+        """The lowest precision in use, see `PrecisionConfig.lowest_in_use`."""
+        return self.config.lowest_in_use(self.model.outline)
+
+    @cached_property
     def able(self) -> int:
-        """How many groups can run in the codes in use."""
-        return sum(self.codes in group.allowed for group in self.model.outline.groups)
+        """How many groups can run in the lowest precision in use."""
+        return sum(self.lowest in group.allowed for group in self.model.outline.groups)
 
     @cached_property
     def weights(self) -> dict[str, float]:
