@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import pytest
 
-from tests import networks
+from tests import local, networks
 from tests.driven import isolate
 from tests.schemas import mismatches
 from trt_tui.backends.registry import get_backend
@@ -29,9 +29,12 @@ from trt_tui.core.guards.facts import (
 from trt_tui.core.guards.inputs import class_facts, input_stats
 from trt_tui.core.guards.sampled import ranges_off, shares_beyond
 from trt_tui.core.guards.table import GUARDS, checked
+from trt_tui.core.guards.work import in_float
 from trt_tui.core.measure.comparison import Errors, OutputErrors, Verdict
 from trt_tui.core.measure.target import parse_target
+from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import open_network
+from trt_tui.core.precision import Precision
 from trt_tui.core.runner import TensorInfo
 
 RNG = np.random.default_rng(0)
@@ -274,3 +277,14 @@ def test_a_cache_states_the_method_that_made_it(resnet, run, tmp_path):
         cache = next(line for line in out.split() if line.endswith(".cache"))
         assert read_header(cache).algorithm == algorithm and read_cache(cache)
     assert "--calibration-base-class IInt8MinMaxCalibrator" in (tmp_path / "p.py").read_text().replace("\\\n", "")
+
+
+def test_a_share_of_the_work_needs_the_work_of_all():
+    outline = local.outline()
+    able = [group for group in outline.groups if group.quantizable]
+    config = PrecisionConfig().with_groups(able[:1], Precision.FP32)
+    known = in_float(outline, config, None)
+    assert 0 < known.share < 1 and (known.groups, known.of) == (1, len(able))
+    blind = replace(outline, layers=tuple(replace(layer, macs=None) if layer.name in able[-1].layers else layer
+                                          for layer in outline.layers))
+    assert in_float(blind, config, None) is None

@@ -16,6 +16,7 @@ from tests.driven import LocalSession, isolate, save_mlp
 from tests.schemas import mismatches
 from trt_tui.cli.main import main
 from trt_tui.cli.report import comparison_table
+from trt_tui.core.calibration.statistics import TensorStats
 from trt_tui.core.exporters.markdown import comparison_markdown
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.file import config_text, read_config
@@ -27,7 +28,11 @@ from trt_tui.jobs import events as ev
 from trt_tui.options import Options
 from trt_tui.session.events import Events
 from trt_tui.session.history import ConfigNames
+from trt_tui.tui.state.detail import reasons
+from trt_tui.tui.state.figures import Figures
+from trt_tui.tui.state.tree import TreeModel
 from trt_tui.tui.state.verdict import verdict_lines
+from trt_tui.words import number
 
 FP16 = PrecisionConfig.uniform(Precision.FP16)
 INT8 = PrecisionConfig.uniform(Precision.INT8)
@@ -81,6 +86,13 @@ def test_a_quantized_network_opens_as_in_its_file_and_goes_back_to_it(session, t
     assert "## Where the file loses" in report and "| config |" not in report
     assert [row.split("  ")[0] for row in comparison_table(driven).splitlines() if row.startswith("as ")] == [
         "as in the file", "as exported"]
+    group = next(group for group in driven.outline.groups if group.activations()
+                 and group.activations()[0].tensor in driven.outline.quantized_ranges)
+    tensor = group.activations()[0].tensor
+    stats = TensorStats(9e3, 1.0, 1.0, 1.0, 9, 0, (0,) * 30 + (9,) + (0,) * 33, 0.0, 0.0, 0, {}, None)
+    driven.results.statistics[group.name] = {tensor: stats}
+    said = " ".join(reasons(driven, Figures(TreeModel(driven.outline), driven.config), group))
+    assert f"; the file's own is {number(driven.outline.quantized_ranges[tensor])}" in said
     lines = ["".join(part for part, _ in line) for line in verdict_lines(driven, 80)]
     assert lines[-1].startswith(" as exported ") and "~" in lines[-1] and all(len(line) <= 80 for line in lines)
     driven.toggle(driven.outline.groups)

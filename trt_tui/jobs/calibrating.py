@@ -54,7 +54,7 @@ def ensure_ranges(workspace: Workspace, store: Store, report: Report, configs: C
             config.precision_of(group) is code.precision for config in configs for group in workspace.network.groups)]
         for code in told:
             report.send(ev.Note(report.job, f"The {method} of 128 equal steps says nothing of {code.precision.label}, "
-                                           f"whose steps grow with the value: layers in it take min-max.", "info"))
+                                           f"whose steps grow with the value: layers in it take min-max.", "warning"))
 
 
 def measured(workspace: Workspace, store: Store, report: Report, method: str) -> Calibration:

@@ -27,7 +27,7 @@ class BackInFloat(Guard):
 
     def lacks(self, facts: Facts) -> str:
         """Why these facts tell it nothing."""
-        return "" if facts.in_float is not None else "nothing is to run in codes"
+        return "" if facts.in_float is not None else "nothing is to run in codes, or the work of layers is not known"
 
     def check(self, facts: Facts) -> Iterator[Alarm]:
         """Yields what it warns of."""

@@ -10,7 +10,8 @@ from trt_tui.core.network.layers import Outline
 
 
 def in_float(network: Outline, config: PrecisionConfig, engine: EngineResult | None) -> InFloat | None:
-    """The share of the work back in floats; None where the config has nothing run in codes by default.
+    """The share of the work back in floats; None where the config has nothing run in codes by default, or the work is
+    not known.
 
     Args:
         engine: Of everything in the codes; where its layers were timed, the share is of their time, else of the
@@ -26,6 +27,6 @@ def in_float(network: Outline, config: PrecisionConfig, engine: EngineResult | N
     weights = times if timed else {group.name: float(sum(network.layer(name).macs or 0 for name in group.layers))
                                    for group in able}
     total = sum(weights[group.name] for group in able)
-    if not total:
-        return None
+    if not total or not all(weights[group.name] for group in able) and not timed:
+        return None  # sizes that are not known, so that a share of the others would be one of a part
     return InFloat(sum(weights[group.name] for group in back) / total, timed, len(back), len(able))

@@ -123,8 +123,10 @@ def reasons(session: Session, found: Figures, group: Group) -> list[str]:
     codes = _codes_read(found, group)
     worst = worst_input(group, stats, codes is Precision.FP8)
     if codes in group.allowed and worst is not None:
-        lines.append(fp8_sentence(worst[1], _range_in_use(session, found.config, *worst))
-                     if codes is Precision.FP8 else range_sentence(worst[1]))
+        amax = _range_in_use(session, found.config, *worst)
+        own = asked is Precision.FILE and not math.isclose(amax, worst[1].amax, rel_tol=0.01)
+        lines.append(fp8_sentence(worst[1], amax) if codes is Precision.FP8 else
+                     range_sentence(worst[1]) + (f"; the file's own is {number(amax)}" if own else ""))
     if asked is Precision.FILE and group.given is not None:
         lines += [f"TensorRT refuses {what} at {name}: {way_out(what)}" for name, what in group.given.refused]
     for precision in dict.fromkeys((Precision.FP16, found.lowest)):
