@@ -18,6 +18,7 @@ from trt_tui.backends.onnxruntime import OnnxRuntimeBackend, OnnxRuntimeRunner
 from trt_tui.core.data.samples import load_samples
 from trt_tui.core.measure import analysis as analysis_module
 from trt_tui.core.measure import held
+from trt_tui.core.measure import layers as layers_module
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.judge import judged_outputs
 from trt_tui.core.measure.layers import measure_layers
@@ -554,6 +555,44 @@ def test_a_device_compares_in_the_graph_and_says_the_same(analysed, monkeypatch,
         assert found.energy == pytest.approx(expected.energy, rel=1e-3)
         if expected.spread.worst:
             assert found.spread.worst["mse"].high == pytest.approx(expected.spread.worst["mse"].high, rel=1e-3)
+
+
+@pytest.mark.parametrize(("make", "expected"), [
+    (networks.small_resnet, [False, True]), (networks.decoder, [False, True]),
+    (lambda: single("Relu", 1e5), [False, True, False])], ids=["small_resnet", "masked", "overflows"])
+def test_a_device_takes_the_same_errors_at_the_groups(analysed, monkeypatch, make, expected):
+    """With no control flow, unless sums are not finite: then that tells what is."""
+    model = make()
+    arrays = networks.feeds(model, n=6)
+    forms, lower = [], layers_module.lower_gated
+
+    def lowered(network, **options):
+        forms.append(options["data"])
+        return lower(network, **options)
+
+    monkeypatch.setattr(layers_module, "lower_gated", lowered)
+    found = []
+    for device in (False, True):
+        analysis = analysed(model, arrays)
+        analysis.backend.capabilities = replace(analysis.backend.capabilities, device=device)
+        ranges = dict.fromkeys(analysis.network.activations, 4.0)
+        mixed = INT8.with_groups(analysis.network.groups[::3], Precision.FP32)
+        found.append(last(measure_layers(analysis, {"fp16": FP16, "mixed": mixed}, ranges)))
+    host, device = found
+    assert forms == expected
+    for run, groups in host.items():
+        for name, one in groups.items():
+            other = device[run][name]
+            assert (other.ref_max, other.fp16_over, other.fp16_under) == (
+                pytest.approx(one.ref_max, rel=1e-5), one.fp16_over, pytest.approx(one.fp16_under, abs=2))
+            assert other.warning == one.warning
+            for kind in ("accumulated", "isolated"):
+                flow, data = getattr(one, kind), getattr(other, kind)
+                assert (data.nan, data.inf) == (flow.nan, flow.inf)
+                if flow.sqnr_db is not None and flow.sqnr_db < 100:
+                    assert data.sqnr_db == pytest.approx(flow.sqnr_db, abs=0.3), (run, name, kind)
+                    assert data.mean_abs == pytest.approx(flow.mean_abs, rel=0.1)
+                    assert data.max_abs == pytest.approx(flow.max_abs, rel=0.5)
 
 
 def test_a_device_counts_what_is_not_finite(analysed, monkeypatch):

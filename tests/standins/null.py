@@ -159,7 +159,7 @@ class NullBackend:
     capabilities = Capabilities(runs=True, builds=False, real_fp16=False)
 
     def load(self, model: ir.Model, *, lean: bool = False, optimize: bool = True,
-             bound: Callable[[Level], None] | None = None) -> NullRunner:
+             bound: Callable[[Level], None] | None = None, few: bool = False) -> NullRunner:
         return _runner(ir.to_proto(model).SerializeToString(deterministic=True))
 
 

@@ -85,7 +85,7 @@ class OnnxRuntimeBackend:
                                          device=provider == "cuda")
 
     def load(self, model: ir.Model, *, lean: bool = False, bound: Callable[[Level], None] | None = None,
-             optimize: bool = True) -> OnnxRuntimeRunner:
+             optimize: bool = True, few: bool = False) -> OnnxRuntimeRunner:
         """Loads a network; its big weights are shared with ``model``, not copied.
 
         Args:
@@ -93,6 +93,7 @@ class OnnxRuntimeBackend:
             bound: Given, what is fed stays on the GPU, where there is one, and a run is a CUDA graph where it can be;
                 it is called with how runs are made whenever that changes.
             optimize: False keeps every operator as written (no fusion).
+            few: No CUDA graph is made.
 
         Raises:
             InputError: ONNX Runtime refuses the network.
@@ -121,7 +122,7 @@ class OnnxRuntimeBackend:
                              "Check it with onnx.checker; operators of other domains need their library.") from None
         runs = None
         if bound is not None and self.provider == "cuda":
-            runs = BoundRuns(self._ort, session, lambda shapes: self._session(
+            runs = BoundRuns(self._ort, session, None if few else lambda shapes: self._session(
                 _of_shapes(proto, shapes), options, _CAPTURING, graphs=True), bound)
         return OnnxRuntimeRunner(session, (values, arrays), inputs, weights, runs)
 

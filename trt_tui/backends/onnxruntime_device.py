@@ -70,15 +70,15 @@ class BoundRuns:
 
     Args:
         session: Of any shapes; its first provider is CUDA.
-        captured: Makes a session for shapes, by input, that captures CUDA graphs.
+        captured: Makes a session for shapes, by input, that captures CUDA graphs; None where there is to be none.
         told: Called with the level whenever it changes.
     """
 
-    def __init__(self, ort: Any, session: Any, captured: Callable[[Mapping[str, tuple[int, ...]]], Any],
+    def __init__(self, ort: Any, session: Any, captured: Callable[[Mapping[str, tuple[int, ...]]], Any] | None,
                  told: Callable[[Level], None]) -> None:
         self._ort = ort
         self._session = session
-        self._captured: Callable[[Mapping[str, tuple[int, ...]]], Any] | None = captured
+        self._captured = captured
         self._told = told
         self._device = OnDevice(ort)
         self._graph: _Graph | None = None

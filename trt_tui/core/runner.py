@@ -109,7 +109,7 @@ class Backend(Protocol):
     capabilities: Capabilities
 
     def load(self, model: ir.Model, *, lean: bool = False, optimize: bool = True,
-             bound: Callable[[Level], None] | None = None) -> Runner:
+             bound: Callable[[Level], None] | None = None, few: bool = False) -> Runner:
         """Loads a network without writing it anywhere the user sees.
 
         Args:
@@ -118,6 +118,7 @@ class Backend(Protocol):
             optimize: False keeps every operator as written.
             bound: Given, what is fed stays on the device, where there is one, and a run is as few launches as the graph
                 allows; it is called with how runs are made whenever that changes.
+            few: So few runs are to come that preparing them for speed is not worth its time.
 
         Raises:
             TrtTuiError: the backend refuses the network; names the node where it can.

@@ -18,6 +18,7 @@ from trt_tui.core.measure.metrics import Sums
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import FP16_LEAST, FP16_LEAST_NORMAL, FP16_MAX, Precision
+from trt_tui.core.runner import Level
 from trt_tui.words import number, percent
 
 _COUNTS = [SUMS.index("fp16_over"), SUMS.index("fp16_under")]
@@ -44,41 +45,92 @@ def measure_layers(analysis: Analysis, configs: Mapping[str, PrecisionConfig], r
         offer |= Offer.needed(network, config)
     mask = common_mask(analysis.judged)
     padded = analysis.padded if mask else {}
-    gated = lower_gated(network, floats=offer.floats, others=offer.others, codes=offer.codes,
-                        constants=offer.constants, operators=offer.operators, outputs=analysis.tensors[:1],
-                        reference=True, isolated=isolated, padded=padded)
-    assert gated.counting is not None  # as in every graph that takes sums
     fp16 = any(_concerns_fp16(network, config) for config in configs.values())
     if fp16:
         for _ in analysis.measure_largest(indices):
             pass  # known already where the caller went step by step
-    sums = {run: {kind: [Sums() for _ in gated.measured] for kind in ("accumulated", "isolated")}
-            for run in configs}
     errors: dict[str, dict[str, GroupErrors]] = {}
-    fetch = [name for name in (gated.accumulated, gated.isolated) if name is not None]
-    analysis.sessions += 1
-    with analysis.backend.load(gated.model, lean=True) as runner:
-        fed = {run: gated.feeds(config, ranges) for run, config in configs.items()}
+    with _Tables(analysis, offer, configs, ranges, padded, isolated) as tables:
+        sums = {run: {kind: [Sums() for _ in tables.measured] for kind in ("accumulated", "isolated")}
+                for run in configs}
         done, total = 0, len(indices) * len(configs)
         for index in indices:
             feed = analysis.samples.feed(index)
             if padded:
-                feed = {**feed, **gated.counted(kept_rows(mask, analysis.samples, index))}
+                feed = {**feed, **tables.counted(kept_rows(mask, analysis.samples, index))}
             counts: np.ndarray | None = None  # of the reference, which all runs share
             for run, config in configs.items():
-                counting = np.array(counts is None and fp16)
-                result = runner.run({**feed, **fed[run], gated.counting: counting}, fetch)
-                for kind, name in (("accumulated", gated.accumulated), ("isolated", gated.isolated)):
-                    if name is not None:
-                        table = result[name]
-                        if counts is None:
-                            counts = table[:, _COUNTS]
-                        table[:, _COUNTS] = counts
-                        for pooled, row in zip(sums[run][kind], table, strict=True):
-                            pooled.merge(dict(zip(SUMS, row, strict=True)))
+                for kind, table in tables.taken(run, feed, counting=counts is None and fp16).items():
+                    if counts is None:
+                        counts = table[:, _COUNTS]
+                    table[:, _COUNTS] = counts
+                    for pooled, row in zip(sums[run][kind], table, strict=True):
+                        pooled.merge(dict(zip(SUMS, row, strict=True)))
                 done += 1
-                errors[run] = _group_errors(network, config, gated.measured, sums[run], analysis.largest)
+                errors[run] = _group_errors(network, config, tables.measured, sums[run], analysis.largest)
                 yield Partial(dict(errors), done, total)
+
+
+class _Tables:
+    """The graph that takes sums, in the form that goes with the backend.
+
+    On a device gates are data, until sums are not finite, which that form does not tell apart: from then on it is
+    control flow there too.
+    """
+
+    def __init__(self, analysis: Analysis, offer: Offer, configs: Mapping[str, PrecisionConfig],
+                 ranges: Mapping[str, float], padded: Mapping[str, tuple[bool, ...]], isolated: bool) -> None:
+        self._analysis = analysis
+        self._offer = offer
+        self._configs, self._ranges = configs, ranges
+        self._padded, self._isolated = padded, isolated
+        self._data = analysis.backend.capabilities.device
+        self._load()
+
+    def _load(self) -> None:
+        analysis, offer = self._analysis, self._offer
+        self._gated = gated = lower_gated(
+            analysis.network, floats=offer.floats, others=offer.others, codes=offer.codes, constants=offer.constants,
+            operators=offer.operators, outputs=analysis.tensors[:1], reference=True, isolated=self._isolated,
+            padded=self._padded, data=self._data)
+        analysis.sessions += 1
+        self._runner = analysis.backend.load(gated.model, lean=True, bound=_untold if self._data else None, few=True)
+        self._fed = {run: gated.feeds(config, self._ranges) for run, config in self._configs.items()}
+
+    @property
+    def measured(self) -> Sequence[str]:
+        """Groups in the order of rows."""
+        return self._gated.measured
+
+    def counted(self, mask: np.ndarray) -> dict[str, np.ndarray]:
+        """See `trt_tui.core.lowering.gated.gated.Gated.counted`."""
+        return self._gated.counted(mask)
+
+    def taken(self, run: str, feed: Mapping[str, np.ndarray], *, counting: bool) -> dict[str, np.ndarray]:
+        """The tables of a run for a feed, "accumulated" and maybe "isolated"."""
+        gated, more = self._gated, {}
+        if gated.counting is not None:
+            more[gated.counting] = np.array(counting)
+        names = {kind: name for kind, name in (("accumulated", gated.accumulated), ("isolated", gated.isolated))
+                 if name is not None}
+        result = self._runner.run({**feed, **self._fed[run], **more}, list(names.values()))
+        tables = {kind: result[name] for kind, name in names.items()}
+        if self._data and not all(np.isfinite(table).all() for table in tables.values()):
+            self._runner.close()
+            self._data = False
+            self._load()
+            return self.taken(run, feed, counting=counting)
+        return tables
+
+    def __enter__(self) -> _Tables:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._runner.close()
+
+
+def _untold(level: Level) -> None:
+    """How it is run is told of what-ifs, which it is made for."""
 
 
 def _group_errors(network: Network, config: PrecisionConfig, names: Sequence[str],

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -57,23 +56,11 @@ def emit_compared(emitter: Emitter, compared: Compared, test: ir.Value, referenc
         wide = add("Cast", value, to=int(ir.DataType.DOUBLE))
         return add("Reshape", wide, emitter.array(np.array([0, -1], np.int64), "rows"))
 
-    def reduce_max(value: ir.Value, axis: int) -> ir.Value:
-        attributes: dict[str, Sequence[int] | int] = {"keepdims": 0}
-        inputs = [value]
-        if emitter.network.opset < 18:
-            attributes["axes"] = [axis]
-        else:
-            inputs.append(emitter.array(np.array([axis], np.int64), f"int64/{axis}"))
-        node = ir.node("ReduceMax", inputs, attributes, name=emitter.name("largest"))
-        node.outputs[0].name = node.name
-        nodes.append(node)
-        return node.outputs[0]
-
     def largest(value: ir.Value) -> ir.Value:
         """In two steps: the CUDA provider takes the maximum of a row in one thread block after the other."""
         part = _part(emitter.network, compared)
         split = add("Reshape", value, emitter.array(np.array([0, -1, part], np.int64), f"parts/{part}"))
-        whole = reduce_max(reduce_max(split, 2), 1)
+        whole = emitter.reduce(nodes, "ReduceMax", emitter.reduce(nodes, "ReduceMax", split, 2), 1)
         return add("Reshape", whole, emitter.array(np.array([-1, 1], np.int64), "column"))
 
     last = emitter.array(np.array([1], np.int64), "int64/1")

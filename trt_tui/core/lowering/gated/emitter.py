@@ -58,6 +58,19 @@ class Emitter:
         nodes.append(node)
         return output
 
+    def reduce(self, nodes: Nodes, operator: str, value: ir.Value, axis: int) -> ir.Value:
+        """Appends a reduction of one axis, which goes; opsets before 18 have it as an attribute."""
+        inputs: list[ir.Value] = [value]
+        attributes: dict[str, Sequence[int] | int] = {"keepdims": 0}
+        if self.network.opset < 18:
+            attributes["axes"] = [axis]
+        else:
+            inputs.append(self.array(np.array([axis], np.int64), f"int64/{axis}"))
+        node = ir.node(operator, inputs, attributes, name=self.name(operator.lower()))
+        node.outputs[0].name = node.name
+        nodes.append(node)
+        return node.outputs[0]
+
     def choose(self, nodes: Nodes, condition: ir.Value, then: ir.Graph, otherwise: ir.Graph, base: str,
                outputs: int = 1) -> Sequence[ir.Value]:
         """Appends an ``If``, and returns its outputs, which are yet to be named."""

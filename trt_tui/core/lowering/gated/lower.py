@@ -11,12 +11,13 @@ from trt_tui.core.lowering.gated.bodies import emit_as_is
 from trt_tui.core.lowering.gated.compared import Compared, emit_compared
 from trt_tui.core.lowering.gated.control_flow import ControlFlow
 from trt_tui.core.lowering.gated.data_flow import DataFlow
+from trt_tui.core.lowering.gated.data_sums import DataSums
 from trt_tui.core.lowering.gated.emitter import BranchTensors, Emitter
 from trt_tui.core.lowering.gated.gated import Gated
 from trt_tui.core.lowering.gated.inputs import GatedInputs
 from trt_tui.core.lowering.gated.order import in_reading_order
 from trt_tui.core.lowering.gated.rounding import Rounding
-from trt_tui.core.lowering.gated.sums import SumsEmitter
+from trt_tui.core.lowering.gated.sums import Rows, SumsEmitter
 from trt_tui.core.lowering.rules import Offer, typed_results
 from trt_tui.core.network.layers import Group, Kind
 from trt_tui.core.network.naming import name_of
@@ -52,7 +53,8 @@ def lower_gated(
         measured: Groups to take sums at; all that can be simulated by default.
         constants: Scales and biases that moves change are fed; see `Offer`.
         operators: Decomposed normalisations can be run as the operator rounds.
-        data: Gates are data, with no control flow; without a reference.
+        data: Gates are data, with no control flow; sums are not finite where tensors are not, and what FP16 cannot hold
+            is always counted.
         compared: What is compared in the graph with a reference that is fed; with ``data`` only.
         padded: Tensors of which a mask that is fed says what sums count, by name which axes the mask has.
 
@@ -67,11 +69,8 @@ def lower_gated(
         group.name for group in network.groups if group.tail not in network.behind)
     emitter = Emitter(network)
     _share_inputs(emitter)
-    if data and reference:
-        raise ValueError("a reference needs control flow")
     inputs = GatedInputs(emitter, offer, data=data)
-    branches = ControlFlow(emitter, inputs, Rounding(emitter))
-    flow = DataFlow(emitter, inputs, branches.rounding) if data else branches
+    flow = (DataFlow if data else ControlFlow)(emitter, inputs, Rounding(emitter))
     for layer in network.layers:
         # Without a reference shape arithmetic follows the test branch's tensors.
         if reference or layer.kind is Kind.CONSTANT:
@@ -92,15 +91,19 @@ def lower_gated(
         graph_outputs.append(_as_output(emitter, sums, f"compared/{one.name}"))
     counting: str | None = None
     padding: dict[tuple[bool, ...], ir.Value] = {}
-    kinds: tuple[str, ...] = ()
     if reference:
-        gate, kinds = emitter.input("counting", ir.DataType.BOOL), ("accumulated", "isolated")[:1 + isolated]
-        counting = name_of(gate)
+        kinds = ("accumulated", "isolated")[:1 + isolated]
         padding = {axes: emitter.input(f"present/{''.join('01'[has] for has in axes)}", ir.DataType.BOOL,
                                        ir.Shape([None if has else 1 for has in axes]))
                    for axes in dict.fromkeys((padded or {}).values())}
         share = emitter.input("present/share", ir.DataType.DOUBLE) if padding else None
-        emit = SumsEmitter(emitter, branches, gate, {t: padding[axes] for t, axes in (padded or {}).items()}, share)
+        present = {tensor: padding[axes] for tensor, axes in (padded or {}).items()}
+        emit: Rows
+        if isinstance(flow, DataFlow):
+            emit = DataSums(emitter, flow, present, share)
+        else:
+            gate = emitter.input("counting", ir.DataType.BOOL)
+            counting, emit = name_of(gate), SumsEmitter(emitter, flow, gate, present, share)
         graph_outputs += emit.tables([network.group(name) for name in names], test, kinds)
     return Gated(
         _model(emitter, graph_outputs), network, offer,

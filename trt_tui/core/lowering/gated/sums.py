@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
@@ -27,7 +28,7 @@ _MEASURED = SUMS.index("count")
 _FINITE = float(np.finfo(np.float32).max)
 
 
-class _Reference(NamedTuple):
+class Reference(NamedTuple):
     """What the rows of a tensor share: its sum of squares, its largest magnitude, the tensor as one row, and the last
     columns of `SUMS`: its length and what FP16 cannot hold, float64 ``(3,)``."""
 
@@ -37,22 +38,18 @@ class _Reference(NamedTuple):
     counts: ir.Value
 
 
-class SumsEmitter:
-    """Emits the sums of groups' tails against the reference.
+class Rows(ABC):
+    """Emits the sums of groups' tails against the reference; how a row is taken its kinds decide.
 
     Args:
-        counting: The gate for counting what FP16 cannot hold.
         present: By tensor which of its elements count (bool, broadcast to it); all of those that are not named.
         share: How many do, of one: float64.
     """
 
-    def __init__(self, emitter: Emitter, flow: ControlFlow, counting: ir.Value, present: Mapping[str, ir.Value],
-                 share: ir.Value | None) -> None:
+    def __init__(self, emitter: Emitter, present: Mapping[str, ir.Value], share: ir.Value | None) -> None:
         self._emitter = emitter
-        self._flow = flow
-        self._counting = counting
         self._present, self._share = present, share
-        self._references: dict[str, _Reference] = {}
+        self._references: dict[str, Reference] = {}
         self._kept: dict[str, ir.Value] = {}
 
     def tables(self, groups: Sequence[Group], test: Mapping[str, ir.Value], kinds: Sequence[str]) -> list[ir.Value]:
@@ -85,6 +82,122 @@ class SumsEmitter:
             result.dtype, result.shape = ir.DataType.DOUBLE, ir.Shape([len(groups), len(SUMS)])
             results.append(result)
         return results
+
+    @abstractmethod
+    def _isolated(self, group: Group) -> ir.Value:
+        """The row of a group whose inputs come from the reference; no error where it runs in FP32."""
+
+    @abstractmethod
+    def _row(self, tensor: str, test: ir.Value, nodes: Nodes) -> ir.Value:
+        """The row of `SUMS`, without the count, of a tensor of the reference and its counterpart: float64 ``(8,)``."""
+
+    @abstractmethod
+    def _counted(self, counts: ir.Value, nodes: Nodes) -> ir.Value:
+        """The counts that nodes compute, where they are asked for."""
+
+    # -- what the rows of a tensor share ------------------------------------------------------------------------
+
+    def _reference(self, tensor: str) -> Reference:
+        if tensor not in self._references:
+            nodes = self._emitter.nodes
+            whole = self._unpadded(tensor, self._emitter.values[tensor], nodes)
+            flat = self._unmasked(tensor, self._flat(whole, nodes), nodes)
+            squares = self._reduce("ReduceSumSquare", flat, nodes)
+            length = self._double(self._length(flat, nodes), nodes)
+            if tensor in self._present and self._share is not None:
+                length = self._emitter.add(nodes, "Mul", [length, self._share], "present")
+                length = self._emitter.add(nodes, "Round", [length], "length")
+            counts = self._emitter.add(nodes, "Concat", [length, self._fp16_counts(flat)], "counts", axis=0)
+            self._references[tensor] = Reference(squares, self._largest(flat, nodes), flat, counts)
+        return self._references[tensor]
+
+    def _fp16_counts(self, flat: ir.Value) -> ir.Value:
+        """How many values FP16 cannot hold, too large and too small ones: float64 ``(2,)``; zeros unless asked for."""
+        emitter = self._emitter
+        nodes: Nodes = []
+        size = emitter.add(nodes, "Abs", [flat], "size")
+        over = emitter.add(nodes, "And", [
+            emitter.add(nodes, "Greater", [size, emitter.scalar(FP16_MAX)], "large"),
+            emitter.add(nodes, "Less", [size, emitter.scalar(np.inf)], "finite")], "over")
+        under = emitter.add(nodes, "And", [
+            emitter.add(nodes, "Less", [size, emitter.scalar(FP16_LEAST)], "small"),
+            emitter.add(nodes, "Greater", [size, emitter.scalar(0.0)], "nonzero")], "under")
+        counts = self._double(emitter.add(nodes, "Concat", [
+            self._reduce("ReduceSum", emitter.add(nodes, "Cast", [flags], "flags", to=int(ir.DataType.INT64)), nodes)
+            for flags in (over, under)], "counts", axis=0), nodes)
+        return self._counted(counts, nodes)
+
+    def _unmasked(self, tensor: str, flat: ir.Value, nodes: Nodes) -> ir.Value:
+        """The flat tensor without what a mask hides: those elements say nothing about precision."""
+        emitter = self._emitter
+        if tensor not in emitter.network.masked:
+            return flat
+        if tensor not in self._kept:
+            reference = self._flat(emitter.values[tensor], emitter.nodes)
+            size = emitter.add(emitter.nodes, "Abs", [reference], "size")
+            self._kept[tensor] = emitter.add(emitter.nodes, "Less", [size, emitter.scalar(FP16_MAX)], "kept")
+        return self._like(flat, emitter.add(
+            nodes, "Where", [self._kept[tensor], flat, emitter.scalar(0.0)], "unmasked"))
+
+    def _unpadded(self, tensor: str, value: ir.Value, nodes: Nodes) -> ir.Value:
+        """The tensor with 0 where padding is, whatever that holds."""
+        if tensor not in self._present:
+            return value
+        return self._like(value, self._emitter.add(
+            nodes, "Where", [self._present[tensor], value, self._emitter.scalar(0.0)], "unpadded"))
+
+    def _like(self, value: ir.Value, other: ir.Value) -> ir.Value:
+        """The other with the type and shape of a value."""
+        other.type, other.shape = value.type, value.shape
+        return other
+
+    # -- pieces -------------------------------------------------------------------------------------------------
+
+    def _none(self) -> ir.Value:
+        return self._emitter.array(np.zeros(1, np.float32), "none")
+
+    def _double(self, value: ir.Value, nodes: Nodes) -> ir.Value:
+        return self._emitter.add(nodes, "Cast", [value], "double", to=int(ir.DataType.DOUBLE))
+
+    def _flat(self, value: ir.Value, nodes: Nodes) -> ir.Value:
+        return self._emitter.add(nodes, "Reshape", [value, self._emitter.array(np.array([-1], np.int64), "flat")],
+                                 "flat")
+
+    def _length(self, flat: ir.Value, nodes: Nodes) -> ir.Value:
+        return self._emitter.add(nodes, "Shape", [flat], "shape")
+
+    def _reduce(self, operator: str, flat: ir.Value, nodes: Nodes) -> ir.Value:
+        return self._emitter.add(nodes, operator, [flat], operator.lower(), keepdims=1)
+
+    def _largest(self, flat: ir.Value, nodes: Nodes) -> ir.Value:
+        least = self._emitter.add(nodes, "Neg", [self._reduce("ReduceMin", flat, nodes)], "negated")
+        return self._emitter.add(nodes, "Max", [self._reduce("ReduceMax", flat, nodes), least], "largest")
+
+    def _joined(self, columns: Sequence[ir.Value], nodes: Nodes) -> ir.Value:
+        """A row of float32 columns, in float64."""
+        row = self._double(self._emitter.add(nodes, "Concat", columns, "columns", axis=0), nodes)
+        self._declare(row)
+        return row
+
+    def _declare(self, row: ir.Value) -> None:
+        if row.name is None:
+            row.name = self._emitter.name("row")
+        row.type, row.shape = ir.TensorType(ir.DataType.DOUBLE), ir.Shape([_MEASURED])
+
+
+class SumsEmitter(Rows):
+    """Takes rows by control flow: in float32 where that holds them.
+
+    Args:
+        counting: The gate for counting what FP16 cannot hold.
+        present: See `Rows`, as ``share``.
+    """
+
+    def __init__(self, emitter: Emitter, flow: ControlFlow, counting: ir.Value, present: Mapping[str, ir.Value],
+                 share: ir.Value | None) -> None:
+        super().__init__(emitter, present, share)
+        self._flow = flow
+        self._counting = counting
 
     # -- rows ---------------------------------------------------------------------------------------------------
 
@@ -179,36 +292,9 @@ class SumsEmitter:
         self._declare(row)
         return self._emitter.graph([row], nodes, "careful")
 
-    # -- what the rows of a tensor share ------------------------------------------------------------------------
-
-    def _reference(self, tensor: str) -> _Reference:
-        if tensor not in self._references:
-            nodes = self._emitter.nodes
-            whole = self._unpadded(tensor, self._emitter.values[tensor], nodes)
-            flat = self._unmasked(tensor, self._flat(whole, nodes), nodes)
-            squares = self._reduce("ReduceSumSquare", flat, nodes)
-            length = self._double(self._emitter.add(nodes, "Shape", [flat], "shape"), nodes)
-            if tensor in self._present and self._share is not None:
-                length = self._emitter.add(nodes, "Mul", [length, self._share], "present")
-                length = self._emitter.add(nodes, "Round", [length], "length")
-            counts = self._emitter.add(nodes, "Concat", [length, self._fp16_counts(flat)], "counts", axis=0)
-            self._references[tensor] = _Reference(squares, self._largest(flat, nodes), flat, counts)
-        return self._references[tensor]
-
-    def _fp16_counts(self, flat: ir.Value) -> ir.Value:
-        """How many values FP16 cannot hold, too large and too small ones: float64 ``(2,)``; zeros unless asked for."""
+    def _counted(self, counts: ir.Value, nodes: Nodes) -> ir.Value:
+        """The counts where they are asked for, else zeros."""
         emitter = self._emitter
-        nodes: Nodes = []
-        size = emitter.add(nodes, "Abs", [flat], "size")
-        over = emitter.add(nodes, "And", [
-            emitter.add(nodes, "Greater", [size, emitter.scalar(FP16_MAX)], "large"),
-            emitter.add(nodes, "Less", [size, emitter.scalar(np.inf)], "finite")], "over")
-        under = emitter.add(nodes, "And", [
-            emitter.add(nodes, "Less", [size, emitter.scalar(FP16_LEAST)], "small"),
-            emitter.add(nodes, "Greater", [size, emitter.scalar(0.0)], "nonzero")], "under")
-        counts = self._double(emitter.add(nodes, "Concat", [
-            self._reduce("ReduceSum", emitter.add(nodes, "Cast", [flags], "flags", to=int(ir.DataType.INT64)), nodes)
-            for flags in (over, under)], "counts", axis=0), nodes)
         uncounted: Nodes = []
         none = emitter.add(uncounted, "Identity", [emitter.array(np.zeros(2, np.float64), "none64")], "none")
         for value in (counts, none):
@@ -219,54 +305,7 @@ class SumsEmitter:
         found.type, found.shape = ir.TensorType(ir.DataType.DOUBLE), ir.Shape([2])
         return found
 
-    def _unmasked(self, tensor: str, flat: ir.Value, nodes: Nodes) -> ir.Value:
-        """The flat tensor without what a mask hides: those elements say nothing about precision."""
-        emitter = self._emitter
-        if tensor not in emitter.network.masked:
-            return flat
-        if tensor not in self._kept:
-            reference = self._flat(emitter.values[tensor], emitter.nodes)
-            size = emitter.add(emitter.nodes, "Abs", [reference], "size")
-            self._kept[tensor] = emitter.add(emitter.nodes, "Less", [size, emitter.scalar(FP16_MAX)], "kept")
-        return emitter.add(nodes, "Where", [self._kept[tensor], flat, emitter.scalar(0.0)], "unmasked")
-
-    def _unpadded(self, tensor: str, value: ir.Value, nodes: Nodes) -> ir.Value:
-        """The tensor with 0 where padding is, whatever that holds."""
-        if tensor not in self._present:
-            return value
-        return self._emitter.add(nodes, "Where", [self._present[tensor], value, self._emitter.scalar(0.0)], "unpadded")
-
-    # -- pieces -------------------------------------------------------------------------------------------------
-
-    def _none(self) -> ir.Value:
-        return self._emitter.array(np.zeros(1, np.float32), "none")
-
     def _choice(self, condition: ir.Value, then: ir.Graph, otherwise: ir.Graph, nodes: Nodes) -> ir.Value:
         row = self._emitter.choose(nodes, condition, then, otherwise, "if/row")[0]
         self._declare(row)
         return row
-
-    def _double(self, value: ir.Value, nodes: Nodes) -> ir.Value:
-        return self._emitter.add(nodes, "Cast", [value], "double", to=int(ir.DataType.DOUBLE))
-
-    def _flat(self, value: ir.Value, nodes: Nodes) -> ir.Value:
-        return self._emitter.add(nodes, "Reshape", [value, self._emitter.array(np.array([-1], np.int64), "flat")],
-                                 "flat")
-
-    def _reduce(self, operator: str, flat: ir.Value, nodes: Nodes) -> ir.Value:
-        return self._emitter.add(nodes, operator, [flat], operator.lower(), keepdims=1)
-
-    def _largest(self, flat: ir.Value, nodes: Nodes) -> ir.Value:
-        least = self._emitter.add(nodes, "Neg", [self._reduce("ReduceMin", flat, nodes)], "negated")
-        return self._emitter.add(nodes, "Max", [self._reduce("ReduceMax", flat, nodes), least], "largest")
-
-    def _joined(self, columns: Sequence[ir.Value], nodes: Nodes) -> ir.Value:
-        """A row of float32 columns, in float64."""
-        row = self._double(self._emitter.add(nodes, "Concat", columns, "columns", axis=0), nodes)
-        self._declare(row)
-        return row
-
-    def _declare(self, row: ir.Value) -> None:
-        if row.name is None:
-            row.name = self._emitter.name("row")
-        row.type, row.shape = ir.TensorType(ir.DataType.DOUBLE), ir.Shape([_MEASURED])
