@@ -24,6 +24,7 @@ from trt_tui.tui.state import detail, verdict
 from trt_tui.tui.state.columns import Columns, bar_text, row_line, tree_header
 from trt_tui.tui.state.configs import config_table, diff_lines
 from trt_tui.tui.state.figures import Measure, band_of, figures_of, is_met, raised_texts
+from trt_tui.tui.state.filters import Subject, parse_filter
 from trt_tui.tui.state.hint import next_step, rows_to_target
 from trt_tui.tui.state.tree import TreeModel, VisibleRow
 from trt_tui.words import cells, decibels, number, percent, with_unit
@@ -107,11 +108,26 @@ def test_weights_order_siblings_and_the_folded_row_stays_last():
 
 
 def test_a_filter_takes_all_words_and_opens_what_matches():
-    matches = MODEL.matching("QKV matmul")
+    def matching(text, share=None, asked=Precision.INT8, kept=False):
+        wanted = parse_filter(text)
+        return {row.group.name for row in MODEL.group_rows
+                if wanted.finds(Subject(row.group, MODEL.words_of(row), share, asked, kept))}
+
+    every, matches = {group.name for group in VIT.groups}, matching("QKV matmul")
     assert len(matches) == 3
     lines = MODEL.visible(set(), None, matches)
     assert {line.row.group.name for line in lines if isinstance(line.row, GroupRow)} == matches
-    assert MODEL.matching("   ") is None
+    assert parse_filter("   ") is None
+    assert matching("!qkv") == every - matching("qkv") and matching("/qkv.*MatMul/ op:matmul") == matches
+    for text, share, found in (("share>1%", 0.02, True), ("share>1%", 0.01, False), ("share>=.01", 0.01, True),
+                               ("share<1%", None, False), ("!share<1%", None, True), ("share<1%", -0.5, True)):
+        assert matching(text, share) == (every if found else set()), text
+    assert matching("prec:int8") == every and not matching("prec:fp16") and matching("prec:kept", kept=True) == every
+
+
+@pytest.mark.parametrize("text", ["/(/", f"/{'a' * 300}/", "prec:int9", "share>lots", "share"])
+def test_what_is_wrong_with_a_filter_is_said(text):
+    assert parse_filter(text).wrong and not parse_filter(text).tests
 
 
 def test_first_open_shows_whole_levels():

@@ -73,7 +73,7 @@ class MainScreen(Screen[None]):
         with Container(id="body"):
             with Vertical(id="left"):
                 yield Rule(id="tree-rule")
-                yield Input(placeholder="words to find in names, paths, operators", id="filter", compact=True)
+                yield Input(placeholder="text  !text  /regex/  share>1%  prec:int8  op:conv", id="filter", compact=True)
                 yield Lines(id="tree-header")
                 yield LayerTree(id="tree")
                 yield Rule(id="blocks-rule")

@@ -44,7 +44,7 @@ class Application(Controller):
         if listing.matches is not None or screen.has_class("-filtering"):
             screen.remove_class("-filtering")
             desk.filter.value = ""
-            listing.matches = None
+            listing.filter_by(None)
             desk.tree.focus()
             line = desk.tree.current
             group = desk.current_group

@@ -9,11 +9,13 @@ from trt_tui.tui.controllers.controller import Controller, action
 from trt_tui.tui.screens.dialogs import Item, Picker
 from trt_tui.words import plural
 
-_KEYS = {Precision.FP32: "3", Precision.BF16: "b", Precision.FP16: "6", Precision.FP8: "e", Precision.INT8: "8",
-         Precision.INT4: "4", Precision.FILE: "f"}
+PRECISION_KEYS = {Precision.FP32: "3", Precision.BF16: "b", Precision.FP16: "6", Precision.FP8: "e",
+                  Precision.INT8: "8", Precision.INT4: "4", Precision.FILE: "f"}
+"""The keys of precisions in lists."""
 
 
-def _words(precision: Precision) -> str:
+def precision_words(precision: Precision) -> str:
+    """A precision as a list offers it, with what it needs."""
     if precision is Precision.FILE:
         return "as in the file"
     needs = CODES[precision].needs if precision in CODES else ""
@@ -64,7 +66,7 @@ class Precisions(Controller):
             able = [group for group in groups if precision in group.allowed]
             refused = "" if able else groups[0].refusals.get(precision, "not possible here")
             some = f"  {len(able)} of {len(groups)} groups can" if able and len(able) < len(groups) else ""
-            items.append(Item(_KEYS[precision], _words(precision) + some, precision, refused))
+            items.append(Item(PRECISION_KEYS[precision], precision_words(precision) + some, precision, refused))
         title = groups[0].name if len(groups) == 1 else plural(len(groups), "group")
 
         def chosen(precision: Precision | None) -> None:

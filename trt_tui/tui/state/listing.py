@@ -9,6 +9,7 @@ from trt_tui.core.network.hierarchy import GroupRow
 from trt_tui.core.network.layers import Group, Outline
 from trt_tui.session.session import Session
 from trt_tui.tui.state.figures import Figures, Measure, figures_of
+from trt_tui.tui.state.filters import Filter, Subject
 from trt_tui.tui.state.tree import TreeModel, View, VisibleRow
 
 FOLLOW_S = 1.0
@@ -26,7 +27,8 @@ class Listing:
         measure: What rows are coloured by, in the run named ``run``.
         opened: Paths of the scopes and rows that are open.
         order: Weights that rows are ordered by, None for network order.
-        matches: Names of the groups that the filter finds, None where there is no filter.
+        filter: What rows are filtered by, None where all show.
+        matches: Names of the groups that it finds, None where there is none.
         following: Nobody has touched the tree, so it follows the figures.
     """
 
@@ -37,6 +39,7 @@ class Listing:
         self.run = "config"
         self.opened: set[str] = set()
         self.order: Mapping[str, float] | None = None
+        self.filter: Filter | None = None
         self.matches: set[str] | None = None
         self.following = True
         self._model: TreeModel | None = None
@@ -78,7 +81,7 @@ class Listing:
         if self._model is not None and self._model.outline is outline:
             return False
         self._model = TreeModel(outline)
-        self._figures = self._rows = self.matches = None
+        self._figures = self._rows = self.matches = self.filter = None
         self.opened = self._model.first_open()
         return True
 
@@ -96,6 +99,8 @@ class Listing:
         elif self.measure is Measure.OWNS and self.run == "config":
             self._last_shares = dict(found.values)
         self._figures = found
+        if self.filter is not None:
+            self.filter_by(self.filter)
         now = time.monotonic()
         if (self.following and (found.values or found.bad)
                 and (self.order is None or now - self._followed > FOLLOW_S or not self.session.busy)):
@@ -104,6 +109,23 @@ class Listing:
             for name in found.worst_first[:MOST_REVEALED]:
                 if name in found.loud:
                     self.reveal(name)
+
+    def filter_by(self, wanted: Filter | None) -> None:
+        """Lists what a filter finds; everything where there is none. Figures that come in later are heeded too."""
+        self.filter = wanted
+        if wanted is None:
+            self.matches = None
+            return
+        shares, config = self.session.results.of(self.session.config).shares, self.session.config
+        found = set()
+        for row in self.model.group_rows:
+            share = shares.get(row.group.name)
+            subject = Subject(row.group, self.model.words_of(row), share.owns if share is not None else None,
+                              config.precision_of(row.group), row.group.name in config.held)
+            if wanted.finds(subject):
+                found.add(row.group.name)
+        if found != self.matches:
+            self.matches = found
 
     def reveal(self, group: str) -> None:
         """Opens the scopes around a group."""

@@ -109,18 +109,10 @@ class TreeModel:
             level = [child for scope in level for child in scope.children if isinstance(child, Scope)]
         return opened
 
-    def matching(self, text: str) -> set[str] | None:
-        """Names of the groups that hold every word of a filter in name, path or operator; None for no filter."""
-        words = text.lower().split()
-        if not words:
-            return None
-        found = set()
-        for row in self.group_rows:
-            name = row.group.name
-            full = f"{self.titles[name]} {row.path} {name} {row.group.operator}".lower()
-            if all(word in full for word in words):
-                found.add(name)
-        return found
+    def words_of(self, row: GroupRow) -> str:
+        """What a filter finds a row by: its names, path and operator."""
+        name = row.group.name
+        return f"{self.titles[name]} {row.path} {name} {row.group.operator}"
 
     def weights_of_scopes(self, weights: Mapping[str, float]) -> dict[str, float]:
         """Sum of the weights below each scope, by path."""
