@@ -97,7 +97,7 @@ def test_exact_and_broken_samples_have_ends_that_are_not_finite():
 ])
 def test_a_verdict_is_settled_where_its_interval_lies_on_one_side(text, spread, settled):
     verdict = Verdict({"y": OutputErrors(errors_between(REFERENCE, TEST))}, {"f1": 0.79}, 0.9, 24, 24, spread=spread)
-    target = parse_target(text).with_base(0.8)
+    target = parse_target(text).with_base({"f1": 0.8})
     assert target.settled(verdict) is settled
     assert (target.interval(verdict) is None) is (spread is None or text.startswith("max_abs"))
 

@@ -39,7 +39,8 @@ def full_run(network):
 
 
 def test_a_whole_comparison_fits_its_schema(network):
-    record = comparison_record(network, "ab", DATA, BACKEND, {"int8": full_run(network), "fp16": Measured()}, 0.9)
+    runs = {"int8": full_run(network), "fp16": Measured()}
+    record = comparison_record(network, "ab", DATA, BACKEND, runs, {"f1": 0.9})
     assert mismatches(record, "comparison-v1") == []
     assert json.loads(json.dumps(record, allow_nan=False)) == record
     assert list(record["runs"]) == ["int8"] and record["reference"]["metric"] == 0.9

@@ -8,8 +8,10 @@ from types import SimpleNamespace
 
 import pytest
 
+from trt_tui.core.measure.bootstrap import Interval, Spread
 from trt_tui.core.measure.comparison import Errors, OutputErrors, Verdict
 from trt_tui.core.measure.judge import INTEGER, AxisSlice, Judged
+from trt_tui.core.measure.metric_parts import part_rows
 from trt_tui.core.measure.target import default_target, judge, parse_target
 from trt_tui.errors import InputError
 
@@ -24,7 +26,7 @@ def verdict(sqnr=25.0, cosine=0.999, metric=None, agreement=None, **errors):
     ("metric>=0.8", 0.8), ("metric>=base-0.01", 0.89), ("metric >= base - 1%", 0.891), ("metric>=base+0.05", 0.95),
 ])
 def test_targets_are_read(text, bound):
-    target = parse_target(text).with_base(0.9)
+    target = parse_target(text).with_base({"f1": 0.9})
     assert target.bound == pytest.approx(bound) and target.text == text.strip()
     read = replace(parse_target(text), source="")
     assert replace(parse_target(read.text), source="") == read
@@ -32,11 +34,12 @@ def test_targets_are_read(text, bound):
 
 @pytest.mark.parametrize(("text", "why"), [
     *((text, "") for text in (
-        "", "sqnr", "sqnr>20", "psnr>=20", "sqnr>=base-1", "metric>=", "metric>=base", "sqnr>=1.2.3", "sqnr>=--3",
+        "", "sqnr", "sqnr>20", "sqnr>=base-1", "metric>=", "metric>=base", "sqnr>=1.2.3", "sqnr>=--3",
         "metric>=base-1%%", "sqnr>=nan", "cosine>=1.5", "agreement>=150%", "mismatch<=-0.1", "sqnr>=1e999",
         "mse<=1e400", "metric>=1e999")),
     *((text, "no share") for text in ("sqnr>=20%", "metric>=90%", "max_abs<=1%")),
-    ("sqnr<=20", "the higher"), ("max_abs>=1e-2", "the lower"), ("y:metric>=0.5", "all outputs"),
+    ("sqnr<=20", "the higher"), ("f1<=20", "the higher"), ("sqnr[y]>=20", "has no parts"), ("f1>=90%", "no share"),
+    ("y:f1>=2", "all outputs"), ("max_abs>=1e-2", "the lower"), ("y:metric>=0.5", "all outputs"),
     ("y:agreement>=0.5", "all outputs"), ("max_abs<=base-1", "no base"), (":sqnr>=20", "bounds one figure")])
 def test_what_is_no_target_is_refused_with_examples(text, why):
     with pytest.raises(InputError, match="is no target") as refused:
@@ -91,7 +94,7 @@ def test_the_default_target(metric, labels, judged, shape, kind):
     target = default_target(metric, judged, outline(shape), labels)
     assert target.kind == kind and target.shown
     if kind == "metric":
-        assert target.bound is None and target.with_base(93.0).bound == pytest.approx(92.07)
+        assert target.bound is None and target.with_base({"f1": 93.0}).bound == pytest.approx(92.07)
 
 
 # -- of one output, upper bounds, margins, several -------------------------------------------------------------------
@@ -157,11 +160,12 @@ def test_what_an_output_has_no_figure_for_is_not_known(text):
 
 def test_a_share_of_a_negative_base_lies_below_it():
     target = parse_target("metric>=base-1%")
-    assert target.with_base(-0.5).bound == pytest.approx(-0.505)
+    assert target.with_base({"f1": -0.5}).bound == pytest.approx(-0.505)
     assert target.margin(BOTH) is None and target.noise(BOTH) is None and target.score(BOTH) is None
     with pytest.raises(InputError, match="not known"):
         judge([target], BOTH)
-    assert target.with_base(0.8).margin(BOTH) == pytest.approx(0.008) and judge([target.with_base(0.8)], BOTH).passed
+    target = target.with_base({"f1": 0.8})
+    assert target.margin(BOTH) == pytest.approx(0.008) and judge([target], BOTH).passed
 
 
 @pytest.mark.parametrize("text", ["sqnr>=20", "y:sqnr>=20", "cosine>=0.999", "max_abs<=0.1", "y:mse<=0", "cosine>=1"])
@@ -201,7 +205,9 @@ def test_an_output_that_is_not_judged_is_refused_with_those_that_are():
 @pytest.mark.parametrize(("text", "metric", "title"), [
     ("metric>=0.5", None, "needs a metric"), ("agreement>=0.9", None, "needs a classifier"),
     ("class:sqnr>=20", None, "bounds a figure"), ("scores:mismatch<=0.1", None, "bounds a figure"),
-    ("nothing:mismatch<=0.1", None, "is not a judged output"), ("metric>=0.5", "f1", ""), ("mismatch<=0.1", None, ""),
+    ("psnr>=20", None, "bounds nothing that is measured"), ("f1>=93", None, "bounds nothing"), ("f1>=93", "f1", ""),
+    ("metric[f1/8]>=9", None, "needs a metric"), ("nothing:mismatch<=0.1", None, "is not a judged output"),
+    ("metric>=0.5", "f1", ""), ("mismatch<=0.1", None, ""),
     ("class:mismatch<=0.1", None, ""), ("scores:max_abs<=0.1", None, ""), ("sqnr>=20", None, "")])
 def test_a_target_of_what_is_not_measured_is_refused(text, metric, title):
     if not title:
@@ -210,3 +216,55 @@ def test_a_target_of_what_is_not_measured_is_refused(text, metric, title):
         parse_target(text).require_measurable(JUDGED, NETWORK, metric)
 
 
+# -- parts of a metric -------------------------------------------------------------------------------------------------
+
+FP32_PARTS = {"f1": 90.0, "f1/3": 95.0, "f1/8": 85.0, "f1/9": 90.0}
+
+
+def scored(**parts):
+    return Verdict({"y": errors()}, {"f1": 89.0, **{f"f1/{name[1]}": value for name, value in parts.items()}}, None, 8,
+                   8)
+
+
+@pytest.mark.parametrize(("text", "judged", "reached", "figure", "margin"), [
+    ("metric[f1/8]>=base-1%", scored(p3=90, p8=84.5, p9=90), True, 84.5, 0.35),
+    ("metric[f1/8]>=base-1", scored(p3=95, p8=83.9, p9=90), False, 83.9, -0.1),
+    ("metric[f1/8]>=80", scored(p3=0, p8=84, p9=0), True, 84, 4),
+    ("metric[*]>=base-2%", scored(p3=93.2, p8=83.5, p9=89), True, 93.2, 0.1),
+    ("metric[*]>=base-2%", scored(p3=95, p8=82.0, p9=90), False, 82.0, -1.3),
+    ("metric[*]>=84", scored(p3=95, p8=85.0, p9=84.5), True, 84.5, 0.5),
+    ("f1>=88", scored(p8=0), True, 89, 1), ("f1>=base-1%", scored(), False, 89, -0.1),
+    ("f1/8>=base-1", scored(p8=85), True, 85, 1), ("f1[f1/8]>=86", scored(p8=85), False, 85, -1),
+    ("metric[f1/8]>=80", scored(p3=90), None, None, None),
+])
+def test_targets_on_parts(text, judged, reached, figure, margin):
+    target = parse_target(text)
+    assert target.shown and replace(target, source="").text
+    target = target.with_base(FP32_PARTS)
+    assert target.reached(judged) is reached and target.figure(judged) == figure and target.text == text
+    assert target.margin(judged) == (margin if margin is None else pytest.approx(margin)) and target.shown
+    if figure is not None:
+        assert f"{figure:.4g}"[:4] in target.measured(judged) and judge([target], judged).passed is reached
+
+
+def test_unknown_parts_are_refused_with_near_names():
+    with pytest.raises(InputError, match="no part f1/7") as refused:
+        parse_target("metric[f1/7]>=9").with_base(FP32_PARTS)
+    assert "4 parts: f1, f1/3" in refused.value.cause and "f1/" in refused.value.next_step
+    assert parse_target("metric[f1/7]>=9").with_base({"f1": 1.0}, whole=False).bound == 9  # of the first feed alone
+    assert parse_target("accuracy>=9").with_base({"score.py:accuracy": 9.5}).part is None
+
+
+def test_a_part_has_an_interval_of_its_own():
+    spread = Spread(metric=Interval(80, 95), gain=Interval(-5, 0), parts={"f1/8": Interval(80, 86)},
+                    part_gains={"f1/8": Interval(-4, 1)})
+    judged = replace(scored(p3=95, p8=84), spread=spread)
+    for text, between in (("metric[f1/8]>=83", (80, 86)), ("metric[f1/8]>=base-2", (81, 86)), ("f1>=88", (80, 95))):
+        target = parse_target(text).with_base(FP32_PARTS)
+        assert target.interval(judged) == Interval(*between) and not target.settled(judged)
+    assert parse_target("metric[f1/3]>=94").with_base(FP32_PARTS).settled(judged)
+
+
+def test_the_worst_drop_comes_first():
+    rows = part_rows(FP32_PARTS, [{"f1": 89.0, "f1/3": 95.0, "f1/8": 80.0}, {"f1": 85.0, "f1/3": 88.0, "f1/8": 84.0}])
+    assert [(row.name, row.drop) for row in rows] == [("f1", 5.0), ("f1/3", 7.0), ("f1/8", 5.0), ("f1/9", None)]

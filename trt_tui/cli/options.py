@@ -129,7 +129,8 @@ JUDGING = (
              "outputs, a final Concat split into its parts."),
     file_option("Judging", "--metric", metavar="FILE.py:FUNCTION", help="(outputs, labels) -> float or a mapping; or "
                 "detection:map=FILE.json with COCO annotations."),
-    _judging("--target", metavar="TEXT", help="metric>=base-0.01, metric>=base-1%, sqnr>=20, cosine>=0.999 or "
+    _judging("--target", metavar="TEXT", help="metric>=base-0.01, metric>=base-1%, metric[f1/8]>=base-1% of a part, "
+             "metric[*]>=base-2% of each, the metric by its own name (f1>=93), sqnr>=20, cosine>=0.999 or "
              "agreement>=0.99."),
     _judging("--judge-at", multiple=True, type=click.Choice(["min", "max"]),
              help="Also judge engines at this shape of the profile; may be repeated."),

@@ -17,6 +17,7 @@ from trt_tui.core.guards.guard import alarm_record
 from trt_tui.core.lowering.lowered import lowers, quantizes
 from trt_tui.core.measure.agreement import fp32_fault, gap_db
 from trt_tui.core.measure.comparison import EngineResult, Share, Verdict
+from trt_tui.core.measure.metric_parts import part_rows
 from trt_tui.core.measure.target import UPPER, parse_target
 from trt_tui.core.moves.config import PrecisionConfig, tables
 from trt_tui.core.network.hierarchy import build_tree, titles
@@ -25,10 +26,12 @@ from trt_tui.core.search import Evaluation, Outcome
 from trt_tui.errors import InputError
 from trt_tui.jobs.events import SearchEnded
 from trt_tui.session.finding import Finding, held_out_words, lowered_table
+from trt_tui.session.parts import parts_table
 from trt_tui.session.session import Session
 from trt_tui.words import COMPUTED_IN, EXPORTED, NOTHING, SIMULATED, engine_title, run_named, run_title, table
 
 LAYER_ROWS = 20
+PART_ROWS = 20
 
 
 def comparison_table(session: Session) -> str:
@@ -59,6 +62,9 @@ def comparison_table(session: Session) -> str:
             rows.extend(_engine_rows(session, _engine(session, run), engines[run], run))
     kept = [i for i in range(len(rows[0])) if i == len(rows[0]) - 1 or any(row[i] for row in rows[1:])]
     lines += ["", *table([[row[i] for i in kept] for row in rows], flush_left=2)]
+    if parts := parts_table(session):
+        lines += ["", *table(parts[:1 + PART_ROWS])]
+        lines += [f"{len(parts) - 1 - PART_ROWS} more parts lose less"] if len(parts) > 1 + PART_ROWS else []
     checked = {"FP32 engine": session.results.fp32_engine} if session.results.fp32_engine is not None else {}
     lines += _unsettled(session)
     lines += _rungs({**checked, **{_engine(session, run): result for run, result in engines.items()}})
@@ -371,13 +377,14 @@ def _confirmation(session: Session) -> list[str]:
 
 
 def metric_parts(session: Session) -> list[list[str]]:
-    """The metric's parts in FP32, at the start of the search and as found, with a header."""
+    """The metric's parts in FP32, at the start of the search and as found, that with the worst drop first."""
     ended = _ended(session)
-    columns = [session.results.reference]
-    columns += [verdict.metric if (verdict := one.judgement.verdict) is not None else {}
-                for one in (ended.evaluations[0], _best(session))]
-    rows = [["metric", "FP32", "start", "found"]]
-    return rows + [[name, *(words.metric_figure(one.get(name)) for one in columns)] for name in columns[0]]
+    found, start = (verdict.metric if (verdict := one.judgement.verdict) is not None else {}
+                    for one in (_best(session), ended.evaluations[0]))
+    rows = part_rows(session.results.reference, [found])
+    return [["metric", "FP32", "start", "found"],
+            *([row.name, *(words.metric_figure(one) for one in (row.reference, start.get(row.name), *row.figures))]
+              for row in rows)]
 
 
 @dataclass(frozen=True)

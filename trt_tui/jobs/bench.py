@@ -56,8 +56,7 @@ def run(workspace: Workspace, store: Store, report: Report, request: rq.FindConf
     ensure_ranges(workspace, store, report, [request.config])
     if any(target.kind == "metric" for target in targets):
         score = yield from reference_metric(workspace, store, report)
-        base = next(iter(score.values()), None)
-        work.targets = tuple(target.with_base(base) for target in targets)
+        work.targets = tuple(target.with_base(score) for target in targets)
     try:
         yield from work.steps()
         held_out = yield from _held_out(workspace, report, work, bench.feed)
@@ -78,8 +77,8 @@ def _held_out(workspace: Workspace, report: Report, work: SearchJob, chosen_on: 
         for index in feeds:
             analysis.reference(index)
             yield Urgency.SEARCH
-        base = next(iter(analysis.reference_metric(feeds).values()), None)
-        targets = tuple(target.with_base(base) for target in targets)
+        base = analysis.reference_metric(feeds)
+        targets = tuple(target.with_base(base, whole=False) for target in targets)
     since, verdict = time.monotonic(), Verdict({})
     for partial in analysis.verdict(result.config, workspace.ranges, feeds):
         verdict = partial.value

@@ -102,8 +102,10 @@ class Events:
 
     @take.register
     def _reference(self, event: ev.ReferenceMeasured) -> None:
-        self._state.results.take(event)
-        self._state.rebase_target()
+        state = self._state
+        state.results.take(event)
+        state.results.whole = bool(event.metric) and state.data is not None and event.samples >= state.data.whatif
+        state.rebase_target(state.results.whole)
 
     @take.register
     def _built(self, event: ev.Built) -> None:

@@ -16,6 +16,7 @@ class Results(Mapping[PrecisionConfig, Measured]):
 
     Attributes:
         reference: The FP32 network's own metric and its parts, the headline first; empty without one.
+        whole: Whether that is of all judged samples.
         fp32_engine: The FP32 engine, judged against FP32 on the simulating backend.
         statistics: Of the inputs and the tail of a group in FP32, by the group's name and the tensor's.
         ways_out: The ways out for a group, by its name and the config that they were tried in.
@@ -23,6 +24,7 @@ class Results(Mapping[PrecisionConfig, Measured]):
 
     def __init__(self) -> None:
         self.reference: Mapping[str, float] = {}
+        self.whole = False
         self.fp32_engine: EngineResult | None = None
         self.statistics: dict[str, Mapping[str, TensorStats]] = {}
         self.ways_out: dict[tuple[str, PrecisionConfig], tuple[ev.WayOut, ...]] = {}

@@ -287,6 +287,8 @@ class State:
         target = parse_target(text)
         if self.outline is not None:
             target.require_measurable(self.judged, self.outline, self.metric)
+        if target.kind == "metric" and self.results.whole:
+            target.with_base(self.results.reference)
         return target
 
     def set_target(self, text: str) -> None:
@@ -295,9 +297,9 @@ class State:
         Raises:
             InputError: the text is no target, or bounds what is not measured here.
         """
-        self.target = self.check_target(text)
+        target = self.check_target(text)
+        self.target, self.target_text = target, text
         self.rebase_target()
-        self.target_text = text
         self.save()
 
     def set_first_target(self) -> None:
@@ -315,10 +317,25 @@ class State:
             return self.check_target(self.target_text)
         return default_target(self.metric, self.judged, self.opened.outline, bool(self.opened.data.labels))
 
-    def rebase_target(self) -> None:
-        """Gives a target that is relative to the FP32 network's metric what that is."""
-        if self.target is not None and self.target.kind == "metric":
-            self.target = self.target.with_base(next(iter(self.results.reference.values()), None))
+    def rebase_target(self, whole: bool = True) -> None:
+        """Gives a target that bounds the metric what that is in FP32.
+
+        Args:
+            whole: Whether that was measured on all samples.
+
+        Raises:
+            InputError: the metric has no part of the target's name; in the app the default takes its place.
+        """
+        if self.target is None or self.target.kind != "metric":
+            return
+        try:
+            self.target = self.target.with_base(self.results.reference, whole)
+        except InputError as error:
+            if not self.automatic:
+                raise
+            self.warnings.append(f"The target is not taken. {error.title}: {error.cause}")
+            self.target_text = None
+            self.target = self._given_target().with_base(self.results.reference)
 
     # -- records ------------------------------------------------------------------------------------------------
 
@@ -329,7 +346,7 @@ class State:
         if self.fp32 is not None:
             runs = {"fp32": Measured(self.fp32), **runs}
         record = comparison_record(opened.outline, self.sha256, opened.data, opened.backend, runs,
-                                   next(iter(self.results.reference.values()), None), self.results.fp32_engine,
+                                   self.results.reference, self.results.fp32_engine,
                                    opened.reference)
         if self.config.as_in_file and "config" in record["runs"]:
             record["runs"]["config"]["as_in_file"] = True

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from trt_tui.core.measure.metric_parts import part_rows
 from trt_tui.core.moves.config import PrecisionConfig, tables
 from trt_tui.core.moves.move import Structure
 from trt_tui.core.search import Result
@@ -63,6 +64,8 @@ def comparison_markdown(comparison: Mapping[str, Any], network: Structure | None
         lines += [f"Metric in {whose}: {metric_figure(reference['metric'])}.", ""]
     lines += guards_markdown(comparison.get("guards", ()))
     lines += ["## Verdict", "", *_verdict(runs), ""]
+    if parts := _parts(reference.get("metric_parts", {}), runs):
+        lines += ["## Metric by part", "", *parts, ""]
     lines += ["## Judged outputs", "", *_outputs(runs), ""]
     engines = {name: run for name, run in runs.items() if run.get("source") == "engine"}
     if engines:
@@ -170,6 +173,20 @@ def _verdict(runs: Mapping[str, Mapping[str, Any]]) -> list[str]:
     header = ("run", "source", "dB", "output", "worst sample", "integers that differ", "NaN/Inf", "metric",
               "same class", "ms", "MB")
     return markdown_table(header, rows)
+
+
+def _parts(reference: Mapping[str, float], runs: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """The parts of the metric, the worst drop first; nothing of a metric without parts."""
+    scored = {name: run for name, run in runs.items() if run.get("metric_parts") and run.get("as_asked", True)}
+    if len(reference) < 2 or not scored:
+        return []
+    marks = [SIMULATED if run.get("source") == "simulated" else "" for run in scored.values()]
+    rows = [(text_cell(row.name), metric_figure(row.reference),
+             *("" if figure is None else metric_figure(figure, mark)
+               for figure, mark in zip(row.figures, marks, strict=True)),
+             "" if row.drop is None else metric_figure(row.drop))
+            for row in part_rows(reference, [run["metric_parts"] for run in scored.values()])]
+    return markdown_table(("part", "FP32", *(_run_name(runs, name) for name in scored), "worst drop"), rows)
 
 
 def _worst_output(outputs: Mapping[str, Mapping[str, Any]]) -> str | None:

@@ -53,6 +53,8 @@ class Spread:
         metric: Of the user's metric.
         gain: Of the metric minus the FP32 network's on the same draw.
         draws: How often the metric was called; None if it was not.
+        parts: As ``metric`` of each part of the metric that has one.
+        part_gains: As ``gain`` of each.
     """
 
     outputs: Mapping[str, Mapping[str, Interval]] = field(default_factory=dict)
@@ -61,6 +63,8 @@ class Spread:
     metric: Interval | None = None
     gain: Interval | None = None
     draws: int | None = None
+    parts: Mapping[str, Interval] = field(default_factory=dict)
+    part_gains: Mapping[str, Interval] = field(default_factory=dict)
 
 
 def drawn(count: int, resamples: int) -> np.ndarray:

@@ -181,11 +181,12 @@ def run_record(network: Network | Outline, run: Measured) -> dict[str, Any]:
 
 
 def comparison_record(network: Network | Outline, sha256: str, data: _Data, backend: _Backend,
-                      runs: Mapping[str, Measured], reference_metric: float | None = None,
+                      runs: Mapping[str, Measured], metric: Mapping[str, float] | None = None,
                       fp32_engine: EngineResult | None = None, reference: Named | None = None) -> dict[str, Any]:
     """The record of schema ``comparison-v1``: simulated runs, and engines beside them as runs of their own.
 
     Args:
+        metric: The reference's own metric and its parts, the headline first.
         fp32_engine: The FP32 engine.
         reference: What errors are taken against; None for FP32 of the network itself.
     """
@@ -205,8 +206,8 @@ def comparison_record(network: Network | Outline, sha256: str, data: _Data, back
         "runs": {name: run_record(network, run) for name, run in runs.items() if run.verdict is not None}
                 | exported | engines,
     }
-    if reference_metric is not None:
-        record["reference"]["metric"] = reference_metric
+    if metric:
+        record["reference"] |= {"metric": next(iter(metric.values())), "metric_parts": dict(metric)}
     if reference is not None:
         record["reference"] |= {"source": reference.name, "only_there": list(reference.only_there),
                                 "only_here": list(reference.only_here)}

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 
 from trt_tui.core.data.samples import Samples
-from trt_tui.core.measure.bootstrap import FEWEST, METRIC_RESAMPLES, Spread, drawn, of_draws
+from trt_tui.core.measure.bootstrap import FEWEST, METRIC_RESAMPLES, Interval, Spread, drawn, of_draws
 from trt_tui.core.measure.user_metric import Metric
 from trt_tui.errors import InputError
 
@@ -30,7 +30,7 @@ class Scoring:
         self._samples = samples
         self._reference = reference
         self.names = tuple(names)
-        self._reference_draws: dict[tuple[int, ...], list[float | None]] = {}
+        self._reference_draws: dict[tuple[int, ...], list[dict[str, float]]] = {}
 
     def score(self, outputs: Outputs, feeds: Sequence[int]) -> dict[str, float]:
         """The metric and its parts, the headline first.
@@ -40,8 +40,8 @@ class Scoring:
         """
         return self._parts(*self._joined(outputs, feeds))
 
-    def draws(self, outputs: Outputs, feeds: Sequence[int]) -> Iterator[float | None]:
-        """Yields the headline on each draw of the samples, None if the metric fails on it.
+    def draws(self, outputs: Outputs, feeds: Sequence[int]) -> Iterator[dict[str, float]]:
+        """Yields the metric and its parts on each draw of the samples, nothing of it if the metric fails on it.
 
         If the rows of an array are not the samples, whole feeds are drawn; see `trt_tui.core.measure.bootstrap`.
         """
@@ -56,26 +56,31 @@ class Scoring:
                                         {name: array[numbers] for name, array in labels.items()})
                 else:
                     parts = self.score([outputs[number] for number in numbers], [feeds[number] for number in numbers])
-                yield next(iter(parts.values()))
+                yield parts
             except InputError:  # if no sample of a class was drawn, for one
-                yield None
+                yield {}
 
     def spread(self, outputs: Outputs, feeds: Sequence[int], spread: Spread) -> Iterator[Spread]:
         """Yields a spread after each draw, and last one with the intervals of the metric and of its gain over FP32."""
         key = tuple(feeds)
         if key not in self._reference_draws:
-            base: list[float | None] = []
+            base: list[dict[str, float]] = []
             for value in self.draws([self._reference(feed) for feed in feeds], feeds):
                 base.append(value)
                 yield spread
             self._reference_draws[key] = base
-        found: list[float | None] = []
+        found: list[dict[str, float]] = []
         for value in self.draws(outputs, feeds):
             found.append(value)
             yield spread
-        gains = [None if a is None or b is None else a - b
-                 for a, b in zip(found, self._reference_draws[key], strict=True)]
-        yield replace(spread, metric=of_draws(found), gain=of_draws(gains), draws=len(found))
+        base = self._reference_draws[key]
+        names = dict.fromkeys(name for one in found for name in one)
+        metric = {name: of_draws([one.get(name) for one in found]) for name in names}
+        gains = {name: of_draws([here[name] - there[name] if name in here and name in there else None
+                                 for here, there in zip(found, base, strict=True)]) for name in names}
+        headline = next(iter(names), "")
+        yield replace(spread, metric=metric.get(headline), gain=gains.get(headline), draws=len(found),
+                      parts=_known(metric, headline), part_gains=_known(gains, headline))
 
     def _joined(self, outputs: Outputs, feeds: Sequence[int]) -> tuple[dict[str, np.ndarray], dict[str, np.ndarray]]:
         labels = [self._samples.labels(feed) for feed in feeds]
@@ -85,3 +90,8 @@ class Scoring:
     def _parts(self, outputs: Mapping[str, np.ndarray], labels: Mapping[str, np.ndarray]) -> dict[str, float]:
         result = self._metric(outputs, labels)
         return dict(result.parts) or {self._metric.name: result.value}
+
+
+def _known(intervals: Mapping[str, Interval | None], headline: str) -> dict[str, Interval]:
+    """Those that there are, without the headline's."""
+    return {name: one for name, one in intervals.items() if one is not None and name != headline}

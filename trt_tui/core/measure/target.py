@@ -5,8 +5,8 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from trt_tui.core.measure.bootstrap import Interval
 from trt_tui.core.measure.comparison import Errors, Verdict
@@ -15,7 +15,7 @@ from trt_tui.core.measure.judgement import Judgement
 from trt_tui.core.network.layers import Outline
 from trt_tui.core.network.network import Network
 from trt_tui.errors import InputError
-from trt_tui.words import cosine, decibels, metric_figure, number, rate, with_unit
+from trt_tui.words import cosine, decibels, first_few, metric_figure, number, plural, rate, with_unit
 
 DEFAULT_SQNR_DB = 20.0
 DEFAULT_AGREEMENT = 0.99
@@ -31,11 +31,17 @@ UPPER = ("max_abs", "mean_abs", "mse", "mismatch")
 PER_OUTPUT = ("sqnr", "cosine", *UPPER)
 """Kinds that can be asked of one judged output."""
 
+KINDS = ("metric", "agreement", *PER_OUTPUT)
+"""All kinds; another word is the metric's own name, or the name of a part of it."""
+
+EVERY = "*"
+"""Stands for each part of a metric."""
+
 SHARES = ("cosine", "agreement", "mismatch")
 """Kinds from 0 to 1, which may be written in percent."""
 
 _TEXT = re.compile(
-    r"\s*(?:(?P<output>\S.*):)?\s*(?P<kind>metric|sqnr|cosine|agreement|max_abs|mean_abs|mse|mismatch)\s*(?P<sign>[<>]=)"
+    r"\s*(?:(?P<output>\S.*):)?\s*(?P<kind>[^\W\d][^\s<>=:\[\]]*)(?:\[(?P<part>[^\[\]]+)\])?\s*(?P<sign>[<>]=)"
     r"\s*(?P<base>base\s*(?P<step>[-+])\s*)?(?P<number>[0-9.eE+-]+)(?P<percent>\s*%)?\s*$")
 
 
@@ -49,34 +55,48 @@ class Target:
             "agreement" (0 to 1).
         value: The bound; for "metric" with ``relative`` the distance from the FP32 network's own metric.
         relative: ``value`` is added to the base; with ``percent`` as a share of its size.
-        base: The FP32 network's metric, None until it is measured.
+        base: The FP32 network's metric and its parts, the headline first; empty until it is measured.
         output: The judged output that is bounded, None for the worst one.
+        part: Which part of the metric is bounded; None for the headline, `EVERY` for each.
     """
 
     kind: str
     value: float
     relative: bool = False
     percent: bool = False
-    base: float | None = None
+    base: Mapping[str, float] = field(default_factory=dict)
     source: str = ""
     output: str | None = None
+    part: str | None = None
 
     @property
     def bound(self) -> float | None:
-        """The value to reach, None until the base is known."""
+        """The value to reach; None until the base is known, and where each part has its own."""
         if not self.relative:
             return self.value
-        if self.base is None:
+        base = next(iter(self.base.values()), None) if self.part is None else self.base.get(self.part)
+        if base is None:
             return None
-        return self.base + (abs(self.base) * self.value / 100 if self.percent else self.value)
+        return base + (abs(base) * self.value / 100 if self.percent else self.value)
+
+    def _at(self, verdict: Verdict) -> Target:
+        """The target of the one part of a verdict that is worst off, where it bounds each part."""
+        if self.part != EVERY:
+            return self
+        each = [replace(self, part=name) for name in verdict.metric if name in self.base or not self.relative]
+        figures = [(one, verdict.metric[one.part or ""] - bound) for one in each if (bound := one.bound) is not None]
+        return min(figures, key=lambda pair: pair[1])[0] if figures else self
 
     @property
     def text(self) -> str:
         """The target as it is written on the command line."""
         if self.source:
             return self.source
+        kind = self.kind if self.part is None else f"{self.kind}[{self.part}]"
         if self.relative:
-            return f"{self.kind}>=base{self.value:+g}{'%' if self.percent else ''}"
+            return f"{kind}>=base{self.value:+g}{'%' if self.percent else ''}"
+        if self.part is not None:
+            return f"{kind}>={self.value:g}"
         where = f"{self.output}:" if self.output is not None else ""
         return f"{where}{self.kind}{'<=' if self.kind in UPPER else '>='}{self.value:g}"
 
@@ -93,16 +113,36 @@ class Target:
             return f"{words.get(self.kind, 'MSE')} of {self.output or 'the worst output'} ≤ {self.value:g}"
         if self.kind == "agreement":
             return f"same top class ≥ {100 * self.value:g}%"
-        return f"metric ≥ {metric_figure(bound)}" if bound is not None else self.text
+        if self.part == EVERY and self.relative:
+            return f"each part ≥ FP32{self.value:+g}{' %' if self.percent else ''}"
+        what = {None: "metric", EVERY: "each part"}.get(self.part, self.part)
+        return f"{what} ≥ {metric_figure(bound)}" if bound is not None else self.text
 
-    def with_base(self, base: float | None) -> Target:
-        """The same target, with the FP32 network's metric as its base."""
-        return replace(self, base=base)
+    def with_base(self, base: Mapping[str, float], whole: bool = True) -> Target:
+        """The same target, with the FP32 network's metric and its parts as its base.
+
+        Args:
+            whole: Whether that is of all samples, so that a part that is not in it is none.
+
+        Raises:
+            InputError: there is no such part.
+        """
+        part = self.part
+        headline = next(iter(base), "")
+        if part in (headline, headline.rpartition(":")[2]):
+            part = None
+        elif part is not None and part not in (EVERY, *base) and base and whole:
+            near = difflib.get_close_matches(part, base, 3, 0.3) or list(base)[:3]
+            raise InputError(f"{self.text}: the metric has no part {part}",
+                             f"It has {plural(len(base), 'part')}: {first_few(list(base), 6)}.",
+                             f"Did you mean {' or '.join(near)}? metric[*] bounds each part.")
+        return replace(self, base=dict(base), part=part)
 
     def figure(self, verdict: Verdict) -> float | None:
         """The figure of a verdict that the target bounds; None if it was not measured or is not finite."""
         if self.kind == "metric":
-            return verdict.headline
+            part = self._at(verdict).part
+            return verdict.headline if part is None else verdict.metric.get(part)
         if self.kind == "agreement":
             return verdict.agreement
         if self.output is not None:
@@ -127,7 +167,7 @@ class Target:
         """Whether a verdict meets the target; None where what it needs was not measured. NaN and Inf never pass."""
         if verdict.bad:
             return False
-        figure, bound = self.figure(verdict), self.bound
+        figure, bound = self.figure(verdict), self._at(verdict).bound
         if bound is None:
             return None
         if figure is None:
@@ -143,11 +183,17 @@ class Target:
         if spread is None or verdict.bad:
             return None
         if self.kind == "metric":
+            one = self._at(verdict)
+            if one.part is not None:
+                metric, gain = spread.parts.get(one.part), spread.part_gains.get(one.part)
+                base = self.base.get(one.part)
+            else:
+                metric, gain, base = spread.metric, spread.gain, next(iter(self.base.values()), None)
             if not self.relative:
-                return spread.metric
-            if spread.gain is None or self.base is None:
+                return metric
+            if gain is None or base is None:
                 return None
-            return Interval(self.base + spread.gain.low, self.base + spread.gain.high)
+            return Interval(base + gain.low, base + gain.high)
         if self.kind == "agreement":
             return spread.agreement
         return (spread.worst if self.output is None else spread.outputs.get(self.output, {})).get(self.kind)
@@ -168,7 +214,7 @@ class Target:
 
         True if there is no interval.
         """
-        between, bound = self.interval(verdict), self.bound
+        between, bound = self.interval(verdict), self._at(verdict).bound
         if between is None or bound is None:
             return True
         if self.kind in UPPER:
@@ -186,7 +232,7 @@ class Target:
 
         None if it was not measured. NaN and Inf fall short by infinity.
         """
-        figure, bound = self.figure(verdict), self.bound
+        figure, bound = self.figure(verdict), self._at(verdict).bound
         if bound is None or self.reached(verdict) is None:
             return None
         if verdict.bad or figure is None:
@@ -225,7 +271,7 @@ class Target:
             return None
         if noise is not None:
             return math.inf if noise == 0 else -10 * math.log10(noise) if math.isfinite(noise) else -math.inf
-        return 100 * margin / (abs(self.bound or 0.0) or 1.0) if self.kind == "metric" else 100 * margin
+        return 100 * margin / (abs(self._at(verdict).bound or 0.0) or 1.0) if self.kind == "metric" else 100 * margin
 
     def measured(self, verdict: Verdict) -> str:
         """The figure of a verdict in words."""
@@ -239,7 +285,8 @@ class Target:
         if self.kind == "agreement":
             return f"same top class in {rate(figure)}"
         shown = {"metric": metric_figure, "cosine": cosine}.get(self.kind, number)
-        return f"{self.kind} {shown(figure)}"
+        part = self._at(verdict).part
+        return f"{part or self.kind} {shown(figure)}"
 
     def require_measurable(self, judged: Sequence[Judged], network: Network | Outline, metric: str | None) -> None:
         """Refuses a target whose figure is not measured on these judged outputs.
@@ -256,6 +303,11 @@ class Target:
                              "Name one of them, or add it with --judge.")
         kinds = {named[self.output].kind} if self.output is not None else {one.kind for one in judged}
         if self.kind == "metric" and metric is None:
+            if self.part is not None and not self.text.startswith("metric"):
+                near = difflib.get_close_matches(self.part, KINDS, 1, 0.6)
+                raise InputError(f"{self.text} bounds nothing that is measured",
+                                 f"there are {', '.join(KINDS)}, and a metric's own name where --metric gives one",
+                                 f"Did you mean {near[0]}?" if near else "Bound one of them, or name a metric.")
             raise InputError(f"{self.text} needs a metric", "there is none",
                              "Name one with --metric, with labels in the data, or bound another figure.")
         if self.kind == "agreement" and class_scores(network, judged) is None:
@@ -288,7 +340,8 @@ def judge(targets: Sequence[Target], verdict: Verdict) -> Judgement:
 
 
 def parse_target(text: str) -> Target:
-    """Reads "metric>=base-0.01", "metric>=base-1%", "sqnr>=20", "cosine>=0.999", "agreement>=0.99" or "max_abs<=1e-2";
+    """Reads "metric>=base-0.01", "metric>=base-1%", "metric[f1/8]>=base-1%" of a part, "metric[*]>=base-2%" of each,
+    "f1>=93" by the name of the metric or of a part, "sqnr>=20", "cosine>=0.999", "agreement>=0.99" or "max_abs<=1e-2";
     "OUTPUT:sqnr>=20" asks it of one judged output.
 
     Raises:
@@ -301,6 +354,12 @@ def parse_target(text: str) -> Target:
                          "Write metric>=base-0.01, metric>=base-1%, sqnr>=20, cosine>=0.999, agreement>=0.99 or "
                          "max_abs<=1e-2.")
     kind, output, relative, percent = match["kind"], match["output"], bool(match["base"]), bool(match["percent"])
+    part = match["part"]
+    if kind not in KINDS:
+        kind, part = "metric", part if part is not None else kind
+    elif part is not None and kind != "metric":
+        raise InputError(f"{text!r} is no target", f"{kind} has no parts: a metric has",
+                         f"Write {kind}>=NUMBER, or OUTPUT:{kind}>=NUMBER for one output.")
     value = -number if match["step"] == "-" else number
     if (match["sign"] == "<=") is not (kind in UPPER):
         raise InputError(f"{text!r} is no target",
@@ -321,7 +380,7 @@ def parse_target(text: str) -> Target:
         raise InputError(f"{text!r} is no target", f"{kind} lies between 0 and 1", f"Write {kind}>=0.99.")
     if output is not None and kind not in PER_OUTPUT:
         raise InputError(f"{text!r} is no target", f"{kind} is one figure of all outputs", f"Write {kind}>=NUMBER.")
-    return Target(kind, value, relative, percent, source=text.strip(), output=output)
+    return Target(kind, value, relative, percent, source=text.strip(), output=output, part=part)
 
 
 def _number(text: str) -> float | None:

@@ -17,6 +17,7 @@ from trt_tui.tui.controllers.free import FreeMoves
 from trt_tui.tui.controllers.history import Changes
 from trt_tui.tui.controllers.job import Jobs
 from trt_tui.tui.controllers.navigate import Navigate
+from trt_tui.tui.controllers.parts import Parts
 from trt_tui.tui.controllers.precision import Precisions
 from trt_tui.tui.controllers.ranges import Ranges
 from trt_tui.tui.controllers.rules import Rules
@@ -25,8 +26,8 @@ from trt_tui.tui.controllers.target import Targets
 from trt_tui.tui.controllers.view import Looks
 
 CONTROLLERS: tuple[type[Controller], ...] = (
-    Navigate, Filtering, Precisions, Rules, Ranges, FreeMoves, Changes, Looks, Builds, Searches, Jobs, Targets, Configs,
-    Exports, Application)
+    Navigate, Filtering, Precisions, Rules, Ranges, FreeMoves, Changes, Looks, Parts, Builds, Searches, Jobs, Targets,
+    Configs, Exports, Application)
 """All of them; help and palette list their actions in this order."""
 
 ACTIONS: tuple[Action, ...] = tuple(handler.action for kind in CONTROLLERS for handler in kind.handlers)

@@ -34,5 +34,8 @@ class Targets(Controller):
         note = "sqnr>=20 (dB, worst output), cosine>=0.999, agreement>=0.99"
         if session.results.reference:
             note += ", metric>=base-0.01, metric>=base-1%"
+        if len(session.results.reference) > 1:
+            part = list(session.results.reference)[1]
+            note += f", metric[{part}]>=base-1%, metric[*]>=base-2%"
         text = session.target.text if session.target is not None else "sqnr>=20"
         self.desk.app.push_screen(Prompt("Target", text, note, lambda text: wrong_target(session, text)), typed)
