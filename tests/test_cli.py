@@ -62,6 +62,37 @@ def test_compare_prints_a_table(run, mlp, config):
     assert "\x1b" not in err and "\r" not in err
 
 
+def test_a_part_of_the_metric_can_be_bounded(run, mlp, tmp_path):
+    """Classes of which one loses: the headline passes, the part does not, and it stands first."""
+    data = np.load(mlp.data)
+    np.savez(tmp_path / "labelled.npz", **data, label=np.arange(16) % 3)
+    (tmp_path / "metric.py").write_text(textwrap.dedent("""
+        import numpy as np
+        def score(outputs, labels):
+            y = outputs["y"].astype(np.float64)
+            found = {f"class/{one}": 100 + 1e3 * float(y[labels["label"] == one].sum()) for one in range(3)}
+            return {"score": 1.0, **found}
+        """))
+    argv = ("compare", mlp.model, "--data", tmp_path / "labelled.npz", "--metric", tmp_path / "metric.py:score",
+            "--layers", "none", "--batch", "4")
+    code, out, err = run(*argv, "--target", "score>=base-1%", "--json", tmp_path / "o.json", "--markdown",
+                         tmp_path / "o.md")
+    assert code == 0, err
+    record = json.loads((tmp_path / "o.json").read_text())
+    assert mismatches(record, "comparison-v1") == []
+    base, runs = record["reference"]["metric_parts"], record["runs"].values()
+    drops = {name: max(base[name] - one["metric_parts"][name] for one in runs) for name in base if name != "score"}
+    worst = max(drops, key=drops.get)
+    rows = [line.split()[0] for line in out[out.index("worst drop first"):].splitlines()[1:5]]
+    assert rows == ["score", *sorted(drops, key=lambda name: -drops[name])]
+    assert f"| {worst} |" in (tmp_path / "o.md").read_text()
+    code, _, err = run(*argv, "--target", f"metric[{worst}]>={record['runs']['int8']['metric_parts'][worst] + 1:g}")
+    assert code == 1 and f"and it has {worst} " in err
+    assert run(*argv, "--target", "metric[*]>=base-1e9")[0] == 0
+    code, _, err = run(*argv, "--target", "metric[class/7]>=3")
+    assert code == 2 and "no part class/7" in err and "Did you mean class/" in err
+
+
 def test_compare_json_on_stdout_is_nothing_but_json(run, mlp, config, tmp_path):
     code, out, err = run("compare", mlp.model, "--data", mlp.data, "--config", config, "--json", "-")
     assert code == 0, err

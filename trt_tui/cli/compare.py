@@ -99,7 +99,7 @@ def compare(model: str, against: str | None, config_path: str | None, force: boo
                 raise InputError(f"it is not known whether {target} is met", f"no {asked.kind} was measured",
                                  "A metric needs --metric and labels, agreement a classifier, sqnr and cosine a float.")
             if not reached:
-                click.echo(f"Target not met by {run}: {asked.shown}", err=True)
+                click.echo(f"Target not met by {run}: {asked.shown}, and it has {asked.measured(verdict)}", err=True)
                 sys.exit(int(ExitCode.TOLERANCE_NOT_MET))
         if missing:
             engines_had = [session.measured(run).engine for run in session.run_configs()]

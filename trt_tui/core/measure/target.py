@@ -132,7 +132,7 @@ class Target:
         if part in (headline, headline.rpartition(":")[2]):
             part = None
         elif part is not None and part not in (EVERY, *base) and base and whole:
-            near = difflib.get_close_matches(part, base, 3, 0.3) or list(base)[:3]
+            near = difflib.get_close_matches(part, (*base, *KINDS), 3, 0.3) or list(base)[:3]
             raise InputError(f"{self.text}: the metric has no part {part}",
                              f"It has {plural(len(base), 'part')}: {first_few(list(base), 6)}.",
                              f"Did you mean {' or '.join(near)}? metric[*] bounds each part.")
