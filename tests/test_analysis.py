@@ -453,10 +453,16 @@ def test_infinities_of_a_mask_exceed_nothing(analysed, largest, said):
     b = Builder()
     hidden = b.node("Less", ["x", b.weight("least", np.float32(-1e6))], "/hidden")
     b.node("Where", [hidden, b.weight("none", np.float32(-np.inf)), "x"], "/last", output="y")
-    x = np.full((4, 16), 0.5, np.float32)
+    x = np.full((4, 16), 0.3, np.float32)
     x[:, 0], x[:, 1] = -2e6, largest
     analysis = analysed(b.model([floats("x", "batch", 16)], [floats("y", "batch", 16)]), {"x": x})
-    *_, found = last(measure_layers(analysis, {"fp16": FP16}, {}))["fp16"].values()
+    layers = last(measure_layers(analysis, {"fp16": FP16, "fp32": PrecisionConfig.uniform(Precision.FP32)}, {}))
+    *_, found = layers["fp16"].values()
+    *_, exact = layers["fp32"].values()
+    assert exact.accumulated.exact and exact.isolated.exact
+    if not said:
+        assert 60 < found.accumulated.sqnr_db < 90
+        assert found.isolated.sqnr_db == pytest.approx(found.accumulated.sqnr_db)
     assert found.warning.startswith(said) and bool(found.warning) is bool(said)
     assert found.fp16_over == (4 if said else 0)
 

@@ -261,7 +261,7 @@ def test_what_fp16_cannot_hold_is_counted_on_request(opened, backend):
         silent = runner.run(feeds)[gated.accumulated]
         counted = runner.run({**feeds, gated.counting: np.array(True)})[gated.accumulated]
     assert silent[0, columns].tolist() == [0, 0]
-    assert counted[0, columns].tolist() == [3, 2]
+    assert counted[0, columns].tolist() == [2, 2]  # an infinity is an infinity in FP16 too
 
 
 @pytest.mark.parametrize(("size", "tolerance"), [(800_000, 1e-4), (8_000_000, 2e-3)])

@@ -350,7 +350,7 @@ def search_headline(session: Session) -> str:
     said = result.said
     if result.outcome is Outcome.NOTHING_TO_DO:
         start = result.config
-        name = "the config" if start.moves else start.quantized.label
+        name = "the file" if start.as_in_file else "the config" if start.moves else start.quantized.label
         said = f"{name} meets it already: nothing to do ({_best(session).judgement.figure})"
     tolerances = " and ".join((*request.tolerances,
                                *([f"check {request.check!r}"] if request.check is not None else [])))

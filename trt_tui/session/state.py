@@ -254,7 +254,8 @@ class State:
             return self.facts
         config, fp32 = self.config, self.fp32
         dumped = self.options.reference is not None and not is_network(self.options.reference)
-        name = config.quantized.label if not config.moves else self.names.get(config, "the config")
+        name = "the file" if config.as_in_file else config.quantized.label if not config.moves else self.names.get(
+            config, "the config")
         framework = fp32.outputs if fp32 is not None and dumped and fp32.samples >= fp32.total else {}
         return replace(self.facts, framework={output: one.errors for output, one in framework.items()}, run=name,
                        verdict=self.results.of(config).verdict, half=self.measured("fp16").verdict,

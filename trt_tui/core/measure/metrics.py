@@ -60,7 +60,7 @@ class Sums:
         self.count += difference.size
         if fp16:
             size = np.abs(expected)
-            self.fp16_over += float(np.count_nonzero(size > FP16_MAX))
+            self.fp16_over += float(np.count_nonzero((size > FP16_MAX) & np.isfinite(size)))
             self.fp16_under += float(np.count_nonzero((size < FP16_LEAST) & (size > 0)))
 
     def merge(self, values: Mapping[str, float]) -> None:

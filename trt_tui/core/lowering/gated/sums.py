@@ -207,7 +207,11 @@ class SumsEmitter(Rows):
         exact: Nodes = []
         reference = self._reference(tail)
         none = self._none()
+        fast: Nodes = []
         row = self._joined([none, reference.squares, reference.squares, none, none, reference.largest, none, none],
+                           fast)
+        finite = emitter.add(exact, "Less", [reference.squares, emitter.scalar(_FINITE)], "finite")
+        row = self._choice(finite, emitter.graph([row], fast, "fast"), self._careful(reference.flat, reference.flat),
                            exact)
         gates = self._flow.inputs.gates.get(group.name)
         if gates is None:
@@ -282,11 +286,14 @@ class SumsEmitter(Rows):
 
         wide, expected = self._double(test, nodes), self._double(reference, nodes)
         zero = self._emitter.array(np.zeros((), np.float64), "zero64")
-        difference = add("Where", add("Equal", wide, expected), zero, add("Sub", wide, expected))
+        equal = add("Equal", wide, expected)
+        difference = add("Where", equal, zero, add("Sub", wide, expected))
         absolute = add("Abs", difference)
+        both = add("And", equal, add("IsInf", expected))  # as in a mask: neither signal nor noise
+        signal, found = (add("Where", both, zero, one) for one in (expected, wide))
         row = self._emitter.add(nodes, "Concat", [
-            self._reduce("ReduceSumSquare", difference, nodes), self._reduce("ReduceSumSquare", expected, nodes),
-            self._reduce("ReduceSumSquare", wide, nodes), self._reduce("ReduceSum", absolute, nodes),
+            self._reduce("ReduceSumSquare", difference, nodes), self._reduce("ReduceSumSquare", signal, nodes),
+            self._reduce("ReduceSumSquare", found, nodes), self._reduce("ReduceSum", absolute, nodes),
             self._reduce("ReduceMax", absolute, nodes), self._reduce("ReduceMax", add("Abs", expected), nodes),
             only_in_test("IsNaN"), only_in_test("IsInf")], "row", axis=0)
         self._declare(row)
