@@ -208,7 +208,7 @@ async def test_next_range(tmp_path):
         assert "1 range" in verdict(main)[4]
         main.desk.go_to(CORE)
         await press(pilot, "r")
-        assert "INT8 only" in status(main)
+        assert "INT8 and FP8 only" in status(main)
 
 
 async def test_shares_being_measured_again_are_dimmed_and_keep_their_order(tmp_path):
