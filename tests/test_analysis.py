@@ -205,7 +205,7 @@ def test_shares_are_measured_in_the_order_asked_for(analysed):
     ranges = dict.fromkeys(analysis.network.activations, 4.0)
     order = [group.name for group in reversed(analysis.network.groups)]
     seen = [name for partial in measure_shares(analysis, INT8, ranges, order=order) for name in partial.value]
-    assert seen == order
+    assert list(dict.fromkeys(seen)) == order
 
 
 # -- verdicts -----------------------------------------------------------------------------------------------------

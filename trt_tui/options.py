@@ -39,6 +39,7 @@ class Options:
     plugins: tuple[str, ...] = ()
     ort_ops: tuple[str, ...] = ()
     keep: tuple[str, ...] = ()
+    exact: bool = False
 
     @property
     def has_data(self) -> bool:

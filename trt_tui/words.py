@@ -202,6 +202,15 @@ def percent(share: float, mark: str = "") -> str:
     return f"{mark}{100 * share:.0f}%"
 
 
+def near(share: float, margin: float | None, mark: str = "") -> str:
+    """A share of a whole with how far it may be off, such as ``~52% ±3``; without a margin as `percent`."""
+    figure = percent(share, mark)
+    if margin is None or not math.isfinite(share):
+        return figure
+    points = 100 * margin
+    return f"{figure} ±{points:.0f}" if points >= 0.95 else f"{figure} ±.{max(1, round(10 * points))}"
+
+
 def rate(share: float, mark: str = "") -> str:
     """How many of the samples agree: ``97.5%``."""
     return f"{mark}{100 * share:.1f}%"

@@ -132,6 +132,8 @@ JUDGING = (
     _judging("--target", metavar="TEXT", help="metric>=base-0.01, metric>=base-1%, metric[f1/8]>=base-1% of a part, "
              "metric[*]>=base-2% of each, the metric by its own name (f1>=93), sqnr>=20, cosine>=0.999 or "
              "agreement>=0.99."),
+    _judging("--exact", is_flag=True, help="Measure what each layer owns on all samples. Without: on a few, then those "
+             "that may own 1 % or more on as many as it takes; each figure says on how many it stands."),
     _judging("--judge-at", multiple=True, type=click.Choice(["min", "max"]),
              help="Also judge engines at this shape of the profile; may be repeated."),
 )
@@ -204,7 +206,7 @@ def options_of(model: str, whatif_samples: int, arguments: dict[str, Any]) -> Op
         tuple(arguments.get("judge_at", ())), arguments.get("optimization_level"), arguments.get("strict", False),
         tf32=arguments.get("tf32", False), plugins=tuple(arguments.get("plugins", ())),
         ort_ops=tuple(arguments.get("ort_ops", ())), keep=tuple(arguments.get("keep", ())),
-        reference=arguments.get("reference"))
+        reference=arguments.get("reference"), exact=arguments.get("exact", False))
 
 
 def check_config_or_precision(what: str, config_path: str | None, precision: str | None) -> None:

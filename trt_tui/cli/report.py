@@ -33,6 +33,9 @@ from trt_tui.words import COMPUTED_IN, EXPORTED, NOTHING, SIMULATED, engine_titl
 LAYER_ROWS = 20
 PART_ROWS = 20
 
+FEWER = ("on: how many samples a share was taken on; on all of them it is as near as ± says, with 95 % confidence "
+         "(--exact takes all shares on all)")
+
 
 def comparison_table(session: Session) -> str:
     """The verdict of each run, its judged outputs if there are several, and the worst groups."""
@@ -252,7 +255,7 @@ def _worst(session: Session, run: str) -> list[str]:
                  if one.isolated is not None and not one.isolated.exact}
         order = sorted(lossy, key=lambda name: lossy[name].sqnr_db or -math.inf)[:LAYER_ROWS]
         title = f"what loses most by itself in {run_named(run, session.config.as_in_file)}"
-    rows = [[title, "operator", "precision", "owns", "isolated", "accumulated", "alone in FP32"]]
+    rows = [[title, "operator", "precision", "owns", "on", "isolated", "accumulated", "alone in FP32"]]
     notes = []
     places = titles(build_tree(outline.layers, outline.groups))
     for name in order:
@@ -261,19 +264,23 @@ def _worst(session: Session, run: str) -> list[str]:
         figures = [one.figure() if one is not None else NOTHING for one in (
             (errors.isolated, errors.accumulated) if errors else (None, None))]
         rows.append([places.get(name, name), group.operator, group.label(config.precision_of(group)),
-                     _owned(share), *figures, words.decibels(share.kept_db) if share is not None else ""])
+                     *_owned(share), *figures, words.decibels(share.kept_db) if share is not None else ""])
     for name, errors in record.groups.items():
         if errors.warning:
             notes.append(f"{places.get(name, name)}: {errors.warning}")
     if not record.shares:
-        rows = [[*row[:3], *row[4:6]] for row in rows]
+        rows = [[*row[:3], *row[5:7]] for row in rows]
+    elif any(share.samples < session.opened.data.whatif for share in record.shares.values()):
+        notes.append(FEWER)
     return [*table(rows, flush_left=3), *(["", *notes[:LAYER_ROWS]] if notes else [])]
 
 
-def _owned(share: Share | None) -> str:
+def _owned(share: Share | None) -> tuple[str, str]:
+    """What a group owns, and on how many samples that was taken."""
     if share is None:
-        return ""
-    return words.percent(share.owns, SIMULATED) if math.isfinite(share.owns) else "brings NaN/Inf in FP32"
+        return "", ""
+    figure = words.near(share.owns, share.margin, SIMULATED)
+    return figure if math.isfinite(share.owns) else "brings NaN/Inf in FP32", str(share.samples)
 
 
 # -- a search ---------------------------------------------------------------------------------------------------------

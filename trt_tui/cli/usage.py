@@ -62,6 +62,8 @@ IDLE_OPTIONS = (
                 "--higher."),
     IdleOptions(("open", "compare", "search"), ("seed",), lambda values: bool(values["data"]),
                 "only random inputs have a seed, and --data names samples", "Leave out one of --seed and --data."),
+    IdleOptions(("compare",), ("exact",), lambda values: values["layers"] != "shares",
+                "it is about shares, and none are measured", "Leave it out, or use --layers shares."),
     IdleOptions(("compare",), _ENGINE, lambda values: not values["engines"], "it is about engines, and none is built",
                 "Add --engines, or leave it out."),
     IdleOptions(("build",), ("quick", "weak", "strict", *_EFFORT, "plugins", "compute_capability", "backend"),

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
 import numpy as np
 
 from trt_tui.core.calibration.ranges import for_codes
 from trt_tui.core.codes import CODES
 from trt_tui.core.lowering.lowered import cannot_lower, lowers
-from trt_tui.core.measure.comparison import EngineResult, Share, Verdict
-from trt_tui.core.measure.shares import Impact, measure_impacts
+from trt_tui.core.measure.comparison import EngineResult, Verdict
+from trt_tui.core.measure.group_sweep import GroupSweep, Swept
+from trt_tui.core.measure.shares import Impact, impact_of
 from trt_tui.core.measure.target import judge, parse_target
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import Group
@@ -27,15 +26,12 @@ from trt_tui.jobs.calibrating import ensure_ranges
 from trt_tui.jobs.free import proposals
 from trt_tui.jobs.scheduler import Report
 from trt_tui.jobs.searching import SearchJob, check_words, macs_of, run_check
-from trt_tui.jobs.shares import suspects
+from trt_tui.jobs.shares import known_shares, send_shares, suspects
 from trt_tui.jobs.statistics import ranges_by_method
-from trt_tui.jobs.steps import Steps, Urgency
+from trt_tui.jobs.steps import Steps, Urgency, at
 from trt_tui.jobs.store import Store
 from trt_tui.jobs.verdicts import reference_metric, verdict_of
 from trt_tui.workspace import Workspace, runs_here
-
-RANKED_ROWS = 8
-"""A search ranks all groups by their impact on this many samples (whole feeds)."""
 
 
 def run(workspace: Workspace, store: Store, report: Report, request: rq.FindConfig) -> Steps[None]:
@@ -190,37 +186,30 @@ class WorkspaceBench:
         return known
 
     def impacts(self, config: PrecisionConfig, names: Sequence[str]) -> Steps[Mapping[str, Impact]]:
-        """All on few samples, the worst ones on all. Shares that are asked for and not known are sent as they come."""
+        """All on few samples, those that may matter on more. Shares that are asked for are measured and sent first."""
         workspace, store, report = self._workspace, self._store, self._report
-        owned = store.known(workspace, "shares", config, dict[str, Share]) or {}
-        owns = self._request.shares and not owned.keys() >= set(names)
-        both = store.known(workspace, "impacts", config, dict[str, Impact]) or {}
-        kind = "impacts" if owns else "impacts alone"
-        found = both if owns else {**(store.known(workspace, kind, config, dict[str, Impact]) or {}), **both}
-        order, few, rows = [name for name in suspects(workspace, store, config) if name in names], 0, 0
-        while few < len(workspace.feeds) and rows < RANKED_ROWS:
-            rows += workspace.data.judged.rows(workspace.feeds[few])
-            few += 1
-        since, unsent = time.monotonic(), dict(found) if owns else {}
+        shares = known_shares(workspace, store, config)
+        if self._request.shares and not shares.keys() >= set(names):
+            shares = yield from at(Urgency.SEARCH, send_shares(workspace, store, report, "config", config, order=names,
+                                                               raised=False))
+        exact = workspace.options.exact
+        kind = "alone, exact" if exact else "alone"
+        order = [name for name in suspects(workspace, store, config) if name in names]
+        sweep = GroupSweep(workspace.analysis, config, workspace.ranges, order=order, feeds=workspace.feeds,
+                           exact=exact, lowered=True, known=store.known(workspace, kind, config, Swept))
+        rounded = workspace.analysis.feeds(config, workspace.ranges)  # held, so that weights are rounded once
+        since = time.monotonic()
         try:
-            for partial in measure_impacts(workspace.analysis, config, workspace.ranges, known=found, order=order,
-                                           feeds=workspace.feeds, few=few, owns=owns):
-                found = {**found, **partial.value} if partial.value else found
-                if owns:
-                    unsent.update(partial.value)
-                if unsent and report.due("shares"):
-                    report.send(ev.SharesMeasured(report.job, "config", config, unsent, len(found), len(order)))
-                    unsent = {}
-                report.progress("what each group does to the outputs", partial.done, partial.total, since)
+            for done, total in sweep.steps():
+                report.progress("what each group does to the outputs", round(done), max(round(total), round(done) + 1),
+                                since)
                 if report.due("impacts kept"):
-                    store.keep(workspace, kind, config, found)
+                    store.keep(workspace, kind, config, sweep.swept)
                 yield Urgency.SEARCH
         finally:
-            store.keep(workspace, kind, config, found)
-        if unsent:
-            report.send(ev.SharesMeasured(report.job, "config", config, unsent, len(found), len(order)))
-        return {name: replace(one, owns=owned[name].owns, kept_db=owned[name].kept_db)
-                if math.isnan(one.owns) and name in owned else one for name, one in found.items()}
+            store.keep(workspace, kind, config, sweep.swept)
+        del rounded
+        return {name: impact_of(sweep, name, shares.get(name)) for name in order}
 
     def check(self, config: PrecisionConfig) -> Steps[int]:
         """It is asked once for as long as the network is open, and not kept: what else it reads may have changed."""

@@ -1,7 +1,8 @@
-"""Runs against the reference: verdicts, then errors at the groups, then shares."""
+"""Runs against the reference: verdicts, shares on a few samples, errors at the groups, then shares as they end up."""
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Mapping
 
@@ -15,7 +16,7 @@ from trt_tui.jobs import requests as rq
 from trt_tui.jobs.amended import send_amended
 from trt_tui.jobs.scheduler import Report
 from trt_tui.jobs.shares import send_shares
-from trt_tui.jobs.steps import Steps, Urgency
+from trt_tui.jobs.steps import Steps, Urgency, at
 from trt_tui.jobs.store import Store
 from trt_tui.jobs.verdicts import reference_metric, send_verdicts, settle
 from trt_tui.words import plural
@@ -40,13 +41,26 @@ def run(workspace: Workspace, store: Store, report: Report, request: rq.Compare)
     yield from send_amended(workspace, store, report, request.runs)
     yield from settle(workspace, store, report, request.runs, measured)
     runs = {name: config for name, config in request.runs.items() if name != FP32_RUN}
-    if request.layers:
-        yield Urgency.LAYERS
-        yield from send_layers(workspace, store, report, runs, Urgency.LAYERS)
-    if request.shares_of is not None:
+    order = sorted(runs, key=lambda name: name != request.shares_of) if request.shares_of is not None else []
+    if not order:
+        if request.layers:
+            yield Urgency.LAYERS
+            yield from send_layers(workspace, store, report, runs, Urgency.LAYERS)
+        return
+    # What each group owns, on a few samples, comes before what is measured at the layers.
+    with contextlib.closing(send_shares(workspace, store, report, order[0], runs[order[0]])) as sharing:
+        yield Urgency.MAP
+        for step in sharing:
+            if step is not Urgency.MAP:
+                break
+            yield step
+        if request.layers:
+            yield Urgency.LAYERS
+            yield from send_layers(workspace, store, report, runs, Urgency.LAYERS)
         yield Urgency.BACKGROUND
-        for name in sorted(runs, key=lambda name: name != request.shares_of):
-            yield from send_shares(workspace, store, report, name, runs[name])
+        yield from sharing
+    for name in order[1:]:
+        yield from at(Urgency.BACKGROUND, send_shares(workspace, store, report, name, runs[name]))
 
 
 def send_layers(workspace: Workspace, store: Store, report: Report, runs: Mapping[str, PrecisionConfig],

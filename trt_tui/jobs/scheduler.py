@@ -36,8 +36,8 @@ class Task:
 
     @property
     def rank(self) -> tuple[int, int]:
-        """Tasks of one urgency run in the order of their numbers; in the background the newest runs first."""
-        return (self.urgency, -self.job if self.urgency is Urgency.BACKGROUND else self.job)
+        """Tasks of one urgency run in the order of their numbers, in the background and of shares newest first."""
+        return (self.urgency, -self.job if self.urgency in (Urgency.MAP, Urgency.BACKGROUND) else self.job)
 
 
 class Scheduler:

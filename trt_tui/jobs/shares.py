@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from trt_tui.core.measure.comparison import GroupErrors, Share, Verdict
-from trt_tui.core.measure.shares import measure_cumulative, measure_shares
+from trt_tui.core.measure.group_sweep import GroupSweep, Swept
+from trt_tui.core.measure.shares import measure_cumulative, share_of
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.jobs import events as ev
 from trt_tui.jobs.scheduler import Report
@@ -39,34 +40,67 @@ def suspects(workspace: Workspace, store: Store, config: PrecisionConfig) -> lis
     return sorted((group.name for group in workspace.network.groups), key=badness)
 
 
-def send_shares(workspace: Workspace, store: Store, report: Report, run: str, config: PrecisionConfig
-                   ) -> Steps[None]:
-    """Sends what each group owns; what was measured before an interruption is not measured again."""
-    shares = store.known(workspace, "shares", config, dict[str, Share]) or {}
-    order = suspects(workspace, store, config)
-    total, before, since = len(order), len(shares), time.monotonic()
-    unsent: dict[str, Share] = dict(shares)
-    remaining = [name for name in order if name not in shares]
-    if remaining:
-        if shares:
-            report.send(ev.SharesMeasured(report.job, run, config, unsent, before, total))
-            unsent = {}
-        try:
-            for partial in measure_shares(workspace.analysis, config, workspace.ranges, order=remaining,
-                                          feeds=workspace.feeds):
-                shares.update(partial.value)
-                unsent.update(partial.value)
-                if unsent and report.due("shares"):
-                    report.send(ev.SharesMeasured(report.job, run, config, unsent, len(shares), total))
-                    unsent = {}
-                report.progress(f"what each group owns ({run})", len(shares) - before, total - before, since)
-                if report.due("shares kept"):
-                    store.keep(workspace, "shares", config, shares)
-                yield Urgency.BACKGROUND
-        finally:
-            store.keep(workspace, "shares", config, shares)
-    report.send(ev.SharesMeasured(report.job, run, config, unsent, len(shares), total))
-    yield from _raised(workspace, store, report, config, shares)
+def send_shares(workspace: Workspace, store: Store, report: Report, run: str, config: PrecisionConfig, *,
+                order: Sequence[str] | None = None, raised: bool = True) -> Steps[dict[str, Share]]:
+    """Sends what each group owns, and returns it; what was measured before an interruption is not measured again.
+
+    Every group is measured on a few samples first, and until then the steps are urgent.
+
+    Args:
+        order: Groups to measure; all by default.
+        raised: Send the error with the worst groups raised together, too.
+    """
+    names = [name for name in suspects(workspace, store, config) if order is None or name in set(order)]
+    shares = known_shares(workspace, store, config)
+    if shares.keys() >= set(names):
+        shares = {name: shares[name] for name in names}
+        report.send(ev.SharesMeasured(report.job, run, config, shares, len(names), len(names)))
+    else:
+        shares = yield from _measured(workspace, store, report, run, config, names)
+    if raised:
+        yield from _raised(workspace, store, report, config, shares)
+    return shares
+
+
+def known_shares(workspace: Workspace, store: Store, config: PrecisionConfig) -> dict[str, Share]:
+    """What is known for good of each group: on all samples, or on as many as it takes unless all are asked for."""
+    exact = store.known(workspace, "shares, exact", config, dict[str, Share])
+    if exact is not None or workspace.options.exact:
+        return exact or {}
+    return store.known(workspace, "shares", config, dict[str, Share]) or {}
+
+
+def _measured(workspace: Workspace, store: Store, report: Report, run: str, config: PrecisionConfig,
+              names: Sequence[str]) -> Steps[dict[str, Share]]:
+    exact = workspace.options.exact
+    kind = "swept, exact" if exact else "swept"
+    sweep = GroupSweep(workspace.analysis, config, workspace.ranges, order=names, feeds=workspace.feeds, exact=exact,
+                       known=store.known(workspace, kind, config, Swept))
+    rounded = workspace.analysis.feeds(config, workspace.ranges)  # held, so that weights are rounded once
+    since, mapped = time.monotonic(), False
+
+    def send() -> None:
+        unsent = {name: share_of(sweep, name) for name in sweep.fresh}
+        sweep.fresh.clear()
+        report.send(ev.SharesMeasured(report.job, run, config, unsent, len(sweep.settled), len(names)))
+
+    try:
+        for done, total in sweep.steps():
+            complete = sweep.mapped and not mapped
+            mapped = sweep.mapped
+            if sweep.fresh and done and (complete or report.due("shares")):  # what was known is told in the end
+                send()
+            report.progress(f"what each group owns ({run})", round(done), max(round(total), round(done) + 1), since)
+            if report.due("shares kept"):
+                store.keep(workspace, kind, config, sweep.swept)
+            yield Urgency.BACKGROUND if sweep.mapped else Urgency.MAP
+    finally:
+        store.keep(workspace, kind, config, sweep.swept)
+    del rounded
+    send()
+    shares = {name: share_of(sweep, name) for name in names}
+    store.keep(workspace, "shares, exact" if exact else "shares", config, shares)
+    return shares
 
 
 def _raised(workspace: Workspace, store: Store, report: Report, config: PrecisionConfig, shares: Mapping[str, Share]

@@ -16,13 +16,14 @@ class Urgency(IntEnum):
     OPENING = 0
     WHAT_IF = 1
     FIRST_VERDICT = 2
-    STATS = 3
-    BUILD = 4
-    VERDICT = 5
-    WAYS_OUT = 6
-    SEARCH = 7
-    LAYERS = 8
-    BACKGROUND = 9
+    BUILD = 3
+    VERDICT = 4
+    MAP = 5
+    STATS = 6
+    WAYS_OUT = 7
+    SEARCH = 8
+    LAYERS = 9
+    BACKGROUND = 10
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,19 @@ class Wait:
 
 Steps = Generator[Urgency | Wait, None, T]
 """Does one step at a time, mostly one run of one batch, and yields how urgent the next one is or what it waits for."""
+
+
+def at(urgency: Urgency, steps: Steps[T]) -> Steps[T]:
+    """The same steps at another urgency."""
+    try:
+        while True:
+            step = next(steps)
+            yield step if isinstance(step, Wait) else urgency
+    except StopIteration as stop:
+        found: T = stop.value
+        return found
+    finally:
+        steps.close()
 
 
 class GiveWay(Exception):

@@ -25,6 +25,6 @@ def run(workspace: Workspace, store: Store, report: Report, request: rq.WhatIf) 
         yield Urgency.WHAT_IF
     yield from settle(workspace, store, report, {"config": config})
     if request.shares:
-        yield Urgency.BACKGROUND
+        yield Urgency.MAP
         yield from send_shares(workspace, store, report, "config", config)
         yield from send_layers(workspace, store, report, {"config": config}, Urgency.BACKGROUND)

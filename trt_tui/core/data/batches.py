@@ -202,6 +202,13 @@ class StoredFeeds:
     cuts: list[FeedRows]
     _open: tuple[int, dict[str, np.ndarray]] | None = field(default=None, repr=False)
 
+    @property
+    def by_sample(self) -> frozenset[str]:
+        """As `trt_tui.core.data.samples.Samples.by_sample`."""
+        cut = [{name for name, step in layout.steps.items() if step in (None, layout.step)} | layout.broadcast
+               for layout in self.layouts]
+        return frozenset(cut[0].intersection(*cut[1:])) if cut else frozenset()
+
     def rows(self, index: int) -> int:
         """Number of samples in a feed."""
         return self.cuts[index].stop - self.cuts[index].start

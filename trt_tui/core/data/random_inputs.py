@@ -39,6 +39,11 @@ class RandomFeeds:
     sizes: tuple[int, ...]
     seed: int
 
+    @property
+    def by_sample(self) -> frozenset[str]:
+        """As `trt_tui.core.data.samples.Samples.by_sample`."""
+        return self.cut
+
     def rows(self, index: int) -> int:
         """Number of samples in a feed."""
         return self.sizes[index]

@@ -33,6 +33,10 @@ MOST_FEEDS = 1 << 22
 class Feeds(Protocol):
     """Makes feeds by number."""
 
+    @property
+    def by_sample(self) -> frozenset[str]:
+        """As `Samples.by_sample`."""
+
     def rows(self, index: int) -> int:
         """As `Samples.rows`."""
 
@@ -96,6 +100,11 @@ class Samples:
     def has_labels(self) -> bool:
         """Whether there are arrays that are no input."""
         return bool(self.label_names)
+
+    @property
+    def by_sample(self) -> frozenset[str]:
+        """Inputs and labels that are cut into samples: in every feed a row belongs to one of them."""
+        return self._feeds.by_sample
 
     def rows(self, index: int) -> int:
         """Number of samples in a feed."""

@@ -21,6 +21,7 @@ from trt_tui.words import (
     engine_title,
     megabytes,
     metric_figure,
+    near,
     number,
     percent,
     plural,
@@ -235,7 +236,7 @@ def _worst(run: Mapping[str, Any], network: Structure | None) -> list[str]:
     if not names:
         return []
     mark = "~" if run.get("source") == "simulated" else ""
-    rows = []
+    rows: list[tuple[str, ...]] = []
     for name in names[:WORST_ROWS]:
         layer, group = layers.get(name, {}), groups.get(name, {})
         kept = group.get("impact_kept")
@@ -243,10 +244,13 @@ def _worst(run: Mapping[str, Any], network: Structure | None) -> list[str]:
                if count]
         rows.append((
             code_cell(name), _operator(network, name), str(layer.get("precision", "")).upper(),
-            percent(shares[name], mark) if name in shares else "",
+            near(shares[name], group.get("owns_margin"), mark) if name in shares else "", str(group.get("samples", "")),
             *(_decibels(layer[kind], mark) if kind in layer else "" for kind in ("isolated", "accumulated")),
             _decibels(kept, mark) if kept else "", ", ".join(bad)))
-    header = ("layer", "operator", "precision", "owns", "isolated", "accumulated", "alone in FP32", "NaN/Inf")
+    header: tuple[str, ...] = ("layer", "operator", "precision", "owns", "on samples", "isolated", "accumulated",
+                               "alone in FP32", "NaN/Inf")
+    if not shares:
+        header, rows = (*header[:3], *header[5:]), [(*row[:3], *row[5:]) for row in rows]
     table = markdown_table(header, rows)
     rest = names[WORST_ROWS:]
     if rest:

@@ -7,6 +7,7 @@ caller can show that, and can stop between two runs by closing the generator.
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -127,6 +128,7 @@ class Analysis:
         if self.metric is not None:
             names += scored
         self.tensors = tuple(dict.fromkeys(names))
+        self._owner: Analysis | None = None
 
     def __enter__(self) -> Analysis:
         return self
@@ -155,6 +157,10 @@ class Analysis:
 
     def _session(self, config: PrecisionConfig) -> tuple[Gated, Runner]:
         """A loaded graph that can run a config, and all configs before it."""
+        if self._owner is not None:
+            loaded = self._owner._session(config)
+            self._compared = self._owner._compared
+            return loaded
         needed = Offer.needed(self.network, config)
         if self._loaded is not None and not self.offer.covers(needed):
             self._loaded[1].close()
@@ -351,6 +357,27 @@ class Analysis:
             yield Partial(verdict, done, len(indices))
         for settled in tally.settled(verdict) if settle and indices else ():
             yield Partial(settled, len(indices), len(indices))
+
+    def noise(self, config: PrecisionConfig, ranges: Mapping[str, float], feeds: Sequence[int] | None = None
+              ) -> Iterator[Partial[tuple[np.ndarray, np.ndarray]]]:
+        """Yields after each feed what each sample adds to the judged error so far; see `Drawing.noise`.
+
+        Raises:
+            InputError: an INT8 layer's input has no range.
+        """
+        indices = self.indices(feeds)
+        tally = Tally(self.samples, indices, self.judged, self.reference)
+        runs = self._runs(config, ranges, indices, compared=True)
+        for done, (index, (result, sums)) in enumerate(zip(indices, runs, strict=True), 1):
+            tally.add(index, result, sums)
+            yield Partial(tally.noise(), done, len(indices))
+
+    def over(self, samples: Samples) -> Analysis:
+        """The same simulation on other samples, without a metric; it runs the session that is loaded here."""
+        other = copy.copy(self)
+        other.samples, other.metric, other._scoring, other._owner = samples, None, None, self
+        other._parts, other._sums, other._fed, other._fed_bytes, other._reference = {}, {}, {}, 0, _Reference()
+        return other
 
     def outputs(self, config: PrecisionConfig, ranges: Mapping[str, float],
                 feeds: Sequence[int] | None = None) -> Iterator[dict[str, np.ndarray]]:

@@ -123,14 +123,29 @@ class Drawing:
         """Adds a feed of a classifier: a bool for each sample, whether its largest class is the reference's."""
         self._agreed.append(same.astype(np.float64)[:, None])
 
+    def noise(self) -> tuple[np.ndarray, np.ndarray]:
+        """Noise and signal of each sample at each float output, Σ(test-ref)² and Σref², float64 ``(samples, outputs)``.
+
+        Of feeds in place of samples where these cannot be told apart. Where integers alone are judged: how many differ
+        and how many there are.
+        """
+        _, units = self._units([*(self._floats or self._differ).values()])
+        return np.stack([one[:, 0] for one in units], 1), np.stack([one[:, 1] for one in units], 1)
+
+    @staticmethod
+    def _units(every: Sequence[Sequence[np.ndarray]]) -> tuple[bool, list[np.ndarray]]:
+        """Whether samples can be told apart in all of some sums, and these by samples, or else by feeds."""
+        alike = all(len({len(one) for one in feed}) == 1 for feed in zip(*every, strict=True))
+        return alike, [np.concatenate(feeds if alike else [one.sum(0, keepdims=True) for one in feeds])
+                       for feeds in every]
+
     def spread(self) -> Spread | None:
         """The intervals; None with fewer than `FEWEST` samples."""
         names = [*self._floats, *self._differ]
         every = [*self._floats.values(), *self._differ.values(), *([self._agreed] if self._agreed else [])]
         if not every:
             return None
-        alike = all(len({len(one) for one in feed}) == 1 for feed in zip(*every, strict=True))
-        units = [np.concatenate(feeds if alike else [one.sum(0, keepdims=True) for one in feeds]) for feeds in every]
+        alike, units = self._units(every)
         count = len(units[0])
         if count < FEWEST:
             return None

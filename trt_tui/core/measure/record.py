@@ -170,6 +170,10 @@ def run_record(network: Network | Outline, run: Measured) -> dict[str, Any]:
     groups: dict[str, Any] = {}
     for name, share in run.shares.items():
         entry = {"owns": _number(share.owns)}
+        if share.samples:
+            entry["samples"] = share.samples
+        if share.margin is not None:
+            entry["owns_margin"] = _number(share.margin)
         if share.kept_db is not None:
             entry["impact_kept"] = {"sqnr_db": share.kept_db}
         if share.impact_db is not None:

@@ -156,6 +156,10 @@ class Tally:
         spread = self._drawing.spread() if self.samples == self.total else None
         return Verdict(outputs, metric, agreement, self.samples, self.total, sum(noise) if noise else None, spread)
 
+    def noise(self) -> tuple[np.ndarray, np.ndarray]:
+        """Noise and signal of each sample at each output that the judged error is made of; see `Drawing.noise`."""
+        return self._drawing.noise()
+
     def settled(self, verdict: Verdict) -> Iterator[Verdict]:
         """Yields the verdict of all feeds after each draw of the metric, and last with the metric's interval.
 

@@ -221,11 +221,14 @@ class Desk:
             self.session.look_at(group)
 
     def _look_where_it_is(self) -> None:
-        """Asks for the detail of a row that the cursor is on without having been moved there by a key."""
+        """Asks for the detail of a row that the cursor is on without having been moved there by a key.
+
+        As long as it follows the worst row while shares come in, nothing is asked for that would hold them up.
+        """
         group = self.current_group
         if group is None or not self.resting or self._looked == (group.name, self.session.config):
             return
-        if not self.listing.following or self.session.measured("config").shares:
+        if not self.listing.following or (self.session.measured("config").shares and not self.session.busy):
             self._rest = self.screen.set_timer(REST_S, self._rested)
 
     # -- drawing ------------------------------------------------------------------------------------------------

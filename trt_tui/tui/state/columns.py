@@ -111,6 +111,17 @@ def row_line(cells: Cells, depth: int, columns: Columns, cursor: bool) -> Line:
     return line
 
 
+def _taken_on(listing: Listing) -> str:
+    """On how many samples the shares stand; "" where it is all of them, or none is known."""
+    session = listing.session
+    taken = [share.samples for share in session.measured("config").shares.values()]
+    every = session.data.whatif if session.data is not None else 0
+    if not taken or min(taken) >= every:
+        return ""
+    return f"shares on {min(taken)} to {max(taken)} of {every} samples" if min(taken) < max(taken) else (
+        f"shares on {min(taken)} of {every} samples")
+
+
 def tree_title(listing: Listing) -> tuple[str, str]:
     """Left and right text of the tree's rule."""
     model, found, finding = listing.model, listing.figures, listing.session.finding
@@ -123,5 +134,6 @@ def tree_title(listing: Listing) -> tuple[str, str]:
         left += (f" ─ {found.measure.value}{' error' if found.measure is not Measure.OWNS else ''} in "
                  f"{RUN_TITLES[found.run]}")
     else:
-        left += f" ─ {found.able} of {len(model.group_rows)} groups can run {found.lowest.label}"
+        able = f"{found.able} of {len(model.group_rows)} groups can run {found.lowest.label}"
+        left += f" ─ {_taken_on(listing) or able}"
     return left, "t: " + " · ".join(one.value for one in listing.views if one is not listing.view)

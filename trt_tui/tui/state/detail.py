@@ -25,7 +25,18 @@ from trt_tui.tui.spans import Line, clip, decibel, shorten, wrap
 from trt_tui.tui.state import built
 from trt_tui.tui.state.figures import Figures, Measure
 from trt_tui.tui.state.tree import TreeModel, VisibleRow
-from trt_tui.words import NOTHING, RUN_TITLES, SIMULATED, decibels, milliseconds, number, percent, plural, with_unit
+from trt_tui.words import (
+    NOTHING,
+    RUN_TITLES,
+    SIMULATED,
+    decibels,
+    milliseconds,
+    near,
+    number,
+    percent,
+    plural,
+    with_unit,
+)
 
 _FP8_HALF_LEAST = 2.0**-10
 """In scales: half of E4M3's least magnitude above 0 (2^-9, subnormal); what lies below rounds to 0."""
@@ -308,7 +319,10 @@ def _long_detail(session: Session, found: Figures, group: Group, width: int) -> 
         lines += _wrapped("fp16", f"{room} {number(errors.fp16_largest, 2)}", width, "dim")
     share = session.measured(found.run).shares.get(group.name)
     if share is not None:
-        line: Line = [(" owns     ", "dim"), (percent(share.owns, SIMULATED), "")]
+        every = session.data.whatif if session.data is not None else share.samples
+        line: Line = [(" owns     ", "dim"), (near(share.owns, share.margin, SIMULATED), "")]
+        if share.samples < every:
+            line.append((f" on {share.samples} of {every} samples", "dim"))
         if share.impact_db is not None:
             line += [("   only it lowered: ", "dim"), (with_unit(decibels(share.impact_db)), "")]
         lines.append(clip(line, width))

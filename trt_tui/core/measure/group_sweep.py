@@ -1,0 +1,342 @@
+"""Measuring what single groups do to the judged outputs, as a `Sweep` asks for it.
+
+Samples are run apart from their feeds where that changes nothing: where the rows of every input and judged output are
+the samples, and FP32 yields the same for samples of several feeds together. Else whole feeds take their place.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from trt_tui.core.codes import CODES
+from trt_tui.core.data.gathered import gathered, separable
+from trt_tui.core.lowering.rules import keeps_precision, surrounding
+from trt_tui.core.measure.analysis import Analysis
+from trt_tui.core.measure.judge import INTEGER
+from trt_tui.core.measure.sweep import FEWEST, Figure, Sweep
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.layers import Group
+from trt_tui.core.network.network import Network
+from trt_tui.core.precision import Precision
+
+FIRST_RUNS = 6
+"""All groups are measured first on so few samples that this takes about so many runs of all samples, at most."""
+
+FIRST = 8
+"""All groups are measured first on at most so many samples."""
+
+SAME = 1e-6
+"""Two FP32 runs agree where their difference has this part of the signal's energy or less."""
+
+
+@dataclass
+class Swept:
+    """What was measured, for a sweep that goes on from there.
+
+    Attributes:
+        noise: Of the config, Σ(test-ref)² by sample (or feed) and output; empty while it was not measured.
+        signal: Σref² of all samples by output.
+        apart: Whether samples were run apart from their feeds.
+        base: The config's noise as it came out beside the groups', by sample.
+        groups: The noise of the config in which a group is changed, by group, for the samples of its stages.
+    """
+
+    noise: list[list[float]] = field(default_factory=list)
+    signal: list[float] = field(default_factory=list)
+    apart: bool = False
+    base: dict[int, list[float]] = field(default_factory=dict)
+    groups: dict[str, list[list[float]]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Changed:
+    """What became of the judged error when one group was changed.
+
+    Attributes:
+        figure: Its share that went (all but this lowered), or what it makes alone, as a part of the config's error.
+        worst_db: The worst output's SQNR in dB as far as it was measured; None if exact or not finite.
+        samples: On how many samples.
+    """
+
+    figure: Figure
+    worst_db: float | None
+    samples: int
+
+
+class GroupSweep:
+    """One sweep over the groups of a config.
+
+    Args:
+        order: The groups, the most suspicious first; all by default.
+        feeds: The feeds to measure on; all by default.
+        lowered: Measure what each group does alone, lowered as in the config among others in FP32; else what goes when
+            it alone is raised to FP32.
+        exact: Measure all groups on all samples.
+        known: What was measured before.
+
+    Attributes:
+        swept: What was measured so far.
+        resting: Groups that change no value; they are not run.
+        fresh: Groups of which something new is known; whoever has read it clears it.
+    """
+
+    def __init__(self, analysis: Analysis, config: PrecisionConfig, ranges: Mapping[str, float], *,
+                 order: Sequence[str] | None = None, feeds: Sequence[int] | None = None, lowered: bool = False,
+                 exact: bool = False, known: Swept | None = None) -> None:
+        self.analysis, self.config, self.ranges = analysis, config, ranges
+        self.indices = analysis.indices(feeds)
+        network = analysis.network
+        names = list(order) if order is not None else [group.name for group in network.groups]
+        self.active = [name for name in names if matters(network, network.group(name), config)]
+        self.resting = [name for name in names if name not in set(self.active)]
+        self.swept = known if known is not None else Swept()
+        self.fresh: list[str] = []
+        self.sweep: Sweep | None = None
+        self._lowered, self._exact = lowered, exact
+        self._fp32 = replace(config.with_groups(network.groups, Precision.FP32), tf32=False)
+        self._batches: dict[tuple[int, ...], tuple[Analysis, list[int]]] = {}
+        self._rows = [analysis.samples.rows(index) for index in self.indices]
+
+    @property
+    def samples(self) -> int:
+        """How many there are."""
+        return sum(self._rows)
+
+    @property
+    def energy(self) -> float:
+        """The config's judged error; see `trt_tui.core.measure.comparison.Verdict.energy`."""
+        return float(self._parts(np.array(self.swept.noise)).sum())
+
+    @property
+    def settled(self) -> list[str]:
+        """Groups that are not measured any further."""
+        sweep = self.sweep
+        return self.resting + [name for name in self.active if sweep is not None and name in sweep.settled]
+
+    @property
+    def mapped(self) -> bool:
+        """Whether something is known of every group."""
+        return not self.active or self.sweep is not None and self.sweep.mapped
+
+    @property
+    def known(self) -> list[str]:
+        """Groups of which something is known."""
+        return self.resting + [name for name in self.active if self.sweep is not None and name in self.sweep.values]
+
+    def steps(self) -> Iterator[tuple[float, float]]:
+        """Measures; yields after each run how many samples were run and how many there are expected to be."""
+        swept = self.swept
+        if not swept.noise:
+            yield from self._measure_base()
+        if self.energy == 0 and not self._lowered:  # there is nothing to own
+            self.resting, self.active = [*self.resting, *self.active], []
+        self.fresh += self.resting
+        if not self.active:
+            return
+        if not swept.apart and not self._exact and self.samples > FEWEST and self._by_sample:
+            swept.apart = yield from self._mixes()
+        energies = self._parts(np.array(swept.noise)).sum(1)
+        if not swept.apart and len(energies) != len(self.indices):
+            energies = np.add.reduceat(energies, np.cumsum([0, *self._rows[:-1]]))
+        scale = energies[np.isfinite(energies)].sum() or 1.0
+        weights = np.where(np.isfinite(energies), energies, scale)
+        if not weights.any():
+            weights = np.ones(len(weights))
+        finite = bool(np.isfinite(energies).all())
+        step = self._step if swept.apart else 1
+        first = min(FIRST, max(2, FIRST_RUNS * self.samples // len(self.active))) if swept.apart else 1
+        sweep = self.sweep = Sweep(self.active, weights, first=first, step=step,
+                                   exact=self._exact or not (finite or self._lowered))
+        before = sum(map(len, swept.groups.values()))
+        while (asked := sweep.ask()) is not None:
+            name, units = asked
+            have = len(sweep.values.get(name, ()))
+            known = swept.groups.get(name, [])
+            if len(known) < have + len(units):
+                swept.groups[name] = known = known[:have]
+                config = self._changed(name)
+                for batch in self._batched(units):
+                    noise = yield from self._run(batch, config, before)
+                    known += noise.tolist()
+                    if not (self._lowered or finite or np.isfinite(noise).all()):
+                        break  # it stays as broken as it is: no other sample changes that
+            noise = np.array(known[have:have + len(units)])
+            sweep.tell(name, self._added(units[:len(noise)], noise))
+            self.fresh.append(name)
+            yield self._progress(before)
+
+    def of(self, name: str) -> Changed:
+        """What is known of a group."""
+        sweep = self.sweep
+        if name in set(self.resting) or sweep is None:
+            db = None if self._lowered else self._worst_db(self._parts(np.array(self.swept.noise)).sum(0))
+            return Changed(Figure(0.0, 0.0, 0, True), db, self.samples)
+        figure = sweep.figure(name)
+        noise = np.array(self.swept.groups[name][:len(sweep.values[name])])
+        units = sweep.reached(name).units[:len(noise)]
+        samples = len(units) if self.swept.apart else sum(self._rows[unit] for unit in units)
+        if not np.isfinite(self._parts(np.array(self.swept.noise))).all() and not self._lowered:
+            owns = 1.0 if len(units) == sweep.count and np.isfinite(self._parts(noise)).all() else 0.0
+            figure = replace(figure, value=owns, half=0.0)
+        outputs = self._parts(noise)
+        if len(units) < sweep.count:
+            stage = sweep.reached(name)
+            weights = stage.parts / stage.chances
+            outputs = outputs * weights[:, None]
+            if not self._lowered:  # in the ratio to the config's, which is known of all samples
+                base = (self._parts(self._base(units)) * weights[:, None]).sum(0)
+                whole = self._parts(np.array(self.swept.noise)).sum(0)
+                outputs = outputs * np.where(base > 0, whole / np.where(base > 0, base, 1.0), 1.0)
+        return Changed(figure, self._worst_db(outputs.sum(0)), samples)
+
+    def _progress(self, before: int) -> tuple[float, float]:
+        """How many samples were run, and how many there are expected to be, without those of an earlier sweep."""
+        sweep = self.sweep
+        if sweep is None:
+            return 0.0, float(self.samples)
+        rows = 1.0 if self.swept.apart else self.samples / len(self.indices)
+        done = max(0.0, sweep.done - before)
+        return rows * done, rows * (done + sweep.left())
+
+    # -- running ------------------------------------------------------------------------------------------------------
+
+    def _measure_base(self) -> Iterator[tuple[float, float]]:
+        noise, signal = np.zeros((0, 0)), np.zeros((0, 0))
+        for partial in self.analysis.noise(self.config, self.ranges, self.indices):
+            noise, signal = partial.value
+            yield 0.0, float(self.samples)
+        self.swept.noise, self.swept.signal = noise.tolist(), signal.sum(0).tolist()
+
+    @property
+    def _by_sample(self) -> bool:
+        """Whether inputs and judged outputs are cut into samples."""
+        return len(self.swept.noise) == self.samples and separable(self.analysis.samples, self.indices)
+
+    @property
+    def _step(self) -> int:
+        """How many samples are run at a time: a full feed where the batch is fixed, or where a device waits."""
+        network, full = self.analysis.network, max(self._rows)
+        by_sample = self.analysis.samples.by_sample
+        fixed = any(isinstance(size, int) for info in network.inputs if info.name in by_sample
+                    for size in (info.shape or ())[:1])
+        return full if fixed or self.analysis.backend.capabilities.device else 1
+
+    def _places(self) -> list[tuple[int, int]]:
+        return [(index, row) for index, rows in zip(self.indices, self._rows, strict=True) for row in range(rows)]
+
+    def _mixes(self) -> Generator[tuple[float, float], None, bool]:
+        """Returns whether samples of several feeds together yield in FP32 what they yield in their feeds."""
+        rows = sorted(reversed(self._places()), key=lambda place: place[1])
+        rows = (rows if len(self.indices) > 1 else rows[::-1])[:max(self._rows)]
+        mixed = self.analysis.over(gathered(self.analysis.samples, [rows]))
+        found = mixed.reference(0)
+        yield 0.0, float(self.samples)
+        for one in mixed.judged:
+            for place, (index, row) in enumerate(rows):
+                expected, got = self.analysis.reference(index)[one.tensor][row], found[one.tensor][place]
+                if expected.shape != got.shape:
+                    return False
+                if expected.dtype.kind != "f":
+                    if not np.array_equal(expected, got):
+                        return False
+                    continue
+                wide = expected.astype(np.float64)
+                both = np.isfinite(wide) & np.isfinite(got)
+                if not np.array_equal(np.isfinite(wide), np.isfinite(got)) or (
+                        ((got - wide)[both] ** 2).sum() > SAME * (wide[both] ** 2).sum()):
+                    return False
+        return True
+
+    def _batched(self, units: Sequence[int]) -> Iterator[tuple[int, ...]]:
+        size = max(self._rows) if self.swept.apart else 1
+        for start in range(0, len(units), size):
+            yield tuple(units[start:start + size])
+
+    def _run(self, units: tuple[int, ...], config: PrecisionConfig, before: int
+             ) -> Generator[tuple[float, float], None, np.ndarray]:
+        """Returns the noise of a config on some samples (at most as many as a feed has), or on a feed, by output."""
+        apart = self.swept.apart
+        if units not in self._batches:
+            if apart:
+                places = self._places()
+                samples = gathered(self.analysis.samples, [[places[unit] for unit in units]])
+                self._batches[units] = self.analysis.over(samples), [0]
+            else:
+                self._batches[units] = self.analysis, [self.indices[units[0]]]
+        analysis, feeds = self._batches[units]
+        if apart and any(unit not in self.swept.base for unit in units):
+            for partial in analysis.noise(self.config, self.ranges, feeds):
+                self.swept.base.update(zip(units, partial.value[0].tolist(), strict=True))
+        noise = np.zeros((0, 0))
+        for partial in analysis.noise(config, self.ranges, feeds):
+            noise = partial.value[0]
+            yield self._progress(before)
+        return noise if apart else noise.sum(0, keepdims=True)
+
+    def _changed(self, name: str) -> PrecisionConfig:
+        group = self.analysis.network.group(name)
+        if self._lowered:
+            return self._fp32.with_groups([group], self.config.precision_of(group))
+        return self.config.with_groups([group], Precision.FP32)
+
+    # -- figures ------------------------------------------------------------------------------------------------------
+
+    def _base(self, units: Sequence[int]) -> np.ndarray:
+        """The config's noise on some samples (or feeds), as it came out beside the groups'."""
+        if self.swept.apart:
+            return np.array([self.swept.base[unit] for unit in units])
+        noise = np.array(self.swept.noise)
+        if len(noise) != len(self.indices):
+            noise = np.add.reduceat(noise, np.cumsum([0, *self._rows[:-1]]))
+        chosen: np.ndarray = noise[list(units)]
+        return chosen
+
+    def _parts(self, noise: np.ndarray) -> np.ndarray:
+        """Noise as parts of the signal of all samples, infinite where it is not finite."""
+        with np.errstate(divide="ignore", invalid="ignore"):
+            parts: np.ndarray = noise / np.array(self.swept.signal)
+        parts[noise == 0] = 0.0
+        parts[~np.isfinite(parts)] = math.inf
+        return parts
+
+    def _added(self, units: Sequence[int], noise: np.ndarray) -> np.ndarray:
+        """What some samples add to a group's figure; -inf where what was changed is not finite."""
+        total, changed = self.energy, self._parts(noise).sum(1)
+        if self._lowered:
+            return np.where(np.isfinite(changed), changed / (total if 0 < total < math.inf else 1.0), -math.inf)
+        base = self._parts(self._base(units)).sum(1)
+        with np.errstate(invalid="ignore"):
+            added = (base - changed) / (total or 1.0)
+        return np.where(np.isfinite(added), added, -math.inf)
+
+    def _worst_db(self, outputs: np.ndarray) -> float | None:
+        """The SQNR of the worst output in dB; None if all are exact, one is not finite, or integers are judged."""
+        integers = all(one.kind == INTEGER for one in self.analysis.judged)
+        worst = float(outputs.max(initial=0.0))
+        return None if integers or not 0 < worst < math.inf else -10 * math.log10(worst)
+
+
+def matters(network: Network, group: Group, config: PrecisionConfig) -> bool:
+    """Whether a group changes any value in a config."""
+    precision = config.precision_of(group)
+    if precision is Precision.FP32:
+        return False
+    if precision is Precision.FILE:
+        return group.given is not None and not group.given.plain
+    if precision in CODES:
+        return True
+    for name in group.layers:
+        if not keeps_precision(network.layer(name)):
+            return True
+    for tensor in group.inputs:
+        producer = network.producer.get(tensor)
+        source = network.group_of(producer) if producer is not None else None
+        if source is None:
+            return True
+        if surrounding(source, config.precision_of(source), config.other) is not precision:
+            return True
+    return False
