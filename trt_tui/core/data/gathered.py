@@ -48,6 +48,16 @@ class _Gathered:
                                  for name in names}
         return self._last[1]
 
+    def first(self, index: int) -> int:
+        """As `Feeds.first`, of its first sample."""
+        feed, row = self._batches[index][0]
+        return self._samples.place(feed)[1] + row
+
+    @property
+    def total(self) -> int:
+        """As `Samples.total`."""
+        return self._samples.total
+
     def labels(self, index: int) -> dict[str, np.ndarray]:
         """As `Samples.labels`; one that is given whole with each batch is that of the first sample's feed."""
         whole = {feed: self._samples.labels(feed) for feed in {feed for feed, _ in self._batches[index]}}

@@ -16,6 +16,7 @@ from typing import Generic, TypeVar
 
 import numpy as np
 
+from trt_tui.core.data.gathered import Place, gathered
 from trt_tui.core.data.samples import Samples
 from trt_tui.core.lowering.gated.compared import Compared
 from trt_tui.core.lowering.gated.gated import Gated
@@ -129,6 +130,7 @@ class Analysis:
             names += scored
         self.tensors = tuple(dict.fromkeys(names))
         self._owner: Analysis | None = None
+        self._places: tuple[Sequence[Place], ...] = ()
 
     def __enter__(self) -> Analysis:
         return self
@@ -283,6 +285,13 @@ class Analysis:
         Raises:
             InputError: they hold NaN, or the network cannot run these data.
         """
+        if self._owner is not None:
+            if index not in self._reference:
+                whole = {feed: self._owner.reference(feed) for feed in {feed for feed, _ in self._places[index]}}
+                self._reference.put(index, {tensor: np.stack([whole[feed][tensor][row]
+                                                              for feed, row in self._places[index]])
+                                            for tensor in self.tensors})
+            return self._reference.get(index)
         if self.against is None:
             return self.own(index)
         if index not in self._reference:
@@ -372,11 +381,17 @@ class Analysis:
             tally.add(index, result, sums)
             yield Partial(tally.noise(), done, len(indices))
 
-    def over(self, samples: Samples) -> Analysis:
-        """The same simulation on other samples, without a metric; it runs the session that is loaded here."""
+    def over(self, batches: Sequence[Sequence[Place]]) -> Analysis:
+        """The same simulation on feeds of single samples (`gathered`), without a metric, with the session loaded here.
+
+        Errors are taken against what each sample yields in its own feed.
+        """
         other = copy.copy(self)
-        other.samples, other.metric, other._scoring, other._owner = samples, None, None, self
-        other._parts, other._sums, other._fed, other._fed_bytes, other._reference = {}, {}, {}, 0, _Reference()
+        other.samples, other._owner, other._places = gathered(self.samples, batches), self, tuple(batches)
+        other.metric, other._scoring = None, None
+        other.tensors = tuple(dict.fromkeys(one.tensor for one in self.judged))
+        other._parts, other._sums, other._fed, other._fed_bytes = {}, {}, {}, 0
+        other._own, other._reference = Held(), Held()
         return other
 
     def outputs(self, config: PrecisionConfig, ranges: Mapping[str, float],

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from trt_tui.core.codes import CODES
-from trt_tui.core.data.gathered import gathered, separable
+from trt_tui.core.data.gathered import separable
 from trt_tui.core.lowering.rules import keeps_precision, surrounding
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.judge import INTEGER
@@ -232,12 +232,12 @@ class GroupSweep:
         """Returns whether samples of several feeds together yield in FP32 what they yield in their feeds."""
         rows = sorted(reversed(self._places()), key=lambda place: place[1])
         rows = (rows if len(self.indices) > 1 else rows[::-1])[:max(self._rows)]
-        mixed = self.analysis.over(gathered(self.analysis.samples, [rows]))
-        found = mixed.reference(0)
+        mixed = self.analysis.over([rows])
+        found = mixed.own(0)
         yield 0.0, float(self.samples)
         for one in mixed.judged:
             for place, (index, row) in enumerate(rows):
-                expected, got = self.analysis.reference(index)[one.tensor][row], found[one.tensor][place]
+                expected, got = self.analysis.own(index)[one.tensor][row], found[one.tensor][place]
                 if expected.shape != got.shape:
                     return False
                 if expected.dtype.kind != "f":
@@ -263,8 +263,7 @@ class GroupSweep:
         if units not in self._batches:
             if apart:
                 places = self._places()
-                samples = gathered(self.analysis.samples, [[places[unit] for unit in units]])
-                self._batches[units] = self.analysis.over(samples), [0]
+                self._batches[units] = self.analysis.over([[places[unit] for unit in units]]), [0]
             else:
                 self._batches[units] = self.analysis, [self.indices[units[0]]]
         analysis, feeds = self._batches[units]
