@@ -198,6 +198,28 @@ def test_weights_of_int4_have_a_scale_for_each_block(shape, transposed, scales, 
     assert np.abs(held - weight).max() <= 0.51 * scale.values.max() and np.all(held == held.astype(np.float16))
 
 
+@pytest.mark.parametrize("shared", [False, True])
+def test_weights_of_int4_are_stored_as_codes_alone(shared, opened, backend) -> None:
+    b = Builder()
+    weight = b.kernel("w", (128, 48), 128)
+    b.node("MatMul", ["x", weight], "/a", output="y")
+    b.node("MatMul", [b.node("Tanh", ["x"], "/t"), weight], "/b", output="z")
+    network = opened(b.model([floats("x", 4, 128)], [floats(name, 4, 48) for name in "yz"]))
+    groups = network.groups if not shared else [network.group("/a/MatMul")]
+    config = PrecisionConfig(FP32).with_groups(groups, INT4)
+    typed = lower_typed(network, config, {}).model
+    stored = {name: value.dtype for name, value in typed.graph.initializers.items() if value.shape.numpy() == (128, 48)}
+    assert stored == {"w__fp16__codes": ir.DataType.INT4, **({"w": ir.DataType.FLOAT} if shared else {})}
+    scale, = (one for one in rules.rule(network, config, {})["/a/MatMul"].scales.values())
+    feeds = {"x": np.random.default_rng(0).standard_normal((4, 128)).astype(np.float32)}
+    with backend.load(typed) as runner:
+        got = runner.run(feeds)
+    exact = network.constant("w")
+    seen = rules.quantized_weight(exact, scale)
+    np.testing.assert_allclose(got["y"], feeds["x"] @ seen, atol=0.02)  # in FP16
+    np.testing.assert_allclose(got["z"], np.tanh(feeds["x"]) @ (exact if shared else seen), atol=0.02)
+
+
 def test_a_tensor_shared_by_layers_of_other_scale_types_is_quantized_twice(opened, backend) -> None:
     """Operands of one layer have scales of one type."""
     b = Builder()

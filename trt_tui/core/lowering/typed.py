@@ -17,7 +17,9 @@ from trt_tui.core.lowering import rules
 from trt_tui.core.lowering.applied import Applied, applied
 from trt_tui.core.lowering.rules import NUMPY, TYPES, Ruling, Scale
 from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.constants import constant_tensor
 from trt_tui.core.network.conversion import ir_version_for
+from trt_tui.core.network.graph import reads_shape
 from trt_tui.core.network.layers import Kind, Layer, Site
 from trt_tui.core.network.naming import FreshNames, name_of
 from trt_tui.core.network.network import Network
@@ -102,6 +104,7 @@ class TypedLowering:
         self.qdq_cache: dict[tuple[object, ...], ir.Value] = {}
         self.became: dict[str, str] = {}
         self.notes: list[str] = []
+        self._let_go: list[str] = []  # weights that are there as codes
 
     def lower(self) -> Typed:
         """The typed network."""
@@ -123,6 +126,7 @@ class TypedLowering:
 
     def result(self) -> Typed:
         """What the model has become."""
+        self._drop_packed()
         whole = [layer.name for layer in self.network.layers if layer.op_type == "Attention" and not layer.domain
                  and (group := self.network.group_of(layer.name)) is not None
                  and self.rulings[group.name].around is Precision.FP32]
@@ -139,7 +143,8 @@ class TypedLowering:
     def _lower_layer(self, layer: Layer, node: ir.Node) -> None:
         group = self.network.group_of(layer.name)
         if group is None or layer.kind is Kind.OPAQUE:
-            self._restore_types(node)
+            if not reads_shape(layer):
+                self._restore_types(node)
             self.became[layer.name] = "as it was" if group is None else Precision.FP32.label
             return
         ruling = self.rulings[group.name]
@@ -242,23 +247,51 @@ class TypedLowering:
             return self.qdq_cache[key]
         held_in = TYPES[scale.held]
         base = name_of(value)
-        if site.role != "weight":
-            value = self._cast(value, around)
-        value = self._cast(value, held_in)
+        suffix = f"{base}__{_short(around)}" if around is not ir.DataType.FLOAT and self.casts else base
+        packed = self._packed(site, scale, f"{suffix}__codes")
+        if packed is None:
+            value = self._cast(self._cast(value, around) if site.role != "weight" else value, held_in)
         attributes = {} if scale.axis is None else {"axis": scale.axis}
         if scale.block is not None:
             attributes["block_size"] = scale.block
-        suffix = f"{base}__{_short(around)}" if around is not ir.DataType.FLOAT and self.casts else base
         step = self._initializer(scale.values.astype(NUMPY[scale.held]), f"{suffix}__scale")
         zero = self._initializer(np.zeros(scale.values.shape, scale.code.onnx.numpy()), f"{suffix}__zero_point")
         shape, held_as = value.shape, scale.code.onnx
-        codes = self._emit("QuantizeLinear", [value, step, zero], attributes, f"{suffix}__q", held_as, shape)
+        codes = packed if packed is not None else self._emit(
+            "QuantizeLinear", [value, step, zero], attributes, f"{suffix}__q", held_as, shape)
         result = self._emit("DequantizeLinear", [codes, step, zero], attributes, f"{suffix}__dq", held_in, shape)
         if held_in is not ir.DataType.FLOAT:
             self.types[name_of(result)] = held_in
         result = self._cast(result, around)
         self.qdq_cache[key] = result
         return result
+
+    def _packed(self, site: Site, scale: Scale, name: str) -> ir.Value | None:
+        """A weight as codes of 4 bits, computed when somebody reads it; None where its codes stay a QuantizeLinear's.
+
+        Eight bits stay with the weights in FP32: TensorRT 8.6 builds no other form.
+        """
+        tensor = constant_tensor(self.network.value(site.tensor)) if site.role == "weight" else None
+        if tensor is None or not scale.code.blocks:
+            return None
+        dtype, shape = scale.code.onnx, ir.Shape(tensor.shape.numpy())
+
+        def codes() -> ir.TensorProtocol:
+            array = rules.round_to(tensor.numpy().astype(np.float32), scale.held)
+            return ir.Tensor(scale.code.rounded(array / scale.spread(array.shape)).astype(dtype.numpy()), dtype=dtype)
+
+        value = ir.Value(name=self.names.new(name), type=ir.TensorType(dtype), shape=shape)
+        value.const_value = ir.LazyTensor(codes, dtype=dtype, shape=shape, cache=True, name=value.name)
+        self.graph.register_initializer(value)
+        self._let_go.append(site.tensor)
+        return value
+
+    def _drop_packed(self) -> None:
+        """Takes out the weights that nothing reads since they are there as codes."""
+        for name in self._let_go:
+            value = self.graph.initializers.get(name)
+            if value is not None and not value.uses() and not value.is_graph_output():
+                del self.graph.initializers[name]
 
     def _emit(self, operator: str, inputs: list[ir.Value], attributes: dict[str, int], name: str, dtype: ir.DataType,
               shape: ir.Shape | None) -> ir.Value:
