@@ -19,12 +19,14 @@ from trt_tui.backends.registry import get_backend
 from trt_tui.cli.main import main
 from trt_tui.core.network.network import Network, open_network
 from trt_tui.options import Options
+from trt_tui.session.session import Session
 
 
 @pytest.fixture(autouse=True)
 def _isolated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The user's state and cache are the test's own."""
     isolate(monkeypatch, tmp_path)
+    monkeypatch.setattr(Session, "asks_previews", False)
 
 
 @pytest.fixture(autouse=True)

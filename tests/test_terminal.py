@@ -74,7 +74,7 @@ def _line(screen: str, start: str) -> str:
 
 
 def test_the_main_job(terminal, tmp_path: Path) -> None:
-    app = terminal(f"{sys.executable} -m trt_tui demo")
+    app = terminal(f"{sys.executable} -m trt_tui demo --no-preview")
     screen = app.wait_for("INT8 all", "FAIL", "PASS")
     assert "PASS" in _line(screen, "FP16 all") and "FAIL" in _line(screen, "INT8 all")
     app.press("t")
@@ -95,7 +95,7 @@ def test_the_main_job(terminal, tmp_path: Path) -> None:
     app.press("q")
     app.wait_for("ended with 0", seconds=10)
 
-    again = terminal(f"{sys.executable} -m trt_tui demo")
+    again = terminal(f"{sys.executable} -m trt_tui demo --no-preview")
     again.wait_for("2 up", "PASS", "Resumed")
     again.press("e", "Enter", "Enter")
     written = tmp_path / "scenes.precision.json"

@@ -11,6 +11,7 @@ from tests.local import CORE, H200, NO_GPU, QKV
 from trt_tui import words
 from trt_tui.core.engines.inspector import COMPUTE
 from trt_tui.core.engines.made import Made
+from trt_tui.core.engines.preview import Kernel, Preview, Refusal
 from trt_tui.core.measure.agreement import GAP_DB, gap_db
 from trt_tui.core.measure.comparison import EngineResult
 from trt_tui.core.network.hierarchy import GroupRow, Scope
@@ -20,7 +21,7 @@ from trt_tui.jobs import requests as rq
 from trt_tui.tui import spans
 from trt_tui.tui.state import built, detail, engine_page, verdict
 from trt_tui.tui.state.columns import Columns, row_line, tree_header
-from trt_tui.tui.state.configs import config_table
+from trt_tui.tui.state.configs import config_table, diff_lines
 from trt_tui.tui.state.figures import Measure, figures_of
 from trt_tui.tui.state.hint import next_step
 from trt_tui.tui.state.status import job_line
@@ -102,7 +103,7 @@ def test_an_engine_has_its_own_columns(build):
     figures = [decibels(result.verdict), words.metric_figure(score), number(result.latency_ms[0]),
                megabytes(result.bytes)]
     assert table(session, 80)["c0 ="].partition("│")[2].split() == [*figures, "FAIL"]
-    share, wide = built.int8_time(result), table(session, 120)["c0 ="].partition("│")[2]
+    share, wide = built.codes_time(result, Precision.INT8), table(session, 120)["c0 ="].partition("│")[2]
     assert share.endswith("%") and wide.split() == [*figures, *share.split(), f"{gap:.1f}", "FAIL"]
     header = text(verdict.verdict_lines(session, 120)[1])
     assert header.index("INT8 time") + 9 == table(session, 120)["c0 ="].index(share) + len(share)
@@ -340,3 +341,89 @@ def test_while_a_build_goes_on(start):
         assert text(job_line(session, elapsed=elapsed)) == f" ⋯ {shown}"
     session.apply(ev.Progress(job, "building: Timing tactics", 12, 98, 61.0))
     assert text(job_line(session, elapsed=34.2)) == " ⋯ building: Timing tactics 12/98, 61 s left"
+
+
+# -- what a builder would make of a config ----------------------------------------------------------------------------
+
+SCORES, WEIGHTS, PRODUCT = (group.name for group in VIT.groups if group.core == CORE)
+PREVIEW = Preview("1.7.1", (8, 9), made={
+    QKV: Made(Precision.FP16, False, ("a",), casts=1, reformats=3),
+    SCORES: Made(Precision.INT8, False, ("b",), shares=(WEIGHTS, PRODUCT), mha=True),
+    WEIGHTS: Made(None, False, ("b",), shares=(SCORES, PRODUCT), mha=True),
+    FIRST[0].name: Made(Precision.INT8, False, ("c",), shares=(QKV,), qdq=1)},
+    kernels=(Kernel("gemm", ("INT8",), ("FP16",), (QKV,)), Kernel("mha", ("INT8",), ("INT8",), (SCORES,))),
+    no_effect=(), breaks_mha=())
+
+
+def previewed(session, preview: Preview, config=None) -> None:
+    session.apply(ev.EnginePreviewed(0, config or session.config, preview))
+
+
+@pytest.mark.parametrize(("group", "about", "shown"), [
+    (QKV, {}, "≠ FP16"), (QKV, {"no_effect": (QKV,)}, "no effect"), (SCORES, {}, "in MHA"), (WEIGHTS, {}, "in MHA"),
+    (SCORES, {"breaks_mha": (SCORES,)}, "breaks MHA"), (FIRST[0].name, {}, "Q/DQ alone"), (PRODUCT, {}, ""),
+    (QKV, {"refused": Refusal("no", node=QKV)}, "refused"), (SCORES, {"refused": Refusal("no", node=QKV)}, "")])
+def test_a_row_says_what_the_builder_would_make_of_it(start, group, about, shown) -> None:
+    session = start(builder=None)
+    assert not found(session).has_engines
+    previewed(session, replace(PREVIEW, **about))
+    assert found(session).has_engines and cells(session, group).made == shown
+    for width in (60, 70, 80, 120):
+        columns = Columns.fit(width, True, True)
+        line = text(row_line(cells(session, group), 0, columns, True))
+        assert words.cells(line.rstrip()) <= width and shown in line
+        assert "preview" in text(tree_header(columns, found(session)))
+
+
+def test_what_was_built_speaks_in_the_place_of_a_preview(build) -> None:
+    session, result = build()
+    before = cells(session, QKV).made
+    previewed(session, PREVIEW)
+    assert cells(session, QKV).made == before and found(session).preview is None
+    session.toggle([VIT.group_by_name[QKV]])  # of the new config there is a preview, and no engine
+    previewed(session, PREVIEW)
+    assert cells(session, QKV).made == "≠ FP16"
+
+
+def test_the_detail_names_kernel_surroundings_and_marks(start) -> None:
+    session = start(builder=None)
+    previewed(session, replace(PREVIEW, breaks_mha=(SCORES,)))
+
+    def lines(group, height):
+        return "\n".join(map(text, detail.detail_lines(session, found(session), VisibleRow("x", 0, MODEL.rows[group]),
+                                                       90, height)))
+
+    assert "preview RTX 1.7, SM89: ≠ FP16, asked INT8 · 1 cast around it · 2 reformats around it" in " ".join(
+        lines(QKV, 30).split())
+    assert "one MHA kernel with" in lines(SCORES, 30) and "breaks MHA: without this choice" in lines(SCORES, 30)
+    assert lines(SCORES, 5).splitlines()[-1].startswith(" made  breaks MHA")
+    scope = MODEL.ancestors[QKV][-1]
+    shown = "\n".join(map(text, detail.detail_lines(session, found(session), VisibleRow("x", 0, scope), 90, 30)))
+    assert "preview RTX 1.7, SM89" in shown and "1 ≠ asked" in shown
+
+
+def test_why_there_is_no_preview_is_said_once_and_nothing_else_changes(start) -> None:
+    session = start(builder=None)
+    row = VisibleRow("x", 0, MODEL.rows[QKV])
+    before = (cells(session, QKV), text(tree_header(Columns.fit(80), found(session))), len(session.warnings))
+    for _ in range(2):
+        previewed(session, Preview(refused=Refusal("TensorRT-RTX is not installed", "", "pip install 'trt-tui[rtx]'",
+                                                   absent=True)))
+    assert (cells(session, QKV), text(tree_header(Columns.fit(80), found(session))), len(session.warnings)) == before
+    shown = [text(line) for line in detail.detail_lines(session, found(session), row, 90, 30)]
+    assert sum("pip install 'trt-tui[rtx]'" in line for line in shown) == 1
+    session.asks_previews = True
+    session.preview_engine()
+    assert not any(isinstance(request, rq.PreviewEngine) for request in session.asked.values())
+
+
+def test_two_configs_differ_by_the_kernels_that_are_lost_and_gained(start) -> None:
+    session = start(builder=None)
+    one = session.config
+    session.toggle([VIT.group_by_name[QKV]])
+    assert not any("kernels" in text(line) for line in diff_lines(session, MODEL, one, session.config))
+    previewed(session, PREVIEW, one)
+    previewed(session, replace(PREVIEW, kernels=(*PREVIEW.kernels[1:], Kernel("gemm", ("FP32",), ("FP32",), (QKV,)))))
+    lines = [text(line) for line in diff_lines(session, MODEL, one, session.config)]
+    assert lines[-3:] == ["kernels, preview RTX 1.7, SM89: 2 and 2, 1 lost, 1 gained",
+                          f" - gemm INT8 > FP16: {QKV}", f" + gemm FP32 > FP32: {QKV}"]

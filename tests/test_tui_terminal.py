@@ -60,7 +60,7 @@ def demo(tmp_path) -> Iterator:
     terminals: list[Terminal] = []
 
     def start() -> Terminal:
-        terminals.append(Terminal(tmp_path, "demo", "--whatif-samples", "8"))
+        terminals.append(Terminal(tmp_path, "demo", "--no-preview", "--whatif-samples", "8"))
         return terminals[-1]
 
     yield start

@@ -80,7 +80,7 @@ def until(happened, what: str) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
 def test_a_signal_restores_the_terminal_and_saves_the_session(shell, number):
     one = shell()
-    one.type(f"{PROGRAM} demo --whatif-samples 4; echo code $?")
+    one.type(f"{PROGRAM} demo --no-preview --whatif-samples 4; echo code $?")
     one.wait_for("INT8 all", "FAIL")
     one.keys("Space")
     one.wait_for("config c1")
@@ -93,7 +93,7 @@ def test_a_signal_restores_the_terminal_and_saves_the_session(shell, number):
     one.type("echo it is $((20 + 3))")
     one.wait_for("it is 23")  # what is typed is echoed and run: the terminal's modes are back
     until(lambda: not any(process.is_running() for process in child), "ended the worker")
-    one.type(f"clear; {PROGRAM} demo --whatif-samples 4; echo code $?")
+    one.type(f"clear; {PROGRAM} demo --no-preview --whatif-samples 4; echo code $?")
     one.wait_for("Resumed: c1")
     one.keys("q")
     one.wait_for("code 0")
@@ -101,7 +101,7 @@ def test_a_signal_restores_the_terminal_and_saves_the_session(shell, number):
 
 def test_it_is_stopped_and_gone_on_with(shell):
     one = shell()
-    one.type(f"{PROGRAM} demo --whatif-samples 4; echo code $?")
+    one.type(f"{PROGRAM} demo --no-preview --whatif-samples 4; echo code $?")
     one.wait_for("INT8 all", "FAIL")
     one.keys("C-z")
     one.wait_for("Stopped")
@@ -132,7 +132,7 @@ def test_it_is_stopped_and_gone_on_with(shell):
 
 def test_it_draws_where_stderr_goes_elsewhere(shell, tmp_path):
     one = shell()
-    one.type(f"{PROGRAM} demo --whatif-samples 4 2>log; echo code $?")
+    one.type(f"{PROGRAM} demo --no-preview --whatif-samples 4 2>log; echo code $?")
     one.wait_for("INT8 all", "FAIL")
     one.keys("q")
     one.wait_for("code 0")
@@ -151,7 +151,7 @@ def test_it_says_why_it_does_not_open(shell, around, why):
 
 def test_bytes_that_are_no_utf8_are_no_key(shell):
     one = shell()
-    one.type(f"{PROGRAM} demo --whatif-samples 4; echo code $?")
+    one.type(f"{PROGRAM} demo --no-preview --whatif-samples 4; echo code $?")
     one.wait_for("INT8 all", "FAIL")
     one.tmux("send-keys", "-H", "e9", "ff", "c3")
     time.sleep(0.5)

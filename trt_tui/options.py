@@ -38,6 +38,7 @@ class Options:
     tf32: bool = False
     plugins: tuple[str, ...] = ()
     ort_ops: tuple[str, ...] = ()
+    preview: bool = True
     keep: tuple[str, ...] = ()
     exact: bool = False
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from trt_tui.cli import interrupts
-from trt_tui.cli.options import CONTEXT, EVERYTHING, Command, option, options_of, takes
+from trt_tui.cli.options import CONTEXT, EVERYTHING, PREVIEW, Command, option, options_of, takes
 from trt_tui.cli.usage import check_usage
 from trt_tui.errors import InputError
 
@@ -24,7 +24,7 @@ _new = option("Config", "--new", is_flag=True, help="Do not resume the saved ses
 
 
 @click.command("open", cls=Command, context_settings=CONTEXT)
-@takes(*EVERYTHING)
+@takes(*EVERYTHING, *PREVIEW)
 @_whatif_samples
 @_new
 def open_(model: str, whatif_samples: int, new: bool, config_path: str | None, force: bool, target: str | None,
@@ -42,15 +42,16 @@ def open_(model: str, whatif_samples: int, new: bool, config_path: str | None, f
 
 
 @click.command(cls=Command, context_settings=CONTEXT)
+@PREVIEW[0]
 @_whatif_samples
 @_new
-def demo(new: bool, whatif_samples: int) -> None:
+def demo(new: bool, whatif_samples: int, no_preview: bool) -> None:
     """Open the app on the bundled network: a segmentation network that INT8 breaks."""
     from trt_tui import demo as bundled
     from trt_tui.options import Options
 
     options = Options(str(bundled.network_path()), str(bundled.samples_path()), str(bundled.calibration_path()),
-                      metric=bundled.metric_spec(), whatif_samples=whatif_samples)
+                      metric=bundled.metric_spec(), whatif_samples=whatif_samples, preview=not no_preview)
     _run_app(options, None, None, False, new)
 
 

@@ -152,6 +152,12 @@ BUILDER = (
 )
 """What builds engines, and how."""
 
+PREVIEW = (
+    _tensorrt("--no-preview", is_flag=True, help="Do not ask TensorRT-RTX what it would make of configs (it builds "
+              "beside, at low priority, with no GPU)."),
+)
+"""What is asked of a builder without a GPU."""
+
 LIBRARIES = (
     file_option("TensorRT", "--plugins", multiple=True, metavar="LIB.so", help="Load this library of plugins into "
                 "TensorRT; may be repeated. Its code runs: name what you trust."),
@@ -206,7 +212,8 @@ def options_of(model: str, whatif_samples: int, arguments: dict[str, Any]) -> Op
         tuple(arguments.get("judge_at", ())), arguments.get("optimization_level"), arguments.get("strict", False),
         tf32=arguments.get("tf32", False), plugins=tuple(arguments.get("plugins", ())),
         ort_ops=tuple(arguments.get("ort_ops", ())), keep=tuple(arguments.get("keep", ())),
-        reference=arguments.get("reference"), exact=arguments.get("exact", False))
+        reference=arguments.get("reference"), exact=arguments.get("exact", False),
+        preview=not arguments.get("no_preview", False))
 
 
 def check_config_or_precision(what: str, config_path: str | None, precision: str | None) -> None:

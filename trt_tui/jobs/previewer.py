@@ -1,4 +1,4 @@
-"""The child process that asks TensorRT-RTX what it would make of configs, at the lowest priority.
+"""The child process that asks TensorRT-RTX what it would make of configs, at low priority.
 
 It opens the network itself, so that neither lowering nor building keeps the process waiting that measures. Of what it
 is asked only the newest is of use: a build whose order was replaced or called off ends at its next step.
@@ -31,7 +31,7 @@ from trt_tui.errors import BackendUnavailableError, CancelledError, TrtTuiError,
 from trt_tui.files.scratch import scratch_folder
 from trt_tui.jobs.orders import Order, Subject
 
-NICENESS = 19
+NICENESS = 10
 """What the user waits for goes first."""
 
 

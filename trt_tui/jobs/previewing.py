@@ -21,16 +21,16 @@ from trt_tui.core.lowering.rules import ARITHMETIC
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import Group
 from trt_tui.core.runner import FixedShape
-from trt_tui.errors import BackendUnavailableError
+from trt_tui.errors import BackendUnavailableError, CancelledError, TrtTuiError
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.calibrating import ranges_to_write
 from trt_tui.jobs.death import why_it_ended
 from trt_tui.jobs.orders import CallOff, Order, Subject
 from trt_tui.jobs.scheduler import Report
-from trt_tui.jobs.steps import Steps, Wait
+from trt_tui.jobs.steps import Steps, Urgency, Wait
 from trt_tui.jobs.store import FileCache, Store
-from trt_tui.workspace import Workspace, profile_of
+from trt_tui.workspace import ReplacedError, Workspace, profile_of
 
 ABSENT = Refusal("TensorRT-RTX is not installed", "", "pip install 'trt-tui[rtx]' shows what the builder makes of each "
                  "layer, without a GPU.", absent=True)
@@ -42,12 +42,20 @@ def run(workspace: Workspace, store: Store, report: Report, request: rq.PreviewE
     if importlib.util.find_spec("tensorrt_rtx") is None:
         report.send(ev.EnginePreviewed(report.job, config, Preview(refused=ABSENT)))
         return
-    ranges, _ = ranges_to_write(workspace, store, report, config, request.given)
-    asking = Asking(workspace, store, report.wake, ranges)
-    preview = yield from asking.preview(config)
-    report.send(ev.EnginePreviewed(report.job, config, preview))
-    if preview.refused is None and preview.no_effect is None:
-        report.send(ev.EnginePreviewed(report.job, config, (yield from asking.with_effects(config, preview))))
+    if workspace.calibration is None and request.given is None and quantizes(workspace.network, config):
+        yield Urgency.STATS  # not before the first verdict, which needs no ranges
+    try:
+        ranges, _ = ranges_to_write(workspace, store, report, config, request.given)
+        asking = Asking(workspace, store, report.wake, ranges)
+        preview = yield from asking.preview(config)
+        report.send(ev.EnginePreviewed(report.job, config, preview))
+        if preview.refused is None and preview.no_effect is None:
+            report.send(ev.EnginePreviewed(report.job, config, (yield from asking.with_effects(config, preview))))
+    except (CancelledError, ReplacedError):
+        raise
+    except TrtTuiError as error:  # everything else goes on without it
+        refused = Refusal(error.title, error.cause, error.next_step)
+        report.send(ev.EnginePreviewed(report.job, config, Preview(refused=refused)))
 
 
 class Asking:
@@ -79,7 +87,7 @@ class Asking:
         order = Order(_PROCESS.number(), self._subject, config, self._ranges, self._profile, self._gpu, self._asked)
         try:
             _PROCESS.send(order, self._wake)
-            yield Wait(lambda: _PROCESS.done(order.number))
+            yield Wait(lambda: _PROCESS.done(order.number), ahead_of=Urgency.LAYERS)
             preview = _PROCESS.taken(order.number)
         finally:
             _PROCESS.call_off(order.number)

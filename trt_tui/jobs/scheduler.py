@@ -78,7 +78,9 @@ class Scheduler:
     def step(self) -> bool:
         """Does one step of the most urgent task; False where there is none to do."""
         self._take_in()
-        ready = [task for task in self.tasks if task.waits is None or task.waits.ready()]
+        waiting = [task for task in self.tasks if task.waits is not None and not task.waits.ready()]
+        ahead = [task.waits.ahead_of for task in waiting if task.waits is not None and task.waits.ahead_of is not None]
+        ready = [task for task in self.tasks if task not in waiting and not any(task.urgency >= one for one in ahead)]
         if not ready:
             return False
         self._advance(min(ready, key=lambda task: task.rank))

@@ -28,9 +28,14 @@ class Urgency(IntEnum):
 
 @dataclass(frozen=True)
 class Wait:
-    """There is nothing to do until ``ready`` returns True: a thread is at work."""
+    """There is nothing to do until ``ready`` returns True: a thread or another process is at work.
+
+    Attributes:
+        ahead_of: Steps of this urgency, and less urgent ones, wait too, so that what is waited for has the processor.
+    """
 
     ready: Callable[[], bool]
+    ahead_of: Urgency | None = None
 
 
 Steps = Generator[Urgency | Wait, None, T]

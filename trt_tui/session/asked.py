@@ -45,7 +45,7 @@ class Asked(Mapping[int, rq.Request]):
         """Counts a request as answered; returns it, or None if it was not under way."""
         request = self._requests.pop(job, None)
         self._stopped.discard(job)
-        if not self._requests:
+        if not self.keep_busy:
             self.progress = self.started = None
         return request
 
@@ -60,6 +60,11 @@ class Asked(Mapping[int, rq.Request]):
     def heeds(self, event: ev.Event) -> bool:
         """Whether an event is to be taken in: all of jobs that were not stopped, the end of those that were."""
         return event.job not in self._stopped or isinstance(event, ENDINGS)
+
+    @property
+    def keep_busy(self) -> bool:
+        """Whether any but previews are under way."""
+        return not all(isinstance(request, rq.PreviewEngine) for request in self._requests.values())
 
     def any(self, *kinds: type[rq.Request]) -> bool:
         """Whether a request of some kinds is under way."""

@@ -18,6 +18,9 @@ class Acts(Protocol):
     def compare(self, layers: bool = True) -> None:
         """Measures the runs of the verdict."""
 
+    def preview_engine(self) -> None:
+        """Asks what the builder makes of the config."""
+
     def take_found(self) -> bool:
         """Makes what a search found the config."""
 
@@ -96,7 +99,6 @@ class Events:
     @take.register(ev.WaysOutMeasured)
     @take.register(ev.StatsMeasured)
     @take.register(ev.Fp32EngineJudged)
-    @take.register(ev.EnginePreviewed)
     def _measured(self, event: ev.Event) -> None:
         self._state.results.take(event)
 
@@ -106,6 +108,15 @@ class Events:
         state.results.take(event)
         state.results.whole = bool(event.metric) and state.data is not None and event.samples >= state.data.whatif
         state.rebase_target(state.results.whole)
+
+    @take.register
+    def _engine_previewed(self, event: ev.EnginePreviewed) -> None:
+        state, refused = self._state, event.preview.refused
+        state.results.take(event)
+        if refused is not None and refused.absent:
+            state.no_previews = refused
+        elif refused is not None and refused.said not in state.log:
+            state.log.append(refused.said)
 
     @take.register
     def _built(self, event: ev.Built) -> None:
@@ -186,6 +197,7 @@ class Events:
             state.warnings.append(f"{', '.join(idle)}: no TensorRT works here, so no engine is built by it.")
         if state.automatic and not stopped and state.data is not None:
             self._acts.compare()
+            self._acts.preview_engine()
 
     @take.register
     def _cancelled(self, event: ev.Cancelled) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import ClassVar
 
 from trt_tui.core.calibration.methods import methods_of
 from trt_tui.core.codes import CODES
@@ -40,6 +41,7 @@ class Session(State):
 
     Attributes:
         EXPORTS: The formats that it can be written in.
+        asks_previews: Whether it asks by itself what the builder makes of configs.
 
     Args:
         options: What to open.
@@ -54,6 +56,7 @@ class Session(State):
         lean: Open only the network, for commands that measure nothing.
     """
 
+    asks_previews: ClassVar[bool] = True
     EXPORTS = ("precision.json", *production.EXPORT_FORMATS, "markdown")
 
     def __init__(
@@ -201,6 +204,7 @@ class Session(State):
         self.save()
         if self.automatic and self.data is not None:
             self.ask(rq.WhatIf(self.config, shares=True))
+            self.preview_engine()
         return True
 
     # -- asking for more ------------------------------------------------------------------------------------------
@@ -215,6 +219,13 @@ class Session(State):
         if self.opened.reference is not None:
             runs = {"fp32": PrecisionConfig.uniform(Precision.FP32), **runs}
         self.ask(rq.Compare(runs, layers, shares_of if layers and shares else None))
+
+    def preview_engine(self) -> None:
+        """Asks what the builder makes of the current config, unless that is known or cannot be."""
+        known = self.results.of(self.config).preview
+        if self.asks_previews and self.options.preview and self.no_previews is None and (
+                known is None or known.refused is None and known.no_effect is None):
+            self.ask(rq.PreviewEngine(self.config))
 
     def look_at(self, group: Group) -> None:
         """Asks for the statistics and the ways out of a group, unless they are known or asked for."""

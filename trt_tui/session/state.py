@@ -11,6 +11,7 @@ from typing import Any
 from trt_tui import __version__
 from trt_tui.core.calibration.calibrate import Calibration
 from trt_tui.core.data.watched import Source
+from trt_tui.core.engines.preview import Refusal
 from trt_tui.core.guards.facts import Facts
 from trt_tui.core.guards.guard import Alarm, alarm_record
 from trt_tui.core.guards.table import alarms
@@ -70,6 +71,7 @@ class State:
         error: The last error.
         warnings: Messages that stay on screen; ``log`` holds all of them, ``notice`` is the last message to show.
         answered: The answer to the last request that writes or reads a file.
+        no_previews: Why no config of this session has a preview, once that is known.
         stopped: Whether a command was interrupted and shows what it had measured.
         store: Where it is saved; ``saver`` writes to it.
     """
@@ -102,6 +104,7 @@ class State:
         self.warnings: list[str] = []
         self.log: list[str] = []
         self.notice = ""
+        self.no_previews: Refusal | None = None
         self.answered: ev.Exported | ev.EngineWritten | ev.EngineRead | ev.DumpsCompared | None = None
         self.stopped = False
         self.store = store if store is not None else SavedSessions()
@@ -194,8 +197,8 @@ class State:
 
     @property
     def busy(self) -> bool:
-        """Whether anything is under way."""
-        return bool(self.asked)
+        """Whether anything is under way; in the app, previews aside, for which nobody waits."""
+        return bool(self.asked) if not self.automatic else self.asked.keep_busy
 
     @property
     def building(self) -> bool:

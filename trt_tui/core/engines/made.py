@@ -169,10 +169,15 @@ def differs(group: Group, config: PrecisionConfig, made: Mapping[str, Made]) -> 
     them.
     """
     found = made.get(group.name)
-    if group.operator in EXACT or found is None:
+    return found is not None and other_than(group, config.precision_of(group), found)
+
+
+def other_than(group: Group, asked: Precision, made: Made) -> bool:
+    """The same of one group, and the precision that it is asked to run in."""
+    if group.operator in EXACT:
         return False
-    asked = group.stands_for(config.precision_of(group))
-    seen = found.seen(asked)
+    asked = group.stands_for(asked)
+    seen = made.seen(asked)
     if seen in CODES and asked not in CODES and group.operator in COPIES:
         return False
     return seen is not None and seen is not asked

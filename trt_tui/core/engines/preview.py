@@ -105,6 +105,11 @@ class Preview:
         if made is not None and differs(group, config, self.made):
             seen = made.seen(group.stands_for(config.precision_of(group)))
             found.append(f"≠ {seen.label if seen is not None else '?'}")
+        return (*found, *self.choice_marks(group))
+
+    def choice_marks(self, group: Group) -> tuple[str, ...]:
+        """What is to be said of a group whatever it is asked to run in."""
+        made, found = self.made.get(group.name), []
         if group.name in (self.no_effect or ()):
             found.append(NO_EFFECT)
         if group.name in (self.breaks_mha or ()):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from trt_tui.core.codes import CODES
+from trt_tui.core.engines.preview import together
 from trt_tui.core.moves.keep import Keep
+from trt_tui.core.network.layers import Group
 from trt_tui.core.precision import OFFERED, Precision
 from trt_tui.tui.controllers.controller import Controller, action
 from trt_tui.tui.screens.dialogs import Item, Picker
@@ -42,6 +44,24 @@ class Precisions(Controller):
         self.session.toggle(self.desk.chosen_groups())
         self.desk.changed()
 
+    def shares_nothing(self) -> str:
+        """Why no other row goes with this one."""
+        if reason := self.no_groups():
+            return reason
+        if self.listing.figures.preview is None and not self.listing.figures.made:
+            return "nothing tells yet which rows share a kernel"
+        more = len(self._in_kernel()) > len(self.desk.chosen_groups())
+        return "" if more else "it shares its kernel with no other row"
+
+    @action("u", label="with kernel", help="FP32 on and off for all rows that share this row's kernel", group="Change",
+            disabled=shares_nothing)
+    def toggle_kernel(self) -> None:
+        """FP32 on and off for what shares a kernel."""
+        groups = self._in_kernel()
+        self.session.toggle(groups)
+        self.desk.changed()
+        self.desk.say(f"{plural(len(groups), 'row')} of one kernel", "")
+
     @action("equals_sign", label="up", help="One step up through the precisions in use", group="Change",
             disabled=all_kept, footer=11)
     def higher(self) -> None:
@@ -76,6 +96,13 @@ class Precisions(Controller):
 
         self.desk.app.push_screen(Picker(f"Precision of {title}", items,
                                          next(iter(current)) if len(current) == 1 else None), chosen)
+
+    def _in_kernel(self) -> tuple[Group, ...]:
+        """The groups that are chosen, and those that share a kernel with one of them."""
+        found, outline = self.listing.figures, self.listing.model.outline
+        made = found.preview.made if found.preview is not None else found.made
+        names = {one.name for group in self.desk.chosen_groups() for one in together(group, made, outline)}
+        return tuple(group for group in outline.groups if group.name in names)
 
     def _step(self, up: bool) -> None:
         before = self.session.config

@@ -124,9 +124,10 @@ def made_text(made: Made | None, asked: Precision) -> str:
     """What became of a group, for a column: ``FP16``, ``FP16≠`` where another precision is asked, ``fused``, ``?``."""
     if made is None:
         return ""
-    if made.precision is None:
-        return "fused" if made.region else "?"
-    return made.precision.label + (DIFFERS if made.precision is not asked else "")
+    seen = made.seen(asked)
+    if seen is None:
+        return "fused" if made.region or made.among else "?"
+    return seen.label + (DIFFERS if seen is not asked else "")
 
 
 def group_sentences(shown: Shown, group: Group, asked: Precision) -> list[str]:

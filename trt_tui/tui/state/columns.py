@@ -11,6 +11,7 @@ from trt_tui.tui.spans import (
 )
 from trt_tui.tui.state.figures import FOUND, TRIED, Cells, Figures, Measure
 from trt_tui.tui.state.listing import Listing
+from trt_tui.tui.state.previewed import WIDTH
 from trt_tui.tui.state.tree import View
 from trt_tui.words import RUN_TITLES
 from trt_tui.words import left as flush_left
@@ -47,14 +48,16 @@ class Columns:
     cost: int
 
     @classmethod
-    def fit(cls, width: int, made: bool = False) -> Columns:
-        """The columns for a width; ``made`` adds the one for what the engine made."""
+    def fit(cls, width: int, made: bool = False, previewed: bool = False) -> Columns:
+        """The columns for a width; ``made`` adds the one for what the engine made, wider where it was not built."""
         if width >= 76:
             fixed = (9, 6, 6, 6, 6, 9, 5) if made else (9, 6, 0, 6, 9, 9, 5)
         elif width >= 64:
             fixed = (8, 6, 6, 6, 0, 9, 5 if width >= 70 else 0) if made else (9, 6, 0, 6, 6, 9, 0)
         else:
             fixed = (8, 6, 5, 6, 0, 0, 0) if made else (9, 6, 0, 6, 0, 0, 0)
+        if previewed:
+            fixed = (*fixed[:2], WIDTH, fixed[3], min(fixed[4], 4), *fixed[5:])
         used = 4 + sum(w + 1 for w in fixed if w)
         return cls(max(8, width - used), *fixed)
 
@@ -64,7 +67,8 @@ def tree_header(columns: Columns, found: Figures) -> Line:
     value = "owns" if found.measure is Measure.OWNS else "dB"
     parts = ["   " + "  layer".ljust(columns.name), "op".ljust(columns.operator), "asked".ljust(columns.asked)]
     if columns.made:
-        title = f"in {found.made_of}" if found.made_of else "engine" if columns.made > 5 else "built"
+        title = "preview" if found.preview is not None else f"in {found.made_of}" if found.made_of else \
+            "engine" if columns.made > 5 else "built"
         parts.append(title[:columns.made].ljust(columns.made))
     parts.append(value.rjust(columns.value))
     if columns.bar:

@@ -11,6 +11,7 @@ from trt_tui.session.session import Session
 from trt_tui.tui.known import config_met, config_name, headline, verdict_outcome
 from trt_tui.tui.spans import Line, Span, clip, decibel, fitted, width_of
 from trt_tui.tui.state import built
+from trt_tui.tui.state.previewed import kernel_lines
 from trt_tui.tui.state.tree import TreeModel
 from trt_tui.words import NOTHING, byte_size, cells, left, number, right
 
@@ -111,4 +112,4 @@ def diff_lines(session: Session, model: TreeModel, one: PrecisionConfig, other: 
     if any(verdict is not None for verdict in verdicts):
         lines.append([("output".ljust(width + 2), "dim"),
                       *((f"{headline(session, verdict)[0]:<18}", "") for verdict in verdicts)])
-    return lines
+    return lines + kernel_lines(session, one, other)

@@ -22,7 +22,7 @@ from trt_tui.jobs.events import FREE_KEY, WayOut
 from trt_tui.session.session import Session
 from trt_tui.tui.known import headline, met
 from trt_tui.tui.spans import Line, clip, decibel, shorten, wrap
-from trt_tui.tui.state import built
+from trt_tui.tui.state import built, previewed
 from trt_tui.tui.state.figures import Figures, Measure
 from trt_tui.tui.state.tree import TreeModel, VisibleRow
 from trt_tui.words import (
@@ -298,6 +298,9 @@ def _short_detail(session: Session, found: Figures, group: Group, width: int) ->
         lines.append(clip(line, width))
     elif len(known) > 1:
         lines.append(_labelled("also", known[1], width))
+    if found.preview is not None and (told := previewed.sentences(found.preview, group, found.asked(group),
+                                                                  found.model.titles)):
+        return [*lines, _labelled("made", "; ".join((*told[1:], told[0])), width)]
     shown = built.shown_engine(session, found.run)
     if shown is not None and (sentences := built.group_sentences(shown, group, found.asked(group))):
         label = built.DIFFERS if built.is_marked(shown, group, found.asked(group)) else "made"
@@ -345,9 +348,14 @@ def _long_detail(session: Session, found: Figures, group: Group, width: int) -> 
 
 def _engine_lines(session: Session, found: Figures, group: Group, width: int) -> list[Line]:
     """What the engine made of a group: precision and time, whether TensorRT tells more, the names of its layers."""
+    if found.preview is not None:
+        told = previewed.sentences(found.preview, group, found.asked(group), found.model.titles)
+        labelled = zip(("engine", *("" for _ in told[1:])), told, strict=False)
+        return [line for label, text in labelled for line in _wrapped(label, text, width)]
     shown = built.shown_engine(session, found.run)
     if shown is None:
-        return []
+        why = previewed.refusal(session)
+        return _wrapped("engine", why, width, "dim") if why else []
     style = "stale" if shown.stale else ""
     mark = f"{built.DIFFERS} " if built.is_marked(shown, group, found.asked(group)) else ""
     lines: list[Line] = []
@@ -369,7 +377,9 @@ def _scope_detail(session: Session, found: Figures, scope: Scope, width: int, he
     asked = " · ".join(f"{count} {label}" for label, count in sorted(counts.items()))
     lines = [_labelled("asked", asked, width)]
     shown = built.shown_engine(session, found.run)
-    if shown is not None and (text := built.scope_text(shown, groups, found.scope_differs.get(scope.path, 0))):
+    if found.preview is not None and found.preview.refused is None:
+        lines.append(_labelled("made", previewed.scope_sentence(found.preview, groups, found.config), width))
+    elif shown is not None and (text := built.scope_text(shown, groups, found.scope_differs.get(scope.path, 0))):
         time = found.scope_times.get(scope.path)
         lines.append(_labelled("made", text + (f" · {milliseconds(time)}" if time is not None else ""), width,
                                "stale" if shown.stale else ""))

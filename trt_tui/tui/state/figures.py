@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
 
-from trt_tui.core.engines.made import Made
+from trt_tui.core.engines.made import Made, other_than
+from trt_tui.core.engines.preview import Preview
 from trt_tui.core.measure.comparison import Measured
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.hierarchy import GroupRow, LayerRow, Scope
@@ -17,7 +18,7 @@ from trt_tui.core.precision import Precision
 from trt_tui.session.session import Session
 from trt_tui.tui.known import config_met, engine_met
 from trt_tui.tui.spans import Span, decibel
-from trt_tui.tui.state import built
+from trt_tui.tui.state import built, previewed
 from trt_tui.tui.state.tree import TreeModel, VisibleRow
 from trt_tui.words import SIMULATED, decibels, number, percent, with_unit
 
@@ -82,6 +83,7 @@ class Figures:
     Attributes:
         has_engines: Whether there is a column for what the engine made.
         made: What the engine made of each group, by name.
+        preview: What the builder would make of the groups, where no engine tells.
         made_of: Name of the config that the engine was built from where that is another one, "" where it is this one.
         scope_differs: How many groups below a scope run in another precision than asked, by path.
         marks: `FOUND` or `TRIED` of groups, by name, while a search runs.
@@ -105,6 +107,7 @@ class Figures:
     has_engines: bool = False
     made: Mapping[str, Made] = field(default_factory=dict)
     made_of: str = ""
+    preview: Preview | None = None
     scope_differs: dict[str, int] = field(default_factory=dict)
     times: Mapping[str, float] = field(default_factory=dict)
     scope_times: Mapping[str, float] = field(default_factory=dict)
@@ -211,7 +214,9 @@ class Figures:
         if self.run == "config":
             arrow = " k" if group.name in self.config.held else "↑" if group.rank(asked) > group.rank(default) else \
                 "↓" if group.rank(asked) < group.rank(default) else ""
-        made = built.made_text(self.made.get(group.name), group.stands_for(asked))
+        made = (built.made_text(self.made.get(group.name), group.stands_for(asked)), "")
+        made = previewed.cell(self.preview, group, asked) if self.preview is not None else (
+            made[0], self._made_style(made[0].endswith(built.DIFFERS)))
         quiet = style in ("dim", "band4") and not arrow
         bar = 0.0
         if value is not None and not bad and self.measure is Measure.OWNS and self.top > 0:
@@ -222,7 +227,7 @@ class Figures:
         name = self.model.titles[group.name] if full else row.label
         return Cells(self.marks.get(group.name, " "), glyph, style, name, "dim" if quiet else "", group.operator,
                      f"{group.label(asked)}{arrow}", "strong" if arrow else "dim",
-                     made, self._made_style(made.endswith(built.DIFFERS)), text, "dim" if style == "band4" else style,
+                     *made, text, "dim" if style == "band4" else style,
                      bar, raised, self._cost(self.model.macs[group.name], self.times.get(group.name)), reason)
 
     def asked(self, group: Group) -> Precision:
@@ -309,18 +314,28 @@ def _add_engine(session: Session, result: Figures) -> None:
     """What the engine made of the groups, without the times of a preview, which say nothing about production."""
     shown = built.shown_engine(session, result.run)
     result.has_engines = built.has_layers(session)
+    preview = previewed.shown_preview(session, result.run)
+    if preview is not None and (preview.refused is None or preview.refused.node):
+        result.has_engines, result.preview = True, preview
+        _count_otherwise(result, preview.made)
+        return
     if shown is None or not shown.result.made:
         return
     result.has_engines = True
     result.made, result.made_of = shown.result.made, shown.name if shown.stale else ""
-    for name, made in shown.result.made.items():
-        group = result.model.outline.group_by_name.get(name)
-        if group is not None and made.precision is not None and made.precision is not result.asked(group):
-            for scope in result.model.ancestors[name]:
-                result.scope_differs[scope.path] = result.scope_differs.get(scope.path, 0) + 1
+    _count_otherwise(result, shown.result.made)
     if not shown.result.quick:
         result.times = {name: made.ms for name, made in shown.result.made.items() if made.ms is not None}
         result.scope_times = result.model.scope_times(shown.result.report)
+
+
+def _count_otherwise(result: Figures, made: Mapping[str, Made]) -> None:
+    """How many groups of each scope run in another precision than asked."""
+    for name, one in made.items():
+        group = result.model.outline.group_by_name.get(name)
+        if group is not None and other_than(group, result.asked(group), one):
+            for scope in result.model.ancestors[name]:
+                result.scope_differs[scope.path] = result.scope_differs.get(scope.path, 0) + 1
 
 
 def raised_texts(results: Measured) -> dict[str, tuple[int, str]]:
