@@ -110,8 +110,11 @@ REFERENCE = (
 """What errors are taken against."""
 
 CONFIG = (
-    file_option("Config", "--config", "config_path", metavar="FILE", help="Start from a precision.json."),
-    _config("--force", is_flag=True, help="Take a config made for another structure."),
+    file_option("Config", "--config", "config_path", metavar="FILE", help="Start from a precision.json; or from what "
+                "another tool was told, read as text: a trtexec or Polygraphy command or script, a Polygraphy "
+                "postprocess script, ModelOpt's exclusions (JSON, YAML, command)."),
+    _config("--force", is_flag=True, help="Take a config made for another structure, and leave out names that are not "
+            "there."),
     _config("--other", default="fp16", show_default=True, type=click.Choice(["fp32", "fp16", "bf16"]),
             help="What layers around those in INT8, FP8 or INT4 run in."),
     _config("--keep", multiple=True, metavar="RULE[=fp16]", shell_complete=layers,

@@ -8,10 +8,10 @@ from functools import partial
 
 from trt_tui.backends.registry import get_builder
 from trt_tui.core.data.places import refuse_over
+from trt_tui.core.importers.reading import read_any
 from trt_tui.core.lowering.lowered import cannot_lower
 from trt_tui.core.measure.judge import left_out
 from trt_tui.core.measure.reference import named, reference_notes
-from trt_tui.core.moves.file import read_config
 from trt_tui.core.network.preview import preview
 from trt_tui.core.runner import EngineBackend
 from trt_tui.errors import BackendUnavailableError, CancelledError, InputError, TrtTuiError
@@ -118,7 +118,7 @@ def _note(report: Report, text: str) -> None:
 def _read_config(workspace: Workspace, report: Report, request: rq.Open) -> None:
     if request.config is not None:
         sha256 = workspace.source.sha256 if workspace.source is not None else None
-        report.send(ev.ConfigRead(report.job, read_config(request.config, workspace.network, force=request.force,
+        report.send(ev.ConfigRead(report.job, read_any(request.config, workspace.network, force=request.force,
                                                           sha256=sha256)))
 
 

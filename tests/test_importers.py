@@ -1,0 +1,160 @@
+"""trt_tui.core.importers: what other tools were told, as a config"""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import onnx
+import pytest
+
+from tests import networks
+from tests.driven import isolate
+from trt_tui.core.calibration.cache import write_cache
+from trt_tui.core.exporters import production
+from trt_tui.core.importers.reading import read_any
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.network import open_network
+from trt_tui.core.precision import Precision
+from trt_tui.errors import InputError
+
+FP32, FP16, BF16, INT8, FP8 = (Precision(word) for word in ("fp32", "fp16", "bf16", "int8", "fp8"))
+CONVS = ("/conv1/Conv", "/layer1/conv1/Conv", "/layer1/conv2/Conv", "/layer2/conv1/Conv", "/layer2/conv2/Conv",
+         "/layer2/downsample.0/Conv")
+FC, POOL = "/fc/Gemm", "/avgpool/GlobalAveragePool"
+
+
+@pytest.fixture(scope="module")
+def network(tmp_path_factory):
+    path = tmp_path_factory.mktemp("importers") / "net.onnx"
+    onnx.save(networks.small_resnet(), path)
+    return open_network(path)
+
+
+def read(network, folder, name, text, **more):
+    (folder / name).write_text(text if isinstance(text, str) else json.dumps(text))
+    return read_any(folder / name, network, **more)
+
+
+def script(body):
+    lines = "\n".join("        " + line for line in body.strip().splitlines())
+    return f"import re\nimport tensorrt as trt\nKEEP = ['conv1', 'fc']\n\ndef postprocess(network):\n    " \
+           f"for layer in network:\n{lines}\n"
+
+
+# name of the file, its text, defaults, the rows that differ, what is said of what was not read
+CASES = [
+    ("line", "trtexec --onnx=a.onnx --fp16 --int8 --precisionConstraints=obey --layerPrecisions=/conv1/Conv:fp32,"
+     "/fc/Gemm:fp16 --noTF32", (INT8, FP16, False), {CONVS[0]: FP32, FC: FP16}, ""),
+    ("best.txt", "--best --layerPrecisions='/fc/Gemm:fp32'", (INT8, FP16, True), {FC: FP32}, ""),
+    ("fp16", "trtexec --fp16 --layerPrecisions=*:fp32,*conv1*:fp16 --precisionConstraints=obey --noTF32 --verbose",
+     (FP16, FP16, False), dict.fromkeys({*CONVS, FC, POOL} - {CONVS[0], CONVS[1], CONVS[3]}, FP32), "--verbose"),
+    ("many.sh", "#!/bin/sh\nT=trtexec\nKEEP=/fc/Gemm:fp32\n# trtexec --fp8\n\"$T\" --help\ntrtexec --fp16\n"
+     "trtexec --int8 \\\n  --layerPrecisions=${KEEP} \\\n  --calib=absent.cache\n", (INT8, FP32, True), {FC: FP32},
+     "absent.cache"),
+    ("made.txt", "trtexec --int8 --layerPrecisions='(Unnamed Layer* 3) [Shuffle]':fp32,/fc/Gemm:int32,x --noTF32",
+     (INT8, FP32, False), {}, "TensorRT makes"),
+    ("conv.sh", "polygraphy convert a.onnx --fp16 --int8 --layer-precisions /conv1/Conv:float32 /fc/Gemm:float16 -o e",
+     (INT8, FP16, False), {CONVS[0]: FP32, FC: FP16}, ""),
+    ("a.py", script("if layer.name in ('/conv1/Conv', '/fc/Gemm'):\n    layer.precision = trt.float32"),
+     (FP16, FP16, False), {CONVS[0]: FP32, FC: FP32}, ""),
+    ("b.py", script("if not any(k in layer.name for k in KEEP) or layer.type == trt.LayerType.ACTIVATION:\n"
+                    "    continue\nlayer.precision = trt.DataType.FLOAT\nlayer.set_output_type(0, trt.float32)"),
+     (FP16, FP16, False), dict.fromkeys((CONVS[0], CONVS[1], CONVS[3], FC), FP32), ""),
+    ("c.py", script("layer.precision = trt.int8\nif re.match('/layer2', layer.name) and layer.type == "
+                    "trt.LayerType.CONVOLUTION:\n    layer.precision = trt.float16\nif layer.name.endswith('Gemm'):\n"
+                    "    layer.precision = trt.float32"), (INT8, FP16, False),
+     {**dict.fromkeys(CONVS[3:], FP16), FC: FP32}, f"{POOL} in INT8"),
+    ("d.py", script("if layer.name == '/fc/Gemm':\n    layer.precision = trt.bfloat16\nfix(layer)"),
+     (BF16, BF16, False), {}, "line 9: fix(layer)"),
+    ("e.py", "def postprocess(net):\n    for i in range(net.num_layers):\n        layer = net.get_layer(i)\n"
+     "        if i < 5:\n            layer.precision = trt.float16\n        if layer.name.startswith('/fc'):\n"
+     "            layer.precision = trt.float32\n            layer.get_input(0).dynamic_range = (-2.5, 2)\n",
+     (INT8, FP16, False), {FC: FP32}, "if i < 5"),
+    ("m.json", {"quantize_mode": "int8", "nodes_to_exclude": ["/conv1/Conv$"], "op_types_to_exclude": ["Gemm", "LSTM"],
+                "verbose": True}, (INT8, FP16, False), {CONVS[0]: FP16, FC: FP16}, "LSTM"),
+    ("m.yaml", "quantize_mode: fp8\nop_types_to_quantize: [Conv]\nhigh_precision_dtype: fp32\n", (FP8, FP32, False),
+     {FC: FP32}, ""),
+    ("both.json", {"quantize": {"nodes_to_quantize": ["/layer1/"]}, "autocast": {"nodes_to_exclude": ["/conv1/"]}},
+     (INT8, FP16, False), {**dict.fromkeys((*CONVS[3:], FC), FP16), CONVS[0]: FP32}, ""),
+    ("mo.sh", "python -m modelopt.onnx.quantization --onnx_path=a.onnx --quantize_mode=int8 \\\n --nodes_to_exclude "
+     "'/conv1/.*' '/fc' --op_types_to_exclude GlobalAveragePool --high_precision_dtype bf16\n", (INT8, BF16, False),
+     {CONVS[0]: BF16, FC: BF16}, "onnx_path"),
+]
+
+
+@pytest.mark.parametrize(("name", "text", "defaults", "rows", "unread"), CASES, ids=[case[0] for case in CASES])
+def test_what_another_tool_was_told(network, tmp_path, name, text, defaults, rows, unread):
+    loaded = read(network, tmp_path, name, text)
+    config = loaded.config
+    assert (config.quantized, config.other, config.tf32) == defaults
+    assert {group.name: precision for group in network.groups
+            if (precision := config.precision_of(group)) is not config.default_for(group)} == {
+        name: precision for name, precision in rows.items()
+        if precision is not config.default_for(network.group(name))}
+    assert loaded.warnings[0].startswith(f"{name}: read as ")
+    listed = [line for line in loaded.warnings if ": not read: " in line]
+    assert any(unread in line for line in listed) if unread else not [
+        line for line in listed if "not about precisions" not in line]
+
+
+@pytest.mark.parametrize(("name", "text", "title", "said"), [
+    ("a.txt", "trtexec --int8 --layerPrecisions=/conv1/Con:fp32", "does not have", "Did you mean /conv1/Conv"),
+    ("b.sh", "trtexec --onnx=a.onnx", "says nothing of precisions", ""),
+    ("c.sh", "trtexec --int8 --layerPrecisions='a:fp32", "no command line", "quotes"),
+    ("d.sh", "trtexec --stronglyTyped --fp16 --onnx=a.onnx", "strongly typed", "--precision file"),
+    ("e.py", "def postprocess(network:\n", "no Python", "line 1"),
+    ("f.py", "import os\nos.system('touch ran')\n", "sets no precisions", ""),
+    ("g.json", {"nodes_to_exclude": ["("]}, "no pattern", "re.match"),
+    ("h.json", {"nodes_to_exclude": [1]}, "no list of names", ""),
+    ("i.json", {"quantize_mode": "int3"}, "'int3'", "int8"),
+    ("j.json", '{"nodes_to_exclude": [', "not valid JSON", "line 1"),
+    ("k.yaml", "just: a\nmapping: b\n", "none of the files", "trtexec"),
+    ("l.py", script("if layer.name == '/fc/Gemm' and kind(layer):\n    layer.precision = trt.float32"),
+     "sets no precisions", "kind")])
+def test_what_cannot_be_read_is_refused(network, tmp_path, monkeypatch, name, text, title, said):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError) as refused:
+        read(network, tmp_path, name, text)
+    assert title in refused.value.title and said in str(refused.value) and not (tmp_path / "ran").exists()
+
+
+def test_names_that_are_not_there_are_left_out_by_force(network, tmp_path):
+    loaded = read(network, tmp_path, "a.txt", CASES[0][1] + ",/absent:fp32", force=True)
+    assert loaded.config.groups.keys() == {CONVS[0], FC} and any("/absent" in line for line in loaded.warnings)
+
+
+def test_a_cache_beside_a_line_is_taken(network, tmp_path):
+    write_cache(tmp_path / "x.cache", dict.fromkeys(network.activations, 2.0), "MinMaxCalibration")
+    loaded = read(network, tmp_path, "line", "trtexec --int8 --calib=x.cache")
+    assert set(loaded.ranges) == set(network.activations) and loaded.method == "minmax"
+
+
+@pytest.mark.parametrize("kind", ["trtexec", "polygraphy", "modelopt"])
+def test_what_is_exported_is_read_back(network, tmp_path, kind):
+    """Ranges too, as far as the format has them."""
+    groups = {group.name: group for group in network.groups}
+    config = PrecisionConfig.uniform(INT8).with_groups([groups[CONVS[0]], groups[FC]], FP16)
+    config = config.with_groups([groups[CONVS[2]]], FP32)
+    ranges = dict.fromkeys(network.activations, 3.0)
+    path = tmp_path / {"trtexec": "t.sh", "polygraphy": "p.py", "modelopt": "m.json"}[kind]
+    production.write(kind, path, network, config, ranges)
+    loaded = read_any(path, network)
+    assert loaded.config.assignment(network) == config.assignment(network)
+    if kind != "modelopt":
+        assert loaded.ranges and list(loaded.ranges.values()) == pytest.approx([3.0] * len(loaded.ranges))
+    assert not [line for line in loaded.warnings if "not read" in line and "not about" not in line], loaded.warnings
+
+
+def test_commands_start_from_it_and_list_what_was_not_read(network, run, monkeypatch, tmp_path, tmp_path_factory):
+    isolate(monkeypatch, tmp_path, cache=tmp_path_factory.getbasetemp() / "cache")
+    np.savez(tmp_path / "d.npz", image=networks.random_images(np.random.default_rng(0), (8, 3, 32, 32)))
+    (tmp_path / "l.sh").write_text(CASES[0][1] + " --saveEngine=e")
+    code, out, err = run("compare", network.path, "--data", tmp_path / "d.npz", "--config", tmp_path / "l.sh",
+                         "--layers", "none")
+    assert code == 0 and "\nconfig " in out, err
+    assert "Warning: l.sh: read as a command of trtexec" in err and "not read: --saveEngine" in err
+    (tmp_path / "l.bin").write_bytes(b"\xff\xfe\x00\x01")
+    code, _, err = run("export", network.path, "--config", tmp_path / "l.bin", "--format", "markdown", "-o",
+                       tmp_path / "o.md")
+    assert code == 2 and "l.bin" in err and not (tmp_path / "o.md").exists()
