@@ -11,10 +11,12 @@ import re
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
 
 from tests import networks, rtx
+from tests.schemas import mismatches
 from trt_tui.core.engines.inspector import COMPUTE, QDQ, REFORMAT
 from trt_tui.core.engines.listing import read_listing
 from trt_tui.core.engines.made import differs, made_of
@@ -36,6 +38,7 @@ from trt_tui.core.moves.file import config_text
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
+from trt_tui.session.session import Session
 
 FP32, FP16, INT8 = Precision.FP32, Precision.FP16, Precision.INT8
 FOLDER = Path(__file__).parent / "listings"
@@ -224,3 +227,19 @@ def test_a_scheme_needs_no_builder(run, tmp_path) -> None:
     assert "not INT8: 1 group (/Softmax): " in text and "not INT8: 1 group (/norm/LayerNormalization): " in text
     code, _, said = run("inspect", model, "--scheme", "--compute-capability", "8.9")
     assert code == 2 and "--compute-capability would do nothing here" in said
+
+
+@pytest.mark.rtx
+def test_a_comparison_counts_what_would_not_run_as_asked(run, tmp_path, monkeypatch) -> None:
+    pytest.importorskip("tensorrt_rtx", reason="TensorRT-RTX is not installed")
+    monkeypatch.setattr(Session, "asks_previews", True)
+    model, data, out = tmp_path / "model.onnx", tmp_path / "data.npz", tmp_path / "out.md"
+    onnx.save(networks.odd_kernels(), model)
+    np.savez(data, image=networks.random_images(np.random.default_rng(0), (4, 3, 16, 16)))
+    code, text, _ = run("compare", model, "--data", data, "--layers", "none", "--json", "-", "--markdown", out)
+    record = json.loads(text)
+    others = ["/up/ConvTranspose", "/celu/ConvTranspose"]
+    assert code == 0 and not mismatches(record, "comparison-v1")
+    assert {name: one["preview"]["not_as_asked"] for name, one in record["runs"].items()} == {
+        "fp16": [], "int8": others, "config": others}
+    assert "2 of 7 groups would not run as asked: /up/ConvTranspose" in out.read_text("utf-8")

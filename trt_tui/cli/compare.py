@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from trt_tui.cli.options import CONTEXT, EVERYTHING, Command, file_option, files, option, options_of, takes
+from trt_tui.cli.options import CONTEXT, EVERYTHING, PREVIEW, Command, file_option, files, option, options_of, takes
 from trt_tui.cli.places import check_places, write_outputs
 from trt_tui.cli.streams import print_table
 from trt_tui.cli.usage import check_usage, one_on_stdout, stdout_for
@@ -17,7 +17,7 @@ from trt_tui.words import visible
 
 
 @click.command(cls=Command, context_settings=CONTEXT)
-@takes(*EVERYTHING)
+@takes(*EVERYTHING, *PREVIEW)
 @option("TensorRT", "--engines", is_flag=True, help="Also build each run's engine, and judge it as built.")
 @option("Output", "--layers", default="shares", show_default=True, type=click.Choice(["shares", "errors", "none"]),
         help="What is measured at the layers: their errors and shares, their errors alone (much faster), or nothing.")

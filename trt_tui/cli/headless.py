@@ -83,6 +83,10 @@ def compare_session(options: Options, config_path: str | None, target: str | Non
                     if isinstance(error, CancelledError) or isinstance(session.error, ev.Replaced):
                         raise
                     session.without_engine(config, error)
+            for config in dict.fromkeys(session.run_configs().values()):
+                if (engine := session.results.of(config).engine) is None or not engine.made:
+                    session.preview_engine(config, effects=False)
+                    drain()
             if outputs_path is not None:
                 session.save_outputs(outputs_path)
                 drain()

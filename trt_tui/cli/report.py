@@ -12,12 +12,13 @@ from trt_tui import words
 from trt_tui.core.engines.inspector import IDLE, EngineReport
 from trt_tui.core.engines.made import made_of
 from trt_tui.core.engines.rungs import rung_lines
-from trt_tui.core.exporters.markdown import moves_markdown, search_markdown, text_cell
+from trt_tui.core.exporters.markdown import moves_markdown, preview_words, search_markdown, text_cell
 from trt_tui.core.guards.guard import alarm_record
 from trt_tui.core.lowering.lowered import lowers, quantizes
 from trt_tui.core.measure.agreement import fp32_fault, gap_db
 from trt_tui.core.measure.comparison import EngineResult, Share, Verdict
 from trt_tui.core.measure.metric_parts import part_rows
+from trt_tui.core.measure.record import preview_record
 from trt_tui.core.measure.target import UPPER, parse_target
 from trt_tui.core.moves.config import PrecisionConfig, tables
 from trt_tui.core.network.hierarchy import build_tree, titles
@@ -73,6 +74,7 @@ def comparison_table(session: Session) -> str:
     lines += _rungs({**checked, **{_engine(session, run): result for run, result in engines.items()}})
     lines += _computed_in({_titled(_engine(session, run), result): result for run, result in engines.items()})
     lines += _checks(session, engines)
+    lines += _previews(session)
     for run in _explained(session):
         lines += ["", *_worst(session, run)]
     return "\n".join(map(words.visible, lines))
@@ -231,6 +233,21 @@ def _computed_in(engines: Mapping[str, EngineResult]) -> list[str]:
     for name, one in shares.items():
         rows.append([name, *(words.share_of_layers(*one[kind]) if kind in one else NOTHING for kind in kinds)])
     return ["", *table(rows)]
+
+
+def _previews(session: Session) -> list[str]:
+    """How many groups of each run a builder would not run as asked, or why that is not known."""
+    lines, configs = [], session.run_configs()
+    for run in _shown(session):
+        preview = session.measured(run).preview
+        if preview is None or preview.refused is not None and preview.refused.absent:
+            continue
+        if preview.refused is not None:
+            lines.append(f"{_title(session, run)}: no preview of its engine: {preview.refused.said}")
+            continue
+        lines.append(f"{_title(session, run)}: "
+                     f"{preview_words(preview_record(session.opened.outline, configs[run], preview))}")
+    return lines and ["", *lines]
 
 
 def _checks(session: Session, engines: Mapping[str, EngineResult]) -> list[str]:

@@ -49,7 +49,7 @@ def run(workspace: Workspace, store: Store, report: Report, request: rq.PreviewE
         asking = Asking(workspace, store, report.wake, ranges)
         preview = yield from asking.preview(config)
         report.send(ev.EnginePreviewed(report.job, config, preview))
-        if preview.refused is None and preview.no_effect is None:
+        if request.effects and preview.refused is None and preview.no_effect is None:
             report.send(ev.EnginePreviewed(report.job, config, (yield from asking.with_effects(config, preview))))
     except (CancelledError, ReplacedError):
         raise

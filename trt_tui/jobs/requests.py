@@ -198,10 +198,12 @@ class PreviewEngine:
 
     Attributes:
         given: See `Export`.
+        effects: Ask what the config's choices do to the engine too.
     """
 
     config: PrecisionConfig
     given: Mapping[str, float] | None = None
+    effects: bool = True
 
 
 @dataclass(frozen=True)

@@ -220,12 +220,17 @@ class Session(State):
             runs = {"fp32": PrecisionConfig.uniform(Precision.FP32), **runs}
         self.ask(rq.Compare(runs, layers, shares_of if layers and shares else None))
 
-    def preview_engine(self) -> None:
-        """Asks what the builder makes of the current config, unless that is known or cannot be."""
-        known = self.results.of(self.config).preview
+    def preview_engine(self, config: PrecisionConfig | None = None, effects: bool = True) -> None:
+        """Asks what the builder makes of a config, the current one by default, unless that is known or cannot be.
+
+        Args:
+            effects: Ask what its choices do to the engine too.
+        """
+        config = config if config is not None else self.config
+        known = self.results.of(config).preview
         if self.asks_previews and self.options.preview and self.no_previews is None and (
-                known is None or known.refused is None and known.no_effect is None):
-            self.ask(rq.PreviewEngine(self.config))
+                known is None or effects and known.refused is None and known.no_effect is None):
+            self.ask(rq.PreviewEngine(config, effects=effects))
 
     def look_at(self, group: Group) -> None:
         """Asks for the statistics and the ways out of a group, unless they are known or asked for."""

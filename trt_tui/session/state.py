@@ -19,7 +19,7 @@ from trt_tui.core.guards.work import in_float
 from trt_tui.core.measure.agreement import what_to_check
 from trt_tui.core.measure.comparison import EngineResult, Measured, Verdict
 from trt_tui.core.measure.judge import Judged
-from trt_tui.core.measure.record import comparison_record, engine_record, verdict_record
+from trt_tui.core.measure.record import comparison_record, engine_record, preview_record, verdict_record
 from trt_tui.core.measure.reference import is_network
 from trt_tui.core.measure.target import Target, default_target, parse_target
 from trt_tui.core.moves import file as config_file
@@ -356,6 +356,10 @@ class State:
             record["runs"]["config"]["as_in_file"] = True
         if found := self.alarms:
             record["guards"] = [alarm_record(alarm) for alarm in found]
+        for run, config in self.run_configs().items():
+            preview = self.results.of(config).preview
+            if run in record["runs"] and preview is not None and preview.refused is None:
+                record["runs"][run]["preview"] = preview_record(opened.outline, config, preview)
         for run, lines in self.to_check().items():
             record["runs"].get(f"{run}-engine", {})["to_check"] = lines
         return record

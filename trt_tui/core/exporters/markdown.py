@@ -19,6 +19,7 @@ from trt_tui.words import (
     differing,
     duration,
     engine_title,
+    first_few,
     megabytes,
     metric_figure,
     near,
@@ -68,6 +69,9 @@ def comparison_markdown(comparison: Mapping[str, Any], network: Structure | None
     if parts := _parts(reference.get("metric_parts", {}), runs):
         lines += ["## Metric by part", "", *parts, ""]
     lines += ["## Judged outputs", "", *_outputs(runs), ""]
+    if previews := {name: run["preview"] for name, run in runs.items() if "preview" in run}:
+        said = (f"- {_run_name(runs, name)}: {text_cell(preview_words(one))}" for name, one in previews.items())
+        lines += ["## What a builder would make of it", "", *said, ""]
     engines = {name: run for name, run in runs.items() if run.get("source") == "engine"}
     if engines:
         lines += ["## Engines", "", *_engines(runs, engines), ""]
@@ -95,6 +99,15 @@ def guards_markdown(guards: Sequence[Mapping[str, str]]) -> list[str]:
     """
     rows = [tuple(text_cell(one[key]) for key in ("guard", "what", "why", "next")) for one in guards]
     return ["## Warnings", "", *markdown_table(("guard", "what", "why", "next"), rows), ""] if rows else []
+
+
+def preview_words(preview: Mapping[str, Any]) -> str:
+    """How many groups a builder would not run as asked, and which."""
+    release = ".".join(preview["release"].split(".")[:2])
+    others = preview["not_as_asked"]
+    which = f": {first_few(others)}" if others else ""
+    return (f"{len(others)} of {plural(preview['groups'], 'group')} would not run as asked{which} "
+            f"(preview, RTX {release}, {preview['gpu']}: {plural(preview['kernels'], 'kernel')})")
 
 
 def _run_name(runs: Mapping[str, Mapping[str, Any]], name: str,

@@ -6,10 +6,12 @@ import math
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from trt_tui.core.engines.preview import Preview
 from trt_tui.core.engines.rungs import Rung
 from trt_tui.core.measure.bootstrap import LEVEL, Interval, Spread
 from trt_tui.core.measure.comparison import EngineResult, Errors, Measured, OutputErrors, Verdict
 from trt_tui.core.measure.reference import Named
+from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import Outline
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import FP16_MAX
@@ -138,6 +140,13 @@ def rung_record(rung: Rung) -> dict[str, Any]:
     if rung.failed:
         record["failed"] = rung.failed
     return record
+
+
+def preview_record(network: Network | Outline, config: PrecisionConfig, preview: Preview) -> dict[str, Any]:
+    """How many groups of a config a builder would not run as asked, by what it says without a GPU."""
+    return {"builder": "TensorRT-RTX", "release": preview.release, "gpu": f"SM{preview.target[0]}{preview.target[1]}",
+            "seconds": round(preview.seconds, 3), "kernels": len(preview.kernels), "groups": len(network.groups),
+            "not_as_asked": list(preview.otherwise(network, config))}
 
 
 def run_record(network: Network | Outline, run: Measured) -> dict[str, Any]:
