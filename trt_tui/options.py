@@ -35,6 +35,10 @@ class Options:
     strict: bool = False
     hold_out: bool = False
     reference: str | None = None
+    stages: tuple[str, ...] = ()
+    engine: str | None = None
+    outputs: str | None = None
+    inputs: str | None = None
     tf32: bool = False
     plugins: tuple[str, ...] = ()
     ort_ops: tuple[str, ...] = ()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from trt_tui.cli import interrupts
-from trt_tui.cli.options import CONTEXT, EVERYTHING, PREVIEW, Command, option, options_of, takes
+from trt_tui.cli.options import CONTEXT, EVERYTHING, PREVIEW, STAGES, Command, option, options_of, takes
 from trt_tui.cli.usage import check_usage
 from trt_tui.errors import InputError
 
@@ -24,7 +24,7 @@ _new = option("Config", "--new", is_flag=True, help="Do not resume the saved ses
 
 
 @click.command("open", cls=Command, context_settings=CONTEXT)
-@takes(*EVERYTHING, *PREVIEW)
+@takes(*EVERYTHING, *PREVIEW, *STAGES)
 @_whatif_samples
 @_new
 def open_(model: str, whatif_samples: int, new: bool, config_path: str | None, force: bool, target: str | None,
@@ -38,6 +38,9 @@ def open_(model: str, whatif_samples: int, new: bool, config_path: str | None, f
         raise InputError(f"{model} is neither a command nor a file", f"Did you mean {near[0]}?" if near else "",
                          "See `trt-tui --help`, or check the path.")
     check_usage()
+    from trt_tui.core.measure.stages import stages_of
+
+    stages_of(arguments["stages"], arguments["engine"], arguments["outputs"])
     _run_app(options_of(model, whatif_samples, arguments), config_path, target, force, new)
 
 

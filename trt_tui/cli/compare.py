@@ -8,7 +8,18 @@ from typing import Any
 
 import click
 
-from trt_tui.cli.options import CONTEXT, EVERYTHING, PREVIEW, Command, file_option, files, option, options_of, takes
+from trt_tui.cli.options import (
+    CONTEXT,
+    EVERYTHING,
+    PREVIEW,
+    STAGES,
+    Command,
+    file_option,
+    files,
+    option,
+    options_of,
+    takes,
+)
 from trt_tui.cli.places import check_places, write_outputs
 from trt_tui.cli.streams import print_table
 from trt_tui.cli.usage import check_usage, one_on_stdout, stdout_for
@@ -17,7 +28,7 @@ from trt_tui.words import visible
 
 
 @click.command(cls=Command, context_settings=CONTEXT)
-@takes(*EVERYTHING, *PREVIEW)
+@takes(*EVERYTHING, *PREVIEW, *STAGES)
 @option("TensorRT", "--engines", is_flag=True, help="Also build each run's engine, and judge it as built.")
 @option("Output", "--layers", default="shares", show_default=True, type=click.Choice(["shares", "errors", "none"]),
         help="What is measured at the layers: their errors and shares, their errors alone (much faster), or nothing.")
@@ -53,8 +64,10 @@ def compare(model: str, against: str | None, config_path: str | None, force: boo
     from trt_tui.cli.dumps import Asked, check_sides, compare_dumps
     from trt_tui.cli.headless import compare_session
     from trt_tui.cli.report import comparison_table
+    from trt_tui.cli.stage_report import stage_lines
     from trt_tui.core.exporters.markdown import comparison_markdown
     from trt_tui.core.lowering.lowered import cannot_lower, lowers
+    from trt_tui.core.measure.stages import stages_of
     from trt_tui.core.measure.target import parse_target
 
     if check_sides(model, against):
@@ -66,6 +79,7 @@ def compare(model: str, against: str | None, config_path: str | None, force: boo
     one_on_stdout({"--json": json_path, "--markdown": markdown_path})
     if target is not None:
         parse_target(target)
+    stages_of(arguments["stages"], arguments["engine"], arguments["outputs"])
     places = check_places(model, arguments, config_path, json_path, markdown_path, outputs_path)
     with compare_session(options_of(model, 0, arguments), config_path, target, force, layers=layers,
                          engines=engines, writes=places, outputs_path=outputs_path) as session:
@@ -78,7 +92,7 @@ def compare(model: str, against: str | None, config_path: str | None, force: boo
                 (markdown_path, lambda session: comparison_markdown(record, session.outline, session.config))],
                session, over=not stopped)
         if not quiet:
-            print_table(comparison_table(session))
+            print_table("\n".join([comparison_table(session), *map(visible, stage_lines(session))]))
         if stopped:
             click.echo("Stopped; shows what was measured so far. The same command goes on from here.", err=True)
             sys.exit(int(ExitCode.CANCELLED))
@@ -101,6 +115,11 @@ def compare(model: str, against: str | None, config_path: str | None, force: boo
             if not reached:
                 click.echo(f"Target not met by {run}: {asked.shown}, and it has {asked.measured(verdict)}", err=True)
                 sys.exit(int(ExitCode.TOLERANCE_NOT_MET))
+        failed = [stage for stage, _ in session.stage_rows() if stage.failed]
+        for stage in failed:
+            click.echo(f"Stage {visible(stage.name)} not built: {visible(stage.failed)}", err=True)
+        if failed or session.production is not None and not session.production[0]:
+            sys.exit(int(ExitCode.TOLERANCE_NOT_MET))
         if missing:
             engines_had = [session.measured(run).engine for run in session.run_configs()]
             had = any(engine is not None and not engine.failed for engine in engines_had)

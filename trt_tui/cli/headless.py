@@ -87,6 +87,8 @@ def compare_session(options: Options, config_path: str | None, target: str | Non
                 if (engine := session.results.of(config).engine) is None or not engine.made:
                     session.preview_engine(config, effects=False)
                     drain()
+            session.measure_stages()
+            drain()
             if outputs_path is not None:
                 session.save_outputs(outputs_path)
                 drain()

@@ -26,7 +26,7 @@ Decorator: TypeAlias = Callable[[Any], Any]
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
-HEADINGS = ("Data", "Config", "Judging", "Search", "TensorRT", "Output", "Two dumps")
+HEADINGS = ("Data", "Config", "Judging", "Search", "Stages", "TensorRT", "Output", "Two dumps")
 """The headings of ``--help``, in this order; options without one come last."""
 
 
@@ -178,6 +178,20 @@ EFFORT = (
 )
 """How much effort a builder spends."""
 
+STAGES = (
+    file_option("Stages", "--stage", "stages", multiple=True, metavar="NAME[=FILE]", help="A stage on the way to "
+                "production, held against FP32 and the stage before: another network (qdq=Q.onnx), outputs for all "
+                "samples of --data (framework=outputs.npz), an engine (NAME=model.plan); fp16, int8 or config as "
+                "simulated, trt-fp16, trt-int8 or trt-config as built here. May be repeated, in their order."),
+    file_option("Stages", "--engine", metavar="FILE", help="An engine built elsewhere, judged with what became of each "
+                "layer."),
+    file_option("Stages", "--outputs", metavar="FILE", help="What production has written for all samples of --data "
+                "(RunResults, .npz): held against FP32, the config as simulated, and its engine."),
+    file_option("Stages", "--inputs", metavar="FILE", help="What production was given, with --outputs: compared with "
+                "--data first. Without: what --outputs holds by the names of inputs."),
+)
+"""What stands between the network and production."""
+
 EVERYTHING = (*DATA, *REFERENCE, *SEED, *CONFIG, *JUDGING, *BUILDER, *EFFORT, *LIBRARIES)
 
 model_argument = click.argument("model", shell_complete=files)
@@ -216,7 +230,8 @@ def options_of(model: str, whatif_samples: int, arguments: dict[str, Any]) -> Op
         tf32=arguments.get("tf32", False), plugins=tuple(arguments.get("plugins", ())),
         ort_ops=tuple(arguments.get("ort_ops", ())), keep=tuple(arguments.get("keep", ())),
         reference=arguments.get("reference"), exact=arguments.get("exact", False),
-        preview=not arguments.get("no_preview", False))
+        stages=tuple(arguments.get("stages", ())), engine=arguments.get("engine"), outputs=arguments.get("outputs"),
+        inputs=arguments.get("inputs"), preview=not arguments.get("no_preview", False))
 
 
 def check_config_or_precision(what: str, config_path: str | None, precision: str | None) -> None:

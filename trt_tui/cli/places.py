@@ -33,6 +33,8 @@ def check_places(model: str, arguments: dict[str, Any], config_path: str | None,
 
     read = files_read(model, *(arguments.get(one) for one in ("reference", "data", "calib_data", "calib_cache",
                                                               "metric")))
+    read += files_read(model, *(arguments.get(one) for one in ("engine", "outputs", "inputs")),
+                       *(text.partition("=")[2] for text in arguments.get("stages", ())))
     config = files_read(model, config_path)
     written = [path for path in paths if path not in (None, "-")]
     beside = _beside(kind, written[0]) if kind and written else []

@@ -39,6 +39,11 @@ def _writes_network(values: Values) -> bool:
     return str(values["output"]).lower().endswith(".onnx")
 
 
+def _no_engines(values: Values) -> bool:
+    built = any(text.startswith("trt-") or "=" in text for text in values["stages"])
+    return not (values["engines"] or values["engine"] or values["outputs"] or built)
+
+
 def _no_codes(values: Values) -> bool:
     return values.get("precision") not in (None, "int8", "fp8", "int4")
 
@@ -64,8 +69,10 @@ IDLE_OPTIONS = (
                 "only random inputs have a seed, and --data names samples", "Leave out one of --seed and --data."),
     IdleOptions(("compare",), ("exact",), lambda values: values["layers"] != "shares",
                 "it is about shares, and none are measured", "Leave it out, or use --layers shares."),
-    IdleOptions(("compare",), _ENGINE, lambda values: not values["engines"], "it is about engines, and none is built",
+    IdleOptions(("compare",), _ENGINE, _no_engines, "it is about engines, and none is built or loaded",
                 "Add --engines, or leave it out."),
+    IdleOptions(("open", "compare"), ("inputs",), lambda values: not values["outputs"],
+                "it is what production was given, and no --outputs of it are named", "Name them, or leave it out."),
     IdleOptions(("build",), ("quick", "weak", "strict", *_EFFORT, "plugins", "compute_capability", "backend"),
                 _writes_network, "a network is written, and nothing is built",
                 "Name an engine with -o model.engine, or leave it out."),

@@ -21,6 +21,7 @@ from trt_tui.core.measure.dumped import TensorErrors
 from trt_tui.core.measure.judge import Judged
 from trt_tui.core.measure.judgement import Judgement
 from trt_tui.core.measure.reference import Named
+from trt_tui.core.measure.stages import Stage
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.file import LoadedConfig
 from trt_tui.core.network.layers import Outline
@@ -351,6 +352,13 @@ class EngineWritten(Event):
     lines: tuple[str, ...] = ()
     otherwise: str = ""
     needless: str = ""
+
+
+@dataclass(frozen=True)
+class StageMeasured(Event):
+    """A stage on the way to production, or why it has no figures."""
+
+    stage: Stage
 
 
 @dataclass(frozen=True)

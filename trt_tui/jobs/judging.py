@@ -24,7 +24,7 @@ from trt_tui.core.measure.tally import comparable
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
-from trt_tui.core.runner import EngineBackend, EngineRunner, Runner
+from trt_tui.core.runner import BuildSettings, EngineBackend, EngineRunner, Runner
 from trt_tui.errors import InputError, TrtTuiError
 from trt_tui.jobs.engine_building import QUICK_LEVEL, BuilderLine, BuildProgress, Engine, build_engine
 from trt_tui.jobs.steps import Wait
@@ -66,7 +66,7 @@ def run_typed(analysis: Analysis, config: PrecisionConfig, ranges: Mapping[str, 
     with backend.load(model, optimize=Precision.FILE not in used) as runner:  # as written, so as given
         build_s = time.perf_counter() - since
         verdict = yield from _judged(analysis, runner, feeds)
-        times = yield from _latency(lambda: _run_ms(runner, samples.feed(feeds[0])), TIMED_SECONDS)
+        times = yield from measured_latency(lambda: _run_ms(runner, samples.feed(feeds[0])), TIMED_SECONDS)
     note = f"typed ONNX run by ONNX Runtime, batch {samples.rows(feeds[0])}"
     if not backend.capabilities.real_fp16 and (Precision.FP16 in used | {config.other}):
         note += "; FP16 is computed in FP32 here, so its loss is the simulation's"
@@ -93,10 +93,7 @@ def build_and_judge(
         TrtTuiError: the build or a run failed.
     """
     network, samples = analysis.network, analysis.samples
-    settings = replace(plan.settings, tf32=config.tf32)
-    if quick:
-        settings = replace(settings, optimization_level=QUICK_LEVEL)
-    settings = replace(settings, profile={**profile_of(network, samples, feeds), **settings.profile})
+    settings = settings_of(analysis, feeds, plan, config, quick=quick)
     engine: Engine | None = None
     kept = analysis.kept
     for step in build_engine(backend, network, config, ranges, settings, cache=cache, wake=wake, weak=plan.weak,
@@ -133,11 +130,11 @@ def build_and_judge(
         feed = samples.feed(feeds[0])
         times = None
         try:
-            times = yield from _latency(lambda: runner.latency_ms(feed))
+            times = yield from measured_latency(lambda: runner.latency_ms(feed))
         except TrtTuiError as error:
             lacking.append(f"its latency could not be measured: {error.title}")
         yield BuildProgress("timing the layers")
-        report, missing = _report(runner, network, feed)
+        report, missing = layers_report(runner, network, feed)
         note = "; ".join(filter(None, (f"batch {samples.rows(feeds[0])}", result.note, *lacking, missing)))
         made = made_of(report, network) if report is not None else {}
         result = replace(result, verdict=verdict, latency_ms=times, device_memory=runner.device_memory, note=note,
@@ -147,6 +144,15 @@ def build_and_judge(
         simulated = yield from _simulated(analysis, config, result.otherwise, ranges, feeds)
         result = replace(result, simulated=simulated)
     yield result
+
+
+def settings_of(analysis: Analysis, feeds: Sequence[int], plan: Plan, config: PrecisionConfig, *, quick: bool = False
+                ) -> BuildSettings:
+    """How a config's engine is built to be judged on some feeds; ``quick`` with the lowest effort."""
+    settings = replace(plan.settings, tf32=config.tf32)
+    if quick:
+        settings = replace(settings, optimization_level=QUICK_LEVEL)
+    return replace(settings, profile={**profile_of(analysis.network, analysis.samples, feeds), **settings.profile})
 
 
 def _simulated(analysis: Analysis, config: PrecisionConfig, otherwise: Mapping[str, Precision],
@@ -187,9 +193,9 @@ def _judged(analysis: Analysis, runner: Runner, feeds: Sequence[int],
     """Yields steps; returns the verdict at the network's own outputs."""
     names = (*tensor_outputs(analysis.network), *analysis.kept)
     judged: list[Judged] = [one for one in analysis.judged if one.tensor in names]
-    tally = analysis.tally(feeds, judged, own=own)
+    tally = analysis.tally(feeds, judged, against=analysis.own if own else None)
     for done, index in enumerate(feeds, 1):
-        tally.add(index, _as_declared(analysis, runner.run(analysis.samples.feed(index), names)))
+        tally.add(index, as_declared(analysis, runner.run(analysis.samples.feed(index), names)))
         yield BuildProgress(phase, done, len(feeds))
     verdict: Verdict = tally.verdict()
     for settled in tally.settled(verdict):
@@ -198,7 +204,7 @@ def _judged(analysis: Analysis, runner: Runner, feeds: Sequence[int],
     return verdict
 
 
-def _as_declared(analysis: Analysis, outputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+def as_declared(analysis: Analysis, outputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     """The outputs in the types that the network declares (an engine may return INT32 for INT64)."""
     network = analysis.network
     types = {info.name: info.dtype for info in network.outputs}
@@ -207,7 +213,7 @@ def _as_declared(analysis: Analysis, outputs: Mapping[str, np.ndarray]) -> dict[
             for name, array in ((name, comparable(value)) for name, value in outputs.items())}
 
 
-def _latency(run_ms: Callable[[], float], seconds: float | None = None
+def measured_latency(run_ms: Callable[[], float], seconds: float | None = None
              ) -> Generator[BuildProgress, None, tuple[float, float, float]]:
     """Yields steps; returns median, minimum and maximum in milliseconds."""
     for _ in range(WARM_UPS):
@@ -227,7 +233,8 @@ def _run_ms(runner: Runner, feed: Mapping[str, np.ndarray]) -> float:
     return (time.perf_counter() - before) * 1e3
 
 
-def _report(runner: EngineRunner, network: Network, feed: Mapping[str, np.ndarray]) -> tuple[EngineReport | None, str]:
+def layers_report(runner: EngineRunner, network: Network, feed: Mapping[str, np.ndarray]
+                  ) -> tuple[EngineReport | None, str]:
     """The engine's layers with their times, and what of that is missing and why; the verdict is kept in any case."""
     try:
         report = read_inspector(runner.inspect(), network)

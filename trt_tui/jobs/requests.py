@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from trt_tui.core.calibration.calibrate import Calibration
 from trt_tui.core.data.watched import Source
+from trt_tui.core.measure.stages import Asked
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.options import Options
@@ -167,6 +168,20 @@ class ReadEngine:
 
 
 @dataclass(frozen=True)
+class MeasureStages:
+    """Run stages on the way to production and hold each against the one before; answered by `StageMeasured` for each.
+
+    Attributes:
+        configs: By the runs that stages name; "config" is what production is to run.
+        inputs: A dump of what production was given; None where it is to be looked for beside its outputs.
+    """
+
+    stages: tuple[Asked, ...]
+    configs: Mapping[str, PrecisionConfig]
+    inputs: str | None = None
+
+
+@dataclass(frozen=True)
 class SaveOutputs:
     """Write the outputs of runs on all samples as Polygraphy's RunResults; answered by `Exported`.
 
@@ -252,7 +267,7 @@ class FindConfig:
 
 
 Request = (Open | Calibrate | UseRanges | Preflight | Compare | WhatIf | TryWaysOut | Stats | Build | WriteEngine
-           | Export | ReadEngine | PreviewEngine | SaveOutputs | CompareDumps | WriteText | FindConfig)
+           | Export | ReadEngine | PreviewEngine | MeasureStages | SaveOutputs | CompareDumps | WriteText | FindConfig)
 
 
 @dataclass(frozen=True)

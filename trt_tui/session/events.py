@@ -99,6 +99,7 @@ class Events:
     @take.register(ev.WaysOutMeasured)
     @take.register(ev.StatsMeasured)
     @take.register(ev.Fp32EngineJudged)
+    @take.register(ev.StageMeasured)
     def _measured(self, event: ev.Event) -> None:
         self._state.results.take(event)
 

@@ -7,6 +7,7 @@ from functools import singledispatchmethod
 
 from trt_tui.core.calibration.statistics import TensorStats
 from trt_tui.core.measure.comparison import EngineResult, Measured, Verdict
+from trt_tui.core.measure.stages import SIMULATED, Stage
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.jobs import events as ev
 
@@ -17,6 +18,7 @@ class Results(Mapping[PrecisionConfig, Measured]):
     Attributes:
         reference: The FP32 network's own metric and its parts, the headline first; empty without one.
         whole: Whether that is of all judged samples.
+        stages: What stands on the way to production, by name in its order; one of a config points to its figures here.
         fp32_engine: The FP32 engine, judged against FP32 on the simulating backend.
         statistics: Of the inputs and the tail of a group in FP32, by the group's name and the tensor's.
         ways_out: The ways out for a group, by its name and the config that they were tried in.
@@ -26,6 +28,7 @@ class Results(Mapping[PrecisionConfig, Measured]):
         self.reference: Mapping[str, float] = {}
         self.whole = False
         self.fp32_engine: EngineResult | None = None
+        self.stages: dict[str, Stage] = {}
         self.statistics: dict[str, Mapping[str, TensorStats]] = {}
         self.ways_out: dict[tuple[str, PrecisionConfig], tuple[ev.WayOut, ...]] = {}
         self._configs: dict[PrecisionConfig, Measured] = {}
@@ -96,6 +99,19 @@ class Results(Mapping[PrecisionConfig, Measured]):
         known = self.at(config)
         if known.verdict is None:
             known.verdict = verdict
+
+    @take.register
+    def _stage(self, event: ev.StageMeasured) -> None:
+        self.stages[event.stage.name] = event.stage
+
+    def stage_verdict(self, stage: Stage) -> Verdict | None:
+        """A stage against what errors are taken against: of one of a config what stands here under it."""
+        if stage.config is None or stage.failed:
+            return stage.verdict
+        known = self.of(stage.config)
+        if stage.kind == SIMULATED:
+            return known.verdict
+        return known.engine.verdict if known.engine is not None else None
 
     @take.register
     def _statistics(self, event: ev.StatsMeasured) -> None:

@@ -18,6 +18,7 @@ from trt_tui.core.data.places import files_read, refuse_over
 from trt_tui.core.exporters import production
 from trt_tui.core.exporters.markdown import comparison_markdown
 from trt_tui.core.measure.comparison import unbuilt
+from trt_tui.core.measure.stages import stages_of
 from trt_tui.core.moves.config import PrecisionConfig, step
 from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.moves.smooth import Smooth
@@ -219,6 +220,14 @@ class Session(State):
         if self.opened.reference is not None:
             runs = {"fp32": PrecisionConfig.uniform(Precision.FP32), **runs}
         self.ask(rq.Compare(runs, layers, shares_of if layers and shares else None))
+        if self.automatic:
+            self.measure_stages()
+
+    def measure_stages(self) -> None:
+        """Runs the stages on the way to production, if any are asked for."""
+        options = self.options
+        if stages := stages_of(options.stages, options.engine, options.outputs):
+            self.ask(rq.MeasureStages(stages, self.run_configs(), options.inputs))
 
     def preview_engine(self, config: PrecisionConfig | None = None, effects: bool = True) -> None:
         """Asks what the builder makes of a config, the current one by default, unless that is known or cannot be.

@@ -19,8 +19,15 @@ from trt_tui.core.guards.work import in_float
 from trt_tui.core.measure.agreement import what_to_check
 from trt_tui.core.measure.comparison import EngineResult, Measured, Verdict
 from trt_tui.core.measure.judge import Judged
-from trt_tui.core.measure.record import comparison_record, engine_record, preview_record, verdict_record
+from trt_tui.core.measure.record import (
+    comparison_record,
+    engine_record,
+    preview_record,
+    stage_record,
+    verdict_record,
+)
 from trt_tui.core.measure.reference import is_network
+from trt_tui.core.measure.stages import PRODUCTION, Stage, diverges, is_tested
 from trt_tui.core.measure.target import Target, default_target, parse_target
 from trt_tui.core.moves import file as config_file
 from trt_tui.core.moves.config import PrecisionConfig
@@ -234,6 +241,30 @@ class State:
         """What is known of the config of a run."""
         return self.results.of(self.run_configs()[run])
 
+    def stage_rows(self) -> list[tuple[Stage, Verdict | None]]:
+        """The stages that were measured, in their order, each with its verdict against the reference."""
+        return [(stage, self.results.stage_verdict(stage)) for stage in self.results.stages.values()]
+
+    def stage_summary(self) -> list[str]:
+        """Where the stages first go wrong, and whether production is what was tested, a line each."""
+        rows = self.stage_rows()
+        lines = [diverges([one for one in rows if one[0].name != PRODUCTION], self.target)]
+        return [*filter(None, lines), *(self.production[1:] if self.production is not None else ())]
+
+    @property
+    def production(self) -> tuple[bool, str] | None:
+        """Whether production is what was tested, with a sentence; None where that is not known."""
+        rows = self.stage_rows()
+        for stage, verdict in rows:
+            if stage.name == PRODUCTION and stage.beside:
+                what = stage.beside[-1][0]
+                tested = next((other for one, other in rows if one.name == what), None)
+                if tested is None:
+                    known = self.results.of(self.config)
+                    tested = known.verdict if len(stage.beside) == 1 or known.engine is None else known.engine.verdict
+                return is_tested(stage, verdict, tested, what)
+        return None
+
     def unbuilt(self) -> dict[str, EngineResult]:
         """The engines of a comparison that could not be built, by run; the FP32 engine is "fp32"."""
         engines = {"fp32": self.results.fp32_engine, **{run: self.measured(run).engine for run in RUNS}}
@@ -360,6 +391,9 @@ class State:
             preview = self.results.of(config).preview
             if run in record["runs"] and preview is not None and preview.refused is None:
                 record["runs"][run]["preview"] = preview_record(opened.outline, config, preview)
+        if rows := self.stage_rows():
+            record["stages"] = [stage_record(stage, verdict) for stage, verdict in rows]
+            record["stages_say"] = self.stage_summary()
         for run, lines in self.to_check().items():
             record["runs"].get(f"{run}-engine", {})["to_check"] = lines
         return record

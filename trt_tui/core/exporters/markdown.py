@@ -72,6 +72,8 @@ def comparison_markdown(comparison: Mapping[str, Any], network: Structure | None
     if previews := {name: run["preview"] for name, run in runs.items() if "preview" in run}:
         said = (f"- {_run_name(runs, name)}: {text_cell(preview_words(one))}" for name, one in previews.items())
         lines += ["## What a builder would make of it", "", *said, ""]
+    if stages := comparison.get("stages", ()):
+        lines += ["## Stages", "", *_stages(stages), "", *map(text_cell, comparison.get("stages_say", ())), ""]
     engines = {name: run for name, run in runs.items() if run.get("source") == "engine"}
     if engines:
         lines += ["## Engines", "", *_engines(runs, engines), ""]
@@ -108,6 +110,37 @@ def preview_words(preview: Mapping[str, Any]) -> str:
     which = f": {first_few(others)}" if others else ""
     return (f"{len(others)} of {plural(preview['groups'], 'group')} would not run as asked{which} "
             f"(preview, RTX {release}, {preview['gpu']}: {plural(preview['kernels'], 'kernel')})")
+
+
+def _stages(stages: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A row for each stage at its worst output, against the reference and against the stage before."""
+    rows = []
+    for stage in stages:
+        mark = SIMULATED if stage["kind"] == "simulated" else ""
+        for name, one, metric in ((text_cell(stage["name"]), stage, stage.get("metric")),
+                                  *((f"against {text_cell(name)}", one, None)
+                                    for name, one in stage.get("beside", {}).items())):
+            rows.append((name, *_stage_figures(one.get("outputs", {}), mark),
+                         metric_figure(metric, mark) if metric is not None else "",
+                         *_stage_figures(one.get("before", {}).get("outputs", {}), mark)[:2],
+                         text_cell(stage.get("failed", "")) if one is stage else ""))
+    header = ("stage", "dB", "cosine", "MSE", "max abs", "metric", "dB to the one before", "cosine", "")
+    return markdown_table(header, rows)
+
+
+def _stage_figures(outputs: Mapping[str, Mapping[str, Any]], mark: str) -> tuple[str, str, str, str]:
+    """dB, cosine, MSE and the largest error of the worst of some outputs."""
+    def badness(one: Mapping[str, Any]) -> float:
+        db = one.get("sqnr_db")
+        return db if db is not None else float("inf") if one.get("cosine") == 1 else -float("inf")
+
+    floats = [one for one in outputs.values() if "mismatch" not in one]
+    if not floats:
+        return ("", "", "", "")
+    worst = min(floats, key=badness)
+    return (decibels(worst.get("sqnr_db"), exact=badness(worst) == float("inf"), nan=worst.get("nan", 0),
+                     inf=worst.get("inf", 0), mark=mark), cosine(worst.get("cosine")), number(worst.get("mse")),
+            number(worst.get("max_abs")))
 
 
 def _run_name(runs: Mapping[str, Mapping[str, Any]], name: str,

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Generic, TypeVar
@@ -417,12 +417,14 @@ class Analysis:
         indices = self.indices(feeds)
         return self._scoring.score([self._scored(i) for i in indices], indices)
 
-    def tally(self, feeds: Sequence[int], judged: Sequence[Judged] | None = None, *, own: bool = False) -> Tally:
+    def tally(self, feeds: Sequence[int], judged: Sequence[Judged] | None = None, *,
+              against: Callable[[int], Mapping[str, np.ndarray]] | None = None, scored: bool = True) -> Tally:
         """An empty tally over some feeds, for the outputs of another backend (an engine).
 
         Args:
-            own: Against the network's own FP32, whatever else errors are taken against.
+            against: Yields the tensors of a feed that errors are taken against; those of `reference` for None.
+            scored: Whether what is added has all that the metric is given.
         """
         return Tally(
-            self.samples, feeds, self.judged if judged is None else judged, self.own if own else self.reference,
-            classifier=self.classifier, scoring=self._scoring)
+            self.samples, feeds, self.judged if judged is None else judged, against or self.reference,
+            classifier=self.classifier, scoring=self._scoring if scored else None)

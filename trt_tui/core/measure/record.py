@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Protocol
 
 from trt_tui.core.engines.preview import Preview
@@ -11,6 +12,7 @@ from trt_tui.core.engines.rungs import Rung
 from trt_tui.core.measure.bootstrap import LEVEL, Interval, Spread
 from trt_tui.core.measure.comparison import EngineResult, Errors, Measured, OutputErrors, Verdict
 from trt_tui.core.measure.reference import Named
+from trt_tui.core.measure.stages import Stage
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import Outline
 from trt_tui.core.network.network import Network
@@ -127,6 +129,27 @@ def engine_record(engine: EngineResult) -> dict[str, Any]:
         record.setdefault("at_shapes", {})[name] = verdict_record(verdict)
     if engine.note:
         record["note"] = engine.note
+    return record
+
+
+def stage_record(stage: Stage, verdict: Verdict | None) -> dict[str, Any]:
+    """A stage on the way to production: against what errors are taken against, the stage before, and others."""
+    record: dict[str, Any] = {"name": stage.name, "kind": stage.kind, "cause": stage.cause}
+    if stage.file:
+        record["file"] = stage.file
+    if verdict is not None:
+        record.update(verdict_record(verdict))
+    if stage.before is not None:
+        record["before"] = verdict_record(stage.before)
+    if stage.beside:
+        record["beside"] = {name: verdict_record(one) for name, one in stage.beside}
+    if stage.engine is not None:
+        record["engine"] = engine_record(replace(stage.engine, verdict=None))
+    if stage.inputs:
+        record["inputs"] = {one.name: {**errors_record(one.errors), "same": one.same, "said": one.said}
+                            for one in stage.inputs}
+    if stage.failed:
+        record["failed"] = stage.failed
     return record
 
 

@@ -79,22 +79,23 @@ class DumpedOutputs:
 
     Args:
         samples: All samples of the data, in their order: those that the dump was made of.
+        inputs: Take the network's inputs from it in place of what the network computes.
 
     Raises:
         InputError: it has none of the network's tensors, or other shapes, or not as many samples.
     """
 
-    def __init__(self, dump: Dump, network: Network, samples: Samples) -> None:
+    def __init__(self, dump: Dump, network: Network, samples: Samples, *, inputs: bool = False) -> None:
         if samples.random:
             raise InputError(f"{dump.source} needs the samples that it was made of", "the inputs here are random",
                              "Name them with --data.")
         self.name = dump.source
         self.files = dump.files
-        inputs = {info.name for info in network.inputs}
-        known = [name for name in dump.names if name in network.producer]
+        fed = {info.name for info in network.inputs}
+        known = [name for name in dump.names if name in (fed if inputs else network.producer)]
         self.tensors = frozenset(known)
         self.beyond = tuple(name for name in dump.names
-                            if name not in network.producer and name not in inputs and name not in samples.label_names)
+                            if name not in network.producer and name not in fed and name not in samples.label_names)
         if not known:
             raise nothing_common(dump.source, dump.names, network.name, tensor_outputs(network))
         self._types = {name: _declared(network, name) for name in known}
@@ -176,7 +177,7 @@ def _each(network: Network, name: str) -> int | None:
 
 def _declared(network: Network, name: str) -> np.dtype:
     """The type of a tensor of the network; FP32 for floats of 16 bits, whose reference is more exact."""
-    types = {info.name: info.dtype for info in network.outputs}
+    types = {info.name: info.dtype for info in (*network.outputs, *network.inputs)}
     if name not in types and not network.is_float(name) and (dtype := network.value(name).dtype) is not None:
         return dtype.numpy()
     declared = types.get(name, np.dtype(np.float32))

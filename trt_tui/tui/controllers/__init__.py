@@ -34,5 +34,5 @@ ACTIONS: tuple[Action, ...] = tuple(handler.action for kind in CONTROLLERS for h
 """All actions."""
 
 DRAWN_ONLY = (ev.Previewed, ev.Hashed, ev.Calibrated, ev.FactsMeasured, ev.Note, ev.RunsAt, ev.EngineWritten,
-              ev.ConfigRead, ev.EngineRead, ev.DumpsCompared)
+              ev.ConfigRead, ev.EngineRead, ev.DumpsCompared, ev.StageMeasured)
 """Events that no controller handles: the screen is drawn anew, as after every event, and nothing else."""

@@ -249,7 +249,7 @@ class Desk:
         self._lines("header").lines = [verdict.header_line(session, width)]
         self._rule("verdict").set(*verdict.verdict_title(session))
         panel = self._lines("verdict")
-        panel.lines = verdict.verdict_lines(session, width)
+        panel.lines = verdict.verdict_lines(session, width, self.screen.size.height)
         panel.styles.height = len(panel.lines)
         if figures:
             self.draw_tree()

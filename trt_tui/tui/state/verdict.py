@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from trt_tui.core.lowering.lowered import lowers
 from trt_tui.core.measure.agreement import fp32_fault
 from trt_tui.core.measure.comparison import EngineResult, Verdict
+from trt_tui.core.measure.stages import SIMULATED as SIMULATED_STAGE
 from trt_tui.core.moves.choice import Choice
 from trt_tui.core.moves.keep import Keep
 from trt_tui.core.precision import Precision
@@ -37,6 +38,7 @@ from trt_tui.words import (
     plural,
     rate,
     run_title,
+    with_unit,
     worst_sample,
 )
 
@@ -144,7 +146,7 @@ def _cells(columns: list[tuple[str, int]]) -> int:
 _BAR: Span = (" │", "rule")
 
 
-def verdict_lines(session: Session, width: int) -> list[Line]:
+def verdict_lines(session: Session, width: int, height: int = 40) -> list[Line]:
     """Two header lines, a line for the FP32 engine and one for FP32 itself where there are any, and one each for FP16,
     INT8, the config, and what is as exported where a file's own network cannot be as it is."""
     if session.outline is None:
@@ -178,7 +180,42 @@ def verdict_lines(session: Session, width: int) -> list[Line]:
             line = [(f" {run_title(EXPORTED)}".ljust(_NAME), ""), *_simulated_cells(exported, table), _BAR,
                     *_engine_cells(None, exported, table)]
             lines.append(clip([*line, *_outcome(session, exported, None, width - width_of(line))], width))
-    return lines
+    return [*lines, *_stage_lines(session, table, width, height)]
+
+
+_TREE_ROWS = 21
+"""Rows of a screen that are kept free of stages: for the tree, the detail, and the runs of the verdict."""
+
+
+def _stage_lines(session: Session, table: _Table, width: int, height: int) -> list[Line]:
+    """A line for each stage on the way to production, and where it first goes wrong.
+
+    On a low screen those that meet the target are left out, the last ones first.
+    """
+    rows, said = session.stage_rows(), session.stage_summary()
+    room = max(1, height - _TREE_ROWS - len(said))
+    fine = [stage.name for stage, verdict in rows if verdict is not None and met(session, verdict) is not False]
+    wrong = [stage.name for stage, _ in rows if stage.name not in fine]
+    shown = {*wrong[:room], *fine[:max(0, room - len(wrong))]}
+    lines: list[Line] = []
+    for stage, verdict in rows:
+        if stage.name not in shown:
+            continue
+        mark = stage.kind == SIMULATED_STAGE
+        cells = zip(_verdict_cells(verdict, table, mark), table.simulated, strict=True)
+        name = f" {stage.name}" if len(stage.name) < _NAME - 1 else f" {stage.name[:_NAME - 3]}…"
+        line: Line = [(name.ljust(_NAME), ""), *((f"{text:>{w}} ", style) for (text, style), (_, w) in cells), _BAR]
+        if stage.failed:
+            line.append((f" {stage.failed}", "dim"))
+        elif stage.before is not None and stage.before.worst is not None:
+            text, style = decibel(stage.before.worst[1].errors, mark)
+            line += [(f" {with_unit(text)} from the one before", style)]
+        if verdict is not None:
+            line += _outcome(session, verdict, None, width - width_of(line))
+        lines.append(clip(line, width))
+    if rows and len(shown) < len(rows):
+        lines.append(clip([(f" {plural(len(rows) - len(shown), 'more stage')} on a taller screen", "dim")], width))
+    return [*lines, *(clip([(f" {text}", "strong")], width) for text in said)]
 
 
 def _simulated_cells(verdict: Verdict | None, table: _Table) -> Line:

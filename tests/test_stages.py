@@ -1,0 +1,216 @@
+"""Stages on the way to production, engines and outputs from elsewhere, and what production was given"""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+from tests.driven import save_mlp
+from tests.schemas import mismatches
+from tests.test_references import results, rows
+from trt_tui.core.measure.comparison import Errors, OutputErrors, Verdict
+from trt_tui.core.measure.inputs import InputDifference, compare_inputs, explain
+from trt_tui.core.measure.stages import PRODUCTION, Stage, diverges, is_tested, parse_stage, stages_of
+from trt_tui.core.measure.target import parse_target
+from trt_tui.errors import InputError
+
+RNG = np.random.default_rng(0)
+IMAGES = RNG.random((4, 3, 8, 8))
+
+
+@pytest.fixture
+def mlp(tmp_path):
+    """The options of a network, its samples, and what it computes on all of them."""
+    options = save_mlp(tmp_path)
+    with np.load(options.data) as data:
+        x = data["x"]
+    return options, x, onnxruntime.InferenceSession(options.model).run(None, {"x": x})[0]
+
+
+# -- what stages say --------------------------------------------------------------------------------------------------
+
+
+def verdict(db, metric=None, **errors):
+    one = Errors(db, 0.9, **errors) if db is not None else Errors(exact=True, cosine=1.0)
+    return Verdict({"y": OutputErrors(one)}, {"f1": metric} if metric is not None else {}, samples=4, total=4)
+
+
+def stage(name, cause, before=None, **more):
+    return Stage(name, "network", cause, before=before, **more)
+
+
+@pytest.mark.parametrize(("stages", "target", "said"), [
+    ([("a", 60, 60, None), ("qdq", 18, 18, None)], "sqnr>=20", "first diverges: qdq: cause of qdq"),
+    ([("a", 18, 18, None), ("b", 5, 5, None)], "sqnr>=20", "first diverges: a: cause of a"),
+    ([("a", 60, None, 0.9), ("b", 55, 58, 0.5)], "metric>=0.8",
+     "first diverges: b: its outputs agree, the metric does not: look at the postprocessing"),
+    ([("a", 60, None, 0.9), ("b", 10, 11, 0.5)], "metric>=0.8", "first diverges: b: cause of b"),
+    ([("a", 10, None, 0.9), ("b", 10, 70, 0.5)], "metric>=0.8",
+     "first diverges: b: its outputs agree, the metric does not: look at the postprocessing"),
+    ([("a", 60, None, None), ("b", 30, 31, None)], "sqnr>=20",
+     "no stage misses the target; furthest from the stage before is b, 31.0 dB: cause of b"),
+    ([("a", None, None, None)], "sqnr>=20", "no stage misses the target; furthest from FP32 is a, exact: cause of a"),
+    ([], "sqnr>=20", ""),
+])
+def test_where_it_first_diverges(stages, target, said):
+    found = [(stage(name, f"cause of {name}", verdict(before) if before is not None else None), verdict(db, metric))
+             for name, db, before, metric in stages]
+    assert diverges(found, parse_target(target)) == said
+
+
+@pytest.mark.parametrize(("here", "there", "between", "tested"), [
+    (10.6, 10.5, 18, True), (14.2, 14.4, 38, True), (62, 65.7, 61, True), (16.5, 12.6, 11.1, False),
+    (9.0, 20.0, 9.5, False), (20, 20.5, 17.2, False), (None, None, None, True),
+])
+def test_whether_production_is_what_was_tested(here, there, between, tested):
+    one = stage(PRODUCTION, "", beside=(("the engine", verdict(between)),))
+    assert is_tested(one, verdict(here), verdict(there), "the engine")[0] is tested
+    given = InputDifference("x", Errors(3.0), "x differs (3.0 dB): there it is 255 times this")
+    told = is_tested(stage(PRODUCTION, "", inputs=(given,)), verdict(here), verdict(there), "the engine")
+    assert told[0] is False and "255 times" in told[1]
+
+
+@pytest.mark.parametrize(("there", "said"), [
+    (IMAGES * 255, "there it is 255 times this"),
+    (IMAGES * 2 - 1, "there it is 2.00 times this - 1.00"),
+    (IMAGES[:, ::-1], "its channels (axis 1) are in reverse order, as RGB and BGR are"),
+    ((IMAGES - np.array([.4, .5, .6])[:, None, None]) / np.array([.2, .3, .4])[:, None, None],
+     "normalised otherwise: there channel 0 is 5.00 times this - 2.00; channel 1 is 3.33 times this - 1.67; "
+     "channel 2 is 2.50 times this - 1.50"),
+    (IMAGES.swapaxes(2, 3), "height and width are swapped"),
+    (IMAGES[[1, 0, 3, 2]], "the samples are in another order: there 1, 0, 3, 2, … of those here"),
+    (np.where(IMAGES > 0.5, np.nan, IMAGES), "production has NaN or Inf"),
+    (RNG.random(IMAGES.shape), ""),
+])
+def test_what_turns_inputs_into_those_of_production(there, said):
+    assert explain(IMAGES, there) == said
+    found = compare_inputs("x", iter([(IMAGES[:2], there[:2]), (IMAGES[2:], there[2:])]))
+    assert not found.same and (not said or said in found.said)
+    assert compare_inputs("x", iter([(IMAGES, IMAGES.astype(np.float32))])).same
+
+
+@pytest.mark.parametrize("text", ["", "trt", "x=", "=q.onnx", "x=notes.txt", "fp8"])
+def test_what_is_no_stage_is_refused(text):
+    with pytest.raises(InputError) as caught:
+        parse_stage(text)
+    assert "--stage" in caught.value.title and caught.value.next_step
+
+
+def test_stages_have_names_of_their_own():
+    with pytest.raises(InputError, match="two stages are called a"):
+        stages_of(["a=q.onnx", "a=o.npz"], None, None)
+    with pytest.raises(InputError, match="no dump of tensors"):
+        stages_of([], None, "prod.plan")
+
+
+# -- commands ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_comparison_has_a_row_for_each_stage(mlp, tmp_path, run):
+    options, _, y = mlp
+    model = onnx.load(options.model)
+    for one in model.graph.initializer:
+        array = onnx.numpy_helper.to_array(one)
+        one.CopyFrom(onnx.numpy_helper.from_array(np.round(array * 8) / 8, one.name))
+    onnx.save(model, tmp_path / "rounded.onnx")
+    np.savez(tmp_path / "framework.npz", y=y + np.float32(1e-4))
+    code, out, err = run("compare", options.model, "--data", options.data, "--batch", 4, "--layers", "none",
+                         "--stage", f"framework={tmp_path / 'framework.npz'}", "--stage",
+                         f"rounded={tmp_path / 'rounded.onnx'}", "--stage", "int8", "--target", "cosine>=0.1",
+                         "--json", tmp_path / "out.json", "--markdown", tmp_path / "out.md")
+    assert code == 0, err
+    record = json.loads((tmp_path / "out.json").read_text())
+    assert mismatches(record, "comparison-v1") == []
+    framework, rounded, int8 = record["stages"]
+    assert [one["name"] for one in record["stages"]] == ["framework", "rounded", "int8"]
+    assert framework["outputs"]["y"]["max_abs"] == pytest.approx(1e-4, rel=0.01) and "before" not in framework
+    assert int8["outputs"] == record["runs"]["int8"]["outputs"]
+    got = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": mlp[1]})[0]
+    judged = np.concatenate([np.arange(16)[start:start + 4] for start in (4, 8, 12)])
+    expected = np.mean((got[judged] - y[judged] - 1e-4) ** 2)
+    assert rounded["before"]["outputs"]["y"]["mse"] == pytest.approx(expected, rel=1e-3)
+    said, = record["stages_say"]
+    assert said.startswith("no stage misses the target; furthest from the stage before is")
+    lines = out.splitlines()
+    assert lines[-1] == said and [one.split()[0] for one in lines if one.startswith(("framework", "rounded", "int8 "))
+                                  ] == ["framework", "rounded", "int8"]
+    assert "## Stages" in (tmp_path / "out.md").read_text()
+
+
+@pytest.mark.parametrize(("scale", "quantized", "code", "said"), [
+    (1, "int8", 0, "production is what was tested"),
+    (1, "fp32", 1, "production is NOT what was tested"),
+    (255, "int8", 1, "production is given other inputs: x differs"),
+])
+def test_production_is_held_against_what_was_tested(scale, quantized, code, said, mlp, tmp_path, run):
+    options, x, y = mlp
+    saved = tmp_path / "saved.json"
+    found, _, err = run("compare", options.model, "--data", options.data, "--batch", 4, "--layers", "none",
+                        "--save-outputs", saved)
+    assert found == 0, err
+    production = f"{saved}:{quantized}"
+    if quantized == "fp32":
+        production = results(tmp_path / "prod.json", trt=rows(-y, 16))
+    given = results(tmp_path / "inputs.json", trt=[{"x": x * np.float32(scale)}])
+    found, out, err = run("compare", options.model, "--data", options.data, "--batch", 4, "--layers", "none",
+                          "--outputs", production, "--inputs", given)
+    assert (found, said in out) == (code, True), err
+    assert "against the simulated config" in out
+    assert ("inputs of production: x is the same (exact)" in out) is (scale == 1)
+
+
+def test_an_engine_built_elsewhere_is_judged_and_its_layers_are_told(command, mlp, tmp_path):
+    options, _, _ = mlp
+    engine = tmp_path / "prod.plan"
+    data = (options.model, "--data", options.data, "--batch", 4)
+    done = command("10.16.1", "build", *data, "--precision", "fp16", "-o", engine)
+    assert done.returncode == 0, done.stderr
+    done = command("10.16.1", "compare", *data, "--layers", "none", "--engine", engine, "--stage", "trt-fp16", "--json",
+                   tmp_path / "out.json")
+    assert done.returncode == 0, done.stderr
+    record = json.loads((tmp_path / "out.json").read_text())
+    assert mismatches(record, "comparison-v1") == []
+    built, judged = record["stages"]
+    assert judged["name"] == "prod.plan" and judged["outputs"] == built["outputs"]
+    assert judged["before"]["outputs"]["y"]["sqnr_db"] is None, "the same engine: exact"
+    assert judged["engine"]["engine_layers"] and judged["engine"]["latency_ms"]["median"] > 0
+    assert "fp16-engine" in record["runs"] and "what became of each layer in prod.plan:" in done.stdout
+    assert "\nprod.plan " in done.stdout and "fc1" in done.stdout
+
+    done = command("11.4.0", "compare", *data, "--layers", "none", "--engine", engine)
+    assert done.returncode == 2 and "prod.plan" in done.stderr and "Next: " in done.stderr
+    other = save_mlp(tmp_path, name="other")
+    model = onnx.load(other.model)
+    model.graph.output[0].name = "z"
+    for node in model.graph.node:
+        node.output[:] = ["z" if name == "y" else name for name in node.output]
+    onnx.save(model, other.model)
+    done = command("10.16.1", "compare", other.model, "--data", other.data, "--batch", 4, "--engine", engine)
+    assert done.returncode == 2 and "prod.plan and other.onnx have no tensor in common" in done.stderr
+
+
+def test_without_tensorrt_an_engine_is_refused_and_a_built_stage_is_a_row(mlp, tmp_path, run, standin):
+    options, _, _ = mlp
+    standin("10.16.1", STANDIN_FAULT="no gpu")
+    (tmp_path / "prod.plan").write_bytes(b"engine")
+    data = (options.model, "--data", options.data, "--batch", 4, "--layers", "none")
+    code, _, err = run("compare", *data, "--engine", tmp_path / "prod.plan")
+    assert code == 3 and "no TensorRT works here" in err
+    code, out, err = run("compare", *data, "--stage", "trt-int8")
+    assert code == 1 and "trt-int8: not built: no TensorRT works here" in out and "Stage trt-int8 not built" in err
+
+
+@pytest.mark.parametrize(("arguments", "said"), [
+    (["--inputs", "x.npz"], "would do nothing"),
+    (["--stage", "q=gone.onnx"], "does not exist"),
+    (["--outputs", "gone.npz"], "does not exist"),
+    (["--stage", "fp8"], "no stage of that name"),
+])
+def test_usage_of_stages(arguments, said, mlp, run):
+    options, _, _ = mlp
+    code, _, err = run("compare", options.model, "--data", options.data, *arguments)
+    assert code == 2 and said in err and "Next: " in err
