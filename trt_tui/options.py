@@ -45,6 +45,7 @@ class Options:
     preview: bool = True
     keep: tuple[str, ...] = ()
     exact: bool = False
+    tensor_ranges: tuple[tuple[str, str], ...] = ()
 
     @property
     def has_data(self) -> bool:

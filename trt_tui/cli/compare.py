@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from typing import Any
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -26,6 +27,9 @@ from trt_tui.cli.usage import check_usage, one_on_stdout, stdout_for
 from trt_tui.errors import ExitCode, InputError
 from trt_tui.words import visible
 
+if TYPE_CHECKING:
+    from trt_tui.options import Options
+
 
 @click.command(cls=Command, context_settings=CONTEXT)
 @takes(*EVERYTHING, *PREVIEW, *STAGES)
@@ -33,6 +37,8 @@ from trt_tui.words import visible
 @option("Output", "--layers", default="shares", show_default=True, type=click.Choice(["shares", "errors", "none"]),
         help="What is measured at the layers: their errors and shares, their errors alone (much faster), or nothing.")
 @option("Output", "--no-layers", "layers", flag_value="none", hidden=True)
+@option("Output", "--calib-methods", metavar="all|A,B", help="Compare calibration methods in place of runs: what the "
+        "config, or INT8, yields with the ranges of each, and the seconds that calibrating takes.")
 @file_option("Output", "--json", "json_path", metavar="OUT",
              help="Write the comparison as JSON (schema v1); - for stdout.")
 @file_option("Output", "--markdown", "markdown_path", metavar="OUT", help="Write it as Markdown; - for stdout.")
@@ -53,7 +59,7 @@ from trt_tui.words import visible
 def compare(model: str, against: str | None, config_path: str | None, force: bool, target: str | None,
             json_path: str | None, markdown_path: str | None, outputs_path: str | None, layers: str, engines: bool,
             threshold: float, top_k: int, network: str | None, script: str | None, output: str | None,
-            **arguments: Any) -> None:
+            calib_methods: str | None, **arguments: Any) -> None:
     """Compare FP16, INT8 and the config with FP32, at the outputs and per layer.
 
     An engine that cannot be built is listed with the reason; exit code 1 if some were built, 2 if none was.
@@ -81,6 +87,10 @@ def compare(model: str, against: str | None, config_path: str | None, force: boo
         parse_target(target)
     stages_of(arguments["stages"], arguments["engine"], arguments["outputs"])
     places = check_places(model, arguments, config_path, json_path, markdown_path, outputs_path)
+    if calib_methods is not None:
+        _compare_methods(options_of(model, 0, arguments), config_path, target, force, calib_methods, json_path,
+                         markdown_path, places)
+        return
     with compare_session(options_of(model, 0, arguments), config_path, target, force, layers=layers,
                          engines=engines, writes=places, outputs_path=outputs_path) as session:
         record = session.record()
@@ -124,3 +134,28 @@ def compare(model: str, against: str | None, config_path: str | None, force: boo
             engines_had = [session.measured(run).engine for run in session.run_configs()]
             had = any(engine is not None and not engine.failed for engine in engines_had)
             sys.exit(int(ExitCode.TOLERANCE_NOT_MET if had else ExitCode.BAD_INPUT))
+
+
+def _compare_methods(options: Options, config_path: str | None, target: str | None, force: bool, text: str,
+                     json_path: str | None, markdown_path: str | None, places: Iterable[str]) -> None:
+    """Prints and writes the table of calibration methods."""
+    from trt_tui.cli.headless import methods_session
+    from trt_tui.core.calibration.methods import RANGE_METHODS
+    from trt_tui.core.exporters.markdown import markdown_table, text_cell
+    from trt_tui.session.methods import best_method, method_rows, methods_record
+    from trt_tui.words import table
+
+    methods = RANGE_METHODS if text == "all" else tuple(dict.fromkeys(one.strip() for one in text.split(",")))
+    if unknown := [one for one in methods if one not in RANGE_METHODS]:
+        raise InputError(f"--calib-methods: {unknown[0] or 'nothing'} is no calibration method",
+                         f"there are {', '.join(RANGE_METHODS)}", "Name some of them with commas, or all.")
+    with methods_session(options, config_path, target, force, methods, writes=places) as session:
+        rows = method_rows(session)
+        write_outputs([
+            (json_path, lambda session: json.dumps(methods_record(session), indent=1) + "\n"),
+            (markdown_path, lambda session: "\n".join(markdown_table(
+                [text_cell(cell) for cell in rows[0]], [[*map(text_cell, row)] for row in rows[1:]])) + "\n")],
+            session)
+        if "-" not in (json_path, markdown_path):
+            print_table("\n".join(table(rows)))
+            click.echo(f"The best is {best_method(session)}: --calib-method {best_method(session)} takes it.", err=True)

@@ -130,6 +130,22 @@ def preflight_session(options: Options, config_path: str | None, target: str | N
             yield session
 
 
+@contextmanager
+def methods_session(options: Options, config_path: str | None, target: str | None, force: bool,
+                    methods: Iterable[str], writes: Iterable[str] = ()) -> Iterator[Session]:
+    """A session in which calibration methods have been compared on its config.
+
+    Raises:
+        TrtTuiError: the child process failed or died, or the methods cannot be compared.
+    """
+    starting = {"writes": writes}
+    with _opened(options, starting, config_path=config_path, target=target, force=force) as (session, drain, *_):
+        session.compare_methods(methods)
+        drain()
+        with held():
+            yield session
+
+
 def _whole(verdict: Verdict | None) -> bool:
     return verdict is not None and verdict.samples >= verdict.total
 
@@ -155,7 +171,7 @@ def search_session(options: Options, config_path: str | None, force: bool, preci
         if precision is not None:
             outline = session.opened.outline
             start = with_kept(outline, lowest(outline, (precision, *request.rungs), options.other, options.tf32),
-                              options.keep)
+                              options.keep).with_moves(session.config.ranges)
         fixed: tuple[str, ...] = ()
         if request.method == "lower" and config_path is not None:
             start, fixed = lowered_beside(session.opened.outline, start, request.higher)
@@ -303,7 +319,7 @@ class Writer:
             self.config = self._session.config
             if precision is not None:
                 uniform = PrecisionConfig.uniform(Precision(precision), options.other, options.tf32)
-                self.config = with_kept(outline, uniform, options.keep)
+                self.config = with_kept(outline, uniform, options.keep).with_moves(self._session.config.ranges)
             self._given = given.by_codes if given is not None else {}
             self._opened = opened.pop_all()
 

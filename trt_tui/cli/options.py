@@ -6,7 +6,7 @@ of click's decorators, and rich-click imports rich for every ``--help``.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -121,6 +121,8 @@ CONFIG = (
             help="Keep what a rule names in FP32, or in the precision behind =, whatever else lowers it: layernorm, "
             "softmax, embeddings, attention, head, ends (the first and the last that can be INT8), /REGEX/ or a layer; "
             "several with commas, may be repeated."),
+    _config("--range", "tensor_ranges", multiple=True, metavar="TENSOR=RANGE", help="Give a tensor this range: an amax "
+            "like 2.5, a method (minmax, percentile, entropy, mse), p99.9 or top5-mean; may be repeated."),
     _config("--tf32", is_flag=True, help="Let FP32 layers use TF32, which keeps 10 bits of mantissa; applies to the "
             "whole engine."),
 )
@@ -229,6 +231,7 @@ def options_of(model: str, whatif_samples: int, arguments: dict[str, Any]) -> Op
         tuple(arguments.get("judge_at", ())), arguments.get("optimization_level"), arguments.get("strict", False),
         tf32=arguments.get("tf32", False), plugins=tuple(arguments.get("plugins", ())),
         ort_ops=tuple(arguments.get("ort_ops", ())), keep=tuple(arguments.get("keep", ())),
+        tensor_ranges=_tensor_ranges(arguments.get("tensor_ranges", ())),
         reference=arguments.get("reference"), exact=arguments.get("exact", False),
         stages=tuple(arguments.get("stages", ())), engine=arguments.get("engine"), outputs=arguments.get("outputs"),
         inputs=arguments.get("inputs"), preview=not arguments.get("no_preview", False))
@@ -247,6 +250,24 @@ def check_config_or_precision(what: str, config_path: str | None, precision: str
 
 def _names(text: str | None) -> tuple[str, ...] | None:
     return tuple(name.strip() for name in text.split(",") if name.strip()) if text is not None else None
+
+
+def _tensor_ranges(texts: Iterable[str]) -> tuple[tuple[str, str], ...]:
+    """Tensors with the text of their ranges.
+
+    Raises:
+        InputError: there is no ``=``, or what follows it is no range.
+    """
+    from trt_tui.core.calibration.given import amax_given
+
+    found = []
+    for text in texts:
+        tensor, equals, given = text.rpartition("=")
+        if not equals or not tensor:
+            raise InputError(f"--range {text} names no range", "", "Give it like --range TENSOR=2.5.")
+        amax_given(given)
+        found.append((tensor, given))
+    return tuple(found)
 
 
 def _compute_capability(text: str | None) -> tuple[int, int] | None:

@@ -24,6 +24,7 @@ from trt_tui.core.measure.reference import Named
 from trt_tui.core.measure.stages import Stage
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.file import LoadedConfig
+from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.network.layers import Outline
 from trt_tui.core.runner import Level
 from trt_tui.core.search import Evaluation, Result
@@ -193,6 +194,31 @@ class StatsMeasured(Event):
 
     group: str
     tensors: Mapping[str, TensorStats]
+
+
+@dataclass(frozen=True)
+class RangesSet(Event):
+    """The ranges that were asked for, by tensor."""
+
+    ranges: Mapping[str, RangeChoice]
+
+
+@dataclass(frozen=True)
+class MethodRow:
+    """A config with one calibration method's ranges; ``seconds`` is what calibrating took, on ``samples`` samples."""
+
+    method: str
+    verdict: Verdict
+    seconds: float
+    samples: int
+
+
+@dataclass(frozen=True)
+class MethodsCompared(Event):
+    """What a config yields with the ranges of each method that was compared so far."""
+
+    config: PrecisionConfig
+    rows: tuple[MethodRow, ...]
 
 
 @dataclass(frozen=True)

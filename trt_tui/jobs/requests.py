@@ -112,6 +112,27 @@ class Stats:
 
 
 @dataclass(frozen=True)
+class SetRanges:
+    """Ranges for tensors, as `trt_tui.core.calibration.given` reads them; answered by `RangesSet`.
+
+    Attributes:
+        config: Which codes the ranges are for.
+        ranges: Tensors with the text for each.
+    """
+
+    config: PrecisionConfig
+    ranges: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class CompareMethods:
+    """A config with the ranges of several calibration methods; answered by `MethodsCompared` after each."""
+
+    config: PrecisionConfig
+    methods: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Build:
     """Build the config and judge what came out; answered by `Fp32EngineJudged` (the FP32 engine) and `Built`.
 
@@ -266,8 +287,9 @@ class FindConfig:
     sample: str = ""
 
 
-Request = (Open | Calibrate | UseRanges | Preflight | Compare | WhatIf | TryWaysOut | Stats | Build | WriteEngine
-           | Export | ReadEngine | PreviewEngine | MeasureStages | SaveOutputs | CompareDumps | WriteText | FindConfig)
+Request = (Open | Calibrate | UseRanges | Preflight | Compare | WhatIf | TryWaysOut | Stats | SetRanges
+           | CompareMethods | Build | WriteEngine | Export | ReadEngine | PreviewEngine | MeasureStages | SaveOutputs
+           | CompareDumps | WriteText | FindConfig)
 
 
 @dataclass(frozen=True)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import singledispatchmethod
 from typing import Protocol
 
+from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.session.finding import SEARCHING
@@ -23,6 +25,9 @@ class Acts(Protocol):
 
     def take_found(self) -> bool:
         """Makes what a search found the config."""
+
+    def take_ranges(self, ranges: Mapping[str, RangeChoice]) -> None:
+        """Gives tensors ranges, as one change."""
 
 
 class Events:
@@ -134,6 +139,14 @@ class Events:
         beside = f" and {len(event.paths) - 1} files beside it" if len(event.paths) > 1 else ""
         self._state.notice = f"Wrote {event.paths[0]}{beside}"
         self._state.answered = event
+
+    @take.register
+    def _ranges_set(self, event: ev.RangesSet) -> None:
+        self._acts.take_ranges(event.ranges)
+
+    @take.register
+    def _methods(self, event: ev.MethodsCompared) -> None:
+        self._state.methods = event
 
     @take.register(ev.EngineWritten)
     @take.register(ev.EngineRead)

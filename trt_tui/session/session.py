@@ -7,21 +7,16 @@ by the child process, so that a closed terminal loses nothing.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import ClassVar
 
-from trt_tui.core.calibration.methods import methods_of
-from trt_tui.core.codes import CODES
 from trt_tui.core.data.places import files_read, refuse_over
 from trt_tui.core.exporters import production
 from trt_tui.core.exporters.markdown import comparison_markdown
 from trt_tui.core.measure.comparison import unbuilt
 from trt_tui.core.measure.stages import stages_of
-from trt_tui.core.moves.config import PrecisionConfig, step
-from trt_tui.core.moves.range_choice import RangeChoice
-from trt_tui.core.moves.smooth import Smooth
+from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import Group
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError, TrtTuiError
@@ -29,15 +24,15 @@ from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.client import Client
 from trt_tui.options import Options
+from trt_tui.session.changing import Changing
 from trt_tui.session.events import Events
 from trt_tui.session.finding import Finding
 from trt_tui.session.opening import Opening
 from trt_tui.session.saved import SavedSessions
-from trt_tui.session.state import State
 from trt_tui.words import builder_title
 
 
-class Session(State):
+class Session(Changing):
     """What is known of a network, and all that can be asked and changed; see the module's docstring.
 
     Attributes:
@@ -89,6 +84,8 @@ class Session(State):
         """
         self.ask(rq.Open(self.options, config=self.config_path, force=self._force, writes=tuple(writes),
                          lean=self.lean, builds=builds))
+        if self.options.tensor_ranges:
+            self.ask(rq.SetRanges(self.config, self.options.tensor_ranges))
 
     def close(self) -> None:
         """Saves and ends the child process."""
@@ -127,86 +124,6 @@ class Session(State):
             return []
         opening = rq.Open(self.options, self.source, self.outline.structure_sha256)
         return [opening, *([rq.UseRanges(self.calibration)] if self.calibration is not None else [])]
-
-    # -- changing the config --------------------------------------------------------------------------------------
-
-    def toggle(self, groups: Iterable[Group]) -> None:
-        """FP32 on and off: raises all of them, or returns all of them to their defaults if all are FP32."""
-        groups = [g for g in groups if len(g.allowed) > 1 and g.name not in self.config.held]
-        if groups and all(self.config.precision_of(g) is Precision.FP32 for g in groups):
-            self._change(self.config.without_groups(groups), groups)
-        else:
-            self._change(self.config.with_groups(groups, Precision.FP32), groups)
-
-    def step(self, groups: Iterable[Group], up: bool) -> None:
-        """One step up or down the ladder of the config: INT8, FP16, FP32, or what it uses in their places."""
-        config, groups = self.config, list(groups)
-        ladder = config.ladder
-        for group in groups:
-            config = config.with_groups([group], step(group, config.precision_of(group), up, ladder))
-        self._change(config, groups)
-
-    def set_precision(self, groups: Iterable[Group], precision: Precision) -> None:
-        """Gives groups a precision; those that cannot run in it keep what they have."""
-        groups = list(groups)
-        self._change(self.config.with_groups(groups, precision), groups)
-
-    def next_range(self, group: Group) -> str:
-        """The next range method for a group's inputs, once its statistics are known; returns the method's name.
-
-        Raises:
-            InputError: the group is not quantized, or its statistics are still being measured.
-        """
-        precision = self.config.precision_of(group)
-        tensors = [site.tensor for site in group.ranged(precision)]
-        if not tensors:
-            raise InputError(f"{group.name} does not read codes", "only layers in INT8 or FP8 have ranges", "")
-        smoothed = {tensor for move in self.config.of(Smooth).values() for tensor in move.ranges}
-        if not smoothed.isdisjoint(tensors):
-            raise InputError(f"the channels of {group.name} are scaled", "its range goes with the factors",
-                             "Take SmoothQuant back with f first.")
-        known = self.results.statistics.get(group.name, {})
-        if any(tensor not in known for tensor in tensors):
-            self.look_at(group)
-            raise InputError("its ranges are still being measured", "", "Press r again in a moment.")
-        base = self.calibration.method if self.calibration is not None else "minmax"
-        methods = [base, *(name for name in methods_of(CODES[precision]) if name != base)]
-        current = self.config.ranges.get(tensors[0])
-        now = current.method if current is not None and current.method in methods else base
-        following = methods[(methods.index(now) + 1) % len(methods)]
-        config = self.config
-        for tensor in tensors:
-            own = known[tensor].ranges_for(precision)
-            choice = None if following == base else RangeChoice(own[following], following)
-            config = config.with_range(tensor, choice)
-        self._change(config, [group])
-        return following
-
-    def set_config(self, config: PrecisionConfig, groups: Iterable[Group] = ()) -> None:
-        """Makes a config current; ``groups`` are those it changes, as far as rows say when."""
-        self._change(config, groups)
-
-    def undo(self) -> bool:
-        """Undoes the last change; returns whether there was one."""
-        return self.history.undo() and self._changed()
-
-    def redo(self) -> bool:
-        """Redoes the change that was undone last; returns whether there was one."""
-        return self.history.redo() and self._changed()
-
-    def _change(self, config: PrecisionConfig, groups: Iterable[Group] = ()) -> None:
-        if self.history.apply(config):
-            now = time.time()
-            self.changed_at.update((group.name, now) for group in groups)
-            self._changed()
-
-    def _changed(self) -> bool:
-        self.names.give(self.config)
-        self.save()
-        if self.automatic and self.data is not None:
-            self.ask(rq.WhatIf(self.config, shares=True))
-            self.preview_engine()
-        return True
 
     # -- asking for more ------------------------------------------------------------------------------------------
 

@@ -79,6 +79,7 @@ class State:
         warnings: Messages that stay on screen; ``log`` holds all of them, ``notice`` is the last message to show.
         answered: The answer to the last request that writes or reads a file.
         no_previews: Why no config of this session has a preview, once that is known.
+        methods: The calibration methods that were compared last.
         stopped: Whether a command was interrupted and shows what it had measured.
         store: Where it is saved; ``saver`` writes to it.
     """
@@ -113,6 +114,7 @@ class State:
         self.notice = ""
         self.no_previews: Refusal | None = None
         self.answered: ev.Exported | ev.EngineWritten | ev.EngineRead | ev.DumpsCompared | None = None
+        self.methods: ev.MethodsCompared | None = None
         self.stopped = False
         self.store = store if store is not None else SavedSessions()
         self.saver = Saver(self.store)

@@ -17,6 +17,9 @@ from trt_tui.core.data.samples import Samples
 from trt_tui.core.precision import FP16_MAX, Precision
 from trt_tui.core.runner import Backend
 
+LARGEST = 16
+"""As many of the largest magnitudes are kept."""
+
 
 @dataclass(frozen=True)
 class TopChannels:
@@ -54,6 +57,8 @@ class TensorStats:
         ranges: The amax of each of `RANGE_METHODS`, for INT8.
         fp8_ranges: The amax of each method that chooses for FP8.
         top_channels: None where the tensor has no channel axis of constant size.
+        largest: The `LARGEST` largest ``|x|``, the largest first; fewer where there are fewer values.
+        histogram: Counts of ``|x|``, for any percentile.
     """
 
     amax: float
@@ -69,6 +74,12 @@ class TensorStats:
     ranges: dict[str, float]
     top_channels: TopChannels | None
     fp8_ranges: dict[str, float] = field(default_factory=dict)
+    largest: tuple[float, ...] = ()
+    histogram: Histogram | None = None
+
+    def percentile(self, percent: float) -> float:
+        """A percentile of ``|x|``, in (0, 100], as `Histogram.percentile`; the largest where nothing was counted."""
+        return self.histogram.percentile(percent) if self.histogram is not None else self.amax
 
     def ranges_for(self, precision: Precision) -> dict[str, float]:
         """The amax by method for the codes of a precision."""
@@ -99,6 +110,7 @@ class Accumulator:
         self._exponents = np.zeros(256, np.int64)
         self._zeros = 0
         self._squares = 0.0
+        self._largest = np.zeros(0, np.float32)
         self._over_fp16 = 0
         self._axis = channel_axis
         self._channels: np.ndarray | None = None
@@ -111,8 +123,17 @@ class Accumulator:
             self._exponents += np.bincount(block.view(np.uint32) >> 23, minlength=256)
             self._zeros += block.size - int(np.count_nonzero(block))
             self._squares += float(np.square(block, dtype=np.float64).sum())
+            self._add_largest(block)
             self._over_fp16 += int(np.count_nonzero(block > FP16_MAX))
         self._add_channels(array)
+
+    def _add_largest(self, block: np.ndarray) -> None:
+        least = self._largest.min() if len(self._largest) == LARGEST else -1.0
+        above = block[block > least]
+        if above.size:
+            values = np.concatenate([self._largest, np.partition(above, -LARGEST)[-LARGEST:] if above.size > LARGEST
+                                     else above])
+            self._largest = np.sort(values)[-LARGEST:]
 
     def _add_channels(self, array: np.ndarray) -> None:
         if self._axis is None:
@@ -152,6 +173,8 @@ class Accumulator:
             ranges={method: chosen(histogram, method, percentile) for method in methods_of(INT8)},
             top_channels=self._top_channels(),
             fp8_ranges={method: chosen(histogram, method, percentile, FP8) for method in methods_of(FP8)},
+            largest=tuple(self._largest[::-1].tolist()),
+            histogram=histogram,
         )
 
     def _top_channels(self) -> TopChannels | None:

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from trt_tui.core.calibration.methods import RANGE_METHODS
+from trt_tui.core.calibration.given import chosen_from_data
 from trt_tui.core.moves.move import TENSORS, Move, Structure
 
 
@@ -27,7 +27,7 @@ class RangeChoice(Move):
     @property
     def measured(self) -> bool:
         """Whether it holds figures that were measured."""
-        return self.method in RANGE_METHODS
+        return chosen_from_data(self.method)
 
     def refused(self, network: Structure, target: str) -> str:
         """Why this is no range; see `Move.refused`."""

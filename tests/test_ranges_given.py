@@ -1,0 +1,97 @@
+"""Ranges as a user gives them: typed, on the command line, in the app, and calibration methods beside each other."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from textual.widgets import Input
+
+from tests.driven import save_mlp
+from tests.screen import answered, opened, press, status
+from trt_tui.cli.main import main as command
+from trt_tui.core.calibration.given import amax_chosen, amax_given, chosen_from_data
+from trt_tui.core.calibration.statistics import Accumulator
+from trt_tui.core.codes import FP8, INT8
+from trt_tui.core.moves.file import read_config
+from trt_tui.core.network.network import open_network
+from trt_tui.errors import InputError
+
+
+@pytest.mark.parametrize(("text", "amax"), [("2.5", 2.5), ("0", 0.0), ("1e3", 1e3), ("p99.9", None), ("P50", None),
+                                            ("top5-mean", None), ("entropy", None), ("MSE", None)])
+def test_what_is_a_range(text, amax):
+    assert amax_given(text) == amax and chosen_from_data(text) is (amax is None)
+
+
+@pytest.mark.parametrize("text", ["", "-1", "nan", "inf", "p0", "p101", "top0-mean", "top99-mean", "max", "p", "x=2"])
+def test_what_is_none(text):
+    with pytest.raises(InputError):
+        amax_given(text)
+
+
+def test_ranges_are_chosen_from_what_was_seen():
+    values = np.concatenate([np.linspace(-1, 1, 9990), [-10, 9, 8, -7, 6, 5, 4, 3, 2, 1.5]]).astype(np.float32)
+    seen = Accumulator(None)
+    for part in np.array_split(values, 7):
+        seen.add(part)
+    stats = seen.result(99.99)
+    assert stats.largest[:6] == (10, 9, 8, 7, 6, 5) and amax_chosen("top5-mean", stats, INT8) == 8
+    assert amax_chosen("p99.9", stats, INT8) == pytest.approx(1.5, abs=0.01)  # the 9,990th of 10,000
+    assert amax_chosen("minmax", stats, FP8) == 10
+    with pytest.raises(InputError, match="chooses no range for FP8"):
+        amax_chosen("entropy", stats, FP8)
+
+
+def run(capsys, *words):
+    with pytest.raises(SystemExit) as ended:
+        command(list(map(str, words)))
+    shown, told = capsys.readouterr()
+    return ended.value.code or 0, shown, told
+
+
+def test_on_the_command_line(tmp_path, capsys):
+    mlp = save_mlp(tmp_path)
+    network, out = open_network(mlp.model), tmp_path / "p.json"
+    first, second = network.activations[:2]
+    code, _, told = run(capsys, "search", mlp.model, "--data", mlp.data, "--range", f"{first}=2.5", "--range",
+                        f"{second}=p90", "--tolerance", "sqnr>=1", "-o", out)
+    config = read_config(out, network).config
+    assert code == 0, told
+    assert (config.ranges[first].amax, config.ranges[first].method) == (2.5, "user")
+    assert config.ranges[second].method == "p90" and config.ranges[second].measured
+    for given, said in ((f"{first}=-1", "no range"), (f"{second}x=2", "Did you mean"), ("2", "names no range")):
+        code, _, told = run(capsys, "compare", mlp.model, "--data", mlp.data, "--layers", "none",
+                            "--range", given)
+        assert code == 2 and said in told, told
+
+
+def test_methods_beside_each_other(tmp_path, capsys):
+    mlp = save_mlp(tmp_path)
+    out = tmp_path / "m.json"
+    code, shown, told = run(capsys, "compare", mlp.model, "--data", mlp.data, "--calib-methods", "all", "--json", out)
+    rows = json.loads(out.read_text())["calibration_methods"]
+    assert code == 0 and [row["method"] for row in rows] == ["minmax", "percentile", "entropy", "mse"]
+    best = max(rows, key=lambda row: row["sqnr_db"])["method"]
+    assert json.loads(out.read_text())["best"] == best and f"The best is {best}" in told
+    assert all(row["method"] in shown for row in rows) and all(row["samples"] for row in rows)
+    code, _, told = run(capsys, "compare", mlp.model, "--data", mlp.data, "--calib-methods", "minmax,best")
+    assert code == 2 and "best is no calibration method" in told
+
+
+@pytest.mark.usefixtures("quick")
+async def test_in_the_app(tmp_path):
+    async with opened(tmp_path) as (app, main, pilot):
+        group = next(one for one in main.session.outline.groups if one.activations())
+        tensor = group.activations()[0].tensor
+        main.desk.go_to(group.name)
+        await press(pilot, "6")
+        app.screen.query_one(Input).value = "-2"
+        await press(pilot, "enter")
+        assert "finite number" in str(app.screen.query_one("#note").render())
+        app.screen.query_one(Input).value = "2.5"
+        await answered(pilot, "enter")
+        assert main.session.config.ranges[tensor].amax == 2.5
+        await press(pilot, "z")
+        assert tensor not in main.session.config.ranges and "undo" not in status(main).lower()
