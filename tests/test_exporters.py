@@ -290,13 +290,16 @@ def test_the_sample_record_is_one_of_the_schema():
             assert set(output) <= errors
 
 
-@pytest.mark.parametrize(("opset", "other", "told"), [(17, Precision.FP16, False), (17, Precision.FP32, False),
-                                                      (21, Precision.FP16, True)])
-def test_typed_matmuls_load_in_onnx_runtime_or_say_which_option_they_need(opset, other, told, opened, tmp_path):
-    b = networks.Builder(opset=opset)
+@pytest.mark.parametrize(("opset", "other", "stored"), [
+    (17, Precision.FP16, True), (17, Precision.FP32, True), (21, Precision.FP16, True), (23, Precision.FP32, True),
+    (21, Precision.FP16, False)])
+def test_typed_matmuls_load_in_onnx_runtime_or_say_which_option_they_need(opset, other, stored, opened, tmp_path):
+    """A bias that is computed keeps its one axis."""
+    b, told = networks.Builder(opset=opset), not stored
     x = b.node("MatMul", ["x", b.kernel("w", (8, 16), 8)], "/fc")
-    b.node("Add", [x, b.vector("bias", 16)], "/fc/bias", output="y")
-    network = opened(b.model([networks.floats("x", 2, 4, 8)], [networks.floats("y", 2, 4, 16)]))
+    b.node("Add", [x, b.vector("bias", 16) if stored else "bias"], "/fc/bias", output="y")
+    inputs = [networks.floats("x", 2, 4, 8), *([] if stored else [networks.floats("bias", 16)])]
+    network = opened(b.model(inputs, [networks.floats("y", 2, 4, 16)], ir_version=10))
     path = tmp_path / "typed.onnx"
     _, lines = write_typed(network, PrecisionConfig.uniform(Precision.INT8, other=other), {"x": 3.0}, path)
     assert any("session.disable_quant_qdq" in line for line in lines) is told

@@ -20,6 +20,7 @@ from typing import BinaryIO
 import onnx
 import onnx_ir as ir
 
+from trt_tui.core.lowering.typed import multiplies_codes
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import UNSAFE_OPSET
 from trt_tui.errors import InputError
@@ -39,15 +40,16 @@ def loading_note(model: ir.Model) -> str:
     """
     opset = model.graph.opset_imports.get("", 0)
     for node in model.graph if opset >= UNSAFE_OPSET else ():
-        made_by = node.inputs[0].producer() if node.op_type == "MatMul" and node.inputs[0] is not None else None
-        if made_by is None or made_by.op_type != "DequantizeLinear" or len(made_by.inputs) < 3:
-            continue
-        zero = made_by.inputs[2]
-        if zero is not None and zero.dtype is ir.DataType.INT8 and [
-                use.node.op_type for use in node.outputs[0].uses()] == ["Add"]:
+        users = [use.node for use in node.outputs[0].uses()] if multiplies_codes(node) else []
+        if len(users) == 1 and users[0].op_type == "Add" and any(_has_one_axis(value) for value in users[0].inputs):
             return (f"At opset {opset} ONNX Runtime may refuse this file under its default options, for a Q that it "
                     "adds itself: load it there with the session's entry session.disable_quant_qdq set to 1.")
     return ""
+
+
+def _has_one_axis(value: ir.Value | None) -> bool:
+    """Whether a tensor is a vector, or may be one."""
+    return value is not None and (value.shape is None or len(value.shape) == 1)
 
 
 @dataclass(frozen=True)

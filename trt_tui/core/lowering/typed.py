@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import onnx_ir as ir
@@ -23,11 +24,14 @@ from trt_tui.core.network.graph import reads_shape
 from trt_tui.core.network.layers import Kind, Layer, Site
 from trt_tui.core.network.naming import FreshNames, name_of
 from trt_tui.core.network.network import Network
-from trt_tui.core.precision import Precision
+from trt_tui.core.precision import UNSAFE_OPSET, Precision
 from trt_tui.words import first_few
 
 PRECISIONS = {dtype: precision for precision, dtype in TYPES.items()}
 """The precision that a float type of ONNX stands for."""
+
+
+_GEMM_RANK, _ZERO = 2, 2
 
 
 @dataclass(frozen=True)
@@ -104,7 +108,7 @@ class TypedLowering:
         self.qdq_cache: dict[tuple[object, ...], ir.Value] = {}
         self.became: dict[str, str] = {}
         self.notes: list[str] = []
-        self._let_go: list[str] = []  # weights that are there as codes
+        self._let_go: list[str] = []  # constants that stand there in another form
 
     def lower(self) -> Typed:
         """The typed network."""
@@ -126,7 +130,7 @@ class TypedLowering:
 
     def result(self) -> Typed:
         """What the model has become."""
-        self._drop_packed()
+        self._drop_replaced()
         whole = [layer.name for layer in self.network.layers if layer.op_type == "Attention" and not layer.domain
                  and (group := self.network.group_of(layer.name)) is not None
                  and self.rulings[group.name].around is Precision.FP32]
@@ -151,6 +155,8 @@ class TypedLowering:
         around = TYPES[ruling.around]
         sites = {site.index: (site, scale) for site, scale in ruling.scales.items() if site.layer == layer.name}
         follows, own = rules.typed_ports(node, self.opset)
+        if self.opset >= UNSAFE_OPSET and layer.op_type == "Add":
+            self._spread_bias(node, len(self.network.shape(layer.outputs[0]) or ()))
         for index, value in enumerate(node.inputs):
             if value is None or not self._is_float(value):
                 continue
@@ -164,6 +170,23 @@ class TypedLowering:
                     output.type = ir.TensorType(around)  # a clone shares its types with the base network
                     self.types[output.name] = around
         self.became[layer.name] = self._describe(ruling.precision, around, sites)
+
+    def _spread_bias(self, node: ir.Node, rank: int) -> None:
+        """Gives the bias of a MatMul of codes the rank of its result: of a bias of one dimension ONNX Runtime makes a
+        Reshape and a Gemm, for which it adds a Q that it refuses itself (`UNSAFE_OPSET`)."""
+        for index, value in enumerate(node.inputs):
+            other = node.inputs[1 - index]
+            maker, stored = other.producer() if other is not None else None, constant_tensor(value)
+            if value is None or stored is None or len(stored.shape) != 1 or rank <= _GEMM_RANK \
+                    or not self.network.has_tensor(name_of(value)) or not multiplies_codes(maker):
+                continue
+            shape = ir.Shape([*[1] * (rank - 1), stored.shape.numpy()[0]])
+            new = ir.Value(name=self.names.new(f"{value.name}__spread"), type=ir.TensorType(stored.dtype), shape=shape)
+            new.const_value = ir.LazyTensor(partial(_reshaped, stored, shape), dtype=stored.dtype, shape=shape,
+                                            cache=True, name=new.name)
+            self.graph.register_initializer(new)
+            node.replace_input_with(index, new)
+            self._let_go.append(name_of(value))
 
     def _is_float(self, value: ir.Value) -> bool:
         """Whether a tensor is FP32 in the network, or in what became of it at a higher opset."""
@@ -286,8 +309,8 @@ class TypedLowering:
         self._let_go.append(site.tensor)
         return value
 
-    def _drop_packed(self) -> None:
-        """Takes out the weights that nothing reads since they are there as codes."""
+    def _drop_replaced(self) -> None:
+        """Takes out constants that nothing reads since they stand there in another form."""
         for name in self._let_go:
             value = self.graph.initializers.get(name)
             if value is not None and not value.uses() and not value.is_graph_output():
@@ -319,6 +342,21 @@ class TypedLowering:
         value.const_value = ir.Tensor(array, name=value.name)
         self.graph.register_initializer(value)
         return value
+
+
+def multiplies_codes(node: ir.Node | None) -> bool:
+    """Whether a node is a MatMul of codes of 8 bits with a sign."""
+    data = node.inputs[0] if node is not None and node.op_type == "MatMul" else None
+    made_by = data.producer() if data is not None else None
+    if made_by is not None and made_by.op_type == "Cast" and made_by.inputs[0] is not None:
+        made_by = made_by.inputs[0].producer()
+    zero = made_by.inputs[2] if made_by is not None and made_by.op_type == "DequantizeLinear" \
+        and len(made_by.inputs) > _ZERO else None
+    return zero is not None and zero.dtype is ir.DataType.INT8
+
+
+def _reshaped(stored: ir.TensorProtocol, shape: ir.Shape) -> ir.TensorProtocol:
+    return ir.tensor(stored.numpy().reshape(shape.numpy()))
 
 
 def _short(dtype: ir.DataType) -> str:
