@@ -304,9 +304,9 @@ class State:
         return alarms(self.guarded())
 
     @property
-    def warned(self) -> list[str]:
-        """All that stays on screen: what guards warn of, then the other warnings."""
-        return [*(alarm.line for alarm in self.alarms), *self.warnings]
+    def warned(self) -> list[tuple[str, str]]:
+        """All that stays on screen, in short and in full: what guards warn of, then the other warnings."""
+        return [*((alarm.what, alarm.line) for alarm in self.alarms), *((text, text) for text in self.warnings)]
 
     def log_alarms(self) -> None:
         """Puts into the log what guards warn of and what is not in it yet."""

@@ -58,9 +58,9 @@ class UnlikeInputs(Guard):
 
 
 def _said(one: SampleStats) -> str:
-    means = ", ".join(number(float(value)) for value in one.mean.mean(0)[:4])
+    means = ", ".join(number(float(value) + 0.0) for value in one.mean.mean(0)[:4])
     std = math.sqrt(float(np.mean(np.square(one.std))))
-    return (f"{number(float(one.low.min()))} to {number(float(one.high.max()))}, mean {means}, "
+    return (f"{number(float(one.low.min()) + 0.0)} to {number(float(one.high.max()))}, mean {means}, "
             f"std {number(std)}")
 
 

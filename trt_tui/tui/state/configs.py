@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from trt_tui.core.measure.comparison import EngineResult
+from trt_tui.core.measure.target import EVERY
 from trt_tui.core.moves.config import PrecisionConfig, compared
 from trt_tui.session.session import Session
 from trt_tui.tui.known import config_met, config_name, headline, verdict_outcome
@@ -54,7 +55,10 @@ def config_table(session: Session, marks: Mapping[str, PrecisionConfig], width: 
         return [], []
     letters = {config: mark for mark, config in marks.items()}
     kind = session.target.kind if session.target is not None else "sqnr"
-    title = {"metric": next(iter(session.results.reference), "metric")[:8], "sqnr": ""}.get(kind, kind[:8])
+    metric = next(iter(session.results.reference), "metric")[:8]
+    if session.target is not None and session.target.part is not None:
+        metric = "worst" if session.target.part == EVERY else session.target.part[-8:]
+    title = {"metric": metric, "sqnr": ""}.get(kind, kind[:8])
     header = ["", "raised", "dB", title, "built", "ms", ""]
     rows: list[tuple[PrecisionConfig, str, list[Span]]] = []
     for config, name in reversed(list(session.names.items())):

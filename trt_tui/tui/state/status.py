@@ -85,10 +85,16 @@ def _search_line(finding: Finding, progress: ev.SearchProgress) -> Line:
             (found_so_far(finding, words.SIMULATED), "strong" if progress.met else "")]
 
 
-def first_warning(warned: Sequence[str]) -> str:
-    """The first warning, and how many more the log holds."""
-    more = f" (and {len(warned) - 1} more: o)" if len(warned) > 1 else ""
-    return f"{warned[0].partition(': ')[0] if more else warned[0]}{more}" if warned else ""
+def first_warning(warned: Sequence[tuple[str, str]]) -> str:
+    """The first warning in full, or in short with how many more the log holds.
+
+    Args:
+        warned: All of them, in short and in full.
+    """
+    if not warned:
+        return ""
+    short, full = warned[0]
+    return f"1 of {len(warned)} (o): {short}" if len(warned) > 1 else full
 
 
 def status_lines(session: Session, status: Status, step: str, warning: str, width: int, wide: bool) -> list[Line]:
