@@ -294,10 +294,8 @@ def test_stats(tmp_path, model):
         exponents = np.floor(np.log2(magnitudes[magnitudes > 0])).astype(int) + 40
         assert list(found.log_histogram) == np.bincount(exponents, minlength=64).tolist()
         assert found.ranges == ranges_of(histogram(array))
-    channels = np.abs(data).max(axis=(0, 2, 3))
     top = stats["x"].top_channels
     assert (top.axis, top.channels, top.indices) == (1, 4, (2,))
-    assert top.others_amax == np.delete(channels, 2).max()
 
 
 def test_fp16_shares():

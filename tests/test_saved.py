@@ -239,7 +239,7 @@ def test_a_session_of_version_1_goes_on(store, tmp_path):
     assert saved.history().snapshot() == ([base, raised], found, [base])
     assert saved.current.config().groups["/fc2/MatMul"].reason == "search:auto"
     assert saved.named() == [(base, "c0"), (found, "found")]
-    first.save(STRUCTURE, saved)
+    first.save(STRUCTURE, Saved.of(outline, saved.history(), {}, saved.target))
     first.release()
     again = store().load(STRUCTURE, "/models/mlp.onnx", outline)
     assert again.history().snapshot() == saved.history().snapshot() and '"version":2' in path.read_text()

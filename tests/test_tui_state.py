@@ -238,9 +238,9 @@ def test_bits_of_a_uniform_distribution_are_all_eight():
 
 
 def test_channels_that_set_the_range_are_named():
-    stats = _stats(41.2, 0.47, top=TopChannels(1, 384, (7, 8, 9), 9.0))
+    stats = _stats(41.2, 0.47, top=TopChannels(1, 384, (7, 8, 9)))
     assert detail.range_sentence(stats).startswith("3 of 384 input channels set the range: amax 41.2")
-    assert "channel" not in detail.range_sentence(_stats(41.2, 0.47, top=TopChannels(1, 4, (0, 1, 2), 9.0)))
+    assert "channel" not in detail.range_sentence(_stats(41.2, 0.47, top=TopChannels(1, 4, (0, 1, 2))))
 
 
 def test_fp8_is_told_by_what_lies_outside_its_steps():

@@ -6,6 +6,7 @@ import os
 
 import click
 import numpy as np
+import onnx
 import pytest
 from click.shell_completion import ShellComplete
 
@@ -118,6 +119,11 @@ def test_a_shell_completes_names(tmp_path):
     assert completed("search", "m.onnx", "--method", "bis", at=3) == ["bisect", "bisect-reverse"]
     assert completed("export", "m.onnx", "--format", "cal", at=3) == ["calibration-cache"]
     assert set(completed("search", str(mlp.model), "--keep", "", at=3)) == {*nodes, *RULES}
+    odd = onnx.load(mlp.model)
+    odd.graph.node[0].name, odd.graph.node[1].name = "", "two\nlines"
+    onnx.save(odd, tmp_path / "odd.onnx")
+    offered = set(completed("search", str(tmp_path / "odd.onnx"), "--keep", "", at=3))
+    assert offered == {f"node_of_{odd.graph.node[0].output[0]}", *nodes[2:], *RULES}
     assert completed("search", str(tmp_path / "absent"), "--keep", "s", at=3) == ["softmax"]
     assert completed(str(mlp.model), "--calib-m", at=1) == ["--calib-method"]
     assert completed("--calib-method", "en", at=1) == ["entropy"]

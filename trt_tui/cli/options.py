@@ -16,6 +16,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from trt_tui.errors import InputError, TrtTuiError
+from trt_tui.words import visible
 
 if TYPE_CHECKING:
     from trt_tui.options import Options
@@ -59,8 +60,14 @@ def files(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> li
 
 
 def layers(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[str]:
-    """Rules, and the names of the layers of the network that was named before on the command line."""
+    """Rules, and the names of the layers of the network that was named before on the command line.
+
+    The network is read here, as the child process would read it first (the same limits and checks, no data, no
+    scripts): the shell starts a process for each completion, so that a file that ends it ends nothing else, and a child
+    would take another second. Names that a shell or a terminal would misread are left out.
+    """
     from trt_tui.core.moves.keeping import RULES
+    from trt_tui.core.network.naming import name_nodes
     from trt_tui.core.network.reading import read_model
 
     names = list(RULES)
@@ -68,7 +75,9 @@ def layers(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> l
     model = ctx.params.get("model") or next(iter(ctx.args), None)
     with suppress(TrtTuiError, OSError):
         if model is not None:
-            names += [node.name for node in read_model(Path(model))[0].graph if node.name]
+            graph = read_model(Path(model))[0].graph
+            name_nodes(graph)
+            names += [node.name for node in graph if node.name and visible(node.name) == node.name]
     return [name for name in names if name.startswith(incomplete)]
 
 

@@ -36,13 +36,20 @@ HISTORY_LIMIT = 100
 
 
 class StoredConfig(msgspec.Struct, omit_defaults=True):
-    """One precision config as the session file holds it."""
+    """One precision config as the session file holds it.
+
+    Attributes:
+        groups: Where version 1 has the precisions, by target; empty since, as `moves` has them.
+        ranges: The same of ranges.
+    """
 
     quantized: Precision
     other: Precision
     tf32: bool = False
     moves: list[dict[str, Any]] = []
     name: str = ""
+    groups: dict[str, dict[str, Any]] = {}
+    ranges: dict[str, dict[str, Any]] = {}
 
     @classmethod
     def of(cls, config: PrecisionConfig, name: str = "") -> StoredConfig:
@@ -57,7 +64,10 @@ class StoredConfig(msgspec.Struct, omit_defaults=True):
             UnknownKindError: it has a move of a kind that is not known.
             ValueError: a move is damaged.
         """
-        moves = [(msgspec.convert(entry.get("target"), str), decoded(entry)) for entry in self.moves]
+        entries = [*({"target": target, **entry, "kind": Choice.kind} for target, entry in self.groups.items()),
+                   *({"target": target, **entry, "kind": RangeChoice.kind} for target, entry in self.ranges.items()),
+                   *self.moves]
+        moves = [(msgspec.convert(entry.get("target"), str), decoded(entry)) for entry in entries]
         return PrecisionConfig(self.quantized, self.other, self.tf32,
                                {(move.kind, target): move for target, move in moves})
 
@@ -123,42 +133,6 @@ class Saved(msgspec.Struct):
                 if refused := move.refused(network, target):
                     return f"{target} cannot {move.infinitive}: {refused}"
         return ""
-
-
-class _Config1(msgspec.Struct):
-    """A config of version 1: precisions and ranges apart."""
-
-    quantized: Precision
-    other: Precision
-    tf32: bool = False
-    groups: dict[str, dict[str, Any]] = {}
-    ranges: dict[str, dict[str, Any]] = {}
-    name: str = ""
-
-    def migrated(self) -> StoredConfig:
-        """The same with moves."""
-        moves = [{"target": target, **entry, "kind": kind.kind}
-                 for kind, entries in ((Choice, self.groups), (RangeChoice, self.ranges))
-                 for target, entry in entries.items()]
-        return StoredConfig(self.quantized, self.other, self.tf32, moves, self.name)
-
-
-class _Version1(msgspec.Struct):
-    """A session of version 1."""
-
-    network: str
-    past: list[_Config1]
-    current: _Config1
-    future: list[_Config1]
-    named_configs: list[_Config1]
-    target: str = ""
-    sha256: str = ""
-
-    def migrated(self) -> Saved:
-        """The same with moves."""
-        past, (current,), future, named = ([one.migrated() for one in configs] for configs in
-                                           (self.past, [self.current], self.future, self.named_configs))
-        return Saved(FORMAT, VERSION, self.network, past, current, future, named, self.target, sha256=self.sha256)
 
 
 class SavedSessions:
@@ -263,10 +237,7 @@ def _read(path: Path) -> Saved | str:
     head = msgspec.convert(record, _Head)
     if head.format != FORMAT or head.version not in (1, VERSION):
         return f"it is version {head.version} of {head.format}"
-    if head.version == 1:
-        saved = msgspec.convert(record, _Version1).migrated()
-    else:
-        saved = msgspec.convert(record, Saved)
+    saved = msgspec.convert(record, Saved)
     try:
         saved.configs()
     except UnknownKindError as error:

@@ -29,13 +29,11 @@ class TopChannels:
         axis: The channel axis.
         channels: Size of that axis.
         indices: These channels, largest first.
-        others_amax: The amax of all other channels; 0 if there are none.
     """
 
     axis: int
     channels: int
     indices: tuple[int, ...]
-    others_amax: float
 
 
 @dataclass(frozen=True)
@@ -183,10 +181,7 @@ class Accumulator:
             return None
         order = np.argsort(-channels, kind="stable")
         top = int(np.count_nonzero(channels > channels.max() / 2))
-        others = channels[order[top:]]
-        return TopChannels(
-            self._axis, channels.size, tuple(order[:top].tolist()), float(others.max()) if others.size else 0.0
-        )
+        return TopChannels(self._axis, channels.size, tuple(order[:top].tolist()))
 
 
 def collect_stats(
