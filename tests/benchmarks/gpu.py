@@ -1,16 +1,22 @@
-"""What-ifs, shares and sweeps on a GPU beside plain runs with inputs on the device.
+"""What-ifs, shares, sweeps, errors at the groups and searches on a GPU beside plain runs with inputs on the device.
 
-    python -m tests.benchmarks.gpu NETWORK.onnx DATA.npz [...] [--batch 8] [--groups 8] [--rounds 5]
+    python -m tests.benchmarks.gpu NETWORK.onnx DATA.npz [...] [--batch 8] [--groups 8] [--rounds 15] [--search TEXT]
 
 Runs of ONNX Runtime's CUDA provider, TF32 off; a pass goes over all samples, outputs back on the host. Prints one line
-of JSON for each network: milliseconds (medians) and ratios.
+of JSON for each network (milliseconds, medians, and ratios; seconds where it says so), and last one table of all. A
+sweep is the exact share of every group that can be INT8; a search is the whole command for a tolerance, without
+engines, INT8 among FP16.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import statistics
+import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Callable
 from functools import partial
@@ -60,6 +66,7 @@ def measured(model: Path, data: Path, batch: int, groups: int, rounds: int, data
     from trt_tui.core.data.samples import load_samples
     from trt_tui.core.measure.analysis import Analysis
     from trt_tui.core.measure.judge import judged_outputs
+    from trt_tui.core.measure.layers import measure_layers
     from trt_tui.core.measure.shares import measure_shares
     from trt_tui.core.moves.config import PrecisionConfig
     from trt_tui.core.network.network import open_network
@@ -90,7 +97,44 @@ def measured(model: Path, data: Path, batch: int, groups: int, rounds: int, data
                 pass
             found[f"share among {label}"] = 1e3 * (time.perf_counter() - since) / (min(groups, len(quantizable)) + 1)
             found[f"groups among {label}"] = len(quantizable)
+            since = time.perf_counter()
+            for _ in measure_shares(analysis, config, ranges, order=[group.name for group in quantizable]):
+                pass
+            found[f"sweep among {label}, s"] = time.perf_counter() - since
+            since = time.perf_counter()
+            for _ in measure_layers(analysis, {"int8": config}, ranges):
+                pass
+            found[f"errors at the groups among {label}, s"] = time.perf_counter() - since
     return found
+
+
+def searched(model: Path, data: Path, batch: int, tolerance: str) -> tuple[float, str]:
+    """Seconds of ``trt-tui search``, opening and calibration in it, and what it says it has found."""
+    with tempfile.TemporaryDirectory() as folder:
+        since = time.perf_counter()
+        done = subprocess.run([sys.executable, "-m", "trt_tui", "search", str(model), "--data", str(data), "--batch",
+                               str(batch), "--tolerance", tolerance, "--backend", "onnxruntime", "-o", f"{folder}/p.json"],
+                              capture_output=True, text=True, env={**os.environ, "XDG_CACHE_HOME": folder})
+        took = time.perf_counter() - since
+        if done.returncode not in (0, 1):
+            raise RuntimeError(done.stderr)
+        return took, " ".join(done.stdout.split("\n\n")[0].split())
+
+
+COLUMNS = ("plain", "what-if among FP32", "what-if among FP16", "share among FP32", "share among FP16",
+           "sweep among FP32, s", "sweep among FP16, s", "errors at the groups among FP16, s", "search, s")
+
+
+def table(records: list[dict[str, object]]) -> str:
+    """All records as Markdown: figures that are ratios too with those in brackets."""
+    def cell(record: dict[str, object], column: str) -> str:
+        ratio = record.get(f"{column}, in plain runs")
+        return str(record.get(column, "")) + (f" ({ratio})" if ratio is not None else "")
+
+    rows = [["network", "samples", *COLUMNS], ["---"] * (2 + len(COLUMNS))]
+    rows += [[str(record["network"]), str(record["samples"]), *(cell(record, column) for column in COLUMNS)]
+             for record in records]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
 
 def main() -> None:
@@ -98,9 +142,11 @@ def main() -> None:
     parser.add_argument("files", nargs="+", type=Path, help="networks, each followed by its data")
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--groups", type=int, default=8)
-    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--search", metavar="TOLERANCE", help="also time a search for it")
     parser.add_argument("--control-flow", action="store_true", help="gates as control flow, as on a CPU")
     arguments = parser.parse_args()
+    records = []
     for model, data in zip(arguments.files[::2], arguments.files[1::2], strict=True):
         arrays = dict(np.load(data))
         count = len(next(iter(arrays.values())))
@@ -115,7 +161,12 @@ def main() -> None:
             record[name] = round(value, 2)
             if name.startswith(("what-if", "share")):
                 record[f"{name}, in plain runs"] = round(value / base, 2)
+        if arguments.search:
+            seconds, said = searched(model, data, arguments.batch, arguments.search)
+            record |= {"search, s": round(seconds, 2), "found": said}
+        records.append(record)
         print(json.dumps({**record, "levels": levels}), flush=True)
+    print(table(records))
 
 
 if __name__ == "__main__":
