@@ -87,7 +87,7 @@ def measured(model: Path, data: Path, batch: int, groups: int, rounds: int, data
             *_, first = analysis.verdict(config, ranges)
             found[f"first what-if among {label}"] = 1e3 * (time.perf_counter() - since)
             worst = first.value.worst
-            found[f"SQNR among {label}"] = worst[1].errors.sqnr_db if worst is not None else float("nan")
+            found[f"SQNR among {label}"] = (worst[1].errors.sqnr_db if worst is not None else None) or float("nan")
             changed = iter([config.with_groups([group], Precision.FP32) for group in quantizable] * (rounds + 3))
             run = partial(lambda analysis, changed: list(analysis.verdict(next(changed), ranges)), analysis, changed)
             found[f"what-if among {label}"] = median_ms(run, rounds)
@@ -112,9 +112,9 @@ def searched(model: Path, data: Path, batch: int, tolerance: str) -> tuple[float
     """Seconds of ``trt-tui search``, opening and calibration in it, and what it says it has found."""
     with tempfile.TemporaryDirectory() as folder:
         since = time.perf_counter()
-        done = subprocess.run([sys.executable, "-m", "trt_tui", "search", str(model), "--data", str(data), "--batch",
-                               str(batch), "--tolerance", tolerance, "--backend", "onnxruntime", "-o", f"{folder}/p.json"],
-                              capture_output=True, text=True, env={**os.environ, "XDG_CACHE_HOME": folder})
+        command = [sys.executable, "-m", "trt_tui", "search", str(model), "--data", str(data), "--batch", str(batch),
+                   "--tolerance", tolerance, "--backend", "onnxruntime", "-o", f"{folder}/p.json"]
+        done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "XDG_CACHE_HOME": folder})
         took = time.perf_counter() - since
         if done.returncode not in (0, 1):
             raise RuntimeError(done.stderr)
