@@ -109,6 +109,8 @@ class OnnxRuntimeBackend:
             arguments["disabled_optimizers"] = ["ConstantFolding"]
             model = model.clone()
             weights = _fed_weights(model)
+        if bound is not None and self.provider == "cuda":
+            options.enable_mem_reuse = False  # planning it takes time that grows with the square of the nodes
         proto, names, arrays = _without_weights(model)
         values = [self._ort.OrtValue.ortvalue_from_numpy(array) for array in arrays]
         if names:

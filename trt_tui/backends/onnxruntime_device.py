@@ -152,7 +152,7 @@ class BoundRuns:
         """Goes on at a lower level with nothing held on the device."""
         self._graph = self._captured = None
         self._device.clear()
-        self._set(Level(level, f"the GPU ran out of memory: {_said(error)}"))
+        self._set(Level(level, _said(error)))
 
     def _set(self, level: Level) -> None:
         self.level = level
@@ -212,7 +212,9 @@ def _on_device(ort: Any, array: np.ndarray) -> Any:
 
 
 def _said(error: Exception) -> str:
-    """What an error says in one line, without what ONNX Runtime puts before it."""
+    """What an error says in one line, without what ONNX Runtime puts around it."""
     text = " ".join(str(error).split()) or type(error).__name__
+    if FAILED_ALLOCATION.search(text):
+        return "the memory of the GPU does not suffice"
     text = text.rpartition("[ONNXRuntimeError] : ")[2]
     return text if len(text) <= _REASON_CHARACTERS else f"{text[:_REASON_CHARACTERS]}…"

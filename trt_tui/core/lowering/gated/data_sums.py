@@ -60,13 +60,13 @@ class DataSums(Rows):
     def _row(self, tensor: str, test: ir.Value, nodes: Nodes) -> ir.Value:
         squares, largest, reference, _ = self._reference(tensor)
         found = self._unmasked(tensor, self._unpadded(tensor, test, nodes), nodes)
-        difference = self._like(reference, self._emitter.add(nodes, "Sub", [found, reference], "difference"))
-        size = self._like(reference, self._emitter.add(nodes, "Abs", [difference], "size"))
+        difference = self._emitter.add(nodes, "Sub", [found, reference], "difference")
+        size = self._emitter.add(nodes, "Abs", [self._double(difference, nodes)], "size")
+        size.shape = reference.shape
         none = self._none()
         return self._joined([
-            self._reduce("ReduceSumSquare", difference, nodes), squares, self._reduce("ReduceSumSquare", found, nodes),
-            self._reduce("ReduceSum", self._double(size, nodes), nodes), self._largest(size, nodes), largest, none,
-            none], nodes)
+            self._squares(size, nodes), squares, self._reduce("ReduceSumSquare", found, nodes),
+            self._reduce("ReduceSum", size, nodes), self._maximum(size, nodes), largest, none, none], nodes)
 
     def _counted(self, counts: ir.Value, nodes: Nodes) -> ir.Value:
         self._emitter.nodes.extend(nodes)
@@ -85,17 +85,21 @@ class DataSums(Rows):
 
     def _reduce(self, operator: str, flat: ir.Value, nodes: Nodes) -> ir.Value:
         if operator == "ReduceSumSquare":
-            wide = self._double(flat, nodes)
-            operator, flat = "ReduceSum", self._emitter.add(nodes, "Mul", [wide, wide], "squares")
+            return self._squares(self._double(flat, nodes), nodes)
         return self._single(self._emitter.add(nodes, operator, [flat], operator.lower(), keepdims=0), nodes)
 
+    def _squares(self, wide: ir.Value, nodes: Nodes) -> ir.Value:
+        return self._reduce("ReduceSum", self._emitter.add(nodes, "Mul", [wide, wide], "squares"), nodes)
+
     def _largest(self, flat: ir.Value, nodes: Nodes) -> ir.Value:
-        value = self._emitter.add(nodes, "Abs", [flat], "size")
-        rank = len(flat.shape) if flat.shape is not None else 0
-        for axis in reversed(range(1, rank)):
+        size = self._like(flat, self._emitter.add(nodes, "Abs", [flat], "size"))
+        return self._double(self._maximum(size, nodes), nodes)
+
+    def _maximum(self, size: ir.Value, nodes: Nodes) -> ir.Value:
+        value = size
+        for axis in reversed(range(1, len(size.shape) if size.shape is not None else 0)):
             value = self._emitter.reduce(nodes, "ReduceMax", value, axis)
-        value = self._emitter.add(nodes, "ReduceMax", [value], "largest", keepdims=0)
-        return self._double(self._single(value, nodes), nodes)
+        return self._single(self._emitter.add(nodes, "ReduceMax", [value], "largest", keepdims=0), nodes)
 
     def _joined(self, columns: Sequence[ir.Value], nodes: Nodes) -> ir.Value:
         row = self._emitter.add(nodes, "Concat", columns, "row", axis=0)
