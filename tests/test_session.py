@@ -84,8 +84,8 @@ def test_a_quantized_network_opens_as_in_its_file_and_goes_back_to_it(session, t
     report = comparison_markdown(driven.record(), driven.outline, driven.config)
     assert all(f"\n| {name} | simulated | ~" in report for name in ("as in the file", "as exported"))
     assert "## Where the file loses" in report and "| config |" not in report
-    assert [row.split("  ")[0] for row in comparison_table(driven).splitlines() if row.startswith("as ") and "dB" in row] == [
-        "as in the file", "as exported"]
+    table = [row.split("  ")[0] for row in comparison_table(driven).splitlines() if row.startswith("as ")]
+    assert table[:2] == ["as in the file", "as exported"]
     group = next(group for group in driven.outline.groups if group.activations()
                  and group.activations()[0].tensor in driven.outline.quantized_ranges)
     tensor = group.activations()[0].tensor

@@ -21,6 +21,7 @@ from trt_tui.core.lowering.rules import surrounding
 from trt_tui.core.moves.bias_correction import BiasCorrection
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network
+from trt_tui.core.network.troubles import narrow
 from trt_tui.core.precision import FLOATS, Precision
 from trt_tui.errors import InputError
 from trt_tui.files.writing import write_atomic
@@ -28,10 +29,6 @@ from trt_tui.words import plural
 
 _METHODS = {"entropy": "entropy", "minmax": "max"}
 """Our calibration methods that ModelOpt's quantizer has, by its names."""
-
-
-LEAST_CHANNELS = 16
-"""ModelOpt leaves out Convs with fewer channels, and MatMuls and Gemms with a smaller K or N."""
 
 
 @dataclass(frozen=True)
@@ -76,39 +73,6 @@ def patterns(names: Iterable[str], every: Collection[str]) -> list[str]:
     """Patterns that ``re.match`` finds in these of all names and in no other."""
     every = set(every)
     return [re.escape(name) + (r"\Z" if f"{name}\n" in every else "$") for name in names]
-
-
-def left_out(network: Network, layers: Iterable[str]) -> dict[str, str]:
-    """Which of some INT8 layers ModelOpt leaves out by rules of its own, whatever it is told, and why.
-
-    The rules are those of ModelOpt 0.47, ``find_nodes_from_convs_to_exclude`` in
-    ``modelopt/onnx/quantization/graph_utils.py``. Those for small MatMuls and Gemms can be turned off, and are in the
-    Python that the record holds.
-    """
-    inputs = {info.name for info in network.inputs}
-    reasons = {}
-    for layer in map(network.layer, layers):
-        if layer.op_type != "Conv":
-            continue
-        weight = network.shape(layer.inputs[1])
-        if layer.inputs[1] not in network.constants or weight is None or not all(isinstance(n, int) for n in weight):
-            reasons[layer.name] = "its weight is computed"
-            continue
-        made, read, *kernel = (int(size) for size in weight if isinstance(size, int))
-        shape = network.shape(layer.inputs[0])
-        channels = shape[1] if shape is not None and len(shape) > 1 else None
-        grouped = isinstance(channels, int) and channels != read
-        wide = made >= LEAST_CHANNELS or read >= LEAST_CHANNELS
-        if min(made, read) >= LEAST_CHANNELS:
-            continue
-        if grouped:
-            taken = made % 8 == 0 and all(size >= 3 for size in kernel)
-        else:
-            first = not inputs.isdisjoint(layer.inputs)
-            taken = (made % 8 == 0 or read % 8 == 0) and (first or wide) and len(set(kernel)) == 1
-        if not taken:
-            reasons[layer.name] = f"{read} channels in, {made} out"
-    return reasons
 
 
 def refuse_modelopt(network: Network, config: PrecisionConfig) -> None:
@@ -178,7 +142,7 @@ def _notes(network: Network, config: PrecisionConfig, out: Exclusions, method: s
                          f"layers that read {', '.join(torn)}.")
     elif method and method not in _METHODS:
         notes.append(f"ModelOpt has no {method} calibration; give it these ranges as a calibration cache.")
-    if reasons := left_out(network, out.int8):
+    if reasons := narrow(network, map(network.layer, out.int8)):
         listed = ", ".join(f"{name} ({why})" for name, why in reasons.items())
         notes.append(f"ModelOpt does not quantize some layers that the config has in INT8: {listed}. The typed ONNX "
                      "export does.")

@@ -179,6 +179,19 @@ class Group:
         return tuple(site for site in self.coded(precision) if site.role != "weight")
 
 
+@dataclass(frozen=True)
+class Trouble:
+    """What is known of a layer in codes, as a sentence, and its source."""
+
+    text: str
+    source: str
+
+    @property
+    def said(self) -> str:
+        """Both: "a Conv of 3 channels in, 12 out: ModelOpt leaves it out (ModelOpt 0.47)"."""
+        return f"{self.text} ({self.source})"
+
+
 @dataclass(frozen=True, eq=False)
 class Outline:
     """What a front end needs to know of a network: plain data, no weights, picklable.
@@ -191,6 +204,7 @@ class Outline:
         notes: What was changed at opening, one sentence each.
         quantized_ranges: amax of activation tensors that carried Q/DQ pairs, by tensor name.
         free: What can be changed at no cost at run time.
+        troubles: What is known to go wrong with groups in codes, by name; see `trt_tui.core.network.troubles`.
     """
 
     name: str
@@ -206,6 +220,7 @@ class Outline:
     notes: tuple[str, ...] = ()
     quantized_ranges: Mapping[str, float] = field(default_factory=dict)
     free: Free = field(default_factory=Free)
+    troubles: Mapping[str, tuple[Trouble, ...]] = field(default_factory=dict)
 
     @property
     def has_own_precisions(self) -> bool:

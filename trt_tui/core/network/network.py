@@ -22,6 +22,7 @@ from trt_tui.core.network.layers import Group, Outline, Shape
 from trt_tui.core.network.norms import find_free
 from trt_tui.core.network.opening import OpenedModel, open_model
 from trt_tui.core.network.plugin_types import tell_types
+from trt_tui.core.network.troubles import troubles_of
 from trt_tui.core.network.true_weights import take_true_weights
 from trt_tui.core.precision import FP16_MAX
 from trt_tui.core.runner import Backend
@@ -76,7 +77,7 @@ class Network(Outline):
             identity.structure_sha256(graph, {**opened.unused_weights, **self.model.graph.initializers}, hashes),
             graph.opset, {name: digest[:3] for name, digest in hashes.items()}, notes,
             {tensor: amax for tensor, amax in opened.quantized_ranges.items() if graph.has_tensor(tensor)},
-            find_free(graph, groups))
+            find_free(graph, groups), troubles_of(graph, graph.by_name, groups))
         self._values = Constants(graph, self.model, backend)
         self._models: dict[int, ir.Model] = {self.opset: self.model}
         self._backend, self._operators = backend, operators

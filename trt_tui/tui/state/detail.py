@@ -17,6 +17,7 @@ from trt_tui.core.network.hierarchy import FoldedRow, GroupRow, LayerRow, Scope
 from trt_tui.core.network.layers import Group
 from trt_tui.core.network.refused import way_out
 from trt_tui.core.network.tree_text import shape_text
+from trt_tui.core.network.troubles import troubles_in
 from trt_tui.core.precision import FP16_MAX, Precision
 from trt_tui.jobs.events import FREE_KEY, WayOut
 from trt_tui.session.session import Session
@@ -138,6 +139,8 @@ def reasons(session: Session, found: Figures, group: Group) -> list[str]:
         own = asked is Precision.FILE and not math.isclose(amax, worst[1].amax, rel_tol=0.01)
         lines.append(fp8_sentence(worst[1], amax) if codes is Precision.FP8 else
                      range_sentence(worst[1]) + (f"; the file's own is {number(amax)}" if own else ""))
+    if session.outline is not None:
+        lines += troubles_in(session.outline.troubles, group, group.stands_for(asked) in CODES)
     if asked is Precision.FILE and group.given is not None:
         lines += [f"TensorRT refuses {what} at {name}: {way_out(what)}" for name, what in group.given.refused]
     for precision in dict.fromkeys((Precision.FP16, found.lowest)):
