@@ -21,7 +21,7 @@ _CACHE_LINE = re.compile(r"(?P<tensor>.+): *(?P<scale>[0-9a-fA-F]{1,8})")
 
 
 _ALGORITHMS = {"minmax": "MinMaxCalibration", "entropy": "EntropyCalibration2", "percentile": "LegacyCalibration"}
-"""TensorRT's calibrators, by the method that each of them is."""
+"""TensorRT's calibrators, by the method that each implements."""
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class CacheHeader:
 
 
 def algorithm_of(method: str) -> str:
-    """The calibrator that a cache made by a method names; for a method that no calibrator has, TensorRT's usual one."""
+    """The calibrator that a cache made by a method names; for a method that none implements, TensorRT's default."""
     return _ALGORITHMS.get(method, "EntropyCalibration2")
 
 

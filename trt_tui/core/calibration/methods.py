@@ -91,7 +91,7 @@ def chosen(histogram: Histogram, method: str, percentile: float = DEFAULT_PERCEN
 
 
 def check_method(method: str, percentile: float) -> None:
-    """Holds a method that a user names against what there is.
+    """Checks a method that a user names.
 
     Raises:
         InputError: there is no such method, or the percentile is not in (0, 100].

@@ -26,7 +26,7 @@ def for_codes(ranges: Mapping[str, float], code: CodeType) -> Mapping[str, float
 
 
 def overridden(ranges: Mapping[str, float], known: Mapping[str, float]) -> Mapping[str, float]:
-    """Ranges with others in the place of some, which count for every code type."""
+    """These ranges with some replaced; the new ones count for every code type."""
     merged = {**ranges, **known}
     if not isinstance(ranges, Ranges):
         return merged

@@ -84,7 +84,7 @@ class TensorStats:
         return self.fp8_ranges if precision is Precision.FP8 else self.ranges
 
     def below(self, magnitude: float) -> float:
-        """About which share of the nonzero values lies below a magnitude: bins are taken to be even in log2."""
+        """The approximate share of the nonzero values below a magnitude: bins are taken to be even in log2."""
         total = sum(self.log_histogram)
         if magnitude <= 0 or not total:
             return 0.0

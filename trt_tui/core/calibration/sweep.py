@@ -1,4 +1,4 @@
-"""Running a network over samples with outputs of one's own choice. Nothing here grows with the number of samples."""
+"""Running a network over samples with chosen outputs. Nothing here grows with the number of samples."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Collector(Protocol):
 
 
 class Probe:
-    """A clone of a network with outputs of its own choice; tensors are shared with the original."""
+    """A clone of a network with chosen outputs; tensors are shared with the original."""
 
     def __init__(self, model: ir.Model) -> None:
         self.model = model.clone()

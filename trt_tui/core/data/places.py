@@ -31,7 +31,7 @@ def _inside(folder: Path) -> list[Path]:
 
 
 def refuse_over(written: Iterable[Path | str], read: Iterable[Path]) -> None:
-    """Refuses to write over what is read.
+    """Refuses to overwrite files that are read.
 
     Args:
         written: Places that are to be written; a network may be written with its weights beside it.

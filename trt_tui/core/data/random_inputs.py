@@ -21,7 +21,7 @@ RANDOM_SAMPLES = 32
 
 @dataclass(frozen=True)
 class RandomFeeds:
-    """Seeded random inputs, made anew for each feed.
+    """Seeded random inputs, different for each feed.
 
     Floats are N(0, 1). Inputs whose name contains ``mask`` are ones, ``position`` counts along the last axis, and
     ``type`` or ``segment`` draws from 0 and 1. Other integers draw from 0 to 99 if the name contains ``id`` or

@@ -204,7 +204,7 @@ def reading(source: str) -> Iterator[None]:
 
 
 def npy_header(stream: IO[bytes], size: int, name: str) -> Header:
-    """Reads the header of an ``.npy`` of ``size`` bytes and holds it against them.
+    """Reads the header of an ``.npy`` of ``size`` bytes and checks it against them.
 
     Raises:
         InputError: it holds pickled objects, has an impossible shape, or says another length than the bytes have.

@@ -62,7 +62,7 @@ class UserFunction:
     """A function of the user's Python file.
 
     The file is executed when this object is made, with its own folder first on ``sys.path``, and what it imports from
-    there is imported anew. What it prints goes to stderr, since stdout carries data.
+    there is imported again. What it prints goes to stderr, since stdout carries data.
 
     Args:
         path: The Python file.

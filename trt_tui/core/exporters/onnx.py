@@ -211,7 +211,7 @@ def _copy(source: BinaryIO, target: BinaryIO) -> None:
 
 
 def _free_name(path: Path, network: Network) -> str:
-    """A name for the weights of an export: that of its earlier self, or one that nothing has."""
+    """A name for the weights of an export: that of an earlier export, or one that is free."""
     name, count = f"{path.name}.data", 0
     own = {os.path.realpath(file) for file in network.external_files}
     while os.path.lexists(target := path.with_name(name)) and (

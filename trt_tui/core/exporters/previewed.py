@@ -105,7 +105,7 @@ def preview_record(network: Outline, config: PrecisionConfig, preview: Preview) 
 
 def preview_rows(network: Outline, config: PrecisionConfig, preview: Preview, titles: Mapping[str, str]
                  ) -> list[list[str]]:
-    """A row a group under `HEADER`."""
+    """One row per group, under `HEADER`."""
     rows = []
     for group in network.groups:
         asked, made = config.precision_of(group), preview.made.get(group.name)
@@ -124,7 +124,7 @@ def made_word(made: Made | None, group: Group, asked: Precision) -> str:
 
 
 def kernel_words(made: Made | None, titles: Mapping[str, str]) -> str:
-    """With whom a group shares its kernel: "alone", "with q, k", "in MHA with Softmax, PV"."""
+    """What a group shares its kernel with: "alone", "with q, k", "in MHA with Softmax, PV"."""
     if made is None:
         return "none has its name"
     others = first_few([titles.get(name, name) for name in made.shares], _MOST)

@@ -28,7 +28,7 @@ def asked_codes(network: Network | Outline, config: PrecisionConfig) -> dict[Pre
 
 def refuse_codes(network: Network | Outline, config: PrecisionConfig, takes: Collection[Precision], who: str,
                  gpu: tuple[int, int] | None = None) -> None:
-    """Checks that a release and a GPU take what a config asks for.
+    """Checks that a release and a GPU support what a config asks for.
 
     Args:
         takes: The code types that the release takes.

@@ -60,8 +60,8 @@ TF32_SPLIT, TF32_BOUND = 2.0**13 + 1, 2.0**100
 splitting; Dekker, "A floating-point technique for extending the available precision", 1971) below a bound."""
 
 ARITHMETIC = 8
-"""Raised by one whenever a change here, or of what a group holds, gives the same config other figures, so that kept
-results are measured anew."""
+"""To be increased whenever a change here, or in how layers are grouped, gives the same config other figures: stored
+results of another number are measured again."""
 
 
 # -- types ---------------------------------------------------------------------------------------------------------

@@ -206,7 +206,7 @@ class _Subtraction(TypedLowering):
     # -- what is left of the file -------------------------------------------------------------------------------
 
     def _restore_readers(self) -> None:
-        """Gives whoever stays as in the file the types that the file has, network outputs too."""
+        """Gives layers that stay as in the file, and network outputs, the types that the file has."""
         outputs = list(self.graph.outputs)
         for name in [*self.touched_tensors()]:
             value, dtype = self.values[name], self.before.get(name, ir.DataType.FLOAT)
@@ -227,7 +227,7 @@ class _Subtraction(TypedLowering):
                 and self.given.stands_for.get(tensor, tensor) in self.values]
 
     def _let_go_of_loose_readers(self) -> None:
-        """Takes Q/DQ from layers in no group, such as Shape, where nothing else reads the pair any more."""
+        """Removes Q/DQ in front of layers in no group, such as Shape, where nothing else reads the pair."""
         for layer in self.network.layers:
             if self.network.group_of(layer.name) is not None or layer.name in self.given.made:
                 continue

@@ -50,7 +50,7 @@ class PrecisionConfig(Defaults):
         return hash(self.key())
 
     def key(self) -> tuple[object, ...]:
-        """What two configs that lower to the same networks have in common: who decided it is no part of it."""
+        """Equal for configs that lower to the same networks: who decided is no part of it."""
         return self._key
 
     @cached_property
@@ -199,7 +199,7 @@ class PrecisionConfig(Defaults):
 
 
 def distance(one: PrecisionConfig, other: PrecisionConfig) -> int:
-    """How many decisions, default precisions among them, two configs take otherwise."""
+    """How many decisions, default precisions included, differ between two configs."""
     def decided(config: PrecisionConfig) -> set[tuple[MoveKey, Hashable]]:
         return {(key, move.decides) for key, move in config.moves.items()}
 

@@ -61,7 +61,7 @@ def shaped(value: Any, shape: type[T], file: str, where: str = "") -> T:
 
 
 def nonsense(error: msgspec.ValidationError, value: Any, shape: Any, file: str, where: str) -> InputError:
-    """What is said where ``value`` is not of a shape."""
+    """The error for a ``value`` that does not have the shape that it must have."""
     said, path = found.groups() if (found := _PLACE.fullmatch(str(error))) else (str(error), "")
     if missing := _MISSING.fullmatch(said):
         path += f".{missing[1]}"

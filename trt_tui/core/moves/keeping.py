@@ -1,4 +1,4 @@
-"""Rules that name the layers which nobody discusses: they keep a float precision whatever else is decided.
+"""Rules that name layers by what they do: these keep a float precision whatever else is decided.
 
 Sources: TensorRT's builder, which warns of LayerNorm in FP16 (its sums of squares overflow) and asks for FP32 there;
 the practice of quantizing neither the first nor the last layer (Zhou et al., "DoReFa-Net", 2016). The others go by what

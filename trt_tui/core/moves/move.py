@@ -289,7 +289,7 @@ class Move(ABC):
 
     @property
     def divides(self) -> np.ndarray | None:
-        """What the channels that its group's normalisation yields are divided by, float32; None where by nothing."""
+        """What the channels that its group's normalisation yields are divided by, float32; None where they are not."""
         return None
 
     @property
@@ -317,7 +317,7 @@ class Move(ABC):
     @property
     @abstractmethod
     def infinitive(self) -> str:
-        """What the target does by it, after "cannot"."""
+        """What the target is to do by it, as words after "cannot"."""
 
     @property
     def note(self) -> str:

@@ -29,7 +29,7 @@ def unpacked(text: str) -> np.ndarray:
 
 
 def refused(text: str, length: int, *, positive: bool = False) -> str:
-    """Why a text is no vector of a length, "" where it is one."""
+    """Why a text is not a vector of this length, "" where it is."""
     try:
         vector = unpacked(text)
     except ValueError as error:

@@ -142,7 +142,7 @@ class Constants:
     # -- expressions --------------------------------------------------------------------------------------------
 
     def _evaluate(self, tensor: str) -> np.ndarray:
-        """A constant expression's value, from what runs the network; the first one asked for brings all others."""
+        """A constant expression's value, computed by the backend; the first request computes all of them."""
         title, next_step = (f"constant {tensor} could not be computed",
                             "Fold the network's constants (for example with onnxsim) and open it again.")
         if self._backend is None:

@@ -86,7 +86,7 @@ def convert_opset(model: ir.Model, opset: int) -> ir.Model:
 
 
 def _name_replacements(before: ir.Graph, after: ir.Graph) -> None:
-    """Gives operators that the converter wrote anew the names, of output too, that they had (Upsample is Resize)."""
+    """Gives operators that the converter rewrote (Upsample is Resize) the names that they and their outputs had."""
     known = {node.name for node in after}
     tensors = {value.name for node in after for value in node.outputs} | set(after.initializers)
     lost = [node for node in before if node.name not in known]

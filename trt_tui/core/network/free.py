@@ -1,6 +1,6 @@
 """What the ways out that cost nothing at run time can be made on: normalisations, and biases to fold a shift into.
 
-Plain data, picklable: an outline carries it, so that whoever shows a network knows what can be done, and why not.
+Plain data, picklable: an outline carries it, so that what shows a network knows what can be done, and why not.
 """
 
 from __future__ import annotations

@@ -152,7 +152,7 @@ def _layer(index: int, node: ir.Node, constant: set[str], static: set[str], behi
 
 
 def _kind(node: ir.Node) -> tuple[Kind, str]:
-    """What a node is by itself, and why it cannot take a lower precision."""
+    """The kind of a node, and why it cannot take a lower precision."""
     if any(attr.type in _GRAPHS for attr in node.attributes.values()):
         return Kind.OPAQUE, f"{node.op_type} holds a subgraph, which is kept whole in FP32"
     if unread := why_unread(node):

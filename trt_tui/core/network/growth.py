@@ -1,4 +1,4 @@
-"""How much memory a file asks for with a few bytes: constants that it computes without bound are refused by name."""
+"""Small files whose constants grow without bound when computed: they are refused, with the name of the layer."""
 
 from __future__ import annotations
 

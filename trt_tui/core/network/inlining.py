@@ -1,4 +1,4 @@
-"""Local functions: each call gives way to the nodes of its function, and its name becomes a scope of theirs."""
+"""Local functions: each call is replaced by the nodes of its function, and its name becomes their scope."""
 
 from __future__ import annotations
 

@@ -300,7 +300,7 @@ def _read(graph: LayerGraph, layer: Layer, tensor: str, channels: int) -> Read |
 
 
 def _keeps_channels(graph: LayerGraph, layer: Layer, tensor: str, channels: int) -> bool:
-    """Whether a copy hands on a tensor whose last axis is the channels with these last and whole."""
+    """Whether a copy keeps the channels, the last axis of its input, last and whole."""
     attributes = graph.node(layer.name).attributes
     before, after = graph.shape(tensor), graph.shape(layer.outputs[0])
     if before is None or after is None or before[-1:] != (channels,) or after[-1:] != (channels,):

@@ -145,7 +145,7 @@ def _said_of(given: Given) -> list[str]:
 
 
 def codes_alone_note(given: Given) -> str:
-    """What is said of a file that stores weights as codes alone."""
+    """The note on a file that stores weights as codes alone."""
     return _CODES_ALONE.format("1 weight is" if given.codes_alone == 1 else f"{given.codes_alone} weights are")
 
 

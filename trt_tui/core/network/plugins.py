@@ -60,7 +60,7 @@ def why_cut(node: ir.Node, plugin: str) -> str:
 
 
 def note_of(plugins: Sequence[tuple[str, str]]) -> str:
-    """What is said of a network that the simulation runs in part.
+    """The note on a network that the simulation runs in part.
 
     Args:
         plugins: Names and operators of the nodes that end it.

@@ -19,7 +19,7 @@ from trt_tui.words import plural
 
 @dataclass
 class Pairs:
-    """What was found at taking Q/DQ pairs out.
+    """What was found when Q/DQ pairs were taken out.
 
     Attributes:
         ranges: amax of activation tensors that carried pairs, by tensor name.
@@ -117,7 +117,7 @@ def _quantized_range(step: Step) -> tuple[float, float]:
 
 
 def may_be_negative(value: ir.Value) -> bool:
-    """Whether a value is what a Conv, MatMul or the like computes, behind which a quantizer drops a Relu."""
+    """Whether a Conv, MatMul or similar operator computes a value; a quantizer drops a Relu behind these."""
     node = value.producer()
     return node is not None and node.op_type in (
         "Add", "BatchNormalization", "Conv", "ConvTranspose", "Gemm", "InstanceNormalization", "MatMul", "Sub")

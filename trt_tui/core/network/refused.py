@@ -117,7 +117,7 @@ def summary(found: Iterable[Refusal], named: int = 2) -> list[str]:
 
 
 def amend(graph: ir.Graph, written: Callable[[ir.Node], bool], types: Mapping[str, ir.DataType]) -> list[str]:
-    """Takes the way out of all that TensorRT refuses, in place; returns what was done in words.
+    """Replaces, in place, all that TensorRT refuses by what it takes; returns what was done, in words.
 
     Args:
         written: Whether a node is one of the file; others are left as they are.

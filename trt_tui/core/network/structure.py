@@ -105,7 +105,7 @@ class _Check:
         self._graph(self.model.graph, [], opsets)
 
     def _text(self, where: str, *names: str | bytes) -> None:
-        """Protobuf hands on as bytes what should be text and is none."""
+        """Protobuf passes text that is not valid UTF-8 on as bytes."""
         for name in names:
             if isinstance(name, bytes):
                 raise self._damaged(f"a name of {where} is no text in UTF-8: {name!r}")
@@ -206,7 +206,7 @@ class _Check:
             self._against(schema, node)
 
     def _against(self, schema: OpSchema, node: onnx.NodeProto) -> None:
-        """Holds a node against its operator's schema."""
+        """Checks a node against its operator's schema."""
         for names, least, most, what, formal in (
                 (node.input, schema.min_input, schema.max_input, "inputs", schema.inputs),
                 (node.output, schema.min_output, schema.max_output, "outputs", schema.outputs)):
@@ -255,7 +255,7 @@ class _Check:
     # -- tensors and types ----------------------------------------------------------------------------------------
 
     def _tensor(self, tensor: onnx.TensorProto, where: str) -> None:
-        """Holds what is stored against the shape: a tensor of another size would be read as garbage, or not at all."""
+        """Checks what is stored against the shape: a tensor of another size would be read as garbage, or not at all."""
         if tensor.data_type not in _DTYPES or not tensor.data_type:
             raise self._damaged(f"{where} is of no known type ({tensor.data_type})")
         if any(size < 0 for size in tensor.dims):
@@ -293,7 +293,7 @@ class _Check:
                                 f"it lies in {entries['length']} of another file")
 
     def _type(self, given: onnx.TypeProto, where: str) -> None:
-        """Checks a type, and takes negative sizes, which stand for open ones, out of it."""
+        """Checks a type, and removes negative sizes, which mean open ones."""
         kind = given.WhichOneof("value")
         if kind in ("sequence_type", "optional_type"):
             inner = getattr(given, kind)
@@ -372,7 +372,7 @@ def _type_number(formal: OpSchema.Attribute) -> int:
 
 
 def _drop_unreadable(infos: MutableSequence[onnx.ValueInfoProto]) -> None:
-    """Takes out what is said of inner tensors that are no tensors, which onnx-ir cannot hold."""
+    """Removes value infos of inner values that are no tensors, which onnx-ir cannot hold."""
     kept = [info for info in infos if not _unreadable(info.type)]
     if len(kept) < len(infos):
         del infos[:]

@@ -104,7 +104,7 @@ def _weights(graph: ir.Graph) -> list[tuple[ir.Value, list[_Port]]]:
 
 def _true_weight(value: ir.Value, ports: list[_Port], partners: dict[str, str], reference: _Reference
                  ) -> np.ndarray | None:
-    """What the reference has in the place of a weight; None where that is nothing, several things or unlike it."""
+    """The reference's weight in place of one; None where there is not exactly one, or it is unlike."""
     names = set()
     for node, index in ports:
         layer = partners.get(node.name or "")
@@ -123,8 +123,8 @@ def _true_weight(value: ir.Value, ports: list[_Port], partners: dict[str, str], 
 
 
 def _partners(graph: ir.Graph, reference: LayerGraph) -> dict[str, str]:
-    """The reference's layer for each node, by name; of those that are called otherwise, as many of a kind as there are
-    in the reference stand for each other in order."""
+    """The reference's layer for each node, by name; those with other names are matched in order, where both
+    networks have as many of a kind."""
     partners: dict[str, str] = {}
     rest: dict[object, list[str]] = defaultdict(list)
     for node in graph:

@@ -19,9 +19,9 @@ _OF_THEIR_INPUT = {"": ORT_IN_ONNX, "com.microsoft": frozenset(
 
 
 def spread_types(model: ir.Model) -> bool:
-    """Gives tensors without a type that which the schema of an operator that makes or reads them asks for.
+    """Gives tensors without a type the one that the schema of an operator around them requires.
 
-    An operator that wants two of its tensors to have one type gives that of the one to the other. Returns whether there
+    Where a schema ties two tensors to one type, the known type of one is given to the other. Returns whether there
     was anything to give.
     """
     opset = model.graph.opset_imports.get("", 0)

@@ -1,4 +1,4 @@
-"""Operators that no TensorRT reads: an engine cannot be built of a network that has one, whatever its precisions.
+"""Operators that no TensorRT parser reads: no engine can be built from a network that has one, whatever its precisions.
 
 Sources: `OnnxParser.supports_operator` of TensorRT-RTX 1.7.1, asked for every operator of ONNX up to opset 25 (a test
 asks it again), and onnx-tensorrt's docs/operators.md, which has none of them either; DeformConv is TensorRT's by a
@@ -49,7 +49,7 @@ def sums_codes(node: ir.Node | None) -> bool:
 
 
 def unread_notes(nodes: Iterable[ir.Node]) -> list[str]:
-    """What is said of a network of which no engine can be built as it is, a sentence for each domain."""
+    """Why no engine can be built of a network as it is, a sentence for each domain."""
     found: dict[str, list[ir.Node]] = {}
     for node in nodes:
         if why_unread(node):

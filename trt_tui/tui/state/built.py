@@ -171,7 +171,7 @@ def scope_text(shown: Shown, groups: Sequence[Group], differ: int) -> str:
 
 
 def is_marked(shown: Shown, group: Group, asked: Precision) -> bool:
-    """Whether an engine made something else of a group than is asked."""
+    """Whether an engine runs a group otherwise than asked."""
     return made_text(shown.result.made.get(group.name), asked).endswith(DIFFERS)
 
 
@@ -179,7 +179,7 @@ def is_marked(shown: Shown, group: Group, asked: Precision) -> bool:
 
 
 def built_text(result: EngineResult) -> str:
-    """How it came about: ``built in 26 s with a timing cache``."""
+    """How it was made: ``built in 26 s with a timing cache``."""
     what = "preview built" if result.quick else "built"
     if result.origin == "engine cache":
         return f"{what}, from the engine cache"

@@ -116,7 +116,7 @@ def row_line(cells: Cells, depth: int, columns: Columns, cursor: bool) -> Line:
 
 
 def _taken_on(listing: Listing) -> str:
-    """On how many samples the shares stand; "" where it is all of them, or none is known."""
+    """How many samples the shares were measured on; "" where it is all of them, or none is known."""
     session = listing.session
     taken = [share.samples for share in session.measured("config").shares.values()]
     every = session.data.whatif if session.data is not None else 0

@@ -43,7 +43,7 @@ _FP8_HALF_LEAST = 2.0**-10
 """In scales: half of E4M3's least magnitude above 0 (2^-9, subnormal); what lies below rounds to 0."""
 
 LEAST_SHARE = 0.002
-"""Smaller shares of values are not worth a word."""
+"""Smaller shares of values are not mentioned."""
 
 
 def bits_used(stats: TensorStats, amax: float | None = None) -> float | None:
@@ -58,7 +58,7 @@ def bits_used(stats: TensorStats, amax: float | None = None) -> float | None:
 
 
 def beyond_fp8(stats: TensorStats, amax: float) -> tuple[float, float]:
-    """About which shares of a tensor's nonzero values FP8 rounds to 0, and clips, with one scale of amax/448."""
+    """Approximate shares of a tensor's nonzero values that FP8 rounds to 0, and clips, with one scale of amax/448."""
     scale = amax / FP8.greatest
     return stats.below(scale * _FP8_HALF_LEAST), 1 - stats.below(amax) if amax < stats.amax else 0.0
 
@@ -101,7 +101,7 @@ def fp8_sentence(stats: TensorStats, amax: float) -> str:
 
 
 def fp16_sentence(stats: Mapping[str, TensorStats]) -> str:
-    """FP16 overflow or underflow in the tensors of a group, "" where there is none worth a word."""
+    """FP16 overflow or underflow in the tensors of a group, "" where there is none worth mentioning."""
     for name, one in stats.items():
         if one.over_fp16:
             return f"overflow: max {number(one.amax)} exceeds FP16's {FP16_MAX:.0f} in {name}"
@@ -115,7 +115,7 @@ def fp16_sentence(stats: Mapping[str, TensorStats]) -> str:
 
 
 def reasons(session: Session, found: Figures, group: Group) -> list[str]:
-    """Why a group loses, the weightiest reason first."""
+    """Why a group loses, the most important reason first."""
     lines: list[str] = []
     errors = session.measured(found.run).groups.get(group.name)
     stats = session.results.statistics.get(group.name, {})
@@ -259,7 +259,7 @@ def _set_by(session: Session, config: PrecisionConfig, group: Group) -> str:
 
 
 def other_moves(session: Session, config: PrecisionConfig, group: Group) -> str:
-    """What is said of the moves on a group beside its precision, "" where there are none."""
+    """What the pane says of the moves on a group beside its precision, "" where there are none."""
     moves = [(target, move) for target, move in config.moves_on(group) if not isinstance(move, (Choice, Keep))]
     on = {(move.kind, target) for target, move in moves}
     if (outline := session.outline or session.preview) is not None:

@@ -44,7 +44,7 @@ LOUD = 2
 
 
 def band_of(value: float, measure: Measure) -> int:
-    """0 (worst) to 4 (next to nothing); shares are 0 to 1, errors in dB."""
+    """0 (worst) to 4 (almost nothing); shares are 0 to 1, errors in dB."""
     if measure is Measure.OWNS:
         return next((i for i, least in enumerate(SHARE_BANDS) if value >= least), 4)
     return next((i for i, most in enumerate(DECIBEL_BANDS) if value < most), 4)
@@ -348,8 +348,8 @@ def raised_texts(results: Measured) -> dict[str, tuple[int, str]]:
 
 
 def _sum_scopes(result: Figures) -> None:
-    """A scope owns what its groups own together, without those of which raising alone makes the error larger: their
-    shares lie below nothing without bound, and would hide the others'. Of errors it has the worst."""
+    """A scope owns the sum of what its groups own, without groups whose raising alone makes the error larger: negative
+    shares have no bound and would hide the others. As its error it has the worst of theirs."""
     model = result.model
     sums: dict[str, float] = {}
     bad: set[str] = set()

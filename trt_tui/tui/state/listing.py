@@ -13,7 +13,7 @@ from trt_tui.tui.state.filters import Filter, Subject
 from trt_tui.tui.state.tree import TreeModel, View, VisibleRow
 
 FOLLOW_S = 1.0
-"""While figures come in and nobody has touched the tree, it is sorted anew at most this often."""
+"""While figures come in and nobody has touched the tree, it is sorted again at most this often."""
 
 MOST_REVEALED = 12
 """The tree opens scopes by itself as long as at most this many rows show."""
@@ -111,7 +111,7 @@ class Listing:
                     self.reveal(name)
 
     def filter_by(self, wanted: Filter | None) -> None:
-        """Lists what a filter finds; everything where there is none. Figures that come in later are heeded too."""
+        """Lists what a filter finds; everything where there is none. Figures that come in later count too."""
         self.filter = wanted
         if wanted is None:
             self.matches = None

@@ -97,7 +97,7 @@ class TreeModel:
         return self._timed[1]
 
     def first_open(self, most: int = 40) -> set[str]:
-        """Scopes to open at first: whole levels from the outside in, as long as at most ``most`` rows show."""
+        """Scopes to open at first: whole levels from the outermost in, as long as at most ``most`` rows show."""
         opened: set[str] = set()
         level = [row for row in self.tree.children if isinstance(row, Scope)]
         shown = len(self.tree.children)

@@ -22,7 +22,7 @@ class BlockMap(ScrollView, Styled, can_focus=True, inherit_bindings=False):
     COMPONENT_CLASSES = COMPONENTS
 
     class Moved(Message):
-        """The cursor is on another cell."""
+        """The cursor moved to another cell."""
 
     def __init__(self, *, id: str | None = None) -> None:
         self._span_styles = {}
@@ -159,13 +159,13 @@ class BlockMap(ScrollView, Styled, can_focus=True, inherit_bindings=False):
         self.refresh()
 
     def on_resize(self, event: events.Resize) -> None:
-        """There is more or less room."""
+        """The widget was resized."""
         self._drawn = {}
         if self.blocks is not None:
             self.virtual_size = Size(self.size.width, len(self.blocks.roles) + 2)
 
     def on_click(self, event: events.Click) -> None:
-        """The mouse takes a row."""
+        """A click selects a row."""
         if self.blocks is None:
             return
         role = event.y + self.scroll_offset.y - 1

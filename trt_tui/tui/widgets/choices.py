@@ -26,7 +26,7 @@ class Choices(OptionList):
 
 
 class ConfigList(Choices):
-    """The configs of a session, the newest first; enter takes one up."""
+    """The configs of a session, the newest first; enter switches to one."""
 
     class Taken(Message):
         """A config was chosen."""
@@ -41,7 +41,7 @@ class ConfigList(Choices):
         self._shown: list[Line] = []
 
     def show(self, session: Session, marks: Mapping[str, PrecisionConfig], header: Lines) -> None:
-        """Fills the list and its header anew where they changed; the cursor stays on its config."""
+        """Refills the list and its header where they changed; the cursor stays on its config."""
         titles, lines = config_table(session, marks, header.size.width - 1 or 60)
         header.lines = [[(" ", ""), *titles]]  # an option stands one cell in
         shown = [one.line for one in lines]

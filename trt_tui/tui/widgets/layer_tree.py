@@ -27,10 +27,10 @@ class LayerTree(ScrollView, Styled, can_focus=True, inherit_bindings=False):
     COMPONENT_CLASSES = COMPONENTS
 
     class Moved(Message):
-        """The cursor is on another row."""
+        """The cursor moved to another row."""
 
     class Resized(Message):
-        """The room for rows is another, be it by the scrollbar alone."""
+        """The room for rows changed, if only because of the scrollbar."""
 
     class Opened(Message):
         """The row under the cursor was double-clicked."""
@@ -146,19 +146,19 @@ class LayerTree(ScrollView, Styled, can_focus=True, inherit_bindings=False):
         return self.strip_of(line, width, "cursor") if index == self.cursor else self.strip_of(line, width)
 
     def notify_style_update(self) -> None:
-        """The theme is another one."""
+        """The theme changed."""
         super().notify_style_update()
         self._drawn = {}
 
     def on_resize(self, event: events.Resize) -> None:
-        """There is more or less room."""
+        """The widget was resized."""
         self._drawn = {}
         self.virtual_size = Size(self.size.width, len(self.rows))
         self._keep_cursor_visible()
         self.post_message(self.Resized())
 
     def on_click(self, event: events.Click) -> None:
-        """The mouse takes a row."""
+        """A click selects a row."""
         if not self.rows:
             return
         index = event.y + self.scroll_offset.y

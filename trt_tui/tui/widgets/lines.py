@@ -46,7 +46,7 @@ class Styled(Widget):
         return Strip(segments).adjust_cell_length(width, blank)
 
     def notify_style_update(self) -> None:
-        """The theme is another one."""
+        """The theme changed."""
         self._span_styles = {}
         super().notify_style_update()
 
@@ -76,7 +76,7 @@ class Lines(Styled):
 
     @property
     def text(self) -> str:
-        """What stands there, without styles."""
+        """The text shown, without styles."""
         return "\n".join("".join(visible(text) for text, _ in line).rstrip() for line in self._lines)
 
     def render_line(self, y: int) -> Strip:
@@ -99,7 +99,7 @@ class Rule(Lines):
 
     @property
     def text(self) -> str:
-        """What stands in it, without styles."""
+        """Its text, without styles."""
         return " ".join(self._titles).strip()
 
     def render_line(self, y: int) -> Strip:

@@ -1,4 +1,4 @@
-"""The walk over a group's layers, whatever its gates are made of."""
+"""The walk over a group's layers, whatever implements its gates."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ class Growing:
         self._shapes = ShapesRead(graph, {layer.name for layer in graph.layers if has_group(graph, layer)})
 
     def first(self, members: Members, found: Iterable[Match]) -> Match | None:
-        """The first match of which nothing waits for a shape in vain (`ShapesRead`)."""
+        """The first match in which no layer waits for a shape that never comes (`ShapesRead`)."""
         return next((match for match in found if match and not self._shapes.wait_for(members.layers, match.layers)),
                     None)
 
