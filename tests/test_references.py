@@ -26,6 +26,9 @@ from trt_tui.core.network.network import open_network
 from trt_tui.errors import InputError
 from trt_tui.files import spans
 
+QUICK = ("--layers", "none", "--no-preview")
+"""A comparison at the outputs alone."""
+
 
 def results(path, **runners):
     """Writes RunResults with Polygraphy itself; each runner is a list of iterations."""
@@ -186,7 +189,7 @@ def test_a_comparison_stands_against_what_was_named(mlp, tmp_path, run):
     options, _, y = mlp
     reference = results(tmp_path / "torch.json", torch=rows(y * np.float32(1.01), 16))
     out = tmp_path / "out.json"
-    code, text, err = run("compare", options.model, "--data", options.data, "--batch", 4, "--layers", "none",
+    code, text, err = run("compare", options.model, "--data", options.data, "--batch", 4, *QUICK,
                           "--reference", reference, "--json", out, "--save-outputs", tmp_path / "saved.json")
     assert code == 0, err
     assert "against torch.json; layers and the FP32 engine against FP32 on ONNX Runtime" in text
@@ -213,7 +216,7 @@ def test_a_network_is_held_against_another(tmp_path, run):
     onnx.save(conv_net(5), other)
     found = {}
     for model, reference in ((given, exact), (exact, other), (exact, given)):
-        code, text, err = run("compare", model, "--samples", 16, "--layers", "none", "--reference", reference, "--json",
+        code, text, err = run("compare", model, "--samples", 16, *QUICK, "--reference", reference, "--json",
                               tmp_path / "out.json")
         assert code == 0 and f"against {reference.name};" in text, err
         record = json.loads((tmp_path / "out.json").read_text())

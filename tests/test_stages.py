@@ -11,7 +11,7 @@ import pytest
 
 from tests.driven import save_mlp
 from tests.schemas import mismatches
-from tests.test_references import results, rows
+from tests.test_references import QUICK, results, rows
 from trt_tui.core.measure.comparison import Errors, OutputErrors, Verdict
 from trt_tui.core.measure.inputs import InputDifference, compare_inputs, explain
 from trt_tui.core.measure.stages import PRODUCTION, Stage, diverges, is_tested, parse_stage, stages_of
@@ -118,7 +118,7 @@ def test_a_comparison_has_a_row_for_each_stage(mlp, tmp_path, run):
         one.CopyFrom(onnx.numpy_helper.from_array(np.round(array * 8) / 8, one.name))
     onnx.save(model, tmp_path / "rounded.onnx")
     np.savez(tmp_path / "framework.npz", y=y + np.float32(1e-4))
-    code, out, err = run("compare", options.model, "--data", options.data, "--batch", 4, "--layers", "none",
+    code, out, err = run("compare", options.model, "--data", options.data, "--batch", 4, *QUICK,
                          "--stage", f"framework={tmp_path / 'framework.npz'}", "--stage",
                          f"rounded={tmp_path / 'rounded.onnx'}", "--stage", "int8", "--target", "cosine>=0.1",
                          "--json", tmp_path / "out.json", "--markdown", tmp_path / "out.md")
@@ -149,14 +149,14 @@ def test_a_comparison_has_a_row_for_each_stage(mlp, tmp_path, run):
 def test_production_is_held_against_what_was_tested(scale, quantized, code, said, mlp, tmp_path, run):
     options, x, y = mlp
     saved = tmp_path / "saved.json"
-    found, _, err = run("compare", options.model, "--data", options.data, "--batch", 4, "--layers", "none",
+    found, _, err = run("compare", options.model, "--data", options.data, "--batch", 4, *QUICK,
                         "--save-outputs", saved)
     assert found == 0, err
     production = f"{saved}:{quantized}"
     if quantized == "fp32":
         production = results(tmp_path / "prod.json", trt=rows(-y, 16))
     given = results(tmp_path / "inputs.json", trt=[{"x": x * np.float32(scale)}])
-    found, out, err = run("compare", options.model, "--data", options.data, "--batch", 4, "--layers", "none",
+    found, out, err = run("compare", options.model, "--data", options.data, "--batch", 4, *QUICK,
                           "--outputs", production, "--inputs", given)
     assert (found, said in out) == (code, True), err
     assert "against the simulated config" in out
@@ -169,7 +169,7 @@ def test_an_engine_built_elsewhere_is_judged_and_its_layers_are_told(command, ml
     data = (options.model, "--data", options.data, "--batch", 4)
     done = command("10.16.1", "build", *data, "--precision", "fp16", "-o", engine)
     assert done.returncode == 0, done.stderr
-    done = command("10.16.1", "compare", *data, "--layers", "none", "--engine", engine, "--stage", "trt-fp16", "--json",
+    done = command("10.16.1", "compare", *data, *QUICK, "--engine", engine, "--stage", "trt-fp16", "--json",
                    tmp_path / "out.json")
     assert done.returncode == 0, done.stderr
     record = json.loads((tmp_path / "out.json").read_text())
@@ -181,7 +181,7 @@ def test_an_engine_built_elsewhere_is_judged_and_its_layers_are_told(command, ml
     assert "fp16-engine" in record["runs"] and "what became of each layer in prod.plan:" in done.stdout
     assert "\nprod.plan " in done.stdout and "fc1" in done.stdout
 
-    done = command("11.4.0", "compare", *data, "--layers", "none", "--engine", engine)
+    done = command("11.4.0", "compare", *data, *QUICK, "--engine", engine)
     assert done.returncode == 2 and "prod.plan" in done.stderr and "Next: " in done.stderr
     other = save_mlp(tmp_path, name="other")
     model = onnx.load(other.model)
@@ -197,7 +197,7 @@ def test_without_tensorrt_an_engine_is_refused_and_a_built_stage_is_a_row(mlp, t
     options, _, _ = mlp
     standin("10.16.1", STANDIN_FAULT="no gpu")
     (tmp_path / "prod.plan").write_bytes(b"engine")
-    data = (options.model, "--data", options.data, "--batch", 4, "--layers", "none")
+    data = (options.model, "--data", options.data, "--batch", 4, *QUICK)
     code, _, err = run("compare", *data, "--engine", tmp_path / "prod.plan")
     assert code == 3 and "no TensorRT works here" in err
     code, out, err = run("compare", *data, "--stage", "trt-int8")
@@ -206,8 +206,9 @@ def test_without_tensorrt_an_engine_is_refused_and_a_built_stage_is_a_row(mlp, t
 
 @pytest.mark.parametrize(("arguments", "said"), [
     (["--inputs", "x.npz"], "would do nothing"),
-    (["--stage", "q=gone.onnx"], "does not exist"),
-    (["--outputs", "gone.npz"], "does not exist"),
+    (["--stage", "q=gone.onnx"], "gone.onnx does not exist"),
+    (["--outputs", "gone.npz"], "gone.npz does not exist"),
+    (["--reference", "gone.npz:trt"], "gone.npz does not exist"),
     (["--stage", "fp8"], "no stage of that name"),
 ])
 def test_usage_of_stages(arguments, said, mlp, run):

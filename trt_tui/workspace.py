@@ -171,7 +171,7 @@ class Workspace:
         return metric
 
     @cached_property
-    def _judgeable(self) -> tuple[Judged, ...]:
+    def judgeable(self) -> tuple[Judged, ...]:
         """Where errors could be measured, were the reference to have all of it."""
         return judged_outputs(self.network, self.options.judge, self.samples.label_names)
 
@@ -186,7 +186,7 @@ class Workspace:
         if spec is None:
             return None
         try:
-            found = open_outputs(spec, self.network, lambda: self.samples, lambda: self.backend, self._judgeable)
+            found = open_outputs(spec, self.network, lambda: self.samples, lambda: self.backend, self.judgeable)
         except NothingCommonError:
             if self.network.given is None:
                 raise
@@ -203,8 +203,8 @@ class Workspace:
     def judged(self) -> tuple[Judged, ...]:
         """Where errors are measured."""
         if self.against is None:
-            return self._judgeable
-        return judged_against(self._judgeable, self.against, self.network, bool(self.options.judge))
+            return self.judgeable
+        return judged_against(self.judgeable, self.against, self.network, bool(self.options.judge))
 
     @cached_property
     def feeds(self) -> list[int]:

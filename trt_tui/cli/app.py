@@ -12,6 +12,7 @@ import click
 
 from trt_tui.cli import interrupts
 from trt_tui.cli.options import CONTEXT, EVERYTHING, PREVIEW, STAGES, Command, option, options_of, takes
+from trt_tui.cli.places import check_evidence
 from trt_tui.cli.usage import check_usage
 from trt_tui.errors import InputError
 
@@ -38,9 +39,7 @@ def open_(model: str, whatif_samples: int, new: bool, config_path: str | None, f
         raise InputError(f"{model} is neither a command nor a file", f"Did you mean {near[0]}?" if near else "",
                          "See `trt-tui --help`, or check the path.")
     check_usage()
-    from trt_tui.core.measure.stages import stages_of
-
-    stages_of(arguments["stages"], arguments["engine"], arguments["outputs"])
+    check_evidence(arguments)
     _run_app(options_of(model, whatif_samples, arguments), config_path, target, force, new)
 
 

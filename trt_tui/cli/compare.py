@@ -21,7 +21,7 @@ from trt_tui.cli.options import (
     options_of,
     takes,
 )
-from trt_tui.cli.places import check_places, write_outputs
+from trt_tui.cli.places import check_evidence, check_places, write_outputs
 from trt_tui.cli.streams import print_table
 from trt_tui.cli.usage import check_usage, one_on_stdout, stdout_for
 from trt_tui.errors import ExitCode, InputError
@@ -73,7 +73,6 @@ def compare(model: str, against: str | None, config_path: str | None, force: boo
     from trt_tui.cli.stage_report import stage_lines
     from trt_tui.core.exporters.markdown import comparison_markdown
     from trt_tui.core.lowering.lowered import cannot_lower, lowers
-    from trt_tui.core.measure.stages import stages_of
     from trt_tui.core.measure.target import parse_target
 
     if check_sides(model, against):
@@ -85,7 +84,7 @@ def compare(model: str, against: str | None, config_path: str | None, force: boo
     one_on_stdout({"--json": json_path, "--markdown": markdown_path})
     if target is not None:
         parse_target(target)
-    stages_of(arguments["stages"], arguments["engine"], arguments["outputs"])
+    check_evidence(arguments)
     places = check_places(model, arguments, config_path, json_path, markdown_path, outputs_path)
     if calib_methods is not None:
         _compare_methods(options_of(model, 0, arguments), config_path, target, force, calib_methods, json_path,

@@ -51,6 +51,23 @@ def check_places(model: str, arguments: dict[str, Any], config_path: str | None,
     return everything
 
 
+def check_evidence(arguments: dict[str, Any]) -> None:
+    """Refuses files of evidence that are not there, before anything is opened; what they hold is read later.
+
+    Raises:
+        InputError: an option of stages makes no sense, or a file does not exist.
+    """
+    from trt_tui.core.data.dumps import split_dump
+    from trt_tui.core.measure.stages import stages_of
+    from trt_tui.files.reading import regular
+
+    named = [arguments["reference"], arguments["inputs"]]
+    named += [one.file for one in stages_of(arguments["stages"], arguments["engine"], arguments["outputs"])]
+    for path in (split_dump(one)[0] for one in named if one):
+        if not path.is_dir():
+            regular(path)
+
+
 def _beside(kind: str, path: str) -> list[str]:
     from trt_tui.core.exporters import production
 

@@ -143,7 +143,7 @@ def _opened(job: int, workspace: Workspace) -> ev.Opened:
     reference = None
     if workspace.against is not None:
         scored = workspace.analysis.scored
-        reference = named(workspace.against, network, scored)
+        reference = named(workspace.against, network, scored, workspace.judgeable)
         warnings += reference_notes(reference, network.name, bool(scored))
     return ev.Opened(
         job, network.outline(), workspace.judged,

@@ -195,8 +195,9 @@ def advice(found: Sequence[TensorErrors], first: str, second: str, outline: Outl
     if earliest.name in inputs:
         return [*lines, "That is an input: both were not given the same. Compare what prepares the data first."]
     if earliest.errors.bad:
-        lines.append(f"{second} has {earliest.errors.bad} NaN or Inf there that {first} has not: a value left "
-                     "the range of 16 bits. Keep that layer in FP32, or in BF16, which has the range of FP32.")
+        lines.append(f"{second} has {earliest.errors.bad} NaN or Inf there that {first} has not: mostly a value that "
+                     "left the range of 16 bits, or a scale that is infinite. Keep that layer in FP32, or in BF16, "
+                     "which has the range of FP32.")
     elif earliest is found[0] and len(found) > 1:
         lines.append("It is the first tensor of both: the inputs may differ. Compare those first.")
     if len(begins) > 1 or begins and begins[0] is not earliest:

@@ -61,12 +61,14 @@ class Named:
         only_there: Tensors that it has and the network lacks.
         only_here: Outputs of the network that it lacks.
         metric: Whether the user's metric is taken of it; else of the network's own FP32 run.
+        unjudged: What would be judged, did it have that.
     """
 
     name: str
     only_there: tuple[str, ...] = ()
     only_here: tuple[str, ...] = ()
     metric: bool = True
+    unjudged: tuple[str, ...] = ()
 
 
 def is_network(spec: str) -> bool:
@@ -263,10 +265,16 @@ def judged_against(judged: Sequence[Judged], outputs: Outputs, network: Network,
     return found
 
 
-def named(outputs: Outputs, network: Network, scored: Sequence[str]) -> Named:
-    """What is told of a reference."""
+def named(outputs: Outputs, network: Network, scored: Sequence[str], judged: Sequence[Judged]) -> Named:
+    """What is told of a reference.
+
+    Args:
+        scored: What the metric is given.
+        judged: What would be judged without a reference.
+    """
+    unjudged = dict.fromkeys(one.tensor for one in judged if one.tensor not in outputs.tensors)
     here = tuple(name for name in tensor_outputs(network) if name not in outputs.tensors)
-    return Named(outputs.name, outputs.beyond, here, set(scored) <= outputs.tensors)
+    return Named(outputs.name, outputs.beyond, here, set(scored) <= outputs.tensors, tuple(unjudged))
 
 
 def reference_notes(reference: Named, network: str, scored: bool) -> list[str]:
@@ -278,6 +286,9 @@ def reference_notes(reference: Named, network: str, scored: bool) -> list[str]:
     """
     notes = [f"Only in {where}: {first_few(names)}." for where, names in (
         (reference.name, reference.only_there), (network, reference.only_here)) if names]
+    if reference.unjudged:
+        notes.append(f"{reference.name} lacks what would be judged: {first_few(reference.unjudged)}. Save these "
+                     "tensors too, since what comes behind them (a selection, integers) says little.")
     if scored and not reference.metric:
         notes.append(f"{reference.name} lacks outputs that the metric is given: its base is FP32 of {network}.")
     return notes
