@@ -15,6 +15,7 @@ from tests.driven import LIMIT_S, DrivenSession, DrivenWorker, isolate, save_mlp
 from trt_tui.backends import onnxruntime as backend
 from trt_tui.core.engines.failures import BuildFailed
 from trt_tui.core.engines.made import Made
+from trt_tui.core.engines.preview import Preview
 from trt_tui.core.measure.comparison import EngineResult, Errors, OutputErrors, Verdict
 from trt_tui.core.measure.target import parse_target
 from trt_tui.core.moves.bias_correction import BiasCorrection
@@ -24,7 +25,7 @@ from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import Capabilities
 from trt_tui.core.search import Outcome, Space
-from trt_tui.jobs import build, scheduler
+from trt_tui.jobs import bench, build, scheduler
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.searching import check_words, latency_between
@@ -407,6 +408,38 @@ def test_the_margin_is_that_of_the_tolerance_that_the_engine_misses(with_builder
     assert "margin of 3" in ended.remarks[0] and "cosine" not in ended.remarks[0]
     alone = found(with_builder(3.0).answer(GOAL))
     assert ended.result.best.raised == alone.result.best.raised
+
+
+# -- what a builder would make of what was found --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("tolerance", "idle_place"), [
+    ("sqnr>=40", None), ("sqnr>=40", -1), ("sqnr>=37", 0)])
+def test_a_raise_without_effect_is_withdrawn_if_the_search_can_do_without(opened, monkeypatch, tolerance, idle_place):
+    asked, idle = [], []
+
+    def preview(self, config):
+        raised = config.raised(self._workspace.network)
+        asked.append(config)
+        if not idle and idle_place is not None:
+            idle.append(raised[idle_place])
+        return Preview("1.7.1", (8, 9), no_effect=tuple(name for name in idle if name in raised), breaks_mha=())
+        yield
+
+    goal = replace(GOAL, tolerances=(tolerance,), free=False, ranges=False)
+    plain = found(opened().answer(goal))
+    monkeypatch.setattr(bench.WorkspaceBench, "preview", preview)
+    ended = found(opened().answer(replace(goal, preview=True)))
+    assert asked[0] == plain.result.config and plain.result.met and ended.result.met
+    if idle_place is None:
+        assert ended.result == plain.result and not ended.remarks and len(asked) == 1
+        return
+    said = f"{idle[0]} in FP32: no effect on the engine (preview RTX 1.7, SM89): searched without"
+    if idle_place:
+        assert ended.result.config == plain.result.config
+        assert ended.remarks == (f"{said}; nothing else meets the tolerance, so kept",)
+    else:
+        assert ended.remarks == (said,) and asked[-1] == ended.result.config != plain.result.config
 
 
 def test_a_latency_budget_needs_two_engines(with_builder):

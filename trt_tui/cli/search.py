@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from trt_tui.cli.options import CONTEXT, EVERYTHING, Command, file_option, option, options_of, takes
+from trt_tui.cli.options import CONTEXT, EVERYTHING, PREVIEW, Command, file_option, option, options_of, takes
 from trt_tui.cli.places import check_places, write_outputs
 from trt_tui.cli.streams import print_table
 from trt_tui.cli.usage import check_usage, one_on_stdout, stdout_for
@@ -52,7 +52,7 @@ def _rungs(text: str | None, config: bool) -> tuple[Precision | None, tuple[Prec
 
 
 @click.command(cls=Command, context_settings=CONTEXT)
-@takes(*EVERYTHING)
+@takes(*EVERYTHING, *PREVIEW)
 @option("Config", "--precision", type=click.Choice(["bf16", "fp16", "fp8", "int8", "int4", "file"]),
         help="Start with everything in this precision, in place of a config. Without: int8; for a network that has "
              "precisions of its own, what its file has.")

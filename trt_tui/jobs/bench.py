@@ -9,6 +9,7 @@ import numpy as np
 
 from trt_tui.core.calibration.ranges import for_codes
 from trt_tui.core.codes import CODES
+from trt_tui.core.engines.preview import Preview
 from trt_tui.core.lowering.lowered import cannot_lower, lowers
 from trt_tui.core.measure.comparison import EngineResult, Verdict
 from trt_tui.core.measure.group_sweep import GroupSweep, Swept
@@ -24,6 +25,7 @@ from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.calibrating import ensure_ranges
 from trt_tui.jobs.free import proposals
+from trt_tui.jobs.previewing import Asking, is_installed
 from trt_tui.jobs.scheduler import Report
 from trt_tui.jobs.searching import SearchJob, check_words, macs_of, run_check
 from trt_tui.jobs.shares import known_shares, send_shares, suspects
@@ -184,6 +186,17 @@ class WorkspaceBench:
             return (yield from build.build(self._workspace, self._store, self._report, config))
         self._report.send(ev.Built(self._report.job, config, known))
         return known
+
+    def preview(self, config: PrecisionConfig) -> Steps[Preview | None]:
+        """See `trt_tui.jobs.searching.Bench`; engines of weakly typed releases are fused otherwise."""
+        workspace, builder = self._workspace, self._workspace.builder
+        if not is_installed() or builder is not None and (workspace.plan.weak or not builder.capabilities.strong):
+            return None
+        asking = Asking(workspace, self._store, self._report.wake, workspace.ranges)
+        preview = yield from asking.preview(config)
+        if preview.refused is not None:
+            return None
+        return preview if preview.no_effect is not None else (yield from asking.with_effects(config, preview))
 
     def impacts(self, config: PrecisionConfig, names: Sequence[str]) -> Steps[Mapping[str, Impact]]:
         """All on few samples, those that may matter on more. Shares that are asked for are measured and sent first."""

@@ -39,7 +39,7 @@ ABSENT = Refusal("TensorRT-RTX is not installed", "", "pip install 'trt-tui[rtx]
 def run(workspace: Workspace, store: Store, report: Report, request: rq.PreviewEngine) -> Steps[None]:
     """Tells what the builder makes of each group, then what the config's choices do to the engine."""
     config = request.config
-    if importlib.util.find_spec("tensorrt_rtx") is None:
+    if not is_installed():
         report.send(ev.EnginePreviewed(report.job, config, Preview(refused=ABSENT)))
         return
     if workspace.calibration is None and request.given is None and quantizes(workspace.network, config):
@@ -56,6 +56,11 @@ def run(workspace: Workspace, store: Store, report: Report, request: rq.PreviewE
     except TrtTuiError as error:  # everything else goes on without it
         refused = Refusal(error.title, error.cause, error.next_step)
         report.send(ev.EnginePreviewed(report.job, config, Preview(refused=refused)))
+
+
+def is_installed() -> bool:
+    """Whether there is a TensorRT-RTX to ask."""
+    return importlib.util.find_spec("tensorrt_rtx") is not None
 
 
 class Asking:

@@ -268,6 +268,7 @@ class FindConfig:
         shares: Measure what each group owns, too.
         rungs: Precisions below ``higher`` that raised groups may have where that does, lowest first.
         fixed: Groups that stay as they are in ``config``.
+        preview: Ask what the builder would make of what is found, and take raises back that change nothing in it.
         sample: Judge on the batch of one sample alone: its number, "worst" for the worst one of ``config``, "" for all.
     """
 
@@ -285,6 +286,7 @@ class FindConfig:
     free: bool = True
     fixed: tuple[str, ...] = ()
     sample: str = ""
+    preview: bool = False
 
 
 Request = (Open | Calibrate | UseRanges | Preflight | Compare | WhatIf | TryWaysOut | Stats | SetRanges

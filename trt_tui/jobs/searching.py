@@ -12,6 +12,7 @@ from typing import Protocol
 
 import numpy as np
 
+from trt_tui.core.engines.preview import Preview
 from trt_tui.core.engines.rungs import made_words
 from trt_tui.core.measure.comparison import EngineResult, Verdict
 from trt_tui.core.measure.judgement import Judgement
@@ -31,7 +32,7 @@ from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.exporting import write_typed
 from trt_tui.jobs.steps import Steps, Wait
-from trt_tui.words import milliseconds
+from trt_tui.words import first_few, milliseconds
 
 NEED_NO_RANKING = ("start", "all raised")
 """The steps of a search that show whether there is anything to find."""
@@ -75,6 +76,9 @@ class Bench(Protocol):
     def built(self, config: PrecisionConfig) -> bool:
         """Whether that engine is known already."""
 
+    def preview(self, config: PrecisionConfig) -> Steps[Preview | None]:
+        """Returns what the builder would make of a config and what its choices do; None if that is not known here."""
+
     def check(self, config: PrecisionConfig) -> Steps[int]:
         """Returns the exit code of the user's command for a config."""
 
@@ -103,6 +107,8 @@ class SearchJob:
         self.latency: Callable[[PrecisionConfig], float] | None = None
         self.measured: dict[PrecisionConfig, float] = {}
         """Latencies of the engines that were built, in ms, by config without ranges, which cost no time."""
+        self._previews = request.preview
+        self._with: tuple[Space, Search] | None = None
         self.builds = 0
         self.confirmed: bool | None = None
         self.remarks: list[str] = []
@@ -133,7 +139,7 @@ class SearchJob:
                 if self.search.asked is not None:
                     yield from self._rank()
             yield from self._evaluate()
-            going_on = yield from self._refuted()
+            going_on = (yield from self._withdrawn()) or (yield from self._refuted())
 
     @property
     def _needs_ranking(self) -> bool:
@@ -220,6 +226,36 @@ class SearchJob:
                                 "of all raised, by the bytes of a value, until engines with such layers are built")
         self.latency = latency_between(self.space, low, high, self.measured)
         self.search = self._make(self.search.evaluations, self.latency)
+
+    def _withdrawn(self) -> Steps[bool]:
+        """Takes raises back that change nothing in the engine, as its builder says without a GPU; True if there were
+        any, so that the search goes on without them. Where nothing else meets the tolerance, they stand and it is said.
+        """
+        found = self.search.result
+        if self._with is not None and not found.met:
+            self.space, self.search = self._with
+            self._with, self._previews = None, False
+            self.remarks[-1] += "; nothing else meets the tolerance, so kept"
+            return False
+        if not self._previews or not found.met or found.best is None or not found.best.raised:
+            return False
+        preview = yield from self.bench.preview(found.config)
+        idle = [name for name in found.best.raised if preview is not None and name in (preview.no_effect or ())]
+        if preview is None or not idle:
+            return False
+        self.remarks.append(f"{first_few(idle)} in {self.request.higher.label}: no effect on the engine (preview "
+                            f"{preview.name})")
+        before = (self.space, self.search)
+        try:
+            self.space = replace(self.space, fixed=self.space.fixed | frozenset(idle))
+        except InputError:  # there is nothing else to raise
+            self._previews = False
+            return False
+        self._with = self._with or before
+        self.remarks[-1] += ": searched without"
+        known = [one for one in self.search.evaluations if not set(idle).intersection(one.raised)]
+        self.search = self._make(known, self.latency, self.search.trying, self.search.margins)
+        return True
 
     def _refuted(self) -> Steps[bool]:
         """Builds what was found; True if the engine misses what was simulated or estimated, so that the search goes on.

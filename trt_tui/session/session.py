@@ -8,6 +8,7 @@ by the child process, so that a closed terminal loses nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -197,6 +198,7 @@ class Session(Changing):
         """
         if self.building or self.searching:
             raise InputError(f"a {'build' if self.building else 'search'} is going on", "", "x stops it.")
+        request = replace(request, preview=self.asks_previews and self.options.preview)
         self.finding = Finding(request)
         self.ask(request)
 
