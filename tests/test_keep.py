@@ -10,7 +10,7 @@ import pytest
 from textual.widgets import Input
 
 from tests.driven import save_mlp
-from tests.screen import opened, press, status
+from tests.screen import opened, press, settle, status
 from tests.test_search import toy
 from trt_tui.cli.main import main as command
 from trt_tui.core.moves.config import PrecisionConfig
@@ -21,7 +21,9 @@ from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.demo import network_path
 from trt_tui.errors import InputError
+from trt_tui.session.history import Note
 from trt_tui.tui.screens.rules import RulesDialog
+from trt_tui.tui.state.configs import config_table
 
 INT8 = PrecisionConfig.uniform(Precision.INT8)
 
@@ -163,3 +165,23 @@ async def test_one_key_acts_on_all_that_is_found(tmp_path):
         assert not main.session.config.groups
         await press(pilot, "z")
         assert len(main.session.config.groups) == len(groups)  # one step
+
+
+@pytest.mark.usefixtures("quick")
+async def test_configs_are_named_commented_and_pinned(tmp_path):
+    async with opened(tmp_path) as (app, main, pilot):
+        first = main.session.config
+        await press(pilot, "space")
+        await settle(pilot)
+        second, names = main.session.config, main.session.names
+        await press(pilot, "c", "down", "p", "n")
+        for wrong, said in ((names[second], "another config"), ("", "1 to 24"), ("x" * 25, "1 to 24")):
+            app.screen.query_one(Input).value = wrong
+            await press(pilot, "enter")
+            assert said in str(app.screen.query_one("#note").render())
+        app.screen.query_one(Input).value = "ships: with the head in FP32"
+        await press(pilot, "enter")
+        assert names[first] == "ships" and names.notes[first] == Note("with the head in FP32", True)
+        shown = [one.config for one in config_table(main.session, {}, 100)[1]]
+        assert shown[:2] == [first, second]
+        assert "with the head" in str(config_table(main.session, {}, 100)[1][0].line)

@@ -21,7 +21,7 @@ from trt_tui.core.moves.move import GROUPS, Move
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
-from trt_tui.session.history import History
+from trt_tui.session.history import ConfigNames, History
 from trt_tui.session.saved import Saved, SavedSessions
 from trt_tui.tui.state.detail import other_moves
 
@@ -96,11 +96,16 @@ def test_a_new_kind_is_kept_in_saved_sessions(network, config, tmp_path, monkeyp
     history = History(PrecisionConfig())
     history.apply(config)
     store = SavedSessions(tmp_path / "sessions")
-    store.save("a" * 64, Saved.of(network.outline(), history, {config: "c1"}, ""))
+    names = ConfigNames([(config, "c1")])
+    names.rename(config, "kept")
+    names.say(config, "the one that ships")
+    assert names.pin(config) and list(names.copy().newest_first()) == [(config, "kept")]
+    store.save("a" * 64, Saved.of(network.outline(), history, names, ""))
     store.release()
     saved = store.load("a" * 64, network.outline().path, network.outline())
     store.release()
-    assert saved.history().current.moves == config.moves and saved.named()[0][0] == config
+    assert saved.history().current.moves == config.moves
+    assert saved.names() == {config: "kept"} and saved.names().notes == names.notes
     monkeypatch.delitem(KINDS, Kept.kind)
     assert store.load("a" * 64, network.outline().path, network.outline()) is None and '"kept"' in store.lost[0]
 

@@ -43,7 +43,7 @@ from trt_tui.core.precision import Precision
 from trt_tui.core.runner import TensorInfo
 from trt_tui.errors import InputError
 from trt_tui.jobs.store import ResultCache
-from trt_tui.session.history import History
+from trt_tui.session.history import ConfigNames, History
 from trt_tui.session.saved import Saved, SavedSessions
 
 SLOW_S = 20.0
@@ -90,7 +90,7 @@ def readers(network: Network) -> tuple[Reader, ...]:
         saved = store.load(path.stem, str(outline.path), outline)
         store.release()
         if saved is not None:
-            for one in (saved.history().current, *(one for one, _ in saved.named())):
+            for one in (saved.history().current, *saved.names()):
                 one.assignment(network)
         elif store.lost:
             raise InputError(*store.lost)
@@ -177,7 +177,8 @@ def _session(outline: Any, config: PrecisionConfig) -> bytes:
     history = History(PrecisionConfig())
     history.apply(config)
     with tempfile.TemporaryDirectory() as folder:
-        SavedSessions(Path(folder)).save("abc", Saved.of(outline, history, {config: "first"}, "sqnr>=20"))
+        saved = Saved.of(outline, history, ConfigNames([(config, "first")]), "sqnr>=20")
+        SavedSessions(Path(folder)).save("abc", saved)
         return (Path(folder) / "abc.json").read_bytes()
 
 

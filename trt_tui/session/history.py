@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 
 from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.errors import InputError
 
 
 class History:
@@ -71,8 +73,61 @@ class History:
         return bool(self._future)
 
 
+@dataclass(frozen=True)
+class Note:
+    """What a user has said of a config: a comment, and whether it is pinned to the top of the list and kept."""
+
+    comment: str = ""
+    pinned: bool = False
+
+
+LONGEST_NAME = 24
+"""Characters of a config's name at most."""
+
+
 class ConfigNames(dict[PrecisionConfig, str]):
-    """What configs are called, in the order they were first seen: c0, c1, ..."""
+    """What configs are called, in the order they were first seen: c0, c1, ..., or as the user has named them.
+
+    Attributes:
+        notes: What the user has said of some of them.
+    """
+
+    def __init__(self, named: Iterable[tuple[PrecisionConfig, str]] = (),
+                 notes: Mapping[PrecisionConfig, Note] | None = None) -> None:
+        super().__init__(named)
+        self.notes = dict(notes or {})
+
+    def rename(self, config: PrecisionConfig, name: str) -> None:
+        """Gives a config a name of its own.
+
+        Raises:
+            InputError: it is empty, too long, or another one's.
+        """
+        if not name or len(name) > LONGEST_NAME or "\n" in name:
+            raise InputError(f"{name!r} is no name of a config", f"it takes 1 to {LONGEST_NAME} characters of one line",
+                             "Give a shorter one.")
+        if any(other == name and one != config for one, other in self.items()):
+            raise InputError(f"another config is called {name}", "names are unique", "Give another one.")
+        self[config] = name
+
+    def say(self, config: PrecisionConfig, comment: str) -> None:
+        """Comments on a config; "" takes the comment back."""
+        self.notes[config] = replace(self.notes.get(config, Note()), comment=comment)
+
+    def pin(self, config: PrecisionConfig) -> bool:
+        """Pins a config, or no longer; returns whether it is pinned now."""
+        note = self.notes.get(config, Note())
+        self.notes[config] = replace(note, pinned=not note.pinned)
+        return not note.pinned
+
+    def newest_first(self) -> list[tuple[PrecisionConfig, str]]:
+        """The pinned ones, then the others, each with its name."""
+        newest = list(reversed(self.items()))
+        return sorted(newest, key=lambda one: not self.notes.get(one[0], Note()).pinned)
+
+    def copy(self) -> ConfigNames:
+        """A copy that goes its own way."""
+        return ConfigNames(self.items(), self.notes)
 
     def give(self, config: PrecisionConfig) -> str:
         """The name of a config; one that has none gets the next that is free."""

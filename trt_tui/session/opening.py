@@ -74,7 +74,7 @@ class Opening:
         if saved is None:
             return
         state.history = saved.history()
-        state.names = ConfigNames(saved.named())
+        state.names = saved.names()
         if not state.target_text:
             state.target_text = saved.target
         count = len(state.config.moves)
@@ -153,7 +153,8 @@ class Opening:
         dropped = [one for one in state.config.moves.values() if one.measured]
         others = sum(one.kind != RangeChoice.kind for one in dropped)
         state.history.map(lambda config: config.without_measured())
-        state.names = ConfigNames((config.without_measured(), name) for config, name in state.names.items())
+        state.names = ConfigNames(((config.without_measured(), name) for config, name in state.names.items()),
+                                  {config.without_measured(): note for config, note in state.names.notes.items()})
         state.names.give(state.config)
         if dropped:
             said = [plural(count, word) for count, word in ((len(dropped) - others, "range"), (others, "free move"))

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from trt_tui.core.precision import FLOATS, OFFERED, Precision
 from trt_tui.errors import InputError
 from trt_tui.files.reading import TEXT_BYTES, read_bytes
 from trt_tui.files.writing import write_atomic
-from trt_tui.session.history import History
+from trt_tui.session.history import ConfigNames, History, Note
 
 FORMAT = "trt-tui/session"
 VERSION = 2
@@ -48,14 +47,17 @@ class StoredConfig(msgspec.Struct, omit_defaults=True):
     tf32: bool = False
     moves: list[dict[str, Any]] = []
     name: str = ""
+    comment: str = ""
+    pinned: bool = False
     groups: dict[str, dict[str, Any]] = {}
     ranges: dict[str, dict[str, Any]] = {}
 
     @classmethod
-    def of(cls, config: PrecisionConfig, name: str = "") -> StoredConfig:
-        """A config to be stored; only configs that are listed have names."""
+    def of(cls, config: PrecisionConfig, name: str = "", note: Note | None = None) -> StoredConfig:
+        """A config to be stored; only configs that are listed have names and notes."""
         moves = [{"target": target, **encoded(move)} for (_, target), move in config.moves.items()]
-        return cls(config.quantized, config.other, config.tf32, moves, name)
+        note = note or Note()
+        return cls(config.quantized, config.other, config.tf32, moves, name, note.comment, note.pinned)
 
     def config(self) -> PrecisionConfig:
         """The config.
@@ -94,13 +96,14 @@ class Saved(msgspec.Struct):
     sha256: str = ""
 
     @classmethod
-    def of(cls, outline: Outline, history: History, names: Mapping[PrecisionConfig, str], target: str,
+    def of(cls, outline: Outline, history: History, names: ConfigNames, target: str,
            sha256: str = "") -> Saved:
         """A session to be saved, no more of it than `HISTORY_LIMIT` allows."""
         past, current, future = history.snapshot()
         return cls(FORMAT, VERSION, str(outline.path), [StoredConfig.of(c) for c in past[-HISTORY_LIMIT:]],
                    StoredConfig.of(current), [StoredConfig.of(c) for c in future[-HISTORY_LIMIT:]],
-                   [StoredConfig.of(c, name) for c, name in list(names.items())[-HISTORY_LIMIT:]], target,
+                   [StoredConfig.of(c, name, names.notes.get(c)) for place, (c, name) in enumerate(names.items())
+                    if place >= len(names) - HISTORY_LIMIT or names.notes.get(c, Note()).pinned], target,
                    sha256=sha256)
 
     def history(self) -> History:
@@ -108,9 +111,12 @@ class Saved(msgspec.Struct):
         return History.restored([c.config() for c in self.past], self.current.config(),
                                 [c.config() for c in self.future])
 
-    def named(self) -> list[tuple[PrecisionConfig, str]]:
-        """The configs that have names."""
-        return [(one.config(), one.name) for one in self.named_configs]
+    def names(self) -> ConfigNames:
+        """The configs that have names, with their notes."""
+        stored = [(one.config(), one) for one in self.named_configs]
+        return ConfigNames(((config, one.name) for config, one in stored),
+                           {config: Note(one.comment, one.pinned) for config, one in stored
+                            if one.comment or one.pinned})
 
     def configs(self) -> list[PrecisionConfig]:
         """All of its configs.

@@ -453,5 +453,5 @@ class State:
         if self.outline is None or not self.automatic:
             return
         self.saver.save(self.outline.structure_sha256,
-                        partial(Saved.of, self.outline, History.restored(*self.history.snapshot()), dict(self.names),
+                        partial(Saved.of, self.outline, History.restored(*self.history.snapshot()), self.names.copy(),
                                 self.target_text or "", self.sha256 or self.saved_sha256))

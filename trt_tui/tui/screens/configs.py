@@ -9,8 +9,11 @@ from textual.binding import Binding
 from textual.containers import Vertical
 from textual.widgets import Static
 
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.errors import InputError
+from trt_tui.session.history import LONGEST_NAME, Note
 from trt_tui.session.session import Session
-from trt_tui.tui.screens.dialogs import CLOSE, Dialog
+from trt_tui.tui.screens.dialogs import CLOSE, Dialog, Prompt
 from trt_tui.tui.state.configs import Marks
 from trt_tui.tui.widgets.choices import ConfigList
 from trt_tui.tui.widgets.lines import Lines
@@ -24,7 +27,7 @@ class ConfigsPage(Dialog):
     """
 
     BINDINGS = [CLOSE, Binding("q,c", "close", show=False), Binding("m", "mark", show=False),
-                Binding("d", "diff", show=False)]
+                Binding("d", "diff", show=False), Binding("n", "name", show=False), Binding("p", "pin", show=False)]
 
     def __init__(self, session: Session, marks: Marks, diff: Callable[[], None]) -> None:
         super().__init__()
@@ -36,7 +39,7 @@ class ConfigsPage(Dialog):
             yield Static("Configs", classes="heading")
             yield Lines(id="config-header")
             yield ConfigList()
-            yield Static("enter takes it up  m marks A, then B  d diff  esc close", classes="hint")
+            yield Static("enter takes it up  n name  p pin  m marks A, then B  d diff  esc close", classes="hint")
 
     def on_mount(self) -> None:
         """Fills it and gives the keys to where they are wanted."""
@@ -56,6 +59,39 @@ class ConfigsPage(Dialog):
         if (config := self.query_one(ConfigList).chosen) is not None:
             self.marks.mark(config)
             self.show()
+
+    def action_pin(self) -> None:
+        """Pins the config under the cursor to the top, or no longer."""
+        if (config := self.query_one(ConfigList).chosen) is not None:
+            self.session.names.pin(config)
+            self.session.save()
+            self.show()
+
+    def action_name(self) -> None:
+        """Asks for a name and a comment for the config under the cursor."""
+        config, names = self.query_one(ConfigList).chosen, self.session.names
+        if config is None:
+            return
+        comment = names.notes.get(config, Note()).comment
+
+        def typed(text: str | None) -> None:
+            if text is not None:
+                name, _, said = text.partition(":")
+                names.rename(config, name.strip())
+                names.say(config, said.strip())
+                self.session.save()
+                self.show()
+
+        self.app.push_screen(Prompt("Name: comment", f"{names[config]}{': ' if comment else ''}{comment}",
+                                    f"a name of at most {LONGEST_NAME} characters; what follows a colon is a comment",
+                                    lambda text: self._wrong_with(config, text)), typed)
+
+    def _wrong_with(self, config: PrecisionConfig, text: str) -> str:
+        try:
+            self.session.names.copy().rename(config, text.partition(":")[0].strip())
+        except InputError as error:
+            return f"{error.title}: {error.cause}"
+        return ""
 
     def action_diff(self) -> None:
         """Shows what differs."""

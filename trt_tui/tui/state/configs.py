@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from trt_tui.core.measure.comparison import EngineResult
+from trt_tui.core.measure.comparison import EngineResult, Verdict
 from trt_tui.core.measure.target import EVERY
 from trt_tui.core.moves.config import PrecisionConfig, compared
+from trt_tui.session.history import Note
 from trt_tui.session.session import Session
 from trt_tui.tui.known import config_met, config_name, headline, verdict_outcome
 from trt_tui.tui.spans import Line, Span, clip, decibel, fitted, width_of
 from trt_tui.tui.state import built
 from trt_tui.tui.state.previewed import kernel_lines
 from trt_tui.tui.state.tree import TreeModel
-from trt_tui.words import NOTHING, byte_size, cells, left, number, right
+from trt_tui.words import NOTHING, SIMULATED, byte_size, cells, left, megabytes, metric_figure, number, right
 
 
 @dataclass(frozen=True)
@@ -59,31 +60,33 @@ def config_table(session: Session, marks: Mapping[str, PrecisionConfig], width: 
     if session.target is not None and session.target.part is not None:
         metric = "worst" if session.target.part == EVERY else session.target.part[-8:]
     title = {"metric": metric, "sqnr": ""}.get(kind, kind[:8])
-    header = ["", "raised", "dB", title, "built", "ms", ""]
+    notes = session.names.notes
+    header = ["", "raised", "dB", title, "built", "ms", "", "comment" if any(n.comment for n in notes.values()) else ""]
     rows: list[tuple[PrecisionConfig, str, list[Span]]] = []
-    for config, name in reversed(list(session.names.items())):
-        results = session.results.of(config)
+    for config, name in session.names.newest_first():
+        results, note = session.results.of(config), notes.get(config, Note())
         verdict, engine = results.verdict, results.engine
         worst = verdict.worst if verdict is not None else None
         now = config == session.config
         reached = config_met(session, config)
         rows.append((config, name, [
-            (f"{letters.get(config, ' ')}{'>' if now else ' '}{name}", "strong" if now else ""),
+            (f"{letters.get(config, '•' if note.pinned else ' ')}{'>' if now else ' '}{name}", "strong" if now else ""),
             (f"{len(config.raised(session.outline))}", "dim"),
             (decibel(worst[1].errors if worst else None)[0], "bad" if verdict and verdict.bad else ""),
             (headline(session, verdict)[0] if title else "", ""),
             *_built_cells(session, engine),
             (verdict_outcome(session, verdict) if reached is not None else "", "good" if reached else "bad"),
+            (note.comment, "dim"),
         ]))
     kept = [i for i in range(len(header)) if header[i] or i in (0, 6)]
     widths = {i: max(cells(header[i]), *(cells(row[i][0]) for _, _, row in rows)) for i in kept}
     # Dropped first if there is no room: how many are raised, then the decibels if the target is another figure.
-    for column in (1, 2):
+    for column in (7, 1, 2):
         if sum(widths[i] + 2 for i in kept) - 2 > width and column in kept and (column != 2 or title):
             kept.remove(column)
 
     def line(row: Sequence[Span]) -> Line:
-        spans = [((left if i in (0, 6) else right)(row[i][0], widths[i]), row[i][1]) for i in kept]
+        spans = [((left if i in (0, 6, 7) else right)(row[i][0], widths[i]), row[i][1]) for i in kept]
         return clip([span for one in spans for span in (("  ", ""), one)][1:], width)
 
     lines = [ConfigLine(config, name, line(row)) for config, name, row in rows]
@@ -113,7 +116,32 @@ def diff_lines(session: Session, model: TreeModel, one: PrecisionConfig, other: 
     lines += [[(fitted(name, width) + "  ", ""), (f"{here:<18}", ""), (there, "")]
               for name, here, there in changed]
     verdicts = [session.results.of(config).verdict for config in (one, other)]
-    if any(verdict is not None for verdict in verdicts):
+    metric = next(iter(session.results.reference), "")
+    figures = [("SQNR", [_sqnr(verdict) for verdict in verdicts]),
+               (metric, [metric_figure(verdict.metric.get(metric) if verdict is not None else None, SIMULATED)
+                         for verdict in verdicts] if metric else []),
+               ("ms", [_ms(session, config) for config in (one, other)]),
+               ("MB", [_mb(session, config) for config in (one, other)])]
+    for label, texts in figures:
+        if any(text not in ("", NOTHING) for text in texts):
+            lines.append([(label.ljust(width + 2), "dim"), *((f"{text or NOTHING:<18}", "") for text in texts)])
+    if any(verdict is not None for verdict in verdicts) and not metric and session.target is not None and (
+            session.target.kind != "sqnr"):
         lines.append([("output".ljust(width + 2), "dim"),
                       *((f"{headline(session, verdict)[0]:<18}", "") for verdict in verdicts)])
     return lines + kernel_lines(session, one, other)
+
+
+def _sqnr(verdict: Verdict | None) -> str:
+    worst = verdict.worst if verdict is not None else None
+    return decibel(worst[1].errors)[0] if worst is not None else NOTHING
+
+
+def _ms(session: Session, config: PrecisionConfig) -> str:
+    engine = session.results.of(config).engine
+    return number(engine.latency_ms[0]) if engine is not None and engine.latency_ms else NOTHING
+
+
+def _mb(session: Session, config: PrecisionConfig) -> str:
+    engine = session.results.of(config).engine
+    return megabytes(engine.bytes) if engine is not None and engine.bytes is not None else NOTHING
