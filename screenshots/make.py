@@ -12,10 +12,15 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+
+import numpy as np
+import onnxruntime
 
 _STATE = tempfile.TemporaryDirectory()
 os.environ["XDG_STATE_HOME"] = os.environ["XDG_CACHE_HOME"] = _STATE.name
@@ -37,18 +42,33 @@ SHOTS: dict[str, tuple[tuple[int, int], Sequence[str]]] = {
     "help": ((120, 40), ("wait", "question_mark", "pause")),
     "light": ((120, 40), ("wait", "t", "wait", "theme")),
     "loading": ((80, 24), ()),
+    "stages": ((120, 40), ("wait",)),
 }
 
 
-def options() -> Options:
-    """The bundled demo, with all of its data."""
-    return Options(str(demo.network_path()), str(demo.samples_path()), str(demo.calibration_path()),
-                   metric=demo.metric_spec())
+def options(name: str = "") -> Options:
+    """The bundled demo, with all of its data; for the picture of stages with stages of its own."""
+    found = Options(str(demo.network_path()), str(demo.samples_path()), str(demo.calibration_path()),
+                    metric=demo.metric_spec())
+    return replace(found, stages=stages(Path(_STATE.name))) if name == "stages" else found
+
+
+def stages(folder: Path) -> tuple[str, ...]:
+    """ONNX Runtime's outputs, the exported INT8 network as ONNX Runtime runs it, and INT8 as simulated."""
+    runtime, typed = folder / "runtime.npz", folder / "qdq.onnx"
+    session = onnxruntime.InferenceSession(str(demo.network_path()))
+    with np.load(demo.samples_path()) as data:
+        feed = {one.name: data[one.name] for one in session.get_inputs()}
+    names = [one.name for one in session.get_outputs()]
+    np.savez(runtime, **dict(zip(names, session.run(names, feed), strict=True)))
+    subprocess.run([sys.executable, "-m", "trt_tui", "export", str(demo.network_path()), "--precision", "int8",
+                    "--calib-data", str(demo.calibration_path()), "--format", "onnx", "-o", str(typed)], check=True)
+    return f"runtime={runtime}", f"qdq={typed}", "int8"
 
 
 async def shoot(name: str, size: tuple[int, int], steps: Sequence[str]) -> None:
     """Takes one screenshot after some steps: keys, or "wait", "pause" and "theme"."""
-    app = TrtTuiApp(options(), resume=False)
+    app = TrtTuiApp(options(name), resume=False)
     async with app.run_test(size=size) as pilot:
         for step in steps:
             if step == "wait":
