@@ -277,7 +277,7 @@ def test_the_detail_says_what_the_engine_made(build):
     for size in sizes:
         assert f"FP16, asked INT8 · {number(result.made[QKV].ms)} ms" in said(QKV, *size) and "≠" in said(QKV, *size)
         assert "1 reformat around it" in said(around, *size)
-        assert "inside a fused region: TensorRT tells no more" in said(CORE, *size)
+        assert "inside a fused region: TensorRT reports no more" in said(CORE, *size)
     scope = MODEL.ancestors[QKV][-1]
     line = text(detail.detail_lines(session, found(session), VisibleRow(scope.path, 0, scope), 80, 3)[1])
     assert "fused" in line and "1 ≠ asked" in line and " ms" in line

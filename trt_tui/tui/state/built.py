@@ -131,7 +131,7 @@ def made_text(made: Made | None, asked: Precision) -> str:
 
 
 def group_sentences(shown: Shown, group: Group, asked: Precision) -> list[str]:
-    """What became of a group: a sentence with precision, time and reformat layers, then where TensorRT tells no more.
+    """What became of a group: a sentence with precision, time and reformat layers, then where TensorRT reports no more.
 
     Args:
         asked: What the current config asks for.
@@ -152,7 +152,7 @@ def group_sentences(shown: Shown, group: Group, asked: Precision) -> list[str]:
         parts.append(f"{plural(made.reformats, 'reformat')} around it")
     sentences = [" · ".join(parts)]
     if made.region:
-        sentences.append("inside a fused region: TensorRT tells no more")
+        sentences.append("inside a fused region: TensorRT reports no more")
     return sentences
 
 

@@ -96,7 +96,7 @@ def fp8_sentence(stats: TensorStats, amax: float) -> str:
     zeroed, clipped = beyond_fp8(stats, amax)
     lost = [f"about {percent(zeroed)} of values round to 0" if zeroed >= LEAST_SHARE else "",
             f"{percent(clipped)} are clipped" if clipped >= LEAST_SHARE else ""]
-    said = " and ".join(filter(None, lost)) or "none clipped, next to none rounds to 0"
+    said = " and ".join(filter(None, lost)) or "none clipped, hardly any round to 0"
     return f"FP8 scale by amax {number(amax)}: {said}"
 
 
@@ -394,7 +394,7 @@ def _scope_detail(session: Session, found: Figures, scope: Scope, width: int, he
         lines.append(_labelled("worst", worst, width))
     worse = sum(found.values.get(name, 0.0) < 0 for name in scope.groups) if found.measure is Measure.OWNS else 0
     if worse and (value := found.scope_values.get(scope.path)) is not None:
-        left = f"{worse} left out that raised alone {'makes' if worse == 1 else 'make'} the error larger"
+        left = f"{worse} left out: raising {'it' if worse == 1 else 'one'} alone makes the error larger"
         lines.append(_labelled("owns", f"{found.value_text(value)} added up, {left}", width, "dim"))
     fixed = sum(found.lowest not in group.allowed for group in groups)
     if fixed:

@@ -81,7 +81,7 @@ def sentences(preview: Preview, group: Group, asked: Precision, titles: Mapping[
     if made is None:
         return [f"{where}: no kernel has its name"]
     seen, wanted = made.seen(group.stands_for(asked)), group.label(asked)
-    text = seen.label if seen is not None else "types inside its kernel are not told"
+    text = seen.label if seen is not None else "its kernel does not report types inside"
     if other_than(group, asked, made):
         text = f"≠ {text}, asked {wanted}"
     parts = [f"{where}: {text}"]
