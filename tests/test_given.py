@@ -197,6 +197,7 @@ def test_an_operator_that_tensorrt_lacks_in_bf16_is_named_and_written_in_fp32(op
     network = open_network(tmp_path / "x.onnx")
     assert f"TensorRT refuses {operator} in BF16 (/it/{operator})" in network.notes[0]
     assert network.group_of(f"/it/{operator}").given.refused == ((f"/it/{operator}", f"{operator} in BF16"),)
+    assert network.group_of(f"/it/{operator}").given.stands_for is FP32, "what other releases are told"
     nodes = {node.name: node for node in lower_strong(network, AS_GIVEN, {}).model.graph}
     around = [*nodes[f"/it/{operator}"].inputs, *nodes[f"/it/{operator}"].outputs]
     assert {value.dtype for value in around} == {ir.DataType.FLOAT}

@@ -189,8 +189,9 @@ class Given:
         narrowest = min(read - {"INT32"}, key=lambda word: (order.get(word, len(order)), word), default="")
         weights_only = bool(operands) and bool(narrowest) and not all(operands)
         floats = FLOATS.get(self.dtype(group.tail), Precision.FP32)
+        around = floats if floats in group.allowed else Precision.FP32
         code = next((one for one in Precision if one in group.allowed and operands and one.label == narrowest
-                     and weights_only is (one is Precision.INT4)), floats)
+                     and weights_only is (one is Precision.INT4)), around)
         label = narrowest + " w" * weights_only if narrowest else floats.label
         return AsGiven(label, floats, code, not lowered, tuple(refused.items()))
 
