@@ -113,10 +113,14 @@ def test_every_command_takes_rules(tmp_path, capsys):
     for words in (["export", *common, "--precision", "int8", "--format", "onnx", "-o", str(out)],
                   ["build", *common, "--precision", "int8", "-o", str(out)],
                   ["search", *common, "--tolerance", "sqnr>=1", "-o", str(config)],
-                  ["compare", *common, "--layers", "none", "--config", str(config)]):
+                  ["compare", *common, "--layers", "none", "--config", str(config)],
+                  ["compare", *common, "--config", str(config), "--config", str(config), "--json",
+                   str(tmp_path / "both.json")]):
         with pytest.raises(SystemExit) as ended:
             command(words)
         assert ended.value.code in (0, None), capsys.readouterr().err
+    both = json.loads((tmp_path / "both.json").read_text())
+    assert len(both["configs"]) == 2 and not both["differ"]
     network = open_network(mlp.model)
     assert read_config(config, network).config.held == set(names(matched(network, "/fc$|fc1/")))
     with pytest.raises(SystemExit) as ended:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from trt_tui.cli.options import (
+    CONFIG,
     CONTEXT,
     EVERYTHING,
     PREVIEW,
@@ -32,11 +33,13 @@ if TYPE_CHECKING:
 
 
 @click.command(cls=Command, context_settings=CONTEXT)
-@takes(*EVERYTHING, *PREVIEW, *STAGES)
+@takes(*(one for one in EVERYTHING if one is not CONFIG[0]), *PREVIEW, *STAGES)
 @option("TensorRT", "--engines", is_flag=True, help="Also build each run's engine, and judge it as built.")
 @option("Output", "--layers", default="shares", show_default=True, type=click.Choice(["shares", "errors", "none"]),
         help="What is measured at the layers: their errors and shares, their errors alone (much faster), or nothing.")
 @option("Output", "--no-layers", "layers", flag_value="none", hidden=True)
+@file_option("Config", "--config", "config_paths", multiple=True, metavar="FILE", help="Start from a precision.json; "
+             "two or more are held beside each other: figures, and the layers in which they differ.")
 @option("Output", "--calib-methods", metavar="all|A,B", help="Compare calibration methods in place of runs: what the "
         "config, or INT8, yields with the ranges of each, and the seconds that calibrating takes.")
 @file_option("Output", "--json", "json_path", metavar="OUT",
@@ -56,7 +59,7 @@ if TYPE_CHECKING:
 @file_option("Two dumps", "-o", "--output", metavar="OUT", help="Write a precision.json that keeps them in FP32, and "
              "all else as --config has it, or in FP16; needs --model.")
 @click.argument("against", required=False, metavar="[DUMP]", shell_complete=files)
-def compare(model: str, against: str | None, config_path: str | None, force: bool, target: str | None,
+def compare(model: str, against: str | None, config_paths: tuple[str, ...], force: bool, target: str | None,
             json_path: str | None, markdown_path: str | None, outputs_path: str | None, layers: str, engines: bool,
             threshold: float, top_k: int, network: str | None, script: str | None, output: str | None,
             calib_methods: str | None, **arguments: Any) -> None:
@@ -75,6 +78,7 @@ def compare(model: str, against: str | None, config_path: str | None, force: boo
     from trt_tui.core.lowering.lowered import cannot_lower, lowers
     from trt_tui.core.measure.target import parse_target
 
+    config_path = config_paths[0] if config_paths else None
     if check_sides(model, against):
         compare_dumps(Asked(model, str(against), threshold, top_k, stdout_for(json_path), script, network, output,
                             config_path, force))
@@ -90,6 +94,13 @@ def compare(model: str, against: str | None, config_path: str | None, force: boo
         _compare_methods(options_of(model, 0, arguments), config_path, target, force, calib_methods, json_path,
                          markdown_path, places)
         return
+    if len(config_paths) > 1:
+        from trt_tui.cli.configs import compare_configs
+
+        for other in config_paths[1:]:
+            check_places(model, arguments, other, json_path, markdown_path)
+        sys.exit(int(compare_configs(options_of(model, 0, arguments), config_paths, target, force, engines=engines,
+                                     json_path=json_path, markdown_path=markdown_path, places=places)))
     with compare_session(options_of(model, 0, arguments), config_path, target, force, layers=layers,
                          engines=engines, writes=places, outputs_path=outputs_path) as session:
         record = session.record()

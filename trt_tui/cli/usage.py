@@ -44,16 +44,20 @@ def _no_engines(values: Values) -> bool:
     return not (values["engines"] or values["engine"] or values["outputs"] or built)
 
 
+def _config(values: Values) -> object:
+    return values["config_paths"] if "config_paths" in values else values["config_path"]
+
+
 def _no_codes(values: Values) -> bool:
     return values.get("precision") not in (None, "int8", "fp8", "int4")
 
 
 IDLE_OPTIONS = (
     IdleOptions(
-        ("open", "compare", "search", "build", "export"), ("force",), lambda values: not values["config_path"],
+        ("open", "compare", "search", "build", "export"), ("force",), lambda values: not _config(values),
         "it takes a config made for another structure, and there is none", "Name one with --config, or leave it out."),
     IdleOptions(
-        ("open", "compare", "search", "build", "export"), ("other",), lambda values: bool(values["config_path"]),
+        ("open", "compare", "search", "build", "export"), ("other",), lambda values: bool(_config(values)),
         "the config says what layers around INT8, FP8 and INT4 ones run in", "Leave it out."),
     IdleOptions(("search", "build", "export"), ("other",), _no_codes,
                 "it says what layers around INT8, FP8 and INT4 ones run in, and none is asked for",

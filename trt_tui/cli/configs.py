@@ -1,0 +1,133 @@
+"""Configs beside each other: `compare --config A --config B`."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from trt_tui.cli.headless import compare_session
+from trt_tui.cli.places import write_outputs
+from trt_tui.cli.streams import print_table
+from trt_tui.core.exporters.markdown import markdown_table, text_cell
+from trt_tui.core.measure.comparison import Measured
+from trt_tui.core.measure.target import Target
+from trt_tui.core.moves.config import PrecisionConfig, compared
+from trt_tui.core.network.hierarchy import build_tree, titles
+from trt_tui.core.network.layers import Outline
+from trt_tui.errors import ExitCode
+from trt_tui.options import Options
+from trt_tui.words import NOTHING, SIMULATED, decibels, megabytes, metric_figure, number, outcome, table
+
+
+@dataclass(frozen=True)
+class Compared:
+    """A config that was read, and what is known of it."""
+
+    name: str
+    config: PrecisionConfig
+    measured: Measured
+    target: Target | None
+
+
+def compare_configs(options: Options, paths: Sequence[str], target: str | None, force: bool, *, engines: bool,
+                    json_path: str | None, markdown_path: str | None, places: Iterable[str]) -> ExitCode:
+    """Measures each config on the same samples, prints and writes one table, and the layers in which they differ.
+
+    Returns:
+        `ExitCode.TOLERANCE_NOT_MET` if one misses the target that was named.
+    """
+    found: list[Compared] = []
+    places = tuple(places)
+    for place, path in enumerate(paths):
+        with compare_session(options, path, target, force, layers="none", engines=engines, writes=places) as session:
+            name = Path(path).name if [Path(one).name for one in paths].count(Path(path).name) == 1 else path
+            found.append(Compared(name, session.config, session.measured("config"), session.target))
+            if place < len(paths) - 1:
+                continue
+            write_outputs([(json_path, lambda session: _record(session.opened.outline, found)),
+                           (markdown_path, lambda session: _report(session.opened.outline, found))], session)
+            if "-" not in (json_path, markdown_path):
+                layers = _layers(session.opened.outline, found)
+                print_table("\n".join([*table(_rows(found)), "", *(table(layers, flush_left=len(layers[0]))
+                                                                  if len(layers) > 1 else ["They are the same."])]))
+    missed = target is not None and any(_met(one) is False for one in found)
+    return ExitCode.TOLERANCE_NOT_MET if missed else ExitCode.DONE
+
+
+def _met(one: Compared) -> bool | None:
+    verdict = one.measured.verdict
+    return one.target.reached(verdict) if one.target is not None and verdict is not None else None
+
+
+def _rows(found: Sequence[Compared]) -> list[list[str]]:
+    """A row for each config: simulated SQNR of the worst output, its worst sample, the metric, the engine's figures."""
+    metrics = list(dict.fromkeys(name for one in found if one.measured.verdict is not None
+                                 for name in list(one.measured.verdict.metric)[:1]))
+    built = any(one.measured.engine is not None for one in found)
+    rows = [["config", "raised", "SQNR", *metrics, *(["built", "ms", "MB"] if built else []), "target"]]
+    for one in found:
+        verdict, engine = one.measured.verdict, one.measured.engine
+        worst = verdict.worst if verdict is not None else None
+        row = [one.name, str(sum(move.runs_in is not None for move in one.config.moves.values())), _decibels(worst),
+               *(metric_figure(verdict.metric.get(name) if verdict is not None else None, SIMULATED)
+                 for name in metrics)]
+        if built:
+            judged = engine.verdict.worst if engine is not None and engine.verdict is not None else None
+            row += [_decibels(judged, ""), NOTHING if engine is None or not engine.latency_ms else
+                    number(engine.latency_ms[0]),
+                    NOTHING if engine is None or engine.bytes is None else megabytes(engine.bytes)]
+        met = _met(one)
+        rows.append([*row, "" if met is None else outcome(met)])
+    return rows
+
+
+def _decibels(worst: Any, mark: str = SIMULATED) -> str:
+    if worst is None:
+        return NOTHING
+    errors = worst[1].errors
+    return decibels(errors.sqnr_db, exact=errors.exact, nan=errors.nan, inf=errors.inf, mark=mark)
+
+
+def _layers(outline: Outline, found: Sequence[Compared]) -> list[list[str]]:
+    """The layers and tensors in which any config differs from the first, with a header."""
+    places = titles(build_tree(outline.layers, outline.groups))
+    told: dict[str, dict[int, str]] = {}
+    first: dict[str, str] = {}
+    for place, one in enumerate(found[1:], 1):
+        for line in compared(found[0].config, one.config, outline):
+            what = line.kind.about(places.get(line.target, line.target))
+            first[what] = line.here
+            told.setdefault(what, {})[place] = line.there
+    rows = [["differs", *(one.name for one in found)]]
+    for what, there in told.items():
+        rows.append([what, first[what], *(there.get(place, first[what]) for place in range(1, len(found)))])
+    return rows
+
+
+def _record(outline: Outline, found: Sequence[Compared]) -> str:
+    """Both tables as JSON; what is not known is null."""
+    configs = []
+    for one in found:
+        verdict, engine = one.measured.verdict, one.measured.engine
+        worst = verdict.worst if verdict is not None else None
+        configs.append({"name": one.name, "sqnr_db": worst[1].errors.sqnr_db if worst is not None else None,
+                        "metric": dict(verdict.metric) if verdict is not None else {}, "met": _met(one),
+                        "latency_ms": engine.latency_ms[0] if engine is not None and engine.latency_ms else None,
+                        "engine_bytes": engine.bytes if engine is not None else None})
+    header, *rows = _layers(outline, found)
+    record = {"configs": configs, "differ": [dict(zip(header, row, strict=True)) for row in rows]}
+    return json.dumps(record, indent=1) + "\n"
+
+
+def _report(outline: Outline, found: Sequence[Compared]) -> str:
+    """Both tables in Markdown."""
+    layers = _layers(outline, found)
+    return "\n".join([f"# Configs of {text_cell(outline.name)}", "", *_markdown(_rows(found)), "",
+                      "## Layers that differ", "", *(_markdown(layers) if len(layers) > 1 else ["None."])]) + "\n"
+
+
+def _markdown(rows: Sequence[Sequence[str]]) -> list[str]:
+    return markdown_table([text_cell(cell) for cell in rows[0]], [[*map(text_cell, row)] for row in rows[1:]])
