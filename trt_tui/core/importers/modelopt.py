@@ -96,7 +96,7 @@ def read_record(record: Mapping[str, Any], network: Network, file: Path) -> Aske
     if autocast is not None:
         for group in _left_out(autocast, network, file, asked.unread):
             asked.layers[group.name] = Precision.FP32
-    others = sorted({key for part in (record, *parts.values()) for key in part
+    others = sorted({str(key) for part in (record, *parts.values()) for key in part
                      if key not in _READ and not str(key).startswith("_")})
     if others:
         asked.unread.append(f"{first_few(others, 8)}: not about which layer runs in what")

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import ast
 import json
+import math
 import re
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -56,7 +58,9 @@ def read_script(text: str, network: Network, file: Path) -> Asked:
         InputError: it is no Python, or sets nothing.
     """
     try:
-        tree = ast.parse(text)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of numbers and escapes that newer Pythons refuse
+            tree = ast.parse(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         where = f"line {error.lineno}: {error.msg}" if isinstance(error, SyntaxError) else str(error)
         raise InputError(f"{file.name} is no Python that can be read", where,
@@ -102,7 +106,8 @@ def _own(constants: Mapping[str, Any]) -> Asked | None:
     try:
         asked.layers = {str(name): Precision(word) for name, word in told["precisions"].items()}
         asked.outputs = {str(name): Precision(word) for name, word in told.get("output_types", {}).items()}
-        asked.ranges = {str(name): float(amax) for name, amax in told.get("ranges", {}).items()}
+        asked.ranges = {str(name): abs(float(amax)) for name, amax in told.get("ranges", {}).items()
+                        if math.isfinite(float(amax))}
     except (ValueError, TypeError, AttributeError):
         return None
     floats = [one for one in (Precision.FP16, Precision.BF16) if one.value in flags]
@@ -232,8 +237,13 @@ class _Script:
         if what == "precision" and isinstance(owner, Layer):
             self.asked.layers[owner.name] = self._precision(value)
         elif what == "dynamic_range" and isinstance(owner, _Tensor):
-            low, high = (float(one) for one in self._value(value, names))
-            self.asked.ranges[owner.name] = max(abs(low), abs(high))
+            try:
+                low, high = (float(one) for one in self._value(value, names))
+            except (TypeError, ValueError, OverflowError):
+                raise _Unreadable("no two numbers") from None
+            if not math.isfinite(amax := max(abs(low), abs(high))):
+                raise _Unreadable("an infinite range")
+            self.asked.ranges[owner.name] = amax
         else:
             raise _Unreadable(f"of {type(owner).__name__.lstrip('_')}")
 
@@ -250,8 +260,14 @@ class _Script:
         """The value of an expression of a kind that is worked out here.
 
         Raises:
-            _Unreadable: it is of another kind.
+            _Unreadable: it is of another kind, or makes no sense.
         """
+        try:
+            return self._worked_out(node, names)
+        except (TypeError, ValueError, ArithmeticError, re.error, RecursionError) as error:
+            raise _Unreadable(f"{type(error).__name__}: {error}") from None
+
+    def _worked_out(self, node: ast.expr, names: Mapping[str, Any]) -> Any:
         if isinstance(node, ast.Constant):
             return node.value
         if isinstance(node, ast.Name):
