@@ -19,7 +19,7 @@ class Parts(Controller):
             return "there is no --metric"
         return "" if parts_table(self.session) else "the metric has no parts, or none is measured yet"
 
-    @action("6", label="classes", help="The metric's parts: FP32, each run, the engine, the worst drop first",
+    @action("8", label="classes", help="The metric's parts: FP32, each run, the engine, the worst drop first",
             group="Look", disabled=no_parts)
     def parts(self) -> None:
         """Shows what each part of the metric loses."""
