@@ -1,14 +1,18 @@
 """Layerwise errors of INT8 against FP32: this program beside ONNX Runtime's and Polygraphy's, and beside the limit.
 
-    python -m tests.benchmarks.layerwise [bert6] [resnet50] [--rounds N] [--only-ours]
+    python -m tests.benchmarks.layerwise [bert6] [resnet50] [--rounds N] [--only-ours | --command]
 
 Data are 4 batches of 8. The limit is the time of one plain run of each network, and the larger of their peaks. A pass
 of ours runs a loaded graph over all batches. The others load, run and compare in one call; so their times stand beside
-ours with loading.
+ours with loading. ``--command`` measures `trt-tui compare --layers errors` as a whole, from its start with empty caches
+(opening, calibration, errors of INT8 and FP16), beside ONNX Runtime's alone.
 """
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -86,6 +90,20 @@ def polygraphy(name: str, folder: str):
     return run
 
 
+def command(name: str, folder: str):
+    """The command that measures errors alone, with caches of its own for each pass."""
+
+    def run() -> str:
+        with tempfile.TemporaryDirectory() as text:
+            caches = {f"XDG_{kind}_HOME": f"{text}/{kind.lower()}" for kind in ("CACHE", "STATE")}
+            words = [sys.executable, "-m", "trt_tui", "compare", f"{folder}/fp32.onnx", "--data", f"{folder}/data.npz",
+                     "--calib-data", f"{folder}/data.npz", "--batch", "8", "--layers", "errors"]
+            done = subprocess.run(words, env={**os.environ, **caches}, capture_output=True, text=True, check=True)
+        return done.stdout.splitlines()[0]
+
+    return run
+
+
 def _reader(feeds):
     from onnxruntime.quantization import CalibrationDataReader
 
@@ -144,12 +162,30 @@ def report(name: str, directory: Path, rounds: int, only_ours: bool) -> None:
                   f"accumulated with loading, {other.peak_bytes / own.peak_bytes:.1f} times its memory.")
 
 
+def whole(name: str, directory: Path) -> None:
+    """Prints what the whole command takes beside qdq_loss_debug, whose quantizing is not counted."""
+    with tempfile.TemporaryDirectory() as folder:
+        prepared.prepare(name, str(directory), folder)
+        measure.once(Contestant("quantizer", MODULE, "quantizer", (name, folder)))
+        ours, theirs = (measure.once(Contestant(label, MODULE, function, (name, folder)))
+                        for label, function in (("compare --layers errors", "command"),
+                                                ("qdq_loss_debug", "qdq_loss_debug")))
+    rows = [(one.name, one.median_s, one.median_s / theirs.median_s, round(one.peak_mb),
+             one.peak_mb / theirs.peak_mb, one.said or "") for one in (ours, theirs)]
+    print(f"\n### {name}\n")
+    print(measure.table(["", "s", "/ qdq_loss_debug", "peak MB", "/ qdq_loss_debug", "what"], rows))
+
+
 def main() -> None:
     parser = measure.parser(__doc__.partition("\n")[0], rounds=5)
     parser.add_argument("--only-ours", action="store_true", help="leave the other tools out")
+    parser.add_argument("--command", action="store_true", help="the whole command beside qdq_loss_debug")
     arguments = parser.parse_args()
     print(measure.machine())
     for name in arguments.networks or prepared.NAMES:
+        if arguments.command:
+            whole(name, arguments.directory)
+            continue
         report(name, arguments.directory, arguments.rounds, arguments.only_ours)
 
 

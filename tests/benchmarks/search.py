@@ -82,13 +82,14 @@ class Simulated:
     def of(self, raised: Sequence[str]) -> Verdict:
         return self.verdict(self.space.config(self.space.ordered(raised), reason="benchmark"))
 
-    def impacts(self, few: int = 1, owns: bool = False) -> tuple[dict[str, Impact], float, float]:
+    def impacts(self, owns: bool = False, exact: bool = False) -> tuple[dict[str, Impact], float, float]:
         """Impacts by group, what they cost in evaluations, and in seconds."""
         found, since = {}, time.perf_counter()
-        for partial in measure_impacts(self.analysis, START, self.ranges, few=few, top=0, owns=owns):
+        for partial in measure_impacts(self.analysis, START, self.ranges, owns=owns, exact=exact):
             found.update(partial.value)
-        runs = few * len(self.space.candidates) * (2 if owns else 1)
-        return found, runs / len(self.samples), time.perf_counter() - since
+        ranked = [one for one in found.values() if one.energy]
+        runs = sum(one.alone_on + (one.samples if owns else 0) for one in ranked) / self.samples.count
+        return found, runs, time.perf_counter() - since
 
     def plain_s(self, rounds: int = 3) -> float:
         """Seconds of one plain FP32 run of one feed, the median of ``rounds`` over all feeds."""
@@ -243,7 +244,7 @@ def both_ways(impacts: Mapping[str, Impact]) -> dict[str, float]:
 
 def rankings(name: str, one: Simulated, more: float) -> Iterator[tuple[object, ...]]:
     """Correlations of each ranking with the true effect, and the set that lazy greedy finds with it."""
-    impacts, _, _ = one.impacts(len(one.samples), owns=True)
+    impacts, _, _ = one.impacts(owns=True, exact=True)
     *_, partial = measure_layers(one.analysis, {"int8": START}, one.ranges)
     errors = partial.value["int8"]
     effect = shapley(one, PERMUTATIONS)

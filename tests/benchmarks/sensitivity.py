@@ -3,7 +3,7 @@
     python -m tests.benchmarks.sensitivity [bert6] [resnet50] [--rounds N]
 
 A pass measures the next group of an all-INT8 config over 4 batches of 8 on one loaded session: only this group lowered,
-or both ways (only-this and all-but-this), which is two runs and is given for each of them.
+or only this one raised.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from pathlib import Path
 from tests.benchmarks import measure, prepared
 
 MODULE = "tests.benchmarks.sensitivity"
-WAYS = {"only this, others FP32": (prepared.INT8, False), "both ways, others FP32": (prepared.INT8, True),
-        "only this, others FP16": (prepared.INT8_FP16, False)}
+WAYS = {"only this, others FP32": (prepared.INT8, True), "all but this, others FP32": (prepared.INT8, False),
+        "only this, others FP16": (prepared.INT8_FP16, True)}
 
 
 def impact(name: str, folder: str, label: str):
@@ -23,10 +23,10 @@ def impact(name: str, folder: str, label: str):
     from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
     from trt_tui.core.data.samples import load_samples
     from trt_tui.core.measure.analysis import Analysis
+    from trt_tui.core.measure.group_sweep import GroupSweep
     from trt_tui.core.measure.judge import judged_outputs
-    from trt_tui.core.measure.shares import measure_impacts
 
-    config, owns = WAYS[label]
+    config, lowered = WAYS[label]
     network, ranges = prepared.opened(folder)
     samples = load_samples(str(Path(folder) / "data.npz"), network.inputs, batch=8)
     outputs = judged_outputs(network, ("last_hidden_state",) if name == "bert6" else ())
@@ -35,15 +35,17 @@ def impact(name: str, folder: str, label: str):
 
     def measured():
         for _ in itertools.count():
-            for partial in measure_impacts(analysis, config, ranges, order=order, few=len(samples), top=0, owns=owns):
-                if partial.value:
-                    yield partial.value
+            sweep = GroupSweep(analysis, config, ranges, order=order, lowered=lowered, exact=True)
+            for _ in sweep.steps():
+                for group in sweep.fresh:
+                    yield group, sweep.of(group)
+                sweep.fresh.clear()
 
     groups = measured()
 
     def run() -> str:
-        (group, one), = next(groups).items()
-        return f"{group}: {one.energy:.3g}"
+        group, one = next(groups)
+        return f"{group}: {one.figure.value:.3g}"
 
     return run
 
@@ -54,7 +56,7 @@ def main() -> None:
     for name in arguments.networks or prepared.NAMES:
         print(f"\n### {name}, each run of a group\n")
         print(prepared.beside_plain(name, arguments.directory, arguments.rounds, MODULE, "impact",
-                                    {label: 2 if owns else 1 for label, (_, owns) in WAYS.items()}))
+                                    dict.fromkeys(WAYS, 1)))
 
 
 if __name__ == "__main__":

@@ -45,6 +45,7 @@ def run(workspace: Workspace, store: Store, report: Report, request: rq.Compare)
     if not order:
         if request.layers:
             yield Urgency.LAYERS
+            workspace.analysis.unload()  # errors at the groups have a session of their own, with all weights
             yield from send_layers(workspace, store, report, runs, Urgency.LAYERS)
         return
     # What each group owns, on a few samples, comes before what is measured at the layers.

@@ -140,13 +140,17 @@ class Analysis:
 
     def close(self) -> None:
         """Frees the session and the reference."""
-        if self._loaded is not None:
-            self._loaded[1].close()
-            self._loaded = None
+        self.unload()
         self._own.clear()
         self._reference.clear()
         if self.against is not None:
             self.against.close()
+
+    def unload(self) -> None:
+        """Frees the session, with the weights in it; it is loaded again when it is needed."""
+        if self._loaded is not None:
+            self._loaded[1].close()
+            self._loaded = None
 
     @cached_property
     def padded(self) -> dict[str, tuple[bool, ...]]:
@@ -164,9 +168,8 @@ class Analysis:
             self._compared = self._owner._compared
             return loaded
         needed = Offer.needed(self.network, config)
-        if self._loaded is not None and not self.offer.covers(needed):
-            self._loaded[1].close()
-            self._loaded = None
+        if not self.offer.covers(needed):
+            self.unload()
         if self._loaded is None:
             offer = self.offer | needed
             data = self.backend.capabilities.device

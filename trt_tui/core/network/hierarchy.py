@@ -180,8 +180,10 @@ def _closed(root: _Open, folded: tuple[str, ...]) -> Scope:
         if scope is root and folded:
             plural = "s" if len(folded) > 1 else ""
             rows.append(FoldedRow(f"{len(folded)} shape and constant node{plural} folded", "\0folded", folded))
-        names = tuple(name for row in rows for name in _group_names(row))
-        done[id(scope)] = Scope(scope.name, path, tuple(rows), names)
+        names: list[str] = []
+        for row in rows:
+            names.extend(_group_names(row))
+        done[id(scope)] = Scope(scope.name, path, tuple(rows), tuple(names))
     tree = done[id(root)]
     assert isinstance(tree, Scope)
     return tree
@@ -203,6 +205,8 @@ def _joined(scope: _Open, row: Row, fresh: bool) -> Row:
 
 
 def _relabelled(row: Row, label: str) -> Row:
+    if isinstance(row, GroupRow):
+        return GroupRow(label, row.path, row.group, row.refused)
     return row if isinstance(row, Scope) else replace(row, label=label)
 
 
@@ -217,6 +221,8 @@ def _unique(name: str, taken: set[str]) -> str:
 
 def _labelled(rows: list[Row]) -> list[Row]:
     """Rows with labels unique among them; scopes keep theirs."""
+    if len({row.label for row in rows}) == len(rows):
+        return rows
     taken = {row.label for row in rows if isinstance(row, Scope)}
     return [row if isinstance(row, Scope) or (label := _unique(row.label, taken)) == row.label
             else _relabelled(row, label) for row in rows]

@@ -1,0 +1,133 @@
+"""Shares on few samples first, beside those on all: runs, seconds, and how near they are.
+
+    python -m tests.benchmarks.shares [demo] [vit] [bert6] [resnet50] [--samples 32] [--static] [--other fp16]
+
+INT8 among ``--other``; the encoder is judged by its hidden states. A run is one of all samples: half of them count as
+half a run. ``--static`` fixes the batch (8) in the network. "in order" counts pairs of groups whose exact shares differ
+by more than 2 points. "held" is the part of the intervals of shares on some samples that hold the exact share.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import time
+from pathlib import Path
+
+import numpy as np
+import onnx
+
+from tests import networks
+from tests.benchmarks import measure
+from tests.benchmarks import networks as big
+from trt_tui import demo
+from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
+from trt_tui.core.calibration.calibrate import calibrate
+from trt_tui.core.data.samples import load_samples
+from trt_tui.core.measure.analysis import Analysis
+from trt_tui.core.measure.group_sweep import Changed, GroupSweep
+from trt_tui.core.measure.judge import judged_outputs
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.network import open_network
+from trt_tui.core.precision import Precision
+
+NAMES = ("demo", "vit", "bert6", "resnet50")
+BATCH, CALIBRATING = 8, 16
+
+
+def prepared(name: str, directory: Path, folder: Path, samples: int) -> Path:
+    """The network; beside it judged.npz and calibration.npz are written."""
+    if name == "demo":
+        judged, calibration = (dict(np.load(path)) for path in (demo.samples_path(), demo.calibration_path()))
+        arrays = {"image": judged["image"][:samples]}, {"image": calibration["image"][:CALIBRATING]}
+        path = demo.network_path()
+    elif name == "vit":
+        path = folder / "vit.onnx"
+        onnx.save(networks.vit(), path)
+        image = networks.random_images(np.random.default_rng(0), (samples + CALIBRATING, 3, 32, 32))
+        arrays = {"image": image[:samples]}, {"image": image[samples:]}
+    else:
+        path = getattr(big, name)(directory)
+        batches = {"bert6": big.bert6_batches, "resnet50": big.resnet50_batches}[name]
+        arrays = tuple({key: np.concatenate([feed[key] for feed in feeds]) for key in feeds[0]}
+                       for feeds in (batches(samples // BATCH, seed=1), batches(CALIBRATING // BATCH, seed=2)))
+    for file, one in zip(("judged", "calibration"), arrays, strict=True):
+        np.savez(folder / f"{file}.npz", **one)
+    return path
+
+
+def with_static_batch(path: Path, folder: Path) -> Path:
+    model = onnx.load(path)
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.shape.dim[0].dim_value = BATCH
+    del model.graph.value_info[:]
+    onnx.save(model, folder / "static.onnx")
+    return folder / "static.onnx"
+
+
+def swept(analysis: Analysis, config: PrecisionConfig, ranges: dict[str, float], exact: bool
+          ) -> tuple[GroupSweep, dict[str, Changed], float, float | None]:
+    """The sweep, what it says of each group, its seconds, and those to the first figure of every group."""
+    sweep, since, mapped = GroupSweep(analysis, config, ranges, exact=exact), time.perf_counter(), None
+    rounded = analysis.feeds(config, ranges)
+    for _ in sweep.steps():
+        if mapped is None and sweep.mapped:
+            mapped = time.perf_counter() - since
+    del rounded
+    return sweep, {name: sweep.of(name) for name in sweep.active}, time.perf_counter() - since, mapped
+
+
+def row(name: str, directory: Path, samples: int, static: bool, other: Precision) -> list[object]:
+    with tempfile.TemporaryDirectory() as text:
+        folder = Path(text)
+        path = prepared(name, directory, folder, samples)
+        if static:
+            path = with_static_batch(path, folder)
+        network, backend = open_network(path), OnnxRuntimeBackend("cpu")
+        judged, calibrating = (load_samples(str(folder / f"{file}.npz"), network.inputs, batch=BATCH)
+                               for file in ("judged", "calibration"))
+        ranges = calibrate(network.model, network.activations, calibrating, backend).ranges
+        outputs = judged_outputs(network, ("last_hidden_state",) if name == "bert6" else ())
+        config = PrecisionConfig.uniform(Precision.INT8, other)
+        with Analysis(network, backend, judged, outputs, other=other) as analysis:
+            for _ in analysis.verdict(PrecisionConfig.uniform(Precision.FP32), {}):
+                pass
+            since = time.perf_counter()
+            for index in range(len(judged)):
+                list(analysis.verdict(PrecisionConfig.uniform(Precision.FP32), {}, [index]))
+            plain = time.perf_counter() - since
+            few, near, near_s, mapped = swept(analysis, config, ranges, False)
+            _, exact, exact_s, _ = swept(analysis, config, ranges, True)
+        true = {one: known.figure.value for one, known in exact.items()}
+        error = {one: abs(near[one].figure.value - true[one]) for one in true}
+        matter = [one for one in true if true[one] >= 0.01]
+        pairs = [(one, two) for one in true for two in true if true[one] - true[two] > 0.02]
+        ordered = sum(near[one].figure.value > near[two].figure.value for one, two in pairs)
+        partial = [one for one in true if near[one].figure.half]
+        held = sum(error[one] <= near[one].figure.half for one in partial)
+        assert few.sweep is not None
+        runs = few.sweep.done / (len(true) * few.sweep.count)
+        return [name, len(true), runs, near_s / exact_s, (mapped or 0) / plain,
+                f"{sum(error[one] <= 0.02 for one in matter)} of {len(matter)}",
+                100 * max((error[one] for one in matter), default=0.0), f"{ordered} of {len(pairs)}",
+                f"{held} of {len(partial)}"]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", default=NAMES)
+    parser.add_argument("--samples", type=int, default=32, help="a multiple of 8")
+    parser.add_argument("--static", action="store_true")
+    parser.add_argument("--other", default="fp16", choices=["fp32", "fp16"])
+    parser.add_argument("--directory", type=Path, default=big.DEFAULT_DIRECTORY)
+    arguments = parser.parse_args()
+    print(measure.machine(), flush=True)
+    header = ["", "groups", "runs / exact", "seconds / exact", "first map in plain FP32 what-ifs",
+              "within 2 points, of those >= 1 %", "largest error there, points", "in order", "held"]
+    for name in arguments.names:
+        print(measure.table(header, [row(name, arguments.directory, arguments.samples, arguments.static,
+                                         Precision(arguments.other))]), flush=True)
+
+
+if __name__ == "__main__":
+    main()
