@@ -86,7 +86,8 @@ def sentences(preview: Preview, group: Group, asked: Precision, titles: Mapping[
         text = f"≠ {text}, asked {wanted}"
     parts = [f"{where}: {text}"]
     if made.shares:
-        others = first_few([titles.get(name, name) for name in made.shares], 3)
+        beside = titles.get(group.name, "").rpartition("/")[0] + "/"
+        others = first_few([titles.get(name, name).removeprefix(beside) for name in made.shares], 3)
         parts.append(f"{'one MHA kernel' if made.mha else 'one kernel'} with {others} (u: FP32 for all of them)")
     if made.casts:
         parts.append(f"{plural(made.casts, 'cast')} around it")
