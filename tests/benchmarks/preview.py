@@ -73,7 +73,8 @@ def row(model: str, data: str | None, toggles: int) -> list[str]:
     asking = Asking(model, data)
     session, outline = asking.session, asking.session.opened.outline
     start = session.config
-    asking.timed(rq.WhatIf(start), rq.PreviewEngine(start, effects=False))  # ranges, sessions, the builder's start
+    # Ranges, sessions, and the start of what builds.
+    asking.timed(rq.WhatIf(start), rq.PreviewEngine(start, effects=False, background=True))
     preview = session.results.of(start).preview
     assert isinstance(preview, Preview) and preview.refused is None, preview
     able = [group for group in outline.groups if Precision.INT8 in group.allowed]
@@ -84,7 +85,7 @@ def row(model: str, data: str | None, toggles: int) -> list[str]:
         if place % 2:
             alone.append(asking.timed(rq.WhatIf(config))["VerdictMeasured"])
             continue
-        heard = asking.timed(rq.PreviewEngine(config, effects=False), rq.WhatIf(config))
+        heard = asking.timed(rq.PreviewEngine(config, effects=False, background=True), rq.WhatIf(config))
         beside.append(heard["VerdictMeasured"])
         marks.append(heard["EnginePreviewed"])
         found = session.results.of(config).preview

@@ -31,9 +31,6 @@ from trt_tui.errors import BackendUnavailableError, CancelledError, TrtTuiError,
 from trt_tui.files.scratch import scratch_folder
 from trt_tui.jobs.orders import Order, Subject
 
-NICENESS = 10
-"""What the user waits for goes first."""
-
 
 class Previewer:
     """Answers orders, one after the other."""
@@ -109,8 +106,8 @@ def _refused(known: Preview, error: TrtTuiError, network: Network | None) -> Pre
 
 
 def main(argv: Sequence[str]) -> None:
-    """Entry of the process: the file descriptor of its pipe."""
-    os.nice(NICENESS)
+    """Entry of the process: the file descriptor of its pipe, and how nice it is to be to others."""
+    os.nice(int(argv[1]))
     descriptor = int(argv[0])
     os.set_inheritable(descriptor, False)
     gc.set_threshold(100_000, 20, 50)

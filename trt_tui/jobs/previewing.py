@@ -32,6 +32,9 @@ from trt_tui.jobs.steps import Steps, Urgency, Wait
 from trt_tui.jobs.store import FileCache, Store
 from trt_tui.workspace import ReplacedError, Workspace, profile_of
 
+NICENESS = 19
+"""Of the process that answers, where a what-if is to go first."""
+
 ABSENT = Refusal("TensorRT-RTX is not installed", "", "pip install 'trt-tui[rtx]' shows what the builder makes of each "
                  "layer, without a GPU.", absent=True)
 
@@ -46,7 +49,7 @@ def run(workspace: Workspace, store: Store, report: Report, request: rq.PreviewE
         yield Urgency.STATS  # not before the first verdict, which needs no ranges
     try:
         ranges, _ = ranges_to_write(workspace, store, report, config, request.given)
-        asking = Asking(workspace, store, report.wake, ranges)
+        asking = Asking(workspace, store, report.wake, ranges, request.background)
         preview = yield from asking.preview(config)
         report.send(ev.EnginePreviewed(report.job, config, preview))
         if request.effects and preview.refused is None and preview.no_effect is None:
@@ -69,11 +72,13 @@ class Asking:
     Args:
         wake: Called from a thread when there is an answer.
         ranges: amax by tensor, in the tensors' own units.
+        background: Somebody waits for something else.
     """
 
-    def __init__(self, workspace: Workspace, store: Store, wake: Callable[[], None], ranges: Mapping[str, float]
-                 ) -> None:
+    def __init__(self, workspace: Workspace, store: Store, wake: Callable[[], None], ranges: Mapping[str, float],
+                 background: bool = False) -> None:
         self.network, self._store, self._wake, self._ranges = workspace.network, store, wake, ranges
+        self._niceness = NICENESS if background else 0
         options = workspace.options
         source = workspace.source
         sha256 = source.sha256 if source is not None else store.network_sha256(workspace.network)
@@ -91,7 +96,7 @@ class Asking:
             return known
         order = Order(_PROCESS.number(), self._subject, config, self._ranges, self._profile, self._gpu, self._asked)
         try:
-            _PROCESS.send(order, self._wake)
+            _PROCESS.send(order, self._wake, self._niceness)
             yield Wait(lambda: _PROCESS.done(order.number), ahead_of=Urgency.LAYERS)
             preview = _PROCESS.taken(order.number)
         finally:
@@ -152,10 +157,10 @@ def _profile(workspace: Workspace) -> dict[str, tuple[FixedShape, FixedShape, Fi
 class _Process:
     """The process that answers, and what it has answered."""
 
-    def __init__(self, wake: Callable[[], None]) -> None:
+    def __init__(self, wake: Callable[[], None], niceness: int) -> None:
         self.pipe, theirs = Pipe()
-        self.process = subprocess.Popen([sys.executable, "-m", "trt_tui.jobs.previewer", str(theirs.fileno())],
-                                        pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL)
+        command = [sys.executable, "-m", "trt_tui.jobs.previewer", str(theirs.fileno()), str(niceness)]
+        self.process = subprocess.Popen(command, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL)
         theirs.close()
         self.wake = wake
         self.ended = False
@@ -185,10 +190,10 @@ class _Asked:
         self._number += 1
         return self._number
 
-    def send(self, order: Order, wake: Callable[[], None]) -> None:
+    def send(self, order: Order, wake: Callable[[], None], niceness: int) -> None:
         """Passes an order on, in place of the one before."""
         if self._process is None or self._process.ended:
-            self._process = _Process(wake)
+            self._process = _Process(wake, niceness)
         self._process.wake = wake
         with suppress(OSError):
             self._process.pipe.send(order)

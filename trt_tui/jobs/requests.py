@@ -235,11 +235,13 @@ class PreviewEngine:
     Attributes:
         given: See `Export`.
         effects: Ask what the config's choices do to the engine too.
+        background: Nothing that somebody waits for is to be slower for it.
     """
 
     config: PrecisionConfig
     given: Mapping[str, float] | None = None
     effects: bool = True
+    background: bool = False
 
 
 @dataclass(frozen=True)

@@ -157,7 +157,7 @@ class Session(Changing):
         known = self.results.of(config).preview
         if self.asks_previews and self.options.preview and self.no_previews is None and (
                 known is None or effects and known.refused is None and known.no_effect is None):
-            self.ask(rq.PreviewEngine(config, effects=effects))
+            self.ask(rq.PreviewEngine(config, effects=effects, background=self.automatic))
 
     def look_at(self, group: Group) -> None:
         """Asks for the statistics and the ways out of a group, unless they are known or asked for."""
