@@ -20,7 +20,7 @@ from trt_tui.core.network.hierarchy import GroupRow, Scope
 from trt_tui.core.precision import Precision
 from trt_tui.jobs import events as ev
 from trt_tui.tui import known, spans, themes
-from trt_tui.tui.state import detail, verdict
+from trt_tui.tui.state import detail, parts, verdict
 from trt_tui.tui.state.columns import Columns, bar_text, row_line, tree_header
 from trt_tui.tui.state.configs import config_table, diff_lines
 from trt_tui.tui.state.figures import Measure, band_of, figures_of, is_met, raised_texts
@@ -409,3 +409,25 @@ def test_raising_to_nan_meets_no_target(session):
         assert rows_to_target(session, Measured(raised_order=("a", "b"), raised=raised)) == rows
     texts = raised_texts(Measured(raised_order=("a", "b", "c"), raised=(broken, fine, exact)))
     assert [text for _, text in texts.values()] == ["NaN", "~25.0 dB", "exact"]
+
+
+def test_the_page_of_the_metrics_parts(tmp_path, measured_before):
+    (tmp_path / "parts.py").write_text(
+        "import numpy as np\n"
+        "def parts(outputs, labels):\n"
+        "    picked = outputs['logits'].astype(np.float64)[np.arange(len(labels['labels'])), labels['labels']]\n"
+        "    return {'mean': picked.mean(), **{f'class/{one}': picked[one::3].mean() for one in range(3)}}\n")
+    options = replace(local.options(tmp_path), metric=f"{tmp_path / 'parts.py'}:parts")
+    session = local.NullSession(options, folder=tmp_path, resume=False, target="metric[class/1]>=base-1%")
+    session.start()
+    session.rest()
+    bounded = session.results.reference["class/1"]
+    assert session.target.bound == pytest.approx(bounded - 0.01 * abs(bounded)) and session.alarms == ()
+    found = {run: session.measured(run).verdict.metric for run in ("fp16", "int8")}
+    drops = {name: max(base - one[name] for one in found.values())
+             for name, base in session.results.reference.items() if name != "mean"}
+    for width in (76, 40):
+        lines = ["".join(text for text, _ in line) for line in parts.page_lines(session, width)]
+        names = [line.split()[0] for line in lines[:5]]
+        assert names == ["part", "mean", *sorted(drops, key=lambda name: -drops[name])]
+        assert all(len(line) <= width for line in lines) and lines[0].split()[-1] == "drop"

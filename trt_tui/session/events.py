@@ -94,7 +94,7 @@ class Events:
     @take.register
     def _facts(self, event: ev.FactsMeasured) -> None:
         self._state.facts = self._state.facts.with_new(event.facts)
-        self._state.log_alarms()
+        self._state.log_warned()
 
     @take.register(ev.VerdictMeasured)
     @take.register(ev.ExportedMeasured)
@@ -204,7 +204,7 @@ class Events:
     @take.register
     def _done(self, event: ev.Done) -> None:
         state, stopped = self._state, self._state.asked.stopped(event.job)
-        state.log_alarms()
+        state.log_warned()
         if not isinstance(state.asked.end(event.job), rq.Open):
             return
         if state.builder is None and not state.lean and (idle := state.options.about_engines):

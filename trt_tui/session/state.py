@@ -308,10 +308,10 @@ class State:
         """All that stays on screen, in short and in full: what guards warn of, then the other warnings."""
         return [*((alarm.what, alarm.line) for alarm in self.alarms), *((text, text) for text in self.warnings)]
 
-    def log_alarms(self) -> None:
-        """Puts into the log what guards warn of and what is not in it yet."""
-        self.log.extend(f"warning: {line}" for line in (alarm.line for alarm in self.alarms)
-                        if f"warning: {line}" not in self.log)
+    def log_warned(self) -> None:
+        """Puts into the log what stays on screen and is not in it yet."""
+        logged = set(self.log)
+        self.log.extend(f"warning: {line}" for _, line in self.warned if not {line, f"warning: {line}"} & logged)
 
     # -- the target ---------------------------------------------------------------------------------------------
 
