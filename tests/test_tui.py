@@ -471,6 +471,21 @@ async def test_exports_and_asks_before_it_overwrites(tmp_path, monkeypatch, kind
         assert path.stat().st_size > 2
 
 
+@pytest.mark.parametrize(("answer", "samples"), [("y", True), ("n", False)])
+async def test_a_bundle_asks_before_samples_go_in(tmp_path, monkeypatch, answer, samples):
+    monkeypatch.chdir(tmp_path)
+    async with opened(tmp_path) as (app, main, pilot):
+        choose = ["down"] * NullSession.EXPORTS.index("bundle")
+        await press(pilot, "e", *choose, "enter", "enter")
+        assert isinstance(app.screen, Picker)
+        await press(pilot, "0")
+        assert isinstance(app.screen, Question)
+        sent = len(app.session.child.sent)
+        await press(pilot, answer)
+        asked = app.session.child.sent[sent]
+        assert (asked.release, asked.samples, Path(asked.path)) == ("10", samples, tmp_path / "vit.bundle")
+
+
 async def test_offers_what_the_session_exports_and_says_why_it_fails(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(NullSession, "EXPORTS", ("onnx", "markdown"))

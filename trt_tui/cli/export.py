@@ -21,7 +21,7 @@ from trt_tui.cli.options import (
     options_of,
     takes,
 )
-from trt_tui.cli.places import check_places
+from trt_tui.cli.places import check_folder, check_places
 from trt_tui.cli.usage import check_usage, stdout_for, warn_of_idle_data
 from trt_tui.errors import InputError
 
@@ -30,13 +30,17 @@ from trt_tui.errors import InputError
 @takes(*DATA, *REFERENCE, *CONFIG, *EFFORT, *LIBRARIES)
 @config_or_precision
 @option("Output", "--format", "kind", required=True, help="What for.", type=click.Choice(
-    ["onnx", "trtexec", "polygraphy", "modelopt", "calibration-cache", "markdown"]))
+    ["onnx", "trtexec", "polygraphy", "modelopt", "calibration-cache", "markdown", "bundle"]))
 @file_option("Output", "-o", "--output", required=True, metavar="OUT", help="The file; trtexec and polygraphy write "
-             "the networks and the cache that they need beside it.")
+             "the networks and the cache that they need beside it. For a bundle a new folder.")
+@option("Output", "--for", "release", type=click.Choice(["8.6", "10", "11", "rtx"]), help="bundle: the TensorRT that "
+        "builds it. The folder holds the typed network, config, ranges, timing cache, build script, C++, samples with "
+        "their FP32 outputs, verify.sh and a report with figures.")
+@option("Output", "--no-samples", is_flag=True, help="bundle: leave samples and their outputs out.")
 def export(model: str, config_path: str | None, force: bool, precision: str | None, kind: str, output: str,
-           **arguments: Any) -> None:
+           release: str | None, no_samples: bool, **arguments: Any) -> None:
     """Write a config in another tool's format."""
-    from trt_tui.cli.headless import Writer
+    from trt_tui.cli.headless import Writer, bundled
     from trt_tui.cli.report import config_markdown
     from trt_tui.jobs.exporting import WITH_SHAPES
 
@@ -44,8 +48,16 @@ def export(model: str, config_path: str | None, force: bool, precision: str | No
     check_config_or_precision("export", config_path, precision)
     if stdout_for(output) == "-":
         raise InputError("an export goes to a file", "stdout lists the files that were written", "Name a file with -o.")
-    places = check_places(model, arguments, config_path, output, kind=kind)
     options = options_of(model, 0, arguments)
+    if kind == "bundle":
+        if release is None:
+            raise InputError("a bundle is for one release", "it is not said which", "Add --for 8.6, 10, 11 or rtx.")
+        check_folder(output)
+        written = bundled(options, config_path, precision, force, output, release, samples=not no_samples)
+        for path in written.paths[1:]:
+            click.echo(path)
+        return
+    places = check_places(model, arguments, config_path, output, kind=kind)
     with Writer(options, config_path, precision, force, writes=places) as writer:
         if kind == "markdown":
             written = writer.text(config_markdown(writer.outline, writer.config, config_path or ""), output)

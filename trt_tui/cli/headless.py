@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any, TypeVar
 
 from trt_tui.cli.interrupts import held
@@ -144,6 +145,39 @@ def methods_session(options: Options, config_path: str | None, target: str | Non
         drain()
         with held():
             yield session
+
+
+def bundled(options: Options, config_path: str | None, precision: str | None, force: bool, path: str, release: str,
+            samples: bool) -> ev.Exported:
+    """Writes a folder that carries a config into production, once what its report says has been measured.
+
+    Figures are measured where data are given.
+
+    Args:
+        precision: In place of a config: everything in this precision.
+        release: A name of `trt_tui.core.exporters.bundle.RELEASES`.
+        samples: Whether samples and their outputs go in.
+
+    Raises:
+        TrtTuiError: what is asked for cannot be written, or the child process failed or died.
+        KeyboardInterrupt: passed on after the child has been stopped.
+    """
+    with _opened(options, {}, config_path=config_path, force=force) as (session, drain, _):
+        if precision is not None:
+            uniform = PrecisionConfig.uniform(Precision(precision), options.other, options.tf32)
+            session.history.apply(with_kept(session.opened.outline, uniform, options.keep))
+        given = None
+        if options.data is not None:
+            session.compare(layers=False)
+            session.ask(rq.Compare({"config": session.config}, True, "config"))
+            drain()
+        else:
+            given = session.given.by_codes if session.given is not None else {}
+        session.export_bundle(Path(path), release, samples, given)
+        drain()
+        answer = session.answered
+        assert isinstance(answer, ev.Exported), "a request that is done was answered"
+        return answer
 
 
 def _whole(verdict: Verdict | None) -> bool:

@@ -68,6 +68,20 @@ def check_evidence(arguments: dict[str, Any]) -> None:
             regular(path)
 
 
+def check_folder(path: str) -> None:
+    """Refuses a folder that cannot be made, or that holds something, before anything is measured for it."""
+    from trt_tui.files.folders import refuse_folder
+    from trt_tui.files.writing import cannot_write
+
+    place = Path(os.path.realpath(path))
+    refuse_folder(place)
+    with cannot_write(place):
+        if not place.parent.is_dir():
+            raise FileNotFoundError
+        if not os.access(place.parent, os.W_OK):
+            raise PermissionError(errno.EACCES, f"folder {place.parent} is read-only")
+
+
 def _beside(kind: str, path: str) -> list[str]:
     from trt_tui.core.exporters import production
 

@@ -39,23 +39,24 @@ def run(workspace: Workspace, store: Store, report: Report, request: rq.Export) 
     if request.kind == "onnx":
         written, lines = write_typed(network, config, ranges, path)
     else:
+        method = method_of(workspace, request.given, request.method, bool(needless))
         written, lines = production.write(request.kind, path, network, config, ranges, shapes=shapes,
-                                          effort=workspace.options.effort,
-                                          method=_method(workspace, request, bool(needless))), []
+                                          effort=workspace.options.effort, method=method), []
     report.send(ev.Exported(report.job, tuple(map(str, written)), tuple(lines), needless))
 
 
-def _method(workspace: Workspace, request: rq.Export, known: bool) -> str:
+def method_of(workspace: Workspace, given: Mapping[str, float] | None, method: str, known: bool) -> str:
     """How the ranges that are written were measured; "" where nobody knows.
 
     Args:
+        given, method: See `trt_tui.jobs.requests.Export`.
         known: Whether none had to be measured for this.
     """
     if workspace.options.calib_cache is not None:
         return read_header(workspace.options.calib_cache).method
-    if request.given is None:
+    if given is None:
         return workspace.calibration.method if workspace.calibration is not None else ""
-    return request.method if known else workspace.options.calib_method
+    return method if known else workspace.options.calib_method
 
 
 def write_text(workspace: Workspace | None, report: Report, request: rq.WriteText) -> Steps[None]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from trt_tui.core.calibration.calibrate import Calibration
 from trt_tui.core.data.watched import Source
@@ -178,6 +179,29 @@ class Export:
 
 
 @dataclass(frozen=True)
+class WriteBundle:
+    """Write a folder that carries a config into production; answered by `Exported`, the folder first.
+
+    Attributes:
+        path: The folder, which is new or empty.
+        release: A name of `trt_tui.core.exporters.bundle.RELEASES`.
+        config_text: The config as precision.json.
+        comparison: What was measured, as `compare --json` writes it.
+        samples: Whether samples and their outputs go in.
+        given, method: See `Export`.
+    """
+
+    path: str
+    release: str
+    config: PrecisionConfig
+    config_text: str
+    comparison: Mapping[str, Any]
+    samples: bool = True
+    given: Mapping[str, float] | None = None
+    method: str = ""
+
+
+@dataclass(frozen=True)
 class ReadEngine:
     """Tell what became of each layer in an engine; answered by `EngineRead`.
 
@@ -292,8 +316,8 @@ class FindConfig:
 
 
 Request = (Open | Calibrate | UseRanges | Preflight | Compare | WhatIf | TryWaysOut | Stats | SetRanges
-           | CompareMethods | Build | WriteEngine | Export | ReadEngine | PreviewEngine | MeasureStages | SaveOutputs
-           | CompareDumps | WriteText | FindConfig)
+           | CompareMethods | Build | WriteEngine | Export | WriteBundle | ReadEngine | PreviewEngine | MeasureStages
+           | SaveOutputs | CompareDumps | WriteText | FindConfig)
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ from trt_tui.files.scratch import clear_scratch
 from trt_tui.jobs import (
     bench,
     build,
+    bundling,
     calibrating,
     comparing,
     comparing_dumps,
@@ -81,6 +82,7 @@ JOBS: dict[type[rq.Request], Job] = {
     rq.WriteEngine: Job(build.write, Urgency.BUILD, file=True, measures=False),
     rq.Export: Job(exporting.run, Urgency.BUILD, file=True, measures=False),
     rq.MeasureStages: Job(staging.run, Urgency.VERDICT),
+    rq.WriteBundle: Job(bundling.run, Urgency.BUILD, file=True, measures=False),
     rq.SaveOutputs: Job(saving_outputs.run, Urgency.BUILD, file=True, measures=False),
     rq.ReadEngine: Job(inspecting.run, Urgency.BUILD, file=True, measures=False),
     rq.PreviewEngine: Job(previewing.run, Urgency.OPENING, measures=False),

@@ -7,7 +7,7 @@ by the child process, so that a closed terminal loses nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
@@ -54,7 +54,7 @@ class Session(Changing):
     """
 
     asks_previews: ClassVar[bool] = True
-    EXPORTS = ("precision.json", *production.EXPORT_FORMATS, "markdown")
+    EXPORTS = ("precision.json", *production.EXPORT_FORMATS, "markdown", "bundle")
 
     def __init__(
         self,
@@ -219,14 +219,15 @@ class Session(Changing):
     # -- files ----------------------------------------------------------------------------------------------------
 
     def export(self, kind: str, path: Path, overwrite: bool = False) -> None:
-        """Has the child process write a format of `EXPORTS`; `notice` says when it is there.
+        """Has the child process write a format of `EXPORTS` that is a file; `notice` says when it is there.
 
         Raises:
             InputError: there is no such format, the file exists and ``overwrite`` is False, or it is read from.
         """
         path = Path(path).expanduser()
-        if kind not in self.EXPORTS:
-            raise InputError(f"unknown format {kind}", f"there are {', '.join(self.EXPORTS)}", "")
+        files = [one for one in self.EXPORTS if one != "bundle"]
+        if kind not in files:
+            raise InputError(f"unknown format {kind}", f"there are {', '.join(files)}", "")
         beside = production.companions(kind, path).values()
         for other in () if overwrite else (path, *beside):
             if other.exists():
@@ -239,6 +240,18 @@ class Session(Changing):
             self.ask(rq.WriteText(str(path), comparison_markdown(self.record(), self.opened.outline, self.config)))
         else:
             self.ask(rq.Export(kind, str(path), self.config))
+
+    def export_bundle(self, path: Path, release: str, samples: bool, given: Mapping[str, float] | None = None) -> None:
+        """Has the child process write a folder that carries the config into production.
+
+        Args:
+            release: A name of `trt_tui.core.exporters.bundle.RELEASES`.
+            samples: Whether samples and their outputs go in.
+            given: See `trt_tui.jobs.requests.Export`.
+        """
+        method = self.given.method if given is not None and self.given is not None else ""
+        self.ask(rq.WriteBundle(str(Path(path).expanduser()), release, self.config, self.precision_json(),
+                                self.record(), samples, given, method))
 
     def save_outputs(self, path: str) -> None:
         """Has the child process write the outputs of FP32 and of each run, on all samples."""

@@ -1,11 +1,11 @@
-"""Polygraphy's RunResults, written array by array; ``polygraphy run --load-outputs`` reads them."""
+"""What Polygraphy reads, written array by array: RunResults (``polygraphy run --load-outputs``) and inputs."""
 
 from __future__ import annotations
 
 import base64
 import io
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import BinaryIO
 
 import numpy as np
@@ -41,13 +41,30 @@ class ResultsWriter:
         self._stream.write((b"" if self._first else b", ") + b'{"outputs": {')
         self._first = False
         for number, (name, array) in enumerate(outputs.items()):
-            self._stream.write(f"{', ' if number else ''}{json.dumps(name)}: ".encode())
-            self._stream.write(b'{"values": {"array": "')
-            for piece in _encoded(array):
-                self._stream.write(piece)
-            self._stream.write(b'", "polygraphy_class": "ndarray"}, "polygraphy_class": "LazyArray"}')
+            self._stream.write(f"{', ' if number else ''}{json.dumps(name)}: {{\"values\": ".encode())
+            _write_array(self._stream, array)
+            self._stream.write(b', "polygraphy_class": "LazyArray"}')
         self._stream.write(f'}}, "runtime": null, "runner_name": {json.dumps(self._runner)}, '
                            '"polygraphy_class": "IterationResult"}'.encode())
+
+
+def write_inputs(stream: BinaryIO, feeds: Iterable[Mapping[str, np.ndarray]]) -> None:
+    """Writes feeds as ``polygraphy run --load-inputs`` reads them, an iteration each."""
+    stream.write(b"[")
+    for index, feed in enumerate(feeds):
+        stream.write(b", {" if index else b"{")
+        for number, (name, array) in enumerate(feed.items()):
+            stream.write(f"{', ' if number else ''}{json.dumps(name)}: ".encode())
+            _write_array(stream, array)
+        stream.write(b"}")
+    stream.write(b"]\n")
+
+
+def _write_array(stream: BinaryIO, array: np.ndarray) -> None:
+    stream.write(b'{"array": "')
+    for piece in _encoded(array):
+        stream.write(piece)
+    stream.write(b'", "polygraphy_class": "ndarray"}')
 
 
 def _encoded(array: np.ndarray) -> Iterator[bytes]:

@@ -74,7 +74,7 @@ def polygraphy_command(
     TF32 is off in Polygraphy unless ``--tf32`` is given.
 
     Args:
-        script: The script's file name.
+        script: The script's file name; "" for none.
         files: Names of the files; ``typed`` is not used.
         shapes: The optimization profile by input name; needed for inputs with dynamic dimensions.
         effort: How the builder is to work; by its own defaults when None.
@@ -82,7 +82,8 @@ def polygraphy_command(
             than Polygraphy's default, which is that of entropy.
     """
     files, effort = files or Files(), effort or Effort()
-    command = ["polygraphy", "convert", files.base, "-o", files.engine, "--trt-network-postprocess-script", script]
+    command = ["polygraphy", "convert", files.base, "-o", files.engine]
+    command += ["--trt-network-postprocess-script", script] if script else []
     if weak.obey:
         command += ["--precision-constraints", "obey"]
     command += [f"--{one.value}" for one in (Precision.FP16, Precision.BF16, Precision.INT8) if one in weak.flags]

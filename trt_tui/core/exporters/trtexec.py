@@ -143,20 +143,23 @@ def command_lines(
         rest.append(f"--timingCacheFile={effort.timing_cache}")
     if effort.optimization_level is not None:
         rest.append(f"--builderOptimizationLevel={effort.optimization_level}")
+    sources: list[str] = []
     if effort.tactic_sources:  # trtexec adds to and removes from the default
-        sources = dict.fromkeys((*TACTIC_SOURCES, *effort.tactic_sources))
-        rest.append("--tacticSources=" + ",".join(f"{'+' if one in effort.tactic_sources else '-'}{one}"
-                                                  for one in sources))
+        every_source = dict.fromkeys((*TACTIC_SOURCES, *effort.tactic_sources))
+        sources = ["--tacticSources=" + ",".join(f"{'+' if one in effort.tactic_sources else '-'}{one}"
+                                                 for one in every_source)]
     tf32 = ("TF32 is left on, as the config has it.",) if config.tf32 else ("TF32 is cleared: --noTF32.",)
     lines = [CommandLine("10", "TensorRT 10, strongly typed",
-                  ("trtexec", f"--onnx={files.typed}", "--stronglyTyped", *common, *profile, *rest), tf32)]
+                  ("trtexec", f"--onnx={files.typed}", "--stronglyTyped", *common, *profile, *rest, *sources), tf32)]
     if weak is not None:
         every = _shape_options(network, shapes or {}, every=bool(weak.ranges))
-        lines.append(_weak_line(network, weak, files, [*common, *every, *rest], tf32))
+        lines.append(_weak_line(network, weak, files, [*common, *every, *rest, *sources], tf32))
     elif no_weak:
         lines.append(CommandLine("10-weak", "TensorRT 8.6 to 10, weakly typed", (), (), no_weak))
     lines.append(CommandLine("11", "TensorRT 11, where every network is strongly typed",
-                      ("trtexec", f"--onnx={files.typed}", *common, *profile, *rest), tf32))
+                      ("trtexec", f"--onnx={files.typed}", *common, *profile, *rest),
+                      (*tf32, *(("Tactic sources are left out: trtexec 11 throws on their names.",) if sources else ()))
+                      ))
     return tuple(lines)
 
 

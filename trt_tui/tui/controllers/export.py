@@ -6,10 +6,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from trt_tui.core.exporters.bundle import RELEASES
 from trt_tui.errors import TrtTuiError
+from trt_tui.files.folders import refuse_folder
 from trt_tui.jobs import events as ev
 from trt_tui.tui.controllers.controller import Controller, action
-from trt_tui.tui.screens.dialogs import Question
+from trt_tui.tui.screens.dialogs import Item, Picker, Question
 from trt_tui.tui.screens.export import ExportDialog
 
 
@@ -28,7 +30,9 @@ class Exports(Controller):
     def export(self) -> None:
         """Asks for a format and a path."""
         def chosen(answer: tuple[str, Path] | None) -> None:
-            if answer is not None:
+            if answer is not None and answer[0] == "bundle":
+                self._ask_for_release(answer[1])
+            elif answer is not None:
                 self._ask_to_overwrite(*answer)
 
         self.desk.app.push_screen(ExportDialog(self.session), chosen)
@@ -44,6 +48,25 @@ class Exports(Controller):
             self.desk.app.push_screen(Question(f"{path} exists. Overwrite it?", "overwrite", "keep it"), answered)
         else:
             self._write(kind, path, False)
+
+    def _ask_for_release(self, path: Path) -> None:
+        """Asks what a bundle is for, and whether samples may go in."""
+        def chosen(release: str | None) -> None:
+            if release is not None:
+                data = self.session.opened.data
+                question = f"Put a few samples of {data.source} and their outputs into {path.name}?"
+                self.desk.app.push_screen(Question(question, "put them in, for verify.sh", "leave them out"),
+                                          lambda yes: self._write_bundle(path, release, yes is True))
+
+        items = [Item(key, words, release) for key, (release, words) in zip("8016", RELEASES.items(), strict=True)]
+        self.desk.app.push_screen(Picker("A bundle for", items), chosen)
+
+    def _write_bundle(self, path: Path, release: str, samples: bool) -> None:
+        try:
+            refuse_folder(path)
+            self.session.export_bundle(path, release, samples)
+        except TrtTuiError as error:
+            self.desk.show_error(error)
 
     def _write(self, kind: str, path: Path, overwrite: bool) -> None:
         try:

@@ -1,0 +1,152 @@
+"""Bundles: what they hold for each release, and that Polygraphy passes what is as tested and fails what is not."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from polygraphy.tools._main import main as polygraphy
+
+from tests.driven import save_mlp
+from trt_tui.core.exporters import figures
+from trt_tui.core.exporters.bundle import Iteration, tolerances
+
+ALWAYS = {"network.onnx", "precision.json", "build.sh", "build.cpp", "verify.sh", "report.md", "inputs.json",
+          "reference.json", "ranges.cache"}
+
+
+@pytest.fixture
+def mlp(tmp_path):
+    return save_mlp(tmp_path)
+
+
+@pytest.fixture
+def called(tmp_path, monkeypatch):
+    """Runs a script of a folder with stand-ins for the tools: what each was given, call by call, and the exit code."""
+    tools, log = tmp_path / "tools", tmp_path / "called"
+    tools.mkdir()
+    for name in ("polygraphy", "trtexec"):
+        (tools / name).write_text(f'#!/bin/sh\nprintf "%s\\n" {name} "$@" "" >>"{log}"\n')
+        (tools / name).chmod(0o755)
+
+    def call(script: Path, *arguments: str) -> tuple[int, list[list[str]]]:
+        log.write_text("")
+        done = subprocess.run(["sh", str(script), *arguments], env={**os.environ, "PATH": f"{tools}:/usr/bin:/bin"},
+                              capture_output=True, check=False, timeout=60)
+        return done.returncode, [one.splitlines() for one in log.read_text().split("\n\n") if one]
+
+    return call
+
+
+def judged(folder: Path, arguments: list[str], monkeypatch) -> int:
+    """Polygraphy's exit code for a command line, in this process."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr("sys.argv", arguments)
+    with pytest.raises(SystemExit) as stop:
+        raise SystemExit(polygraphy())
+    return int(stop.value.code or 0)
+
+
+@pytest.mark.parametrize(("release", "more", "built_by", "creation"), [
+    ("8.6", {"precisions.py"}, "polygraphy", "kEXPLICIT_BATCH"),
+    ("10", set(), "trtexec", "kSTRONGLY_TYPED"),
+    ("11", {"samples"}, "trtexec", "createNetworkV2(0U)"),
+    ("rtx", {"no_tf32.py"}, "polygraphy", "createNetworkV2(0U)")])
+def test_a_bundle_is_whole_and_polygraphy_passes_it(run, mlp, called, tmp_path, monkeypatch, release, more, built_by,
+                                                    creation):
+    folder = tmp_path / "out"
+    code, out, err = run("export", mlp.model, "--data", mlp.data, "--batch", 4, "--precision", "int8", "--format",
+                         "bundle", "--for", release, "-o", folder)
+    assert code == 0, err
+    there = {path.name for path in folder.iterdir()}
+    assert there == ALWAYS | more | {"figures"}
+    assert {Path(line) for line in out.splitlines()} == {path for path in folder.rglob("*") if path.is_file()}
+    source = (folder / "build.cpp").read_text()
+    assert creation in source and "clearFlag(BuilderFlag::kTF32)" in source
+    weak = "kFP16" in source and "kINT8)" in source and "kOBEY" in source
+    assert weak == (release == "8.6") and ("kFP16" in source) == weak
+    assert 'setDimensions("x", OptProfileSelector::kMAX, Dims{2, {4, 16}})' in source and "timing.cache" in source
+    code, ((tool, *argv),) = called(folder / "build.sh", "--more")
+    assert (code, tool, argv[-1]) == (0, built_by, "--more")
+    assert ("--stronglyTyped" in argv) == (release == "10") and ("--int8" in argv) == (release == "8.6")
+    code, (argv,) = called(folder / "verify.sh", "--onnxrt")
+    assert code == 0 and judged(folder, argv, monkeypatch) == 0
+    report = (folder / "report.md").read_text()
+    for figure in (folder / "figures").iterdir():
+        ET.parse(figure)
+        assert f"](figures/{figure.name})" in report
+    assert "| `y` |" in report and "shares.svg" in report and "histogram0.svg" in report
+
+
+def test_another_network_fails(run, mlp, called, tmp_path, monkeypatch):
+    folder = tmp_path / "out"
+    assert run("export", mlp.model, "--data", mlp.data, "--batch", 4, "--precision", "fp16", "--format", "bundle",
+               "--for", "11", "-o", folder)[0] == 0
+    model = onnx.load(folder / "network.onnx")
+    weights = next(one for one in model.graph.initializer if len(one.dims) == 2)
+    weights.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(weights) * np.float16(1.02), weights.name))
+    onnx.save(model, folder / "network.onnx")
+    _, (argv,) = called(folder / "verify.sh", "--onnxrt")
+    assert judged(folder, argv, monkeypatch) == 1
+    code, calls = called(folder / "verify.sh", "--trtexec")
+    assert code == 0 and len(calls) == 3  # a run for each feed of the one output
+    for at, (tool, *argv) in enumerate(calls):
+        given = dict(word.partition("=")[::2] for word in argv)
+        assert tool == "trtexec" and given["--accuracyAlgorithm"] == "l1" and float(given["--accuracyThreshold"]) > 0
+        for option, shape in (("--loadInputs", (4, 16)), ("--loadRefOutputs", (4, 4))):
+            name, _, file = given[option].partition(":")
+            assert name in "xy" and (folder / file).stat().st_size == 4 * np.prod(shape), at
+
+
+def test_samples_stay_out_and_nothing_is_overwritten(run, mlp, called, tmp_path):
+    folder = tmp_path / "out"
+    command = ("export", mlp.model, "--data", mlp.data, "--batch", 4, "--precision", "fp16", "--format", "bundle", "-o",
+               folder)
+    assert "it is not said which" in run(*command)[2]
+    assert run(*command, "--for", "10", "--no-samples")[0] == 0
+    there = {path.name: path.stat().st_mtime_ns for path in folder.iterdir()}
+    assert not there.keys() & {"inputs.json", "reference.json", "samples"}
+    assert called(folder / "verify.sh")[0] == 2
+    code, _, err = run(*command, "--for", "10")
+    assert code == 2 and "is there already" in err
+    assert {path.name: path.stat().st_mtime_ns for path in folder.iterdir()} == there
+    for more, said in ((("--precision", "int8", "--format", "bundle", "--for", "10"), "needs ranges"),
+                       (("--precision", "fp8", "--format", "bundle", "--for", "8.6", "--data", mlp.data), "no FP8"),
+                       (("--precision", "fp16", "--format", "onnx", "--for", "10"), "would do nothing")):
+        code, _, err = run("export", mlp.model, *more, "-o", tmp_path / "none")
+        assert code == 2 and said in err and not (tmp_path / "none").exists(), err
+    assert not list(tmp_path.glob(".*.tmp"))
+
+
+@pytest.mark.parametrize(("reference", "simulated", "expected"), [
+    (np.float32([1, -3]), np.float32([1.5, -3]), 2 * 0.25 + 2e-4),
+    (np.float32([1, -3]), np.float32([np.nan, 0]), 2e-4),
+    (np.int64([1, 3]), np.int64([1, 3]), 2e-2),
+    (np.float32([0, 0]), np.float32([0, 0]), 1e-12),
+    (np.float32([np.inf, 0]), np.float32([0, 0]), None)])
+def test_what_an_engine_may_be_off_by(reference, simulated, expected):
+    found, unjudged = tolerances([Iteration({}, {"y": reference}, {"y": simulated})])
+    assert (found, unjudged) == (({}, ["y"]) if expected is None else ({"y": pytest.approx(expected)}, []))
+
+
+def test_figures_say_what_was_measured_and_nothing_else():
+    hostile = 'a<b>&"\x1b[31m' + "x" * 90
+    runs = {"config": {"groups": {hostile: {"owns": 0.5}, "none": {}, "less": {"owns": -0.1}},
+                       "metric_parts": {"f1": 0.9, "f1/cat": 0.1}},
+            "config-engine": {"latency_ms": {"median": 1.5}, "outputs": {"y": {"sqnr_db": 20.0}}}}
+    record = {"reference": {"metric_parts": {"f1": 0.95, "f1/cat": 0.8}}, "runs": runs}
+    drawn = figures.figures(record, "config", [])
+    assert set(drawn) == {"shares.svg", "classes.svg"}  # one engine is no curve
+    runs["fp16-engine"] = {"latency_ms": {"median": 2.5}, "outputs": {"y": {"sqnr_db": 60.0}}}
+    drawn = figures.figures(record, "config", [])
+    texts = {name: [one.text for one in ET.fromstring(svg).iter() if one.tag.endswith("text")]
+             for name, (_, svg) in drawn.items()}
+    assert "~50%" in texts["shares.svg"] and len([one for one in texts["shares.svg"] if one and "<" in one]) <= 1
+    assert texts["classes.svg"].index("f1") < texts["classes.svg"].index("f1/cat")
+    assert "fp16: 2.50 ms, 60.0 dB" in texts["latency.svg"]
+    assert figures.figures({}, "config", []) == {}

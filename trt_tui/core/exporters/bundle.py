@@ -1,0 +1,388 @@
+"""A folder that carries a config into production: everything that a build machine needs, and what checks its engine.
+
+`verify.sh` holds the engine against the FP32 outputs of a few samples by the mean absolute error of each output, which
+Polygraphy (``--check-error-stat mean``) and trtexec of 11.1 and later (``--accuracyAlgorithm=l1``) both compute. The
+tolerance is twice what the simulation of the config has on the same samples (engines in FP16 come out 3 to 6 dB below
+their simulation, a factor of 1.4 to 2), and what FP32 itself may differ by.
+"""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trt_tui.core.calibration.cache import algorithm_of, write_cache
+from trt_tui.core.calibration.statistics import TensorStats
+from trt_tui.core.data.runresults import ResultsWriter, write_inputs
+from trt_tui.core.exporters.cpp import builder_fragment
+from trt_tui.core.exporters.figures import figures
+from trt_tui.core.exporters.markdown import code_cell, comparison_markdown, markdown_table, text_cell
+from trt_tui.core.exporters.onnx import export_typed, loading_note
+from trt_tui.core.exporters.polygraphy import polygraphy_command, write_polygraphy_script
+from trt_tui.core.exporters.trtexec import Effort, Files, ProfileShapes, command_lines
+from trt_tui.core.lowering.lowered import told_as
+from trt_tui.core.lowering.scales import activation_ranges
+from trt_tui.core.lowering.strong import lower_strong
+from trt_tui.core.lowering.told import lower_told
+from trt_tui.core.lowering.typed import Typed
+from trt_tui.core.lowering.weak import Weak
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.smooth import Smooth
+from trt_tui.core.network.network import Network
+from trt_tui.core.precision import Precision
+from trt_tui.core.runner import TensorInfo
+from trt_tui.errors import InputError
+from trt_tui.files.writing import atomic, write_atomic
+from trt_tui.words import number, plural, visible
+
+RELEASES = {"8.6": "TensorRT 8.6", "10": "TensorRT 10, strongly typed",
+            "11": "TensorRT 11, where every network is strongly typed", "rtx": "TensorRT-RTX"}
+"""What a bundle can be for, in words."""
+
+MOST_SAMPLE_BYTES = 64 << 20
+"""Inputs and reference outputs of a bundle take at most so many bytes, but for those of the first feed."""
+
+MOST_FEEDS = 4
+
+SLACK, FP32_SHARE, INTEGER_SHARE = 2.0, 1e-4, 1e-2
+"""An output may be off by so many times the simulated error, and by these shares of its mean magnitude."""
+
+CLEARING, NO_TF32 = "no_tf32.py", '''\
+"""Clears TF32 in TensorRT-RTX, called by Polygraphy."""
+
+import tensorrt_rtx as trt
+
+
+def postprocess_config(builder, network, config):
+    config.clear_flag(trt.BuilderFlag.TF32)
+'''
+NETWORK, ENGINE, TIMINGS, SCRIPT = "network.onnx", "model.engine", "timing.cache", "precisions.py"
+INPUTS, REFERENCE = "inputs.json", "reference.json"
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """One run: what goes in, and what FP32 and the simulation of the config make of it."""
+
+    inputs: Mapping[str, np.ndarray]
+    reference: Mapping[str, np.ndarray]
+    simulated: Mapping[str, np.ndarray]
+
+    @property
+    def size(self) -> int:
+        """Bytes that it takes in a bundle."""
+        return sum(array.nbytes for array in (*self.inputs.values(), *self.reference.values()))
+
+
+@dataclass(frozen=True)
+class Bundle:
+    """What goes into a folder.
+
+    Attributes:
+        release: A name of `RELEASES`.
+        ranges: Calibrated amax by tensor name, in the tensors' own units.
+        config_text: The config as precision.json.
+        method: How the ranges were measured; "" where nobody knows.
+        shapes: The optimization profile by input name.
+        effort: How the builder is to work; its files are copied into the folder.
+        source: What the samples are, in words.
+        iterations: The samples, by which the tolerance is set.
+        with_samples: Whether inputs and outputs go into the folder.
+        comparison: What was measured, as `compare --json` writes it.
+        histograms: Tensors of layers that lose, with their statistics and ranges.
+    """
+
+    release: str
+    network: Network
+    config: PrecisionConfig
+    ranges: Mapping[str, float]
+    config_text: str
+    method: str = ""
+    shapes: Mapping[str, ProfileShapes] = field(default_factory=dict)
+    effort: Effort = field(default_factory=Effort)
+    source: str = ""
+    iterations: Sequence[Iteration] = ()
+    with_samples: bool = True
+    comparison: Mapping[str, Any] = field(default_factory=dict)
+    histograms: Sequence[tuple[str, TensorStats, float | None]] = ()
+
+
+def tolerances(iterations: Sequence[Iteration]) -> tuple[dict[str, float], list[str]]:
+    """The mean absolute error that an engine may have at each output, and the outputs that cannot be judged so.
+
+    Returns:
+        Tolerances in the outputs' units, the largest of all iterations; names of outputs whose reference has NaN or
+        infinities, or cannot be known.
+    """
+    allowed: dict[str, float] = {}
+    unjudged: dict[str, None] = {}
+    for one in iterations:
+        for name, reference in one.reference.items():
+            wide = reference.astype(np.float64)
+            if not np.isfinite(wide).all() or name not in one.simulated:
+                unjudged[name] = None
+                continue
+            error = float(np.abs(wide - one.simulated[name].astype(np.float64)).mean()) if wide.size else 0.0
+            share = FP32_SHARE if reference.dtype.kind == "f" else INTEGER_SHARE
+            floor = share * float(np.abs(wide).mean()) if wide.size else 0.0
+            found = (SLACK * error if np.isfinite(error) else 0.0) + floor
+            allowed[name] = max(allowed.get(name, 0.0), found)
+    # An output that is 0 throughout has no floor: what is left of it is the least that a float32 tells.
+    return ({name: value or 1e-12 for name, value in allowed.items() if name not in unjudged}, list(unjudged))
+
+
+def write_bundle(folder: Path, bundle: Bundle) -> list[Path]:
+    """Writes a bundle into a folder that is there and empty; returns its files.
+
+    Raises:
+        InputError: the release cannot take the config, a range is missing, or a file cannot be written.
+    """
+    network, config, release = bundle.network, bundle.config, bundle.release
+    typed, told = _lowered(bundle)
+    effort = _carried(folder, bundle.effort)
+    export_typed(typed.model, network, folder / NETWORK)
+    write_atomic(folder / "precision.json", bundle.config_text)
+    asked = told_as(network, config)
+    if used := activation_ranges(network, bundle.ranges, asked.without(Smooth)):
+        write_cache(folder / "ranges.cache", used, algorithm_of(bundle.method))
+    title = f"Builds {network.name} in the precisions of its config."
+    profile = {info.name: bundle.shapes[info.name] for info in network.inputs
+               if info.name in bundle.shapes and _dynamic(info)}
+    if told is not None and told.obey:
+        command = polygraphy_command(told, SCRIPT, Files(base=NETWORK, engine=ENGINE), shapes=profile, effort=effort)
+        write_polygraphy_script(folder / SCRIPT, told, title, command)
+    if release == "rtx" and not config.tf32:
+        write_atomic(folder / CLEARING, NO_TF32)
+    write_atomic(folder / "build.sh", _build_script(bundle, told, profile, effort, title))
+    write_atomic(folder / "build.cpp", builder_fragment(
+        release, RELEASES[release], title, told, tf32=config.tf32, shapes=profile, effort=effort, network=NETWORK,
+        engine=ENGINE))
+    allowed, unjudged = tolerances(bundle.iterations)
+    kept = [Iteration(one.inputs, {name: one.reference[name] for name in allowed}, {}) for one in bundle.iterations]
+    if bundle.with_samples and allowed:
+        _write_samples(folder, kept, raw=release == "11")
+    if allowed:
+        write_atomic(folder / "verify.sh", _verify_script(bundle, kept, allowed))
+    write_atomic(folder / "report.md", _report(folder, bundle, allowed, unjudged, loading_note(typed.model)))
+    return sorted(path for path in folder.rglob("*") if path.is_file())
+
+
+def _lowered(bundle: Bundle) -> tuple[Typed, Weak | None]:
+    """The network, and what 8.6 is told beside it.
+
+    Raises:
+        InputError: the release cannot take the config.
+    """
+    network, config, ranges = bundle.network, bundle.config, bundle.ranges
+    if bundle.release != "8.6":
+        return lower_strong(network, config, ranges), None
+    if Precision.BF16 in {*config.assignment(network).values()}:
+        raise InputError("this config asks for BF16", "TensorRT 8.6 has no BF16",
+                         "Use FP16 or FP32 for those layers, or make a bundle for 10 or 11.")
+    typed, told = lower_told(network, config, ranges)
+    return typed, Weak(told.precisions, told.output_types, {}, told.flags, names=told.names, model=typed.model,
+                       stand_ins=(), tf32=config.tf32, left_alone={}, notes=tuple(typed.notes))
+
+
+def _carried(folder: Path, effort: Effort) -> Effort:
+    """The builder's effort with its files in the folder."""
+    if effort.timing_cache and Path(effort.timing_cache).is_file():
+        shutil.copyfile(effort.timing_cache, folder / TIMINGS)
+    plugins = _named(effort)
+    for place, path in zip(plugins, effort.plugins, strict=True):
+        (folder / "plugins").mkdir(exist_ok=True)
+        shutil.copyfile(path, folder / place)
+    return replace(effort, timing_cache=TIMINGS, plugins=plugins)
+
+
+def _named(effort: Effort) -> tuple[str, ...]:
+    """The libraries of plugins as the folder has them."""
+    return tuple(f"./plugins/{at}-{Path(path).name}" for at, path in enumerate(effort.plugins))
+
+
+def _dynamic(info: TensorInfo) -> bool:
+    return info.shape is None or any(not isinstance(size, int) for size in info.shape)
+
+
+# -- scripts --------------------------------------------------------------------------------------------------------
+
+_TOP = """\
+#!/bin/sh
+# {title}
+# For {release}. Made by trt-tui.
+{usage}
+set -eu
+cd -- "$(dirname -- "$0")"
+"""
+
+
+def _build_script(bundle: Bundle, told: Weak | None, shapes: Mapping[str, ProfileShapes], effort: Effort, title: str
+                  ) -> str:
+    """How the engine is built: by trtexec on 10 and 11, by Polygraphy on 8.6 and TensorRT-RTX."""
+    release = bundle.release
+    text = _TOP.format(title=visible(title), release=RELEASES[release], usage="#\n#   sh build.sh [more options]")
+    if release in ("10", "11"):
+        lines = command_lines(bundle.network, bundle.config, files=Files(typed=NETWORK, engine=ENGINE), shapes=shapes,
+                              effort=effort)
+        line = next(one for one in lines if one.name == release)
+        comments = "".join(f"# {visible(comment)}\n" for comment in line.comments)
+        return (f"{text}\n{comments}# TRTEXEC names another trtexec.\n" + '"${TRTEXEC:-trtexec}" '
+                + _words(line.argv[1:]) + ' "$@"\n')
+    plain = Weak({}, {}, {}, frozenset(), model=bundle.network.model, stand_ins=(), tf32=bundle.config.tf32,
+                 left_alone={})
+    tells = told if told is not None and told.obey else None
+    argv = polygraphy_command(tells or plain, SCRIPT if tells else "", Files(base=NETWORK, engine=ENGINE),
+                              shapes=shapes, effort=replace(effort, timing_cache=""))
+    if release == "rtx":
+        cleared = () if bundle.config.tf32 else ("--trt-config-postprocess-script", CLEARING)
+        note = f"# TF32 is on by default, and Polygraphy leaves it: {CLEARING} clears it.\n" if cleared else ""
+        return (f"{text}\n{note}export POLYGRAPHY_USE_TENSORRT_RTX=1\npolygraphy convert "
+                + _words((*argv[2:], *cleared)) + ' "$@"\n')
+    text += "\n# Polygraphy clears TF32 unless it is given --tf32.\n"
+    # Polygraphy refuses to load a timing cache that is not there yet.
+    return (f"{text}timings=\n[ ! -f {TIMINGS} ] || timings='--load-timing-cache {TIMINGS}'\npolygraphy convert "
+            + _words((*argv[2:], "--save-timing-cache", TIMINGS)) + ' $timings "$@"\n')
+
+
+def _verify_script(bundle: Bundle, iterations: Sequence[Iteration], allowed: Mapping[str, float]) -> str:
+    """What holds the engine against the reference; its exit code says whether that is within the tolerance."""
+    usage = """\
+#
+#   sh verify.sh             the engine that build.sh has made, with Polygraphy
+#   sh verify.sh --onnxrt    network.onnx on ONNX Runtime: whether these files are whole
+{more}#
+# Exit code 0: each output is within its tolerance, in mean absolute error against FP32, on every sample.
+# 1: it is not, or nothing could be run. 2: there is nothing to verify with."""
+    more = "#   sh verify.sh --trtexec   with trtexec alone, 11.1 or later; done where there is no polygraphy, too\n"
+    eleven = bundle.release == "11"
+    text = _TOP.format(title=f"Verifies the engine of {visible(bundle.network.name)}.",
+                       release=RELEASES[bundle.release], usage=usage.format(more=more if eleven else ""))
+    needed = "samples" if eleven else INPUTS
+    text += f"""
+if [ ! -e {INPUTS} ] || [ ! -e {REFERENCE} ]; then
+    echo "no samples: put {INPUTS} (as polygraphy run --save-inputs writes it) and {REFERENCE}" >&2
+    echo "(trt-tui compare MODEL --data D --save-outputs {REFERENCE}) here" >&2
+    exit 2
+fi
+check() {{
+    polygraphy run "$@" --load-inputs {INPUTS} --load-outputs {REFERENCE} \\
+        --check-error-stat mean --rtol 0 --atol \\
+        {_words(f"{name}:{value:.6g}" for name, value in allowed.items())}
+}}
+mode=${{1:---engine}}
+"""
+    if eleven:
+        text += '[ "$mode" != --engine ] || command -v polygraphy >/dev/null || mode=--trtexec\n'
+    rtx = "    export POLYGRAPHY_USE_TENSORRT_RTX=1\n" if bundle.release == "rtx" else ""
+    plugins = "".join(f" --plugins {shlex.quote(path)}" for path in _named(bundle.effort))
+    text += f"""\
+case "$mode" in
+--engine)
+{rtx}    check {ENGINE} --model-type engine --trt{plugins}
+    ;;
+--onnxrt)
+    check {NETWORK} --onnxrt
+    ;;
+"""
+    if eleven:
+        text += "--trtexec)\n" + _trtexec_checks(bundle, iterations, allowed, needed) + "    ;;\n"
+    return text + """*)
+    echo "usage: sh $0 [--engine|--onnxrt]" >&2
+    exit 2
+    ;;
+esac
+"""
+
+
+def _trtexec_checks(bundle: Bundle, iterations: Sequence[Iteration], allowed: Mapping[str, float], folder: str) -> str:
+    """A run of trtexec for each sample and output: it takes one threshold, which counts for all that it is given."""
+    names = {*allowed, *(name for one in iterations for name in one.inputs)}
+    if any(character in name for name in names for character in ",:'"):
+        return ('    echo "trtexec splits the names of this network\'s inputs and outputs: use Polygraphy" >&2\n'
+                "    exit 2\n")
+    lines = [f'    [ -d {folder} ] || {{ echo "no {folder}: trtexec reads raw files" >&2; exit 2; }}']
+    common = [f"--loadEngine={ENGINE}", "--iterations=1", "--duration=0", "--warmUp=0", "--accuracyAlgorithm=l1"]
+    common += [f"--staticPlugins={path}" for path in _named(bundle.effort)]
+    for at, one in enumerate(iterations):
+        given = ",".join(f"{name}:{folder}/{at}.in{i}.bin" for i, name in enumerate(one.inputs))
+        shapes = ",".join(f"{info.name}:{'x'.join(map(str, one.inputs[info.name].shape))}"
+                          for info in bundle.network.inputs if _dynamic(info) and one.inputs[info.name].ndim)
+        for i, (name, value) in enumerate(allowed.items()):
+            argv = [*common, f"--loadInputs={given}", *([f"--shapes={shapes}"] if shapes else []),
+                    f"--loadRefOutputs={name}:{folder}/{at}.out{i}.bin", f"--accuracyThreshold={value:.6g}"]
+            lines.append('    "${TRTEXEC:-trtexec}" ' + _words(argv))
+    return "\n".join(lines) + "\n"
+
+
+def _words(words: Any) -> str:
+    return " \\\n        ".join(map(shlex.quote, words))
+
+
+# -- samples --------------------------------------------------------------------------------------------------------
+
+
+def _write_samples(folder: Path, iterations: Sequence[Iteration], raw: bool) -> None:
+    """Inputs and FP32 outputs for Polygraphy.
+
+    Args:
+        raw: For trtexec, too: each array as its bytes.
+    """
+    with atomic(folder / INPUTS) as stream:
+        write_inputs(stream, [one.inputs for one in iterations])
+    with atomic(folder / REFERENCE) as stream, ResultsWriter(stream) as writer:
+        writer.begin("fp32")
+        for one in iterations:
+            writer.add(one.reference)
+    if raw:
+        (folder / "samples").mkdir()
+        for at, one in enumerate(iterations):
+            for word, arrays in (("in", one.inputs), ("out", one.reference)):
+                for i, array in enumerate(arrays.values()):
+                    write_atomic(folder / "samples" / f"{at}.{word}{i}.bin", np.ascontiguousarray(array).tobytes())
+
+
+# -- the report -----------------------------------------------------------------------------------------------------
+
+_ABOUT = {
+    NETWORK: "the network to build from", "precision.json": "the config, for trt-tui",
+    "ranges.cache": "the ranges as a calibration cache, to read; Q and DQ in the network hold them",
+    TIMINGS: "tactics measured before; of one GPU and release", SCRIPT: "what TensorRT 8.6 is told layer by layer",
+    CLEARING: "what clears TF32",
+    "build.sh": "builds model.engine", "build.cpp": "the same in C++, to take over",
+    INPUTS: "samples, as Polygraphy reads them", REFERENCE: "what FP32 makes of them", "verify.sh": "checks the engine",
+    "samples": "the same as raw files, for trtexec", "plugins": "libraries of plugins"}
+
+
+def _report(folder: Path, bundle: Bundle, allowed: Mapping[str, float], unjudged: Sequence[str], note: str) -> str:
+    """The comparison with figures, what is in the folder, and what the engine may be off by."""
+    drawn = figures(bundle.comparison, "config", bundle.histograms)
+    for name, (_, svg) in drawn.items():
+        (folder / "figures").mkdir(exist_ok=True)
+        write_atomic(folder / "figures" / name, svg)
+    lines = [comparison_markdown(bundle.comparison, bundle.network, bundle.config).rstrip(), ""]
+    for name, (title, _) in drawn.items():
+        lines += [f"## {text_cell(title)}", "", f"![{text_cell(title)}](figures/{name})", ""]
+    there = {path.name for path in folder.iterdir()} | {"report.md"}
+    rows = [(f"`{name}`", what) for name, what in _ABOUT.items() if name in there]
+    lines += [f"## This folder, for {RELEASES[bundle.release]}", "",
+              "`sh build.sh` builds the engine, `sh verify.sh` checks it.", "",
+              *markdown_table(("file", "what"), rows), ""]
+    if allowed:
+        samples = f"{plural(len(bundle.iterations), 'feed')} of {text_cell(bundle.source)}"
+        lines += ["## What verify.sh allows", "",
+                  f"Mean absolute error against FP32 on {samples}: {number(SLACK)} times that of the simulation, and a "
+                  f"share of the output's mean magnitude ({FP32_SHARE:g}, for integers {INTEGER_SHARE:g}).", "",
+                  *markdown_table(("output", "at most"),
+                                  [(code_cell(name), f"{value:.4g}") for name, value in allowed.items()]), ""]
+    if unjudged:
+        lines += [f"Not verified, since FP32 itself has NaN or infinities there: "
+                  f"{', '.join(map(code_cell, unjudged))}.", ""]
+    if note:
+        lines += [text_cell(note), ""]
+    return "\n".join(lines).rstrip() + "\n"

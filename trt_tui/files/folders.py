@@ -1,0 +1,52 @@
+"""Folders that are written whole or not at all."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from trt_tui.errors import InputError
+from trt_tui.files.writing import cannot_write
+
+
+def refuse_folder(place: Path) -> None:
+    """Checks that a folder is new, or empty.
+
+    Raises:
+        InputError: something is there.
+    """
+    with cannot_write(place):
+        empty = place.is_dir() and not place.is_symlink() and not any(place.iterdir())
+        if os.path.lexists(place) and not empty:
+            raise InputError(f"{place} is there already", "it is to be a folder of its own; nothing is overwritten",
+                             "Name a new folder, or empty that one.")
+
+
+@contextlib.contextmanager
+def new_folder(place: Path) -> Iterator[Path]:
+    """A folder to fill, which becomes ``place`` when the block ends and is dropped if it raises.
+
+    Raises:
+        InputError: something is there already, its parent is not there or cannot be written, or the disk is full.
+    """
+    refuse_folder(place)
+    with cannot_write(place):
+        folder = Path(tempfile.mkdtemp(prefix=f".{place.name[:100]}.", suffix=".tmp", dir=place.parent))
+        try:
+            yield folder
+            folder.chmod(0o777 & ~_umask())
+            refuse_folder(place)
+            os.replace(folder, place)  # an empty folder gives way
+        except BaseException:
+            shutil.rmtree(folder, ignore_errors=True)
+            raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
