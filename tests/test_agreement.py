@@ -102,7 +102,7 @@ def test_everything_that_may_be_the_reason_is_listed(unet) -> None:
     result = engine(verdict(scores=10.0), made=built, report=EngineReport(layers), quick=True)
     lines = "\n".join(what_to_check(unet, config, verdict(scores=20.0), result))
     for part in ("build the all-FP32 config", f"{', '.join(quantizable[:3])} and 2 more", "2 groups in fused",
-                 "1 Q/DQ layers stand", "quick preview", "TF32 is on", "the ranges"):
+                 "1 Q/DQ layers stand", "quick build", "TF32 is on", "the ranges"):
         assert part in lines
 
 

@@ -120,11 +120,11 @@ def test_what_to_check_is_listed_once(built):
     assert "no precision problem: the FP32 engine differs" in comparison_table(differing)
 
 
-def test_previews_and_engines_that_cannot_run_are_called_so(built):
+def test_quick_builds_and_engines_that_cannot_run_are_called_so(built):
     session = built(H200, quick=True)
     time = number(session.results[session.config].engine.latency_ms[0])
-    assert f"{time} preview" in rows_of(comparison_table(session))["config engine"]
-    assert f"{time} (preview)" in comparison_markdown(session.record(), VIT, session.config)
+    assert f"{time} quick" in rows_of(comparison_table(session))["config engine"]
+    assert f"{time} (quick)" in comparison_markdown(session.record(), VIT, session.config)
     session = built(NO_GPU, mixed=False)
     size = megabytes(session.measured("int8").engine.bytes)
     assert rows_of(comparison_table(session))["INT8 engine"] == f"INT8 engine built, cannot run here {size}"

@@ -350,13 +350,13 @@ async def test_builds_an_engine_and_tells_what_it_made(tmp_path):
 
 
 @pytest.mark.parametrize(("builder", "key", "said"), [
-    (H200, "f6", "preview built in"), (NO_GPU, "b", "it cannot run on this machine · 0.6 MB")])
-async def test_previews_and_engines_that_cannot_run_here(tmp_path, builder, key, said):
+    (H200, "f6", "built quickly in"), (NO_GPU, "b", "it cannot run on this machine · 0.6 MB")])
+async def test_quick_builds_and_engines_that_cannot_run_here(tmp_path, builder, key, said):
     async with opened(tmp_path, builder=builder) as (app, main, pilot):
         await answered(pilot, key)
         assert rq.Build(app.session.config, key == "f6") in app.session.child.sent
         assert said in status(main)
-        assert any(word in verdict(main)[-1] for word in ("preview", "built, cannot run here"))
+        assert any(word in verdict(main)[-1] for word in ("quick", "built, cannot run here"))
 
 
 async def test_one_build_at_a_time_that_counts_seconds_and_can_be_stopped(tmp_path, monkeypatch):

@@ -33,7 +33,7 @@ from trt_tui.words import visible
 @click.command(cls=Command, context_settings=CONTEXT)
 @takes(*DATA, *REFERENCE, *CONFIG, *BUILDER, *EFFORT, *LIBRARIES)
 @config_or_precision
-@option("TensorRT", "--quick", is_flag=True, help="Build with the lowest effort: a preview, not for production.")
+@option("TensorRT", "--quick", is_flag=True, help="Build with the lowest effort: not for production.")
 @file_option("Output", "-o", "--output", required=True, metavar="OUT",
               help="model.engine: built with TensorRT. typed.onnx: the strongly typed network.")
 def build(model: str, config_path: str | None, force: bool, precision: str | None, quick: bool, output: str,

@@ -200,7 +200,7 @@ def _engine_rows(session: Session, title: str, result: EngineResult, run: str = 
     else:
         rows = _verdict_rows(session, title, result.verdict, "", run)
     if result.latency_ms is not None:
-        rows[0][7] = words.number(result.latency_ms[0]) + (" preview" if result.quick else "")
+        rows[0][7] = words.number(result.latency_ms[0]) + (" quick" if result.quick else "")
     if result.bytes is not None:
         rows[0][8] = words.megabytes(result.bytes)
     return simulated + rows

@@ -135,7 +135,7 @@ class BuildSettings:
     Attributes:
         profile: Least, usual and largest shape by input name; needed for inputs with dynamic dimensions.
         tf32: Whether FP32 layers may use TF32.
-        optimization_level: The builder's level (0 to 5), its default when None; 1 makes a quick preview.
+        optimization_level: The builder's level (0 to 5), its default when None; 1 makes a quick build.
         timing_cache: File of measured tactics, read if it exists and written after the build.
         tactic_sources: Names of the tactic sources to use; the backend's default when None.
         compute_capability: GPU to build for, as (major, minor); the one here when None.

@@ -52,7 +52,7 @@ def run(workspace: Workspace, store: Store, report: Report, request: rq.Build) -
 
 def build(workspace: Workspace, store: Store, report: Report, config: PrecisionConfig, quick: bool = False
           ) -> Steps[EngineResult]:
-    """Returns a config's engine, built and judged, and sends it. A preview is not kept."""
+    """Returns a config's engine, built and judged, and sends it. A quick one is not kept."""
     return (yield from _made(workspace, store, report, config, making(workspace, store, report, config, quick), quick))
 
 
@@ -90,7 +90,7 @@ def _check(workspace: Workspace, store: Store, report: Report, builder: EngineBa
 
 def _made(workspace: Workspace, store: Store, report: Report, config: PrecisionConfig, making: Making, quick: bool,
           prefix: str = "") -> Steps[EngineResult]:
-    """Reports how a build goes on and what it made; returns that. A preview is not kept."""
+    """Reports how a build goes on and what it made; returns that. A quick one is not kept."""
     since, phase = time.monotonic(), ""
     with contextlib.closing(making):
         for made in making:
@@ -160,7 +160,7 @@ def _builder(workspace: Workspace) -> EngineBackend:
 
 
 def _quick(quick: bool) -> tuple[str, ...]:
-    return ("A quick preview, built with the lowest effort: not for production.",) if quick else ()
+    return ("A quick build, with the lowest effort: not for production.",) if quick else ()
 
 
 def _with_trtexec(workspace: Workspace, request: rq.WriteEngine, ranges: Mapping[str, float]) -> list[str]:

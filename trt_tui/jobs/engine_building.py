@@ -36,7 +36,7 @@ REPORT_S = 0.1
 """Least time between two reports of a build."""
 
 QUICK_LEVEL = 1
-"""The builder's optimization level of a quick preview."""
+"""The builder's optimization level of a quick build."""
 
 
 @dataclass(frozen=True)

@@ -85,7 +85,7 @@ def build_and_judge(
     profiler, the time of each layer in separate runs.
 
     Args:
-        quick: Build with the lowest effort, as a preview.
+        quick: Build with the lowest effort.
         cache: See `trt_tui.jobs.engine_building.build_engine`.
 
     Raises:

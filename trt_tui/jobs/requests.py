@@ -138,7 +138,7 @@ class Build:
     """Build the config and judge what came out; answered by `Fp32EngineJudged` (the FP32 engine) and `Built`.
 
     Attributes:
-        quick: Build with the lowest effort, as a preview.
+        quick: Build with the lowest effort.
     """
 
     config: PrecisionConfig

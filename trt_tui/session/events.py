@@ -128,7 +128,7 @@ class Events:
     def _built(self, event: ev.Built) -> None:
         state = self._state
         if not state.results.built(event.config, event.result):
-            state.log.append("The preview is not shown: this config was built in full before.")
+            state.log.append("The quick build is not shown: this config was built in full before.")
             return
         state.built = event.config
         state.names.give(event.config)

@@ -126,7 +126,7 @@ class Results(Mapping[PrecisionConfig, Measured]):
         self.at(event.config).preview = event.preview
 
     def built(self, config: PrecisionConfig, result: EngineResult) -> bool:
-        """Keeps the engine of a config; False where it is a preview of one that was built in full before."""
+        """Keeps the engine of a config; False where it is a quick build of one that was built in full before."""
         known = self.at(config)
         if result.quick and known.engine is not None and not known.engine.quick:
             return False

@@ -171,7 +171,7 @@ class Session(Changing):
             self.ask(request)
 
     def build(self, quick: bool = False, config: PrecisionConfig | None = None) -> None:
-        """Builds a config, the current one by default; ``quick`` makes a preview with the lowest effort.
+        """Builds a config, the current one by default; ``quick`` takes the lowest effort.
 
         Raises:
             InputError: a build is going on.

@@ -159,7 +159,7 @@ def _engines(runs: Mapping[str, Mapping[str, Any]], engines: Mapping[str, Mappin
         rows.append((_run_name(runs, name), text_cell(run.get("backend", "")), text_cell(run.get("gpu", "")),
                      "" if seconds is None else duration(seconds), text_cell(run.get("built_from", "")),
                      "" if memory is None else byte_size(memory),
-                     "preview" if run.get("quick") else "", text_cell(run.get("note", "")), _as_asked(run)))
+                     "quick" if run.get("quick") else "", text_cell(run.get("note", "")), _as_asked(run)))
         if run.get("computed_in"):
             shares.append((_run_name(runs, name), *(_computed_in(run["computed_in"].get(word)) for word in words)))
     header = ("engine", "builder", "GPU", "built in", "from", "device memory", "effort", "note", "as asked")
@@ -215,7 +215,7 @@ def _verdict(runs: Mapping[str, Mapping[str, Any]]) -> list[str]:
             str(sum(e.get("nan", 0) + e.get("inf", 0) for e in outputs.values())) if outputs else "",
             metric_figure(run["metric"], mark) if "metric" in run else "",
             rate(agreement, mark) if agreement is not None else "",
-            number(latency["median"]) + (" (preview)" if run.get("quick") else "") if "median" in latency else "",
+            number(latency["median"]) + (" (quick)" if run.get("quick") else "") if "median" in latency else "",
             megabytes(run["engine_bytes"]) if "engine_bytes" in run else ""))
     header = ("run", "source", "dB", "output", "worst sample", "integers that differ", "NaN/Inf", "metric",
               "same class", "ms", "MB")

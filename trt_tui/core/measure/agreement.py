@@ -128,7 +128,7 @@ def what_to_check(network: Network | Outline, config: PrecisionConfig, simulated
     if result.report is not None and result.report.count(QDQ):
         lines.append(f"{result.report.count(QDQ)} Q/DQ layers stand on their own: a fusion did not happen")
     if result.quick:
-        lines.append("this is a quick preview: build it in full")
+        lines.append("this is a quick build: build it in full")
     if config.tf32:
         lines.append("TF32 is on: FP32 layers keep 10 bits of mantissa")
     if quantizes(network, config):

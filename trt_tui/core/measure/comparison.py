@@ -176,7 +176,7 @@ class EngineResult:
         report: Its layers, if the backend lists them.
         made: What became of each group, by group name.
         origin: "cold", "timing cache" or "engine cache": what the build could start from.
-        quick: Built with the lowest effort, as a preview: neither its latency nor its size is that of production.
+        quick: Built with the lowest effort: neither its latency nor its size is that of production.
         shapes: Verdicts at other shapes of the profile ("min", "max"), if they were asked for.
         rungs: What was tried; the engine was built on the last of them. See `trt_tui.core.engines.rungs`.
         otherwise: If it was not built as asked: the groups that run in another precision, with that precision, as far

@@ -37,15 +37,15 @@ class Builds(Controller):
         """Builds in full."""
         self._build(quick=False)
 
-    def no_preview(self) -> str:
+    def no_quick_build(self) -> str:
         """Why there is no quick build."""
         if reason := self.cannot_build():
             return reason
         return "" if self.session.builder is not None else "ONNX Runtime builds in a moment: b builds in full"
 
-    @action("f6", label="preview", help="Quick build, a preview: with the lowest effort, slower than production",
-            group="Work", disabled=no_preview)
-    def preview(self) -> None:
+    @action("f6", label="quick build", help="Quick build: with the lowest effort, slower than production",
+            group="Work", disabled=no_quick_build)
+    def quick_build(self) -> None:
         """Builds with the lowest effort."""
         self._build(quick=True)
 

@@ -147,7 +147,7 @@ def group_sentences(shown: Shown, group: Group, asked: Precision) -> list[str]:
         text += f", {group.label(asked)} asked since"
     parts = [f"{shown.name}: {text}" if shown.stale else text]
     if made.ms is not None:
-        parts.append(f"{milliseconds(made.ms)}{' in a preview' if shown.result.quick else ''}")
+        parts.append(f"{milliseconds(made.ms)}{' in a quick build' if shown.result.quick else ''}")
     if made.reformats:
         parts.append(f"{plural(made.reformats, 'reformat')} around it")
     sentences = [" · ".join(parts)]
@@ -180,7 +180,7 @@ def is_marked(shown: Shown, group: Group, asked: Precision) -> bool:
 
 def built_text(result: EngineResult) -> str:
     """How it was made: ``built in 26 s with a timing cache``."""
-    what = "preview built" if result.quick else "built"
+    what = "built quickly" if result.quick else "built"
     if result.origin == "engine cache":
         return f"{what}, from the engine cache"
     how = {"timing cache": " with a timing cache", "cold": " cold"}.get(result.origin, "")
@@ -190,7 +190,7 @@ def built_text(result: EngineResult) -> str:
 def latency_texts(latency_ms: tuple[float, float, float], quick: bool) -> tuple[str, str]:
     """Median with minimum and maximum, and the median alone."""
     median, least, most = latency_ms
-    short = f"{'preview ' if quick else ''}{milliseconds(median)}"
+    short = f"{'quick ' if quick else ''}{milliseconds(median)}"
     return f"{short} ({number(least)} to {number(most)})", short
 
 
@@ -279,7 +279,7 @@ def engine_step(session: Session) -> str:
     if built is None:
         return ""
     if result.quick:
-        return f"next: b builds {config_name(session)} in full, this was a preview"
+        return f"next: b builds {config_name(session)} in full, this was a quick build"
     return "next: e exports precision.json"
 
 

@@ -101,7 +101,7 @@ def _built_cells(session: Session, engine: EngineResult | None) -> tuple[Span, S
         return (byte_size(engine.bytes) if engine.bytes is not None else "built", "dim"), (NOTHING, "dim")
     latency = number(engine.latency_ms[0]) if engine.latency_ms else NOTHING
     figure = ("" if engine.as_asked else built.DIFFERS) + headline(session, engine.verdict, False)[0]
-    return (figure, ""), ("preview", "dim") if engine.quick else (latency, "")
+    return (figure, ""), ("quick", "dim") if engine.quick else (latency, "")
 
 
 def diff_lines(session: Session, model: TreeModel, one: PrecisionConfig, other: PrecisionConfig) -> list[Line]:

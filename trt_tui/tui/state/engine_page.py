@@ -75,7 +75,7 @@ def _summary(session: Session, shown: Shown, width: int) -> list[Line]:
         return lines + _labelled("run", result.note or CANNOT_RUN, width)
     if result.latency_ms is not None:
         median, least, most = result.latency_ms
-        word = ", of the preview" if result.quick else ""
+        word = ", of the quick build" if result.quick else ""
         lines += _labelled("latency", f"median {milliseconds(median)}, {number(least)} to {number(most)}{word}", width)
     if result.device_memory:
         lines += _labelled("memory", f"{byte_size(result.device_memory)} on the device, beside weights and tensors",
@@ -154,7 +154,7 @@ def _slowest(report: EngineReport, quick: bool, width: int) -> list[Line]:
     if not timed:
         return []
     total = sum(ms for ms, _ in timed)
-    lines: list[Line] = [[], [("Slowest layers" + (" of the preview" if quick else ""), "strong")]]
+    lines: list[Line] = [[], [("Slowest layers" + (" of the quick build" if quick else ""), "strong")]]
     room = max(10, width - _RIGHT)
     for ms, layer in timed[:_SLOWEST]:
         precision = layer.precision.label if layer.precision is not None else ""

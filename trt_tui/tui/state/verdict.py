@@ -313,7 +313,7 @@ def _engine_cells(engine: EngineResult | None, simulated: Verdict | None, table:
         if engine.latency_ms is not None:
             cells["ms"] = (number(engine.latency_ms[0]), "dim" if engine.quick else "")
         if engine.quick:
-            cells["MB"] = ("preview", "dim")
+            cells["MB"] = ("quick", "dim")
         if text := codes_time(engine, table.codes):
             cells[_time_title(table.codes)] = (text, "")
         cells["gap"] = gap_span(simulated, engine) or (NOTHING, "dim")
@@ -324,7 +324,7 @@ def _stale_engine(shown: Shown, width: int) -> Line:
     worst = shown.result.verdict.worst if shown.result.verdict is not None else None
     value = decibel(worst[1].errors if worst else None, simulated=False)[0]
     value = value if shown.result.as_asked else f"{DIFFERS}{value}"
-    of = f"{value:>6}  is {shown.name}{', a preview' if shown.result.quick else ''}"
+    of = f"{value:>6}  is {shown.name}{', a quick build' if shown.result.quick else ''}"
     text = fitting((f"{of}, {plural(shown.behind, 'edit')} behind", of, f"{value:>6}  is {shown.name}"), width)
     return [(text[:width].ljust(width), "stale")]
 
