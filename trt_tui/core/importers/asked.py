@@ -82,8 +82,8 @@ def placed(asked: Asked, network: Network, file: str, *, force: bool = False) ->
     if len(unread) > MOST_LISTED:
         lines.append(f"{file}: not read: {plural(len(unread) - MOST_LISTED, 'thing')} more")
     count = len(config.moves)
-    lines.insert(0, f"{file}: read as {asked.tool}: {config.defaults_said.rstrip('.')}; "
-                    f"{plural(count, 'row')} otherwise")
+    said = config.defaults_said.rstrip(".") if asked.quantized is not asked.other else f"all in {asked.other.label}"
+    lines.insert(0, f"{file}: read as {asked.tool}: {said}; {plural(count, 'row')} otherwise")
     return LoadedConfig(config, ranges, method, warnings=tuple(lines))
 
 
