@@ -79,7 +79,7 @@ def inspect(model: str, nodes: bool, engine: str | None, preview: bool, scheme: 
     for note in network.notes:
         click.echo(f"  {visible(note)}")
     if layers is not None:
-        from trt_tui.cli.report import engine_table
+        from trt_tui.cli.made import engine_table
 
         click.echo(engine_table(network, layers))
         return

@@ -9,16 +9,14 @@ from functools import partial
 from pathlib import Path
 
 from trt_tui import words
-from trt_tui.core.engines.inspector import IDLE, EngineReport
-from trt_tui.core.engines.made import made_of
+from trt_tui.cli.made import preview_lines
 from trt_tui.core.engines.rungs import rung_lines
-from trt_tui.core.exporters.markdown import moves_markdown, preview_words, search_markdown, text_cell
+from trt_tui.core.exporters.markdown import moves_markdown, search_markdown, text_cell
 from trt_tui.core.guards.guard import alarm_record
 from trt_tui.core.lowering.lowered import lowers, quantizes
 from trt_tui.core.measure.agreement import fp32_fault, gap_db
 from trt_tui.core.measure.comparison import EngineResult, Share, Verdict
 from trt_tui.core.measure.metric_parts import part_rows
-from trt_tui.core.measure.record import preview_record
 from trt_tui.core.measure.target import UPPER, parse_target
 from trt_tui.core.moves.config import PrecisionConfig, tables
 from trt_tui.core.network.hierarchy import build_tree, titles
@@ -74,7 +72,7 @@ def comparison_table(session: Session) -> str:
     lines += _rungs({**checked, **{_engine(session, run): result for run, result in engines.items()}})
     lines += _computed_in({_titled(_engine(session, run), result): result for run, result in engines.items()})
     lines += _checks(session, engines)
-    lines += _previews(session)
+    lines += preview_lines(session, {run: _title(session, run) for run in _shown(session)})
     for run in _explained(session):
         lines += ["", *_worst(session, run)]
     return "\n".join(map(words.visible, lines))
@@ -233,21 +231,6 @@ def _computed_in(engines: Mapping[str, EngineResult]) -> list[str]:
     for name, one in shares.items():
         rows.append([name, *(words.share_of_layers(*one[kind]) if kind in one else NOTHING for kind in kinds)])
     return ["", *table(rows)]
-
-
-def _previews(session: Session) -> list[str]:
-    """How many groups of each run a builder would not run as asked, or why that is not known."""
-    lines, configs = [], session.run_configs()
-    for run in _shown(session):
-        preview = session.measured(run).preview
-        if preview is None or preview.refused is not None and preview.refused.absent:
-            continue
-        if preview.refused is not None:
-            lines.append(f"{_title(session, run)}: no preview of its engine: {preview.refused.said}")
-            continue
-        lines.append(f"{_title(session, run)}: "
-                     f"{preview_words(preview_record(session.opened.outline, configs[run], preview))}")
-    return lines and ["", *lines]
 
 
 def _checks(session: Session, engines: Mapping[str, EngineResult]) -> list[str]:
@@ -503,22 +486,3 @@ def config_markdown(network: Outline, config: PrecisionConfig, path: str) -> str
              f"{config.defaults_said}; "
              f"TF32 is {'on' if config.tf32 else 'off'}.", ""]
     return "\n".join(lines + (moves_markdown(config, network) or ["No layer differs from the defaults."])) + "\n"
-
-
-def engine_table(network: Outline, report: EngineReport) -> str:
-    """What an engine made of a network's groups, and its layers counted by what they compute in."""
-    counts = ", ".join(f"{count} {word}" for word, (count, _) in report.shares().items())
-    made = made_of(report, network)
-    places = titles(build_tree(network.layers, network.groups))
-    rows = [["layer", "operator", "engine", "engine layers"]]
-    for group in network.groups:
-        found = made.get(group.name)
-        if found is None:
-            cells = ["", "not named: folded, or part of another layer"]
-        else:
-            precision = found.precision.label if found.precision is not None else "fused" if found.region else "?"
-            cells = [precision, "; ".join(found.layers)]
-        rows.append([places.get(group.name, group.name), group.operator, *cells])
-    idle = sum(layer.kind == IDLE for layer in report.layers)
-    return "\n".join([f"{len(report.layers)} engine layers: {counts}" + (f", {idle} idle" if idle else ""), "",
-                      *table(rows, flush_left=4)])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from trt_tui import words
-from trt_tui.cli.report import engine_table, session_metric
+from trt_tui.cli.made import engine_table
+from trt_tui.cli.report import session_metric
 from trt_tui.core.measure import stages as kinds
 from trt_tui.core.measure.comparison import Verdict
 from trt_tui.core.measure.stages import Stage
