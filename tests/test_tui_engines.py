@@ -423,6 +423,8 @@ def test_two_configs_differ_by_the_kernels_that_are_lost_and_gained(start) -> No
     one = session.config
     session.toggle([VIT.group_by_name[QKV]])
     assert not any("kernels" in text(line) for line in diff_lines(session, MODEL, one, session.config))
+    session.asks_previews = True
+    assert "d again shows them" in text(diff_lines(session, MODEL, one, session.config)[-1])
     previewed(session, PREVIEW, one)
     previewed(session, replace(PREVIEW, kernels=(*PREVIEW.kernels[1:], Kernel("gemm", ("FP32",), ("FP32",), (QKV,)))))
     lines = [text(line) for line in diff_lines(session, MODEL, one, session.config)]

@@ -147,6 +147,11 @@ class Session(Changing):
         if stages := stages_of(options.stages, options.engine, options.outputs):
             self.ask(rq.MeasureStages(stages, self.run_configs(), options.inputs))
 
+    @property
+    def may_preview(self) -> bool:
+        """Whether the builder can be asked what it makes of configs."""
+        return self.asks_previews and self.options.preview and self.no_previews is None
+
     def preview_engine(self, config: PrecisionConfig | None = None, effects: bool = True) -> None:
         """Asks what the builder makes of a config, the current one by default, unless that is known or cannot be.
 
@@ -155,8 +160,7 @@ class Session(Changing):
         """
         config = config if config is not None else self.config
         known = self.results.of(config).preview
-        if self.asks_previews and self.options.preview and self.no_previews is None and (
-                known is None or effects and known.refused is None and known.no_effect is None):
+        if self.may_preview and (known is None or effects and known.refused is None and known.no_effect is None):
             self.ask(rq.PreviewEngine(config, effects=effects, background=self.automatic))
 
     def look_at(self, group: Group) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.jobs import requests
 from trt_tui.tui import known
 from trt_tui.tui.controllers.controller import Controller, action
 from trt_tui.tui.screens.configs import ConfigsPage
@@ -52,6 +53,9 @@ class Configs(Controller):
             named = list(self.session.names)
             index = named.index(other) if other in named else len(named)
             one = named[index - 1] if index else named[1]
+        unknown = [config for config in (one, other) if self.session.results.of(config).preview is None]
+        if unknown and not self.session.asked.any(requests.PreviewEngine):  # a newer one would take its place
+            self.session.preview_engine(unknown[-1], effects=False)
         names = " and ".join(known.config_name(self.session, config) for config in (one, other))
         self.desk.app.push_screen(Page(f"What differs: {names}",
                                        diff_lines(self.session, self.listing.model, one, other)))
