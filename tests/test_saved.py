@@ -19,7 +19,7 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
-from trt_tui.session.history import History
+from trt_tui.session.history import ConfigNames, History
 from trt_tui.session.saved import HISTORY_LIMIT, Saved, SavedSessions
 from trt_tui.session.saving import Saver
 
@@ -65,20 +65,20 @@ def test_history_names_and_target_come_back(store):
     past.undo()
     names = {PrecisionConfig(): "c0", config("a"): "best"}
     first = store()
-    first.save(STRUCTURE, Saved.of(outline(), past, names, "sqnr>=20"))
+    first.save(STRUCTURE, Saved.of(outline(), past, ConfigNames(names.items()), "sqnr>=20"))
     first.release()
     saved = store().load(STRUCTURE, "/models/net.onnx")
     assert saved.history().snapshot() == past.snapshot()
-    assert dict(saved.named()) == names and saved.target == "sqnr>=20" and saved.note == ""
+    assert saved.names() == names and saved.target == "sqnr>=20" and saved.note == ""
 
 
 @given(st.lists(CONFIGS, max_size=4), CONFIGS, st.lists(CONFIGS, max_size=4))
 def test_any_history_survives_its_file(past, current, future):
     import msgspec
 
-    saved = Saved.of(outline(), History.restored(past, current, future), {current: "now"}, "")
+    saved = Saved.of(outline(), History.restored(past, current, future), ConfigNames([(current, "now")]), "")
     back = msgspec.json.decode(msgspec.json.encode(saved), type=Saved)
-    assert back.history().snapshot() == (past, current, future) and dict(back.named()) == {current: "now"}
+    assert back.history().snapshot() == (past, current, future) and back.names() == {current: "now"}
 
 
 @pytest.mark.parametrize(("damage", "cause"), [
@@ -98,7 +98,7 @@ def test_a_session_that_cannot_be_one_of_the_network_is_lost_with_a_word(store, 
     here = open_network(tmp_path / "net.onnx").outline()
     kept = PrecisionConfig().with_moves({"/fc1/Gemm": Choice(Precision.FP32)}).with_range("x", RangeChoice(2.5))
     first = store()
-    first.save(STRUCTURE, Saved.of(here, history(kept), {}, "sqnr>=20"))
+    first.save(STRUCTURE, Saved.of(here, history(kept), ConfigNames(), "sqnr>=20"))
     first.release()
     (path,) = first.folder.glob("*.json")
     assert store().load(STRUCTURE, here.path, here).history().current == kept
@@ -113,27 +113,27 @@ def test_a_session_that_cannot_be_one_of_the_network_is_lost_with_a_word(store, 
 
 def test_a_long_history_keeps_its_newest_steps():
     configs = [config(str(i)) for i in range(HISTORY_LIMIT + 50)]
-    saved = Saved.of(outline(), history(*configs), {c: f"c{i}" for i, c in enumerate(configs)}, "")
+    saved = Saved.of(outline(), history(*configs), ConfigNames((c, f"c{i}") for i, c in enumerate(configs)), "")
     assert len(saved.past) == len(saved.named_configs) == HISTORY_LIMIT
-    assert saved.history().snapshot()[0][-1] == configs[-2] and saved.named()[-1][0] == configs[-1]
+    assert saved.history().snapshot()[0][-1] == configs[-2] and list(saved.names())[-1] == configs[-1]
 
 
 def test_the_same_file_is_written_again_after_loading(store):
     assert store().load(STRUCTURE, "/models/net.onnx") is None
     first = store()
     for name in "ab":
-        first.save(STRUCTURE, Saved.of(outline(), history(config(name)), {}, ""))
+        first.save(STRUCTURE, Saved.of(outline(), history(config(name)), ConfigNames(), ""))
     first.release()
     again = store()
     assert again.load(STRUCTURE, "/models/net.onnx").current.config() == config("b")
-    again.save(STRUCTURE, Saved.of(outline(), history(config("c")), {}, ""))
+    again.save(STRUCTURE, Saved.of(outline(), history(config("c")), ConfigNames(), ""))
     assert len(list(again.folder.glob("*.json"))) == 1
 
 
 def test_the_session_of_the_network_file_itself_is_preferred(store):
     first, second = store(), store()
-    first.save(STRUCTURE, Saved.of(outline("/models/one.onnx"), history(config("one")), {}, ""))
-    second.save(STRUCTURE, Saved.of(outline("/models/two.onnx"), history(config("two")), {}, ""))
+    first.save(STRUCTURE, Saved.of(outline("/models/one.onnx"), history(config("one")), ConfigNames(), ""))
+    second.save(STRUCTURE, Saved.of(outline("/models/two.onnx"), history(config("two")), ConfigNames(), ""))
     first.release()
     second.release()
     for name in ("one", "two"):
@@ -145,11 +145,11 @@ def test_the_session_of_the_network_file_itself_is_preferred(store):
 
 def test_a_second_program_starts_from_a_copy_and_writes_apart(store):
     first, second = store(), store()
-    first.save(STRUCTURE, Saved.of(outline(), history(config("a")), {}, ""))
+    first.save(STRUCTURE, Saved.of(outline(), history(config("a")), ConfigNames(), ""))
     copy = second.load(STRUCTURE, "/models/net.onnx")
     assert copy.current.config() == config("a") and "another terminal" in copy.note
-    second.save(STRUCTURE, Saved.of(outline(), history(config("b")), {}, ""))
-    first.save(STRUCTURE, Saved.of(outline(), history(config("c")), {}, ""))
+    second.save(STRUCTURE, Saved.of(outline(), history(config("b")), ConfigNames(), ""))
+    first.save(STRUCTURE, Saved.of(outline(), history(config("c")), ConfigNames(), ""))
     assert len(list(first.folder.glob("*.json"))) == 2
     first.release()
     os.utime(second._path, ns=(1, 1))
@@ -161,7 +161,7 @@ def test_saving_is_done_elsewhere_in_order_and_nothing_is_lost_at_the_end(store)
 
     def saved(name):
         made.append((name, threading.current_thread()))
-        return Saved.of(outline(), history(config(name)), {}, "")
+        return Saved.of(outline(), history(config(name)), ConfigNames(), "")
 
     for name in "abcdef":
         saver.save(STRUCTURE, partial(saved, name))
@@ -177,7 +177,7 @@ def test_saving_is_done_elsewhere_in_order_and_nothing_is_lost_at_the_end(store)
 def test_a_folder_that_cannot_be_written_is_no_error(store, tmp_path):
     (tmp_path / "sessions").write_text("a file where the folder should be")
     one = store()
-    one.save(STRUCTURE, Saved.of(outline(), history(), {}, ""))
+    one.save(STRUCTURE, Saved.of(outline(), history(), ConfigNames(), ""))
     assert one.load(STRUCTURE, "/models/net.onnx") is None
 
 
@@ -187,19 +187,20 @@ SURROGATES = History.restored([], PrecisionConfig().with_moves({"a\ud800": Choic
 
 def test_names_of_broken_utf8_are_saved_and_come_back(store):
     first = store()
-    first.save(STRUCTURE, Saved.of(outline("/models/\udcff.onnx"), SURROGATES, {PrecisionConfig(): "\ud800"}, "\ud800"))
+    names = ConfigNames([(PrecisionConfig(), "\ud800")])
+    first.save(STRUCTURE, Saved.of(outline("/models/\udcff.onnx"), SURROGATES, names, "\ud800"))
     first.release()
     again = store()
     saved = again.load(STRUCTURE, "/models/\udcff.onnx")
     assert saved.history().snapshot() == SURROGATES.snapshot() and saved.target == "\ud800"
-    assert saved.named() == [(PrecisionConfig(), "\ud800")] and saved.note == "" and not again.lost
+    assert saved.names() == {PrecisionConfig(): "\ud800"} and saved.note == "" and not again.lost
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b"\xff\xfe", b"[" * 100_000, b'{"format": "trt-tui/session"}', b"[]",
                                      b'{"format": "trt-tui/session", "version": 1, "network": 3}'])
 def test_a_damaged_session_is_kept_aside_and_said_to_be(store, content):
     first = store()
-    first.save(STRUCTURE, Saved.of(outline(), history(config("a")), {}, ""))
+    first.save(STRUCTURE, Saved.of(outline(), history(config("a")), ConfigNames(), ""))
     first.release()
     path = next(first.folder.glob("*.json"))
     path.write_bytes(content)
@@ -208,7 +209,7 @@ def test_a_damaged_session_is_kept_aside_and_said_to_be(store, content):
     assert len(again.lost) == 1 and "damaged" in again.lost[0] and str(path) in again.lost[0]
     kept = path.with_name(f"{path.name}.damaged")
     assert kept.name in again.lost[0] and kept.read_bytes() == content and not path.exists()
-    again.save(STRUCTURE, Saved.of(outline(), history(config("b")), {}, ""))
+    again.save(STRUCTURE, Saved.of(outline(), history(config("b")), ConfigNames(), ""))
     assert kept.read_bytes() == content
     again.release()
     assert store().load(STRUCTURE, "/models/net.onnx").current.config() == config("b")
@@ -238,8 +239,8 @@ def test_a_session_of_version_1_goes_on(store, tmp_path):
                                "/act1/Relu_output_0": RangeChoice(1 / 3, "percentile")})
     assert saved.history().snapshot() == ([base, raised], found, [base])
     assert saved.current.config().groups["/fc2/MatMul"].reason == "search:auto"
-    assert saved.named() == [(base, "c0"), (found, "found")]
-    first.save(STRUCTURE, Saved.of(outline, saved.history(), {}, saved.target))
+    assert list(saved.names().items()) == [(base, "c0"), (found, "found")]
+    first.save(STRUCTURE, Saved.of(outline, saved.history(), ConfigNames(), saved.target))
     first.release()
     again = store().load(STRUCTURE, "/models/mlp.onnx", outline)
     assert again.history().snapshot() == saved.history().snapshot() and '"version":2' in path.read_text()
@@ -251,5 +252,5 @@ def test_a_session_of_another_version_is_left_alone(store):
     path = one.folder / f"{STRUCTURE[:20]}.json"
     path.write_text('{"format": "trt-tui/session", "version": 3, "other": []}')
     assert one.load(STRUCTURE, "/models/net.onnx") is None and "version 3" in one.lost[0]
-    one.save(STRUCTURE, Saved.of(outline(), history(config("b")), {}, ""))
+    one.save(STRUCTURE, Saved.of(outline(), history(config("b")), ConfigNames(), ""))
     assert '"version": 3' in path.read_text()
