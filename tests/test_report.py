@@ -86,7 +86,7 @@ def test_without_engines_there_are_no_columns_for_them(tmp_path, measured_before
     table = comparison_table(session)
     assert list(rows_of(table)) == ["run", "FP16 all", "INT8 all"]
     assert " ms " not in table and "engine" not in table
-    assert ", calibrated on 8" in table
+    assert ", calibrated on 32" in table
     session.options = replace(session.options, calib_cache="/folder/net.cache")
     assert ", ranges of net.cache" in comparison_table(session) and "calibrated" not in comparison_table(session)
     assert "ranges of net.cache" in "".join(text for text, _ in header_line(session, 160))
