@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 @file_option("Output", "--json", "json_path", metavar="OUT",
              help="Write the comparison as JSON (schema v1); - for stdout.")
 @file_option("Output", "--markdown", "markdown_path", metavar="OUT", help="Write it as Markdown; - for stdout.")
+@file_option("Output", "--junit", "junit_path", metavar="OUT.xml", help="Write it as JUnit's XML, a case for each run, "
+             "stage and engine; the run that --target judges fails where it is missed.")
 @file_option("Output", "--save-outputs", "outputs_path", metavar="OUT.json", help="Write the outputs of FP32 and of "
              "each run, for all samples of --data, as Polygraphy's RunResults.")
 @option("Two dumps", "--threshold", default=0.1, show_default=True, type=click.FloatRange(min=0, min_open=True),
@@ -60,9 +62,9 @@ if TYPE_CHECKING:
              "all else as --config has it, or in FP16; needs --model.")
 @click.argument("against", required=False, metavar="[DUMP]", shell_complete=files)
 def compare(model: str, against: str | None, config_paths: tuple[str, ...], force: bool, target: str | None,
-            json_path: str | None, markdown_path: str | None, outputs_path: str | None, layers: str, engines: bool,
-            threshold: float, top_k: int, network: str | None, script: str | None, output: str | None,
-            calib_methods: str | None, **arguments: Any) -> None:
+            json_path: str | None, markdown_path: str | None, junit_path: str | None, outputs_path: str | None,
+            layers: str, engines: bool, threshold: float, top_k: int, network: str | None, script: str | None,
+            output: str | None, calib_methods: str | None, **arguments: Any) -> None:
     """Compare FP16, INT8 and the config with FP32, at the outputs and per layer.
 
     An engine that cannot be built is listed with the reason; exit code 1 if some were built, 2 if none was.
@@ -72,6 +74,7 @@ def compare(model: str, against: str | None, config_paths: tuple[str, ...], forc
     """
     from trt_tui.cli.dumps import Asked, check_sides, compare_dumps
     from trt_tui.cli.headless import compare_session
+    from trt_tui.cli.junit_report import junit_text
     from trt_tui.cli.report import comparison_table
     from trt_tui.cli.stage_report import stage_lines
     from trt_tui.core.exporters.markdown import comparison_markdown
@@ -84,12 +87,12 @@ def compare(model: str, against: str | None, config_paths: tuple[str, ...], forc
                             config_path, force))
         return
     check_usage()
-    json_path, markdown_path = stdout_for(json_path), stdout_for(markdown_path)
-    one_on_stdout({"--json": json_path, "--markdown": markdown_path})
+    json_path, markdown_path, junit_path = map(stdout_for, (json_path, markdown_path, junit_path))
+    one_on_stdout({"--json": json_path, "--markdown": markdown_path, "--junit": junit_path})
     if target is not None:
         parse_target(target)
     check_evidence(arguments)
-    places = check_places(model, arguments, config_path, json_path, markdown_path, outputs_path)
+    places = check_places(model, arguments, config_path, json_path, markdown_path, junit_path, outputs_path)
     if calib_methods is not None:
         _compare_methods(options_of(model, 0, arguments), config_path, target, force, calib_methods, json_path,
                          markdown_path, places)
@@ -106,9 +109,13 @@ def compare(model: str, against: str | None, config_paths: tuple[str, ...], forc
         record = session.record()
         if outputs_path is not None and not session.stopped:
             click.echo(f"Wrote {visible(outputs_path)}", err=True)
-        quiet = "-" in (json_path, markdown_path)
+        quiet = "-" in (json_path, markdown_path, junit_path)
         stopped = session.stopped
+        given = config_path or arguments["keep"] or session.opened.outline.has_own_precisions
+        run = "config" if given else "int8"
+        judged = run if target is not None else None
         write_outputs([(json_path, lambda session: json.dumps(record, indent=1) + "\n"),
+                (junit_path, lambda session: junit_text(session, record, judged)),
                 (markdown_path, lambda session: comparison_markdown(record, session.outline, session.config))],
                session, over=not stopped)
         if not quiet:
@@ -120,8 +127,6 @@ def compare(model: str, against: str | None, config_paths: tuple[str, ...], forc
         for run, engine in missing.items():
             click.echo(f"Engine of {run} not built: {visible(engine.failed)}", err=True)
         if target is not None:
-            given = config_path or arguments["keep"] or session.opened.outline.has_own_precisions
-            run = "config" if given else "int8"
             outline, asked, verdict = session.opened.outline, session.target, session.measured(run).verdict
             assert asked is not None and verdict is not None, "the session was given the target, and is not stopped"
             if not lowers(outline, session.run_configs()[run]):
