@@ -299,7 +299,8 @@ def test_a_defect_is_exit_code_2_with_its_traceback(run, mlp, monkeypatch):
     assert code == 2 and "ZeroDivisionError" in err and "defect" in err
 
 
-@pytest.mark.parametrize(("target", "code", "failed"), [("sqnr>=200", 1, ["int8", "config"]), ("sqnr>=1", 0, []), (None, 0, [])])
+@pytest.mark.parametrize(("target", "code", "failed"), [
+    ("sqnr>=200", 1, ["int8", "config"]), ("sqnr>=1", 0, []), (None, 0, [])])
 def test_junit_fails_where_the_command_does(run, mlp, tmp_path, target, code, failed):
     out = tmp_path / "junit.xml"
     asked = ["--target", target] if target else []
