@@ -16,9 +16,9 @@ from tests import networks
 from tests.networks import Builder, floats
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend, OnnxRuntimeRunner
 from trt_tui.core.data.samples import load_samples
-from trt_tui.core.measure import analysis as analysis_module
 from trt_tui.core.measure import held
 from trt_tui.core.measure import layers as layers_module
+from trt_tui.core.measure import simulation as simulation_module
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.judge import judged_outputs
 from trt_tui.core.measure.layers import measure_layers
@@ -535,7 +535,7 @@ def test_feeds_can_be_chosen(analysed):
 @pytest.mark.parametrize("judge", [(), ("logits[:, :3]", "logits[:, 3:]")])
 def test_a_device_compares_in_the_graph_and_says_the_same(analysed, monkeypatch, judge):
     """Gates are data there, and the judged tensors stay; a run whose sums are not finite is looked at on the host."""
-    monkeypatch.setattr(analysis_module, "COMPARED_ELEMENTS", 1)
+    monkeypatch.setattr(simulation_module, "COMPARED_ELEMENTS", 1)
     fetched, verdicts, run = [], [], OnnxRuntimeRunner.run
 
     def watched(self, feeds, fetch=None):
@@ -602,7 +602,7 @@ def test_a_device_takes_the_same_errors_at_the_groups(analysed, monkeypatch, mak
 
 
 def test_a_device_counts_what_is_not_finite(analysed, monkeypatch):
-    monkeypatch.setattr(analysis_module, "COMPARED_ELEMENTS", 1)
+    monkeypatch.setattr(simulation_module, "COMPARED_ELEMENTS", 1)
     analysis = analysed(single("Relu", 1e5), vectors())
     analysis.classifier = None
     analysis.backend.capabilities = replace(analysis.backend.capabilities, device=True)

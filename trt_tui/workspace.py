@@ -99,7 +99,7 @@ class Workspace:
         self.options = options
         cache = (options.calib_cache,) if options.calib_cache is not None else ()
         self.inputs = StampedFiles.of((options.model, *cache, *data_files(options.data),
-                                       *data_files(options.calib_data), *self._metric_files()))
+                                       *data_files(options.calib_data), *_metric_files(self.options)))
         self.inputs |= StampedFiles.of((*options.plugins, *options.ort_ops))
         reference = options.reference
         if reference is not None and not is_network(reference):
@@ -164,7 +164,7 @@ class Workspace:
         Raises:
             InputError: it cannot be loaded, or there are no labels.
         """
-        metric = load_metric(self.options.metric, self._image_size()) if self.options.metric else None
+        metric = load_metric(self.options.metric, _image_size(self.samples)) if self.options.metric else None
         if metric is not None and not self.samples.has_labels:
             raise InputError("a metric needs labels", f"{self.samples.source} holds no array that is no input",
                              "Add the labels to the data file, or leave out --metric.")
@@ -325,7 +325,7 @@ class Workspace:
 
     def watch(self) -> None:
         """Watches what the metric has imported since, too."""
-        self.inputs |= StampedFiles.of(self._metric_files())
+        self.inputs |= StampedFiles.of(_metric_files(self.options))
 
     def require_unchanged(self, since_s: float = 0.0) -> None:
         """Refuses to go on if a file was replaced after it was read; checks at most once in ``since_s`` seconds.
@@ -358,7 +358,7 @@ class Workspace:
 
     def metric_stamp(self) -> tuple[object, ...]:
         """What a metric's figures depend on: its name and the content of its files."""
-        return (self.options.metric, *map(digest, self._metric_files())) if self.metric is not None else ()
+        return (self.options.metric, *map(digest, _metric_files(self.options))) if self.metric is not None else ()
 
     def _data_sha256(self) -> str:
         """Of the samples and labels that figures are taken on."""
@@ -370,21 +370,23 @@ class Workspace:
                 labels.update(f"{name} {array.dtype} {array.shape}".encode() + array.tobytes())
         return judged.take(self.feeds).sha256() + labels.hexdigest()
 
-    def _image_size(self) -> tuple[int, int] | None:
-        """Height and width of the first input of four axes, channels in front or behind; None where there is none."""
-        for array in self.samples.feed(0).values():
-            if array.ndim == 4:
-                height, width = array.shape[2:] if array.shape[1] <= array.shape[3] else array.shape[1:3]
-                return int(height), int(width)
-        return None
 
-    def _metric_files(self) -> tuple[str, ...]:
-        """The metric's file, and what it has imported from its folder."""
-        metric = self.options.metric or ""
-        if (annotations := annotations_of(metric)) is not None:
-            return (str(annotations),)
-        spec = split_spec(metric)
-        return tuple(map(str, script_files(spec[0]))) if spec is not None else ()
+def _image_size(samples: Samples) -> tuple[int, int] | None:
+    """Height and width of the first input of four axes, channels in front or behind; None where there is none."""
+    for array in samples.feed(0).values():
+        if array.ndim == 4:
+            height, width = array.shape[2:] if array.shape[1] <= array.shape[3] else array.shape[1:3]
+            return int(height), int(width)
+    return None
+
+
+def _metric_files(options: Options) -> tuple[str, ...]:
+    """The metric's file, and what it has imported from its folder."""
+    metric = options.metric or ""
+    if (annotations := annotations_of(metric)) is not None:
+        return (str(annotations),)
+    spec = split_spec(metric)
+    return tuple(map(str, script_files(spec[0]))) if spec is not None else ()
 
 
 def runs_here(backend: EngineBackend, settings: BuildSettings) -> bool:

@@ -17,11 +17,11 @@ from trt_tui.core.network.layers import Group
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
 from trt_tui.jobs import requests as rq
+from trt_tui.session.recorded import Recorded
 from trt_tui.session.results import Results
-from trt_tui.session.state import State
 
 
-class Changing(State):
+class Changing(Recorded):
     """See the module's docstring; what it changes is measured by who asks for it."""
 
     @abstractmethod

@@ -2,34 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
 
-from trt_tui import __version__
 from trt_tui.core.calibration.calibrate import Calibration
 from trt_tui.core.data.watched import Source
 from trt_tui.core.engines.preview import Refusal
 from trt_tui.core.guards.facts import Facts
-from trt_tui.core.guards.guard import Alarm, alarm_record
+from trt_tui.core.guards.guard import Alarm
 from trt_tui.core.guards.table import alarms
 from trt_tui.core.guards.work import in_float
-from trt_tui.core.measure.agreement import what_to_check
-from trt_tui.core.measure.comparison import EngineResult, Measured, Verdict
+from trt_tui.core.measure.comparison import Measured, Verdict
 from trt_tui.core.measure.judge import Judged
-from trt_tui.core.measure.record import (
-    comparison_record,
-    engine_record,
-    preview_record,
-    stage_record,
-    verdict_record,
-)
 from trt_tui.core.measure.reference import is_network
-from trt_tui.core.measure.stages import PRODUCTION, Stage, diverges, is_tested
 from trt_tui.core.measure.target import Target, default_target, parse_target
-from trt_tui.core.moves import file as config_file
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import Outline
 from trt_tui.core.precision import Precision
@@ -243,45 +230,6 @@ class State:
         """What is known of the config of a run."""
         return self.results.of(self.run_configs()[run])
 
-    def stage_rows(self) -> list[tuple[Stage, Verdict | None]]:
-        """The stages that were measured, in their order, each with its verdict against the reference."""
-        return [(stage, self.results.stage_verdict(stage)) for stage in self.results.stages.values()]
-
-    def stage_summary(self) -> list[str]:
-        """Where the stages first go wrong, and whether production is what was tested, a line each."""
-        rows = self.stage_rows()
-        lines = [diverges([one for one in rows if one[0].name != PRODUCTION], self.target)]
-        return [*filter(None, lines), *(self.production[1:] if self.production is not None else ())]
-
-    @property
-    def production(self) -> tuple[bool, str] | None:
-        """Whether production is what was tested, with a sentence; None where that is not known."""
-        rows = self.stage_rows()
-        for stage, verdict in rows:
-            if stage.name == PRODUCTION and stage.beside:
-                what = stage.beside[-1][0]
-                tested = next((other for one, other in rows if one.name == what), None)
-                if tested is None:
-                    known = self.results.of(self.config)
-                    tested = known.verdict if len(stage.beside) == 1 or known.engine is None else known.engine.verdict
-                return is_tested(stage, verdict, tested, what)
-        return None
-
-    def unbuilt(self) -> dict[str, EngineResult]:
-        """The engines of a comparison that could not be built, by run; the FP32 engine is "fp32"."""
-        engines = {"fp32": self.results.fp32_engine, **{run: self.measured(run).engine for run in RUNS}}
-        return {run: engine for run, engine in engines.items() if engine is not None and engine.failed}
-
-    def to_check(self) -> dict[str, list[str]]:
-        """What to look at, by run, if an engine is worse than simulated."""
-        found = {}
-        for run, config in self.run_configs().items():
-            known = self.results.of(config)
-            if known.engine is not None:
-                found[run] = what_to_check(self.opened.outline, config, known.verdict, known.engine,
-                                           self.results.fp32_engine)
-        return {run: lines for run, lines in found.items() if lines}
-
     # -- what guards say ----------------------------------------------------------------------------------------
 
     def guarded(self) -> Facts:
@@ -373,78 +321,6 @@ class State:
             self.warnings.append(f"The target is not taken. {error.title}: {error.cause}")
             self.target_text = None
             self.target = self._given_target().with_base(self.results.reference)
-
-    # -- records ------------------------------------------------------------------------------------------------
-
-    def record(self) -> dict[str, Any]:
-        """What was measured, as `compare --json` writes it."""
-        opened = self.opened
-        runs = {run: self.measured(run) for run in RUNS}
-        if self.fp32 is not None:
-            runs = {"fp32": Measured(self.fp32), **runs}
-        record = comparison_record(opened.outline, self.sha256, opened.data, opened.backend, runs,
-                                   self.results.reference, self.results.fp32_engine,
-                                   opened.reference)
-        if self.config.as_in_file and "config" in record["runs"]:
-            record["runs"]["config"]["as_in_file"] = True
-        if found := self.alarms:
-            record["guards"] = [alarm_record(alarm) for alarm in found]
-        for run, config in self.run_configs().items():
-            preview = self.results.of(config).preview
-            if run in record["runs"] and preview is not None and preview.refused is None:
-                record["runs"][run]["preview"] = preview_record(opened.outline, config, preview)
-        if rows := self.stage_rows():
-            record["stages"] = [stage_record(stage, verdict) for stage, verdict in rows]
-            record["stages_say"] = self.stage_summary()
-        for run, lines in self.to_check().items():
-            record["runs"].get(f"{run}-engine", {})["to_check"] = lines
-        return record
-
-    def precision_text(self, groups: Iterable[str], reason: str) -> str:
-        """The text of precision.json with some groups of a network that is open raised to FP32, unmeasured.
-
-        Args:
-            groups: Their names.
-            reason: Who raises them.
-        """
-        outline = self.preview
-        if outline is None:
-            raise InputError("nothing is open yet", "", "Wait for the network.")
-        raised = [outline.group(name) for name in dict.fromkeys(groups)]
-        config = self.config.with_groups(raised, Precision.FP32, reason)
-        return config_file.config_text(outline, config, self.given, made_with=self.made_with())
-
-    def precision_json(self) -> str:
-        """The text of precision.json: the config with ranges, tolerance and evidence."""
-        evidence = self._evidence()
-        tolerance = self.target.text if self.target else ""
-        finding = self.finding
-        if finding is not None and finding.ended is not None and finding.config == self.config:
-            evidence["search"] = finding.record(self.opened.outline)
-            tolerance = TOLERANCES.join(finding.request.tolerances)
-        return config_file.config_text(self.opened.outline, self.config, self.calibration, evidence=evidence,
-                                       tolerance=tolerance, made_with=self.made_with(), sha256=self.sha256)
-
-    def _evidence(self) -> dict[str, Any]:
-        """Judged outputs of the simulation and of the engine, kept apart."""
-        known = self.results.of(self.config)
-        evidence = {}
-        if known.verdict is not None:
-            evidence["simulated"] = verdict_record(known.verdict)
-        if known.engine is not None:
-            evidence["engine"] = engine_record(known.engine)
-        return evidence
-
-    def made_with(self) -> Mapping[str, str]:
-        """The versions of what measured, by name."""
-        made = {"trt_tui": __version__}
-        if self.backend is not None:
-            made["onnxruntime"] = self.backend.version
-        if self.builder is not None:
-            made[self.builder.name] = self.builder.version
-            if self.builder.device:
-                made["gpu"] = self.builder.device
-        return made
 
     # -- saving -------------------------------------------------------------------------------------------------
 

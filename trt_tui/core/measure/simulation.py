@@ -1,0 +1,328 @@
+"""The runs of a network: the loaded gated session, the feeds, and the reference of the judged samples."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import TypeVar
+
+import numpy as np
+
+from trt_tui.core.data.gathered import Place
+from trt_tui.core.data.samples import Samples
+from trt_tui.core.lowering.gated.compared import Compared
+from trt_tui.core.lowering.gated.gated import Gated
+from trt_tui.core.lowering.gated.lower import lower_gated
+from trt_tui.core.lowering.rules import LOW_FLOATS, Offer
+from trt_tui.core.measure.fp16 import measure_largest
+from trt_tui.core.measure.held import Held
+from trt_tui.core.measure.judge import FLOAT, Judged, class_scores, kept_tensors, take, tensor_outputs
+from trt_tui.core.measure.masks import axes_of_mask, common_mask, kept_elements
+from trt_tui.core.measure.reference import Outputs
+from trt_tui.core.measure.scoring import Scoring
+from trt_tui.core.measure.tally import comparable
+from trt_tui.core.measure.user_metric import Metric
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.network import Network
+from trt_tui.core.precision import Precision
+from trt_tui.core.runner import Backend, Level, Runner
+from trt_tui.errors import InputError
+
+S = TypeVar("S", bound="Simulation")
+
+COMPARED_ELEMENTS = 4096
+"""Judged outputs with fewer elements a sample are compared on the host."""
+
+FED_BYTES = 1 << 30
+"""Feeds are kept for a device that keeps them too up to this size, and read anew beyond."""
+
+
+class Simulation:
+    """The runs of one network on one set of samples, used as a context manager.
+
+    Args:
+        samples: The judged samples; every figure is taken on all of them unless a method is given feeds.
+        judged: What errors are taken at; see `trt_tui.core.measure.judge.judged_outputs`.
+        metric: The user's metric; used if the samples have labels.
+        other: What surrounds INT8 layers in the first configs. A config that needs something else has the session
+            loaded again, with that added.
+        yields: Tensors that runs yield beside those that are judged.
+        against: What errors are taken against; None for FP32 of the network itself. It has all judged tensors.
+
+    Attributes:
+        scored: Tensors that the metric is given; none without one.
+        kept: See `trt_tui.core.measure.judge.kept_tensors`.
+        level: How the simulation runs on a device; None before the first run there, and elsewhere.
+
+    Raises:
+        InputError: a judged tensor lies inside a fused group.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        backend: Backend,
+        samples: Samples,
+        judged: Sequence[Judged],
+        *,
+        metric: Metric | None = None,
+        other: Precision = Precision.FP16,
+        against: Outputs | None = None,
+        yields: Sequence[str] = (),
+    ) -> None:
+        self.network = network
+        self.backend = backend
+        self.samples = samples
+        self.judged = tuple(judged)
+        self.metric = metric if samples.has_labels else None
+        self.kept = kept_tensors(network, self.judged, self.metric is not None and self.metric.inner)
+        scored = (*tensor_outputs(network), *self.kept)
+        self.scored = scored if self.metric is not None else ()
+        self.against = against
+        known = against is None or set(scored) <= against.tensors
+        self._scored = self.reference if known else self.own
+        self._scoring = Scoring(self.metric, samples, scored, self._scored) if self.metric is not None else None
+        lows = {other} & set(LOW_FLOATS)
+        if not backend.capabilities.device:  # roundings that are not asked for cost nothing there
+            lows = lows or {Precision.FP16}
+        self.offer = Offer.of(lows, {other})
+        self.classifier = class_scores(network, self.judged)
+        self.sessions = 0
+        self.level: Level | None = None
+        self.largest: dict[str, float] = {}
+        self._largest_of: tuple[int, ...] = ()
+        self._loaded: tuple[Gated, Runner] | None = None
+        self._parts: dict[tuple[int, str], np.ndarray] = {}
+        self._sums: dict[tuple[int, str], np.ndarray] = {}
+        self._compared: tuple[Compared, ...] = ()
+        self._shapes: dict[tuple[object, ...], tuple[int, ...]] = {}
+        self._blank: dict[tuple[int, ...], np.ndarray] = {}
+        self._fed: dict[int, dict[str, np.ndarray]] = {}
+        self._fed_bytes = 0
+        self._own = self._reference = Held()
+        if against is not None:
+            self._reference = Held()
+        names = [*(one.tensor for one in self.judged), *yields]
+        if self.metric is not None:
+            names += scored
+        self.tensors = tuple(dict.fromkeys(names))
+        self._owner: Simulation | None = None
+        self._places: tuple[Sequence[Place], ...] = ()
+
+    def __enter__(self: S) -> S:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Frees the session and the reference."""
+        self.unload()
+        self._own.clear()
+        self._reference.clear()
+        if self.against is not None:
+            self.against.close()
+
+    def unload(self) -> None:
+        """Frees the session, with the weights in it; it is loaded again when it is needed."""
+        if self._loaded is not None:
+            self._loaded[1].close()
+            self._loaded = None
+
+    @cached_property
+    def padded(self) -> dict[str, tuple[bool, ...]]:
+        """The last tensors of groups that have the axes of the judged outputs' mask; see `axes_of_mask`."""
+        mask = common_mask(self.judged)
+        tails = [group.tail for group in self.network.groups if group.tail not in self.network.behind]
+        return axes_of_mask(self.network, self.backend, self.samples, mask, tails) if mask else {}
+
+    # -- the gated session --------------------------------------------------------------------------------------
+
+    def _session(self, config: PrecisionConfig) -> tuple[Gated, Runner]:
+        """A loaded graph that can run a config, and all configs before it."""
+        if self._owner is not None:
+            loaded = self._owner._session(config)
+            self._compared = self._owner._compared
+            return loaded
+        needed = Offer.needed(self.network, config)
+        if not self.offer.covers(needed):
+            self.unload()
+        if self._loaded is None:
+            offer = self.offer | needed
+            data = self.backend.capabilities.device
+            self._compared = self._to_compare() if data else ()
+            gated = lower_gated(self.network, floats=offer.floats, others=offer.others, codes=offer.codes,
+                                constants=offer.constants, operators=offer.operators, outputs=self.tensors, data=data,
+                                compared=self._compared)
+            runner = self.backend.load(gated.model, lean=True, bound=self._at_level if data else None)
+            self._loaded, self.offer = (gated, runner), offer
+            self.sessions += 1
+        return self._loaded
+
+    def _at_level(self, level: Level) -> None:
+        self.level = level
+
+    def feeds(self, config: PrecisionConfig, ranges: Mapping[str, float]) -> dict[str, np.ndarray]:
+        """The feeds that switch the loaded graph to a config (`Gated.feeds`); reuse them: they hold rounded weights."""
+        return self._session(config)[0].feeds(config, ranges)
+
+    def measure_largest(self, feeds: Sequence[int] | None = None) -> Iterator[None]:
+        """Measures ``largest``, yielding after each run; none where that is known of these feeds.
+
+        Raises:
+            InputError: the data cannot be read.
+        """
+        indices = tuple(self.indices(feeds))
+        if indices != self._largest_of:
+            found: dict[str, float] = {}
+            yield from measure_largest(self.network, self.samples, self.backend, indices, found)
+            self.largest, self._largest_of = found, indices
+
+    def indices(self, feeds: Sequence[int] | None) -> list[int]:
+        """The feeds asked for, all by default."""
+        return list(range(len(self.samples)) if feeds is None else feeds)
+
+    def _to_compare(self) -> tuple[Compared, ...]:
+        """The judged outputs that are compared in the graph: floats too large to be worth their way to the host."""
+        found = []
+        for one in self.judged:
+            shape = self.network.shape(one.tensor) or ()
+            known = [size for size in shape[1:] if isinstance(size, int)]
+            small = len(known) == len(shape) - 1 and math.prod(known) < COMPARED_ELEMENTS
+            if one.kind == FLOAT and shape and not (small or one.mask) and one is not self.classifier:
+                found.append(Compared(one.name, one.tensor, tuple((c.axis, c.start, c.stop) for c in one.slices)))
+        return tuple(found)
+
+    def _runs(self, config: PrecisionConfig, ranges: Mapping[str, float], indices: Sequence[int], *,
+              compared: bool = False) -> Iterator[tuple[dict[str, np.ndarray], dict[str, np.ndarray]]]:
+        """Yields the judged tensors of a config and what was compared in the graph, feed by feed.
+
+        Args:
+            compared: Tensors that were compared, with finite sums, are left out.
+        """
+        session: tuple[Gated, Runner] | None = None
+        fed: dict[str, np.ndarray] = {}
+        for index in indices:
+            if compared:
+                self.reference(index)  # it may be measured by a run of this kind
+            if session is None or session is not self._loaded:  # another config may have had it loaded anew
+                session = self._session(config)
+                fed = session[0].feeds(config, ranges)
+            gated, runner = session
+            sums: dict[str, np.ndarray] = {}
+            feed, tensors = {**self._feed(index), **fed}, self.tensors
+            if compared and gated.compared:
+                feed.update((fed_as, self._reference_part(index, name)) for name, fed_as in gated.references.items())
+                own = self._scoring.names if self._scoring is not None else ()
+                within = {one.tensor for one in self._compared} - set(own)
+                within -= {one.tensor for one in self.judged if one.name not in gated.compared}
+                tensors = tuple(tensor for tensor in self.tensors if tensor not in within)
+                fetched = runner.run(feed, [*(gated.outputs[t] for t in tensors), *gated.compared.values()])
+                sums = {name: fetched[output] for name, output in gated.compared.items()}
+                if all(np.isfinite(one).all() for one in sums.values()):
+                    sums = {name: np.concatenate([one, self._reference_sums(index, name)], 1)
+                            for name, one in sums.items()}
+                    yield {tensor: comparable(fetched[gated.outputs[tensor]]) for tensor in tensors}, sums
+                    continue
+            feed.update((gated.references[one.name], self._no_reference(one, feed)) for one in self._compared)
+            fetched = runner.run(feed, [gated.outputs[tensor] for tensor in self.tensors])
+            yield {tensor: comparable(fetched[gated.outputs[tensor]]) for tensor in self.tensors}, {}
+
+    def _no_reference(self, compared: Compared, feed: Mapping[str, np.ndarray]) -> np.ndarray:
+        """What stands for a part of the reference where sums are of no interest: of the shape that the part has in runs
+        that are compared, where that is known, so that this is a run of the same shapes."""
+        known = self._shapes.get((compared.name, *(feed[info.name].shape for info in self.network.inputs)))
+        shape = known or (1,) * len(self.network.shape(compared.tensor) or ())
+        return self._blank.setdefault(shape, np.zeros(shape, np.float32))
+
+    def _note_shapes(self, feed: Mapping[str, np.ndarray], result: Mapping[str, np.ndarray]) -> None:
+        """Notes the shapes of what is compared where those of the inputs decide them."""
+        given = [shape for info in self.network.inputs if (shape := info.shape) is not None]
+        sizes = {size for shape in given for size in shape if isinstance(size, str)}
+        for one in self._compared:
+            own = self.network.shape(one.tensor) or ()
+            if all(isinstance(size, int) or size in sizes for size in own):
+                judged = next(judged for judged in self.judged if judged.name == one.name)
+                key = one.name, *(feed[info.name].shape for info in self.network.inputs)
+                self._shapes[key] = take(result[one.tensor], judged).shape
+
+    def _feed(self, index: int) -> dict[str, np.ndarray]:
+        """A feed, the same arrays again where a device keeps what it was given."""
+        if not self.backend.capabilities.device:
+            return self.samples.feed(index)
+        feed = self._fed.get(index)
+        if feed is None:
+            feed = self.samples.feed(index)
+            size = sum(array.nbytes for array in feed.values())
+            if self._fed_bytes + size <= FED_BYTES:
+                self._fed[index] = feed
+                self._fed_bytes += size
+        return feed
+
+    def reference(self, index: int) -> dict[str, np.ndarray]:
+        """The judged tensors that errors are taken against for one feed, measured once.
+
+        Raises:
+            InputError: they hold NaN, or the network cannot run these data.
+        """
+        if self._owner is not None:
+            if index not in self._reference:
+                whole = {feed: self._owner.reference(feed) for feed in {feed for feed, _ in self._places[index]}}
+                self._reference.put(index, {tensor: np.stack([whole[feed][tensor][row]
+                                                              for feed, row in self._places[index]])
+                                            for tensor in self.tensors})
+            return self._reference.get(index)
+        if self.against is None:
+            return self.own(index)
+        if index not in self._reference:
+            found = self.against.outputs(self.samples, index)
+            found = {tensor: found[tensor] for tensor in self.tensors if tensor in found}
+            self._refuse_nan(index, found, self.against.name)
+            if len(found) < len(self.tensors):
+                found = self.own(index) | found
+            self._reference.put(index, found)
+        return self._reference.get(index)
+
+    def own(self, index: int) -> dict[str, np.ndarray]:
+        """The network's own judged tensors in FP32 for one feed, measured once; raises as `reference`."""
+        if index not in self._own:
+            result, _ = next(self._runs(PrecisionConfig.uniform(Precision.FP32), {}, [index]))
+            self._refuse_nan(index, result, "the FP32 network")
+            self._note_shapes(self._feed(index), result)
+            self._own.put(index, result)
+        return self._own.get(index)
+
+    def _refuse_nan(self, index: int, result: Mapping[str, np.ndarray], whose: str) -> None:
+        for tensor, array in result.items():
+            if array.dtype.kind == "f" and np.isnan(array).any() and self._counted_nan(index, tensor, array):
+                raise InputError(f"{whose} yields NaN at {tensor}",
+                                 f"feed {index} of {self.samples.source} causes it",
+                                 "No precision can be judged against it: check the network and the data.")
+
+    def _counted_nan(self, index: int, tensor: str, array: np.ndarray) -> bool:
+        """Whether NaN stands where it counts: not in padding that every judgement of the tensor leaves out."""
+        masks = [kept_elements(one, self.samples, index, array.shape) for one in self.judged if one.tensor == tensor]
+        parts = [take(array, one) for one in self.judged if one.tensor == tensor]
+        return not masks or any(counts is None or np.isnan(part[counts]).any()
+                                for counts, part in zip(masks, parts, strict=True))
+
+    def _reference_part(self, index: int, name: str) -> np.ndarray:
+        """A judged output of the reference for one feed, the same array again."""
+        judged = next(one for one in self.judged if one.name == name)
+        whole = self.reference(index)[judged.tensor]
+        if not judged.slices:
+            return whole
+        if (index, name) not in self._parts:
+            self._parts[index, name] = np.ascontiguousarray(take(whole, judged))
+        return self._parts[index, name]
+
+    def _reference_sums(self, index: int, name: str) -> np.ndarray:
+        """Σref² and the largest |ref| of each row of a judged output for one feed, float64 ``(rows, 2)``."""
+        if (index, name) not in self._sums:
+            array = self._reference_part(index, name)
+            rows = array.reshape(len(array), -1).astype(np.float64)
+            self._sums[index, name] = np.stack([np.einsum("ij,ij->i", rows, rows), np.abs(rows).max(axis=1)], 1)
+        return self._sums[index, name]
+
+    # -- verdicts -----------------------------------------------------------------------------------------------
