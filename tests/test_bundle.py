@@ -12,7 +12,7 @@ import onnx
 import pytest
 from polygraphy.tools._main import main as polygraphy
 
-from tests.driven import save_mlp
+from tests.driven import save_mlp, save_resnet
 from trt_tui.core.exporters import figures
 from trt_tui.core.exporters.bundle import Iteration, tolerances
 
@@ -150,3 +150,41 @@ def test_figures_say_what_was_measured_and_nothing_else():
     assert texts["classes.svg"].index("f1") < texts["classes.svg"].index("f1/cat")
     assert "fp16: 2.50 ms, 60.0 dB" in texts["latency.svg"]
     assert figures.figures({}, "config", []) == {}
+
+
+# -- pieces -----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("precision", ["int8", "fp16"])
+def test_a_piece_shows_its_fault_by_itself(run, called, tmp_path, monkeypatch, precision):
+    options, folder = save_resnet(tmp_path), tmp_path / "piece"
+    start, stop = "/relu/Relu_output_0", "/layer1/Add_output_0"
+    code, out, err = run("export", options.model, "--data", options.data, "--batch", 4, "--precision", precision,
+                         "--format", "subgraph", "--from", start, "--to", stop, "-o", folder)
+    assert code == 0, err
+    names = {"fp32.onnx", "typed.onnx", "inputs.json", "reference.json", "run.sh"}
+    assert {Path(line).name for line in out.splitlines()} == {path.name for path in folder.iterdir()} == names
+    for name in ("fp32.onnx", "typed.onnx"):
+        graph = onnx.load(folder / name).graph
+        onnx.checker.check_model(str(folder / name), full_check=True)
+        ends = [one for one in (*graph.input, *graph.output)]
+        assert [one.name for one in ends] == [start, stop]
+        assert {one.type.tensor_type.elem_type for one in ends} == {onnx.TensorProto.FLOAT}
+    _, (argv,) = called(folder / "run.sh", "--onnxrt")
+    assert judged(folder, argv, monkeypatch) == 0
+    fp32 = [str(folder / "fp32.onnx") if one == "typed.onnx" else one for one in argv]
+    fp32[fp32.index("--atol") + 1] = "1e-5"  # what FP32 really makes of what really goes in
+    assert judged(folder, fp32, monkeypatch) == 0
+    code, calls = called(folder / "run.sh", "--reduce")
+    assert code == 0 and [one[1] for one in calls] == ["run", "data", "debug"] and "--strongly-typed" in calls[2]
+
+
+@pytest.mark.parametrize(("more", "said"), [
+    (("--from", "/relu/Relu_output", "--to", "/layer1/Add_output_0"), "Did you mean /relu/Relu_output_0"),
+    (("--from", "/layer1/relu1/Relu_output_0", "--to", "/layer1/Add_output_0"), "alone"),
+    (("--from", "image"), "it is not said which")])
+def test_a_piece_that_is_none_is_refused(run, tmp_path, more, said):
+    options = save_resnet(tmp_path)
+    code, _, err = run("export", options.model, "--data", options.data, "--precision", "fp16", "--format", "subgraph",
+                       *more, "-o", tmp_path / "piece")
+    assert code == 2 and said in err and "Traceback" not in err and not (tmp_path / "piece").exists(), err

@@ -30,15 +30,20 @@ from trt_tui.errors import InputError
 @takes(*DATA, *REFERENCE, *CONFIG, *EFFORT, *LIBRARIES)
 @config_or_precision
 @option("Output", "--format", "kind", required=True, help="What for.", type=click.Choice(
-    ["onnx", "trtexec", "polygraphy", "modelopt", "calibration-cache", "markdown", "bundle"]))
+    ["onnx", "trtexec", "polygraphy", "modelopt", "calibration-cache", "markdown", "bundle",
+     "subgraph"]))
 @file_option("Output", "-o", "--output", required=True, metavar="OUT", help="The file; trtexec and polygraphy write "
-             "the networks and the cache that they need beside it. For a bundle a new folder.")
+             "the networks and the cache that they need beside it. For a bundle and a subgraph a new folder.")
 @option("Output", "--for", "release", type=click.Choice(["8.6", "10", "11", "rtx"]), help="bundle: the TensorRT that "
         "builds it. The folder holds the typed network, config, ranges, timing cache, build script, C++, samples with "
         "their FP32 outputs, verify.sh and a report with figures.")
+@option("Output", "--from", "start", metavar="T[,T]", help="subgraph: the tensors that it reads. The folder holds it "
+        "in FP32 and in the config's precisions, what really goes in, what FP32 makes of it, and Polygraphy's commands "
+        "that show the fault.")
+@option("Output", "--to", "stop", metavar="T[,T]", help="subgraph: the tensors that it makes.")
 @option("Output", "--no-samples", is_flag=True, help="bundle: leave samples and their outputs out.")
 def export(model: str, config_path: str | None, force: bool, precision: str | None, kind: str, output: str,
-           release: str | None, no_samples: bool, **arguments: Any) -> None:
+           release: str | None, no_samples: bool, start: str | None, stop: str | None, **arguments: Any) -> None:
     """Write a config in another tool's format."""
     from trt_tui.cli.headless import Writer, bundled
     from trt_tui.cli.report import config_markdown
@@ -54,6 +59,15 @@ def export(model: str, config_path: str | None, force: bool, precision: str | No
             raise InputError("a bundle is for one release", "it is not said which", "Add --for 8.6, 10, 11 or rtx.")
         check_folder(output)
         written = bundled(options, config_path, precision, force, output, release, samples=not no_samples)
+        for path in written.paths[1:]:
+            click.echo(path)
+        return
+    if kind == "subgraph":
+        if start is None or stop is None:
+            raise InputError("a subgraph lies between tensors", "it is not said which", "Add --from T and --to T.")
+        check_folder(output)
+        with Writer(options, config_path, precision, force) as writer:
+            written = writer.subgraph(output, tuple(start.split(",")), tuple(stop.split(",")))
         for path in written.paths[1:]:
             click.echo(path)
         return

@@ -367,6 +367,10 @@ class Writer:
         """Writes a format of `trt_tui.core.exporters.production.EXPORT_FORMATS`."""
         return self._answer(rq.Export(kind, path, self.config, self._given), ev.Exported)
 
+    def subgraph(self, path: str, start: tuple[str, ...], stop: tuple[str, ...]) -> ev.Exported:
+        """Writes the part of the network between some tensors as a folder."""
+        return self._answer(rq.WriteSubgraph(path, self.config, start, stop, self._given), ev.Exported)
+
     def text(self, text: str, path: str) -> ev.Exported:
         """Writes a text."""
         return self._answer(rq.WriteText(path, text), ev.Exported)

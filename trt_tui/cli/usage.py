@@ -89,6 +89,8 @@ IDLE_OPTIONS = (
                 "this format has no settings of the builder", "Leave it out."),
     IdleOptions(("export",), ("release", "no_samples"), lambda values: values["kind"] != "bundle",
                 "it is about a bundle", "Leave it out, or use --format bundle."),
+    IdleOptions(("export",), ("start", "stop"), lambda values: values["kind"] != "subgraph",
+                "it is about a subgraph", "Leave it out, or use --format subgraph."),
     IdleOptions(("export",), _DATA, lambda values: values["kind"] == "markdown",
                 "this format does not depend on data", "Leave it out."),
     IdleOptions(("inspect",), ("nodes",), lambda values: bool(values["engine"]), "an engine is shown by groups",

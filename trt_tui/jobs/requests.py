@@ -202,6 +202,23 @@ class WriteBundle:
 
 
 @dataclass(frozen=True)
+class WriteSubgraph:
+    """Write the part of the network between some tensors as a folder; answered by `Exported`, the folder first.
+
+    Attributes:
+        path: The folder, which is new or empty.
+        start, stop: Tensors that the part reads, and those that it makes.
+        given: See `Export`.
+    """
+
+    path: str
+    config: PrecisionConfig
+    start: tuple[str, ...]
+    stop: tuple[str, ...]
+    given: Mapping[str, float] | None = None
+
+
+@dataclass(frozen=True)
 class ReadEngine:
     """Tell what became of each layer in an engine; answered by `EngineRead`.
 
@@ -316,8 +333,8 @@ class FindConfig:
 
 
 Request = (Open | Calibrate | UseRanges | Preflight | Compare | WhatIf | TryWaysOut | Stats | SetRanges
-           | CompareMethods | Build | WriteEngine | Export | WriteBundle | ReadEngine | PreviewEngine | MeasureStages
-           | SaveOutputs | CompareDumps | WriteText | FindConfig)
+           | CompareMethods | Build | WriteEngine | Export | WriteBundle | WriteSubgraph | ReadEngine | PreviewEngine
+           | MeasureStages | SaveOutputs | CompareDumps | WriteText | FindConfig)
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ from trt_tui.core.exporters.figures import figures
 from trt_tui.core.exporters.markdown import code_cell, comparison_markdown, markdown_table, text_cell
 from trt_tui.core.exporters.onnx import export_typed, loading_note
 from trt_tui.core.exporters.polygraphy import polygraphy_command, write_polygraphy_script
-from trt_tui.core.exporters.trtexec import Effort, Files, ProfileShapes, command_lines
+from trt_tui.core.exporters.trtexec import Effort, Files, ProfileShapes, command_lines, quoted_lines
 from trt_tui.core.lowering.lowered import told_as
 from trt_tui.core.lowering.scales import activation_ranges
 from trt_tui.core.lowering.strong import lower_strong
@@ -233,7 +233,7 @@ def _build_script(bundle: Bundle, told: Weak | None, shapes: Mapping[str, Profil
         line = next(one for one in lines if one.name == release)
         comments = "".join(f"# {visible(comment)}\n" for comment in line.comments)
         return (f"{text}\n{comments}# TRTEXEC names another trtexec.\n" + '"${TRTEXEC:-trtexec}" '
-                + _words(line.argv[1:]) + ' "$@"\n')
+                + quoted_lines(line.argv[1:]) + ' "$@"\n')
     plain = Weak({}, {}, {}, frozenset(), model=bundle.network.model, stand_ins=(), tf32=bundle.config.tf32,
                  left_alone={})
     tells = told if told is not None and told.obey else None
@@ -243,11 +243,11 @@ def _build_script(bundle: Bundle, told: Weak | None, shapes: Mapping[str, Profil
         cleared = () if bundle.config.tf32 else ("--trt-config-postprocess-script", CLEARING)
         note = f"# TF32 is on by default, and Polygraphy leaves it: {CLEARING} clears it.\n" if cleared else ""
         return (f"{text}\n{note}export POLYGRAPHY_USE_TENSORRT_RTX=1\npolygraphy convert "
-                + _words((*argv[2:], *cleared)) + ' "$@"\n')
+                + quoted_lines((*argv[2:], *cleared)) + ' "$@"\n')
     text += "\n# Polygraphy clears TF32 unless it is given --tf32.\n"
     # Polygraphy refuses to load a timing cache that is not there yet.
     return (f"{text}timings=\n[ ! -f {TIMINGS} ] || timings='--load-timing-cache {TIMINGS}'\npolygraphy convert "
-            + _words((*argv[2:], "--save-timing-cache", TIMINGS)) + ' $timings "$@"\n')
+            + quoted_lines((*argv[2:], "--save-timing-cache", TIMINGS)) + ' $timings "$@"\n')
 
 
 def _verify_script(bundle: Bundle, iterations: Sequence[Iteration], allowed: Mapping[str, float]) -> str:
@@ -273,7 +273,7 @@ fi
 check() {{
     polygraphy run "$@" --load-inputs {INPUTS} --load-outputs {REFERENCE} \\
         --check-error-stat mean --rtol 0 --atol \\
-        {_words(f"{name}:{value:.6g}" for name, value in allowed.items())}
+        {quoted_lines(f"{name}:{value:.6g}" for name, value in allowed.items())}
 }}
 mode=${{1:---engine}}
 """
@@ -316,12 +316,8 @@ def _trtexec_checks(bundle: Bundle, iterations: Sequence[Iteration], allowed: Ma
         for i, (name, value) in enumerate(allowed.items()):
             argv = [*common, f"--loadInputs={given}", *([f"--shapes={shapes}"] if shapes else []),
                     f"--loadRefOutputs={name}:{folder}/{at}.out{i}.bin", f"--accuracyThreshold={value:.6g}"]
-            lines.append('    "${TRTEXEC:-trtexec}" ' + _words(argv))
+            lines.append('    "${TRTEXEC:-trtexec}" ' + quoted_lines(argv))
     return "\n".join(lines) + "\n"
-
-
-def _words(words: Any) -> str:
-    return " \\\n        ".join(map(shlex.quote, words))
 
 
 # -- samples --------------------------------------------------------------------------------------------------------

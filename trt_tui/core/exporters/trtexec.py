@@ -287,6 +287,11 @@ def script(lines: Iterable[CommandLine], title: str, name: str = "build.sh") -> 
     return "\n".join(text)
 
 
+def quoted_lines(words: Iterable[str]) -> str:
+    """Words of a command as a shell takes them, one a line."""
+    return " \\\n        ".join(map(shlex.quote, words))
+
+
 def write_script(path: Path | str, lines: Iterable[CommandLine], title: str) -> None:
     """Writes `script`; the file is whole or not there.
 
