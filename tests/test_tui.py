@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import onnx
 import pytest
 from textual.widgets import Input
 
@@ -484,6 +485,18 @@ async def test_a_bundle_asks_before_samples_go_in(tmp_path, monkeypatch, answer,
         await press(pilot, answer)
         asked = app.session.child.sent[sent]
         assert (asked.release, asked.samples, Path(asked.path)) == ("10", samples, tmp_path / "vit.bundle")
+
+
+async def test_a_row_is_written_as_a_piece(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    async with opened(tmp_path) as (app, main, pilot):
+        while main.desk.current_group is None or not main.desk.current_group.anchors:
+            await press(pilot, "down")
+        group = main.desk.current_group
+        await answered(pilot, "e", *["down"] * NullSession.EXPORTS.index("subgraph"), "enter", "enter")
+        assert app.session.child.sent[-1].group == group.name and "Wrote" in status(main)
+        made = onnx.load(tmp_path / "vit.piece" / "typed.onnx")
+        assert [one.name for one in made.graph.output] == [group.tail]
 
 
 async def test_offers_what_the_session_exports_and_says_why_it_fails(tmp_path, monkeypatch):

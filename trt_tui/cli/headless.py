@@ -369,7 +369,7 @@ class Writer:
 
     def subgraph(self, path: str, start: tuple[str, ...], stop: tuple[str, ...]) -> ev.Exported:
         """Writes the part of the network between some tensors as a folder."""
-        return self._answer(rq.WriteSubgraph(path, self.config, start, stop, self._given), ev.Exported)
+        return self._answer(rq.WriteSubgraph(path, self.config, start, stop, given=self._given), ev.Exported)
 
     def text(self, text: str, path: str) -> ev.Exported:
         """Writes a text."""

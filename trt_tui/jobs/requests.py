@@ -208,13 +208,15 @@ class WriteSubgraph:
     Attributes:
         path: The folder, which is new or empty.
         start, stop: Tensors that the part reads, and those that it makes.
+        group: In place of them: the group that it is.
         given: See `Export`.
     """
 
     path: str
     config: PrecisionConfig
-    start: tuple[str, ...]
-    stop: tuple[str, ...]
+    start: tuple[str, ...] = ()
+    stop: tuple[str, ...] = ()
+    group: str = ""
     given: Mapping[str, float] | None = None
 
 

@@ -54,7 +54,7 @@ class Session(Changing):
     """
 
     asks_previews: ClassVar[bool] = True
-    EXPORTS = ("precision.json", *production.EXPORT_FORMATS, "markdown", "bundle")
+    EXPORTS = ("precision.json", *production.EXPORT_FORMATS, "markdown", "bundle", "subgraph")
 
     def __init__(
         self,
@@ -229,7 +229,7 @@ class Session(Changing):
             InputError: there is no such format, the file exists and ``overwrite`` is False, or it is read from.
         """
         path = Path(path).expanduser()
-        files = [one for one in self.EXPORTS if one != "bundle"]
+        files = [one for one in self.EXPORTS if one not in ("bundle", "subgraph")]
         if kind not in files:
             raise InputError(f"unknown format {kind}", f"there are {', '.join(files)}", "")
         beside = production.companions(kind, path).values()
@@ -256,6 +256,10 @@ class Session(Changing):
         method = self.given.method if given is not None and self.given is not None else ""
         self.ask(rq.WriteBundle(str(Path(path).expanduser()), release, self.config, self.precision_json(),
                                 self.record(), samples, given, method))
+
+    def export_group(self, path: Path, group: Group) -> None:
+        """Has the child process write a group as a folder that shows its fault by itself."""
+        self.ask(rq.WriteSubgraph(str(Path(path).expanduser()), self.config, group=group.name))
 
     def save_outputs(self, path: str) -> None:
         """Has the child process write the outputs of FP32 and of each run, on all samples."""

@@ -18,6 +18,7 @@ from trt_tui.core.data.runresults import ResultsWriter, write_inputs
 from trt_tui.core.exporters.bundle import Iteration, tolerances
 from trt_tui.core.exporters.onnx import export_typed
 from trt_tui.core.exporters.trtexec import quoted_lines
+from trt_tui.core.network.layers import Group
 from trt_tui.core.network.network import Network
 from trt_tui.errors import InputError
 from trt_tui.files.writing import atomic, write_atomic
@@ -34,6 +35,7 @@ _SCRIPT = """\
 #   sh run.sh             typed.onnx in TensorRT against what fp32.onnx yields
 #   sh run.sh --onnxrt    the same on ONNX Runtime: what rounding alone does
 #   sh run.sh --reduce    reduced.onnx: the smallest piece that TensorRT and ONNX Runtime compute differently
+#                         (needs onnx_graphsurgeon)
 set -eu
 cd -- "$(dirname -- "$0")"
 judge() {{
@@ -48,7 +50,8 @@ case "${{1:-}}" in
     ;;
 --reduce)
     polygraphy run typed.onnx --onnxrt --load-inputs inputs.json --onnx-outputs mark all --save-outputs layers.json
-    polygraphy data to-input inputs.json layers.json -o layers-in.json
+    polygraphy data merge inputs.json layers.json -o layers-in.json ||
+        polygraphy data to-input inputs.json layers.json -o layers-in.json  # as older releases call it
     polygraphy debug reduce typed.onnx -o reduced.onnx --mode=bisect --load-inputs layers-in.json --check \\
         polygraphy run polygraphy_debug.onnx --trt --strongly-typed --load-inputs layers-in.json \\
         --load-outputs layers.json --check-error-stat mean --rtol 0 --atol {largest}
@@ -74,6 +77,15 @@ def check_tensors(network: Network, named: Sequence[str]) -> None:
             raise InputError(f"{network.name} has no tensor {name}",
                              f"Did you mean {', '.join(near)}?" if near else "its layers make others",
                              "Name inputs of the network, or what layers make: trt-tui inspect --nodes lists layers.")
+
+
+def around(network: Network, group: Group) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What the layers of a group read of others, and the last tensor that they make."""
+    inside = {tensor for name in group.layers for tensor in network.layer(name).outputs}
+    known = set(_computed(network))
+    read = dict.fromkeys(tensor for name in group.layers for tensor in network.layer(name).inputs
+                         if tensor in known and tensor not in inside)
+    return tuple(read), (group.tail,)
 
 
 def _computed(network: Network) -> list[str]:

@@ -32,6 +32,8 @@ class Exports(Controller):
         def chosen(answer: tuple[str, Path] | None) -> None:
             if answer is not None and answer[0] == "bundle":
                 self._ask_for_release(answer[1])
+            elif answer is not None and answer[0] == "subgraph":
+                self._write_group(answer[1])
             elif answer is not None:
                 self._ask_to_overwrite(*answer)
 
@@ -65,6 +67,18 @@ class Exports(Controller):
         try:
             refuse_folder(path)
             self.session.export_bundle(path, release, samples)
+        except TrtTuiError as error:
+            self.desk.show_error(error)
+
+    def _write_group(self, path: Path) -> None:
+        group = self.desk.current_group
+        if group is None:
+            self.desk.show_failure("a subgraph is of one row", "the cursor is on none, or on several",
+                                   "Move it to a layer. Any part: trt-tui export --format subgraph --from T --to T.")
+            return
+        try:
+            refuse_folder(path)
+            self.session.export_group(path, group)
         except TrtTuiError as error:
             self.desk.show_error(error)
 

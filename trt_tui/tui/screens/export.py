@@ -24,7 +24,8 @@ FORMATS: dict[str, tuple[str, str, str]] = {
     "modelopt": ("ModelOpt", "its lists of nodes, the ranges as a cache", ".modelopt.json"),
     "calibration-cache": ("calibration", "a cache of the ranges, for TensorRT up to 10", ".cache"),
     "markdown": ("Markdown", "a report to read", ".report.md"),
-    "bundle": ("bundle", "a folder for one release: all of it, and what checks its engine", ".bundle"),
+    "bundle": ("bundle", "all for one release, and what checks its engine", ".bundle"),
+    "subgraph": ("subgraph", "the row alone, with what goes into it: for a bug report", ".piece"),
 }
 """By kind: name, what it is, and how the file's name ends."""
 
