@@ -287,7 +287,8 @@ case "$mode" in
 {rtx}    check {ENGINE} --model-type engine --trt{plugins}
     ;;
 --onnxrt)
-    check {NETWORK} --onnxrt
+    # Its optimizer would compute Q and DQ otherwise than TensorRT does.
+    check {NETWORK} --onnxrt --graph-optimization-level ORT_DISABLE_ALL
     ;;
 """
     if eleven:

@@ -46,10 +46,13 @@ case "${{1:-}}" in
     judge typed.onnx --trt --strongly-typed --load-inputs inputs.json --load-outputs reference.json
     ;;
 --onnxrt)
-    judge typed.onnx --onnxrt --load-inputs inputs.json --load-outputs reference.json
+    # Its optimizer would compute Q and DQ otherwise than TensorRT does.
+    judge typed.onnx --onnxrt --graph-optimization-level ORT_DISABLE_ALL --load-inputs inputs.json \\
+        --load-outputs reference.json
     ;;
 --reduce)
-    polygraphy run typed.onnx --onnxrt --load-inputs inputs.json --onnx-outputs mark all --save-outputs layers.json
+    polygraphy run typed.onnx --onnxrt --graph-optimization-level ORT_DISABLE_ALL --load-inputs inputs.json \\
+        --onnx-outputs mark all --save-outputs layers.json
     polygraphy data merge inputs.json layers.json -o layers-in.json ||
         polygraphy data to-input inputs.json layers.json -o layers-in.json  # as older releases call it
     polygraphy debug reduce typed.onnx -o reduced.onnx --mode=bisect --load-inputs layers-in.json --check \\
