@@ -88,7 +88,7 @@ def test_a_run_in_which_nothing_is_lowered_does_not_pass(run, tmp_path):
     assert "Nothing of this network can be lowered (computes in FP64)" in err
     code, _, err = run(*command, "--target", "sqnr>=20")
     assert code == 2 and "only because nothing is lowered" in err
-    code, _, err = run("search", *command[1:-1], "--tolerance", "sqnr>=20", "-o", "c.json")
+    code, _, err = run("search", *command[1:-2], "--tolerance", "sqnr>=20", "-o", "c.json")
     assert code == 2 and "nothing to search" in err and not (tmp_path / "c.json").exists()
 
 

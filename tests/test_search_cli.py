@@ -149,7 +149,7 @@ def test_a_config_is_begun_with_and_kept(run, files, out, tmp_path):
 
 @pytest.mark.parametrize(("options", "title"), [
     ([], "a search needs a tolerance"),
-    (["--tolerance", "snr>=2"], "'snr>=2' is no target"),
+    (["--tolerance", "snr>=2"], "snr>=2 bounds nothing that is measured"),
     (["--tolerance", "sqnr>=40", "--method", "guess"], "no search method 'guess'"),
     (["--tolerance", "sqnr>=40", "--keep", "/conv1/Cnv"], "no layer /conv1/Cnv"),
     (["--tolerance", "sqnr>=40", "--preset", "first"], "no layer first"),

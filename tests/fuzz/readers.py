@@ -128,6 +128,7 @@ class _Ranges:
 
     def __init__(self, ranges: dict[str, float]) -> None:
         self.ranges = ranges
+        self.others: dict[str, dict[str, float]] = {}
 
 
 def _read_samples(path: Path) -> None:

@@ -185,7 +185,7 @@ class GroupSweep:
         outputs = self._parts(noise)
         if len(units) < sweep.count:
             stage = sweep.reached(name)
-            weights = stage.parts / stage.chances
+            weights = (stage.parts / stage.chances)[:len(units)]  # fewer were run where it stays not finite
             outputs = outputs * weights[:, None]
             if not self._lowered:  # in the ratio to the config's, which is known of all samples
                 base = (self._parts(self._base(units)) * weights[:, None]).sum(0)
