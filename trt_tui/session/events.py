@@ -136,8 +136,9 @@ class Events:
 
     @take.register
     def _exported(self, event: ev.Exported) -> None:
-        beside = f" and {len(event.paths) - 1} files beside it" if len(event.paths) > 1 else ""
-        self._state.notice = f"Wrote {event.paths[0]}{beside}"
+        first, *others = event.paths
+        where = "in" if others and others[0].startswith(f"{first}/") else "beside"
+        self._state.notice = f"Wrote {first}" + (f" and {len(others)} files {where} it" if others else "")
         self._state.answered = event
 
     @take.register
