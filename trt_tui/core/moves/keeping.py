@@ -91,8 +91,8 @@ RULE_TEXTS = {
     "softmax": "softmax",
     "embeddings": "look-ups in a constant table",
     "attention": "QK, softmax and PV of each attention",
-    "head": "the last product before each output, and what follows it",
-    "ends": "the first and the last layer that can be INT8",
+    "head": "the last products before the outputs",
+    "ends": "first and last layer that can be INT8",
 }
 """What each of `RULES` names, in a few words."""
 

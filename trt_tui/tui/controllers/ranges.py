@@ -128,5 +128,5 @@ class Ranges(Controller):
                 self.desk.changed()
                 self.desk.say(f"ranges by {method}: all is measured anew", "")
 
-        self.desk.app.push_screen(Picker(f"Calibration methods; best: {best_method(session)}\n        {header}", items,
-                                         session.options.calib_method), chosen)
+        self.desk.app.push_screen(Picker(f"Calibration methods, {best_method(session)} is best", items,
+                                         session.options.calib_method, header=header), chosen)

@@ -137,19 +137,22 @@ class Picker(Dialog):
 
     Args:
         preview: Called with the value under the cursor, for lists that show their effect at once.
+        header: The titles of the entries' columns.
     """
 
     BINDINGS = [CLOSE, Binding("q", "close", show=False)]
 
     def __init__(self, title: str, items: Sequence[Item], chosen: object = None,
-                 preview: Callable[[object], None] | None = None) -> None:
+                 preview: Callable[[object], None] | None = None, header: str = "") -> None:
         super().__init__()
-        self.heading, self.items, self.chosen, self.preview = title, list(items), chosen, preview
+        self.heading, self.items, self.chosen, self.preview, self.header = title, list(items), chosen, preview, header
 
     def compose(self) -> ComposeResult:
         """Its parts."""
-        with Vertical(classes="box"):
+        with Vertical(classes="box wide" if self.header else "box"):
             yield Static(visible(self.heading), classes="heading", markup=False)
+            if self.header:
+                yield Static(f"      {visible(self.header)}", classes="dim", markup=False)
             options = []
             for item in self.items:
                 mark = "●" if item.value == self.chosen else " "

@@ -17,7 +17,7 @@ from trt_tui.core.network.layers import Outline
 from trt_tui.core.precision import Precision
 from trt_tui.errors import TrtTuiError
 from trt_tui.tui.screens.dialogs import CLOSE, Dialog, Setting
-from trt_tui.words import plural, visible
+from trt_tui.words import visible
 
 
 class RulesDialog(Dialog):
@@ -39,9 +39,9 @@ class RulesDialog(Dialog):
         self.settings: list[Setting[str]] = []
         for rule, groups in RULES.items():
             if count := len(groups(outline)):
-                what = f"{RULE_TEXTS[rule]}: {plural(count, 'group')}"
-                choices = [("", f"as decided   {what}"), (rule, f"kept in FP32 {what}"),
-                           (f"{rule}=fp16", f"kept in FP16 {what}"), (f"{rule}=bf16", f"kept in BF16 {what}")]
+                what = f"{count:>3}: {RULE_TEXTS[rule]}"
+                choices = [("", f"as decided  {what}"), (rule, f"kept FP32   {what}"),
+                           (f"{rule}=fp16", f"kept FP16   {what}"), (f"{rule}=bf16", f"kept BF16   {what}")]
                 setting = Setting(rule, choices, rule)
                 if rule in given:
                     setting.index = KEPT_IN.index(given[rule]) + 1
