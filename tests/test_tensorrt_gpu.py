@@ -200,6 +200,8 @@ def test_the_batch_may_be_any_of_the_profile(open_session):
 
 # -- what production consumes ---------------------------------------------------------------------------------------
 
+POLYGRAPHY = "import sys; from polygraphy.tools import main; sys.exit(main())"
+
 
 def command(*words: object, codes: tuple[int, ...] = (0,)) -> str:
     """What a command line of trt-tui prints; fails with its output where it ends with another exit code."""
@@ -214,10 +216,10 @@ def command(*words: object, codes: tuple[int, ...] = (0,)) -> str:
 
 def polygraphy(folder: Path, *words: str) -> str:
     """Runs Polygraphy's command-line tool in a folder; returns what it prints."""
-    program = "import sys; from polygraphy.tools import main; sys.exit(main())"
     effort = ["--builder-optimization-level", str(LEVEL)] if LEVEL is not None else []
     effort += ["--tactic-sources", *SOURCES] if SOURCES else []
-    done = subprocess.run([sys.executable, "-c", program, *words, *effort], cwd=folder, capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-c", POLYGRAPHY, *words, *effort], cwd=folder, capture_output=True,
+                          text=True)
     assert done.returncode == 0, done.stdout[-4000:] + done.stderr[-4000:]
     return done.stdout
 
@@ -316,6 +318,73 @@ def test_polygraphy_takes_the_calibration_cache(tmp_path, monkeypatch, folder):
                "--calibration-cache", "scenes.cache", *shapes)
     assert (tmp_path / "scenes.cache").read_bytes() == before  # nothing was calibrated
     assert 5 < decibels(tmp_path / "scenes.engine") < 80
+
+
+@needs_weak
+def test_a_bundle_is_built_and_verified_and_production_is_what_was_tested(tmp_path, monkeypatch, folder):
+    """The folder's own scripts with Polygraphy; then its engine and its outputs as evidence from elsewhere."""
+    driven.isolate(monkeypatch, tmp_path, folder)
+    made, tools = tmp_path / "made", tmp_path / "tools"
+    command("export", *BUNDLED, "--precision", "int8", "--batch", 8, "--format", "bundle", "--for", "8.6", "-o", made)
+    tools.mkdir()
+    (tools / "polygraphy").write_text(f'#!/bin/sh\nexec "{sys.executable}" -c "{POLYGRAPHY}" "$@"\n')
+    (tools / "polygraphy").chmod(0o755)
+    env = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}"}
+
+    def ran(*words: str) -> int:
+        done = subprocess.run(words, cwd=made, env=env, capture_output=True, text=True, check=False)
+        print(*words, done.returncode, done.stdout[-1500:], done.stderr[-1500:], sep="\n")
+        return done.returncode
+
+    effort = ["--builder-optimization-level", str(LEVEL)] if LEVEL is not None else []
+    effort += ["--tactic-sources", *SOURCES] if SOURCES else []
+    assert ran("sh", "build.sh", *effort) == 0
+    assert ran("sh", "verify.sh") == 0
+    assert ran(str(tools / "polygraphy"), "run", "model.engine", "--model-type", "engine", "--trt", "--load-inputs",
+               "inputs.json", "--save-outputs", "prod.json") == 0
+    judging = ["compare", demo.network_path(), "--data", made / "inputs.json", "--config", made / "precision.json",
+               "--layers", "none", "--backend", "tensorrt"]
+    said = command(*judging, "--outputs", made / "prod.json", codes=(0, 1))
+    print(said)
+    assert "production is what was tested" in said
+    said = command(*judging, "--engine", made / "model.engine", codes=(0, 1))
+    print(said)
+    assert "model.engine" in said
+    network = onnx.load(made / "network.onnx")
+    bias = next(one for one in network.graph.initializer if one.name == "head.bias")
+    bias.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(bias) + np.float32(50), bias.name))
+    onnx.save(network, made / "network.onnx")
+    assert ran("sh", "build.sh", *effort) == 0 and ran("sh", "verify.sh") == 1
+
+
+@needs_weak
+def test_the_script_of_two_dumps_builds(tmp_path, monkeypatch, folder):
+    """Dumps of all tensors, of FP32 and of another with one tensor spoilt: the script raises where it begins."""
+    driven.isolate(monkeypatch, tmp_path, folder)
+    from polygraphy.comparator import RunResults
+
+    model = str(demo.network_path())
+    command("export", *BUNDLED, "--precision", "fp16", "--batch", 1, "--format", "bundle", "--for", "8.6", "-o",
+            tmp_path / "made")
+    subprocess.run([sys.executable, "-c", POLYGRAPHY, "run", model, "--onnxrt", "--onnx-outputs", "mark", "all",
+                    "--load-inputs", "made/inputs.json", "--save-outputs", "a.json"], cwd=tmp_path, check=True)
+    results = RunResults.load(str(tmp_path / "a.json"))
+    spoilt = "/enc2/widen/conv/Conv_output_0"
+    for _, iterations in results.items():
+        for one in iterations:
+            one[spoilt] = one[spoilt] * np.float32(1.5)
+    results.save(str(tmp_path / "b.json"))
+    said = command("compare", tmp_path / "a.json", tmp_path / "b.json", "--model", model, "--script",
+                   tmp_path / "fix.py", codes=(1,))
+    assert "/enc2/widen" in said
+    polygraphy(tmp_path, "convert", model, "-o", "fixed.engine", "--fp16", "--precision-constraints", "obey",
+               "--trt-network-postprocess-script", "fix.py", "--trt-min-shapes", "image:[4,1,96,96]",
+               "--trt-opt-shapes", "image:[4,1,96,96]", "--trt-max-shapes", "image:[4,1,96,96]",
+               "--profiling-verbosity", "detailed")
+    layers = [one for one in compute_layers(tmp_path / "fixed.engine") if "/enc2/widen/conv/Conv" in one.nodes]
+    print(*map(told_of, compute_layers(tmp_path / "fixed.engine")), sep="\n")
+    assert layers and all(one.precision in (Precision.FP32, None) for one in layers)
+    assert decibels(tmp_path / "fixed.engine") > 30
 
 
 # -- search ---------------------------------------------------------------------------------------------------------

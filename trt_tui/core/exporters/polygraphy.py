@@ -123,7 +123,8 @@ def polygraphy_script(weak: Weak, title: str, command: tuple[str, ...]) -> str:
         raise InputError("this config has no Polygraphy script", "all layers run in FP32, so nothing is told",
                          "Build the ONNX file as it is, without --fp16 and --int8.")
     tf32 = "TF32 is on, as the config has it." if weak.tf32 else "TF32 is off: Polygraphy clears it without --tf32."
-    notes = ["Made by trt-tui for TensorRT 8.6 to 10, weakly typed with implicit quantization.", tf32, *weak.notes]
+    quantized = ", with implicit quantization" if weak.ranges else ""
+    notes = [f"Made by trt-tui for TensorRT 8.6 to 10, weakly typed{quantized}.", tf32, *weak.notes]
     return _SCRIPT.format(
         title=_in_docstring(title), command=_in_docstring("    " + _wrapped(command)),
         notes=_in_docstring("\n".join(notes)),
