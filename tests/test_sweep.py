@@ -74,10 +74,10 @@ def population(noise, count=64, groups=40, seed=0):
 def run(energies, added, first=4, **options):
     """A sweep to its end; how many samples it had run, and how many it expected in all, after each."""
     sweep, course = Sweep([str(i) for i in range(len(added))], energies, first=first, **options), []
-    while (asked := sweep.ask()) is not None:
-        name, units = asked
-        sweep.tell(name, added[int(name)][list(units)])
-        course.append((sweep.done, sweep.done + sweep.left()))
+    while asked := sweep.ask():
+        for name, units in asked.items():
+            sweep.tell(name, added[int(name)][list(units)])
+            course.append((sweep.done, sweep.done + sweep.left()))
     return sweep, course
 
 

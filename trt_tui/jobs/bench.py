@@ -210,7 +210,6 @@ class WorkspaceBench:
         order = [name for name in suspects(workspace, store, config) if name in names]
         sweep = GroupSweep(workspace.analysis, config, workspace.ranges, order=order, feeds=workspace.feeds,
                            exact=exact, lowered=True, known=store.known(workspace, kind, config, Swept))
-        rounded = workspace.analysis.feeds(config, workspace.ranges)  # held, so that weights are rounded once
         since = time.monotonic()
         try:
             for done, total in sweep.steps():
@@ -221,7 +220,6 @@ class WorkspaceBench:
                 yield Urgency.SEARCH
         finally:
             store.keep(workspace, kind, config, sweep.swept)
-        del rounded
         return {name: impact_of(sweep, name, shares.get(name)) for name in order}
 
     def check(self, config: PrecisionConfig) -> Steps[int]:

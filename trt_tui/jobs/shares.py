@@ -76,7 +76,6 @@ def _measured(workspace: Workspace, store: Store, report: Report, run: str, conf
     kind = "swept, exact" if exact else "swept"
     sweep = GroupSweep(workspace.analysis, config, workspace.ranges, order=names, feeds=workspace.feeds, exact=exact,
                        known=store.known(workspace, kind, config, Swept))
-    rounded = workspace.analysis.feeds(config, workspace.ranges)  # held, so that weights are rounded once
     since, mapped = time.monotonic(), False
 
     def send() -> None:
@@ -96,7 +95,6 @@ def _measured(workspace: Workspace, store: Store, report: Report, run: str, conf
             yield Urgency.BACKGROUND if sweep.mapped else Urgency.MAP
     finally:
         store.keep(workspace, kind, config, sweep.swept)
-    del rounded
     send()
     shares = {name: share_of(sweep, name) for name in names}
     store.keep(workspace, "shares, exact" if exact else "shares", config, shares)

@@ -7,15 +7,17 @@ the samples, and FP32 yields the same for samples of several feeds together. Els
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
 from trt_tui.core.codes import CODES
-from trt_tui.core.data.gathered import separable
+from trt_tui.core.data.gathered import Place, separable
 from trt_tui.core.lowering.rules import keeps_precision, surrounding
 from trt_tui.core.measure.analysis import Analysis
+from trt_tui.core.measure.hands import Alone, Hands, Here, Measured
 from trt_tui.core.measure.judge import INTEGER
 from trt_tui.core.measure.sweep import FEWEST, Figure, Sweep
 from trt_tui.core.moves.config import PrecisionConfig
@@ -67,6 +69,58 @@ class Changed:
     samples: int
 
 
+Part = tuple[str, tuple[int, ...]]
+"""The config with one group changed ("" for none) on some samples, or on a feed."""
+
+
+class _Runs:
+    """The errand: the noise of the config with one group changed, ``(samples, outputs)``, or with ``apart`` False of a
+    feed, ``(1, outputs)``.
+
+    Args:
+        places: Where the samples are, feed by feed; `Part` counts them, or with ``apart`` False the feeds.
+    """
+
+    def __init__(self, config: PrecisionConfig, ranges: Mapping[str, float], places: Sequence[Sequence[Place]],
+                 apart: bool, lowered: bool) -> None:
+        self._config, self._ranges, self._places = config, ranges, tuple(map(tuple, places))
+        self._apart, self._lowered = apart, lowered
+        self._batches: dict[tuple[int, ...], tuple[Analysis, list[int]]] = {}
+        self._fp32: PrecisionConfig | None = None
+        self._rounded: object = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_batches": {}, "_rounded": None}
+
+    def do(self, subject: Measured, item: Part) -> Generator[None, None, np.ndarray]:
+        """See `trt_tui.core.measure.hands.Errand`."""
+        (name, units), whole = item, subject.analysis
+        if self._rounded is None:
+            self._rounded = whole.feeds(self._config, self._ranges)  # held, so that weights are rounded once
+        if units not in self._batches:
+            if self._apart:
+                places = [place for feed in self._places for place in feed]
+                self._batches[units] = whole.over([[places[unit] for unit in units]]), [0]
+            else:
+                self._batches[units] = whole, [self._places[units[0]][0][0]]
+        analysis, feeds = self._batches[units]
+        noise = np.zeros((0, 0))
+        for partial in analysis.noise(self._changed(whole.network, name), self._ranges, feeds):
+            noise = partial.value[0]
+            yield
+        return noise if self._apart else noise.sum(0, keepdims=True)
+
+    def _changed(self, network: Network, name: str) -> PrecisionConfig:
+        if not name:
+            return self._config
+        group = network.group(name)
+        if not self._lowered:
+            return self._config.with_groups([group], Precision.FP32)
+        if self._fp32 is None:
+            self._fp32 = replace(self._config.with_groups(network.groups, Precision.FP32), tf32=False)
+        return self._fp32.with_groups([group], self._config.precision_of(group))
+
+
 class GroupSweep:
     """One sweep over the groups of a config.
 
@@ -77,6 +131,7 @@ class GroupSweep:
             it alone is raised to FP32.
         exact: Measure all groups on all samples.
         known: What was measured before.
+        hands: Who runs the groups; this process by default.
 
     Attributes:
         swept: What was measured so far.
@@ -86,7 +141,7 @@ class GroupSweep:
 
     def __init__(self, analysis: Analysis, config: PrecisionConfig, ranges: Mapping[str, float], *,
                  order: Sequence[str] | None = None, feeds: Sequence[int] | None = None, lowered: bool = False,
-                 exact: bool = False, known: Swept | None = None) -> None:
+                 exact: bool = False, known: Swept | None = None, hands: Hands[Measured] | None = None) -> None:
         self.analysis, self.config, self.ranges = analysis, config, ranges
         self.indices = analysis.indices(feeds)
         network = analysis.network
@@ -96,9 +151,8 @@ class GroupSweep:
         self.swept = known if known is not None else Swept()
         self.fresh: list[str] = []
         self.sweep: Sweep | None = None
+        self.hands = hands if hands is not None else Here(Alone(analysis))
         self._lowered, self._exact = lowered, exact
-        self._fp32 = replace(config.with_groups(network.groups, Precision.FP32), tf32=False)
-        self._batches: dict[tuple[int, ...], tuple[Analysis, list[int]]] = {}
         self._rows = [analysis.samples.rows(index) for index in self.indices]
 
     @property
@@ -152,22 +206,69 @@ class GroupSweep:
         sweep = self.sweep = Sweep(self.active, weights, first=first, step=step,
                                    exact=self._exact or not (finite or self._lowered))
         before = sum(map(len, swept.groups.values()))
-        while (asked := sweep.ask()) is not None:
-            name, units = asked
-            have = len(sweep.values.get(name, ()))
+        places = [[(index, row) for row in range(rows)] for index, rows in zip(self.indices, self._rows, strict=True)]
+        runs = _Runs(self.config, self.ranges, places, swept.apart, self._lowered)
+        while asked := sweep.ask():
+            yield from self._stage(sweep, runs, asked, finite, before)
+
+    def _stage(self, sweep: Sweep, runs: _Runs, asked: Mapping[str, tuple[int, ...]], finite: bool, before: int
+               ) -> Iterator[tuple[float, float]]:
+        """Has groups run on samples, and tells the sweep of each."""
+        swept, lasting = self.swept, self._lowered or finite
+        found: dict[str, dict[tuple[int, ...], np.ndarray]] = {}
+        have = {name: len(sweep.values.get(name, ())) for name in asked}
+        for name, units in asked.items():
             known = swept.groups.get(name, [])
-            if len(known) < have + len(units):
-                swept.groups[name] = known = known[:have]
-                config = self._changed(name)
-                for batch in self._batched(units):
-                    noise = yield from self._run(batch, config, before)
-                    known += noise.tolist()
-                    if not (self._lowered or finite or np.isfinite(noise).all()):
-                        break  # it stays as broken as it is: no other sample changes that
-            noise = np.array(known[have:have + len(units)])
+            if len(known) < have[name] + len(units):
+                swept.groups[name], found[name] = known[:have[name]], {}
+        batches = list(dict.fromkeys(batch for name in found for batch in self._batched(asked[name])))
+        bases = {batch for batch in batches if swept.apart and any(unit not in swept.base for unit in batch)}
+
+        def parts() -> Iterator[Part]:
+            for batch in batches:
+                if batch in bases:
+                    yield "", batch
+            for name in list(found):
+                for batch in self._batched(asked[name]):
+                    if lasting or all(np.isfinite(one).all() for one in found.get(name, {}).values()):
+                        yield name, batch
+
+        def told(name: str) -> None:
+            units = asked[name]
+            noise = np.array(swept.groups[name][have[name]:have[name] + len(units)])
             sweep.tell(name, self._added(units[:len(noise)], noise))
             self.fresh.append(name)
+
+        for name in [name for name in asked if name not in found]:
+            told(name)
             yield self._progress(before)
+        for done in self.hands.work(runs, parts()):
+            if done is not None:
+                (name, batch), noise = done
+                if not name:
+                    swept.base.update(zip(batch, noise.tolist(), strict=True))
+                    bases.discard(batch)
+                elif name in found:
+                    found[name][batch] = noise
+                for one in [name] if name else list(found) if not bases else ():
+                    if one in found and (rows := self._complete(asked[one], found[one], bases, lasting)) is not None:
+                        del found[one]
+                        swept.groups[one] = [*swept.groups[one], *rows]
+                        told(one)
+            yield self._progress(before)
+
+    def _complete(self, units: Sequence[int], found: Mapping[tuple[int, ...], np.ndarray],
+                  bases: Collection[tuple[int, ...]], lasting: bool) -> list[list[float]] | None:
+        """The noise of a group on all its samples, up to where it is not finite unless ``lasting``: it stays as broken
+        as it is, and no other sample changes that. None while something is missing."""
+        rows: list[list[float]] = []
+        for batch in self._batched(units):
+            if batch not in found or batch in bases:
+                return None
+            rows += found[batch].tolist()
+            if not (lasting or np.isfinite(found[batch]).all()):
+                break
+        return rows
 
     def of(self, name: str) -> Changed:
         """What is known of a group."""
@@ -255,32 +356,6 @@ class GroupSweep:
         size = max(self._rows) if self.swept.apart else 1
         for start in range(0, len(units), size):
             yield tuple(units[start:start + size])
-
-    def _run(self, units: tuple[int, ...], config: PrecisionConfig, before: int
-             ) -> Generator[tuple[float, float], None, np.ndarray]:
-        """Returns the noise of a config on some samples (at most as many as a feed has), or on a feed, by output."""
-        apart = self.swept.apart
-        if units not in self._batches:
-            if apart:
-                places = self._places()
-                self._batches[units] = self.analysis.over([[places[unit] for unit in units]]), [0]
-            else:
-                self._batches[units] = self.analysis, [self.indices[units[0]]]
-        analysis, feeds = self._batches[units]
-        if apart and any(unit not in self.swept.base for unit in units):
-            for partial in analysis.noise(self.config, self.ranges, feeds):
-                self.swept.base.update(zip(units, partial.value[0].tolist(), strict=True))
-        noise = np.zeros((0, 0))
-        for partial in analysis.noise(config, self.ranges, feeds):
-            noise = partial.value[0]
-            yield self._progress(before)
-        return noise if apart else noise.sum(0, keepdims=True)
-
-    def _changed(self, name: str) -> PrecisionConfig:
-        group = self.analysis.network.group(name)
-        if self._lowered:
-            return self._fp32.with_groups([group], self.config.precision_of(group))
-        return self.config.with_groups([group], Precision.FP32)
 
     # -- figures ------------------------------------------------------------------------------------------------------
 

@@ -101,19 +101,20 @@ class Sweep:
         """Whether every group was measured on some samples."""
         return self._stage > 0 or not self._queue
 
-    def ask(self) -> tuple[str, tuple[int, ...]] | None:
-        """The next group and the samples that it is to be measured on; None at the end."""
+    def ask(self) -> dict[str, tuple[int, ...]]:
+        """The groups that are measured next, in any order, with the samples that each is to be measured on; none at the
+        end. They do not depend on the order in which groups were told of."""
         while not self._queue:
             if self._stage + 1 >= len(self.stages) or not (going_on := self._going_on()):
                 self.settled.update(self.names)
-                return None
+                return {}
             self._stage += 1
             self._queue = going_on
-        name = self._queue[0]
-        return name, self.stages[self._stage].units[len(self.values.get(name, ())):]
+        units = self.stages[self._stage].units
+        return {name: units[len(self.values.get(name, ())):] for name in self._queue}
 
     def tell(self, name: str, added: np.ndarray) -> None:
-        """What the group that was asked for adds on those samples; what is not finite settles it."""
+        """What a group that was asked for adds on those samples; what is not finite settles it."""
         self._queue.remove(name)
         self.values[name] = np.concatenate([self.values.get(name, np.zeros(0)), added])
         self.done += len(added)
