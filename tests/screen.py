@@ -65,6 +65,8 @@ async def taken_in(pilot: Pilot) -> None:
                 raise pilot.app._exception
             with suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(heeded.wait(), 0.1)
+        while pilot.app.typed_ahead.busy and not pilot.app._exit and pilot.app._exception is None:
+            await asyncio.sleep(0.001)
         if not pilot.app._exit:
             await pilot.pause(0)
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from tests.fuzz import keys as fuzz
-from tests.screen import key_event, opened
+from tests.screen import key_event, opened, taken_in
 from trt_tui.jobs import events as ev
 from trt_tui.tui.screens.dialogs import ErrorDialog, Prompt
 
@@ -51,6 +51,22 @@ async def test_keys_after_the_one_that_quits_go_nowhere(tmp_path):
             await asyncio.sleep(0.01)
         app.deliver(ev.Failed(1, "too late"))
     assert app._exception is None and app.return_code == 0
+
+
+async def test_each_key_goes_where_the_one_before_it_led(tmp_path):
+    """A key that opens, closes or moves the focus has done so before the next one of the same burst is read."""
+    async with opened(tmp_path) as (app, main, pilot):
+        for before in ((), ("p", "escape"), ("c", "m", "escape")):
+            burst(app, *before, "slash", *"qkv", "enter", "space")
+            await taken_in(pilot)
+            assert app.screen is main and main.desk.filter.value == "qkv" and main.desk.tree.has_focus, before
+            burst(app, "z", "escape", "slash", *"norm", "escape")
+            await taken_in(pilot)
+            assert main.desk.filter.value == "" and not main.has_class("-filtering"), before
+        assert app.session.history.snapshot()[0] == [] and len(app.session.names) > 1, "space and z, each time"
+        burst(app, "g", "backspace", "backspace", "5", "enter", "p", "b")
+        await taken_in(pilot)
+        assert app.session.target.value == 5 and app.session.config.groups and app.screen is main
 
 
 @pytest.mark.parametrize("seed", [5])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import signal
 from collections.abc import Callable
 from typing import Any
@@ -23,10 +22,8 @@ from trt_tui.tui import themes
 from trt_tui.tui.hidden import HiddenFilter
 from trt_tui.tui.main_screen import MainScreen
 from trt_tui.tui.terminal import TerminalDriver, on_ending
+from trt_tui.tui.typed_ahead import TypedAhead
 from trt_tui.words import visible
-
-_OPENING_S, _LONGEST_OPENING_S = 0.005, 2.0
-"""How often a dialog that opens is looked at, and for how long."""
 
 
 class TrtTuiApp(App[None]):
@@ -65,6 +62,7 @@ class TrtTuiApp(App[None]):
         self.session = session_factory(options, self.deliver, **session_options)
         self.main = MainScreen(self.session, self.quit)
         self._session_ended = False
+        self.typed_ahead = TypedAhead(self, super().on_event)
 
     def copy_to_clipboard(self, text: str) -> None:
         """Copies what can be seen of a text, so that pasting it into a shell runs nothing of its own."""
@@ -109,18 +107,14 @@ class TrtTuiApp(App[None]):
             self.session.apply(message.event)
             self.main.take(message.event)
 
-    async def on_key(self, event: events.Key) -> None:
-        """Keeps a key that was typed ahead until the dialog that the one before it opened is there to take it.
-
-        What was typed after the key that quits goes nowhere.
-        """
-        if self._session_ended:
-            event.prevent_default().stop()
-            return
-        waited = 0.0
-        while not self.screen.is_mounted and waited < _LONGEST_OPENING_S:
-            await asyncio.sleep(_OPENING_S)
-            waited += _OPENING_S
+    async def on_event(self, event: events.Event) -> None:
+        """Takes keys one at a time; what was typed after the key that quits goes nowhere."""
+        if not isinstance(event, events.Key) or event.is_forwarded:
+            await super().on_event(event)
+        elif self._session_ended:
+            self.typed_ahead.forget()
+        else:
+            await self.typed_ahead.take(event)
 
     def quit(self) -> None:
         """Saves, ends the child process and leaves."""
