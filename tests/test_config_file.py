@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from tests import networks
 from tests.schemas import mismatches, schema
+from trt_tui.core.moves.barrier import Barrier
 from trt_tui.core.moves.bias_correction import BiasCorrection
 from trt_tui.core.moves.choice import Choice
 from trt_tui.core.moves.config import PrecisionConfig
@@ -144,7 +145,7 @@ def test_the_schema_knows_what_is_written(network):
     for move in (Rewrite("LayerNormalization"), Smooth(0.5, packed(np.ones(3)), {tensor: 2.0}),
                  BiasCorrection(packed(np.zeros(3)))):
         config = config.with_moves({FC2: move})
-    config = config.with_moves({FC1: Keep("layernorm")})
+    config = config.with_moves({FC1: Keep("layernorm")}).with_moves({network.group(FC1).tail: Barrier()})
     record = json.loads(config_text(network, config, Ranges(ranges=ranges_of(network)), evidence={"simulated": {}},
                                     tolerance="sqnr>=20", made_with={"trt_tui": "0"}))
     assert mismatches(record) == []
@@ -154,7 +155,7 @@ def test_the_schema_knows_what_is_written(network):
     assert {*record["calibration"], "others"} == set(described["properties"]["calibration"]["properties"])
     for move in record["moves"]:
         assert set(move) == set(described["$defs"][move["kind"]]["properties"])
-        assert mismatches({**record, "moves": [{**move, "kind": "barrier"}]})
+        assert mismatches({**record, "moves": [{**move, "kind": "another"}]})
     assert {move["kind"] for move in record["moves"]} == set(KINDS)
 
 
@@ -214,7 +215,7 @@ def test_a_missing_file(network, tmp_path):
     (lambda r: r["calibration"]["ranges"].update({"y_y": 1}), "tensors that mlp.onnx does not have"),
     (lambda r: r["moves"].append({"kind": "range", "tensors": ["x"], "amax": "much"}), "moves[1].amax is \"much\""),
     (lambda r: r["moves"].append({"kind": "range", "tensors": ["x"], "amax": -1}), "x cannot have the range -1"),
-    (lambda r: r["moves"].append({"kind": "barrier", "layers": [FC2]}), "moves[1] is no move"),
+    (lambda r: r["moves"].append({"kind": "another", "layers": [FC2]}), "moves[1] is no move"),
     (lambda r: r["moves"].append({"layers": [FC2]}), "moves[1] is no move"),
     (lambda r: r["model"].pop("structure_sha256"), "model.structure_sha256 is missing"),
 ])

@@ -202,7 +202,7 @@ def test_an_epsilon_that_fp16_rounds_to_zero_is_raised_and_said(opened, backend)
         assert all(np.isfinite(gated[info.name]).all() for info in network.outputs)
     assert "is 0 in FP16 and is raised to 6e-08" in lower_typed(network, config, ranges).notes[0]
     said = [sentence(network, config, network.group("/norm/mean/ReduceMean"), None, lossy) for lossy in (True, False)]
-    assert said[0].startswith("its epsilon 1e-12 is 0 in FP16") and "(f)" in said[0] and said[1] == ""
+    assert said[0].startswith("its epsilon 1e-12 is 0 in FP16") and "(9)" in said[0] and said[1] == ""
 
 
 @pytest.mark.parametrize(("scale", "rewritten", "said"), [

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,11 @@ from trt_tui.core.engines.listing import read_listing
 from trt_tui.core.engines.made import differs, made_of
 from trt_tui.core.engines.preview import (
     ALONE,
+    BREAKS_MHA,
+    SPLITS,
+    Barred,
     Kernel,
+    Preview,
     broken,
     gained,
     nearest,
@@ -33,6 +38,7 @@ from trt_tui.core.engines.preview import (
     together,
 )
 from trt_tui.core.lowering.strong import lower_strong
+from trt_tui.core.moves.barrier import Barrier
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.file import config_text
 from trt_tui.core.network.network import open_network
@@ -90,6 +96,29 @@ def test_the_builder_lists_what_was_recorded(recorded, name) -> None:
     network, config, preview = recorded(name)
     text = rtx.layers(lower_strong(network, config, ranges_of(network)).model)
     assert same_engine(preview_of(read_listing(text, network), network, "", (8, 9), 0), preview)
+
+
+@pytest.mark.rtx
+@pytest.mark.parametrize(("network_name", "group", "marks"), [
+    ("attention_block", SOFTMAX, (BREAKS_MHA,)), ("attention_block", Q, (SPLITS,)),
+    ("odd_kernels", "/stem/Conv", (SPLITS,))])
+def test_a_fusion_barrier_takes_apart_what_was_one_kernel(named_network, network_name, group, marks) -> None:
+    """And its row says so, with the kernels that it costs."""
+    network = named_network(network_name)
+    plain = PrecisionConfig.uniform(FP16)
+    tail = network.group(group).tail
+
+    def asked(config) -> Preview:
+        text = rtx.layers(lower_strong(network, config, {}).model)
+        return preview_of(read_listing(text, network), network, "", (8, 9), 0)
+
+    before, after = asked(plain), asked(plain.with_moves({tail: Barrier()}))
+    done = Barred(tuple(gained(after, before)), tuple(gained(before, after)))
+    told = replace(after, no_effect=(), barred={tail: done})
+    assert told.choice_marks(network.group(group)) == marks and len(after.kernels) > len(before.kernels)
+    replaced = done.said.partition(" in place of ")[2]
+    assert any(layer in replaced for layer in network.group(group).layers) or not done.lost
+    assert not told.choice_marks(network.groups[-1])
 
 
 # -- what became of the groups ----------------------------------------------------------------------------------------

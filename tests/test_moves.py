@@ -7,12 +7,16 @@ from dataclasses import dataclass
 from types import SimpleNamespace
 
 import onnx
+import onnx_ir as ir
 import pytest
 
 from tests import networks
+from trt_tui.backends.registry import get_backend
 from trt_tui.core.exporters.markdown import moves_markdown
+from trt_tui.core.lowering.strong import lower_strong
 from trt_tui.core.lowering.typed import lower_typed
 from trt_tui.core.lowering.weak import lower_weak
+from trt_tui.core.moves.barrier import Barrier
 from trt_tui.core.moves.choice import Choice
 from trt_tui.core.moves.config import Compared, PrecisionConfig, compared, distance
 from trt_tui.core.moves.file import config_text, read_config
@@ -26,6 +30,7 @@ from trt_tui.session.saved import Saved, SavedSessions
 from trt_tui.tui.state.detail import other_moves
 
 FC1, FC2 = "/fc1/Gemm", "/fc2/MatMul"
+FILE = PrecisionConfig(Precision.FILE, Precision.FILE)
 
 
 @dataclass(frozen=True)
@@ -148,3 +153,42 @@ def test_lowerings_read_a_new_kind_and_refuse_it_where_it_does_not_apply(network
     with pytest.raises(InputError, match="cannot be kept by a rule") as raised:
         read_config(file, other)
     assert raised.value.cause == "it multiplies nothing"
+
+
+@pytest.mark.parametrize(("quantized", "kept"), [(Precision.INT8, "FLOAT16"), (Precision.FP32, "FLOAT"),
+                                                 (Precision.BF16, "FLOAT")])
+def test_a_fusion_barrier_is_an_output_of_every_lowering_and_changes_nothing_else(tmp_path, quantized, kept):
+    """Of a strongly typed one in FP16 where that is what it has, so that nothing is computed for it."""
+    onnx.save(networks.mlp(), tmp_path / "mlp.onnx")
+    network = open_network(tmp_path / "mlp.onnx", get_backend)
+    tail, ranges = network.group(FC1).tail, dict.fromkeys(network.activations, 1.0)
+    plain = PrecisionConfig.uniform(quantized)
+    config = plain.with_moves({tail: Barrier()})
+    outputs = [info.name for info in network.outputs]
+    typed, before = lower_typed(network, config, ranges), lower_typed(network, plain, ranges).model
+    assert [(value.name, value.dtype.name) for value in typed.model.graph.outputs] == [
+        *((name, "FLOAT") for name in outputs), (tail, kept)]
+    assert len(typed.model.graph) - len(before.graph) == (quantized is Precision.BF16)
+    assert "1 hidden output" in typed.notes[-1] and tail in typed.notes[-1]
+    weak = lower_weak(network, config, ranges)
+    assert [value.name for value in weak.model.graph.outputs] == [*outputs, tail] and weak.notes[-1] == typed.notes[-1]
+    file = tmp_path / "precision.json"
+    file.write_text(config_text(network, config))
+    assert read_config(file, network).config == config != plain
+    file.write_text(config_text(network, plain.with_moves({outputs[0]: Barrier()})))
+    with pytest.raises(InputError, match="cannot be a hidden output"):
+        read_config(file, network)
+
+
+def test_a_fusion_barrier_in_a_file_of_its_own_precisions(opened):
+    """What is as in the file stays so; a result in FP16 is an output in FP16."""
+    base = opened(networks.mlp())
+    half = lower_typed(base, PrecisionConfig.uniform(Precision.FP16), {}).model
+    network = opened(ir.to_proto(half))
+    tail = network.group(FC1).tail
+    for config in (FILE, FILE.with_groups([network.group(FC2)], Precision.FP32),
+                   FILE.with_groups([network.group(FC1)], Precision.FP32)):
+        model = lower_strong(network, config.with_moves({tail: Barrier()}), {}).model
+        found = {value.name: value.dtype.name for value in model.graph.outputs}
+        assert list(found) == [*(info.name for info in network.outputs), tail]
+        assert found[tail] == ("FLOAT" if network.group(FC1).name in config.groups else "FLOAT16")

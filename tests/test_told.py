@@ -8,6 +8,7 @@ import pytest
 from tests.networks import Builder, floats
 from tests.test_weak import ranges_of
 from trt_tui.core.lowering.told import lower_told
+from trt_tui.core.moves.barrier import Barrier
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import Kind
 from trt_tui.core.precision import Precision
@@ -84,7 +85,7 @@ def residual(opened, channels: int, after: str):
     shape = (2, channels, 8, 8)
     total = b.node("Add", [second, first], "/sum", output="y" if after == "output" else "")
     outputs = ["y"] if after == "output" else []
-    if after in ("conv", "both"):
+    if after in ("conv", "both", "barrier"):
         outputs.append(b.conv(total, (channels, channels), "/third"))
     if after in ("float", "both"):
         outputs.append(b.node("Softmax", [total], "/soft"))
@@ -93,10 +94,11 @@ def residual(opened, channels: int, after: str):
 
 @pytest.mark.parametrize(("channels", "after", "alone"), [
     (32, "conv", False), (64, "conv", False), (32, "float", True), (32, "both", True), (32, "output", True),
-    (48, "conv", True), (16, "conv", True)])
+    (48, "conv", True), (16, "conv", True), (32, "barrier", True)])
 def test_a_residual_add_that_8_6_cannot_fuse_is_told_a_float(opened, channels, after, alone) -> None:
     network = residual(opened, channels, after)
-    _, told = lower_told(network, PrecisionConfig.uniform(INT8, FP16), ranges_of(network))
+    barrier = {network.group("/second/Conv").tail: Barrier()} if after == "barrier" else {}
+    _, told = lower_told(network, PrecisionConfig.uniform(INT8, FP16).with_moves(barrier), ranges_of(network))
     assert network.group_of("/sum/Add").name == "/second/Conv"
     assert ("/sum/Add" in told.precisions) == alone
     assert "/second/Conv" not in told.precisions and "/first/Conv" not in told.precisions

@@ -8,6 +8,7 @@ from tests.screen import make_app, opened, press, settle
 from trt_tui.jobs import events as ev
 from trt_tui.tui.controllers import ACTIONS, CONTROLLERS, DRAWN_ONLY
 from trt_tui.tui.controllers.controller import Controller
+from trt_tui.tui.state.figures import BARRED
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -57,7 +58,7 @@ async def test_what_is_free_is_measured_chosen_undone_and_taken_back(tmp_path):
         session, desk = app.session, main.desk
         before, group = session.config, desk.current_group
         assert desk.offers["free"].reason() == ""
-        await press(pilot, "f")
+        await press(pilot, "9")
         shown = {item.text.split("  ")[0]: item for item in app.screen.items}
         assert {"SmoothQuant 0.5", "bias correction"} <= shown.keys() and shown["operator"].refused
         await press(pilot, "1")
@@ -65,9 +66,14 @@ async def test_what_is_free_is_measured_chosen_undone_and_taken_back(tmp_path):
         assert key == ("smooth", session.outline.free.before(group.name, group.layers)) and move.reason == "user"
         await settle(pilot)
         assert session.results[session.config].verdict is not None
-        await press(pilot, "f")
+        await press(pilot, "9")
         assert app.screen.items[0].text == f"take back: SmoothQuant 0.5 of {key[1]}"
         await press(pilot, "1")
         assert session.config == before
         await press(pilot, "z")
         assert session.config.moves
+        await press(pilot, "z", "f")
+        assert list(session.config.moves) == [("barrier", group.tail)]
+        assert desk.listing.figures.cells(desk.current_line).mark == BARRED
+        await press(pilot, "f")
+        assert session.config == before

@@ -11,7 +11,7 @@ from tests.local import CORE, H200, NO_GPU, QKV
 from trt_tui import words
 from trt_tui.core.engines.inspector import COMPUTE
 from trt_tui.core.engines.made import Made
-from trt_tui.core.engines.preview import Kernel, Preview, Refusal
+from trt_tui.core.engines.preview import Barred, Kernel, Preview, Refusal
 from trt_tui.core.measure.agreement import GAP_DB, gap_db
 from trt_tui.core.measure.comparison import EngineResult
 from trt_tui.core.network.hierarchy import GroupRow, Scope
@@ -363,6 +363,7 @@ def previewed(session, preview: Preview, config=None) -> None:
 @pytest.mark.parametrize(("group", "about", "shown"), [
     (QKV, {}, "≠ FP16"), (QKV, {"no_effect": (QKV,)}, "no effect"), (SCORES, {}, "in MHA"), (WEIGHTS, {}, "in MHA"),
     (SCORES, {"breaks_mha": (SCORES,)}, "breaks MHA"), (FIRST[0].name, {}, "Q/DQ alone"), (PRODUCT, {}, ""),
+    (PRODUCT, {"barred": {VIT.group_by_name[PRODUCT].tail: Barred(PREVIEW.kernels, ())}}, "breaks MHA"),
     (QKV, {"refused": Refusal("no", node=QKV)}, "refused"), (SCORES, {"refused": Refusal("no", node=QKV)}, "")])
 def test_a_row_says_what_the_builder_would_make_of_it(start, group, about, shown) -> None:
     session = start(builder=None)

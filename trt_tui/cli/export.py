@@ -24,6 +24,7 @@ from trt_tui.cli.options import (
 from trt_tui.cli.places import check_folder, check_places
 from trt_tui.cli.usage import check_usage, stdout_for, warn_of_idle_data
 from trt_tui.errors import InputError
+from trt_tui.words import visible
 
 
 @click.command(cls=Command, context_settings=CONTEXT)
@@ -78,5 +79,7 @@ def export(model: str, config_path: str | None, force: bool, precision: str | No
         else:
             written = writer.export(kind, output)
     warn_of_idle_data(written.needless, shapes=kind in WITH_SHAPES)
+    for line in written.lines:
+        click.echo(visible(line), err=True)
     for path in written.paths:
         click.echo(path)

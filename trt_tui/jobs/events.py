@@ -165,7 +165,7 @@ class RaisedMeasured(Event):
     verdicts: tuple[Verdict, ...]
 
 
-FREE_KEY = "f"
+FREE_KEY = "9"
 """The key of ways out that cost nothing at run time."""
 
 

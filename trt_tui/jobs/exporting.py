@@ -9,7 +9,9 @@ from trt_tui.core.calibration.cache import read_header
 from trt_tui.core.data.places import refuse_over
 from trt_tui.core.exporters import production
 from trt_tui.core.exporters.onnx import export_typed, loading_note
+from trt_tui.core.lowering.applied import hidden_note
 from trt_tui.core.lowering.strong import lower_strong
+from trt_tui.core.moves.barrier import Barrier
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
@@ -41,8 +43,14 @@ def run(workspace: Workspace, store: Store, report: Report, request: rq.Export) 
     else:
         method = method_of(workspace, request.given, request.method, bool(needless))
         written, lines = production.write(request.kind, path, network, config, ranges, shapes=shapes,
-                                          effort=workspace.options.effort, method=method), []
+                                          effort=workspace.options.effort, method=method), _hidden(network, request)
     report.send(ev.Exported(report.job, tuple(map(str, written)), tuple(lines), needless))
+
+
+def _hidden(network: Network, request: rq.Export) -> list[str]:
+    """What to know of the outputs that are written beside the network's own."""
+    kept = request.config.of(Barrier) if request.kind != "calibration-cache" else {}
+    return list(hidden_note(Barrier.subject.ordered(network, kept)))
 
 
 def method_of(workspace: Workspace, given: Mapping[str, float] | None, method: str, known: bool) -> str:

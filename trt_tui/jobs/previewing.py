@@ -15,9 +15,10 @@ from multiprocessing import Pipe
 import trt_tui
 from trt_tui.backends.cuda import first_device
 from trt_tui.core.calibration.ranges import stamp
-from trt_tui.core.engines.preview import Preview, Refusal, broken, same_engine, suspects, taken_apart
+from trt_tui.core.engines.preview import Barred, Preview, Refusal, broken, gained, same_engine, suspects, taken_apart
 from trt_tui.core.lowering.lowered import quantizes
 from trt_tui.core.lowering.rules import ARITHMETIC
+from trt_tui.core.moves.barrier import Barrier
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import Group
 from trt_tui.core.runner import FixedShape
@@ -34,6 +35,9 @@ from trt_tui.workspace import ReplacedError, Workspace, profile_of
 
 NICENESS = 19
 """Of the process that answers, where a what-if is to go first."""
+
+MOST_BARRIERS = 8
+"""What fusion barriers do is asked one by one, of so many."""
 
 ABSENT = Refusal("TensorRT-RTX is not installed", "", "pip install 'trt-tui[rtx]' shows what the builder makes of each "
                  "layer, without a GPU.", absent=True)
@@ -124,8 +128,13 @@ class Asking:
         if chosen := [group for group in taken_apart(network, config, preview) if group.name not in idle]:
             without = yield from self.preview(config.without_groups(chosen))
             apart = broken(network, chosen, without)
+        barred: dict[str, Barred] = {}
+        for tensor in Barrier.subject.ordered(network, config.of(Barrier))[:MOST_BARRIERS]:
+            without = yield from self.preview(config.without(Barrier, [tensor]))
+            if without.refused is None:
+                barred[tensor] = Barred(tuple(gained(preview, without)), tuple(gained(without, preview)))
         preview = replace(preview, no_effect=tuple(group.name for group in network.groups if group.name in idle),
-                          breaks_mha=apart)
+                          breaks_mha=apart, barred=barred)
         self._store.results.put(self._key(config), preview)
         return preview
 

@@ -10,6 +10,7 @@ from dataclasses import replace
 from trt_tui.core.calibration.given import amax_given
 from trt_tui.core.calibration.methods import RANGE_METHODS, methods_of
 from trt_tui.core.codes import CODES
+from trt_tui.core.moves.barrier import Barrier
 from trt_tui.core.moves.config import PrecisionConfig, step
 from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.moves.smooth import Smooth
@@ -48,6 +49,22 @@ class Changing(Recorded):
         else:
             self._change(self.config.with_groups(groups, Precision.FP32), groups)
 
+    def toggle_barrier(self, group: Group) -> None:
+        """A fusion barrier behind a group on and off.
+
+        Raises:
+            InputError: its result cannot be an output beside the network's own.
+        """
+        config = self.config
+        if group.tail in config.of(Barrier):
+            config = config.without(Barrier, [group.tail])
+        else:
+            outline = self.opened.outline
+            if refused := Barrier().refused(outline, group.tail):
+                raise InputError(f"{group.name} cannot have a fusion barrier", refused, "")
+            config = config.with_moves({group.tail: Barrier()})
+        self._change(config, [group])
+
     def step(self, groups: Iterable[Group], up: bool) -> None:
         """One step up or down the ladder of the config: INT8, FP16, FP32, or what it uses in their places."""
         config, groups = self.config, list(groups)
@@ -74,7 +91,7 @@ class Changing(Recorded):
         smoothed = {tensor for move in self.config.of(Smooth).values() for tensor in move.ranges}
         if not smoothed.isdisjoint(tensors):
             raise InputError(f"the channels of {group.name} are scaled", "its range goes with the factors",
-                             "Take SmoothQuant back with f first.")
+                             "Take SmoothQuant back with 9 first.")
         known = self.results.statistics.get(group.name, {})
         if any(tensor not in known for tensor in tensors):
             self.look_at(group)

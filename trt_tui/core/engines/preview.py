@@ -8,14 +8,20 @@ from dataclasses import dataclass, field
 
 from trt_tui.core.engines.inspector import IDLE, QDQ, EngineReport
 from trt_tui.core.engines.made import Made, differs, made_of
+from trt_tui.core.moves.barrier import Barrier
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import Group, Outline
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
+from trt_tui.words import first_few
 
-NO_EFFECT, BREAKS_MHA, ALONE = "no effect", "breaks MHA", "stand-alone Q/DQ"
+NO_EFFECT, BREAKS_MHA, ALONE, SPLITS = "no effect", "breaks MHA", "stand-alone Q/DQ", "splits"
 """Marks of a group: the engine is the same without its choice; its choice takes a fused attention apart; codes that it
-reads are made, or taken apart, by a layer of their own."""
+reads are made, or taken apart, by a layer of their own; its fusion barrier takes a kernel apart."""
+
+
+MHA = "mha"
+"""The word for the kernel of a fused attention."""
 
 
 @dataclass(frozen=True)
@@ -23,7 +29,7 @@ class Kernel:
     """A layer of an engine by what it is: names and tactics differ from build to build.
 
     Attributes:
-        word: The builder's type of it, or "mha" for a fused attention.
+        word: The builder's type of it, or `MHA` for a fused attention.
         takes: Types of what it reads, "" where it is none of ours; ``gives`` of what it writes.
         nodes: Names of the network's layers in it, sorted.
     """
@@ -38,6 +44,27 @@ class Kernel:
         """What goes in and comes out: ``INT8 > FP16``."""
         sides = ["+".join(dict.fromkeys(label for label in side if label)) or "?" for side in (self.takes, self.gives)]
         return " > ".join(sides)
+
+    @property
+    def said(self) -> str:
+        """With the layers in it: ``gemm INT8 > FP16: /q/MatMul``."""
+        return f"{self.word} {self.types}" + (f": {first_few(self.nodes, 4)}" if self.nodes else "")
+
+
+@dataclass(frozen=True)
+class Barred:
+    """What a fusion barrier does to an engine: the kernels that are there without it alone, and with it alone."""
+
+    lost: tuple[Kernel, ...]
+    gained: tuple[Kernel, ...]
+
+    @property
+    def said(self) -> str:
+        """What it costs, in words."""
+        if not (self.lost or self.gained):
+            return "nothing was fused across it"
+        lost, more = (first_few([kernel.said for kernel in kernels], 2) for kernels in (self.lost, self.gained))
+        return f"{more} in place of {lost}" if lost else f"{more} more"
 
 
 @dataclass(frozen=True)
@@ -86,6 +113,7 @@ class Preview:
     seconds: float = 0.0
     no_effect: tuple[str, ...] | None = None
     breaks_mha: tuple[str, ...] | None = None
+    barred: Mapping[str, Barred] = field(default_factory=dict)
     refused: Refusal | None = None
 
     @property
@@ -110,10 +138,14 @@ class Preview:
     def choice_marks(self, group: Group) -> tuple[str, ...]:
         """What is to be said of a group whatever it is asked to run in."""
         made, found = self.made.get(group.name), []
-        if group.name in (self.no_effect or ()):
+        barred = [self.barred[tensor] for tensor in Barrier.subject.of(group) if tensor in self.barred]
+        lost = [kernel for one in barred for kernel in one.lost]
+        if group.name in (self.no_effect or ()) or barred and not any(one.lost or one.gained for one in barred):
             found.append(NO_EFFECT)
-        if group.name in (self.breaks_mha or ()):
+        if group.name in (self.breaks_mha or ()) or any(kernel.word == MHA for kernel in lost):
             found.append(BREAKS_MHA)
+        elif any(one.lost or one.gained for one in barred):
+            found.append(SPLITS)
         if made is not None and made.qdq:
             found.append(ALONE)
         return tuple(found)
@@ -123,7 +155,7 @@ def preview_of(report: EngineReport, network: Network | Outline, release: str, t
                here: bool = False) -> Preview:
     """What a listing says of each group."""
     layers = [layer for layer in report.layers if layer.kind != IDLE and not layer.prepares]
-    kernels = tuple(Kernel("mha" if layer.is_mha else layer.type, _labels(layer.takes), _labels(layer.gives),
+    kernels = tuple(Kernel(MHA if layer.is_mha else layer.type, _labels(layer.takes), _labels(layer.gives),
                            tuple(sorted(layer.nodes))) for layer in layers)
     return Preview(release, target, here, made_of(report, network), kernels, sum(layer.kind == QDQ for layer in layers),
                    seconds)

@@ -26,12 +26,14 @@ from trt_tui.core.exporters.markdown import code_cell, comparison_markdown, mark
 from trt_tui.core.exporters.onnx import export_typed, loading_note
 from trt_tui.core.exporters.polygraphy import polygraphy_command, write_polygraphy_script
 from trt_tui.core.exporters.trtexec import Effort, Files, ProfileShapes, command_lines, quoted_lines
+from trt_tui.core.lowering.applied import hidden_note
 from trt_tui.core.lowering.lowered import told_as
 from trt_tui.core.lowering.scales import activation_ranges
 from trt_tui.core.lowering.strong import lower_strong
 from trt_tui.core.lowering.told import lower_told
 from trt_tui.core.lowering.typed import Typed
 from trt_tui.core.lowering.weak import Weak
+from trt_tui.core.moves.barrier import Barrier
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.smooth import Smooth
 from trt_tui.core.network.network import Network
@@ -169,7 +171,8 @@ def write_bundle(folder: Path, bundle: Bundle) -> list[Path]:
         _write_samples(folder, kept, raw=release == "11")
     if allowed:
         write_atomic(folder / "verify.sh", _verify_script(bundle, kept, allowed))
-    write_atomic(folder / "report.md", _report(folder, bundle, allowed, unjudged, loading_note(typed.model)))
+    notes = [*hidden_note(Barrier.subject.ordered(network, config.of(Barrier))), loading_note(typed.model)]
+    write_atomic(folder / "report.md", _report(folder, bundle, allowed, unjudged, notes))
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
@@ -356,7 +359,8 @@ _ABOUT = {
     "samples": "the same as raw files, for trtexec", "plugins": "libraries of plugins"}
 
 
-def _report(folder: Path, bundle: Bundle, allowed: Mapping[str, float], unjudged: Sequence[str], note: str) -> str:
+def _report(folder: Path, bundle: Bundle, allowed: Mapping[str, float], unjudged: Sequence[str], notes: Sequence[str]
+            ) -> str:
     """The comparison with figures, what is in the folder, and what the engine may be off by."""
     drawn = figures(bundle.comparison, "config", bundle.histograms)
     for name, (_, svg) in drawn.items():
@@ -380,6 +384,6 @@ def _report(folder: Path, bundle: Bundle, allowed: Mapping[str, float], unjudged
     if unjudged:
         lines += [f"Not verified, since FP32 itself has NaN or infinities there: "
                   f"{', '.join(map(code_cell, unjudged))}.", ""]
-    if note:
+    for note in filter(None, notes):
         lines += [text_cell(note), ""]
     return "\n".join(lines).rstrip() + "\n"

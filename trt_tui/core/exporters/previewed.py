@@ -159,7 +159,7 @@ def preview_summary(network: Outline, config: PrecisionConfig, preview: Preview)
                                                                          preview.breaks_mha)):
         if names:
             lines.append(f"{what}: {first_few(names)}")
-    return lines
+    return [*lines, *(f"fusion barrier {tensor}: {one.said}" for tensor, one in preview.barred.items())]
 
 
 def preview_markdown(network: Outline, config: PrecisionConfig, preview: Preview | None, titles: Mapping[str, str],

@@ -15,6 +15,7 @@ from trt_tui.core.lowering.releases import WEAK, asked_codes
 from trt_tui.core.lowering.scales import activation_ranges
 from trt_tui.core.lowering.strong import lower_strong
 from trt_tui.core.lowering.weak import Weak, lower_weak
+from trt_tui.core.moves.barrier import Barrier
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.rewrite import Rewrite
 from trt_tui.core.moves.smooth import Smooth
@@ -137,8 +138,11 @@ def _modelopt(path: Path, network: Network, config: PrecisionConfig, ranges: _Ra
 
 
 def _changed_fp32(config: PrecisionConfig) -> PrecisionConfig:
-    """All in FP32, with the operators and scaled channels of a config: what is quantized elsewhere."""
-    return PrecisionConfig.uniform(Precision.FP32).with_moves(config.of(Rewrite)).with_moves(config.of(Smooth))
+    """All in FP32, with the operators, scaled channels and hidden outputs of a config: what is quantized elsewhere."""
+    found = PrecisionConfig.uniform(Precision.FP32)
+    for kind in (Rewrite, Smooth, Barrier):
+        found = found.with_moves(config.of(kind))
+    return found
 
 
 def _cache(path: Path, network: Network, config: PrecisionConfig, ranges: _Ranges,

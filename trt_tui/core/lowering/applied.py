@@ -1,4 +1,5 @@
-"""A network with what a config changes of it beside precisions: operators for decomposed normalisations, constants.
+"""A network with what a config changes of it beside precisions: operators for decomposed normalisations, constants,
+hidden outputs.
 
 What is written or told is lowered from there, with the same groups under the same names. Weights that are not changed
 stay the base network's own.
@@ -6,18 +7,20 @@ stay the base network's own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
 import onnx_ir as ir
 
 from trt_tui.core.lowering.folds import Folds, folds_anything, rewritten
+from trt_tui.core.moves.barrier import Barrier
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.free import Norm, Port
 from trt_tui.core.network.layers import Group
 from trt_tui.core.network.naming import FreshNames
 from trt_tui.core.network.network import Network
+from trt_tui.words import first_few, plural
 
 RMS_OPSET = 23
 """The first opset with RMSNormalization."""
@@ -29,7 +32,7 @@ class Applied:
 
     Attributes:
         became: What the layers became that are gone, by name.
-        notes: What was changed, one sentence each.
+        notes: What to know of it, one sentence each.
     """
 
     network: Network
@@ -44,15 +47,23 @@ def applied(network: Network, config: PrecisionConfig) -> Applied:
         InputError: the opset cannot be raised to one that has the operator.
     """
     norms = {name: network.free.norms[name] for name in rewritten(config)}
-    if not norms and not folds_anything(config):
+    if not norms and not folds_anything(config) and not config.of(Barrier):
         return Applied(network)
     return _Applying(network, config, norms).apply()
+
+
+def hidden_note(names: Sequence[str]) -> tuple[str, ...]:
+    """What to know of outputs that are there for fusion barriers alone; () where there are none."""
+    if not names:
+        return ()
+    return (f"{plural(len(names), 'hidden output')} for fusion barriers: {first_few(names)}. Who runs the engine binds "
+            "memory for them, and need not read them.",)
 
 
 class _Applying:
     def __init__(self, network: Network, config: PrecisionConfig, norms: Mapping[str, Norm]) -> None:
         self.network, self.norms = network, norms
-        self.folds = Folds(network, config)
+        self.folds, self.hidden = Folds(network, config), Barrier.subject.ordered(network, config.of(Barrier))
         newest = any(norm.operator == "RMSNormalization" for norm in norms.values())
         self.model = network.model_at(max(RMS_OPSET if newest else 0, network.opset)).clone()
         self.graph = self.model.graph
@@ -83,10 +94,16 @@ class _Applying:
             if not value.uses() and not value.is_graph_output():
                 del self.graph.initializers[name]
         self.graph.sort()
+        told = hidden_note(self._mark_outputs())
         groups = tuple(self._group(group) for group in self.network.groups)
-        notes = tuple(f"{len(found)} {what}" for what, found in (
-            ("normalisations are written as operators", self.norms), ("constants are changed", self.tensors)) if found)
-        return Applied(self.network.changed(self.model, groups), self.became, notes)
+        return Applied(self.network.changed(self.model, groups), self.became, told)
+
+    def _mark_outputs(self) -> list[str]:
+        """Makes outputs of the tensors that are kept, as far as they are still computed; returns their names."""
+        made = {value.name: value for node in self.graph for value in node.outputs}
+        found = [name for name in self.hidden if name in made and not made[name].is_graph_output()]
+        self.graph.outputs.extend(made[name] for name in found)
+        return found
 
     def _write_operator(self, name: str, norm: Norm) -> None:
         """Puts the operator in the place of a normalisation's layers, under the name of its group."""

@@ -13,10 +13,11 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from trt_tui.core.lowering import rules
-from trt_tui.core.lowering.applied import applied
+from trt_tui.core.lowering.applied import applied, hidden_note
 from trt_tui.core.lowering.folds import refuse_on_given
 from trt_tui.core.lowering.rules import TYPES
 from trt_tui.core.lowering.typed import Typed, TypedLowering, lower_typed, opset_of
+from trt_tui.core.moves.barrier import Barrier
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.constants import constant_tensor
 from trt_tui.core.network.conversion import convert_opset, ir_version_for
@@ -78,6 +79,8 @@ class _Subtraction(TypedLowering):
                 self.became[layer.name] = "as it was" if group is None else group.label(Precision.FILE)
         if self.touched:
             self._restore_readers()
+        self._mark_outputs()
+        if self.touched:
             self._let_go_of_loose_readers()
             self._drop_unread()
             self.graph.sort()
@@ -85,6 +88,16 @@ class _Subtraction(TypedLowering):
         if self.touched:
             self.model.ir_version = max(self.model.ir_version, ir_version_for(self.opset))
         return self.result()
+
+    def _mark_outputs(self) -> None:
+        """Makes outputs of the tensors that fusion barriers keep."""
+        hidden = Barrier.subject.ordered(self.network, self.config.of(Barrier))
+        for name in hidden:
+            value = self._source(name)
+            if not value.is_graph_output():
+                self.graph.outputs.append(value)
+                self._restore_output(len(self.graph.outputs) - 1, value)
+        self.notes += hidden_note(hidden)
 
     # -- one layer ----------------------------------------------------------------------------------------------
 

@@ -17,6 +17,7 @@ from trt_tui.core.codes import CODES
 from trt_tui.core.lowering import rules
 from trt_tui.core.lowering.applied import Applied, applied
 from trt_tui.core.lowering.rules import NUMPY, TYPES, Ruling, Scale
+from trt_tui.core.moves.barrier import Barrier
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.constants import constant_tensor
 from trt_tui.core.network.conversion import ir_version_for
@@ -74,7 +75,7 @@ def lower_applied(base: Applied, config: PrecisionConfig, ranges: Mapping[str, f
     opset = opset_of(rulings, network.opset, casts=casts)
     model = network.model_at(opset).clone()
     typed = TypedLowering(network, config, rulings, opset, model, casts=casts).lower()
-    return replace(typed, became={**typed.became, **base.became}, notes=typed.notes) if base.became else typed
+    return replace(typed, became={**typed.became, **base.became}, notes=(*typed.notes, *base.notes))
 
 
 def opset_of(rulings: Mapping[str, Ruling], least: int, *, casts: bool = True) -> int:
@@ -221,8 +222,15 @@ class TypedLowering:
 
     def _restore_outputs(self, outputs: list[ir.Value]) -> None:
         for index, value in enumerate(outputs):
-            if name_of(value) in self.types:
-                self._output(index, value, ir.DataType.FLOAT)
+            self._restore_output(index, value)
+
+    def _restore_output(self, index: int, value: ir.Value) -> None:
+        """Gives an output of the network its FP32 back; a hidden one stays in FP16, so that no Cast is computed for it.
+        """
+        dtype = self.types.get(name_of(value), ir.DataType.FLOAT)
+        hidden = name_of(value) in self.config.of(Barrier)
+        if dtype is not ir.DataType.FLOAT and not (hidden and dtype is ir.DataType.FLOAT16):
+            self._output(index, value, ir.DataType.FLOAT)
 
     def _output(self, index: int, value: ir.Value, dtype: ir.DataType) -> None:
         """Gives a network output the type that it has to have, by a Cast that takes its name."""

@@ -24,7 +24,7 @@ What the rules follow:
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import onnx_ir as ir
@@ -95,7 +95,9 @@ def lower_weak(network: Network, config: PrecisionConfig, ranges: Mapping[str, f
     """
     config = told_as(network, config)
     refuse_codes(network, config, WEAK, "a weakly typed TensorRT")
-    return _WeakLowering(applied(network, config).network, config, ranges, bf16).lower()
+    base = applied(network, config)
+    weak = _WeakLowering(base.network, config, ranges, bf16).lower()
+    return replace(weak, notes=(*weak.notes, *base.notes))
 
 
 class _WeakLowering:

@@ -113,4 +113,4 @@ def sentence(network: Network, config: PrecisionConfig, group: Group, largest: L
 
 
 def _way_out(norm: Norm) -> str:
-    return f"free way out: {norm.operator} (f), whose mean and variance TensorRT computes in FP32"
+    return f"free way out: {norm.operator} (9), whose mean and variance TensorRT computes in FP32"

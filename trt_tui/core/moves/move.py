@@ -35,6 +35,10 @@ class Structure(Protocol):
         """What the network is fed."""
 
     @property
+    def outputs(self) -> tuple[TensorInfo, ...]:
+        """What the network yields."""
+
+    @property
     def activations(self) -> tuple[str, ...]:
         """Tensors whose range INT8 needs, in network order."""
 
@@ -188,7 +192,7 @@ class _Groups(Subject):
         return (group.name,)
 
     def ordered(self, network: Structure, targets: Iterable[str]) -> list[str]:
-        return _in_order([group.name for group in network.groups], targets)
+        return in_order([group.name for group in network.groups], targets)
 
 
 class _Tensors(Subject):
@@ -213,10 +217,11 @@ class _Tensors(Subject):
         return [site.tensor for site in group.activations()]
 
     def ordered(self, network: Structure, targets: Iterable[str]) -> list[str]:
-        return _in_order(network.activations, targets)
+        return in_order(network.activations, targets)
 
 
-def _in_order(order: Iterable[str], names: Iterable[str]) -> list[str]:
+def in_order(order: Iterable[str], names: Iterable[str]) -> list[str]:
+    """Names in the order of others, those that are not among them at the end by name."""
     places = {name: place for place, name in enumerate(order)}
     return sorted(names, key=lambda name: (places.get(name, len(places)), name))
 

@@ -48,7 +48,7 @@ class FreeMoves(Controller):
                 items.append(Item(str(len(items) + 1), f"{option.label:<24} {figure}", option.config))
         if measured is None:
             session.look_at(group)
-            items.append(Item("", "what they give is being measured", "", "close this, and press f again in a moment"))
+            items.append(Item("", "what they give is being measured", "", "close this, and press 9 again in a moment"))
         for label, why in (("operator", no_rewrite(outline, group)), ("SmoothQuant", no_smoothing(outline, group)),
                            ("bias correction", no_correction(outline, group, out_of_the_file(config, [group])))):
             if why:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from trt_tui.core.codes import CODES
 from trt_tui.core.engines.preview import together
+from trt_tui.core.moves.barrier import Barrier
 from trt_tui.core.moves.keep import Keep
 from trt_tui.core.network.layers import Group
 from trt_tui.core.precision import OFFERED, Precision
@@ -96,6 +97,28 @@ class Precisions(Controller):
 
         self.desk.app.push_screen(Picker(f"Precision of {title}", items,
                                          next(iter(current)) if len(current) == 1 else None), chosen)
+
+    def no_barrier(self) -> str:
+        """Why no fusion barrier can be put here."""
+        if reason := self.no_groups():
+            return reason
+        group = self.desk.current_group
+        if group is None:
+            return "choose a single group: a fusion barrier is behind one result"
+        return Barrier().refused(self.listing.model.outline, group.tail)
+
+    @action("f", label="barrier", help="A fusion barrier behind this row on and off: its result is a hidden output",
+            group="Change", disabled=no_barrier)
+    def barrier(self) -> None:
+        """A fusion barrier on and off."""
+        group = self.desk.current_group
+        if group is None:
+            return
+        self.session.toggle_barrier(group)
+        self.desk.changed()
+        on = group.tail in self.session.config.of(Barrier)
+        self.desk.say(f"{group.tail} is a hidden output: nothing is fused across it" if on else
+                      "the fusion barrier is taken away", "")
 
     def _in_kernel(self) -> tuple[Group, ...]:
         """The groups that are chosen, and those that share a kernel with one of them."""

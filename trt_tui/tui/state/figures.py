@@ -11,6 +11,7 @@ from functools import cached_property
 from trt_tui.core.engines.made import Made, other_than
 from trt_tui.core.engines.preview import Preview
 from trt_tui.core.measure.comparison import Measured
+from trt_tui.core.moves.barrier import Barrier
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.hierarchy import GroupRow, LayerRow, Scope
 from trt_tui.core.network.layers import Group
@@ -37,6 +38,8 @@ UNKNOWN_GLYPH = "?"
 FOUND = "↑"
 TRIED = "»"
 """Marks of a search: in the best set so far, about to be tried."""
+BARRED = "┤"
+"""The mark of a row with a fusion barrier behind it."""
 SHARE_BANDS = (0.20, 0.05, 0.01, 0.002)
 DECIBEL_BANDS = (10.0, 20.0, 30.0, 40.0)
 LOUD = 2
@@ -112,6 +115,11 @@ class Figures:
     times: Mapping[str, float] = field(default_factory=dict)
     scope_times: Mapping[str, float] = field(default_factory=dict)
     marks: Mapping[str, str] = field(default_factory=dict)
+
+    @cached_property
+    def hidden(self) -> frozenset[str]:
+        """Tensors that are fusion barriers."""
+        return frozenset(self.config.of(Barrier))
 
     @cached_property
     def codes(self) -> Precision:
@@ -225,7 +233,9 @@ class Figures:
         reason = row.refused if Precision.FP16 in group.refusals else ""
         text = "NaN" if bad and self.measure is not Measure.OWNS else "" if value is None else self.value_text(value)
         name = self.model.titles[group.name] if full else row.label
-        return Cells(self.marks.get(group.name, " "), glyph, style, name, "dim" if quiet else "", group.operator,
+        barred = self.run == "config" and not self.hidden.isdisjoint(Barrier.subject.of(group))
+        mark = self.marks.get(group.name, BARRED if barred else " ")
+        return Cells(mark, glyph, style, name, "dim" if quiet else "", group.operator,
                      f"{group.label(asked)}{arrow}", "strong" if arrow else "dim",
                      *made, text, "dim" if style == "band4" else style,
                      bar, raised, self._cost(self.model.macs[group.name], self.times.get(group.name)), reason)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from trt_tui.core.engines.made import Made, other_than
-from trt_tui.core.engines.preview import ALONE, BREAKS_MHA, NO_EFFECT, Kernel, Preview, gained
+from trt_tui.core.engines.preview import ALONE, BREAKS_MHA, NO_EFFECT, SPLITS, Preview, gained
+from trt_tui.core.moves.barrier import Barrier
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import Group
 from trt_tui.core.precision import Precision
@@ -20,6 +21,7 @@ _SHORT = {ALONE: "Q/DQ alone"}
 _MOST = 12
 _SAID = {NO_EFFECT: "no effect: the engine is the same without this choice",
          BREAKS_MHA: "breaks MHA: without this choice the attention is one kernel",
+         SPLITS: "the fusion barrier takes kernels apart",
          ALONE: "stand-alone Q/DQ: a fusion did not happen"}
 
 
@@ -93,7 +95,9 @@ def sentences(preview: Preview, group: Group, asked: Precision, titles: Mapping[
         parts.append(f"{plural(made.casts, 'cast')} around it")
     if made.reformats > made.casts:
         parts.append(f"{plural(made.reformats - made.casts, 'reformat')} around it")
-    return [" · ".join(parts), *(_SAID[mark] for mark in preview.choice_marks(group))]
+    barred = [preview.barred[tensor] for tensor in Barrier.subject.of(group) if tensor in preview.barred]
+    return [" · ".join(parts), *(_SAID[mark] for mark in preview.choice_marks(group)),
+            *(f"fusion barrier: {one.said}" for one in barred)]
 
 
 def scope_sentence(preview: Preview, groups: Sequence[Group], config: PrecisionConfig) -> str:
@@ -122,11 +126,7 @@ def kernel_lines(session: Session, one: PrecisionConfig, other: PrecisionConfig)
     lines: list[Line] = [[], [(f"kernels, preview {second.name}: {len(first.kernels)} and {len(second.kernels)}, "
                                f"{len(lost)} lost, {len(won)} gained", "strong")]]
     for sign, kernels in (("-", lost), ("+", won)):
-        lines += [[(f" {sign} ", "key"), (_kernel_text(kernel), "")] for kernel in kernels[:_MOST]]
+        lines += [[(f" {sign} ", "key"), (kernel.said, "")] for kernel in kernels[:_MOST]]
         if len(kernels) > _MOST:
             lines.append([(f" {sign} {len(kernels) - _MOST} more", "dim")])
     return lines
-
-
-def _kernel_text(kernel: Kernel) -> str:
-    return f"{kernel.word} {kernel.types}" + (f": {first_few(kernel.nodes, 4)}" if kernel.nodes else "")

@@ -1,0 +1,85 @@
+"""The move that keeps a tensor as an output of the network, so that TensorRT cannot fuse across it: a fusion barrier.
+
+People work around a kernel that computes something else that way. A debug mark would not do: it breaks no fusion, in
+TensorRT-RTX 1.7 at least, so the tensor is an output that nobody has to read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from trt_tui.core.moves.move import Move, Structure, Subject, in_order
+from trt_tui.core.network.layers import Group
+
+
+class _Results(Subject):
+    """Tensors that layers yield; a group's are those that leave it."""
+
+    noun, key, whole, why_one = "tensor", "tensors", "tensor", "it is an output or it is not"
+
+    def has(self, network: Structure, name: str) -> bool:
+        return network.has_tensor(name)
+
+    def known(self, network: Structure) -> list[str]:
+        return [output for layer in network.layers for output in layer.outputs if output]
+
+    def target(self, network: Structure, name: str) -> str | None:
+        return name
+
+    def names(self, network: Structure, target: str) -> tuple[str, ...]:
+        return (target,)
+
+    def of(self, group: Group) -> Sequence[str]:
+        return tuple(dict.fromkeys((group.tail, *group.outputs)))
+
+    def ordered(self, network: Structure, targets: Iterable[str]) -> list[str]:
+        return in_order(self.known(network), targets)
+
+
+@dataclass(frozen=True)
+class Barrier(Move):
+    """A tensor that is an output of what is lowered, and who said so."""
+
+    kind, subject, column = "barrier", _Results(), "barrier"
+
+    reason: str = "user"
+
+    @property
+    def decides(self) -> bool:
+        """True: there is nothing to choose."""
+        return True
+
+    def refused(self, network: Structure, target: str) -> str:
+        """Why the tensor cannot be an output; see `Move.refused`."""
+        if any(info.name == target for info in network.outputs):
+            return "it is an output of the network already"
+        maker = next((layer for layer in network.layers if target in layer.outputs), None)
+        if maker is None:
+            return "no layer computes it"
+        return "" if network.group_of(maker.name) is not None else "it is no float that a layer computes"
+
+    @property
+    def label(self) -> str:
+        """``hidden output``."""
+        return "hidden output"
+
+    @property
+    def set_by(self) -> str:
+        """``user``."""
+        return self.reason
+
+    @property
+    def infinitive(self) -> str:
+        """``be a hidden output``."""
+        return "be a hidden output"
+
+    @property
+    def note(self) -> str:
+        """``fusion barrier``."""
+        return "fusion barrier: its result is a hidden output"
+
+    @classmethod
+    def about(cls, title: str) -> str:
+        """``barrier behind <title>``."""
+        return f"barrier at {title}"
