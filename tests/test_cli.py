@@ -155,7 +155,7 @@ def test_a_metric_is_shown(run, mlp, tmp_path):
     (tmp_path / "m.py").write_text(script)
     code, out, err = run("compare", mlp.model, "--data", mlp.data, "--layers", "none",
                          "--metric", f"{tmp_path}/m.py:hits")
-    assert code == 0 and "hits in FP32: " in out and "target: metric ≥" in out, err
+    assert code == 0 and "hits in FP32: " in out and "target: hits ≥" in out, err
 
 
 def test_ctrl_c_is_exit_code_130_and_leaves_no_child(tmp_path, mlp):

@@ -192,7 +192,7 @@ def test_several_targets_must_all_be_met_and_the_tightest_gives_the_score():
     assert told.error == pytest.approx(10**-0.3) and told.verdict is BOTH
     failing = judge([*targets, parse_target("agreement>=0.99")], BOTH)
     assert not failing.passed and failing.score == pytest.approx(-4.0)
-    assert failing.figure.endswith("max_abs .200, same top class in 95.0%")
+    assert failing.figure.endswith("max_abs .200, top-1 agreement 95.0%")
 
 
 def test_an_output_that_is_not_judged_is_refused_with_those_that_are():

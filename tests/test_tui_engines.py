@@ -60,11 +60,11 @@ def text(line) -> str:
     return "".join(part for part, _ in line)
 
 
-def table(session, width: int) -> dict[str, str]:
-    """The lines of the verdict by the first two words of their run's name."""
-    lines = [text(line) for line in verdict.verdict_lines(session, width)]
+def table(session, width: int, height: int = 40) -> dict[str, str]:
+    """The lines of the verdict by the first two words of their run's name, FP32's by that."""
+    lines = [text(line) for line in verdict.verdict_lines(session, width, height)]
     assert all(len(line) <= width for line in lines)
-    return {" ".join(line[:15].split()[:2]): line for line in lines[2:]}
+    return {" ".join(line[:13].split()[:2]): line for line in lines[1:]}
 
 
 def found(session, run="config"):
@@ -82,7 +82,7 @@ def decibels(verdict) -> str:
 def edited(session) -> str:
     """Raises the first group; returns the verdict's line of the config then."""
     session.toggle(FIRST)
-    return table(session, 80)["c1* 1"]
+    return table(session, 80)["c1 ·"]
 
 
 # -- the top --------------------------------------------------------------------------------------------------------
@@ -92,9 +92,10 @@ def edited(session) -> str:
                                                 (NO_GPU, "TensorRT-RTX 1.7, builds only")])
 def test_the_header_names_the_builder(start, builder, shown):
     session = start(builder)
+    assert shown in text(verdict.header_line(session, 120))
     for width in WIDTHS:
         line = verdict.header_line(session, width)
-        assert shown in text(line) and spans.width_of(line) == width and "8 of 16" in text(line)
+        assert spans.width_of(line) == width and "8 of 16" in text(line)
 
 
 def test_an_engine_has_its_own_columns(build):
@@ -104,19 +105,20 @@ def test_an_engine_has_its_own_columns(build):
                megabytes(result.bytes)]
     assert table(session, 80)["c0 ="].partition("│")[2].split() == [*figures, "FAIL"]
     share, wide = built.codes_time(result, Precision.INT8), table(session, 120)["c0 ="].partition("│")[2]
-    assert share.endswith("%") and wide.split() == [*figures, *share.split(), f"{gap:.1f}", "FAIL"]
-    header = text(verdict.verdict_lines(session, 120)[1])
+    assert share.endswith("%") and wide.split() == [
+        figures[0], f"{gap:.1f}", *figures[1:], *share.split(), "FAIL"]
+    header = text(verdict.verdict_lines(session, 120)[0])
     assert header.index("INT8 time") + 9 == table(session, 120)["c0 ="].index(share) + len(share)
-    assert "score" in header and "gap" not in text(verdict.verdict_lines(session, 80)[1])
+    assert "score" in header and "gap" not in text(verdict.verdict_lines(session, 80)[0])
     assert abs(gap) < GAP_DB and (f"{gap:.1f}", "dim") == built.gap_span(session.measured("config").verdict, result)
-    assert edited(session).partition("│")[2].split()[:4] == [figures[0], "is", "c0,", "1"]
+    assert edited(session).partition("│")[2].split()[:2] == ["c0", figures[0]]
 
 
 def test_a_large_gap_is_marked_and_leads_to_what_to_check(build):
     session, result = build(NOISY)
     gap = gap_db(session.measured("config").verdict, result.verdict)
     assert gap > GAP_DB
-    assert (f"{gap:.1f}!", "warn") in [(part.strip(), one) for part, one in verdict.verdict_lines(session, 120)[5]]
+    assert (f"{gap:.1f}!", "warn") in [(part.strip(), one) for part, one in verdict.verdict_lines(session, 120)[4]]
     assert f"{gap:.1f} dB worse than simulated: i shows what to check" in next_step(session, found(session))
     session.toggle(FIRST)
     assert "i shows" not in next_step(session, found(session))
@@ -124,15 +126,15 @@ def test_a_large_gap_is_marked_and_leads_to_what_to_check(build):
 
 @pytest.mark.parametrize("metric", [True, False])
 def test_what_the_fp32_engine_says_of_the_graph(build, start, metric):
-    assert "FP32 engine" not in table(start(metric=metric), 80)
     session, _ = build(metric=metric)
     differing, _ = build(replace(H200, check=0.3), metric=metric)
+    assert "FP32" not in table(session, 80, 24) and "graph" not in table(start(metric=metric), 120)["FP32"]
+    row = table(session, 120)["FP32"]
+    assert row.endswith("graph sound")
+    assert row.partition("│")[2].split()[0] == decibels(session.results.fp32_engine.verdict)
     for width in WIDTHS:
-        left, _, right = table(session, width)["FP32 engine"].partition("│")
-        assert "graph is sound" in left and right.split()[0] == decibels(session.results.fp32_engine.verdict)
-        line = verdict.verdict_lines(differing, width)[2]
-        how = f": differs by {decibels(differing.results.fp32_engine.verdict)} dB" if width > 80 else ""
-        assert f"no precision problem{how}" in text(line)
+        line = verdict.verdict_lines(differing, width, 24)[1]
+        assert "no precision problem" in text(line)
         assert "warn" in {style for _, style in line} and "bad" not in {style for _, style in line}
     assert "no precision problem" in next_step(differing, found(differing))
 
@@ -165,7 +167,7 @@ def test_an_engine_that_cannot_run_here_shows_its_size(build, metric):
     assert "cannot run here" in table(session, 80)["c0 ="]
     session.set_target("sqnr>=5")
     assert "cannot run here" in next_step(session, found(session))
-    assert "–  is c0, 1 edit behind" in edited(session)
+    assert "c0: cannot run" in edited(session)
 
 
 def test_the_engine_decides_where_it_and_the_simulation_differ(build):
@@ -187,7 +189,7 @@ def test_an_engine_that_is_not_as_asked_is_marked_and_decides_nothing_about_the_
     assert found(session).calm and "≠" in text(config_table(session, {}, 60)[1][0].line)
     assert "not built as asked: i shows what was built" in next_step(session, found(session))
     gap = gap_db(result.simulated, result.verdict)  # not that of what was asked
-    assert (f"{gap:.1f}!", "warn") in [(part.strip(), one) for part, one in verdict.verdict_lines(session, 120)[5]]
+    assert (f"{gap:.1f}!", "warn") in [(part.strip(), one) for part, one in verdict.verdict_lines(session, 120)[4]]
     lines = [" ".join(text(line).split()) for line in engine_page.page_lines(session, 200)]
     assert f"tried as asked: failed: {result.rungs[0].failed}" in lines
     assert f"{QKV} raised to FP16: built" in lines and f"built in another precision than asked: {QKV} in FP16" in lines
@@ -200,7 +202,7 @@ def test_an_fp32_engine_that_could_not_be_built_is_not_called_sound(build):
     session, _ = build()
     session.apply(ev.Fp32EngineJudged(0, EngineResult(None, "TensorRT 8.6.1", failed="no implementation")))
     for width in WIDTHS:
-        line = table(session, width)["FP32 engine"]
+        line = table(session, width, 24)["FP32"]
         assert "sound" not in line and line.count("not built") == 2
         assert any("not built: no implementation" in text(line) for line in engine_page.page_lines(session, width))
 
@@ -258,8 +260,9 @@ def test_rows_with_engines_fit_any_width(build):
 def test_onnx_runtime_has_no_column_for_engines(build):
     session, _ = build(None)
     assert not found(session).has_engines and built.shown_engine(session).result.report is None
-    assert "as built, ONNX Runtime" in text(verdict.verdict_lines(session, 80)[0])
-    assert "gap" not in text(verdict.verdict_lines(session, 140)[1])
+    assert "FP16=FP32" in text(verdict.verdict_lines(session, 80)[0])
+    assert "gap" not in text(verdict.verdict_lines(session, 140)[0])
+    assert "ONNX Runtime 1.0 · CPU, FP16 as FP32" in text(verdict.header_line(session, 140))
 
 
 # -- detail ---------------------------------------------------------------------------------------------------------

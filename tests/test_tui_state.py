@@ -23,7 +23,7 @@ from trt_tui.tui import known, spans, themes
 from trt_tui.tui.state import detail, parts, verdict
 from trt_tui.tui.state.columns import Columns, bar_text, row_line, tree_header
 from trt_tui.tui.state.configs import config_table, diff_lines
-from trt_tui.tui.state.figures import Measure, band_of, figures_of, is_met, raised_texts
+from trt_tui.tui.state.figures import Measure, band_of, figures_of, raised_texts
 from trt_tui.tui.state.filters import Subject, parse_filter
 from trt_tui.tui.state.hint import next_step, rows_to_target
 from trt_tui.tui.state.tree import TreeModel, VisibleRow
@@ -220,14 +220,17 @@ def test_simulated_figures_are_marked_and_built_ones_are_not(session):
     session.build()
     session.rest()
     for width in (80, 140):
-        for line in verdict.verdict_lines(session, width)[2:]:
+        for line in verdict.verdict_lines(session, width, 24)[1:]:
             left, _, right = text(line).partition("│")
             assert "~" in left and "~" not in right
         assert number(session.results[session.config].engine.latency_ms[0]) in text(
-            verdict.verdict_lines(session, width)[4])
+            verdict.verdict_lines(session, width, 24)[3])
+    before = verdict.verdict_lines(session, 80)[3]
     session.toggle(VIT.groups[:1])
-    line = verdict.verdict_lines(session, 80)[4]
-    assert ("stale" in {style for _, style in line}) and "is c0, 1 edit behind" in text(line)
+    session.names[session.config] = "with a name that is longer than a column"
+    line = verdict.verdict_lines(session, 80)[3]
+    assert ("stale" in {style for _, style in line}) and "│  c0" in text(line)
+    assert text(line).index("│") == text(before).index("│"), "columns keep their places"
 
 
 def test_bits_of_a_uniform_distribution_are_all_eight():
@@ -341,11 +344,11 @@ def test_configs_newest_first_and_what_differs(session):
 
 def test_a_config_that_lowers_nothing_is_not_called_one_that_passes(session):
     session.set_target("sqnr>=1")
-    assert text(config_table(session, {}, 60)[1][0].line).endswith("PASS") and is_met(session)
+    assert text(config_table(session, {}, 60)[1][0].line).endswith("PASS") and known.is_met(session)
     session.set_precision(VIT.groups, Precision.FP32)
     session.rest()
     line = text(config_table(session, {}, 60)[1][0].line)
-    assert "PASS" not in line and "FAIL" not in line and not is_met(session)
+    assert "PASS" not in line and "FAIL" not in line and not known.is_met(session)
     assert "b builds" not in next_step(session, found(session))
     assert any("nothing lowered" in text(one) for one in verdict.verdict_lines(session, 120))
 

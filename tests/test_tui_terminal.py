@@ -74,14 +74,14 @@ def test_from_the_verdict_to_a_saved_session(demo):
     assert "PASS" in next(line for line in screen.splitlines() if "FP16 all" in line)
     assert all(len(line) <= 80 for line in screen.splitlines()) and len(screen.splitlines()) == 24
     terminal.keys("Space")
-    terminal.wait_for("c1 1 up", "FP32↑")
+    terminal.wait_for("c1 · 1 FP32", "FP32↑")
     terminal.keys("?")
     terminal.wait_for("Move up")
     terminal.keys("Escape")
-    terminal.wait_for("c1 1 up")
+    terminal.wait_for("c1 · 1 FP32")
     terminal.close()  # as when the connection is lost
     again = demo()
-    again.wait_for("Resumed: c1", "1 up")
+    again.wait_for("Resumed: c1", "1 FP32")
     again.keys("q")
     again.wait_for("code 0")
 

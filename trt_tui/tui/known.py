@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from trt_tui.core.lowering.lowered import lowers
 from trt_tui.core.measure.comparison import EngineResult, Verdict
 from trt_tui.core.measure.target import PER_OUTPUT
+from trt_tui.core.moves.choice import Choice
 from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.keep import Keep
+from trt_tui.core.precision import Precision
 from trt_tui.session.session import Session
-from trt_tui.tui.spans import Span, decibel
-from trt_tui.words import NOTHING, SIMULATED, cosine, differing, metric_figure, number, outcome, rate, with_unit
+from trt_tui.tui.spans import Span, decibel, shorten
+from trt_tui.words import (
+    NOTHING,
+    SIMULATED,
+    cells,
+    cosine,
+    differing,
+    metric_figure,
+    number,
+    outcome,
+    plural,
+    rate,
+    with_unit,
+)
 
 
 def config_name(session: Session, config: PrecisionConfig | None = None) -> str:
@@ -17,9 +34,23 @@ def config_name(session: Session, config: PrecisionConfig | None = None) -> str:
     return session.names.get(config, "c?")
 
 
-def is_edited(session: Session) -> bool:
-    """Whether the config differs from the one that was built last."""
-    return session.built is not None and session.built != session.config
+def config_title(session: Session, width: int = 40) -> str:
+    """What a config is called and how it differs from its defaults: ``c3 · 2 FP32``, ``c0 = INT8``; shorter where that
+    is wider than so many cells."""
+    name, config, outline = config_name(session), session.config, session.outline
+    same = next((one.label for one in (Precision.INT8, Precision.FP16)
+                 if config == session.run_configs()[one.value]), "")
+    if same or config.as_in_file:
+        return shorten(f"{name} = {same or 'file'}", width)
+    if outline is None:
+        return shorten(name, width)
+    counts = Counter(group.label(now) for group in outline.groups
+                     if (now := config.precision_of(group)) is not config.default_for(group))
+    changes = [f"{count} {label}" for label, count in counts.items()]
+    changes += [plural(len(moves), kind.column) for kind, moves in config.shown(outline) if kind not in (Choice, Keep)]
+    texts = [f"{name} · {', '.join(changes) or 'edited'}", f"{name} · {plural(len(config.moves), 'move')}",
+             f"{name} +{len(config.moves)}", name]
+    return next((text for text in texts if cells(text) <= width), shorten(name, width))
 
 
 def met(session: Session, verdict: Verdict | None) -> bool | None:
@@ -40,6 +71,12 @@ def config_met(session: Session, config: PrecisionConfig) -> bool | None:
     if session.outline is None or not lowers(session.outline, config):
         return None
     return met(session, session.results.of(config).verdict)
+
+
+def is_met(session: Session) -> bool:
+    """Whether the config meets the target, in simulation and as built where it was built."""
+    engine = session.measured("config").engine
+    return config_met(session, session.config) is True and engine_met(session, engine) is not False
 
 
 def engine_met(session: Session, engine: EngineResult | None) -> bool | None:

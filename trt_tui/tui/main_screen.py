@@ -68,7 +68,6 @@ class MainScreen(Screen[None]):
     def compose(self) -> ComposeResult:
         """The panes."""
         yield Lines(id="header")
-        yield Rule(id="verdict-rule")
         yield Lines(id="verdict")
         with Container(id="body"):
             with Vertical(id="left"):

@@ -101,22 +101,31 @@ class Target:
         return f"{where}{self.kind}{'<=' if self.kind in UPPER else '>='}{self.value:g}"
 
     @property
+    def title(self) -> str:
+        """What its figure is called, as the head of a column: ``SQNR``, ``top-1``, a metric's or a part's own name."""
+        if self.kind == "metric":
+            name = next(iter(self.base), "metric") if self.part is None else self.part
+            return "worst part" if self.part == EVERY else name.rpartition(".py:")[2]
+        return {"sqnr": "SQNR", "agreement": "top-1", "max_abs": "max error", "mean_abs": "mean error",
+                "mse": "MSE", "mismatch": "differing"}.get(self.kind, self.kind)
+
+    @property
     def shown(self) -> str:
         """The target in words."""
-        bound = self.bound
+        bound, of = self.bound, f" of {self.output}" if self.output else ""
         if self.kind == "sqnr":
-            return f"{self.output or 'worst output'} ≥ {self.value:g} dB"
-        if self.kind == "cosine":
-            return f"{f'cosine of {self.output}' if self.output else 'worst cosine'} ≥ {self.value:g}"
+            return f"SQNR{of} ≥ {self.value:g} dB"
         if self.kind in UPPER:
             words = {"max_abs": "largest error", "mean_abs": "mean error", "mismatch": "share that differs"}
-            return f"{words.get(self.kind, 'MSE')} of {self.output or 'the worst output'} ≤ {self.value:g}"
+            return f"{words.get(self.kind, 'MSE')}{of} ≤ {self.value:g}"
+        if self.kind == "cosine":
+            return f"cosine{of} ≥ {self.value:g}"
         if self.kind == "agreement":
-            return f"same top class ≥ {100 * self.value:g}%"
+            return f"top-1 agreement ≥ {100 * self.value:g}%"
         if self.part == EVERY and self.relative:
             return f"each part ≥ FP32{self.value:+g}{' %' if self.percent else ''}"
-        what = {None: "metric", EVERY: "each part"}.get(self.part, self.part)
-        return f"{what} ≥ {metric_figure(bound)}" if bound is not None else self.text
+        name = "each part" if self.part == EVERY else self.title
+        return f"{name} ≥ {metric_figure(bound)}" if bound is not None else self.text
 
     def with_base(self, base: Mapping[str, float], whole: bool = True) -> Target:
         """The same target, with the FP32 network's metric and its parts as its base.
@@ -283,10 +292,11 @@ class Target:
         if self.kind == "sqnr":
             return with_unit(decibels(figure, exact=math.isinf(figure), mark=""))
         if self.kind == "agreement":
-            return f"same top class in {rate(figure)}"
+            return f"top-1 agreement {rate(figure)}"
         shown = {"metric": metric_figure, "cosine": cosine}.get(self.kind, number)
         part = self._at(verdict).part
-        return f"{part or self.kind} {shown(figure)}"
+        name = self.kind if self.kind != "metric" else self.title if part is None else part
+        return f"{name} {shown(figure)}"
 
     def require_measurable(self, judged: Sequence[Judged], network: Network | Outline, metric: str | None) -> None:
         """Refuses a target whose figure is not measured on these judged outputs.

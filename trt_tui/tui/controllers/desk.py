@@ -247,7 +247,6 @@ class Desk:
             self.stale_figures = False
             self.listing.take_figures()
         self._lines("header").lines = [verdict.header_line(session, width)]
-        self._rule("verdict").set(*verdict.verdict_title(session))
         panel = self._lines("verdict")
         panel.lines = verdict.verdict_lines(session, width, self.screen.size.height)
         panel.styles.height = len(panel.lines)

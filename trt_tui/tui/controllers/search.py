@@ -16,7 +16,7 @@ from trt_tui.tui.controllers.desk import Desk
 from trt_tui.tui.controllers.target import wrong_target
 from trt_tui.tui.screens.dialogs import Question
 from trt_tui.tui.screens.find import FindDialog
-from trt_tui.tui.state.figures import is_met, search_marks
+from trt_tui.tui.state.figures import search_marks
 from trt_tui.words import table
 
 
@@ -60,7 +60,7 @@ class Searches(Controller):
                               f"{found_so_far(session.finding)}.")
             return
         name = known.config_name(session)
-        if is_met(session):
+        if known.is_met(session):
             self.desk.say(f"{name} meets the target already: nothing to find; g changes the target", "")
             return
 

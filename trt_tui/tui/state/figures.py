@@ -17,7 +17,7 @@ from trt_tui.core.network.hierarchy import GroupRow, LayerRow, Scope
 from trt_tui.core.network.layers import Group
 from trt_tui.core.precision import Precision
 from trt_tui.session.session import Session
-from trt_tui.tui.known import config_met, engine_met
+from trt_tui.tui.known import is_met
 from trt_tui.tui.spans import Span, decibel
 from trt_tui.tui.state import built, previewed
 from trt_tui.tui.state.tree import TreeModel, VisibleRow
@@ -312,12 +312,6 @@ def search_marks(session: Session) -> dict[str, str]:
         return {}
     best = progress.best.raised if progress.best is not None else ()
     return {**({progress.about: TRIED} if progress.about else {}), **dict.fromkeys(best, FOUND)}
-
-
-def is_met(session: Session) -> bool:
-    """Whether the config meets the target, in simulation and as built where it was built."""
-    engine = session.measured("config").engine
-    return config_met(session, session.config) is True and engine_met(session, engine) is not False
 
 
 def _add_engine(session: Session, result: Figures) -> None:
