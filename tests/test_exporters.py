@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -288,6 +290,25 @@ def test_the_sample_record_is_one_of_the_schema():
         assert set(one) <= set(run_keys)
         for output in one["outputs"].values():
             assert set(output) <= errors
+
+
+@pytest.mark.parametrize(("perm", "crashes"), [([1, 0, 2], True), ([1, 2, 0, 3], True), ([2, 0, 1], False),
+                                               ([0, 2, 1], False)])
+def test_a_transpose_in_fp16_that_onnx_runtime_dies_of_is_said(perm, crashes, opened, tmp_path):
+    """As its 1.31 does: a process that loads the file under default options ends by a signal, or does not."""
+    b = networks.Builder()
+    shape = [32, 6, 32, 32][:len(perm)]
+    x = b.node("Reshape", ["x", b.weight("to", np.int64(shape))], "/apart")
+    x = b.node("Transpose", [x], "/turn", perm=perm)
+    b.node("MatMul", [x, b.kernel("w", (shape[perm[-1]], 16), 8)], "/fc", output="y")
+    ends = [*(shape[axis] for axis in perm[:-1]), 16]
+    network = opened(b.model([networks.floats("x", 3, 64, *shape[2:])], [networks.floats("y", *ends)]))
+    path = tmp_path / "typed.onnx"
+    _, lines = write_typed(network, PrecisionConfig.uniform(Precision.FP16), {}, path)
+    assert any("ORT_ENABLE_EXTENDED" in line for line in lines) is crashes
+    load = f"import onnxruntime as o; o.InferenceSession({str(path)!r}, providers=['CPUExecutionProvider'])"
+    done = subprocess.run([sys.executable, "-c", load], capture_output=True, check=False)
+    assert (done.returncode < 0) == (crashes and ort.__version__.startswith("1.31"))
 
 
 @pytest.mark.parametrize(("opset", "other", "stored"), [

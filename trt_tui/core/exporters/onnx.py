@@ -34,17 +34,36 @@ _ALIGNMENT = 4096
 
 
 def loading_note(model: ir.Model) -> str:
-    """Which option ONNX Runtime may need to load a typed network; "" where it needs none.
+    """Which options ONNX Runtime may need to load a typed network; "" where it needs none.
 
-    From `UNSAFE_OPSET` on: a MatMul of INT8 codes and the Add of its bias, which it makes a Reshape and a Gemm of.
+    From `UNSAFE_OPSET` on: a MatMul of INT8 codes and the Add of its bias, which it makes a Reshape and a Gemm of. At
+    any opset: a Transpose in FP16 that moves the first axis before a MatMul with a matrix, which it fuses and then dies
+    of (seen with 1.31 at its highest level; FP32 loads).
     """
-    opset = model.graph.opset_imports.get("", 0)
-    for node in model.graph if opset >= UNSAFE_OPSET else ():
-        users = [use.node for use in node.outputs[0].uses()] if multiplies_codes(node) else []
+    opset, notes = model.graph.opset_imports.get("", 0), []
+    for node in model.graph:
+        users = [use.node for use in node.outputs[0].uses()] if opset >= UNSAFE_OPSET and multiplies_codes(node) else []
         if len(users) == 1 and users[0].op_type == "Add" and any(_has_one_axis(value) for value in users[0].inputs):
-            return (f"At opset {opset} ONNX Runtime may refuse this file under its default options, for a Q that it "
-                    "adds itself: load it there with the session's entry session.disable_quant_qdq set to 1.")
-    return ""
+            notes.append(f"At opset {opset} ONNX Runtime may refuse this file under its default options, for a Q that "
+                         "it adds itself: load it there with the session's entry session.disable_quant_qdq set to 1.")
+        elif node.op_type == "MatMul" and (_batch_moved(*node.inputs) or _batch_moved(*reversed(node.inputs))):
+            notes.append("ONNX Runtime 1.31 may crash on this file at its highest level, where it fuses a Transpose in "
+                         "FP16 with a MatMul: load it there with graph_optimization_level ORT_ENABLE_EXTENDED.")
+    return " ".join(dict.fromkeys(notes))
+
+
+def _batch_moved(value: ir.Value | None, other: ir.Value | None) -> bool:
+    """Whether an FP16 tensor has its first axis put last or last but one by a Transpose, and is beside a matrix."""
+    steps = ("DequantizeLinear", "QuantizeLinear")
+    while value is not None and (node := value.producer()) is not None and node.op_type in steps:
+        value = node.inputs[0]
+    node = value.producer() if value is not None else None
+    if value is None or node is None or node.op_type != "Transpose" or value.dtype is not ir.DataType.FLOAT16:
+        return False
+    order = list(node.attributes["perm"].as_ints()) if "perm" in node.attributes else []
+    rest = [axis for axis in order if axis]
+    matrix = other is not None and other.shape is not None and len(other.shape) <= 2
+    return matrix and len(order) > 2 and 0 in order[-2:] and rest == sorted(rest)
 
 
 def _has_one_axis(value: ir.Value | None) -> bool:
