@@ -27,6 +27,7 @@ def _isolated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The user's state and cache are the test's own."""
     isolate(monkeypatch, tmp_path)
     monkeypatch.setattr(Session, "asks_previews", False)
+    monkeypatch.setattr(Session, "asks_flips", False)
 
 
 @pytest.fixture(autouse=True)

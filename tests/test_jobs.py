@@ -22,6 +22,7 @@ from trt_tui.core.precision import Precision
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs import scheduler, statistics
+from trt_tui.jobs.shares import LEAST_OWNED
 from trt_tui.jobs.store import ResultCache
 from trt_tui.options import Options
 
@@ -120,6 +121,23 @@ def test_the_first_verdicts_come_before_anything_else_is_measured(opened):
     mapped = {name for e in measured[:looked] if isinstance(e, ev.SharesMeasured) for name in e.shares}
     assert mapped == {group.name for group in worker.network.groups}, "what every group owns comes before a look at one"
     assert any(isinstance(e, ev.LayersMeasured) for e in measured[looked:])
+
+
+def test_rows_are_flipped_one_by_one_after_all_else_the_changed_ones_first(opened):
+    worker = opened()
+    groups = worker.network.groups
+    config = INT8.with_groups([groups[0]], Precision.FP32)
+    flips, what_if = worker.ask(rq.TryFlips(config)), worker.ask(rq.WhatIf(config, shares=True))
+    events = worker.finish()
+    assert [event.job for event in events if isinstance(event, ev.Done)] == [what_if, flips]
+    shares = {name: share.owns for event in of(events, ev.SharesMeasured) for name, share in event.shares.items()}
+    found = [event for event in of(events, ev.VerdictMeasured) if event.run == "flip"]
+    assert found[0].config == INT8 and all(event.verdict.samples == event.verdict.total for event in found)
+    worst = sorted((name for name in shares if shares[name] >= LEAST_OWNED), key=lambda name: -shares[name])
+    assert [event.config for event in found[1:]] == [
+        config.with_groups([worker.network.group(name)], Precision.FP32) for name in worst]
+    alone = of(worker.answer(rq.WhatIf(found[-1].config)), ev.VerdictMeasured)[-1]
+    assert alone.verdict == found[-1].verdict
 
 
 @pytest.mark.parametrize("moment", [ev.VerdictMeasured, ev.LayersMeasured, ev.SharesMeasured, ev.RaisedMeasured])

@@ -106,6 +106,14 @@ class TryWaysOut:
 
 
 @dataclass(frozen=True)
+class TryFlips:
+    """The config with one row flipped, for each row that matters, in the background; each answered by
+    `VerdictMeasured` of run "flip"."""
+
+    config: PrecisionConfig
+
+
+@dataclass(frozen=True)
 class Stats:
     """Value statistics of a group's inputs and tail; answered by `StatsMeasured`."""
 
@@ -334,7 +342,7 @@ class FindConfig:
     preview: bool = False
 
 
-Request = (Open | Calibrate | UseRanges | Preflight | Compare | WhatIf | TryWaysOut | Stats | SetRanges
+Request = (Open | Calibrate | UseRanges | Preflight | Compare | WhatIf | TryWaysOut | TryFlips | Stats | SetRanges
            | CompareMethods | Build | WriteEngine | Export | WriteBundle | WriteSubgraph | ReadEngine | PreviewEngine
            | MeasureStages | SaveOutputs | CompareDumps | WriteText | FindConfig)
 

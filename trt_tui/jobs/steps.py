@@ -24,6 +24,7 @@ class Urgency(IntEnum):
     SEARCH = 8
     LAYERS = 9
     BACKGROUND = 10
+    FLIPS = 11
 
 
 @dataclass(frozen=True)

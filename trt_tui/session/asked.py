@@ -63,8 +63,8 @@ class Asked(Mapping[int, rq.Request]):
 
     @property
     def keep_busy(self) -> bool:
-        """Whether any but previews are under way."""
-        return not all(isinstance(request, rq.PreviewEngine) for request in self._requests.values())
+        """Whether any are under way that somebody waits for: previews and flips are not."""
+        return not all(isinstance(request, (rq.PreviewEngine, rq.TryFlips)) for request in self._requests.values())
 
     def any(self, *kinds: type[rq.Request]) -> bool:
         """Whether a request of some kinds is under way."""

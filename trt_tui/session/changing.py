@@ -38,16 +38,17 @@ class Changing(Recorded):
         """Asks what the builder would make of the config."""
 
     @abstractmethod
+    def try_flips(self) -> None:
+        """Asks what the figures become when a row is flipped."""
+
+    @abstractmethod
     def compare(self, layers: bool = True, shares: bool = True) -> None:
         """Measures the runs of the verdict again."""
 
     def toggle(self, groups: Iterable[Group]) -> None:
         """FP32 on and off: raises all of them, or returns all of them to their defaults if all are FP32."""
-        groups = [g for g in groups if len(g.allowed) > 1 and g.name not in self.config.held]
-        if groups and all(self.config.precision_of(g) is Precision.FP32 for g in groups):
-            self._change(self.config.without_groups(groups), groups)
-        else:
-            self._change(self.config.with_groups(groups, Precision.FP32), groups)
+        groups = list(groups)
+        self._change(self.config.toggled(groups), groups)
 
     def toggle_barrier(self, group: Group) -> None:
         """A fusion barrier behind a group on and off.
@@ -161,4 +162,5 @@ class Changing(Recorded):
         if self.automatic and self.data is not None:
             self.ask(rq.WhatIf(self.config, shares=True))
             self.preview_engine()
+            self.try_flips()
         return True

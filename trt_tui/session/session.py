@@ -38,7 +38,8 @@ class Session(Changing):
 
     Attributes:
         EXPORTS: The formats that it can be written in.
-        asks_previews: Whether it asks by itself what the builder makes of configs.
+        asks_previews: Whether it asks by itself what the builder makes of configs; ``asks_flips`` what the figures
+            become when a row is flipped.
 
     Args:
         options: What to open.
@@ -54,6 +55,7 @@ class Session(Changing):
     """
 
     asks_previews: ClassVar[bool] = True
+    asks_flips: ClassVar[bool] = True
     EXPORTS = ("precision.json", *production.EXPORT_FORMATS, "markdown", "bundle", "subgraph")
 
     def __init__(
@@ -140,6 +142,12 @@ class Session(Changing):
         self.ask(rq.Compare(runs, layers, shares_of if layers and shares else None))
         if self.automatic:
             self.measure_stages()
+            self.try_flips()
+
+    def try_flips(self) -> None:
+        """Asks what the figures become when a row is flipped, of the rows that matter."""
+        if self.asks_flips and self.data is not None:
+            self.ask(rq.TryFlips(self.config))
 
     def measure_stages(self) -> None:
         """Runs the stages on the way to production, if any are asked for."""

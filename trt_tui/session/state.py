@@ -193,7 +193,7 @@ class State:
 
     @property
     def busy(self) -> bool:
-        """Whether anything is under way; in the app, previews aside, for which nobody waits."""
+        """Whether anything is under way; in the app, previews and flips aside."""
         return bool(self.asked) if not self.automatic else self.asked.keep_busy
 
     @property

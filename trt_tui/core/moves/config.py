@@ -178,6 +178,13 @@ class PrecisionConfig(Defaults):
         """Returns groups to the defaults."""
         return self.without(Choice, (group.name for group in groups))
 
+    def toggled(self, groups: Iterable[Group]) -> PrecisionConfig:
+        """FP32 on and off: raises all of them, or returns all of them to their defaults if all are FP32."""
+        groups = [group for group in groups if len(group.allowed) > 1 and group.name not in self.held]
+        if groups and all(self.precision_of(group) is Precision.FP32 for group in groups):
+            return self.without_groups(groups)
+        return self.with_groups(groups, Precision.FP32)
+
     def raised(self, network: Structure) -> tuple[str, ...]:
         """Names of the groups that run in a higher precision than the defaults give them, in network order."""
         return tuple(group.name for group in network.groups

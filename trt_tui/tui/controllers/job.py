@@ -31,7 +31,7 @@ class Jobs(Controller):
 
     def _progressed(self, event: ev.Progress) -> None:
         self.status.enter(event.phase)
-        if isinstance(self.session.asked.get(event.job), (rq.Stats, rq.TryWaysOut)):
+        if isinstance(self.session.asked.get(event.job), (rq.Stats, rq.TryWaysOut, rq.TryFlips)):
             self._looks.add(event.job)
 
     def _done(self, event: ev.Done) -> None:
@@ -69,7 +69,7 @@ class Jobs(Controller):
 
     def no_job(self) -> str:
         """Why there is nothing to stop."""
-        return "" if self.session.busy else "no job is running"
+        return "" if self.session.busy or self.session.job is not None else "no job is running"
 
     @action("x", label="stop", help="Stop the running job (asks if it is older than 10 s)", group="Work",
             disabled=no_job, footer=60)
