@@ -53,12 +53,15 @@ def following(backend: Backend, network, wake, cache: EngineCache | None = None,
 @pytest.mark.parametrize(("code", "codes", "gpu", "says"), [
     ("fp8", {"int8"}, None, "fake 1 has no FP8"), ("fp8", {"int8", "fp8"}, (8, 6), "8.6 has no FP8"),
     ("int4", {"int8", "int4"}, (7, 5), "7.5 has no INT4"), ("fp8", {"int8", "fp8"}, (8, 9), ""),
-    ("int4", {"int8", "int4"}, (8, 0), ""), ("int8", {"int8"}, (7, 5), "")])
+    ("int4", {"int8", "int4"}, (8, 0), ""), ("int8", {"int8"}, (7, 5), ""), ("fp16+", {"int8"}, None, "")])
 def test_codes_that_a_release_or_gpu_lacks_are_refused_by_name(encoder, code, codes, gpu, says):
     capabilities = replace(Backend.capabilities, codes=frozenset(map(Precision, codes)))
     arguments = encoder, PrecisionConfig.uniform(Precision(code)), dict.fromkeys(encoder.activations, 4.0), capabilities
     if not says:
         assert lower_for(*arguments, "fake 1", gpu=gpu).model is not None
+    if code == "fp16+":
+        arguments, says = (*arguments[:3], replace(capabilities, strong=False)), r"fake 1 has no FP16\+"
+    if not says:
         return
     with pytest.raises(InputError, match=says) as refused:
         lower_for(*arguments, "fake 1", gpu=gpu)

@@ -23,6 +23,7 @@ from trt_tui.core.network.network import Network
 from trt_tui.core.precision import FP16_MAX, Precision
 
 FP32, FP16, BF16, INT8 = Precision.FP32, Precision.FP16, Precision.BF16, Precision.INT8
+FP16_SUMS = Precision.FP16_SUMS_FP32
 NAMES = ("small_resnet", "unet_small", "mlp", "bert", "vit", "decoder")
 DIMS = {"bert": {"sequence": 16}}
 ALL_INT8 = PrecisionConfig.uniform(INT8, other=FP32)
@@ -134,7 +135,8 @@ def test_each_group_in_int8_is_the_typed_one_on_identical_inputs(name, case, bac
 @pytest.mark.parametrize(("name", "precisions", "other"), [
     *((name, (INT8,), FP32) for name in NAMES), ("small_resnet", (FP32, INT8), FP32),
     ("unet_small", (INT8, FP32), FP32),
-    *(("unet_small", precisions, FP16) for precisions in ((FP16,), (BF16,), (INT8, FP16, FP32), (FP16, INT8, INT8)))])
+    *(("unet_small", precisions, FP16) for precisions in ((FP16,), (BF16,), (INT8, FP16, FP32), (FP16, INT8, INT8))),
+    ("unet_small", (FP16_SUMS, INT8), FP16)])
 def test_whole_networks_lose_at_every_group_what_the_typed_ones_lose(name, precisions, other, case, backend):
     one = case(name)
     config = assignment(one.network, precisions, other)

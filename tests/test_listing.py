@@ -121,6 +121,20 @@ def test_a_fusion_barrier_takes_apart_what_was_one_kernel(named_network, network
     assert not told.choice_marks(network.groups[-1])
 
 
+@pytest.mark.rtx
+@pytest.mark.parametrize("name", ["attention_block", "odd_kernels", "mlp", "unet_small"])
+def test_products_summed_in_fp32_take_the_kernels_of_fp16(named_network, name) -> None:
+    network = named_network(name)
+    made = {}
+    for precision in (FP16, Precision.FP16_SUMS_FP32):
+        config = PrecisionConfig.uniform(precision)
+        text = rtx.layers(lower_strong(network, config, ranges_of(network)).model)
+        made[precision] = preview_of(read_listing(text, network), network, "", (8, 9), 0)
+        assert not made[precision].otherwise(network, config)
+    assert {config.precision_of(group) for group in network.groups} >= {Precision.FP16_SUMS_FP32}
+    assert same_engine(*made.values()), gained(*made.values())
+
+
 # -- what became of the groups ----------------------------------------------------------------------------------------
 
 

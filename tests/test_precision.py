@@ -104,7 +104,7 @@ def test_raised_and_diff_name_groups_in_network_order(network):
 @pytest.mark.parametrize(("one", "precision", "up", "expected"), [
     (CONV, INT8, True, FP16), (CONV, FP16, True, FP32), (CONV, FP32, True, FP32), (CONV, FP32, False, FP16),
     (CONV, FP16, False, INT8), (CONV, INT8, False, INT8), (POOL, FP16, False, FP16), (POOL, FP32, False, FP16),
-    (WHOLE, FP32, False, FP32), (CONV, BF16, True, FP32), (CONV, BF16, False, INT8),
+    (WHOLE, FP32, False, FP32), (CONV, BF16, True, FP32), (CONV, BF16, False, FP16),
     (group(fp16="no"), INT8, True, FP32)])
 def test_a_step_goes_to_the_next_precision_that_is_possible(one, precision, up, expected):
     assert step(one, precision, up) is expected
@@ -121,7 +121,8 @@ def test_steps_go_through_what_the_config_uses(config, ladder):
 
 
 def test_ranks_go_from_coarse_to_fine():
-    assert rank(INT4) < rank(INT8) < rank(FP8) < rank(FP16) == rank(BF16) < rank(Precision.TF32) < rank(FP32)
+    assert rank(INT4) < rank(INT8) < rank(FP8) < rank(FP16) < rank(Precision.FP16_SUMS_FP32) < rank(BF16) \
+        < rank(Precision.TF32) < rank(FP32)
 
 
 # ------------------------------------------------------------------------------------------------- history

@@ -155,10 +155,11 @@ def run_script(path, *arguments, trtexec):
 
 
 @pytest.mark.skipif(shutil.which("sh") is None, reason="no POSIX shell here")
-def test_formats_that_know_int8_alone_refuse_other_codes_by_name(tmp_path, resnet):
-    network = resnet[0]
-    config = PrecisionConfig.uniform(Precision.INT8).with_groups([network.group("/fc/Gemm")], Precision.FP8)
-    for kind, says in (("polygraphy", "a weakly typed TensorRT has no FP8"), ("modelopt", "tells INT8 alone")):
+@pytest.mark.parametrize("precision", [Precision.FP8, Precision.FP16_SUMS_FP32])
+def test_what_a_format_cannot_tell_is_refused_by_name(tmp_path, resnet, precision):
+    network, label = resnet[0], re.escape(precision.label)
+    config = PrecisionConfig.uniform(Precision.INT8).with_groups([network.group("/fc/Gemm")], precision)
+    for kind, says in (("polygraphy", f"a weakly typed TensorRT has no {label}"), ("modelopt", f"tells no {label}")):
         with pytest.raises(InputError, match=says) as refused:
             write(kind, tmp_path / kind, network, config, ranges_of(network))
         assert "/fc/Gemm" in refused.value.cause and "FP16" in refused.value.next_step
@@ -166,7 +167,7 @@ def test_formats_that_know_int8_alone_refuse_other_codes_by_name(tmp_path, resne
     written = write("trtexec", tmp_path / "build.sh", network, config, ranges_of(network))
     assert [path.name for path in written] == ["build.sh", "build.sh.typed.onnx"]
     ran = subprocess.run(["sh", str(tmp_path / "build.sh"), "10-weak"], capture_output=True, text=True, check=False)
-    assert ran.returncode == 2 and "no weakly typed TensorRT has FP8" in ran.stderr
+    assert ran.returncode == 2 and f"no weakly typed TensorRT has {precision.label}" in ran.stderr
 
 
 def test_the_script_runs_the_line_it_is_asked_for(tmp_path, awkward):

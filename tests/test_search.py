@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from dataclasses import replace
 from types import SimpleNamespace
 
 import msgspec
@@ -328,6 +329,27 @@ def test_what_brings_about_nan_is_raised_first(method):
 
 REST = {Precision.FP8: 0.5, Precision.FP16: 0.1, FP32: 0.0}
 """What is left of a group's noise on each rung."""
+
+
+@pytest.mark.parametrize(("loss", "products", "had"), [(0.0, True, True), (9.0, True, False), (0.0, False, False)])
+def test_tf32_is_had_by_all_that_stay_in_fp32_or_by_none(loss, products, had):
+    noise = Noise(6, 1, together=0)
+    if not products:
+        noise.network.groups = tuple(replace(group, sites=()) for group in noise.network.groups)
+        noise.network.group = {group.name: group for group in noise.network.groups}.__getitem__
+
+    def evaluate(config):
+        told = noise(config)
+        return replace(told, passed=False) if config.tf32 and loss else told
+
+    search = Search(Space(noise.network, INT8, FP32, (Precision.TF32,)), impacts=noise.impacts())
+    result = finish(search, evaluate)
+    tried = [one for one in search.evaluations if one.rungs]
+    assert result.met and result.config.tf32 is had and len(tried) == products
+    assert {one.precision for one in result.config.groups.values()} == {FP32}, "it is a setting of the whole engine"
+    assert not had or set(result.best.rungs.values()) == {Precision.TF32} and "TF32" in result.said
+    with pytest.raises(InputError, match="TF32 is no rung"):
+        Space(noise.network, replace(INT8, tf32=True), FP32, (Precision.TF32,))
 
 
 @pytest.mark.parametrize("seed", range(4))

@@ -22,7 +22,8 @@ from trt_tui.tui.widgets.lines import Lines
 
 pytestmark = pytest.mark.usefixtures("quick")
 
-FROM_FP8 = (Precision.FP32, (Precision.FP8, Precision.FP16))
+EVERY_RUNG = (Precision.FP32, (Precision.FP8, Precision.FP16, Precision.FP16_SUMS_FP32, Precision.BF16,
+                                  Precision.TF32))
 """The last choice of what layers are raised to: FP32, or FP8 or FP16 where that does."""
 
 
@@ -81,11 +82,11 @@ async def test_the_dialog_is_what_is_searched(tmp_path):
         assert app.screen.query_one("#note", Static).has_class("bad") and not main.session.searching
         tolerance.value = "sqnr>=25"
         await press(pilot, "down", "down", "right", "down", "left", "down", "space")
-        assert [one.value for one in app.screen.query(Setting)] == ["greedy", FROM_FP8, False]
+        assert [one.value for one in app.screen.query(Setting)] == ["greedy", EVERY_RUNG, False]
         await answered(pilot, "enter")
         request = next(one for one in main.session.child.sent if isinstance(one, rq.FindConfig))
         assert (request.tolerances, request.method, (request.higher, request.rungs), request.ranges) == (
-            ("sqnr>=25",), "greedy", FROM_FP8, False)
+            ("sqnr>=25",), "greedy", EVERY_RUNG, False)
         assert request.max_builds == 0 and main.session.target.text == "sqnr>=25"
         assert request.max_raised is request.max_latency is None
         assert main.session.finding.ended is not None

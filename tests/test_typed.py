@@ -20,6 +20,7 @@ from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
 
 FP32, FP16, BF16, INT8 = Precision.FP32, Precision.FP16, Precision.BF16, Precision.INT8
+FP16_SUMS = Precision.FP16_SUMS_FP32
 SMALL = ("mlp", "small_resnet", "unet_small", "with_if", "with_loop", "with_local_function", "opset7", "quantized")
 IMAGE = floats("x", 1, 4, 8, 8)
 
@@ -127,7 +128,8 @@ def test_all_fp32_is_the_identity(name, named_network, backend):
 
 
 @pytest.mark.parametrize("name", SMALL)
-@pytest.mark.parametrize(("quantized", "other"), [(FP16, FP16), (INT8, FP16), (INT8, FP32), (BF16, BF16), (INT8, BF16)])
+@pytest.mark.parametrize(("quantized", "other"), [
+    (FP16, FP16), (FP16_SUMS, FP16), (INT8, FP16), (INT8, FP32), (BF16, BF16), (INT8, BF16)])
 def test_every_uniform_config_is_valid_and_near_fp32(name, quantized, other, named_network, backend):
     network = named_network(name)
     feeds = networks.feeds(ir.to_proto(network.model), 1, n=2)

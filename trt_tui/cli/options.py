@@ -207,7 +207,7 @@ EVERYTHING = (*DATA, *REFERENCE, *SEED, *CONFIG, *JUDGING, *BUILDER, *EFFORT, *L
 
 model_argument = click.argument("model", shell_complete=files)
 config_or_precision = _config("--precision",
-                              type=click.Choice(["fp32", "bf16", "fp16", "fp8", "int8", "int4", "file"]),
+                              type=click.Choice(["fp32", "bf16", "fp16+", "fp16", "fp8", "int8", "int4", "file"]),
                               help="In place of a config. fp8 (E4M3, SM89 and later) and int4 (weights of MatMul and "
                               "Gemm, SM80 and later) need a strongly typed TensorRT 10 or later, or TensorRT-RTX; file "
                               "is what a quantized or typed network has in its own file.")

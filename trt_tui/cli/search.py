@@ -30,22 +30,24 @@ def _rungs(text: str | None, config: bool) -> tuple[Precision | None, tuple[Prec
     Raises:
         InputError: they are no precisions, or not in order.
     """
-    from trt_tui.core.codes import CODES
-    from trt_tui.core.precision import OFFERED, rank
+    from trt_tui.core.precision import FLOATS, OFFERED, Precision, rank
 
     if text is None:
         return None, (), None
-    known = {one.value: one for one in OFFERED}
+    known = {one.value: one for one in (*OFFERED, Precision.TF32)}
     words = [word.strip().lower() for word in text.split(",")]
     if unknown := [word for word in words if word not in known]:
         raise InputError(f"--rungs: {unknown[0] or 'nothing'} is no precision", f"there are {', '.join(known)}",
                          "Name them lowest first, like int8,fp8,fp16,fp32.")
     rungs = [known[word] for word in words]
     if len(rungs) < 2 or any(rank(one) >= rank(other) for one, other in zip(rungs, rungs[1:], strict=False)):
-        order = ", ".join(one.value for one in sorted(OFFERED, key=rank))
-        raise InputError(f"--rungs {text} is no ladder", f"it takes two precisions or more, lowest first: {order}; "
-                         "fp16 and bf16 are one step", "Name them like int8,fp8,fp16,fp32.")
-    if rungs[-1] in CODES:
+        order = ", ".join(one.value for one in sorted(known.values(), key=rank))
+        raise InputError(f"--rungs {text} is no ladder", f"it takes two precisions or more, lowest first: {order}",
+                         "Name them like int8,fp8,fp16,fp32.")
+    if Precision.TF32 in (rungs[0], rungs[-1]):
+        raise InputError(f"--rungs {text}: no layer can be in TF32 alone", "it is a setting of all layers in FP32, in "
+                         "every release", "Name it between others, like int8,fp16,tf32,fp32.")
+    if rungs[-1] not in FLOATS:
         raise InputError(f"--rungs {text} ends in {rungs[-1].label}", "layers outside of Conv, Gemm and MatMul cannot "
                          "be raised to it", "End with fp16 or fp32.")
     return (None, tuple(rungs[:-1]), rungs[-1]) if config else (rungs[0], tuple(rungs[1:-1]), rungs[-1])
@@ -53,7 +55,7 @@ def _rungs(text: str | None, config: bool) -> tuple[Precision | None, tuple[Prec
 
 @click.command(cls=Command, context_settings=CONTEXT)
 @takes(*EVERYTHING, *PREVIEW)
-@option("Config", "--precision", type=click.Choice(["bf16", "fp16", "fp8", "int8", "int4", "file"]),
+@option("Config", "--precision", type=click.Choice(["bf16", "fp16+", "fp16", "fp8", "int8", "int4", "file"]),
         help="Start with everything in this precision, in place of a config. Without: int8; for a network that has "
              "precisions of its own, what its file has.")
 @option("Judging", "--tolerance", "tolerances", multiple=True, metavar="TEXT", help="What the result must meet, like "
@@ -71,8 +73,9 @@ def _rungs(text: str | None, config: bool) -> tuple[Precision | None, tuple[Prec
 @option("Search", "--higher", default="fp32", show_default=True, type=click.Choice(["fp32", "fp16", "bf16"]),
         help="What layers are raised to.")
 @option("Search", "--rungs", metavar="A,B,...", help="Precisions that layers may end in, lowest first, like "
-        "int8,fp8,fp16,fp32: the search begins with the first, in place of --precision, or with a --config, raises "
-        "to the last, in place of --higher, and then gives what it raised the lowest of those between that does.")
+        "int8,fp8,fp16,fp16+,bf16,tf32,fp32 (fp16+: FP16 with products summed in FP32): the search begins with the "
+        "first, in place of --precision, or with a --config, raises to the last, in place of --higher, and then gives "
+        "what it raised the lowest of those between that does; tf32 is given to all layers in FP32 or none.")
 @option("Search", "--preset", "presets", multiple=True, hidden=True)
 @option("Search", "--sticky", multiple=True, hidden=True)
 @option("Search", "--free/--no-free", default=None, help="Try operators for decomposed norms, SmoothQuant and bias "

@@ -16,13 +16,15 @@ FP16_LEAST_NORMAL = 2.0**-14
 class Precision(str, Enum):
     """A numeric format that a layer can be asked to run in.
 
-    The list is open: the value is the word used in files and on the command line. ``file`` is what a quantized or typed
-    network has in its own file, group by group.
+    The list is open: the value is the word used in files and on the command line. ``fp16+`` is FP16 with products that
+    are summed in FP32: TensorRT's kernels for FP16 sum in FP16 where that is faster. ``file`` is what a quantized or
+    typed network has in its own file, group by group.
     """
 
     FP32 = "fp32"
     TF32 = "tf32"
     BF16 = "bf16"
+    FP16_SUMS_FP32 = "fp16+"
     FP16 = "fp16"
     FP8 = "fp8"
     INT8 = "int8"
@@ -34,11 +36,19 @@ class Precision(str, Enum):
         """As people read it: ``FP16``."""
         return self.value.upper()
 
+    @property
+    def values(self) -> Precision:
+        """The precision whose values tensors have in it: FP16 for ``fp16+``, FP32 for TF32."""
+        return _VALUES.get(self, self)
+
     def __str__(self) -> str:
         return self.value
 
 
-OFFERED = (Precision.FP32, Precision.BF16, Precision.FP16, Precision.FP8, Precision.INT8, Precision.INT4)
+_VALUES = {Precision.FP16_SUMS_FP32: Precision.FP16, Precision.TF32: Precision.FP32}
+
+OFFERED = (Precision.FP32, Precision.BF16, Precision.FP16_SUMS_FP32, Precision.FP16, Precision.FP8, Precision.INT8,
+           Precision.INT4)
 """The precisions any group can be given; TF32 is a property of the whole config, and what a file has of its own is
 offered where it has any."""
 
@@ -55,17 +65,18 @@ Reshape that it makes of a MatMul and its bias it adds a Q with an ``output_dtyp
 refuses beside an INT8 zero point."""
 
 _RANK = {Precision.INT4: 0, Precision.INT8: 1, Precision.FILE: 1, Precision.FP8: 2, Precision.FP16: 3,
-         Precision.BF16: 3, Precision.TF32: 4, Precision.FP32: 5}
+         Precision.FP16_SUMS_FP32: 4, Precision.BF16: 5, Precision.TF32: 6, Precision.FP32: 7}
 
 
-WIDTHS = {Precision.INT4: 0.5, Precision.INT8: 1.0, Precision.FP8: 1.0, Precision.FP16: 2.0, Precision.BF16: 2.0,
-          Precision.TF32: 4.0, Precision.FP32: 4.0}
+WIDTHS = {Precision.INT4: 0.5, Precision.INT8: 1.0, Precision.FP8: 1.0, Precision.FP16: 2.0,
+          Precision.FP16_SUMS_FP32: 2.0, Precision.BF16: 2.0, Precision.TF32: 4.0, Precision.FP32: 4.0}
 """Bytes of a value. Memory traffic grows with them, and the peak rates of tensor cores fall with them: INT8 and FP8
 have twice those of FP16, and that twice those of TF32 (NVIDIA H100 data sheet; INT4 holds weights alone)."""
 
 
 def rank(precision: Precision) -> int:
-    """Order from coarse to fine: INT4 weights, INT8 and what a file has, FP8, then FP16 and BF16, TF32, FP32."""
+    """Order from coarse to fine: INT4 weights, INT8 and what a file has, FP8, FP16, the same with sums in FP32, BF16
+    (coarser than FP16, but without its limits), TF32, FP32."""
     return _RANK[precision]
 
 

@@ -97,7 +97,8 @@ def lower_for(network: Network, config: PrecisionConfig, ranges: Mapping[str, fl
     """
     if Precision.BF16 in {*config.assignment(network).values()} and not capabilities.bf16:
         raise InputError("this config asks for BF16", f"{backend} has no BF16", "Use FP16 or FP32 for those layers.")
-    refuse_codes(network, config, capabilities.codes, backend, gpu or capabilities.gpu)
+    takes = {*capabilities.codes, *((Precision.FP16_SUMS_FP32,) if capabilities.strong and not weak else ())}
+    refuse_codes(network, config, takes, backend, gpu or capabilities.gpu)
     if weak:
         if not capabilities.weak:
             raise InputError("--weak cannot be honoured", f"{backend} is strongly typed only: it takes no precision "

@@ -51,7 +51,7 @@ def proposals(workspace: Workspace, report: Report, groups: Sequence[Group], con
         config = out_of_the_file(config, groups)
     suffix = LEAVES_FILE if config != as_given else ""
     low = [group for group in groups
-           if kinds != "bias" and config.precision_of(group) in (Precision.FP16, Precision.BF16)]
+           if kinds != "bias" and config.precision_of(group).values in (Precision.FP16, Precision.BF16)]
     written = free.rewrites(network, (group for group in low if group.name not in config.of(Rewrite)), reason)
     if written:
         words = dict.fromkeys(move.operator.replace("alization", "") for move in written.values())

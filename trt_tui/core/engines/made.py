@@ -176,7 +176,7 @@ def other_than(group: Group, asked: Precision, made: Made) -> bool:
     """The same of one group, and the precision that it is asked to run in."""
     if group.operator in EXACT:
         return False
-    asked = group.stands_for(asked)
+    asked = group.seen_as(asked)
     seen = made.seen(asked)
     if seen in CODES and asked not in CODES and group.operator in COPIES:
         return False

@@ -131,7 +131,7 @@ class Preview:
         made = self.made.get(group.name)
         found = []
         if made is not None and differs(group, config, self.made):
-            seen = made.seen(group.stands_for(config.precision_of(group)))
+            seen = made.seen(group.seen_as(config.precision_of(group)))
             found.append(f"≠ {seen.label if seen is not None else '?'}")
         return (*found, *self.choice_marks(group))
 

@@ -79,13 +79,14 @@ def refuse_modelopt(network: Network, config: PrecisionConfig) -> None:
     """Checks that a config can be told to ModelOpt.
 
     Raises:
-        InputError: it has layers in FP8 or INT4.
+        InputError: it has layers in FP8 or INT4, or products summed in FP32.
     """
     for precision, groups in asked_codes(network, config).items():
         if precision is not Precision.INT8:
-            raise InputError(f"the file for ModelOpt tells INT8 alone, and this config has {precision.label}",
+            raise InputError(f"the file for ModelOpt tells no {precision.label}, which this config has",
                              f"{plural(len(groups), 'layer')}, {groups[0]} first; ModelOpt quantizes a network in one "
-                             "mode", "Write the typed network (--format onnx), or put them in INT8 or FP16.")
+                             "mode, and casts all of a layer",
+                             "Write the typed network (--format onnx), or put them in INT8 or FP16.")
 
 
 def modelopt_record(network: Network, config: PrecisionConfig, model: str = "model.onnx", method: str = "",

@@ -93,7 +93,7 @@ def preview_record(network: Outline, config: PrecisionConfig, preview: Preview) 
         asked, made = config.precision_of(group), preview.made.get(group.name)
         entry: dict[str, Any] = {"operator": group.operator, "asked": asked.value}
         if made is not None:
-            seen = made.seen(group.stands_for(asked))
+            seen = made.seen(group.seen_as(asked))
             entry |= {"made": seen.value} if seen is not None else {}
             entry |= {"as_asked": not differs(group, config, preview.made), "shares_kernel_with": list(made.shares),
                       "attention_kernel": made.mha, "reformats": made.reformats, "casts": made.casts,
@@ -119,7 +119,7 @@ def made_word(made: Made | None, group: Group, asked: Precision) -> str:
     """What a group computes in: a precision, "fused" where its kernel does not tell, "" where none names it."""
     if made is None:
         return ""
-    seen = made.seen(group.stands_for(asked))
+    seen = made.seen(group.seen_as(asked))
     return seen.label if seen is not None else "fused"
 
 

@@ -1,4 +1,4 @@
-"""Which releases and GPUs take the code types of a config: refused by name where one does not, with the way out."""
+"""Which releases and GPUs take the precisions of a config: refused by name where one does not, with the way out."""
 
 from __future__ import annotations
 
@@ -13,15 +13,25 @@ from trt_tui.errors import InputError
 from trt_tui.words import plural
 
 WEAK = frozenset((Precision.INT8,))
-"""The code types of releases and manners that are told precisions layer by layer."""
+"""Those of `asked_codes` that releases and manners take that are told precisions layer by layer."""
+
+TYPED_ALONE = "TensorRT 10 or later, strongly typed"
+"""What takes products that are summed in FP32 by the Casts around them."""
+
+
+def needs(precision: Precision) -> str:
+    """The releases and GPUs that take a precision, in words; "" where all that are supported do."""
+    return TYPED_ALONE if precision is Precision.FP16_SUMS_FP32 else CODES[precision].needs if precision in CODES \
+        else ""
 
 
 def asked_codes(network: Network | Outline, config: PrecisionConfig) -> dict[Precision, list[str]]:
-    """The groups of a config that read codes, by precision."""
+    """The groups of a config that not all releases can be told of, by precision: those that read codes, and those whose
+    products are summed in FP32."""
     found: dict[Precision, list[str]] = {}
     for group in network.groups:
         precision = config.precision_of(group)
-        if precision in CODES:
+        if precision in CODES or precision is Precision.FP16_SUMS_FP32:
             found.setdefault(precision, []).append(group.name)
     return found
 
@@ -31,7 +41,7 @@ def refuse_codes(network: Network | Outline, config: PrecisionConfig, takes: Col
     """Checks that a release and a GPU support what a config asks for.
 
     Args:
-        takes: The code types that the release takes.
+        takes: Those of `asked_codes` that the release takes.
         who: The release, for messages.
         gpu: The compute capability that is built for, None where it is not known.
 
@@ -39,10 +49,10 @@ def refuse_codes(network: Network | Outline, config: PrecisionConfig, takes: Col
         InputError: one of them does not; names the precision and a layer.
     """
     for precision, groups in asked_codes(network, config).items():
-        code = CODES[precision]
-        least = code.compute_capability
+        code = CODES.get(precision)
+        least = code.compute_capability if code is not None else None
         if precision not in takes:
-            why, way = f"{who} has no {precision.label}", "or build with a release that has it: " + code.needs
+            why, way = f"{who} has no {precision.label}", "or build with a release that has it: " + needs(precision)
         elif gpu is not None and least is not None and gpu < least:
             why = f"a GPU of compute capability {gpu[0]}.{gpu[1]} has no {precision.label}"
             way = f"or build for {least[0]}.{least[1]} or later"

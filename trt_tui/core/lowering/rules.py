@@ -71,7 +71,7 @@ def surrounding(group: Group, precision: Precision, other: Precision) -> Precisi
     """The float type of a group's results: its own, or where it reads codes that of the other layers if the group can
     have it."""
     if precision not in CODES and precision is not Precision.FILE:
-        return precision
+        return precision.values
     if Precision.FILE in (precision, other):
         return group.given.floats if group.given is not None else Precision.FP32
     return other if other in group.allowed else Precision.FP32
@@ -212,6 +212,12 @@ class Ruling:
     scales: Mapping[Site, Scale] = field(default_factory=dict)
 
     @property
+    def sums(self) -> Precision:
+        """The type that its products are summed in: TensorRT's kernels for FP16 may sum in FP16, unless Casts around a
+        product ask for FP32. Codes are summed in INT32 or FP32."""
+        return Precision.FP16 if self.precision is Precision.FP16 else Precision.FP32
+
+    @property
     def read_as(self) -> Precision | None:
         """Which of `READ_AS` its activations are read as; None for none."""
         code = CODES.get(self.precision)
@@ -338,7 +344,7 @@ class Offer:
     @classmethod
     def needed(cls, network: Network, config: PrecisionConfig) -> Offer:
         """The least that a config needs."""
-        asked = set(config.assignment(network).values())
+        asked = {precision.values for precision in config.assignment(network).values()}
         codes = asked & CODES.keys()
         tf32 = any(uses_tf32(group, config) for group in network.groups)
         precisions = cls.of(asked & {*LOW_FLOATS, Precision.FILE}, {config.other} if codes else (),

@@ -127,6 +127,8 @@ class _Subtraction(TypedLowering):
             if output.name and self.network.is_float(layer.outputs[index]):
                 typed = not opaque and own[index]
                 self._retype(output, around if typed else ir.DataType.FLOAT)
+        if ruling.precision is Precision.FP16_SUMS_FP32 and layer.name in group.anchors:
+            self.nodes[layer.name] = self._sum_in_fp32(node, around)
         self.became[layer.name] = self._describe(ruling.precision, around, sites)
 
     def _retype(self, value: ir.Value, dtype: ir.DataType) -> None:
@@ -271,10 +273,9 @@ class _Subtraction(TypedLowering):
             if value in self.read and not value.uses() and not value.is_graph_output():
                 del self.graph.initializers[name]
 
-    def _node(self, operator: str, inputs: list[ir.Value], attributes: dict[str, int], name: str) -> ir.Node:
-        node = super()._node(operator, inputs, attributes, name)
+    def _keep(self, node: ir.Node) -> None:
+        super()._keep(node)
         self.own.add(node)
-        return node
 
 
 def _at(network: Network, given: Given, opset: int) -> ir.Model:

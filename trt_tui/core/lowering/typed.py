@@ -32,7 +32,7 @@ PRECISIONS = {dtype: precision for precision, dtype in TYPES.items()}
 """The precision that a float type of ONNX stands for."""
 
 
-_GEMM_RANK, _ZERO = 2, 2
+_GEMM_RANK, _ZERO, _BIAS = 2, 2, 2
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,44 @@ class TypedLowering:
                 if typed and output.name and self.network.is_float(output.name):
                     output.type = ir.TensorType(around)  # a clone shares its types with the base network
                     self.types[output.name] = around
+        if self.casts and ruling.precision is Precision.FP16_SUMS_FP32 and layer.name in group.anchors:
+            self._sum_in_fp32(node, around)
         self.became[layer.name] = self._describe(ruling.precision, around, sites)
+
+    def _sum_in_fp32(self, node: ir.Node, around: ir.DataType) -> ir.Node:
+        """Makes a product of FP16 values one of FP32 between Casts, which TensorRT builds as one kernel that reads and
+        writes FP16 and sums in FP32; returns the product.
+
+        The bias of a Gemm is added behind, in FP16: within the product it has TensorRT-RTX 1.7 compute in FP32.
+        """
+        name, result = node.name or "", node.outputs[0]
+        operands = [value for value in node.inputs]
+        bias = operands.pop() if node.op_type == "Gemm" and len(operands) > _BIAS else None
+        factor = node.attributes.get_float("beta", 1.0)
+        attributes = [attr for key, attr in node.attributes.items() if bias is None or key != "beta"]
+        product = ir.Node(node.domain, node.op_type, [
+            self._emit("Cast", [value], {"to": int(ir.DataType.FLOAT)}, f"{name_of(value)}__fp32", ir.DataType.FLOAT,
+                       value.shape) if value is not None else None for value in operands], attributes,
+            name=name, metadata_props=dict(node.metadata_props))
+        summed = product.outputs[0]
+        summed.name, summed.type, summed.shape = self.names.new(f"{result.name}__sum"), ir.TensorType(
+            ir.DataType.FLOAT), result.shape
+        node.name = self.names.new(f"{result.name}__{_short(around)}")
+        self._keep(product)
+        source = summed
+        if bias is not None:
+            source = self._emit("Cast", [summed], {"to": int(around)}, f"{result.name}__product", around, result.shape)
+            if factor != 1.0:
+                by = self._cast(self._initializer(np.asarray(factor, np.float32), "beta"), around)
+                bias = self._emit("Mul", [bias, by], {}, f"{result.name}__bias", around, bias.shape)
+        node.resize_inputs(1 if bias is None else 2)
+        for index, value in enumerate([source] if bias is None else [source, bias]):
+            node.replace_input_with(index, value)
+        node.op_type = "Cast" if bias is None else "Add"
+        node.attributes.clear()
+        if bias is None:
+            node.attributes["to"] = ir.AttrInt64("to", int(around))
+        return product
 
     def _spread_bias(self, node: ir.Node, rank: int) -> None:
         """Gives the bias of a MatMul of codes the rank of its result: of a bias of one dimension ONNX Runtime makes a
@@ -336,8 +373,12 @@ class TypedLowering:
 
     def _node(self, operator: str, inputs: list[ir.Value], attributes: dict[str, int], name: str) -> ir.Node:
         node = ir.node(operator, inputs, attributes, name=self.names.new(name))
-        self.graph.append(node)
+        self._keep(node)
         return node
+
+    def _keep(self, node: ir.Node) -> None:
+        """Takes a node of the lowering's own into the graph."""
+        self.graph.append(node)
 
     def _initializer(self, array: np.ndarray, name: str) -> ir.Value:
         shared = self.graph.initializers.get(name)

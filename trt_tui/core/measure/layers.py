@@ -155,7 +155,7 @@ def _group_errors(network: Network, config: PrecisionConfig, names: Sequence[str
 
 def _concerns_fp16(network: Network, config: PrecisionConfig) -> bool:
     """Whether to count what FP16 cannot hold: not if a config uses BF16 in its place."""
-    asked = {*config.assignment(network).values(), config.other}
+    asked = {*(one.values for one in config.assignment(network).values()), config.other}
     return Precision.FP16 in asked or Precision.BF16 not in asked
 
 

@@ -65,14 +65,14 @@ class PrecisionConfig(Defaults):
     @classmethod
     def uniform(cls, precision: Precision, other: Precision = Precision.FP16, tf32: bool = False) -> PrecisionConfig:
         """Everything in one precision; where that is of codes, ``other`` is what the rest runs in."""
-        return cls(precision, other if precision in CODES else precision, tf32)
+        return cls(precision, other if precision in CODES else precision.values, tf32)
 
     @cached_property
     def ladder(self) -> tuple[Precision, ...]:
         """What one key press up or down steps through, lowest first: the codes and the 16-bit types in use, those of
         `LADDER` where none is, and FP32."""
         used = {self.quantized, self.other, *(one.precision for one in self.groups.values())}
-        kinds = (CODES, (Precision.FP16, Precision.BF16))
+        kinds = (CODES, (Precision.FP16, Precision.FP16_SUMS_FP32, Precision.BF16))
         rungs = [one for kind in kinds for one in sorted(used.intersection(kind) or set(LADDER).intersection(kind))]
         return tuple(sorted((*rungs, Precision.FP32), key=rank))
 
@@ -93,7 +93,7 @@ class PrecisionConfig(Defaults):
     def lowest_in_use(self, network: Structure) -> Precision:
         """The codes in use, or of a config without any the 16-bit type that most groups are in, if there is one."""
         codes = self.codes_in_use(network)
-        counts = Counter(group.stands_for(self.precision_of(group)) for group in network.groups)
+        counts = Counter(group.stands_for(self.precision_of(group)).values for group in network.groups)
         if counts[codes] or self.quantized in CODES:
             return codes
         return max((Precision.FP16, Precision.BF16, codes), key=lambda one: counts[one])

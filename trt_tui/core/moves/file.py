@@ -111,7 +111,7 @@ class _Model(msgspec.Struct):
 
 
 class _Default(msgspec.Struct):
-    quantized: Literal["fp32", "bf16", "fp16", "fp8", "int8", "int4", "file"] = "int8"
+    quantized: Literal["fp32", "bf16", "fp16+", "fp16", "fp8", "int8", "int4", "file"] = "int8"
     other: Literal["fp32", "bf16", "fp16", "file"] = "fp16"
 
 

@@ -82,6 +82,10 @@ def refusals(graph: LayerGraph, layers: Sequence[Layer], leader: Layer, sites: S
                                  for layer in layers if layer.kind is not Kind.INTEGER)), "")
         if why:
             found[precision] = why
+    if not any(site.role == "input" for site in sites) or Precision.FP16 in found:
+        label = Precision.FP16_SUMS_FP32.label
+        found[Precision.FP16_SUMS_FP32] = found.get(
+            Precision.FP16, f"{label} sums products in FP32, and {leader.op_type} has none of two float operands")
     for precision, code in CODES.items():
         if why := no_int8 or _why_not_coded(graph, leader, sites, code):
             found[precision] = why

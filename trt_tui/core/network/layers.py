@@ -139,6 +139,11 @@ class Group:
         """A precision, or for what the file has the one that comes nearest to it."""
         return self.given.stands_for if precision is Precision.FILE and self.given is not None else precision
 
+    def seen_as(self, precision: Precision) -> Precision:
+        """What an engine that runs it in a precision shows: `stands_for`, without the type that products are summed in,
+        which no release tells."""
+        return self.stands_for(precision).values
+
     def rank(self, precision: Precision) -> int:
         """The order of `precision.rank`, what the file has at its place in it."""
         if precision is not Precision.FILE or self.given is None:

@@ -2,6 +2,7 @@
 
 Which groups have to be raised at all is settled first, with the highest rung; then each rung in between, the lowest
 first, takes the least suspicious of them: as many as can go together, found by halving, then each of the others alone.
+TF32 takes all that are left or none: it is a setting of the whole engine.
 """
 
 from __future__ import annotations
@@ -15,9 +16,16 @@ from trt_tui.core.search.space import Space
 
 
 def settle(board: Board, space: Space, found: frozenset[str]) -> Generator[Trial, Evaluation, dict[str, Precision]]:
-    """Returns the rungs in between, by group; at most ceil(log2(k + 1)) + k evaluations a rung for k groups."""
+    """Returns the rungs in between, by group; at most ceil(log2(k + 1)) + k evaluations a rung for k groups, one for
+    TF32."""
     settled: dict[str, Precision] = {}
     for rung in space.between:
+        if rung is Precision.TF32:
+            rest = dict.fromkeys(space.ordered(found - settled.keys()), rung)
+            if any(space.network.group(name).multiplied() for name in rest) \
+                    and (yield Trial(found, rungs={**settled, **rest})).passed:
+                settled |= rest
+            continue
         able = [name for name in reversed(board.suspects()) if name in found - settled.keys()
                 and rung in space.rungs_of(name)]
         passes, fails = 0, len(able) + 1  # how many of the first can go together

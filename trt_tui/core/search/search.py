@@ -294,8 +294,8 @@ class Search:
 
     @property
     def best(self) -> Evaluation | None:
-        """Of those that meet the tolerance within the budgets, the one with the fewest groups, on the
-        lowest rungs, then the highest score.
+        """Of those that meet the tolerance within the budgets, the fastest where latencies were measured, then the one
+        with the fewest groups, on the lowest rungs, then the highest score.
 
         If none does: the one within the budgets with the highest score. After a strategy of `DOWNWARDS` it is one with
         the groups that stick.
@@ -309,7 +309,7 @@ class Search:
         count, score = len(evaluation.raised), -evaluation.score
         if fits and evaluation.judged(self.margins).passed:
             height = sum(rank(evaluation.rungs.get(name, self.space.higher)) for name in evaluation.raised)
-            return 0, count, height, evaluation.latency or 0.0, score
+            return 0, evaluation.latency or 0.0, count, height, score
         return (1, score, count) if fits else (2, count, score)
 
     @property

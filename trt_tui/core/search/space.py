@@ -24,13 +24,14 @@ class Space:
     Attributes:
         start: What the search starts from; groups that it has raised already, and those kept by rule, stay as they are.
         higher: The precision that groups are raised to.
-        between: Precisions below it that a raised group may have where that does, lowest first.
+        between: Precisions below it that a raised group may have where that does, lowest first; TF32 is had by every
+            layer in FP32.
         free: Moves that cost nothing at run time, by the name of a set, by kind and target.
         fixed: Names of groups that stay as they are at the start.
         candidates: Names of the groups that can be raised, in network order.
 
     Raises:
-        InputError: no group can be raised.
+        InputError: no group can be raised, or TF32 is no rung of this start.
     """
 
     network: Network | Outline
@@ -42,6 +43,11 @@ class Space:
     candidates: tuple[str, ...] = field(init=False)
 
     def __post_init__(self) -> None:
+        if Precision.TF32 in self.between and (self.start.tf32 or self.higher is not Precision.FP32):
+            why = "every layer in FP32 uses it from the start on" if self.start.tf32 else \
+                f"layers are raised to {self.higher.label}, and it is a setting of all layers in FP32"
+            raise InputError("TF32 is no rung of this search", why, "Leave it out of the rungs"
+                             + (", or start without --tf32." if self.start.tf32 else "."))
         names = tuple(group.name for group in self.network.groups if self.higher in group.allowed
                       and group.name not in self.start.held | self.fixed
                       and group.rank(self.start.precision_of(group)) < rank(self.higher))
@@ -70,6 +76,8 @@ class Space:
         """The start with groups raised, ranges replaced and sets of free moves made, each with the reason."""
         raised, free = tuple(raised), tuple(free)
         config = self.start.with_groups((self.network.group(name) for name in raised), self.higher, reason)
+        if Precision.TF32 in (rungs or {}).values():
+            config = replace(config, tf32=True)
         for name, rung in (rungs or {}).items():
             config = config.with_groups([self.network.group(name)], rung, reason)
         for name in free:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from trt_tui.core.codes import CODES
 from trt_tui.core.engines.preview import together
+from trt_tui.core.lowering.releases import needs
 from trt_tui.core.moves.barrier import Barrier
 from trt_tui.core.moves.keep import Keep
 from trt_tui.core.network.layers import Group
@@ -12,8 +12,8 @@ from trt_tui.tui.controllers.controller import Controller, action
 from trt_tui.tui.screens.dialogs import Item, Picker
 from trt_tui.words import plural
 
-PRECISION_KEYS = {Precision.FP32: "3", Precision.BF16: "b", Precision.FP16: "6", Precision.FP8: "e",
-                  Precision.INT8: "8", Precision.INT4: "4", Precision.FILE: "f"}
+PRECISION_KEYS = {Precision.FP32: "3", Precision.BF16: "b", Precision.FP16_SUMS_FP32: "s", Precision.FP16: "6",
+                  Precision.FP8: "e", Precision.INT8: "8", Precision.INT4: "4", Precision.FILE: "f"}
 """The keys of precisions in lists."""
 
 
@@ -21,8 +21,9 @@ def precision_words(precision: Precision) -> str:
     """A precision as a list offers it, with what it needs."""
     if precision is Precision.FILE:
         return "as in the file"
-    needs = CODES[precision].needs if precision in CODES else ""
-    return f"{precision.label}  ({needs})" if needs else precision.label
+    said = ["products summed in FP32"] if precision is Precision.FP16_SUMS_FP32 else []
+    said += [needed] if (needed := needs(precision)) else []
+    return f"{precision.label}  ({': '.join(said)})" if said else precision.label
 
 
 class Precisions(Controller):

@@ -131,10 +131,14 @@ def parse_budget(text: str) -> tuple[int | None, float | None]:
 
 
 def higher_than(config: PrecisionConfig) -> list[tuple[Precision, tuple[Precision, ...]]]:
-    """What layers of a config can be raised to, FP32 and the 16-bit type around codes, and the rungs below it."""
+    """What layers of a config can be raised to, FP32 and the 16-bit type around codes, and the rungs below it: the last
+    has all."""
     around = [config.other] if rank(config.quantized) < rank(config.other) < rank(Precision.FP32) else []
     lower = [one for one in (Precision.INT8, Precision.FP8) if rank(config.quantized) < rank(one)] if around else []
     between = [tuple(around), *([(*lower, *around)] if lower else [])] if around else []
+    finer = [one for one in (Precision.FP16_SUMS_FP32, Precision.BF16) if config.other is Precision.FP16]
+    if finer or config.other is Precision.FP32 and not config.tf32:
+        between.append((*lower, *around, *finer, *(() if config.tf32 else (Precision.TF32,))))
     return [(Precision.FP32, ()), *((one, ()) for one in around), *((Precision.FP32, rungs) for rungs in between)]
 
 

@@ -128,7 +128,7 @@ def reasons(session: Session, found: Figures, group: Group) -> list[str]:
             lines.append(errors.warning)
     half = fp16_sentence(stats)
     asked = found.config.precision_of(group)
-    in_fp16 = asked in (Precision.FP16, Precision.INT8) or (
+    in_fp16 = asked.values in (Precision.FP16, Precision.INT8) or (
         asked is Precision.FILE and group.given is not None and group.given.floats is Precision.FP16)
     if half and in_fp16 and not any("FP16" in line for line in lines):
         lines.append(half)

@@ -222,7 +222,7 @@ class Figures:
         if self.run == "config":
             arrow = " k" if group.name in self.config.held else "↑" if group.rank(asked) > group.rank(default) else \
                 "↓" if group.rank(asked) < group.rank(default) else ""
-        made = (built.made_text(self.made.get(group.name), group.stands_for(asked)), "")
+        made = (built.made_text(self.made.get(group.name), group.seen_as(asked)), "")
         made = previewed.cell(self.preview, group, asked) if self.preview is not None else (
             made[0], self._made_style(made[0].endswith(built.DIFFERS)))
         quiet = style in ("dim", "band4") and not arrow

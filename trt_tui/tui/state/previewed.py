@@ -55,7 +55,7 @@ def cell(preview: Preview, group: Group, asked: Precision) -> Span:
     marks = list(preview.choice_marks(group))
     made = preview.made.get(group.name)
     if made is not None and other_than(group, asked, made):
-        seen = made.seen(group.stands_for(asked))
+        seen = made.seen(group.seen_as(asked))
         first = f"≠ {seen.label if seen is not None else '?'}"
         return (marks[0] if marks and marks[0] == NO_EFFECT else first, "warn")
     if marks:
@@ -69,7 +69,7 @@ def plain_cell(made: Made | None, group: Group, asked: Precision) -> str:
         return ""
     if made.mha:
         return "in MHA"
-    seen = made.seen(group.stands_for(asked))
+    seen = made.seen(group.seen_as(asked))
     more = f" +{len(made.shares)}" if made.shares else ""
     return (seen.label if seen is not None else "fused") + more
 
@@ -82,7 +82,7 @@ def sentences(preview: Preview, group: Group, asked: Precision, titles: Mapping[
     made = preview.made.get(group.name)
     if made is None:
         return [f"{where}: no kernel has its name"]
-    seen, wanted = made.seen(group.stands_for(asked)), group.label(asked)
+    seen, wanted = made.seen(group.seen_as(asked)), group.label(asked)
     text = seen.label if seen is not None else "its kernel does not report types inside"
     if other_than(group, asked, made):
         text = f"≠ {text}, asked {wanted}"
@@ -105,7 +105,7 @@ def scope_sentence(preview: Preview, groups: Sequence[Group], config: PrecisionC
     counts: dict[str, int] = {}
     for group in groups:
         if (made := preview.made.get(group.name)) is not None:
-            seen = made.seen(group.stands_for(config.precision_of(group)))
+            seen = made.seen(group.seen_as(config.precision_of(group)))
             word = seen.label if seen is not None else "fused"
             counts[word] = counts.get(word, 0) + 1
     others = sum((made := preview.made.get(group.name)) is not None and other_than(
