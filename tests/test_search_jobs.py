@@ -28,7 +28,8 @@ from trt_tui.core.search import Outcome, Space
 from trt_tui.jobs import bench, build, scheduler
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.jobs.searching import check_words, latency_between
+from trt_tui.jobs.checking import check_words
+from trt_tui.jobs.searching import latency_between
 from trt_tui.jobs.steps import Wait
 from trt_tui.session.finding import Finding
 from trt_tui.words import percent

@@ -11,7 +11,7 @@ from textual.widgets import Input
 from tests.local import H200, NO_GPU, QKV, Clock
 from tests.screen import LARGE, SMALL, answered, make_app, settle, taken_in
 from trt_tui.core.precision import Precision
-from trt_tui.jobs import engine_building, judging
+from trt_tui.jobs import engine_building, judging, methods
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 
@@ -50,6 +50,15 @@ PICTURES = {
     "engine_stale": ({"builder": OTHERWISE}, "b space", (SMALL, LARGE)),
     "engine_cannot_run": ({"builder": NO_GPU}, "b", (SMALL, LARGE)),
     "fp32_engine_fails": ({"builder": replace(H200, check=0.3, worse=0.8)}, "b j", (SMALL, LARGE)),
+    "values": ({}, "n 9", (SMALL,)),
+    "depth": ({}, "9 2 right", (SMALL,)),
+    "samples": ({}, "9 3 enter", (SMALL,)),
+    "trade": ({}, "9 4 right right", (SMALL, LARGE)),
+    "trade_no_color": ({"builder": H200}, "b space b 9 4", (SMALL,)),
+    "layers": ({"builder": NOISY}, "b 9 5", (SMALL,)),
+    "methods": ({}, "7", (SMALL,)),
+    "rules": ({}, "5", (SMALL,)),
+    "diff": ({}, "space n space d", (SMALL,)),
     "engine_page": ({"builder": NOISY}, "b i", (SMALL, LARGE)),
     "engine_preview": ({"builder": H200}, "f6", (SMALL,)),
     "engine_no_color": ({"builder": OTHERWISE}, "b space", (LARGE,)),
@@ -68,6 +77,7 @@ def steady(monkeypatch):
     """Builds and runs take the same time on every machine."""
     monkeypatch.setattr(engine_building, "time", Clock(13.0))
     monkeypatch.setattr(judging, "time", Clock(0.004))
+    monkeypatch.setattr(methods, "time", Clock(0.004))
 
 
 @pytest.mark.parametrize(("name", "size"), [

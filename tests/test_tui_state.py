@@ -273,14 +273,6 @@ def test_overflow_and_underflow_are_told():
     assert detail.fp16_sentence({"x": _stats(1.0, 0.1)}) == ""
 
 
-@pytest.mark.parametrize("width", [40, 60])
-def test_histograms_fit_and_name_the_amax(width):
-    lines = detail.histogram_lines("x", _stats(41.2, 0.47), width)
-    assert lines and all(spans.width_of(line) <= width for line in lines)
-    assert "amax 41.2" in text(lines[-2])
-    assert detail.histogram_lines("x", _stats(0.0, 0.0, histogram=(0,) * 64), width) == []
-
-
 def _stats(amax, rms, top=None, over=0, below=0.0, histogram=None):
     counts = histogram or tuple(1000 if 30 <= i <= 45 else 0 for i in range(64))
     return TensorStats(amax, rms, rms * 2, rms * 3, 1000, 0, counts, below, 0.0, over, {}, top)

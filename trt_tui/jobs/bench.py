@@ -24,10 +24,11 @@ from trt_tui.jobs import build
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.calibrating import ensure_ranges
+from trt_tui.jobs.checking import check_words, run_check
 from trt_tui.jobs.free import proposals
 from trt_tui.jobs.previewing import Asking, is_installed
 from trt_tui.jobs.scheduler import Report
-from trt_tui.jobs.searching import SearchJob, check_words, macs_of, run_check
+from trt_tui.jobs.searching import SearchJob, macs_of
 from trt_tui.jobs.shares import known_shares, send_shares, suspects
 from trt_tui.jobs.statistics import ranges_by_method
 from trt_tui.jobs.steps import Steps, Urgency, at

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from trt_tui.core.calibration.calibrate import Calibration
-from trt_tui.core.calibration.statistics import TensorStats
+from trt_tui.core.calibration.statistics import TensorStats, TopChannels
 from trt_tui.core.data.watched import Source
 from trt_tui.core.engines.inspector import EngineReport
 from trt_tui.core.engines.preview import Preview
@@ -21,6 +21,7 @@ from trt_tui.core.measure.dumped import TensorErrors
 from trt_tui.core.measure.judge import Judged
 from trt_tui.core.measure.judgement import Judgement
 from trt_tui.core.measure.reference import Named
+from trt_tui.core.measure.single import OneSample, SampleErrors
 from trt_tui.core.measure.stages import Stage
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.file import LoadedConfig
@@ -165,6 +166,22 @@ class RaisedMeasured(Event):
     verdicts: tuple[Verdict, ...]
 
 
+@dataclass(frozen=True)
+class SamplesMeasured(Event):
+    """The error of each sample in a config."""
+
+    config: PrecisionConfig
+    errors: SampleErrors
+
+
+@dataclass(frozen=True)
+class SampleJudged(Event):
+    """One sample judged alone, in a config; it is sent again as more of its groups are measured."""
+
+    config: PrecisionConfig
+    one: OneSample
+
+
 FREE_KEY = "9"
 """The key of ways out that cost nothing at run time."""
 
@@ -190,10 +207,15 @@ class WaysOutMeasured(Event):
 
 @dataclass(frozen=True)
 class StatsMeasured(Event):
-    """Value statistics of a group's inputs and tail in FP32, by tensor."""
+    """Value statistics of a group's inputs and tail in FP32, by tensor.
+
+    Attributes:
+        weights: The ranges of the channels of its weights, by tensor.
+    """
 
     group: str
     tensors: Mapping[str, TensorStats]
+    weights: Mapping[str, TopChannels] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -288,6 +310,9 @@ class SearchEnded(Event):
         stopped: It was stopped, so a smaller set may exist even if the result meets the tolerance.
         held_out: None if there are too few samples for it.
         built: What the engines of evaluations yield, in words, by place.
+        front: The configs of the evaluations that no other beats in cost and score, by place, the cheapest first. The
+            cost is the latency where it is estimated, else what the raised groups cost; see
+            `trt_tui.jobs.searching.Bench.costs`.
     """
 
     result: Result
@@ -300,6 +325,7 @@ class SearchEnded(Event):
     stopped: bool = False
     held_out: HeldOut | None = None
     built: Mapping[int, str] = field(default_factory=dict)
+    front: Mapping[int, PrecisionConfig] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)

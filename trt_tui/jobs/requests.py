@@ -98,6 +98,28 @@ class WhatIf:
 
 
 @dataclass(frozen=True)
+class MeasureSamples:
+    """The error of each judged sample in a config; answered by `SamplesMeasured`."""
+
+    config: PrecisionConfig
+
+
+@dataclass(frozen=True)
+class JudgeSample:
+    """One sample alone; answered by `SampleJudged`, which grows.
+
+    Attributes:
+        config: Of which the groups are measured that own the sample's error.
+        runs: Configs of which the sample's error is measured, by run name.
+        sample: Its number among the judged ones.
+    """
+
+    config: PrecisionConfig
+    runs: Mapping[str, PrecisionConfig]
+    sample: int
+
+
+@dataclass(frozen=True)
 class TryWaysOut:
     """What-if results of the ways out for one group; answered by `WaysOutMeasured`."""
 
@@ -317,7 +339,7 @@ class FindConfig:
         max_raised: At most so many groups above their defaults.
         max_latency: At most so many milliseconds, as estimated from engines.
         max_builds: At most so many engines are built in all, if engines can run; a latency budget takes two of them.
-        check: A command whose exit code 0 passes a config; see `trt_tui.jobs.searching.run_check`.
+        check: A command whose exit code 0 passes a config; see `trt_tui.jobs.checking.run_check`.
         shares: Measure what each group owns, too.
         rungs: Precisions below ``higher`` that raised groups may have where that does, lowest first.
         fixed: Groups that stay as they are in ``config``.
@@ -342,9 +364,9 @@ class FindConfig:
     preview: bool = False
 
 
-Request = (Open | Calibrate | UseRanges | Preflight | Compare | WhatIf | TryWaysOut | TryFlips | Stats | SetRanges
-           | CompareMethods | Build | WriteEngine | Export | WriteBundle | WriteSubgraph | ReadEngine | PreviewEngine
-           | MeasureStages | SaveOutputs | CompareDumps | WriteText | FindConfig)
+Request = (Open | Calibrate | UseRanges | Preflight | Compare | WhatIf | MeasureSamples | JudgeSample | TryWaysOut
+           | TryFlips | Stats | SetRanges | CompareMethods | Build | WriteEngine | Export | WriteBundle | WriteSubgraph
+           | ReadEngine | PreviewEngine | MeasureStages | SaveOutputs | CompareDumps | WriteText | FindConfig)
 
 
 @dataclass(frozen=True)

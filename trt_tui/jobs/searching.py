@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import math
-import shlex
-import subprocess
-import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
@@ -25,13 +22,12 @@ from trt_tui.core.network.layers import Group
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import WIDTHS
 from trt_tui.core.search import DOWNWARDS, Evaluation, Search, Space
+from trt_tui.core.search.front import front
 from trt_tui.core.search.ranges import LEAST_GAIN
 from trt_tui.errors import CancelledError, InputError, TrtTuiError
-from trt_tui.files.scratch import scratch_folder
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.jobs.exporting import write_typed
-from trt_tui.jobs.steps import Steps, Wait
+from trt_tui.jobs.steps import Steps
 from trt_tui.words import first_few, milliseconds
 
 NEED_NO_RANKING = ("start", "all raised")
@@ -348,7 +344,15 @@ class SearchJob:
         """The event that reports what was found so far."""
         return ev.SearchEnded(job, self.search.result, self.search.how, tuple(self.search.evaluations),
                               len(self.space.candidates), bool(self.impacts), self.confirmed, tuple(self.remarks),
-                              stopped, held_out, self._built())
+                              stopped, held_out, self._built(), self._front())
+
+    def _front(self) -> dict[int, PrecisionConfig]:
+        """The configs of the evaluations that no other beats, by place; without those that are not finite."""
+        finite = [(place, one) for place, one in enumerate(self.search.evaluations) if one.score > -math.inf]
+        costs = [one.latency if one.latency is not None else sum(self.costs.get(name, 0.0) for name in one.raised)
+                 for _, one in finite]
+        return {finite[place][0]: self.search.config_of(finite[place][1])
+                for place in front([(cost, one.score) for cost, (_, one) in zip(costs, finite, strict=True)])}
 
     def _built(self) -> dict[int, str]:
         """What the engines yield that were built, by the place of their config among the evaluations."""
@@ -440,60 +444,3 @@ def _way(space: Space, name: str, config: PrecisionConfig) -> float:
     if high <= low:
         return float(config.precision_of(group) is space.higher)
     return min(1.0, max(0.0, (now - low) / (high - low)))
-
-
-# -- the user's command ---------------------------------------------------------------------------------------------
-
-
-def check_words(command: str) -> list[str]:
-    """The words of a check command.
-
-    Raises:
-        InputError: it is empty, or its quotes do not match.
-    """
-    try:
-        words = shlex.split(command)
-    except ValueError as error:
-        raise InputError(f"the check command {command!r} cannot be read", str(error), "Match its quotes.") from None
-    if not words:
-        raise InputError("the check command is empty", "", "Give a command, like 'python check.py {model} {outputs}'.")
-    return words
-
-
-def run_check(command: str, network: Network, config: PrecisionConfig, ranges: Mapping[str, float],
-              outputs: Mapping[str, np.ndarray], wake: Callable[[], None]) -> Steps[int]:
-    """Runs the user's command on a config, as Polygraphy's ``debug --check`` does; returns its exit code.
-
-    ``{model}`` in it stands for the lowered ONNX file, ``{outputs}`` for an .npz of ``outputs``; both lie in a folder
-    that is removed afterwards. What it prints goes to the log. When the generator is closed, the command is killed.
-
-    Args:
-        wake: Called from a thread when the command has ended.
-
-    Raises:
-        InputError: it does not start.
-    """
-    with scratch_folder() as folder:
-        model, arrays = folder / "model.onnx", folder / "outputs.npz"
-        write_typed(network, config, ranges, model)
-        np.savez(arrays, **outputs)  # type: ignore[arg-type]  # its stub takes names for the option allow_pickle too
-        words = [word.replace("{model}", str(model)).replace("{outputs}", str(arrays)) for word in check_words(command)]
-        try:
-            process = subprocess.Popen(words, stdin=subprocess.DEVNULL)
-        except OSError as error:
-            raise InputError(f"the check command {words[0]} does not start", error.strerror or str(error),
-                             "Name a program that can be run, with its path where it is not on PATH.") from None
-
-        def wait() -> None:
-            process.wait()
-            wake()
-
-        threading.Thread(target=wait, daemon=True).start()
-        try:
-            while process.poll() is None:
-                yield Wait(lambda: process.poll() is not None)
-        finally:
-            if process.poll() is None:
-                process.kill()
-                process.wait()
-        return process.returncode

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from trt_tui.core.calibration.statistics import collect_stats
+from trt_tui.core.calibration.statistics import TopChannels, collect_stats
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import Group
 from trt_tui.jobs import events as ev
@@ -16,7 +16,7 @@ from trt_tui.workspace import Workspace
 
 
 def run(workspace: Workspace, store: Store, report: Report, request: rq.Stats) -> Steps[None]:
-    """Measures the values of a group's inputs and of its tail."""
+    """Measures the values of a group's inputs and of its tail, and the ranges of its weights' channels."""
     network = workspace.network
     group = network.group(request.group)
     named = (*(site.tensor for site in group.activations()), *group.inputs[:2], group.tail)
@@ -29,7 +29,10 @@ def run(workspace: Workspace, store: Store, report: Report, request: rq.Stats) -
     stats = collect_stats(network.model, tensors, workspace.calibrating, workspace.backend, channel_axes=axes,
                           progress=report.sweeping("looking at the values", gives_way=True))
     workspace.statistics.update(stats)
-    report.send(ev.StatsMeasured(report.job, group.name, stats))
+    weights = {site.tensor: TopChannels.of(site.axis, network.constant_amax(site.tensor, site.axis))
+               for site in group.weights() if site.axis is not None}
+    report.send(ev.StatsMeasured(report.job, group.name, stats,
+                                 {tensor: top for tensor, top in weights.items() if top is not None}))
     yield Urgency.STATS
 
 

@@ -103,6 +103,8 @@ class Events:
     @take.register(ev.RaisedMeasured)
     @take.register(ev.WaysOutMeasured)
     @take.register(ev.StatsMeasured)
+    @take.register(ev.SamplesMeasured)
+    @take.register(ev.SampleJudged)
     @take.register(ev.Fp32EngineJudged)
     @take.register(ev.StageMeasured)
     def _measured(self, event: ev.Event) -> None:
@@ -176,6 +178,10 @@ class Events:
             return
         state.results.at(result.config).verdict = result.best.judgement.verdict
         state.names.give(result.config)
+        if not finding.request.sample:
+            for place, config in event.front.items():
+                if (verdict := event.evaluations[place].judgement.verdict) is not None:
+                    state.results.tried(config, verdict)
         if state.automatic and finding.finished and finding.met and state.config == finding.request.config:
             self._acts.take_found()
         if state.config in (result.config, finding.taken):

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import singledispatchmethod
 
-from trt_tui.core.calibration.statistics import TensorStats
+from trt_tui.core.calibration.statistics import TensorStats, TopChannels
 from trt_tui.core.measure.comparison import EngineResult, Measured, Verdict
+from trt_tui.core.measure.single import OneSample, SampleErrors
 from trt_tui.core.measure.stages import SIMULATED, Stage
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.jobs import events as ev
@@ -21,6 +22,8 @@ class Results(Mapping[PrecisionConfig, Measured]):
         stages: What stands on the way to production, by name in its order; one of a config points to its figures here.
         fp32_engine: The FP32 engine, judged against FP32 on the simulating backend.
         statistics: Of the inputs and the tail of a group in FP32, by the group's name and the tensor's.
+        samples: Errors sample by sample, by config; ``alone`` samples that were judged alone, by config and number.
+        weights: The ranges of the channels of a group's weights, by the group's name and the tensor's.
         ways_out: The ways out for a group, by its name and the config that they were tried in.
     """
 
@@ -30,6 +33,9 @@ class Results(Mapping[PrecisionConfig, Measured]):
         self.fp32_engine: EngineResult | None = None
         self.stages: dict[str, Stage] = {}
         self.statistics: dict[str, Mapping[str, TensorStats]] = {}
+        self.samples: dict[PrecisionConfig, SampleErrors] = {}
+        self.alone: dict[tuple[PrecisionConfig, int], OneSample] = {}
+        self.weights: dict[str, Mapping[str, TopChannels]] = {}
         self.ways_out: dict[tuple[str, PrecisionConfig], tuple[ev.WayOut, ...]] = {}
         self._configs: dict[PrecisionConfig, Measured] = {}
 
@@ -116,6 +122,15 @@ class Results(Mapping[PrecisionConfig, Measured]):
     @take.register
     def _statistics(self, event: ev.StatsMeasured) -> None:
         self.statistics[event.group] = dict(event.tensors)
+        self.weights[event.group] = dict(event.weights)
+
+    @take.register
+    def _samples(self, event: ev.SamplesMeasured) -> None:
+        self.samples[event.config] = event.errors
+
+    @take.register
+    def _sample(self, event: ev.SampleJudged) -> None:
+        self.alone[event.config, event.one.sample] = event.one
 
     @take.register
     def _fp32_engine(self, event: ev.Fp32EngineJudged) -> None:

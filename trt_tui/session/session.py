@@ -182,6 +182,17 @@ class Session(Changing):
         if (group.name, self.config) not in self.results.ways_out and request not in waiting and len(group.allowed) > 1:
             self.ask(request)
 
+    def measure_samples(self) -> None:
+        """Asks for the error of each sample in the config, unless it is known or asked for."""
+        request = rq.MeasureSamples(self.config)
+        if self.data is not None and self.config not in self.results.samples and request not in self.asked.values():
+            self.ask(request)
+
+    def judge_sample(self, sample: int) -> None:
+        """Asks for one sample alone, in all runs, and for what each group owns of its error."""
+        if (known := self.results.alone.get((self.config, sample))) is None or not known.complete:
+            self.ask(rq.JudgeSample(self.config, self.run_configs(), sample))
+
     def build(self, quick: bool = False, config: PrecisionConfig | None = None) -> None:
         """Builds a config, the current one by default; ``quick`` takes the lowest effort.
 

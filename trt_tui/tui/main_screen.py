@@ -22,6 +22,7 @@ from trt_tui.tui.controllers.controller import Controller
 from trt_tui.tui.controllers.desk import Desk
 from trt_tui.tui.controllers.filtering import Filtering
 from trt_tui.tui.screens.log import LogPage
+from trt_tui.tui.screens.pictures import PicturesPage
 from trt_tui.tui.widgets.blocks import BlockMap
 from trt_tui.tui.widgets.choices import ConfigList
 from trt_tui.tui.widgets.layer_tree import LayerTree
@@ -108,7 +109,7 @@ class MainScreen(Screen[None]):
     def _updated(self) -> None:
         self._update = None
         self.desk.draw(figures=self.desk.stale_figures)
-        if isinstance(self.app.screen, LogPage) and self.app.screen.is_mounted:
+        if isinstance(self.app.screen, (LogPage, PicturesPage)) and self.app.screen.is_mounted:
             self.app.screen.follow()
 
     def _tick(self) -> None:

@@ -20,6 +20,9 @@ from trt_tui.core.runner import Backend
 LARGEST = 16
 """As many of the largest magnitudes are kept."""
 
+CHANNEL_RUNS = 1024
+"""Of more channels than this the ranges are kept by runs of neighbours."""
+
 
 @dataclass(frozen=True)
 class TopChannels:
@@ -29,11 +32,24 @@ class TopChannels:
         axis: The channel axis.
         channels: Size of that axis.
         indices: These channels, largest first.
+        amaxes: The amax of each channel, in their order; of more than `CHANNEL_RUNS` of each of so many runs of them.
     """
 
     axis: int
     channels: int
     indices: tuple[int, ...]
+    amaxes: tuple[float, ...] = ()
+
+    @classmethod
+    def of(cls, axis: int, amaxes: np.ndarray) -> TopChannels | None:
+        """Those of a flat array of the amax of each channel; None where all of them are 0."""
+        if not amaxes.size or not amaxes.max():
+            return None
+        order = np.argsort(-amaxes, kind="stable")
+        top = int(np.count_nonzero(amaxes > amaxes.max() / 2))
+        runs = amaxes if amaxes.size <= CHANNEL_RUNS else np.maximum.reduceat(
+            amaxes, np.arange(CHANNEL_RUNS) * amaxes.size // CHANNEL_RUNS)
+        return cls(axis, amaxes.size, tuple(order[:top].tolist()), tuple(runs.astype(np.float64).tolist()))
 
 
 @dataclass(frozen=True)
@@ -176,12 +192,9 @@ class Accumulator:
         )
 
     def _top_channels(self) -> TopChannels | None:
-        channels = self._channels
-        if channels is None or self._axis is None or not self._has_channels or not channels.max():
+        if self._channels is None or self._axis is None or not self._has_channels:
             return None
-        order = np.argsort(-channels, kind="stable")
-        top = int(np.count_nonzero(channels > channels.max() / 2))
-        return TopChannels(self._axis, channels.size, tuple(order[:top].tolist()))
+        return TopChannels.of(self._axis, self._channels)
 
 
 def collect_stats(

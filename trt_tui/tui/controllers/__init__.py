@@ -18,6 +18,7 @@ from trt_tui.tui.controllers.history import Changes
 from trt_tui.tui.controllers.job import Jobs
 from trt_tui.tui.controllers.navigate import Navigate
 from trt_tui.tui.controllers.parts import Parts
+from trt_tui.tui.controllers.pictures import Pictures
 from trt_tui.tui.controllers.precision import Precisions
 from trt_tui.tui.controllers.ranges import Ranges
 from trt_tui.tui.controllers.rules import Rules
@@ -26,13 +27,14 @@ from trt_tui.tui.controllers.target import Targets
 from trt_tui.tui.controllers.view import Looks
 
 CONTROLLERS: tuple[type[Controller], ...] = (
-    Navigate, Filtering, Precisions, Rules, Ranges, FreeMoves, Changes, Looks, Parts, Builds, Searches, Jobs, Targets,
-    Configs, Exports, Application)
+    Navigate, Filtering, Precisions, Rules, Ranges, FreeMoves, Changes, Looks, Parts, Pictures, Builds, Searches, Jobs,
+    Targets, Configs, Exports, Application)
 """All of them; help and palette list their actions in this order."""
 
 ACTIONS: tuple[Action, ...] = tuple(handler.action for kind in CONTROLLERS for handler in kind.handlers)
 """All actions."""
 
 DRAWN_ONLY = (ev.Previewed, ev.Hashed, ev.Calibrated, ev.FactsMeasured, ev.Note, ev.RunsAt, ev.EngineWritten,
-              ev.ConfigRead, ev.EngineRead, ev.DumpsCompared, ev.StageMeasured)
+              ev.ConfigRead, ev.EngineRead, ev.DumpsCompared, ev.StageMeasured,
+              ev.SamplesMeasured, ev.SampleJudged)
 """Events that no controller handles: the screen is drawn anew, as after every event, and nothing else."""

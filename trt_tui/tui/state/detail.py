@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from trt_tui.core.calibration.ranges import for_codes
 from trt_tui.core.calibration.statistics import TensorStats
-from trt_tui.core.codes import CODES, FP8
+from trt_tui.core.codes import CODES, FP8, CodeType
 from trt_tui.core.moves.choice import Choice
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.keep import Keep
@@ -24,8 +24,10 @@ from trt_tui.session.session import Session
 from trt_tui.tui.known import headline, met
 from trt_tui.tui.spans import Line, clip, decibel, shorten, wrap
 from trt_tui.tui.state import built, previewed
+from trt_tui.tui.state.depth import depth_lines
 from trt_tui.tui.state.figures import Figures, Measure
 from trt_tui.tui.state.tree import TreeModel, VisibleRow
+from trt_tui.tui.state.values import group_channels, histogram_lines
 from trt_tui.words import (
     NOTHING,
     RUN_TITLES,
@@ -135,7 +137,7 @@ def reasons(session: Session, found: Figures, group: Group) -> list[str]:
     codes = _codes_read(found, group)
     worst = worst_input(group, stats, codes is Precision.FP8)
     if codes in group.allowed and worst is not None:
-        amax = _range_in_use(session, found.config, *worst)
+        amax = range_in_use(session, found.config, *worst, CODES[codes])
         own = asked is Precision.FILE and not math.isclose(amax, worst[1].amax, rel_tol=0.01)
         lines.append(fp8_sentence(worst[1], amax) if codes is Precision.FP8 else
                      range_sentence(worst[1]) + (f"; the file's own is {number(amax)}" if own else ""))
@@ -157,14 +159,14 @@ def _codes_read(found: Figures, group: Group) -> Precision | None:
     return precision if CODES[precision].activations else None
 
 
-def _range_in_use(session: Session, config: PrecisionConfig, tensor: str, stats: TensorStats) -> float:
-    """The range (amax) that a tensor has as FP8: the file's own, a chosen one, the calibrated one."""
+def range_in_use(session: Session, config: PrecisionConfig, tensor: str, stats: TensorStats, code: CodeType) -> float:
+    """The range (amax) that a tensor has as codes: the file's own, a chosen one, the calibrated one."""
     if config.quantized is Precision.FILE and session.outline is not None and (
             tensor in session.outline.quantized_ranges):
         return session.outline.quantized_ranges[tensor]
     if (choice := config.ranges.get(tensor)) is not None:
         return choice.amax
-    known = for_codes(session.calibration.by_codes, FP8) if session.calibration is not None else {}
+    known = for_codes(session.calibration.by_codes, code) if session.calibration is not None else {}
     return known.get(tensor, stats.amax)
 
 
@@ -225,14 +227,29 @@ def detail_lines(session: Session, found: Figures, line: VisibleRow | None, widt
 
 def pane_lines(session: Session, found: Figures, line: VisibleRow | None, group: Group | None, width: int,
                height: int) -> list[Line]:
-    """`detail_lines`, and where there is room the histogram of the one group's worst input."""
+    """`detail_lines`, and where there is room pictures: what a group reads, and where it or a scope lies."""
     lines = detail_lines(session, found, line, width, height)
-    stats = session.results.statistics.get(group.name, {}) if group is not None and height >= 8 else {}
-    worst = worst_input(group, stats, _codes_read(found, group) is Precision.FP8) if group is not None else None
+    if height < 8 or group is None:
+        row = line.row if line is not None and height >= 8 else None
+        depth = depth_lines(found, row.groups, width) if isinstance(row, Scope) else []
+        return [*lines, [], *depth] if depth else lines
+    rows = 4 if height >= len(lines) + 9 else 2
+    for plot in (values_lines(session, found, group, width, rows), group_channels(session, group, width),
+                 depth_lines(found, [group.name], width)):
+        if plot and len(lines) + len(plot) + 1 <= height:
+            lines = [*lines, [], *plot]
+    return lines
+
+
+def values_lines(session: Session, found: Figures, group: Group, width: int, rows: int) -> list[Line]:
+    """The histogram of what a group reads worst, with the range that it has, if it is known."""
+    codes = _codes_read(found, group)
+    worst = worst_input(group, session.results.statistics.get(group.name, {}), codes is Precision.FP8)
     if worst is None:
-        return lines
-    plot = histogram_lines(*worst, width, rows=4 if height >= len(lines) + 7 else 2)
-    return [*lines, [], *plot] if len(lines) + len(plot) + 1 <= height else lines
+        return []
+    ranged = codes is not None and worst[0] in {site.tensor for site in group.activations()}
+    amax = range_in_use(session, found.config, *worst, CODES[codes]) if ranged and codes is not None else None
+    return histogram_lines(*worst, width, rows, amax)
 
 
 def _labelled(label: str, text: str, width: int, style: str = "") -> Line:
@@ -400,41 +417,3 @@ def _scope_detail(session: Session, found: Figures, scope: Scope, width: int, he
     if fixed:
         lines.append(_labelled("fixed", f"{fixed} of {len(groups)} cannot run {found.lowest.label}", width, "dim"))
     return lines[:height]
-
-
-HISTOGRAM_BLOCKS = " ▁▂▃▄▅▆▇█"
-
-
-def histogram_lines(tensor: str, stats: TensorStats, width: int, rows: int = 3) -> list[Line]:
-    """A histogram of ``|x|`` over powers of two with logarithmic counts; the amax stands at the right edge."""
-    counts = list(stats.log_histogram)
-    present = [index for index, count in enumerate(counts) if count]
-    if not present or width < 30:
-        return []
-    last = present[-1]
-    first = max(present[0], last - min(31, width - 6))
-    shown = counts[first:last + 1]
-    cell = max(1, min(3, (width - 4) // len(shown)))
-    peak = math.log1p(max(shown))
-    heights = [math.log1p(count) / peak * rows * 8 for count in shown]
-    lines: list[Line] = [clip([(" |x| of ", "dim"), (tensor, ""), ("  log counts", "dim")], width)]
-    for level in reversed(range(rows)):
-        text = ""
-        for height in heights:
-            eighths = max(0, min(8, math.ceil(height - level * 8)))
-            text += HISTOGRAM_BLOCKS[eighths] * cell
-        lines.append([("  " + text, "plot")])
-    across = cell * len(shown)
-    axis = [" "] * across
-
-    def put(text: str, value: float, right: bool = False) -> None:
-        place = (math.log2(value) + 40 - first) * cell if value > 0 else 0
-        start = int(min(max(0, place - (len(text) if right else len(text) // 2)), across - len(text)))
-        if start >= 0 and all(c == " " for c in axis[max(0, start - 1):start + len(text) + 1]):
-            axis[start:start + len(text)] = text
-
-    put(f"amax {number(stats.amax)}", stats.amax, right=True)
-    put(number(2.0 ** (first - 40)), 2.0 ** (first - 40))
-    lines.append([("  " + "".join(axis), "dim")])
-    lines.append([(f"  p99 {number(stats.p99)}   p99.99 {number(stats.p9999)}   rms {number(stats.rms)}", "dim")])
-    return lines

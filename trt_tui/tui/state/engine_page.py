@@ -9,8 +9,10 @@ from trt_tui.core.measure.agreement import fp32_fault, gap_db, what_to_check
 from trt_tui.core.measure.comparison import Verdict
 from trt_tui.session.session import Session
 from trt_tui.tui.known import config_name, headline
-from trt_tui.tui.spans import Line, decibel, fitted, wrap
+from trt_tui.tui.spans import Line, clip, decibel, fitted, wrap
 from trt_tui.tui.state.built import CANNOT_RUN, DIFFERS, Shown, built_text, fp32_engine_texts, shown_engine
+from trt_tui.tui.state.columns import bar_text
+from trt_tui.tui.state.picture import Drawn, Frame, missing
 from trt_tui.words import (
     COMPUTED_IN,
     NOTHING,
@@ -56,7 +58,8 @@ def page_lines(session: Session, width: int) -> list[Line]:
     if report is not None:
         lines += _computed_in(report)
         lines += _otherwise(session, shown, width)
-        lines += _slowest(report, shown.result.quick, width)
+        if slowest := layer_lines(report, shown.result.quick, width):
+            lines += [[], *slowest]
     return lines
 
 
@@ -149,19 +152,41 @@ def _otherwise(session: Session, shown: Shown, width: int) -> list[Line]:
     return lines
 
 
-def _slowest(report: EngineReport, quick: bool, width: int) -> list[Line]:
+def layer_lines(report: EngineReport, quick: bool, width: int, most: int = _SLOWEST) -> list[Line]:
+    """The slowest engine layers with their times and, where there is room, a bar; nothing where none was timed."""
     timed = sorted(((layer.ms, layer) for layer in report.layers if layer.ms), key=lambda one: -one[0])
     if not timed:
         return []
     total = sum(ms for ms, _ in timed)
-    lines: list[Line] = [[], [("Slowest layers" + (" of the quick build" if quick else ""), "strong")]]
-    room = max(10, width - _RIGHT)
-    for ms, layer in timed[:_SLOWEST]:
+    bar = max(0, min(20, width - _RIGHT - 24))
+    room = max(10, width - _RIGHT - bar)
+    lines: list[Line] = [[("Slowest layers" + (" of the quick build" if quick else ""), "strong")]]
+    for ms, layer in timed[:most]:
         precision = layer.precision.label if layer.precision is not None else ""
         word = precision or "?" if layer.kind == COMPUTE else layer.kind
-        lines.append([("  " + fitted(layer.name, room), ""), (f"{word:>13}", "dim"),
-                      (f"{milliseconds(ms):>11}", ""), (f"{percent(ms / total):>6}", "dim")])
+        lines.append([("  " + fitted(layer.name, room - 2), ""), (f"{word:>13}", "dim"),
+                      (f"{milliseconds(ms):>11}", ""), (f"{percent(ms / total):>6}  ", "dim"),
+                      (bar_text(ms / timed[0][0], bar), "plot")])
+    if len(timed) > most:
+        rest = sum(ms for ms, _ in timed[most:])
+        lines.append([(f"  {plural(len(timed) - most, 'more layer')}: {milliseconds(rest)}", "dim")])
     return lines
+
+
+def picture(frame: Frame) -> Drawn:
+    """The engine's layers by their times, all of them."""
+    shown, width = shown_engine(frame.session), frame.width
+    report = shown.result.report if shown is not None else None
+    if shown is None or report is None:
+        return missing("No engine was built yet: b builds one, and its layers are timed where it can run.", width)
+    lines = layer_lines(report, shown.result.quick, width, len(report.layers))
+    if not lines:
+        return missing(f"The layers of the engine of {shown.name} were not timed. "
+                       f"{shown.result.note or 'It cannot run here.'}", width)
+    of = [f"engine of {shown.name}", shown.result.backend, shown.result.device]
+    behind = f", {plural(shown.behind, 'edit')} behind" if shown.stale else ""
+    return Drawn([clip([(f" {', '.join(filter(None, of))}{behind}", "stale" if shown.stale else "dim")], width),
+                  *lines, *_computed_in(report)])
 
 
 def _labelled(label: str, text: str, width: int, style: str = "") -> list[Line]:

@@ -199,6 +199,15 @@ _TREE_ROWS = 21
 """Rows of a screen that are kept free of stages: for the tree, the detail, and the runs of the verdict."""
 
 
+def stage_table(session: Session, width: int) -> list[Line]:
+    """All stages on the way to production, with the titles of the columns; nothing where there are none."""
+    if session.outline is None or not session.stage_rows():
+        return []
+    table = _Table.fit(session, width)
+    titles: Line = [(" stage".ljust(_NAME), "dim"), *((f"{title:>{w}} ", "dim") for title, w in table.simulated)]
+    return [clip(titles, width), *_stage_lines(session, table, width, _TREE_ROWS + len(session.stage_rows()) + 9)]
+
+
 def _stage_lines(session: Session, table: _Table, width: int, height: int) -> list[Line]:
     """A line for each stage on the way to production, and where it first goes wrong.
 

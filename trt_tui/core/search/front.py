@@ -1,0 +1,17 @@
+"""What no other beats: the front of a search, and of any points with a cost and a score."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+def front(points: Sequence[tuple[float, float]]) -> list[int]:
+    """The places of the points, each a cost and a score, than which none costs less and scores as much or more, or
+    costs as much and scores more; the cheapest first, of equal ones the first."""
+    found: list[int] = []
+    best = float("-inf")
+    for place in sorted(range(len(points)), key=lambda place: (points[place][0], -points[place][1], place)):
+        if points[place][1] > best:
+            best = points[place][1]
+            found.append(place)
+    return found

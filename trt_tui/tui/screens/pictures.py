@@ -1,0 +1,126 @@
+"""The page of pictures: one at a time, chosen by number; points by arrows, and enter takes what a point stands for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from textual import events
+from textual.app import ComposeResult
+from textual.binding import Binding
+from textual.containers import Vertical, VerticalScroll
+from textual.widgets import Static
+
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.layers import Group
+from trt_tui.session.session import Session
+from trt_tui.tui.screens.dialogs import CLOSE, Scrolling
+from trt_tui.tui.spans import Line
+from trt_tui.tui.state.figures import Figures
+from trt_tui.tui.state.picture import Drawn, Frame
+from trt_tui.tui.state.pictures import PICTURES
+from trt_tui.tui.widgets.lines import Lines
+
+
+class PicturesPage(Scrolling):
+    """See the module's docstring; dismisses with the config of a point, or the name of a group to go to.
+
+    Args:
+        figures: Gives those of the rows.
+        group: The one under the cursor.
+        shown: Which picture is shown first.
+    """
+
+    BINDINGS = [CLOSE, Binding("q,9", "close", show=False), Binding("right,l", "move(1)", show=False),
+                Binding("left,h", "move(-1)", show=False), Binding("enter", "take", show=False),
+                Binding("a", "axis", show=False), Binding("tab,n", "turn(1)", show=False)]
+
+    def __init__(self, session: Session, figures: Callable[[], Figures], group: Group | None, shown: int = 0) -> None:
+        super().__init__()
+        self.session, self.figures, self.group, self.shown = session, figures, group, shown
+        self._place: int | None = None
+        self._turn = 0
+        self._drawn = Drawn([])
+
+    def compose(self) -> ComposeResult:
+        """Its parts."""
+        with Vertical(classes="box whole"):
+            yield Lines(id="pictures")
+            with VerticalScroll(classes="body", can_focus=False):
+                yield Lines(id="picture")
+            yield Static("", classes="hint")
+
+    def on_mount(self) -> None:
+        """Draws once there is a size to draw in."""
+        self.call_after_refresh(self.show, self.shown)
+
+    def on_resize(self, event: events.Resize) -> None:
+        """There is more or less room."""
+        self.call_after_refresh(self.follow)
+
+    @property
+    def text(self) -> str:
+        """What stands on it, without styles."""
+        return self.query_one("#picture", Lines).text
+
+    def show(self, shown: int) -> None:
+        """Shows another picture, and asks for what it needs."""
+        self.shown, self._place, self._turn = shown, None, 0
+        if (ask := PICTURES[shown].ask) is not None:
+            ask(self.session)
+        self.follow()
+        self.query_one(VerticalScroll).scroll_home(animate=False)
+
+    def follow(self) -> None:
+        """Draws it as things are now."""
+        scroll = self.query_one(VerticalScroll)
+        width, height = scroll.size.width - 1, scroll.size.height
+        if width < 20:
+            return
+        frame = Frame(self.session, self.figures(), self.group, width, height, self._place, self._turn)
+        self._drawn = drawn = PICTURES[self.shown].draw(frame)
+        heads: Line = []
+        for place, picture in enumerate(PICTURES):
+            here = place == self.shown
+            heads += [(f"{place + 1}", "key"), (f" {picture.label}" if not here else f"[{picture.label}]",
+                                               "strong" if here else "dim"), (" ", "")]
+        self.query_one("#pictures", Lines).lines = [heads]
+        pane = self.query_one("#picture", Lines)
+        pane.styles.height = max(1, len(drawn.lines))
+        pane.lines = list(drawn.lines)
+        hints = ["1-8 picture"] + [f"←→ point  enter {drawn.enter}"] * bool(drawn.values) + ["a axis"] * drawn.axes
+        hints += ["↑↓ scroll"] * (len(drawn.lines) > height) + ["esc close"]
+        self.query_one(".hint", Static).update("  ".join(hints))
+
+    def on_key(self, event: events.Key) -> None:
+        """A number shows its picture."""
+        if event.character and event.character in "123456789"[:len(PICTURES)]:
+            event.stop()
+            self.show(int(event.character) - 1)
+
+    def action_turn(self, by: int) -> None:
+        """Goes on to the next picture."""
+        self.show((self.shown + by) % len(PICTURES))
+
+    def action_move(self, by: int) -> None:
+        """The cursor goes to another point."""
+        if self._drawn.values:
+            self._place = (self._drawn.place + by) % len(self._drawn.values)
+            self.follow()
+
+    def action_axis(self) -> None:
+        """Takes the other axis."""
+        if self._drawn.axes:
+            self._turn, self._place = self._turn + 1, None
+            self.follow()
+
+    def action_take(self) -> None:
+        """Takes what the point stands for."""
+        if not self._drawn.values:
+            return
+        value = self._drawn.values[self._drawn.place]
+        if isinstance(value, (PrecisionConfig, str)):
+            self.dismiss(value)
+        elif isinstance(value, int):
+            self.session.judge_sample(value)
+            self._place = self._drawn.place
+            self.follow()
