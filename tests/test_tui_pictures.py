@@ -174,7 +174,7 @@ def test_every_picture_fits_and_says_why_there_is_none(tmp_path, size):
 async def test_a_point_is_taken_up_as_one_step(tmp_path):
     async with opened(tmp_path, held=(rq.WhatIf,)) as (app, main, pilot):
         before = app.session.config
-        await press(pilot, "9", "4", "right", "right")
+        await press(pilot, "8", "4", "right", "right")
         page = app.screen
         assert "◆" in page.text and page.text.count(" of ") >= 1
         await press(pilot, "enter")
@@ -183,5 +183,5 @@ async def test_a_point_is_taken_up_as_one_step(tmp_path):
         await press(pilot, "z")
         assert app.session.config == before
         here = MODEL.outline.groups.index(main.desk.current_group)
-        await press(pilot, "9", "2", "right", "enter")
+        await press(pilot, "8", "2", "right", "enter")
         assert app.screen is main and main.desk.current_group == MODEL.outline.groups[here + 1]

@@ -17,7 +17,6 @@ from trt_tui.tui.controllers.free import FreeMoves
 from trt_tui.tui.controllers.history import Changes
 from trt_tui.tui.controllers.job import Jobs
 from trt_tui.tui.controllers.navigate import Navigate
-from trt_tui.tui.controllers.parts import Parts
 from trt_tui.tui.controllers.pictures import Pictures
 from trt_tui.tui.controllers.precision import Precisions
 from trt_tui.tui.controllers.ranges import Ranges
@@ -27,7 +26,7 @@ from trt_tui.tui.controllers.target import Targets
 from trt_tui.tui.controllers.view import Looks
 
 CONTROLLERS: tuple[type[Controller], ...] = (
-    Navigate, Filtering, Precisions, Rules, Ranges, FreeMoves, Changes, Looks, Parts, Pictures, Builds, Searches, Jobs,
+    Navigate, Filtering, Precisions, Rules, Ranges, FreeMoves, Changes, Looks, Pictures, Builds, Searches, Jobs,
     Targets, Configs, Exports, Application)
 """All of them; help and palette list their actions in this order."""
 

@@ -17,7 +17,7 @@ class Pictures(Controller):
         """Why there is no picture."""
         return self.not_open() or ("" if self.listing.is_measured else "nothing was measured yet")
 
-    @action("9", label="pictures", help="Pictures: values and channels, share over depth, errors over samples, "
+    @action("8", label="pictures", help="Pictures: values and channels, share over depth, errors over samples, "
             "accuracy against latency, engine layers, classes, stages, warnings", group="Look",
             disabled=nothing_to_draw)
     def pictures(self) -> None:

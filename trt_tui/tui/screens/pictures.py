@@ -30,7 +30,7 @@ class PicturesPage(Scrolling):
         shown: Which picture is shown first.
     """
 
-    BINDINGS = [CLOSE, Binding("q,9", "close", show=False), Binding("right,l", "move(1)", show=False),
+    BINDINGS = [CLOSE, Binding("q", "close", show=False), Binding("right,l", "move(1)", show=False),
                 Binding("left,h", "move(-1)", show=False), Binding("enter", "take", show=False),
                 Binding("a", "axis", show=False), Binding("tab,n", "turn(1)", show=False)]
 

@@ -204,7 +204,7 @@ def stage_table(session: Session, width: int) -> list[Line]:
     if session.outline is None or not session.stage_rows():
         return []
     table = _Table.fit(session, width)
-    titles: Line = [(" stage".ljust(_NAME), "dim"), *((f"{title:>{w}} ", "dim") for title, w in table.simulated)]
+    titles: Line = [(" stage".ljust(table.name), "dim"), *((f"{title:>{w}} ", "dim") for title, w in table.simulated)]
     return [clip(titles, width), *_stage_lines(session, table, width, _TREE_ROWS + len(session.stage_rows()) + 9)]
 
 
