@@ -3,14 +3,16 @@
     python -m tests.benchmarks.big_weights [--gigabytes 3] [--layers errors]
 
 A chain of MatMuls of 2048×8192 with seeded weights, 4 samples in batches of 1, 2 threads. Printed are seconds and peak
-resident memory, of all processes together, in multiples of the weights. It needs about three times the weights of disk
-and several times of memory: run it alone.
+resident memory, of all processes together, in multiples of the weights, and where there is `nvidia-smi` the peak of the
+GPU's memory in use over what was in use before. It needs about three times the weights of disk and several times of
+memory: run it alone.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -73,6 +75,22 @@ def peak_bytes(process: subprocess.Popen, found: dict[str, int]) -> None:
         time.sleep(0.05)
 
 
+def device_bytes() -> int:
+    """The memory of the first GPU that is in use; 0 where nothing can say."""
+    if shutil.which("nvidia-smi") is None:
+        return 0
+    said = subprocess.run(["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits", "--id=0"],
+                          capture_output=True, text=True, check=False)
+    return int(said.stdout) << 20 if said.returncode == 0 else 0
+
+
+def peak_device_bytes(process: subprocess.Popen, found: dict[str, int]) -> None:
+    """Notes the most of the GPU's memory that was in use while the process ran."""
+    while process.poll() is None and (used := device_bytes()):
+        found["device"] = max(found.get("device", 0), used)
+        time.sleep(0.1)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--gigabytes", type=float, default=3.0)
@@ -86,19 +104,23 @@ def main() -> None:
                  str(folder / "data.npz"), "--calib-data", str(folder / "data.npz"), "--batch", "1",
                  "--layers", arguments.layers]
         caches = {f"XDG_{kind}_HOME": str(folder / kind) for kind in ("CACHE", "STATE")}
-        since, found = time.perf_counter(), {}
+        since, found, before = time.perf_counter(), {}, device_bytes()
         with subprocess.Popen(words, env={**os.environ, **caches, "OMP_NUM_THREADS": "2"},
                               stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as process:
-            watch = threading.Thread(target=peak_bytes, args=(process, found))
-            watch.start()
+            watches = [threading.Thread(target=watch, args=(process, found))
+                       for watch in (peak_bytes, peak_device_bytes)]
+            for watch in watches:
+                watch.start()
             _, said = process.communicate()
-            watch.join()
+            for watch in watches:
+                watch.join()
         seconds = time.perf_counter() - since
         if process.returncode:
             sys.exit(said)
     rows = [(f"compare --layers {arguments.layers}", seconds, weights / 1e9, found["resident"] / 1e9,
-             found["resident"] / weights, found["private"] / weights)]
-    print(measure.table(["", "s", "weights GB", "peak GB", "peak / weights", "private / weights"], rows))
+             found["resident"] / weights, found["private"] / weights, (found.get("device", before) - before) / weights)]
+    print(measure.table(["", "s", "weights GB", "peak GB", "peak / weights", "private / weights", "device / weights"],
+                        rows))
 
 
 if __name__ == "__main__":
