@@ -156,6 +156,22 @@ def test_compare_builds_and_judges_the_engines(command, mlp, config, tmp_path) -
     assert "engine" in markdown and "10.16.1" in markdown
 
 
+def test_compare_looks_into_a_marked_engine(command, mlp, tmp_path) -> None:
+    done = command("8.6.1", "compare", mlp.model, "--data", mlp.data, "--batch", 4, "--engines", "--marked", "--json",
+                   tmp_path / "out.json", "--markdown", tmp_path / "out.md", "--layers", "errors")
+    assert done.returncode == 0, done.stderr
+    record = json.loads((tmp_path / "out.json").read_text())
+    assert mismatches(record, "comparison-v1") == []
+    run = record["runs"]["int8-engine"]
+    assert run["layers_read"]["how"] == "marked" and run["layers_read"]["hidden"] == []
+    assert set(run["layers"]) == {one["group"] for one in record["runs"]["int8"]["layers"].values()}
+    said = ("marked: not the engine as built", "the engine is worse than simulated")
+    assert all(text in done.stdout for text in said)
+    assert "marked, not the engine as built" in (tmp_path / "out.md").read_text()
+    refused = command("8.6.1", "compare", mlp.model, "--data", mlp.data, "--marked")
+    assert refused.returncode == 2 and "--marked would do nothing here" in refused.stderr
+
+
 def test_compare_shows_a_table_of_engines(command, mlp) -> None:
     done = command("8.6.1", "compare", mlp.model, "--data", mlp.data, "--batch", 4, "--engines", "--layers", "none")
     assert done.returncode == 0, done.stderr

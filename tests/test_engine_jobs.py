@@ -46,10 +46,10 @@ def of(events: list[ev.Event], *types: type) -> list[ev.Event]:
     return [event for event in events if isinstance(event, types)]
 
 
-def built(driven: DrivenSession, config: PrecisionConfig, quick: bool = False) -> ev.Built:
+def built(driven: DrivenSession, config: PrecisionConfig, quick: bool = False, marked: bool = False) -> ev.Built:
     """Builds a config; returns what came of it."""
     before = len(driven.seen)
-    driven.build(quick=quick, config=config)
+    driven.build(quick=quick, config=config, marked=marked)
     driven.until_idle()
     assert driven.error is None, driven.error
     return of(driven.seen[before:], ev.Built)[-1]
@@ -97,7 +97,7 @@ def test_fp32_is_checked_once_and_every_engine_is_judged_as_built(standin, sessi
     groups = {group.name for group in driven.outline.groups}
     assert set(first.made) == groups and {one.precision for one in first.made.values()} == {Precision.INT8}
     assert all(layer.ms is not None for layer in first.report.layers) and "INT8" in first.report.shares()
-    assert driven.measured("int8").engine == first and driven.built == INT8
+    assert replace(driven.measured("int8").engine, inside=None) == first and driven.built == INT8
     assert any(line.startswith("info: ") for line in driven.log)
     assert all(header["config"]["profiling_verbosity"] == "DETAILED" for header in headers(tmp_path))
     assert all([one["name"] for one in header["outputs"]] == ["y"] for header in headers(tmp_path)), "nothing is marked"
@@ -109,6 +109,33 @@ def test_fp32_is_checked_once_and_every_engine_is_judged_as_built(standin, sessi
     changed = INT8.with_groups(driven.outline.groups[:1], Precision.FP32)
     assert built(driven, changed).result.origin == "timing cache"
     assert len(headers(tmp_path)) == 3
+
+
+@pytest.mark.parametrize(("release", "marked"), [
+    ("8.6.1", True), ("10.16.1", False), ("11.4.0", True), ("rtx-1.7.1", False), ("8.6.1", False)])
+def test_errors_inside_an_engine_are_those_of_its_simulation(standin, session, tmp_path, release, marked) -> None:
+    """Of the engine as built where the release hands out what its kernels hand on; of a marked one on request."""
+    standin(release)
+    driven = session(backend="tensorrt-rtx" if release.startswith("rtx") else "auto")
+    driven.compare(shares=False)
+    driven.until_idle()
+    result = built(driven, INT8, marked=marked).result
+    engine = driven.measured("int8").engine
+    if release == "8.6.1" and not marked:
+        assert engine.inside is None
+        return
+    assert replace(engine, inside=None) == result and driven.error is None
+    inside, groups = engine.inside, driven.outline.groups
+    assert (inside.how, inside.samples, inside.missing) == ("marked" if marked else "unfused", 12, "")
+    assert set(inside.groups) | set(inside.hidden) == {group.name for group in groups} and len(inside.groups) >= 2
+    for name, errors in inside.groups.items():
+        assert errors.sqnr_db == pytest.approx(driven.measured("int8").groups[name].accumulated.sqnr_db, abs=1.0)
+    assert (inside.verdict is not None) == marked and driven.parting("int8") is None
+    outputs = [[one["name"] for one in header["outputs"]] for header in headers(tmp_path)]
+    assert (max(map(len, outputs)) == len(groups)) == marked, "the engine that is judged has no other outputs"
+    again = len(driven.seen)
+    assert built(driven, INT8, marked=marked).result.verdict == result.verdict
+    assert any("inside" in phase for phase in phases(driven.seen[again:])) != marked, "marked ones are kept"
 
 
 def test_what_was_built_once_is_there_for_the_next_process(standin, session) -> None:

@@ -27,6 +27,7 @@ from trt_tui import demo
 from trt_tui.core.engines.inspector import COMPUTE, EngineLayer, read_inspector
 from trt_tui.core.engines.made import differs
 from trt_tui.core.measure.agreement import CHECK_DB, fp32_fault, gap_db
+from trt_tui.core.moves.barrier import Barrier
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import BuildSettings, Told
@@ -126,6 +127,38 @@ def test_engines_do_what_is_simulated(open_session):
     assert abs(gap_db(simulated, result.verdict)) < 1
     assert result.verdict.headline > int8.verdict.headline + 10
     assert all(result.made[group.name].precision is Precision.FP32 for group in worst)
+
+
+@pytest.mark.parametrize("config", [INT8, FP16], ids=["int8", "fp16"])
+def test_a_marked_engine_is_looked_into_group_by_group(open_session, config):
+    """8.6 hands out nothing of an engine as built: a second one has every group's result as an output."""
+    one = open_session(metric=None)
+    one.compare(shares=False)
+    one.until_idle()
+    one.build(config=config, marked=True)
+    one.until_idle()
+    assert one.error is None, (one.error, one.log[-20:])
+    engine, known = one.results[config].engine, one.results[config]
+    assert engine.as_asked and engine.inside is not None
+    inside = engine.inside
+    assert (inside.how, inside.missing) == ("marked", ""), (inside, one.log[-20:])
+    assert len(inside.groups) + len(inside.hidden) == len(one.outline.groups) and len(inside.groups) > 30
+    gaps = {name: known.groups[name].accumulated.sqnr_db - errors.sqnr_db for name, errors in inside.groups.items()
+            if errors.sqnr_db is not None and known.groups[name].accumulated.sqnr_db is not None}
+    print(config.quantized.value, {name: round(gap, 1) for name, gap in gaps.items()})
+    print("as built", engine.verdict.worst[1].errors.sqnr_db, "marked", inside.verdict.worst[1].errors.sqnr_db,
+          "simulated", known.verdict.worst[1].errors.sqnr_db, one.parting("int8" if config is INT8 else "fp16"))
+    assert np.median(list(gaps.values())) < (1 if config is INT8 else 8)
+
+
+def test_a_fusion_barrier_is_built_and_judged(open_session):
+    """Its tensor is bound beside the outputs, and nobody reads it."""
+    one = open_session(metric=None)
+    group = one.outline.group("/enc1/residual/depthwise/conv/Conv")
+    plain, simulated = build(one, INT8)
+    barred, _ = build(one, INT8.with_moves({group.tail: Barrier()}))
+    assert barred.as_asked and set(barred.verdict.outputs) == set(plain.verdict.outputs)
+    assert abs(gap_db(simulated, barred.verdict)) < 1
 
 
 def test_the_engine_cache_spares_the_build(open_session, folder):

@@ -13,7 +13,7 @@ from trt_tui.core.engines.inspector import COMPUTE
 from trt_tui.core.engines.made import Made
 from trt_tui.core.engines.preview import Barred, Kernel, Preview, Refusal
 from trt_tui.core.measure.agreement import GAP_DB, gap_db
-from trt_tui.core.measure.comparison import EngineResult
+from trt_tui.core.measure.comparison import EngineErrors, EngineResult, Errors, GroupErrors
 from trt_tui.core.network.hierarchy import GroupRow, Scope
 from trt_tui.core.precision import Precision
 from trt_tui.jobs import events as ev
@@ -22,7 +22,7 @@ from trt_tui.tui import spans
 from trt_tui.tui.state import built, detail, engine_page, verdict
 from trt_tui.tui.state.columns import Columns, row_line, tree_header
 from trt_tui.tui.state.configs import config_table, diff_lines
-from trt_tui.tui.state.figures import Measure, figures_of
+from trt_tui.tui.state.figures import PARTS, Measure, figures_of
 from trt_tui.tui.state.hint import next_step
 from trt_tui.tui.state.status import job_line
 from trt_tui.tui.state.tree import TreeModel, VisibleRow
@@ -345,6 +345,22 @@ def test_while_a_build_goes_on(start):
         assert text(job_line(session, elapsed=elapsed)) == f" ⋯ {shown}"
     session.apply(ev.Progress(job, "building: Timing tactics", 12, 98, 61.0))
     assert text(job_line(session, elapsed=34.2)) == " ⋯ building: Timing tactics 12/98, 61 s left"
+
+
+def test_rows_are_coloured_by_errors_inside_the_engine_and_the_first_that_parts_is_marked(build) -> None:
+    session, _ = build()
+    known = session.results.of(session.config)
+    known.groups = {name: GroupErrors(Precision.INT8, Errors(sqnr_db=40.0)) for name in (SCORES, QKV)}
+    known.complete = True
+    session.apply(ev.EngineErrorsMeasured(0, session.config, EngineErrors("unfused", {
+        SCORES: Errors(sqnr_db=12.0), QKV: Errors(sqnr_db=39.0)}, (WEIGHTS,), 4)))
+    shown = figures_of(session, MODEL, Measure.ENGINE, "config")
+    rows = {name: shown.cells(VisibleRow("x", 0, MODEL.rows[name])) for name in (SCORES, QKV, WEIGHTS)}
+    assert {name: (row.mark, row.value) for name, row in rows.items()} == {
+        SCORES: (PARTS, "12.0"), QKV: (" ", "39.0"), WEIGHTS: (" ", "")}
+    lines = detail.detail_lines(session, found(session), VisibleRow("x", 0, MODEL.rows[SCORES]), 100, 30)
+    said = " ".join("\n".join(map(text, lines)).split())
+    assert "⚡ kernel, not rounding: 12.0 dB for ~40.0 dB simulated" in said and "engine accumulated 12.0 dB" in said
 
 
 # -- what a builder would make of a config ----------------------------------------------------------------------------

@@ -262,6 +262,7 @@ class Builder:
         return pack({
             "release": self._release.name, "name": network.name, "device": capability(),
             "inputs": [values(tensor) for tensor in network._inputs], "profiles": told.profiles, "layers": layers,
+            "hands_out": network.__dict__.get("_hands_out", False),
             "outputs": [values(tensor) for tensor in network._outputs],
             "shapes": {name: list(shape) for name, (_, shape) in network._values.items()},
             "config": {

@@ -7,10 +7,11 @@ import json
 import time
 
 import numpy as np
+import onnx
 
 from tests.standins import Bound, Value, make
 from tests.standins.cuda import capability
-from tests.standins.layers import information
+from tests.standins.layers import WORDS, information
 from tests.standins.network import NUMPY
 
 _MAGIC = b"standin engine "
@@ -158,6 +159,16 @@ class EngineInspector:
         return [information(layer, self._release, shapes) for layer in header["layers"]]
 
 
+def _session(model: bytes) -> object:
+    """ONNX Runtime's session of a model as it is written."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level, options.intra_op_num_threads = 4, 2
+    options.add_session_config_entry("session.disable_quant_qdq", "1")
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
 class IExecutionContext:
     enqueue_emits_profile = Value(True)
     engine = property(lambda self: self._engine)
@@ -202,18 +213,35 @@ class IExecutionContext:
         return True
 
     def set_debug_listener(self, listener: Bound) -> bool:
+        self._listener = listener
         return True
+
+    def _hand_on(self, feeds: dict[str, np.ndarray], stream: int) -> None:
+        """Shows a debug listener what engine layers hand on, in memory that is another's right afterwards."""
+        from polygraphy import cuda
+
+        kinds = {name: kind for layer in self._engine._header["layers"] for name, kind in layer["outputs"]
+                 if name not in self._engine._tensors}
+        model = onnx.ModelProto.FromString(self._engine._model)
+        model.graph.output.extend(onnx.ValueInfoProto(name=name) for name in kinds)
+        types = {information: name for name, information in WORDS.items()}
+        for (name, kind), array in zip(kinds.items(), _session(model.SerializeToString()).run(list(kinds), feeds),
+                                       strict=True):
+            array = np.ascontiguousarray(array)
+            address = cuda.wrapper().malloc(array.nbytes)
+            ctypes.memmove(address, array.ctypes.data, array.nbytes)
+            capsule = ctypes.pythonapi.PyCapsule_New
+            capsule.restype, capsule.argtypes = ctypes.py_object, [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+            self._listener.process_debug_tensor(
+                capsule(address, None, None), self._trt.TensorLocation.DEVICE,
+                getattr(self._trt.DataType, types[kind]), self._trt.Dims(array.shape), name, stream)
+            ctypes.memset(address, 0xff, array.nbytes)
+            cuda.wrapper().free(address)
 
     def _session(self) -> object:
         """ONNX Runtime's session of the engine's model; one an engine."""
-        import onnxruntime
-
         if "_session" not in self._engine.__dict__:
-            options = onnxruntime.SessionOptions()
-            options.log_severity_level, options.intra_op_num_threads = 4, 2
-            options.add_session_config_entry("session.disable_quant_qdq", "1")
-            self._engine._session = onnxruntime.InferenceSession(self._engine._model, options,
-                                                                 providers=["CPUExecutionProvider"])
+            self._engine._session = _session(self._engine._model)
         return self._engine._session
 
     def execute_async_v3(self, stream_handle: int) -> bool:
@@ -233,6 +261,8 @@ class IExecutionContext:
                 kind = kinds.get(wanted[one["name"]], wanted[one["name"]])
                 feeds[one["name"]] = np.frombuffer(raw, dtype).reshape(shape).astype(kind)
             found = session.run(None, feeds)
+            if self._engine._header["hands_out"] and self.__dict__.get("unfused_tensors_debug_state"):
+                self._hand_on(feeds, stream_handle)
         except Exception as error:
             return self._error(f"enqueueV3: the stand-in cannot run this network (ONNX Runtime: {str(error)[:200]})")
         for one, array in zip(self._engine._header["outputs"], found, strict=True):

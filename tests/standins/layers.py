@@ -14,7 +14,7 @@ import onnx
 from tests.standins import Bound, Release
 from tests.standins.network import _TYPES, WEIGHTED
 
-_NAMES = {"FLOAT": "Float", "HALF": "Half", "BF16": "BFloat16", "INT8": "Int8", "UINT8": "UInt8", "INT32": "Int32",
+WORDS = {"FLOAT": "Float", "HALF": "Half", "BF16": "BFloat16", "INT8": "Int8", "UINT8": "UInt8", "INT32": "Int32",
           "INT64": "Int64", "BOOL": "Bool"}
 _FLOATS = ("Float", "Half", "BFloat16")
 _FUSED = ("Relu", "BatchNormalization", "LeakyRelu", "Clip")
@@ -41,7 +41,7 @@ class Fusion:
             for name in node.input:
                 self.consumers.setdefault(name, []).append(node)
         self.outputs = {tensor.name for tensor in network._outputs}
-        self.types = {name: _NAMES.get(_TYPES.get(kind, ""), "Float") for name, (kind, _) in network._values.items()}
+        self.types = {name: WORDS.get(_TYPES.get(kind, ""), "Float") for name, (kind, _) in network._values.items()}
 
     def run(self) -> list[dict]:
         """The layers in order of execution, as JSON takes them."""

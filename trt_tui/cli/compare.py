@@ -35,6 +35,9 @@ if TYPE_CHECKING:
 @click.command(cls=Command, context_settings=CONTEXT)
 @takes(*(one for one in EVERYTHING if one is not CONFIG[0]), *PREVIEW, *STAGES)
 @option("TensorRT", "--engines", is_flag=True, help="Also build each run's engine, and judge it as built.")
+@option("TensorRT", "--marked", is_flag=True, help="With --engines: errors inside each engine, layer by layer, "
+        "of a second one with every group's result as an output, which is not the engine as built. TensorRT 10.16 and "
+        "later tell them of the engine as built, and need no option.")
 @option("Output", "--layers", default="shares", show_default=True, type=click.Choice(["shares", "errors", "none"]),
         help="What is measured at the layers: their errors and shares, their errors alone (much faster), or nothing.")
 @option("Output", "--no-layers", "layers", flag_value="none", hidden=True)
@@ -63,8 +66,8 @@ if TYPE_CHECKING:
 @click.argument("against", required=False, metavar="[DUMP]", shell_complete=files)
 def compare(model: str, against: str | None, config_paths: tuple[str, ...], force: bool, target: str | None,
             json_path: str | None, markdown_path: str | None, junit_path: str | None, outputs_path: str | None,
-            layers: str, engines: bool, threshold: float, top_k: int, network: str | None, script: str | None,
-            output: str | None, calib_methods: str | None, **arguments: Any) -> None:
+            layers: str, engines: bool, marked: bool, threshold: float, top_k: int, network: str | None,
+            script: str | None, output: str | None, calib_methods: str | None, **arguments: Any) -> None:
     """Compare FP16, INT8 and the config with FP32, at the outputs and per layer.
 
     An engine that cannot be built is listed with the reason; exit code 1 if some were built, 2 if none was.
@@ -105,7 +108,7 @@ def compare(model: str, against: str | None, config_paths: tuple[str, ...], forc
         sys.exit(int(compare_configs(options_of(model, 0, arguments), config_paths, target, force, engines=engines,
                                      json_path=json_path, markdown_path=markdown_path, places=places)))
     with compare_session(options_of(model, 0, arguments), config_path, target, force, layers=layers,
-                         engines=engines, writes=places, outputs_path=outputs_path) as session:
+                         engines=engines, marked=marked, writes=places, outputs_path=outputs_path) as session:
         record = session.record()
         if outputs_path is not None and not session.stopped:
             click.echo(f"Wrote {visible(outputs_path)}", err=True)

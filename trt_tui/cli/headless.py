@@ -54,7 +54,7 @@ def _opened(options: Options, starting: Mapping[str, Any], *, quiet: bool = Fals
 
 @contextmanager
 def compare_session(options: Options, config_path: str | None, target: str | None, force: bool,
-                    layers: str, engines: bool = False, writes: Iterable[str] = (),
+                    layers: str, engines: bool = False, marked: bool = False, writes: Iterable[str] = (),
                     outputs_path: str | None = None) -> Iterator[Session]:
     """A session in which everything a comparison shows has been measured.
 
@@ -62,6 +62,7 @@ def compare_session(options: Options, config_path: str | None, target: str | Non
         layers: What is measured at the layers: "shares" with their errors, "errors" alone, or "none".
         writes: Places that will be written.
         engines: Build each run's engine too, and judge it. One that cannot be built has the reason in its place.
+        marked: And look into second engines that have the groups' results as outputs.
         outputs_path: Where the outputs of each run are to be written.
 
     Raises:
@@ -77,7 +78,7 @@ def compare_session(options: Options, config_path: str | None, target: str | Non
             session.compare(layers != "none", layers == "shares")
             drain()
             for config in dict.fromkeys(session.run_configs().values()) if engines else ():
-                session.build(config=config)
+                session.build(config=config, marked=marked)
                 try:
                     drain()
                 except TrtTuiError as error:

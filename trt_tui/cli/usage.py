@@ -97,6 +97,8 @@ IDLE_OPTIONS = (
                 "Leave out one of them."),
     IdleOptions(("inspect",), ("nodes", "engine"), lambda values: values["preview"] or values["scheme"],
                 "a config is shown by groups", "Leave it out, or --preview and --scheme."),
+    IdleOptions(("compare",), ("marked",), lambda values: not values["engines"],
+                "it looks into engines, and none is built", "Add --engines, or leave it out."),
     IdleOptions(("inspect",), ("json_path", "markdown_path", "config_path", "precision", "force", "other", "tf32"),
                 lambda values: not (values["preview"] or values["scheme"]), "it is about a config, and none is shown",
                 "Add --preview or --scheme, or leave it out."),

@@ -7,7 +7,7 @@ imports a backend.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -59,8 +59,23 @@ class Capabilities:
     """It takes precisions layer by layer and ranges tensor by tensor (implicit quantization)."""
     reports_progress: bool = False
     """It tells the steps of a build, and heeds a stop between two of them."""
+    hands_out: bool = False
+    """Engines can be built so that what their kernels hand on to each other can be read, fused as ever."""
     compute_capabilities: tuple[tuple[int, int], ...] = ()
     """GPUs it can build for without having one, as (major, minor); empty where it builds for the GPU it runs on."""
+
+
+@dataclass(frozen=True)
+class Handed:
+    """A tensor that a kernel of an engine hands on to others.
+
+    Attributes:
+        values: float32, as it lies in memory under the shape that the engine gives it; of codes their numbers.
+        precision: Its type.
+    """
+
+    values: np.ndarray
+    precision: Precision
 
 
 @dataclass(frozen=True)
@@ -139,6 +154,7 @@ class BuildSettings:
         timing_cache: File of measured tactics, read if it exists and written after the build.
         tactic_sources: Names of the tactic sources to use; the backend's default when None.
         compute_capability: GPU to build for, as (major, minor); the one here when None.
+        hands_out: What kernels hand on to each other can be read; see `Capabilities.hands_out`.
     """
 
     profile: Mapping[str, tuple[FixedShape, FixedShape, FixedShape]] = field(default_factory=dict)
@@ -147,6 +163,7 @@ class BuildSettings:
     timing_cache: Path | None = None
     tactic_sources: tuple[str, ...] | None = None
     compute_capability: tuple[int, int] | None = None
+    hands_out: bool = False
 
 
 @dataclass(frozen=True)
@@ -204,6 +221,14 @@ class EngineRunner(Runner, Protocol):
 
     def inspect(self) -> str:
         """The inspector's JSON."""
+
+    def handed_on(self, feeds: Mapping[str, np.ndarray], names: Container[str]) -> dict[str, Handed]:
+        """Runs once; returns what kernels hand on to each other, by the inspector's names, as far as it is among
+        ``names`` and the engine was built for it (`BuildSettings.hands_out`).
+
+        Raises:
+            TrtTuiError: it could not run, or what it hands on could not be read.
+        """
 
     def __enter__(self) -> EngineRunner: ...
 

@@ -18,6 +18,7 @@ from trt_tui.core.precision import Precision
 from trt_tui.core.runner import EngineBackend
 from trt_tui.errors import BackendUnavailableError, CancelledError, InputError, TrtTuiError
 from trt_tui.files.writing import write_atomic
+from trt_tui.jobs import engine_errors
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.calibrating import ensure_ranges, ranges_to_write
@@ -47,7 +48,13 @@ def run(workspace: Workspace, store: Store, report: Report, request: rq.Build) -
         if config == fp32:
             report.send(ev.Built(report.job, fp32, checked))
             return
-    yield from build(workspace, store, report, config, request.quick)
+    known = store.engine(workspace, config) if request.marked else None
+    if known is None or known.failed:
+        yield from build(workspace, store, report, config, request.quick)
+    else:
+        report.send(ev.Built(report.job, config, known))
+    if request.marked or builder.capabilities.hands_out and not request.quick:
+        yield from engine_errors.measure(workspace, store, report, config, request.marked)
 
 
 def build(workspace: Workspace, store: Store, report: Report, config: PrecisionConfig, quick: bool = False

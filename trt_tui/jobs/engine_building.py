@@ -301,7 +301,7 @@ def _engine_key(backend: EngineBackend, files: tuple[Path, ...], told: Told | No
                 digest.update(block)
     return EngineCache.key(__version__, digest.hexdigest(), backend.stamp, _told_key(told),
                            sorted(settings.profile.items()), settings.tf32, settings.optimization_level,
-                           settings.tactic_sources, settings.compute_capability)
+                           settings.tactic_sources, settings.compute_capability, *["hands out"] * settings.hands_out)
 
 
 def _told_key(told: Told | None) -> tuple[object, ...] | None:

@@ -16,7 +16,7 @@ from trt_tui.core.engines.inspector import EngineReport
 from trt_tui.core.engines.preview import Preview
 from trt_tui.core.engines.rungs import Rung
 from trt_tui.core.guards.facts import Facts
-from trt_tui.core.measure.comparison import EngineResult, GroupErrors, Share, Verdict
+from trt_tui.core.measure.comparison import EngineErrors, EngineResult, GroupErrors, Share, Verdict
 from trt_tui.core.measure.dumped import TensorErrors
 from trt_tui.core.measure.judge import Judged
 from trt_tui.core.measure.judgement import Judgement
@@ -248,6 +248,14 @@ class Fp32EngineJudged(Event):
     """The FP32 engine against FP32 on the simulating backend; its error is not caused by low precision."""
 
     result: EngineResult
+
+
+@dataclass(frozen=True)
+class EngineErrorsMeasured(Event):
+    """Errors inside the engine of a config, or why there are none."""
+
+    config: PrecisionConfig
+    errors: EngineErrors
 
 
 @dataclass(frozen=True)

@@ -65,7 +65,7 @@ def run_typed(analysis: Analysis, config: PrecisionConfig, ranges: Mapping[str, 
     yield BuildProgress("building with ONNX Runtime")
     with backend.load(model, optimize=Precision.FILE not in used) as runner:  # as written, so as given
         build_s = time.perf_counter() - since
-        verdict = yield from _judged(analysis, runner, feeds)
+        verdict = yield from judge_as_built(analysis, runner, feeds)
         times = yield from measured_latency(lambda: _run_ms(runner, samples.feed(feeds[0])), TIMED_SECONDS)
     note = f"typed ONNX run by ONNX Runtime, batch {samples.rows(feeds[0])}"
     if not backend.capabilities.real_fp16 and (Precision.FP16 in used | {config.other}):
@@ -93,7 +93,7 @@ def build_and_judge(
         TrtTuiError: the build or a run failed.
     """
     network, samples = analysis.network, analysis.samples
-    settings = settings_of(analysis, feeds, plan, config, quick=quick)
+    settings = settings_of(analysis, feeds, plan, config, quick=quick, hands_out=backend.capabilities.hands_out)
     engine: Engine | None = None
     kept = analysis.kept
     for step in build_engine(backend, network, config, ranges, settings, cache=cache, wake=wake, weak=plan.weak,
@@ -118,13 +118,13 @@ def build_and_judge(
     with backend.load_engine(engine.data) as runner:
         # FP32 as built checks the build: whatever errors are taken against, it is held against FP32 as simulated.
         own = config == PrecisionConfig.uniform(Precision.FP32)
-        verdict = yield from _judged(analysis, runner, feeds, own=own)
+        verdict = yield from judge_as_built(analysis, runner, feeds, own=own)
         shapes: dict[str, Verdict] = {}
         lacking: list[str] = []
         for name, other in plan.others.items():
             phase = f"judging at the {name} shape"
             try:
-                shapes[name] = yield from _judged(other, runner, range(len(other.samples)), phase)
+                shapes[name] = yield from judge_as_built(other, runner, range(len(other.samples)), phase)
             except TrtTuiError as error:  # the verdict so far is kept
                 lacking.append(f"not judged at the {name} shape: {error.title}")
         feed = samples.feed(feeds[0])
@@ -146,10 +146,10 @@ def build_and_judge(
     yield result
 
 
-def settings_of(analysis: Analysis, feeds: Sequence[int], plan: Plan, config: PrecisionConfig, *, quick: bool = False
-                ) -> BuildSettings:
+def settings_of(analysis: Analysis, feeds: Sequence[int], plan: Plan, config: PrecisionConfig, *, quick: bool = False,
+                hands_out: bool = False) -> BuildSettings:
     """How a config's engine is built to be judged on some feeds; ``quick`` with the lowest effort."""
-    settings = replace(plan.settings, tf32=config.tf32)
+    settings = replace(plan.settings, tf32=config.tf32, hands_out=hands_out)
     if quick:
         settings = replace(settings, optimization_level=QUICK_LEVEL)
     return replace(settings, profile={**profile_of(analysis.network, analysis.samples, feeds), **settings.profile})
@@ -185,10 +185,10 @@ def judged_run(analysis: Analysis, model: ir.Model, feeds: Sequence[int]
     if network.behind or analysis.kept:
         model = ending_in(model, [*tensor_outputs(network), *analysis.kept])
     with analysis.backend.load(model, optimize=False) as runner:
-        return (yield from _judged(analysis, runner, feeds, "judging the export"))
+        return (yield from judge_as_built(analysis, runner, feeds, "judging the export"))
 
 
-def _judged(analysis: Analysis, runner: Runner, feeds: Sequence[int],
+def judge_as_built(analysis: Analysis, runner: Runner, feeds: Sequence[int],
             phase: str = "judging the build", own: bool = False) -> Generator[BuildProgress, None, Verdict]:
     """Yields steps; returns the verdict at the network's own outputs."""
     names = (*tensor_outputs(analysis.network), *analysis.kept)

@@ -169,10 +169,13 @@ class Build:
 
     Attributes:
         quick: Build with the lowest effort.
+        marked: Also measure errors at the groups of a second engine that has their results as outputs; answered by
+            `EngineErrorsMeasured`, as an engine is whose release hands out what its kernels hand on.
     """
 
     config: PrecisionConfig
     quick: bool = False
+    marked: bool = False
 
 
 @dataclass(frozen=True)

@@ -107,6 +107,7 @@ class Events:
     @take.register(ev.SampleJudged)
     @take.register(ev.Fp32EngineJudged)
     @take.register(ev.StageMeasured)
+    @take.register(ev.EngineErrorsMeasured)
     def _measured(self, event: ev.Event) -> None:
         self._state.results.take(event)
 

@@ -7,11 +7,12 @@ from typing import Any
 
 from trt_tui import __version__
 from trt_tui.core.guards.guard import alarm_record
-from trt_tui.core.measure.agreement import what_to_check
+from trt_tui.core.measure.agreement import Parting, parting, what_to_check
 from trt_tui.core.measure.comparison import EngineResult, Measured, Verdict
 from trt_tui.core.measure.record import (
     comparison_record,
     engine_record,
+    errors_record,
     preview_record,
     stage_record,
     verdict_record,
@@ -46,6 +47,10 @@ class Recorded(State):
         if rows := self.stage_rows():
             record["stages"] = [stage_record(stage, verdict) for stage, verdict in rows]
             record["stages_say"] = self.stage_summary()
+        for run in self.run_configs():
+            if (parts := self.parting(run)) is not None and (engine := record["runs"].get(f"{run}-engine")):
+                engine["layers_read"]["parts_at"] = {"group": parts.group, "engine": errors_record(parts.built),
+                                                     "simulated": errors_record(parts.simulated)}
         for run, lines in self.to_check().items():
             record["runs"].get(f"{run}-engine", {})["to_check"] = lines
         return record
@@ -101,6 +106,13 @@ class Recorded(State):
         engines = {"fp32": self.results.fp32_engine, **{run: self.measured(run).engine for run in RUNS}}
         return {run: engine for run, engine in engines.items() if engine is not None and engine.failed}
 
+    def parting(self, run: str) -> Parting | None:
+        """Where the engine of a run first does something that is not simulated; see `agreement.parting`."""
+        known = self.measured(run)
+        if known.engine is None or not known.engine.as_asked or not known.complete:
+            return None
+        return parting(self.opened.outline, known.groups, known.engine.inside)
+
     def to_check(self) -> dict[str, list[str]]:
         """What to look at, by run, if an engine is worse than simulated."""
         found = {}
@@ -108,7 +120,7 @@ class Recorded(State):
             known = self.results.of(config)
             if known.engine is not None:
                 found[run] = what_to_check(self.opened.outline, config, known.verdict, known.engine,
-                                           self.results.fp32_engine)
+                                           self.results.fp32_engine, self.parting(run))
         return {run: lines for run, lines in found.items() if lines}
 
     def stage_rows(self) -> list[tuple[Stage, Verdict | None]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from functools import singledispatchmethod
 
 from trt_tui.core.calibration.statistics import TensorStats, TopChannels
@@ -135,6 +136,12 @@ class Results(Mapping[PrecisionConfig, Measured]):
     @take.register
     def _fp32_engine(self, event: ev.Fp32EngineJudged) -> None:
         self.fp32_engine = event.result
+
+    @take.register
+    def _engine_errors(self, event: ev.EngineErrorsMeasured) -> None:
+        known = self.at(event.config)
+        if known.engine is not None:
+            known.engine = replace(known.engine, inside=event.errors)
 
     @take.register
     def _previewed(self, event: ev.EnginePreviewed) -> None:

@@ -193,8 +193,9 @@ class Session(Changing):
         if (known := self.results.alone.get((self.config, sample))) is None or not known.complete:
             self.ask(rq.JudgeSample(self.config, self.run_configs(), sample))
 
-    def build(self, quick: bool = False, config: PrecisionConfig | None = None) -> None:
-        """Builds a config, the current one by default; ``quick`` takes the lowest effort.
+    def build(self, quick: bool = False, config: PrecisionConfig | None = None, marked: bool = False) -> None:
+        """Builds a config, the current one by default; ``quick`` takes the lowest effort, ``marked`` also looks into a
+        second engine that has the groups' results as outputs.
 
         Raises:
             InputError: a build is going on.
@@ -203,7 +204,7 @@ class Session(Changing):
             raise InputError("a build is going on", "", "x stops it.")
         if self.searching and self.builder is not None:
             raise InputError("a search is going on, which builds engines too", "", "x stops it.")
-        self.ask(rq.Build(config if config is not None else self.config, quick))
+        self.ask(rq.Build(config if config is not None else self.config, quick, marked))
 
     def without_engine(self, config: PrecisionConfig, error: TrtTuiError) -> None:
         """Keeps the reason in place of an engine that could not be built, for a comparison that goes on without it."""

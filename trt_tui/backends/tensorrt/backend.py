@@ -64,7 +64,9 @@ class TensorRTBackend:
             runs=runs, builds=True, real_fp16=True, bf16=hasattr(trt.DataType, "BF16"),
             codes=WEAK | codes, gpu=self._device.compute_capability if self._device is not None else None,
             strong=strong, weak=hasattr(trt.BuilderFlag, "INT8"),
-            reports_progress=hasattr(trt, "IProgressMonitor"), compute_capabilities=targets)
+            reports_progress=hasattr(trt, "IProgressMonitor"),
+            hands_out=hasattr(trt.INetworkDefinition, "mark_unfused_tensors_as_debug_tensors"),
+            compute_capabilities=targets)
         self._package = Package(name, trt, loaders, log, self.capabilities)
         self.name, self.version = name, version
         self.device = self._device.name if self._device is not None else ""

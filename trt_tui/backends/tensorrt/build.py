@@ -42,6 +42,8 @@ def build(package: Package, model: Path, settings: BuildSettings, told: Told | N
         if told is not None:
             tell(package.trt, network, told.precisions, told.output_types, told.ranges, told.inner, told.constants,
                  told.names)
+        if settings.hands_out and not network.mark_unfused_tensors_as_debug_tensors():
+            log.take("warning", "TensorRT does not let its unfused tensors be read")
         monitor = _monitor(package.trt, step) if step is not None and package.capabilities.reports_progress else None
         timings = _read_timings(log, settings.timing_cache) if settings.timing_cache is not None else None
         try:

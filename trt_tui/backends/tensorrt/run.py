@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
+from trt_tui.backends.tensorrt.debug import listener
 from trt_tui.backends.tensorrt.failures import run_error
 from trt_tui.backends.tensorrt.log import Log
-from trt_tui.core.runner import TensorInfo
-from trt_tui.errors import InputError
+from trt_tui.core.runner import Handed, TensorInfo
+from trt_tui.errors import InputError, TrtTuiError
 
 
 class TensorRTRunner:
@@ -100,6 +101,25 @@ class TensorRTRunner:
         finally:
             self._activate()
         return {name: total / runs for name, total in profiler.times.items()}
+
+    def handed_on(self, feeds: Mapping[str, np.ndarray], names: Container[str]) -> dict[str, Handed]:
+        """What kernels hand on to each other; see `trt_tui.core.runner.EngineRunner`."""
+        context = self._runner.context
+        heard = listener(self._trt, names)
+        self._placed = None
+        with self._log.collecting(None) as said:
+            try:
+                context.set_debug_listener(heard)
+                context.unfused_tensors_debug_state = True
+                try:
+                    self._runner.infer(self._fitted(feeds), check_inputs=False)
+                finally:
+                    context.unfused_tensors_debug_state = False
+            except Exception as error:
+                raise run_error(said, error) from None
+        if heard.failed:
+            raise TrtTuiError("what the engine's kernels hand on could not be read", heard.failed, "")
+        return dict(heard.found)
 
     def inspect(self) -> str:
         """The inspector's JSON, with the types that are told only once shapes are known."""

@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from trt_tui.core.measure.agreement import KERNEL
 from trt_tui.core.measure.metric_parts import part_rows
 from trt_tui.core.moves.config import PrecisionConfig, tables
 from trt_tui.core.moves.move import Structure
@@ -85,7 +86,7 @@ def comparison_markdown(comparison: Mapping[str, Any], network: Structure | None
             lines += [f"## What to check in the {_run_name(runs, name)}", ""]
             lines += [*(f"- {text_cell(line)}" for line in run["to_check"]), ""]
     for name, run in runs.items():
-        rows = _worst(run, network)
+        rows = [*_read(run), *_worst(run, network)]
         if rows:
             lines += [f"## Where {_run_name(runs, name, run_named)} loses", "", *rows, ""]
     if config is not None and network is not None:
@@ -267,6 +268,23 @@ def _outputs(runs: Mapping[str, Mapping[str, Any]]) -> list[str]:
                 str(errors.get("nan", "")), str(errors.get("inf", "")), _sample(errors.get("worst_sample"), mark)))
     header = ("run", "output", "dB", "cosine", "max abs", "mean abs", "differ", "NaN", "Inf", "worst sample")
     return markdown_table(header, rows)
+
+
+def _read(run: Mapping[str, Any]) -> list[str]:
+    """How the errors inside an engine were read, and where it parts from its simulation."""
+    read = run.get("layers_read")
+    if read is None:
+        return []
+    if "missing" in read:
+        return [f"Not known: {text_cell(read['missing'])}.", ""]
+    what = "of a second engine with these results as outputs: marked, not the engine as built" \
+        if read["how"] == "marked" else "of what the kernels of the engine as built hand on"
+    hidden = f"; {plural(len(read['hidden']), 'group')} inside kernels" if read["hidden"] else ""
+    lines = [f"On {plural(read['samples'], 'sample')}, {what}{hidden}.", ""]
+    if (parts := read.get("parts_at")) is not None:
+        lines += [f"{code_cell(parts['group'])}: {KERNEL}: {_decibels(parts['engine'], '')} dB for "
+                  f"{_decibels(parts['simulated'], SIMULATED)} dB simulated.", ""]
+    return lines
 
 
 def _worst(run: Mapping[str, Any], network: Structure | None) -> list[str]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 from trt_tui.core.engines.inspector import QDQ
 from trt_tui.core.engines.made import Made, differs
 from trt_tui.core.engines.rungs import ASKED, Rung
 from trt_tui.core.lowering.lowered import quantizes
-from trt_tui.core.measure.comparison import EngineResult, Verdict
+from trt_tui.core.measure.comparison import MARKED, EngineErrors, EngineResult, Errors, GroupErrors, Verdict
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import Outline
 from trt_tui.core.network.network import Network
@@ -22,6 +23,9 @@ FAULT_DB = 25.0
 """An engine this much worse than simulated computes something else: rounding does not explain it.
 
 Sums kept in FP16 cost the most that is not simulated: 22 dB at 4,608 terms."""
+
+KERNEL = "⚡ kernel, not rounding"
+"""What is said of the first group at which an engine and its simulation part."""
 
 CHECK_DB = 60.0
 """FP32 on two backends agrees to 90 dB and more; below this the engine computes something else."""
@@ -45,6 +49,56 @@ def gap_db(simulated: Verdict | None, engine: Verdict | None) -> float | None:
         if other is not None and one.errors.sqnr_db is not None and other.errors.sqnr_db is not None:
             gaps.append(other.errors.sqnr_db - one.errors.sqnr_db)
     return max(gaps) if gaps else None
+
+
+@dataclass(frozen=True)
+class Parting:
+    """The first group at which an engine is worse than its simulation by more than `GAP_DB`."""
+
+    group: str
+    built: Errors
+    simulated: Errors
+
+    @property
+    def said(self) -> str:
+        """In words, without the group's name."""
+        return f"{KERNEL}: {with_unit(self.built.figure(''))} for {with_unit(self.simulated.figure())} simulated"
+
+
+def parting(network: Network | Outline, simulated: Mapping[str, GroupErrors], inside: EngineErrors | None
+            ) -> Parting | None:
+    """Where in network order an engine first does something that is not simulated; None where it does so nowhere, or
+    that is not known.
+
+    Args:
+        simulated: Errors at the groups by name.
+        inside: Errors inside the engine.
+    """
+    for group in network.groups if inside is not None else ():
+        built = inside.groups.get(group.name) if inside is not None else None
+        known = simulated.get(group.name)
+        wanted = known.accumulated if known is not None else None
+        if built is None or wanted is None or wanted.bad:
+            continue
+        if built.bad or built.sqnr_db is not None and wanted.sqnr_db is not None \
+                and wanted.sqnr_db - built.sqnr_db > GAP_DB:
+            return Parting(group.name, built, wanted)
+    return None
+
+
+def inside_words(inside: EngineErrors, groups: int) -> str:
+    """How errors inside an engine were read, and at how many of its groups.
+
+    Args:
+        groups: How many there are.
+    """
+    if inside.missing:
+        return f"layer by layer not known: {inside.missing}"
+    told = f"layer by layer at {len(inside.groups)} of {plural(groups, 'group')}, {plural(inside.samples, 'sample')}"
+    if inside.how == MARKED:
+        return f"{told} (marked: not the engine as built)"
+    hidden = f"; hidden inside kernels: {first_few(inside.hidden, _SHOWN)}" if inside.hidden else ""
+    return f"{told} (what its kernels hand on){hidden}"
 
 
 def fp32_fault(fp32_engine: EngineResult | None) -> str:
@@ -105,8 +159,12 @@ def made_otherwise(network: Network, config: PrecisionConfig, rung: Rung, made: 
 
 
 def what_to_check(network: Network | Outline, config: PrecisionConfig, simulated: Verdict | None, result: EngineResult,
-                  fp32_engine: EngineResult | None = None) -> list[str]:
-    """What to look at if an engine is worse than simulated by more than `GAP_DB`; empty if it is not."""
+                  fp32_engine: EngineResult | None = None, parts: Parting | None = None) -> list[str]:
+    """What to look at if an engine is worse than simulated by more than `GAP_DB`; empty if it is not.
+
+    Args:
+        parts: Where it parts from its simulation, see `parting`.
+    """
     simulated = result.beside(simulated)
     gap = gap_db(simulated, result.verdict)
     broken = result.verdict is not None and result.verdict.bad > 0 and simulated is not None and not simulated.bad
@@ -119,6 +177,12 @@ def what_to_check(network: Network | Outline, config: PrecisionConfig, simulated
         lines.append("the FP32 engine: build the all-FP32 config and see whether it agrees with FP32")
     if fault := engine_fault(simulated, result.verdict, fp32_engine):
         lines.append(fault)
+    if parts is not None:
+        lines.append(f"{parts.group}: {parts.said}; a fusion barrier there may keep it apart")
+    marked = result.inside.verdict if result.inside is not None else None
+    if marked is not None and not marked.bad and (kept := gap_db(simulated, marked)) is not None and kept <= GAP_DB:
+        lines.append("with every group's result as an output the engine does what was simulated: a fusion computes "
+                     "something else, and fusion barriers find which")
     others = [group.name for group in network.groups if differs(group, config, result.made)]
     if others:
         lines.append(f"layers that run in another precision than asked: {first_few(others, _SHOWN)}")

@@ -161,6 +161,32 @@ class Share:
     margin: float | None = None
 
 
+UNFUSED, MARKED = "unfused", "marked"
+"""How tensors inside an engine were read: what its kernels hand on to each other as it was built; or of a second engine
+that has the groups' results as outputs, which is not the engine as built."""
+
+
+@dataclass(frozen=True)
+class EngineErrors:
+    """Errors inside an engine, at the last tensors of the groups, against FP32 of the network.
+
+    Attributes:
+        how: `UNFUSED` or `MARKED`.
+        groups: Accumulated errors by group name.
+        hidden: Groups whose result stays inside a kernel, or is not told.
+        samples: How many samples they were taken on.
+        verdict: Of a second engine at the judged outputs; None where there is none.
+        missing: Why there are no errors, "" where there are.
+    """
+
+    how: str
+    groups: Mapping[str, Errors] = field(default_factory=dict)
+    hidden: tuple[str, ...] = ()
+    samples: int = 0
+    verdict: Verdict | None = None
+    missing: str = ""
+
+
 @dataclass(frozen=True)
 class EngineResult:
     """What a built network computes, judged by its own outputs.
@@ -183,6 +209,7 @@ class EngineResult:
             as the backend says.
         simulated: If it was not built as asked: the simulation of what was built instead.
         failed: Why it could not be built, "" if it was.
+        inside: Errors at the groups; None where they were not measured.
     """
 
     verdict: Verdict | None
@@ -202,6 +229,7 @@ class EngineResult:
     otherwise: Mapping[str, Precision] = field(default_factory=dict)
     simulated: Verdict | None = None
     failed: str = ""
+    inside: EngineErrors | None = None
 
     @property
     def as_asked(self) -> bool:

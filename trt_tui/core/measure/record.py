@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from trt_tui.core.engines.preview import Preview
 from trt_tui.core.engines.rungs import Rung
 from trt_tui.core.measure.bootstrap import LEVEL, Interval, Spread
-from trt_tui.core.measure.comparison import EngineResult, Errors, Measured, OutputErrors, Verdict
+from trt_tui.core.measure.comparison import EngineErrors, EngineResult, Errors, Measured, OutputErrors, Verdict
 from trt_tui.core.measure.reference import Named
 from trt_tui.core.measure.stages import Stage
 from trt_tui.core.moves.config import PrecisionConfig
@@ -125,11 +125,24 @@ def engine_record(engine: EngineResult) -> dict[str, Any]:
             name: {"precision": made.precision.value if made.precision is not None else None,
                    **({"region": True} if made.region else {}), **({"ms": made.ms} if made.ms is not None else {})}
             for name, made in engine.made.items()}
+    if engine.inside is not None:
+        record |= _inside_record(engine.inside)
     for name, verdict in engine.shapes.items():
         record.setdefault("at_shapes", {})[name] = verdict_record(verdict)
     if engine.note:
         record["note"] = engine.note
     return record
+
+
+def _inside_record(inside: EngineErrors) -> dict[str, Any]:
+    """Errors inside an engine: at the groups, and how they were read."""
+    read: dict[str, Any] = {"how": inside.how, "samples": inside.samples, "hidden": list(inside.hidden)}
+    if inside.missing:
+        read["missing"] = inside.missing
+    if inside.verdict is not None:
+        read["marked_engine"] = verdict_record(inside.verdict)
+    layers = {name: {"group": name, "accumulated": errors_record(one)} for name, one in inside.groups.items()}
+    return {"layers_read": read, **({"layers": layers} if layers else {})}
 
 
 def stage_record(stage: Stage, verdict: Verdict | None) -> dict[str, Any]:

@@ -9,13 +9,13 @@ from trt_tui.core.network.hierarchy import GroupRow, LayerRow, Scope
 from trt_tui.jobs import events as ev
 from trt_tui.tui.controllers.controller import Controller, action
 from trt_tui.tui.screens.dialogs import Item, Picker
-from trt_tui.tui.state.figures import Measure
+from trt_tui.tui.state.figures import Measure, engine_errors
 from trt_tui.tui.state.tree import View
 from trt_tui.words import visible
 
-_RUNS = {"config": ("config", "oia"), "int8": ("INT8 all", "123"), "fp16": ("FP16 all", "456")}
+_RUNS = {"config": ("config", "oiae"), "int8": ("INT8 all", "1237"), "fp16": ("FP16 all", "4568")}
 _MEASURES = {Measure.OWNS: "what each owns of the error", Measure.ISOLATED: "isolated error",
-             Measure.ACCUMULATED: "accumulated error"}
+             Measure.ACCUMULATED: "accumulated error", Measure.ENGINE: "engine error"}
 
 
 class Looks(Controller):
@@ -25,7 +25,7 @@ class Looks(Controller):
         """Draws the rows anew where their figures are others, the detail where it tells more."""
         figures = (ev.Opened, ev.VerdictMeasured, ev.LayersMeasured, ev.SharesMeasured,
                    ev.RaisedMeasured, ev.ExportedMeasured, ev.Built, ev.Fp32EngineJudged, ev.BuilderReady,
-                   ev.EnginePreviewed, ev.ReferenceMeasured, ev.Replaced, ev.Failed, ev.Died)
+                   ev.EnginePreviewed, ev.EngineErrorsMeasured, ev.ReferenceMeasured, ev.Replaced, ev.Failed, ev.Died)
         return {**dict.fromkeys(figures, self._figures_changed),
                 **dict.fromkeys((ev.StatsMeasured, ev.WaysOutMeasured), self._more_is_known),
                 ev.Done: self._done}
@@ -68,14 +68,35 @@ class Looks(Controller):
             for key, (measure, title) in zip(keys, _MEASURES.items(), strict=True):
                 found = listing.figures_in(measure, run)
                 empty = "" if found.values or found.bad else "not measured"
+                if measure is Measure.ENGINE and empty:
+                    if run == "config" and not self.no_marked_engine():
+                        title, empty = "engine error: builds a second engine, marked", ""
+                    else:
+                        empty = self._why_no_engine_error(run)
                 items.append(Item(key, f"{run_title:<9} {title}", (measure, run), empty))
 
         def chosen(value: tuple[Measure, str] | None) -> None:
             if value is not None:
                 listing.measure, listing.run = value
+                if value == (Measure.ENGINE, "config") and not engine_errors(self.session, "config"):
+                    self.session.build(marked=True)
                 self.desk.draw()
 
         self.desk.app.push_screen(Picker("Colour by", items, (listing.measure, listing.run)), chosen)
+
+    def no_marked_engine(self) -> str:
+        """Why no second engine can be built to look into."""
+        if reason := self.cannot_build():
+            return reason
+        builder = self.session.builder
+        return "" if builder is not None and builder.runs else "no engine runs here"
+
+    def _why_no_engine_error(self, run: str) -> str:
+        """Why there are no errors inside the engine of a run."""
+        engine = self.session.measured(run).engine
+        if engine is not None and engine.inside is not None and engine.inside.missing:
+            return engine.inside.missing
+        return self.no_marked_engine() or "not measured"
 
     @action("s", label="sort", help="Sort by the newest figures; again: network order", group="Look",
             disabled=Controller.not_open)

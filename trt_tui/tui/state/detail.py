@@ -25,7 +25,7 @@ from trt_tui.tui.known import headline, met
 from trt_tui.tui.spans import Line, clip, decibel, shorten, wrap
 from trt_tui.tui.state import built, previewed
 from trt_tui.tui.state.depth import depth_lines
-from trt_tui.tui.state.figures import Figures, Measure
+from trt_tui.tui.state.figures import Figures, Measure, engine_errors
 from trt_tui.tui.state.tree import TreeModel, VisibleRow
 from trt_tui.tui.state.values import group_channels, histogram_lines
 from trt_tui.words import (
@@ -119,6 +119,8 @@ def fp16_sentence(stats: Mapping[str, TensorStats]) -> str:
 def reasons(session: Session, found: Figures, group: Group) -> list[str]:
     """Why a group loses, the most important reason first."""
     lines: list[str] = []
+    if group.name == found.parts and (parts := session.parting(found.run)) is not None:
+        lines.append(f"{parts.said}; a fusion barrier (f) may keep it apart")
     errors = session.measured(found.run).groups.get(group.name)
     stats = session.results.statistics.get(group.name, {})
     if errors is not None:
@@ -337,6 +339,9 @@ def _long_detail(session: Session, found: Figures, group: Group, width: int) -> 
         isolated, accumulated = decibel(errors.isolated), decibel(errors.accumulated)
         lines.append(clip([(" error    ", "dim"), ("isolated ", "dim"), isolated, (" · accumulated ", "dim"),
                            accumulated, (" dB", "dim")], width))
+    if (inside := engine_errors(session, found.run).get(group.name)) is not None:
+        lines.append(clip([(" engine   ", "dim"), ("accumulated ", "dim"), decibel(inside, False), (" dB", "dim")],
+                          width))
     if errors is not None and errors.fp16_largest:
         room = f"headroom ×{number(FP16_MAX / errors.fp16_largest, 2)}: {errors.fp16_at} reaches"
         lines += _wrapped("fp16", f"{room} {number(errors.fp16_largest, 2)}", width, "dim")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from trt_tui.core.engines.inspector import COMPUTE, QDQ, REFORMAT, EngineReport
 from trt_tui.core.engines.made import differs
 from trt_tui.core.engines.rungs import rung_lines
-from trt_tui.core.measure.agreement import fp32_fault, gap_db, what_to_check
+from trt_tui.core.measure.agreement import fp32_fault, gap_db, inside_words, what_to_check
 from trt_tui.core.measure.comparison import Verdict
 from trt_tui.session.session import Session
 from trt_tui.tui.known import config_name, headline
@@ -92,6 +92,8 @@ def _summary(session: Session, shown: Shown, width: int) -> list[Line]:
     lines += _labelled("output", text, width)
     for name, verdict in result.shapes.items():
         lines += _labelled(f"at {name}", _worst(verdict, False), width)
+    if result.inside is not None:
+        lines += _labelled("layers", inside_words(result.inside, len(session.opened.outline.groups)), width)
     if result.note:
         lines += _labelled("note", result.note, width, "dim")
     return lines
@@ -113,7 +115,8 @@ def _checks(session: Session, shown: Shown, width: int) -> list[Line]:
     simulated = _simulated(session, shown)
     if session.outline is None:
         return []
-    known = what_to_check(session.outline, shown.config, simulated, shown.result, session.results.fp32_engine)
+    known = what_to_check(session.outline, shown.config, simulated, shown.result, session.results.fp32_engine,
+                          None if shown.stale else session.parting("config"))
     if not known:
         return []
     gap = gap_db(simulated, shown.result.verdict)

@@ -10,7 +10,7 @@ from functools import cached_property
 
 from trt_tui.core.engines.made import Made, other_than
 from trt_tui.core.engines.preview import Preview
-from trt_tui.core.measure.comparison import Measured
+from trt_tui.core.measure.comparison import Errors, Measured
 from trt_tui.core.moves.barrier import Barrier
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.hierarchy import GroupRow, LayerRow, Scope
@@ -30,6 +30,7 @@ class Measure(Enum):
     OWNS = "owns"
     ISOLATED = "isolated"
     ACCUMULATED = "accumulated"
+    ENGINE = "engine"
 
 
 GLYPHS = "█▓▒░·"
@@ -38,6 +39,8 @@ UNKNOWN_GLYPH = "?"
 FOUND = "↑"
 TRIED = "»"
 """Marks of a search: in the best set so far, about to be tried."""
+PARTS = "↯"
+"""The mark of the first row at which the engine does something that is not simulated."""
 BARRED = "┤"
 """The mark of a row with a fusion barrier behind it."""
 SHARE_BANDS = (0.20, 0.05, 0.01, 0.002)
@@ -89,6 +92,7 @@ class Figures:
         preview: What the builder would make of the groups, where no engine tells.
         made_of: Name of the config that the engine was built from where that is another one, "" where it is this one.
         scope_differs: How many groups below a scope run in another precision than asked, by path.
+        parts: Name of the first group at which the engine of the run does something that is not simulated, or "".
         marks: `FOUND` or `TRIED` of groups, by name, while a search runs.
         times: Measured milliseconds by group, and ``scope_times`` by scope; both empty where none were measured.
     """
@@ -115,6 +119,7 @@ class Figures:
     times: Mapping[str, float] = field(default_factory=dict)
     scope_times: Mapping[str, float] = field(default_factory=dict)
     marks: Mapping[str, str] = field(default_factory=dict)
+    parts: str = ""
 
     @cached_property
     def hidden(self) -> frozenset[str]:
@@ -170,7 +175,7 @@ class Figures:
         """A value as the rows show it."""
         if self.measure is Measure.OWNS:
             return percent(value, SIMULATED)
-        return decibels(value, exact=value == math.inf)
+        return decibels(value, exact=value == math.inf, mark="" if self.measure is Measure.ENGINE else SIMULATED)
 
     def style_of(self, value: float | None, bad: bool, stale: bool) -> tuple[str, str]:
         """Glyph and style of a value."""
@@ -234,7 +239,7 @@ class Figures:
         text = "NaN" if bad and self.measure is not Measure.OWNS else "" if value is None else self.value_text(value)
         name = self.model.titles[group.name] if full else row.label
         barred = self.run == "config" and not self.hidden.isdisjoint(Barrier.subject.of(group))
-        mark = self.marks.get(group.name, BARRED if barred else " ")
+        mark = self.marks.get(group.name, PARTS if group.name == self.parts else BARRED if barred else " ")
         return Cells(mark, glyph, style, name, "dim" if quiet else "", group.operator,
                      f"{group.label(asked)}{arrow}", "strong" if arrow else "dim",
                      *made, text, "dim" if style == "band4" else style,
@@ -275,9 +280,10 @@ def figures_of(session: Session, model: TreeModel, measure: Measure, run: str,
     stale: set[str] = set()
     values: dict[str, float] = {}
     bad = set()
+    inside = engine_errors(session, run)
     for name, one in errors.items():
         at = one.isolated if measure is Measure.ISOLATED else one.accumulated
-        if at is not None and at.bad:
+        if measure is not Measure.ENGINE and at is not None and at.bad:
             bad.add(name)
     if measure is Measure.OWNS:
         measured = session.measured(run).shares
@@ -287,6 +293,10 @@ def figures_of(session: Session, model: TreeModel, measure: Measure, run: str,
                 if name not in measured:
                     values[name] = value
                     stale.add(name)
+    elif measure is Measure.ENGINE:
+        bad = {name for name, one in inside.items() if one.bad}
+        told = {name: math.inf if one.exact else one.sqnr_db for name, one in inside.items()}
+        values = {name: value for name, value in told.items() if value is not None}
     else:
         for name, one in errors.items():
             at = one.isolated if measure is Measure.ISOLATED else one.accumulated
@@ -300,9 +310,17 @@ def figures_of(session: Session, model: TreeModel, measure: Measure, run: str,
     result.top = max([0.05, *(value for value in values.values())]) if measure is Measure.OWNS else 0.0
     if session.searching and run == "config":
         result.marks = search_marks(session)
+    parts = session.parting(run)
+    result.parts = parts.group if parts is not None else ""
     _add_engine(session, result)
     _sum_scopes(result)
     return result
+
+
+def engine_errors(session: Session, run: str) -> Mapping[str, Errors]:
+    """Errors inside the engine of a run, by group name."""
+    engine = session.measured(run).engine
+    return engine.inside.groups if engine is not None and engine.inside is not None else {}
 
 
 def search_marks(session: Session) -> dict[str, str]:

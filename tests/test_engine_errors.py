@@ -1,0 +1,107 @@
+"""trt_tui.core.engines.ends, core.measure.engine_errors, agreement.parting and the debug listener."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from types import SimpleNamespace
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+from trt_tui.backends.tensorrt.debug import listener
+from trt_tui.core.engines.ends import KernelEnd, Scale, kernel_ends, readings
+from trt_tui.core.engines.listing import read_listing
+from trt_tui.core.lowering.strong import lower_strong
+from trt_tui.core.measure.agreement import inside_words, parting, what_to_check
+from trt_tui.core.measure.comparison import (
+    MARKED,
+    UNFUSED,
+    EngineErrors,
+    EngineResult,
+    Errors,
+    GroupErrors,
+    OutputErrors,
+    Verdict,
+)
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.precision import Precision
+from trt_tui.core.runner import Handed
+
+FOLDER = Path(__file__).parent / "listings"
+FP32, FP16, BF16, FP8, INT8 = (Precision(one) for one in ("fp32", "fp16", "bf16", "fp8", "int8"))
+
+
+@pytest.mark.parametrize(("network_name", "listed", "precision", "ends"), [
+    ("odd_kernels", "odd-int8", INT8, {
+        "/stem/Conv": ("/stem/Relu_output_0", True), "/block/one/Conv": ("/block/one/Relu_output_0", True)}),
+    ("odd_kernels", "odd-fp16", FP16, {
+        "/stem/Conv": ("/stem/Relu_output_0", False), "/depthwise/Conv": ("/depthwise/Relu_output_0", False)}),
+    ("attention_block", "attention-fp16", FP16, {
+        "/q/MatMul": ("/q/Transpose_output_0", False), "/values/MatMul": ("/values/MatMul_output_0", False),
+        "/scores/MatMul": None, "/Softmax": None})])
+def test_groups_are_judged_where_kernels_end(named_network, network_name, listed, precision, ends) -> None:
+    """By the rows of real builders, whose tensors have names of their own: codes with the scale of their Q, results
+    behind copies as those copies; what stays inside a kernel is absent."""
+    network = named_network(network_name)
+    ranges = {tensor: 1.0 + place / 8 for place, tensor in enumerate(network.activations)}
+    typed = lower_strong(network, PrecisionConfig.uniform(precision), ranges).model
+    report = read_listing((FOLDER / f"{listed}.txt").read_text("utf-8"), network)
+    found = kernel_ends(report, network, typed, json.dumps({"Layers": []}))
+    for group, end in ends.items():
+        if end is None:
+            assert group not in found
+            continue
+        assert (found[group].tensor, found[group].scale is not None) == end
+        if found[group].scale is not None:
+            assert float(found[group].scale.values) == pytest.approx(ranges[end[0]] / 127, rel=2e-3)
+
+
+def test_memory_is_read_as_the_inspector_lays_it_out_where_that_fits() -> None:
+    values = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
+    channels_last = np.ascontiguousarray(values.transpose(0, 2, 1)).reshape(2, 3, 4)
+    plain, strided = readings(Handed(channels_last, FP16), KernelEnd("t", "n", strides=(12, 1, 3)), (2, 3, 4))
+    assert np.array_equal(plain, channels_last) and np.array_equal(strided, values)
+    assert len(readings(Handed(values, FP16), KernelEnd("t", "n", strides=(99, 1, 3)), (2, 3, 4))) == 1
+    assert readings(Handed(values, FP16), KernelEnd("t", "n"), (2, 3, 5)) == []
+    codes = KernelEnd("t", "n", Scale(np.float32([1, 2, 3]), 1))
+    assert readings(Handed(values, INT8), codes, (2, 3, 4))[0][1, 2, 3] == 3 * values[1, 2, 3]
+    assert readings(Handed(values, FP16), codes, (2, 3, 4)) == [], "a float where codes were expected"
+
+
+@pytest.mark.parametrize(("word", "dtype", "precision"), [
+    ("FLOAT", np.float32, FP32), ("HALF", np.float16, FP16), ("BF16", ml_dtypes.bfloat16, BF16),
+    ("FP8", ml_dtypes.float8_e4m3fn, FP8), ("INT8", np.int8, INT8), ("INT32", np.int32, None)])
+def test_the_listener_takes_every_type_of_values(word, dtype, precision) -> None:
+    places = SimpleNamespace(HOST=0, DEVICE=1)
+    heard = listener(SimpleNamespace(IDebugListener=type("IDebugListener", (), {}), TensorLocation=places), {"t"})
+    array = np.array([[1, -2, 3]], dtype)
+    for name in ("t", "other"):
+        heard.process_debug_tensor(array.ctypes.data, 0, SimpleNamespace(name=word), array.shape, name, 0)
+    array[:] = 0
+    assert list(heard.found) == (["t"] if precision else [])
+    if precision:
+        assert heard.found["t"].precision is precision and heard.found["t"].values.tolist() == [[1, -2, 3]]
+
+
+def verdict(db: float) -> Verdict:
+    return Verdict({"y": OutputErrors(Errors(sqnr_db=db))}, samples=1, total=1)
+
+
+def test_the_first_group_that_parts_is_named_and_a_fusion_is_told_from_a_kernel(named_network) -> None:
+    network = named_network("attention_block")
+    names = [group.name for group in network.groups]
+    simulated = {name: GroupErrors(FP16, Errors(sqnr_db=60.0)) for name in names}
+    sound = {name: Errors(sqnr_db=58.0) for name in names}
+    assert parting(network, simulated, EngineErrors(UNFUSED, sound)) is parting(network, simulated, None) is None
+    for wrong in (Errors(sqnr_db=20.0), Errors(nan=3)):
+        parts = parting(network, simulated, EngineErrors(UNFUSED, {**sound, names[4]: wrong, names[6]: wrong}))
+        assert parts.group == names[4] and parts.said.startswith("⚡ kernel, not rounding: ")
+    inside = EngineErrors(MARKED, sound, (), 1, verdict(59.0))
+    assert "not the engine as built" in inside_words(inside, len(names))
+    lines = what_to_check(network, PrecisionConfig.uniform(FP16), verdict(60.0),
+                          EngineResult(verdict(20.0), "TensorRT", inside=inside), parts=parts)
+    assert any("fusion barriers find which" in line for line in lines) and any(names[4] in line for line in lines)
+    assert inside_words(EngineErrors(UNFUSED, missing="its listing cannot be read"), 8) == (
+        "layer by layer not known: its listing cannot be read")
