@@ -118,7 +118,7 @@ class Clock:
     def perf_counter(self) -> float:
         return next(self._times) * self._step_s
 
-    monotonic = perf_counter
+    time = monotonic = perf_counter
 
 
 class _Store(Store):

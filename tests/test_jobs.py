@@ -186,7 +186,7 @@ def test_shares_in_the_background_give_way_to_everything(opened, talkative):
     second = []
 
     def interrupt(event):
-        if event.job == first and isinstance(event, ev.Progress) and "owns" in event.phase and not second:
+        if event.job == first and isinstance(event, ev.Progress) and "shares" in event.phase and not second:
             second.append(worker.ask(rq.Build(raised(worker, 1))))
             second.append(worker.ask(rq.Compare(RUNS, layers=True)))
 
@@ -270,7 +270,7 @@ PHASES = {
     "calibrating": rq.Compare,
     "comparing with FP32": rq.Compare,
     "errors at the groups": rq.Compare,
-    "what each group owns": rq.Compare,
+    "shares": rq.Compare,
     "raising the worst groups": rq.Compare,
     "what-if": rq.WhatIf,
     "looking at the values": rq.Stats,

@@ -340,7 +340,7 @@ async def test_builds_an_engine_and_tells_what_it_made(tmp_path):
         assert text(main, "tree-header").endswith("ms")
         await press(pilot, "escape")
         gap = f"{gap_db(simulated, result.verdict):.1f} dB worse than simulated"
-        assert main.desk.status.message is None and main.desk.status.last_word.startswith("✓ built c0")
+        assert main.desk.status.message is None and app.session.asked.last.words == "build of c0"
         assert f"{gap}: i shows what to check" in status(main)
         await press(pilot, "i")
         assert isinstance(app.screen, Page) and f"What to check: it is {gap}" in app.screen.text
@@ -373,12 +373,12 @@ async def test_one_build_at_a_time_that_counts_seconds_and_can_be_stopped(tmp_pa
         app.deliver(ev.Progress(job, "building", 0, 0))
         await settle(pilot)
         await press(pilot, "escape", "escape")
-        main.desk.status.since -= 34
+        app.session.asked.job(job).since -= 34
         await pilot.pause(0.05)
-        assert "building, 34 s" in status(main) and "x stops the build" in status(main)
+        assert "build of c0, 34 s" in status(main) and "x stops the build" in status(main)
         app.deliver(ev.Progress(job, "building: Timing tactics", 3, 98))
         await settle(pilot)
-        assert "building: Timing tactics 3/98" in status(main)
+        assert "build of c0: Timing tactics 3/98" in status(main)
         assert app.session.child.stops == 0 and app.session.building, "escape never stops a job"
         await press(pilot, "o")
         long = "verbose: " + "a tactic " * 30
@@ -387,7 +387,7 @@ async def test_one_build_at_a_time_that_counts_seconds_and_can_be_stopped(tmp_pa
         assert " ".join(app.screen.text.split()).endswith(long.strip())
         assert max(len(line) for line in app.screen.text.splitlines()) <= 78
         await answered(pilot, "escape", "x")
-        assert app.session.child.stops == 1 and "the last results stay" in main.desk.status.last_word
+        assert app.session.child.stops == 1 and "stopped: build of c0" in status(main)
         assert verdict(main)[3] == before and not app.session.building
 
 
@@ -413,16 +413,19 @@ async def test_a_failed_build_shows_the_builders_lines_and_scrolls(tmp_path):
 async def test_stop_asks_only_for_old_jobs(tmp_path):
     async with opened(tmp_path, held=(rq.Compare,)) as (app, main, pilot):
         await press(pilot, "x")
-        assert app.session.child.stops == 1
-        app.session.asked.started -= 60
+        assert app.session.child.stops == 1 and "stopped: comparison; the last results stay" in status(main)
+        await settle(pilot)
+        assert [job.how for job in app.session.asked.jobs if job.words == "comparison"] == ["stopped"]
+        await press(pilot, "f5")
+        app.session.asked.jobs[-1].sent -= 60
         await press(pilot, "x")
-        assert isinstance(app.screen, Question)
+        assert isinstance(app.screen, Question) and app.screen.question.startswith("Stop comparison?")
         await press(pilot, "n")
         assert app.session.child.stops == 1
         await press(pilot, "x", "y")
         assert app.session.child.stops == 2
         await answered(pilot, "f5")
-        assert asked(app, rq.Compare) == 2
+        assert asked(app, rq.Compare) == 3
 
 
 async def test_changes_the_target(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -19,12 +20,14 @@ from trt_tui.core.precision import Precision
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.tui import spans
+from trt_tui.tui.spans import width_of
 from trt_tui.tui.state import built, detail, engine_page, verdict
 from trt_tui.tui.state.columns import Columns, row_line, tree_header
 from trt_tui.tui.state.configs import config_table, diff_lines
 from trt_tui.tui.state.figures import PARTS, Measure, figures_of
 from trt_tui.tui.state.hint import next_step
-from trt_tui.tui.state.status import job_line
+from trt_tui.tui.state.jobs import job_forms, job_rows
+from trt_tui.tui.state.status import Status, status_lines
 from trt_tui.tui.state.tree import TreeModel, VisibleRow
 from trt_tui.words import megabytes, number
 
@@ -339,12 +342,42 @@ def test_while_a_build_goes_on(start):
     assert "b builds c0" in next_step(session, found(session))
     session.build()
     assert next_step(session, found(session)) == "x stops the build"
-    job = max(session.asked)
-    session.apply(ev.Progress(job, "building", 0, 0))
-    for elapsed, shown in ((0.4, "building"), (5.4, "building, 5 s"), (34.2, "building, 34 s")):
-        assert text(job_line(session, elapsed=elapsed)) == f" ⋯ {shown}"
-    session.apply(ev.Progress(job, "building: Timing tactics", 12, 98, 61.0))
-    assert text(job_line(session, elapsed=34.2)) == " ⋯ building: Timing tactics 12/98, 61 s left"
+    number = max(session.asked)
+    job = session.asked.job(number)
+    session.apply(ev.Progress(number, "building", 0, 0))
+    for seconds, shown in ((0.4, "build of c0"), (5.4, "build of c0, 5 s"), (34.2, "build of c0, 34 s")):
+        job.since = time.monotonic() - seconds
+        assert job_forms(session, job)[0] == shown
+    session.apply(ev.Progress(number, "building: Timing tactics", 12, 98, 61.0))
+    assert job_forms(session, job, "x") == [
+        "build of c0: Timing tactics 12/98, 61 s left, x stops", "build of c0: Timing tactics 12/98, 61 s left",
+        "build of c0 12/98, 61 s left", "build of c0 12/98", "build of c0"]
+    session.apply(ev.Progress(number, "building: Timing tactics", 98, 98))
+    job.since -= 14
+    assert job_forms(session, job)[0] == "build of c0: Timing tactics, 14 s", "a phase that is over is not far, but old"
+
+
+@pytest.mark.parametrize("said", [None, "Resumed: c3, 2 changes.", "r range: " + "its ranges are being measured; " * 4])
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_neither_jobs_nor_words_hide_the_other(start, said, width):
+    session = start(held=(rq.Build, rq.WhatIf))
+    session.build()
+    session.toggle(FIRST)
+    number = min(session.asked)
+    status = Status((said, "") if said is not None else None)
+    waiting = "".join(map(text, status_lines(session, status, "next: do", width, width >= 120)))
+    assert "build of c0" in waiting and (said or "next: do")[:8] in waiting
+    session.apply(ev.Progress(number, "building: Timing tactics", 34, 98, 61.0))
+    lines = status_lines(session, status, "next: do", width, width >= 120)
+    shown = "".join(map(text, lines))
+    assert "build of c0" in shown and (said or "next: do")[:8] in shown
+    assert max(map(width_of, lines)) <= width
+    assert all(part in shown for part in (("██░", "1 waits") if width >= 120 else ("+1",)))
+    session.apply(ev.Done(number))
+    assert "34/98" not in "".join(map(text, status_lines(session, status, "", width, width >= 120)))
+    header, *rows = map(text, job_rows(session, width))
+    assert [row[23:].split("  ")[0] for row in rows] == ["what-if c1", "build of c0", "comparison", "opening vit.onnx"]
+    assert rows[0].endswith("waits") and rows[1].endswith("done") and max(map(len, rows)) <= width
 
 
 def test_rows_are_coloured_by_errors_inside_the_engine_and_the_first_that_parts_is_marked(build) -> None:

@@ -14,6 +14,7 @@ from trt_tui.core.precision import Precision
 from trt_tui.jobs import engine_building, judging, methods
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
+from trt_tui.session import job
 
 pytestmark = pytest.mark.usefixtures("quick")
 SIZES = {SMALL: "small", LARGE: "large"}
@@ -78,6 +79,7 @@ def steady(monkeypatch):
     monkeypatch.setattr(engine_building, "time", Clock(13.0))
     monkeypatch.setattr(judging, "time", Clock(0.004))
     monkeypatch.setattr(methods, "time", Clock(0.004))
+    monkeypatch.setattr(job, "time", Clock(0.0))
 
 
 @pytest.mark.parametrize(("name", "size"), [
@@ -95,10 +97,6 @@ def test_picture(snap_compare, tmp_path, monkeypatch, name, size):
         if name in ("error", "building"):
             pilot.app.deliver(WRONG if name == "error" else replace(STEP, job=max(pilot.app.session.asked)))
             await settle(pilot)
-        desk = pilot.app.main.desk
-        if desk.status.last_word.startswith("✓ "):  # which phase comes last depends on what other tests have measured
-            desk.status.last_word = "✓ measured"
-            desk.draw_status()
         pilot.app.session.changed_at.clear()
         pilot.app.main.desk.draw_detail()
         for one in pilot.app.screen.query(Input):

@@ -337,8 +337,15 @@ class SearchEnded(Event):
 
 
 @dataclass(frozen=True)
+class Begun(Event):
+    """The first step of the job is about to be done."""
+
+
+@dataclass(frozen=True)
 class Done(Event):
-    """The job is done."""
+    """The job is done, or a newer request of its kind took its place."""
+
+    replaced: bool = False
 
 
 @dataclass(frozen=True)

@@ -33,6 +33,7 @@ class Task:
     urgency: Urgency
     steps: Steps[None] | None = None
     waits: Wait | None = None
+    begun: bool = False
 
     @property
     def rank(self) -> tuple[int, int]:
@@ -105,7 +106,7 @@ class Scheduler:
             self._end_stopped()
             if type(request) not in self._lasting:
                 for older in [task for task in self.tasks if type(task.request) is type(request)]:
-                    self._end(older, ev.Done(older.job))
+                    self._end(older, ev.Done(older.job, replaced=True))
             self.tasks.append(Task(job, request, self.urgency(request)))
         self._end_stopped()
 
@@ -116,6 +117,9 @@ class Scheduler:
     def _advance(self, task: Task) -> None:
         """Does one step of a task."""
         try:
+            if not task.begun:
+                task.begun = True
+                self.send(ev.Begun(task.job))
             if task.steps is None:
                 task.steps = self._start(task.request, Report(self, task))
             following = next(task.steps)

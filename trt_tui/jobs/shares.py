@@ -89,7 +89,8 @@ def _measured(workspace: Workspace, store: Store, report: Report, run: str, conf
             mapped = sweep.mapped
             if sweep.fresh and done and (complete or report.due("shares")):  # what was known is told in the end
                 send()
-            report.progress(f"what each group owns ({run})", round(done), max(round(total), round(done) + 1), since)
+            report.progress("shares" if run == "config" else f"shares ({run})", round(done),
+                            max(round(total), round(done) + 1), since)
             if report.due("shares kept"):
                 store.keep(workspace, kind, config, sweep.swept)
             yield Urgency.BACKGROUND if sweep.mapped else Urgency.MAP

@@ -1,57 +1,69 @@
-"""The requests to the child process that it has not answered yet."""
+"""The requests to the child process: those that it has not answered yet, and the jobs of all of them."""
 
 from __future__ import annotations
 
-import time
+from collections import deque
 from collections.abc import Iterator, Mapping
 
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
+from trt_tui.session.job import BY_ITSELF, Job
 
 ENDINGS = (ev.SearchEnded, ev.Done, ev.Cancelled, ev.Failed, ev.Died)
 """Events that are taken in even of a stopped job."""
+
+MOST_JOBS = 300
+"""Jobs that are remembered."""
 
 
 class Asked(Mapping[int, rq.Request]):
     """The requests under way, by the number of their job.
 
     Attributes:
-        progress: How far the running job is; None while that is unknown.
-        started: When the first of them was sent, in seconds of the monotonic clock.
+        jobs: The last jobs, in the order in which they were asked for, with those under way.
     """
 
     def __init__(self) -> None:
-        self.progress: ev.Progress | None = None
-        self.started: float | None = None
-        self._requests: dict[int, rq.Request] = {}
+        self.jobs: deque[Job] = deque(maxlen=MOST_JOBS)
+        self._under_way: dict[int, Job] = {}
         self._stopped: set[int] = set()
 
     def __getitem__(self, job: int) -> rq.Request:
-        return self._requests[job]
+        return self._under_way[job].request
 
     def __iter__(self) -> Iterator[int]:
-        return iter(self._requests)
+        return iter(self._under_way)
 
     def __len__(self) -> int:
-        return len(self._requests)
+        return len(self._under_way)
 
-    def add(self, job: int, request: rq.Request) -> None:
-        """Counts a request as under way."""
-        self._requests[job] = request
-        if self.started is None:
-            self.started = time.monotonic()
+    def add(self, job: int, request: rq.Request, words: str) -> None:
+        """Counts a request as under way; ``words`` are what its job is called."""
+        self._under_way[job] = Job(request, words)
+        self.jobs.append(self._under_way[job])
 
-    def end(self, job: int) -> rq.Request | None:
-        """Counts a request as answered; returns it, or None if it was not under way."""
-        request = self._requests.pop(job, None)
-        self._stopped.discard(job)
-        if not self.keep_busy:
-            self.progress = self.started = None
-        return request
+    def job(self, number: int) -> Job | None:
+        """A job that is under way."""
+        return self._under_way.get(number)
+
+    def take(self, progress: ev.Progress) -> None:
+        """Takes in how far a job is."""
+        if (job := self._under_way.get(progress.job)) is not None:
+            job.take(progress)
+
+    def end(self, number: int, how: str) -> Job | None:
+        """Counts a request as answered; returns its job, or None if it was not under way."""
+        job = self._under_way.pop(number, None)
+        self._stopped.discard(number)
+        if job is not None:
+            job.end(how)
+        return job
 
     def stop(self) -> None:
         """Counts all as stopped: of their events only those that end them are taken in."""
-        self._stopped.update(self._requests)
+        self._stopped.update(self._under_way)
+        for job in self._under_way.values():
+            job.stopping = True
 
     def stopped(self, job: int) -> bool:
         """Whether a job was stopped and has not ended yet."""
@@ -62,10 +74,28 @@ class Asked(Mapping[int, rq.Request]):
         return event.job not in self._stopped or isinstance(event, ENDINGS)
 
     @property
+    def running(self) -> list[Job]:
+        """The jobs that the child process has begun with, first what somebody waits for, what told last first."""
+        begun = [job for job in self._under_way.values() if job.begun is not None]
+        return sorted(begun, key=lambda job: (isinstance(job.request, BY_ITSELF), -job.since))
+
+    @property
+    def waiting(self) -> list[Job]:
+        """The jobs that the child process has not begun with."""
+        return [job for job in self._under_way.values() if job.begun is None]
+
+    @property
+    def last(self) -> Job | None:
+        """The job that ended last, of those that somebody asked for and that were begun."""
+        ended = [job for job in reversed(self.jobs)
+                 if job.ended is not None and job.begun is not None and not isinstance(job.request, BY_ITSELF)]
+        return max(ended, key=lambda job: job.ended or 0.0, default=None)
+
+    @property
     def keep_busy(self) -> bool:
         """Whether any are under way that somebody waits for: previews and flips are not."""
-        return not all(isinstance(request, (rq.PreviewEngine, rq.TryFlips)) for request in self._requests.values())
+        return not all(isinstance(job.request, (rq.PreviewEngine, rq.TryFlips)) for job in self._under_way.values())
 
     def any(self, *kinds: type[rq.Request]) -> bool:
         """Whether a request of some kinds is under way."""
-        return any(isinstance(request, kinds) for request in self._requests.values())
+        return any(isinstance(job.request, kinds) for job in self._under_way.values())

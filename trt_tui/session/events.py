@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping
 from functools import singledispatchmethod
 from typing import Protocol
@@ -10,8 +11,10 @@ from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.session.finding import SEARCHING
+from trt_tui.session.job import BY_ITSELF, DONE, FAILED, REPLACED, STOPPED
 from trt_tui.session.opening import Opening
 from trt_tui.session.state import State
+from trt_tui.words import duration
 
 
 class Acts(Protocol):
@@ -79,7 +82,7 @@ class Events:
     @take.register
     def _replaced(self, event: ev.Replaced) -> None:
         """Opens files anew that were replaced; a command ends instead."""
-        self._state.asked.end(event.job)
+        self._ended(event, FAILED)
         if self._state.automatic:
             self._opening.replaced(event.files)
         else:
@@ -166,7 +169,7 @@ class Events:
         if state.finding is None or not isinstance(state.asked.get(event.job), rq.FindConfig):
             return
         state.finding.progress = event
-        state.asked.progress = ev.Progress(event.job, SEARCHING, event.done, 0)
+        state.asked.take(ev.Progress(event.job, SEARCHING, event.done, 0))
 
     @take.register
     def _search_ended(self, event: ev.SearchEnded) -> None:
@@ -193,8 +196,12 @@ class Events:
 
     @take.register
     def _progress(self, event: ev.Progress) -> None:
-        if event.job in self._state.asked:
-            self._state.asked.progress = event
+        self._state.asked.take(event)
+
+    @take.register
+    def _begun(self, event: ev.Begun) -> None:
+        if (job := self._state.asked.job(event.job)) is not None:
+            job.begin()
 
     @take.register
     def _runs_at(self, event: ev.RunsAt) -> None:
@@ -213,7 +220,7 @@ class Events:
     def _done(self, event: ev.Done) -> None:
         state, stopped = self._state, self._state.asked.stopped(event.job)
         state.log_warned()
-        if not isinstance(state.asked.end(event.job), rq.Open):
+        if not isinstance(self._ended(event, REPLACED if event.replaced else DONE), rq.Open):
             return
         if state.builder is None and not state.lean and (idle := state.options.about_engines):
             state.warnings.append(f"{', '.join(idle)}: no TensorRT works here, so no engine is built by it.")
@@ -224,14 +231,13 @@ class Events:
     @take.register
     def _cancelled(self, event: ev.Cancelled) -> None:
         state = self._state
-        request, finding = state.asked.end(event.job), state.finding
+        request, finding = self._ended(event, STOPPED), state.finding
         if isinstance(request, rq.FindConfig) and finding is not None and finding.config is not None:
             state.names.give(finding.config)
-        state.log.append("Stopped.")
 
     @take.register
     def _failed(self, event: ev.Failed) -> None:
-        request = self._state.asked.end(event.job)
+        request = self._ended(event, FAILED)
         self._state.show(event)
         # Whether a config can be read turns out after the network is open, which is compared in any case.
         if isinstance(request, rq.Open) and request.config and self._state.automatic and self._state.source is not None:
@@ -240,8 +246,17 @@ class Events:
     @take.register
     def _died(self, event: ev.Died) -> None:
         state = self._state
-        for job in [job for job in state.asked if job <= event.job]:
-            state.asked.end(job)
+        for number in [number for number in state.asked if number <= event.job]:
+            state.asked.end(number, FAILED)
         state.error = event
         state.log.append(f"The child process ended with code {event.exit_code}.")
         state.log.extend(event.log.splitlines())
+
+    def _ended(self, event: ev.Event, how: str) -> rq.Request | None:
+        """Counts a job as ended, and puts into the log how long it took; returns what was asked."""
+        state = self._state
+        job = state.asked.end(event.job, how)
+        if job is not None and job.begun is not None and not isinstance(job.request, BY_ITSELF):
+            clock = time.strftime("%H:%M:%S", time.localtime(job.sent_at))
+            state.log.append(f"{clock} {job.words}: {how}, {duration(job.seconds)}")
+        return job.request if job is not None else None

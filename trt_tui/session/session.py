@@ -28,6 +28,7 @@ from trt_tui.options import Options
 from trt_tui.session.changing import Changing
 from trt_tui.session.events import Events
 from trt_tui.session.finding import Finding
+from trt_tui.session.job import job_words
 from trt_tui.session.opening import Opening
 from trt_tui.session.saved import SavedSessions
 from trt_tui.words import builder_title
@@ -105,7 +106,7 @@ class Session(Changing):
 
     def ask(self, request: rq.Request) -> None:
         """Sends a request to the child process."""
-        self.asked.add(self._client.send(request), request)
+        self.asked.add(self._client.send(request), request, job_words(request, self.names))
 
     def apply(self, event: ev.Event) -> None:
         """Takes an event in. Events of jobs that were stopped are dropped."""

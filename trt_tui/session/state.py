@@ -182,16 +182,6 @@ class State:
     # -- what is going on ---------------------------------------------------------------------------------------
 
     @property
-    def job(self) -> ev.Progress | None:
-        """How far the running job is."""
-        return self.asked.progress
-
-    @property
-    def job_started(self) -> float | None:
-        """Since when the child process is busy, in seconds of the monotonic clock; None while it is idle."""
-        return self.asked.started
-
-    @property
     def busy(self) -> bool:
         """Whether anything is under way; in the app, previews and flips aside."""
         return bool(self.asked) if not self.automatic else self.asked.keep_busy

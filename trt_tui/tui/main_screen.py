@@ -21,7 +21,7 @@ from trt_tui.tui.controllers.configs import Configs
 from trt_tui.tui.controllers.controller import Controller
 from trt_tui.tui.controllers.desk import Desk
 from trt_tui.tui.controllers.filtering import Filtering
-from trt_tui.tui.screens.log import LogPage
+from trt_tui.tui.screens.dialogs import Following
 from trt_tui.tui.screens.pictures import PicturesPage
 from trt_tui.tui.widgets.blocks import BlockMap
 from trt_tui.tui.widgets.choices import ConfigList
@@ -33,8 +33,11 @@ C = TypeVar("C", bound=Controller)
 UPDATE_S = 0.1
 """Events of a job are drawn at most this often."""
 
+NOTICE_S = 8.0
+"""What is said without a key having been pressed gives way to the hint after so long."""
+
 TICK_S = 1.0
-"""The seconds of a phase of unknown length are counted this often."""
+"""The seconds of what runs are counted this often."""
 
 
 class MainScreen(Screen[None]):
@@ -102,20 +105,25 @@ class MainScreen(Screen[None]):
             heed(event)
         if self.session.notice and not self._noticed:
             self._noticed = True
-            self.desk.say(self.session.notice, "")
+            said = self.desk.say(self.session.notice, "")
+            self.set_timer(NOTICE_S, lambda: self.desk.unsay(said))
         if self._update is None:
             self._update = self.set_timer(UPDATE_S, self._updated)
 
     def _updated(self) -> None:
         self._update = None
         self.desk.draw(figures=self.desk.stale_figures)
-        if isinstance(self.app.screen, (LogPage, PicturesPage)) and self.app.screen.is_mounted:
+        self._follow()
+
+    def _follow(self) -> None:
+        """The page that is open shows what has come since."""
+        if isinstance(self.app.screen, (Following, PicturesPage)) and self.app.screen.is_mounted:
             self.app.screen.follow()
 
     def _tick(self) -> None:
-        job = self.session.job
-        if job is not None and not job.total and self.desk.status.message is None:
+        if self.session.asked:
             self.desk.draw_status()
+            self._follow()
 
     # -- events of the panes ------------------------------------------------------------------------------------
 

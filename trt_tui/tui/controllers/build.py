@@ -7,7 +7,6 @@ from typing import Any
 
 from trt_tui.core.measure.comparison import EngineResult
 from trt_tui.jobs import events as ev
-from trt_tui.tui import known
 from trt_tui.tui.controllers.controller import Controller, action
 from trt_tui.tui.screens.dialogs import Page
 from trt_tui.tui.state import built, engine_page
@@ -21,8 +20,6 @@ class Builds(Controller):
         return {ev.Built: self._built}
 
     def _built(self, event: ev.Built) -> None:
-        self.status.phase = f"built {known.config_name(self.session, event.config)}"
-        self.status.last_word = f"✓ {self.status.phase}"
         self.desk.say(self._told(event.result), "")
 
     def _told(self, result: EngineResult) -> str:
@@ -66,5 +63,4 @@ class Builds(Controller):
 
     def _build(self, quick: bool) -> None:
         self.session.build(quick)
-        self.status.last_word = ""
         self.desk.draw_status()

@@ -14,6 +14,7 @@ from trt_tui.errors import TrtTuiError
 from trt_tui.session.session import Session
 from trt_tui.tui.actions import BoundAction, footer_line
 from trt_tui.tui.screens.dialogs import ErrorDialog
+from trt_tui.tui.spans import Span
 from trt_tui.tui.state import detail, verdict
 from trt_tui.tui.state.columns import Columns, tree_header, tree_title
 from trt_tui.tui.state.configs import Marks
@@ -160,10 +161,17 @@ class Desk:
         self.touched()
         self.draw()
 
-    def say(self, text: str, style: str = "warn") -> None:
-        """Shows a message in the status line until the next key."""
-        self.status.message = (text, style)
+    def say(self, text: str, style: str = "warn") -> Span:
+        """Shows a message beside the jobs until the next key; returns it."""
+        message = self.status.message = (text, style)
         self.draw_status()
+        return message
+
+    def unsay(self, message: Span) -> None:
+        """Takes a message back, if it is still shown."""
+        if self.status.message is message:
+            self.status.message = None
+            self.draw_status()
 
     def show_error(self, error: TrtTuiError) -> None:
         """Shows an error."""
@@ -308,8 +316,8 @@ class Desk:
         """Draws job, next step and footer."""
         session, group = self.session, self.current_group
         found = self.listing.figures if self.listing.is_measured else None
-        step = next_step(session, found, group.name if group is not None else "")
+        step = next_step(session, found, group.name if group is not None else "", not self.wide and bool(session.asked))
         warning = first_warning(session.warned) if session.outline is not None else ""
-        self._lines("status").lines = status_lines(session, self.status, step, warning, self.width, self.wide)
-        self._rule("job").set("" if self.wide or not warning else f"! {warning}")
+        self._lines("status").lines = status_lines(session, self.status, step, self.width, self.wide)
+        self._rule("job").set(f"! {warning}" if warning else "Jobs" if self.wide else "")
         self._lines("footer").lines = [footer_line(self.width, self.offers.values())]

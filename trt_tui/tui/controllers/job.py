@@ -1,16 +1,16 @@
-"""The running job: comparing, stopping, and how jobs end."""
+"""The jobs: comparing, stopping, the list of them, and why they fail."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from trt_tui.jobs import events as ev
-from trt_tui.jobs import requests as rq
+from trt_tui.session.job import Job
 from trt_tui.tui.controllers.controller import Controller, action
-from trt_tui.tui.controllers.desk import Desk
 from trt_tui.tui.screens.dialogs import Question
+from trt_tui.tui.screens.jobs import JobsPage
+from trt_tui.tui.state.jobs import stopped_words
 from trt_tui.words import duration
 
 ASK_AFTER_S = 10.0
@@ -21,31 +21,8 @@ class Jobs(Controller):
     """See the module's docstring."""
 
     def heeds(self) -> Mapping[type[ev.Event], Callable[[Any], None]]:
-        """Notes how the job ended, and shows why it failed."""
-        return {ev.Progress: self._progressed, ev.Done: self._done, ev.Cancelled: self._cancelled,
-                ev.Replaced: self._replaced, ev.Failed: self._failed, ev.Died: self._died}
-
-    def __init__(self, desk: Desk) -> None:
-        super().__init__(desk)
-        self._looks: set[int] = set()
-
-    def _progressed(self, event: ev.Progress) -> None:
-        self.status.enter(event.phase)
-        if isinstance(self.session.asked.get(event.job), (rq.Stats, rq.TryWaysOut, rq.TryFlips)):
-            self._looks.add(event.job)
-
-    def _done(self, event: ev.Done) -> None:
-        """A look at a row, which nobody asked for by a key, leaves the last word to the job before."""
-        if event.job in self._looks:
-            self._looks.remove(event.job)
-            return
-        self.status.last_word = f"✓ {self.status.phase}" if self.status.phase else "✓ done"
-
-    def _cancelled(self, event: ev.Cancelled) -> None:
-        self.status.last_word = "stopped; the last results stay"
-
-    def _replaced(self, event: ev.Replaced) -> None:
-        self.status.last_word = event.title
+        """Shows why a job failed."""
+        return {ev.Failed: self._failed, ev.Died: self._died}
 
     def _failed(self, event: ev.Failed) -> None:
         self._fail(event, event.title, event.cause, event.next_step)
@@ -55,7 +32,6 @@ class Jobs(Controller):
                    "Nothing is lost: press f5 to measure again; o shows the log.")
 
     def _fail(self, event: ev.Failed | ev.Died, title: str, cause: str, next_step: str) -> None:
-        self.status.last_word = f"failed: {title}"
         if self.session.outline is None:
             self.status.failure = event
         self.desk.show_failure(title, cause, next_step)
@@ -64,19 +40,18 @@ class Jobs(Controller):
     def compare(self) -> None:
         """Measures again."""
         self.session.compare()
-        self.status.last_word = ""
         self.desk.draw_status()
 
     def no_job(self) -> str:
         """Why there is nothing to stop."""
-        return "" if self.session.busy or self.session.job is not None else "no job is running"
+        return "" if self.session.asked else "no job is running"
 
-    @action("x", label="stop", help="Stop the running job (asks if it is older than 10 s)", group="Work",
+    @action("x", label="stop", help="Stop what runs and waits (asks if it is older than 10 s)", group="Work",
             disabled=no_job, footer=60)
     def stop(self) -> None:
         """Stops the job, an old one after a question."""
-        started = self.session.job_started
-        age = time.monotonic() - started if started is not None else 0.0
+        jobs = self._stoppable()
+        age = max(job.seconds for job in jobs)
         if age <= ASK_AFTER_S:
             self._stop()
             return
@@ -85,11 +60,19 @@ class Jobs(Controller):
             if yes:
                 self._stop()
 
-        phase = self.session.job.phase if self.session.job is not None else "job"
-        self.desk.app.push_screen(Question(f"Stop {phase}? It has run for {duration(age)}.", "stop it", "go on"),
-                                  answered)
+        self.desk.app.push_screen(Question(f"Stop {stopped_words(jobs)}? It has run for {duration(age)}.", "stop it",
+                                           "go on"), answered)
+
+    def _stoppable(self) -> list[Job]:
+        """What a stop ends, what runs first."""
+        return [*self.session.asked.running, *self.session.asked.waiting]
 
     def _stop(self) -> None:
+        jobs = self._stoppable()
         self.session.stop_job()
-        self.status.last_word = "stopping …" if self.session.busy else "stopped; the last results stay"
-        self.desk.draw_status()
+        self.desk.say(f"stopped: {stopped_words(jobs)}; the last results stay", "")
+
+    @action("9", label="jobs", help="All jobs: what runs and what was done, with their times", group="Work")
+    def jobs(self) -> None:
+        """Shows all jobs."""
+        self.desk.app.push_screen(JobsPage(self.session, lambda: self.desk.perform("stop")))

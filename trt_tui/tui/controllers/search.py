@@ -35,7 +35,6 @@ class Searches(Controller):
 
     def _progressed(self, event: ev.SearchProgress) -> None:
         if self.session.searching:
-            self.status.phase = "search"
             if (marks := search_marks(self.session)) != self._marks:
                 self._marks, self.desk.stale_figures = marks, True
 
@@ -78,7 +77,6 @@ class Searches(Controller):
             self.session.search(request)
         except TrtTuiError as error:
             self.desk.show_error(error)
-        self.status.last_word = ""
         self.desk.draw()
 
     def _ask_to_take(self, finding: Finding, question: str) -> None:
@@ -112,7 +110,6 @@ class Searches(Controller):
         result = finding.ended.result
         if rows := lowered_table(result.rows, session.opened.outline, finding.request):
             session.log.extend(table(rows, flush_left=3))
-        self.status.last_word = f"✓ {result.said}"
         if result.config == session.config:
             if result.config == finding.request.config:
                 self.desk.say(f"nothing to do: {result.said}", "")

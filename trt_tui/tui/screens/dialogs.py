@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -246,6 +247,38 @@ class Page(Scrolling):
     def text(self) -> str:
         """What stands on it, without styles."""
         return self.query_one(Lines).text
+
+
+class Following(Page):
+    """A page of what goes on; whoever draws the main screen tells it to follow.
+
+    While its end is in sight it follows what comes there, if it began ``at_end``.
+    """
+
+    def __init__(self, title: str, hint: str = "↑↓ scroll  esc close", at_end: bool = False) -> None:
+        super().__init__(title, [], hint, at_end)
+        self._shown: list[Line] | None = None
+
+    @abstractmethod
+    def lines_now(self, width: int) -> list[Line]:
+        """What it is to show in lines of so many cells."""
+
+    def on_mount(self) -> None:
+        """Fills it once its size is known."""
+        self.call_after_refresh(self.follow)
+
+    def follow(self) -> None:
+        """Shows what there is now."""
+        scroll, pane = self.query_one(VerticalScroll), self.query_one(Lines)
+        lines = self.lines_now(max(20, scroll.size.width - 3))
+        if lines == self._shown:
+            return
+        at_end = self.at_end and (self._shown is None or scroll.scroll_offset.y >= scroll.max_scroll_y)
+        self._shown = lines
+        pane.styles.height = len(lines)
+        pane.lines = lines
+        if at_end:
+            self.call_after_refresh(scroll.scroll_end, animate=False)
 
 
 class Setting(Static, Generic[V], can_focus=True):

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from textual.containers import VerticalScroll
-
 from trt_tui.session.session import Session
-from trt_tui.tui.screens.dialogs import Page
+from trt_tui.tui.screens.dialogs import Following
 from trt_tui.tui.spans import Line, wrap
-from trt_tui.tui.widgets.lines import Lines
 from trt_tui.words import cells, visible
 
 MOST_LINES = 5000
@@ -27,29 +24,19 @@ def log_lines(log: list[str], width: int) -> list[Line]:
     return lines or [[("nothing was logged", "dim")]]
 
 
-class LogPage(Page):
+class LogPage(Following):
     """The log of a session; while its end is in sight it follows what comes."""
 
     def __init__(self, session: Session) -> None:
-        super().__init__("Log", [], "↑↓ scroll  esc close", at_end=True)
-        self.session = session
-        self._shown = 0
-
-    def on_mount(self) -> None:
-        """Fills it and gives the keys to where they are wanted."""
-        self.call_after_refresh(self._fill)
+        super().__init__("Log", at_end=True)
+        self.session, self._length = session, -1
 
     def follow(self) -> None:
         """Shows what has been logged since."""
-        if len(self.session.log) != self._shown:
-            self._fill()
+        if len(self.session.log) != self._length:
+            self._length = len(self.session.log)
+            super().follow()
 
-    def _fill(self) -> None:
-        scroll, pane = self.query_one(VerticalScroll), self.query_one(Lines)
-        at_end = not self._shown or scroll.scroll_offset.y >= scroll.max_scroll_y
-        self._shown = len(self.session.log)
-        lines = log_lines(self.session.log, max(20, scroll.size.width - 3))
-        pane.styles.height = len(lines)
-        pane.lines = lines
-        if at_end:
-            self.call_after_refresh(scroll.scroll_end, animate=False)
+    def lines_now(self, width: int) -> list[Line]:
+        """The log."""
+        return log_lines(self.session.log, width)

@@ -12,8 +12,13 @@ from trt_tui.tui.state.figures import Figures, Measure
 from trt_tui.words import decibels, with_unit
 
 
-def next_step(session: Session, found: Figures | None, cursor: str = "") -> str:
-    """What to do next, in one phrase; ``cursor`` is the group under the cursor."""
+def next_step(session: Session, found: Figures | None, cursor: str = "", short: bool = False) -> str:
+    """What to do next, in one phrase.
+
+    Args:
+        cursor: The group under the cursor.
+        short: Leave out what it leads to, for a line that is shared with jobs.
+    """
     if session.outline is None or found is None:
         return ""
     if session.data is None or (session.data.random and session.measured("int8").verdict is None):
@@ -30,10 +35,11 @@ def next_step(session: Session, found: Figures | None, cursor: str = "") -> str:
     reached = config_met(session, session.config)
     if reached is None and session.target is not None:
         return ""
-    return f"next: b builds {config_name(session)} and confirms it" if reached else _next_raise(session, found, cursor)
+    return f"next: b builds {config_name(session)} and confirms it" if reached else (
+        _next_raise(session, found, cursor, short))
 
 
-def _next_raise(session: Session, found: Figures, cursor: str) -> str:
+def _next_raise(session: Session, found: Figures, cursor: str, short: bool) -> str:
     """How to reach the target from here: the worst rows that are not yet FP32."""
     config = session.config
     by_name = found.model.outline.group_by_name
@@ -43,10 +49,14 @@ def _next_raise(session: Session, found: Figures, cursor: str) -> str:
         return "" if session.busy else "next: n goes to the worst row"
     results = session.results.of(config)
     goal = rows_to_target(session, results)
-    if goal is not None and goal > 1:
+    if short:
+        lead = f"{goal} rows to go: " if goal is not None and goal > 1 else "next: "
+    elif goal is not None and goal > 1:
         lead = f"next: {goal} rows to FP32 meet the target: "
     else:
         lead = "next: "
+    if cursor == worst and short:
+        return f"{lead}space raises this one"
     if cursor == worst:
         share = session.measured("config").shares.get(worst)
         gain = f" → {with_unit(decibels(share.kept_db))}" if share is not None and share.kept_db is not None else ""
