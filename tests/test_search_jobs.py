@@ -24,7 +24,7 @@ from trt_tui.core.moves.keeping import with_kept
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import Capabilities
-from trt_tui.core.search import Outcome, Space
+from trt_tui.core.search import LoweredLayer, Outcome, Space
 from trt_tui.jobs import bench, build, scheduler
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
@@ -229,6 +229,38 @@ def test_a_second_search_by_another_method_measures_only_what_is_new(opened, run
     other = found(worker.answer(replace(GOAL, method="scoped")))
     new = {one.key for one in other.evaluations} - {one.key for one in first.evaluations}
     assert new and len(runs) == len(new) * len(worker.feeds)
+
+
+def test_the_table_of_scoped_and_the_front_are_those_of_a_run_by_hand(opened):
+    """Each layer is lowered in its turn, stays so where the outputs still meet the threshold, and else is raised for
+    good; of all configs on the way the front holds those that no other beats."""
+    worker = opened()
+    ended = found(worker.answer(replace(GOAL, method="scoped", ranges=False, free=False)))
+    network, target, tried = worker.network, parse_target("sqnr>=40"), {}
+
+    def by_hand(raised: set[str]) -> Verdict:
+        config = INT8.with_groups([network.group(name) for name in raised], Precision.FP32)
+        verdict = of_type(worker.answer(rq.WhatIf(config)), ev.VerdictMeasured)[-1].verdict
+        macs = sum(network.layer(layer).macs or 0 for name in raised for layer in network.group(name).layers)
+        tried[frozenset(raised)] = (macs, target.score(verdict))
+        return verdict
+
+    candidates = Space(network, INT8).candidates
+    raised, rows = set(candidates), []
+    by_hand(set())
+    by_hand(raised)
+    for name in candidates:
+        verdict = by_hand(raised - {name})
+        sticks = not target.reached(verdict)
+        rows.append(LoweredLayer(name, target.measured(verdict), sticks))
+        raised -= set() if sticks else {name}
+    assert list(ended.result.rows) == rows and set(ended.result.best.raised) == raised
+    points = set(tried.values())
+    unbeaten = {one for one in points if not any(other != one and other[0] <= one[0] and other[1] >= one[1]
+                                                 for other in points)}
+    assert {tried[frozenset(config.raised(network))] for config in ended.front.values()} == unbeaten
+    assert all(set(config.raised(network)) == set(ended.evaluations[place].raised)
+               for place, config in ended.front.items())
 
 
 def test_shares_that_are_known_are_not_measured_again(opened, runs):

@@ -481,5 +481,17 @@ def test_two_configs_differ_by_the_kernels_that_are_lost_and_gained(start) -> No
     previewed(session, PREVIEW, one)
     previewed(session, replace(PREVIEW, kernels=(*PREVIEW.kernels[1:], Kernel("gemm", ("FP32",), ("FP32",), (QKV,)))))
     lines = [text(line) for line in diff_lines(session, MODEL, one, session.config)]
-    assert lines[-3:] == ["kernels, preview RTX 1.7, SM89: 2 and 2, 1 lost, 1 gained",
+    assert lines[-3:] == ["kernels (preview RTX 1.7, SM89): 2 and 2, 1 lost, 1 gained",
                           f" - gemm INT8 > FP16: {QKV}", f" + gemm FP32 > FP32: {QKV}"]
+
+
+def test_the_kernels_of_two_builds_are_told_by_the_builds(build) -> None:
+    session, engine = build()
+    one = session.config
+    session.set_config(one.with_groups([VIT.group_by_name[QKV]], Precision.FP32))
+    session.build()
+    session.rest()
+    lines = [text(line) for line in diff_lines(session, MODEL, one, session.config)]
+    said = next(place for place, line in enumerate(lines) if line.startswith("kernels (as built, TensorRT 11.4"))
+    assert any(line.startswith(" - ") and "INT8" in line and QKV in line for line in lines[said:])
+    assert any(line.startswith(" + ") and "FP32" in line and QKV in line for line in lines[said:])

@@ -13,6 +13,7 @@ from trt_tui.cli.places import write_outputs
 from trt_tui.cli.streams import print_table
 from trt_tui.core.exporters.markdown import markdown_table, text_cell
 from trt_tui.core.measure.comparison import Measured
+from trt_tui.core.measure.kernels import KernelChange, kernel_change
 from trt_tui.core.measure.target import Target
 from trt_tui.core.moves.config import PrecisionConfig, compared
 from trt_tui.core.network.hierarchy import build_tree, titles
@@ -20,6 +21,9 @@ from trt_tui.core.network.layers import Outline
 from trt_tui.errors import ExitCode
 from trt_tui.options import Options
 from trt_tui.words import NOTHING, SIMULATED, decibels, megabytes, metric_figure, number, outcome, table
+
+_MOST = 12
+"""Kernels that are listed of each kind."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +56,9 @@ def compare_configs(options: Options, paths: Sequence[str], target: str | None, 
             if "-" not in (json_path, markdown_path):
                 layers = _layers(session.opened.outline, found)
                 print_table("\n".join([*table(_rows(found)), "", *(table(layers, flush_left=len(layers[0]))
-                                                                  if len(layers) > 1 else ["They are the same."])]))
+                                                                  if len(layers) > 1 else ["They are the same."]),
+                                       *(line for name, change in _kernels(found)
+                                         for line in ("", _title(found, name, change), *change.lines(_MOST)))]))
     missed = target is not None and any(_met(one) is False for one in found)
     return ExitCode.TOLERANCE_NOT_MET if missed else ExitCode.DONE
 
@@ -67,7 +73,11 @@ def _rows(found: Sequence[Compared]) -> list[list[str]]:
     metrics = list(dict.fromkeys(name for one in found if one.measured.verdict is not None
                                  for name in list(one.measured.verdict.metric)[:1]))
     built = any(one.measured.engine is not None for one in found)
-    rows = [["config", "raised", "SQNR", *metrics, *(["built", "ms", "MB"] if built else []), "target"]]
+    counts: dict[str, str] = {}
+    for name, change in _kernels(found):
+        counts |= {found[0].name: str(change.before), name: str(change.after)}
+    rows = [["config", "raised", "SQNR", *metrics, *(["built", "ms", "MB"] if built else []),
+             *(["kernels"] if counts else []), "target"]]
     for one in found:
         verdict, engine = one.measured.verdict, one.measured.engine
         worst = verdict.worst if verdict is not None else None
@@ -79,6 +89,7 @@ def _rows(found: Sequence[Compared]) -> list[list[str]]:
             row += [_decibels(judged, ""), NOTHING if engine is None or not engine.latency_ms else
                     number(engine.latency_ms[0]),
                     NOTHING if engine is None or engine.bytes is None else megabytes(engine.bytes)]
+        row += [counts.get(one.name, NOTHING)] if counts else []
         met = _met(one)
         rows.append([*row, "" if met is None else outcome(met)])
     return rows
@@ -107,8 +118,18 @@ def _layers(outline: Outline, found: Sequence[Compared]) -> list[list[str]]:
     return rows
 
 
+def _kernels(found: Sequence[Compared]) -> list[tuple[str, KernelChange]]:
+    """What becomes of the first config's kernels in each other one, by its name, where that is known."""
+    changes = [(one.name, kernel_change(found[0].measured, one.measured)) for one in found[1:]]
+    return [(name, change) for name, change in changes if change is not None]
+
+
+def _title(found: Sequence[Compared], name: str, change: KernelChange) -> str:
+    return f"{found[0].name} and {name}: {change.said}"
+
+
 def _record(outline: Outline, found: Sequence[Compared]) -> str:
-    """Both tables as JSON; what is not known is null."""
+    """The tables and the kernels as JSON; what is not known is null."""
     configs = []
     for one in found:
         verdict, engine = one.measured.verdict, one.measured.engine
@@ -118,15 +139,21 @@ def _record(outline: Outline, found: Sequence[Compared]) -> str:
                         "latency_ms": engine.latency_ms[0] if engine is not None and engine.latency_ms else None,
                         "engine_bytes": engine.bytes if engine is not None else None})
     header, *rows = _layers(outline, found)
-    record = {"configs": configs, "differ": [dict(zip(header, row, strict=True)) for row in rows]}
+    record = {"configs": configs, "differ": [dict(zip(header, row, strict=True)) for row in rows],
+              "kernels": {name: change.record() for name, change in _kernels(found)}}
     return json.dumps(record, indent=1) + "\n"
 
 
 def _report(outline: Outline, found: Sequence[Compared]) -> str:
-    """Both tables in Markdown."""
+    """The tables and the kernels in Markdown."""
     layers = _layers(outline, found)
+    kernels: list[str] = []
+    for name, change in _kernels(found):
+        kernels += ["", f"## {text_cell(_title(found, name, change))}", ""]
+        kernels += [f"- {'lost' if line[0] == '-' else 'gained'} {text_cell(line[2:])}" for line in change.lines(_MOST)]
     return "\n".join([f"# Configs of {text_cell(outline.name)}", "", *_markdown(_rows(found)), "",
-                      "## Layers that differ", "", *(_markdown(layers) if len(layers) > 1 else ["None."])]) + "\n"
+                      "## Layers that differ", "", *(_markdown(layers) if len(layers) > 1 else ["None."]), *kernels]
+                     ) + "\n"
 
 
 def _markdown(rows: Sequence[Sequence[str]]) -> list[str]:

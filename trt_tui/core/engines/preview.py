@@ -154,11 +154,15 @@ class Preview:
 def preview_of(report: EngineReport, network: Network | Outline, release: str, target: tuple[int, int], seconds: float,
                here: bool = False) -> Preview:
     """What a listing says of each group."""
-    layers = [layer for layer in report.layers if layer.kind != IDLE and not layer.prepares]
-    kernels = tuple(Kernel(MHA if layer.is_mha else layer.type, _labels(layer.takes), _labels(layer.gives),
-                           tuple(sorted(layer.nodes))) for layer in layers)
-    return Preview(release, target, here, made_of(report, network), kernels, sum(layer.kind == QDQ for layer in layers),
-                   seconds)
+    qdq = sum(layer.kind == QDQ and not layer.prepares for layer in report.layers)
+    return Preview(release, target, here, made_of(report, network), kernels_of(report), qdq, seconds)
+
+
+def kernels_of(report: EngineReport) -> tuple[Kernel, ...]:
+    """The engine layers of a listing that do something in each run, by what they are."""
+    return tuple(Kernel(MHA if layer.is_mha else layer.type, _labels(layer.takes), _labels(layer.gives),
+                        tuple(sorted(layer.nodes)))
+                 for layer in report.layers if layer.kind != IDLE and not layer.prepares)
 
 
 def _labels(types: Iterable[Precision | None]) -> tuple[str, ...]:

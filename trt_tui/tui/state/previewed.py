@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from trt_tui.core.engines.made import Made, other_than
-from trt_tui.core.engines.preview import ALONE, BREAKS_MHA, NO_EFFECT, SPLITS, Preview, gained
+from trt_tui.core.engines.preview import ALONE, BREAKS_MHA, NO_EFFECT, SPLITS, Preview
+from trt_tui.core.measure.kernels import kernel_change
 from trt_tui.core.moves.barrier import Barrier
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import Group
@@ -115,18 +116,11 @@ def scope_sentence(preview: Preview, groups: Sequence[Group], config: PrecisionC
 
 
 def kernel_lines(session: Session, one: PrecisionConfig, other: PrecisionConfig) -> list[Line]:
-    """The kernels that the other config loses and gains; nothing where a preview of either is not known."""
-    previews = [session.results.of(config).preview for config in (one, other)]
-    first, second = previews
-    if None in previews and session.may_preview:
-        return [[], [("kernels: the builder is being asked, d again shows them", "dim")]]
-    if first is None or second is None or first.refused is not None or second.refused is not None:
-        return []
-    lost, won = gained(second, first), gained(first, second)
-    lines: list[Line] = [[], [(f"kernels, preview {second.name}: {len(first.kernels)} and {len(second.kernels)}, "
-                               f"{len(lost)} lost, {len(won)} gained", "strong")]]
-    for sign, kernels in (("-", lost), ("+", won)):
-        lines += [[(f" {sign} ", "key"), (kernel.said, "")] for kernel in kernels[:_MOST]]
-        if len(kernels) > _MOST:
-            lines.append([(f" {sign} {len(kernels) - _MOST} more", "dim")])
-    return lines
+    """The kernels that the other config loses and gains, by their engines or else their previews; nothing where neither
+    is known of both."""
+    first, second = (session.results.of(config) for config in (one, other))
+    change = kernel_change(first, second)
+    if change is None:
+        asked = session.may_preview and (first.preview is None or second.preview is None)
+        return [[], [("kernels: the builder is being asked, d again shows them", "dim")]] if asked else []
+    return [[], [(change.said, "strong")], *([(f" {line[:2]}", "key"), (line[2:], "")] for line in change.lines(_MOST))]
