@@ -375,7 +375,7 @@ async def test_one_build_at_a_time_that_counts_seconds_and_can_be_stopped(tmp_pa
         await press(pilot, "escape", "escape")
         app.session.asked.job(job).since -= 34
         await pilot.pause(0.05)
-        assert "build of c0, 34 s" in status(main) and "x stops the build" in status(main)
+        assert "build of c0, 34 s" in status(main) and "x stops" in status(main)
         app.deliver(ev.Progress(job, "building: Timing tactics", 3, 98))
         await settle(pilot)
         assert "build of c0: Timing tactics 3/98" in status(main)

@@ -68,6 +68,11 @@ class Job:
         start = self.begun if self.begun is not None else self.sent
         return (self.ended if self.ended is not None else time.monotonic()) - start
 
+    @property
+    def seconds_of_phase(self) -> float:
+        """How long its phase has run; before it began, how long it waits."""
+        return time.monotonic() - (self.since if self.begun is not None else self.sent)
+
 
 def job_words(request: rq.Request, names: ConfigNames) -> str:
     """What the job of a request is called.

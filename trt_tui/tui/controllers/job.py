@@ -72,7 +72,7 @@ class Jobs(Controller):
         self.session.stop_job()
         self.desk.say(f"stopped: {stopped_words(jobs)}; the last results stay", "")
 
-    @action("9", label="jobs", help="All jobs: what runs and what was done, with their times", group="Work")
+    @action("f9", label="jobs", help="All jobs: what runs and what was done, with their times", group="Work")
     def jobs(self) -> None:
         """Shows all jobs."""
         self.desk.app.push_screen(JobsPage(self.session, lambda: self.desk.perform("stop")))

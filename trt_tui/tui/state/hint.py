@@ -27,7 +27,7 @@ def next_step(session: Session, found: Figures | None, cursor: str = "", short: 
     if verdict is None:
         return "" if session.busy else "next: f5 compares"
     if session.building:
-        return "x stops the build"
+        return ""
     if session.searching:
         return "a takes the best so far"
     if after := built.engine_step(session):

@@ -28,7 +28,7 @@ def _far(job: Job) -> tuple[str, str]:
     """How far a job is, or how long it has run if nobody knows; and how much time is left."""
     done = job.progress
     if done is None:
-        seconds = time.monotonic() - (job.since if job.begun is not None else job.sent)
+        seconds = job.seconds_of_phase
         return (f", {elapsed(seconds)}" if seconds >= 1 else "", "")
     return (f" {done.done}/{done.total}",
             f", {elapsed(done.left_s)} left" if done.left_s is not None and done.left_s >= 1 else "")
