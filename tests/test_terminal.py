@@ -1,126 +1,278 @@
-"""The app end to end in a real terminal: tmux types, and reads the screen."""
+"""The program in a real terminal, from the command to the saved session: tmux types, and reads the screen."""
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import json
 import os
+import select
+import shlex
 import shutil
+import signal
+import struct
 import subprocess
 import sys
+import termios
 import time
 import uuid
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import onnx
+import psutil
 import pytest
 
-pytestmark = [
-    pytest.mark.terminal,
-    pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed"),
-]
+from tests import networks
+from tests.driven import LIMIT_S
+from tests.test_hostile_names import hostile_mlp
+
+pytestmark = [pytest.mark.terminal,
+              pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")]
+
+PROGRAM = f"{shlex.quote(sys.executable)} -m trt_tui"
 
 
-class Terminal:
-    """A tmux server of its own with one window."""
+def until(happened: Callable[[], object], what: str, shown: Callable[[], str] = str) -> None:
+    end = time.monotonic() + 2 * LIMIT_S
+    while not happened():
+        assert time.monotonic() < end, f"never {what}:\n{shown()}"
+        time.sleep(0.1)
 
-    def __init__(self, command: str, size: tuple[int, int], environment: dict[str, str], folder: Path) -> None:
-        self.socket = f"trt-tui-{uuid.uuid4().hex[:8]}"
-        exports = " ".join(f"{name}={value}" for name, value in environment.items())
-        self._tmux("-f", os.devnull, "new-session", "-d", "-x", str(size[0]), "-y", str(size[1]), "-c", str(folder),
-                   f"env {exports} {command}; echo ended with $?; sleep 600")
 
-    def _tmux(self, *arguments: str) -> str:
-        command = ["tmux", "-L", self.socket, *arguments]
-        return subprocess.run(command, check=True, capture_output=True, text=True).stdout
+class Shell:
+    """An interactive shell in a tmux window."""
 
-    def press(self, *keys: str) -> None:
-        for key in keys:
-            self._tmux("send-keys", key)
-            time.sleep(0.15)
+    def __init__(self, folder: Path, size: tuple[int, int] = (80, 24)) -> None:
+        self.name = f"trt-tui-{uuid.uuid4().hex[:8]}"
+        environment = {"XDG_STATE_HOME": folder / "state", "XDG_CACHE_HOME": folder / "cache", "OMP_NUM_THREADS": "2",
+                       "PYTHONPATH": Path(__file__).parents[1], "TERM": "screen-256color", "LC_ALL": "C.UTF-8",
+                       "PS1": "ready> "}
+        settings = " ".join(f"{key}={shlex.quote(str(value))}" for key, value in environment.items())
+        self.tmux("-f", "/dev/null", "new-session", "-d", "-x", str(size[0]), "-y", str(size[1]), "-c", str(folder),
+                  f"env {settings} bash --norc --noprofile -i")
+        self.wait_for("ready>")
 
+    def tmux(self, *arguments: str) -> str:
+        return subprocess.run(("tmux", "-u", "-L", self.name, *arguments), check=True, text=True, encoding="utf-8",
+                              capture_output=True, timeout=20).stdout
+
+    def type(self, line: str) -> None:
+        self.tmux("send-keys", "-l", line)
+        self.keys("Enter")
+
+    def run(self, words: str, rest: str = "") -> None:
+        """Starts the program on a clear screen; the shell tells how it ended."""
+        self.type(f"clear; {PROGRAM} {words} {rest}; echo code $?")
+
+    def keys(self, *keys: str) -> None:
+        self.tmux("send-keys", *keys)
+
+    @property
     def screen(self) -> str:
-        return self._tmux("capture-pane", "-p")
+        return self.tmux("capture-pane", "-p")
 
-    def wait_for(self, *texts: str, seconds: float = 60) -> str:
-        deadline = time.monotonic() + seconds
-        while time.monotonic() < deadline:
-            screen = self.screen()
-            if all(text in screen for text in texts):
-                return screen
-            time.sleep(0.2)
-        raise AssertionError(f"{texts} did not appear:\n{self.screen()}")
+    def line(self, start: str) -> str:
+        """The line of the screen that starts so."""
+        return next((line for line in self.screen.splitlines() if line.strip().startswith(start)), "")
+
+    def wait_for(self, *texts: str) -> str:
+        """The screen, once it shows all of the texts."""
+        until(lambda: all(text in self.screen for text in texts), f"showed {texts}", lambda: self.screen)
+        return self.screen
+
+    @property
+    def in_alternate_screen(self) -> bool:
+        return self.tmux("display-message", "-p", "#{alternate_on}").strip() == "1"
+
+    def app(self) -> psutil.Process:
+        """The process of the app, the shell's child."""
+        shell = psutil.Process(int(self.tmux("display-message", "-p", "#{pane_pid}")))
+        return next(one for one in shell.children(recursive=True) if one.cmdline()[1:3] == ["-m", "trt_tui"])
 
     def close(self) -> None:
-        subprocess.run(["tmux", "-L", self.socket, "kill-server"], capture_output=True)
+        subprocess.run(("tmux", "-L", self.name, "kill-server"), capture_output=True, timeout=20)
 
 
 @pytest.fixture
-def terminal(tmp_path: Path):
-    opened: list[Terminal] = []
+def shell(tmp_path: Path) -> Iterator[Callable[..., Shell]]:
+    opened: list[Shell] = []
 
-    def start(command: str, size: tuple[int, int] = (80, 24)) -> Terminal:
-        environment = {"XDG_STATE_HOME": str(tmp_path / "state"), "XDG_CACHE_HOME": str(tmp_path / "cache"),
-                       "TERM": "xterm-256color"}
-        opened.append(Terminal(command, size, environment, tmp_path))
+    def start(**options) -> Shell:
+        opened.append(Shell(tmp_path, **options))
         return opened[-1]
 
+    onnx.save(networks.mlp(), tmp_path / "mlp.onnx")
     yield start
     for one in opened:
         one.close()
 
 
-def _line(screen: str, start: str) -> str:
-    return next(line for line in screen.splitlines() if line.strip().startswith(start))
+MLP = "mlp.onnx --no-preview"
+DEMO = "demo --no-preview --whatif-samples 8"
 
 
-def test_the_main_job(terminal, tmp_path: Path) -> None:
-    app = terminal(f"{sys.executable} -m trt_tui demo --no-preview")
-    screen = app.wait_for("INT8 all", "FAIL", "PASS")
-    assert "PASS" in _line(screen, "FP16 all") and "FAIL" in _line(screen, "INT8 all")
-    app.press("t")
-    app.wait_for("Worst first", "raised to")
-    app.wait_for("22.3 dB", seconds=90)
-    app.press("g", "Escape", "Home", "space")
-    app.wait_for("c1", "FP32↑")
-    app.press("Down", "space")
-    screen = app.wait_for("c2", "2 up")
-    deadline = time.monotonic() + 30
-    while "PASS" not in _line(app.screen(), "c2") and time.monotonic() < deadline:
-        time.sleep(0.2)
-    assert "PASS" in _line(app.screen(), "c2"), app.screen()
-    app.press("z")
-    app.wait_for("c1", "1 up")
-    app.press(".")
-    app.wait_for("c2", "2 up")
-    app.press("q")
-    app.wait_for("ended with 0", seconds=10)
+def test_the_main_job(shell, tmp_path):
+    one = shell()
+    one.run(DEMO)
+    screen = one.wait_for("INT8 all", "FAIL", "█", "try")
+    assert all(len(line) <= 80 for line in screen.splitlines()) and len(screen.splitlines()) == 24
+    assert "PASS" in one.line("FP16 all") and "FAIL" in one.line("INT8 all")
+    one.keys("t")
+    one.wait_for("Worst first", "raised to")
+    one.keys("Home", "Space")
+    one.wait_for("c1 · 1 FP32", "FP32↑")
+    one.keys("Down", "Space")
+    one.wait_for("c2 · 2 FP32")
+    until(lambda: "PASS" in one.line("c2"), "met the target")
+    one.keys("z")
+    one.wait_for("c1 · 1 FP32")
+    one.keys(".")
+    one.wait_for("c2 · 2 FP32")
+    one.close()  # as when the connection is lost
 
-    again = terminal(f"{sys.executable} -m trt_tui demo --no-preview")
-    again.wait_for("2 up", "PASS", "Resumed")
-    again.press("e", "Enter", "Enter")
+    again = shell()
+    again.run(DEMO)
+    again.wait_for("Resumed: c2", "2 FP32", "PASS")
+    again.keys("e")
+    again.wait_for("enter chooses the format")
+    again.keys("Enter")
+    time.sleep(0.3)  # keys that come at once answer one question
+    again.keys("Enter")
     written = tmp_path / "scenes.precision.json"
-    deadline = time.monotonic() + 20
-    while not written.exists() and time.monotonic() < deadline:
-        time.sleep(0.2)
+    until(written.exists, "exported")
     config = json.loads(written.read_text())
-    assert config["format"] == "trt-tui/precision-config"
     raised = {name for move in config["moves"] if move.get("precision") == "fp32" for name in move["layers"]}
     assert {"/enc1/widen/conv/Conv", "/enc1/residual/depthwise/conv/Conv"} <= raised
-    again.press("q")
-    again.wait_for("ended with 0", seconds=10)
-
-    from trt_tui import demo
-
-    command = [sys.executable, "-m", "trt_tui", "build", str(demo.network_path()), "--config", str(written)]
-    for name in ("one.onnx", "two.onnx"):
-        subprocess.run([*command, "-o", str(tmp_path / name)], check=True, capture_output=True)
-    assert (tmp_path / "one.onnx").read_bytes() == (tmp_path / "two.onnx").read_bytes()
-    onnx.checker.check_model(onnx.load(tmp_path / "one.onnx"), full_check=True)
+    again.keys("q")
+    again.wait_for("code 0")
 
 
-def test_a_broken_file_is_explained(terminal, tmp_path: Path) -> None:
+def test_a_broken_file_is_explained(shell, tmp_path):
     (tmp_path / "broken.onnx").write_bytes(b"no network")
-    app = terminal(f"{sys.executable} -m trt_tui broken.onnx")
-    app.wait_for("is not a complete ONNX file")
-    app.press("Escape", "q")
-    app.wait_for("ended with", seconds=10)
+    one = shell()
+    one.run("broken.onnx")
+    one.wait_for("is not a complete ONNX file")
+    one.keys("Escape", "q")
+    one.wait_for("code")
+
+
+def test_a_signal_restores_the_terminal_and_saves_the_session(shell):
+    one = shell()
+    for number, shown in ((signal.SIGTERM, "PASS"), (signal.SIGHUP, "Resumed: c1")):
+        one.run(MLP)
+        one.wait_for("INT8 all", shown)
+        one.keys("Space")
+        one.wait_for("config c1")
+        app = one.app()
+        child = app.children()
+        assert one.in_alternate_screen and child
+        app.send_signal(number)
+        one.wait_for(f"code {128 + number}")
+        assert not one.in_alternate_screen
+        one.type("echo it is $((20 + 3))")
+        one.wait_for("it is 23")  # what is typed is echoed and run: the terminal's modes are back
+        until(lambda child=child: not any(process.is_running() for process in child), "ended the worker")
+
+
+def test_it_is_stopped_and_gone_on_with(shell):
+    one = shell()
+    one.run(MLP)
+    one.wait_for("INT8 all", "PASS")
+    one.keys("C-z")
+    one.wait_for("Stopped")
+    assert not one.in_alternate_screen
+    one.type("fg")
+    one.wait_for("INT8 all", "? keys")
+    for number in (signal.SIGSTOP, signal.SIGTSTP):
+        app = one.app()
+        app.send_signal(number)
+        until(lambda app=app: app.status() == psutil.STATUS_STOPPED, "stopped")
+        one.keys("Enter")
+        one.type("clear; fg")
+        one.wait_for("INT8 all", "? keys")
+        assert one.in_alternate_screen
+    one.keys("Space")
+    one.wait_for("config c1")
+    one.keys("?")
+    one.wait_for("Move up")
+    one.keys("C-z")
+    one.wait_for("Stopped")
+    one.type("fg")
+    one.wait_for("Move up")
+    one.keys("Escape")
+    until(lambda: "Move up" not in one.screen, "closed the help")
+    one.keys("q")
+    until(lambda: not one.in_alternate_screen, "left")
+
+
+def test_bytes_that_are_no_keys_change_nothing_and_it_draws_where_stderr_goes_elsewhere(shell, tmp_path):
+    one = shell()
+    one.run(MLP, "2>log")
+    one.wait_for("INT8 all", "PASS")
+    one.tmux("send-keys", "-H", "e9", "ff", "c3")  # no UTF-8
+    one.keys("Escape")  # an arrow key in two pieces
+    time.sleep(0.3)
+    one.keys("[", "B")
+    one.keys("y")
+    one.wait_for("copied", "c0 = INT8")
+    one.keys("Space")
+    one.wait_for("config c1")
+    one.keys("q")
+    one.wait_for("code 0")
+    assert (tmp_path / "log").read_text() == ""
+
+
+def test_it_says_why_it_does_not_open(shell):
+    one = shell()
+    for around, why in (("{} </dev/null", "stdin is no terminal"), ("{} | cat", "stdout is no terminal"),
+                        ("TERM=dumb {}", "TERM is dumb"), ("{} <&-", "stdin is no terminal")):
+        one.type("clear; " + around.format(f"{PROGRAM} demo") + "; echo code ${PIPESTATUS[0]}")
+        screen = one.wait_for("code 2")
+        assert why in screen and "needs a terminal" in screen and not one.in_alternate_screen
+
+
+def test_hostile_names_reach_no_terminal(shell, tmp_path):
+    onnx.save(hostile_mlp(), tmp_path / "net.onnx")
+    one = shell(size=(120, 40))
+    one.tmux("set-option", "-g", "set-clipboard", "on")
+    one.tmux("set-option", "-g", "allow-rename", "on")
+    one.run("net.onnx --no-preview")
+    one.wait_for("random inputs", "x1b]0;owned")
+    one.keys("Down", "Down", "Down", "y")
+    one.wait_for("copied")
+    one.keys("q")
+    one.wait_for("code 0")
+    one.run("inspect net.onnx")
+    one.wait_for("x1b]0;owned", "code 0")
+    assert "owned" not in one.tmux("display-message", "-p", "#{pane_title} #{window_name}")
+    buffers = subprocess.run(("tmux", "-L", one.name, "show-buffer"), capture_output=True, text=True).stdout
+    assert "owned" not in buffers or "\\x1b" in buffers
+
+
+@pytest.mark.parametrize("size", [(0, 0), (24, 0)])
+def test_a_terminal_that_tells_no_size_is_drawn_on_and_left(tmp_path, size):
+    """As over a serial line, or from a program that made the terminal and did not size it."""
+    ours, its = os.openpty()
+    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))
+    onnx.save(networks.mlp(), tmp_path / "mlp.onnx")
+    environment = {key: value for key, value in os.environ.items() if key not in ("LINES", "COLUMNS")}
+    environment |= {"XDG_STATE_HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path), "TERM": "xterm-256color"}
+    app = subprocess.Popen([sys.executable, "-m", "trt_tui", str(tmp_path / "mlp.onnx"), "--no-preview"], stdin=its,
+                           stdout=its, stderr=its, env=environment, start_new_session=True)
+    os.close(its)
+    written, end, asked = b"", time.monotonic() + LIMIT_S, False
+    try:
+        while app.poll() is None and time.monotonic() < end and len(written) < 1_000_000:
+            if select.select([ours], [], [], 0.1)[0]:
+                with contextlib.suppress(OSError):  # Linux tells so that the other side is closed
+                    written += os.read(ours, 1 << 16)
+            if not asked and b"INT8 all" in written:
+                os.write(ours, b"q")
+                asked = True
+        assert asked and app.wait(5) == 0, written[-500:]
+    finally:
+        app.kill()
+        app.wait()
+        os.close(ours)
+    assert len(written) < 1_000_000
