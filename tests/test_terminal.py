@@ -163,7 +163,7 @@ def test_a_signal_restores_the_terminal_and_saves_the_session(shell):
         one.run(MLP)
         one.wait_for("INT8 all", shown)
         one.keys("Space")
-        one.wait_for("config c1")
+        one.wait_for("c1 · 1 FP32")
         app = one.app()
         child = app.children()
         assert one.in_alternate_screen and child
@@ -193,7 +193,7 @@ def test_it_is_stopped_and_gone_on_with(shell):
         one.wait_for("INT8 all", "? keys")
         assert one.in_alternate_screen
     one.keys("Space")
-    one.wait_for("config c1")
+    one.wait_for("c1 · 1 FP32")
     one.keys("?")
     one.wait_for("Move up")
     one.keys("C-z")
@@ -217,7 +217,7 @@ def test_bytes_that_are_no_keys_change_nothing_and_it_draws_where_stderr_goes_el
     one.keys("y")
     one.wait_for("copied", "c0 = INT8")
     one.keys("Space")
-    one.wait_for("config c1")
+    one.wait_for("c1 · 1 FP32")
     one.keys("q")
     one.wait_for("code 0")
     assert (tmp_path / "log").read_text() == ""
