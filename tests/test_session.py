@@ -92,7 +92,7 @@ def test_a_quantized_network_opens_as_in_its_file_and_goes_back_to_it(session, t
     stats = TensorStats(9e3, 1.0, 1.0, 1.0, 9, 0, (0,) * 30 + (9,) + (0,) * 33, 0.0, 0.0, 0, {}, None)
     driven.results.statistics[group.name] = {tensor: stats}
     said = " ".join(reasons(driven, Figures(TreeModel(driven.outline), driven.config), group))
-    assert f"; the file's own is {number(driven.outline.quantized_ranges[tensor])}" in said
+    assert f"the file's range {number(driven.outline.quantized_ranges[tensor])} of amax 9000" in said
     lines = ["".join(part for part, _ in line) for line in verdict_lines(driven, 80)]
     assert lines[-1].startswith(" as exported ") and "~" in lines[-1] and all(len(line) <= 80 for line in lines)
     driven.toggle(driven.outline.groups)

@@ -16,6 +16,7 @@ from trt_tui.core.calibration.statistics import TensorStats, TopChannels
 from trt_tui.core.measure.comparison import Errors, Measured, OutputErrors, Verdict
 from trt_tui.core.measure.target import parse_target
 from trt_tui.core.moves.config import PrecisionConfig, distance
+from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.network.hierarchy import GroupRow, Scope
 from trt_tui.core.precision import Precision
 from trt_tui.jobs import events as ev
@@ -23,7 +24,7 @@ from trt_tui.tui import known, spans, themes
 from trt_tui.tui.state import detail, parts, verdict
 from trt_tui.tui.state.columns import Columns, bar_text, row_line, tree_header
 from trt_tui.tui.state.configs import config_table, diff_lines
-from trt_tui.tui.state.figures import Measure, band_of, figures_of, raised_texts
+from trt_tui.tui.state.figures import Measure, band_of, figures_of
 from trt_tui.tui.state.filters import Subject, parse_filter
 from trt_tui.tui.state.hint import next_step, rows_to_target
 from trt_tui.tui.state.tree import TreeModel, VisibleRow
@@ -173,15 +174,59 @@ def test_rows_are_counted_by_the_codes_in_use(session, precision):
             str(refused), "of", str(len(scope.groups)), "cannot", "run", precision.label]
 
 
-def test_shares_of_an_earlier_config_are_stale(session):
-    before = dict(found(session).values)
+def test_shares_of_an_earlier_config_carry_its_name(session):
+    before, shares = session.config, dict(found(session).values)
     session.toggle([VIT.groups[0]])
     figures = found(session, last=before)
-    assert figures.stale == frozenset(before)
-    cells = figures.cells(VisibleRow("x", 0, MODEL.rows[local.QKV]))
-    assert cells.glyph == "█" and cells.glyph_style == "dim"
-    assert figures.cells(VisibleRow("x", 0, MODEL.rows[VIT.groups[0].name])).asked == "FP32↑"
+    assert figures.stale == frozenset(shares) and figures.values == shares
+    row = VisibleRow("x", 0, MODEL.rows[local.QKV])
+    cells = figures.cells(row)
+    assert cells.glyph == "█" and cells.glyph_style == "dim" and cells.of == "c0"
+    wide, narrow = (text(row_line(cells, 0, Columns.fit(width), False)) for width in (80, 50))
+    assert f"{cells.value} c0" in wide and cells.value not in narrow, "marked as another's, or absent"
+    assert "share of c1" in text(tree_header(Columns.fit(80), figures))
+    raised = figures.cells(VisibleRow("x", 0, MODEL.rows[VIT.groups[0].name]))
+    assert (raised.glyph, raised.asked, raised.instead) == ("↑", "FP32", "raised")
+    scope = figures.cells(VisibleRow("x", 0, MODEL.scopes[0]))
+    assert scope.of == "c0"
     assert not found(session.rest(), last=before).stale
+
+
+def test_a_row_says_what_the_figure_becomes_when_it_is_flipped(session):
+    worst, next_worst, *_ = found(session).worst_first
+    share = session.measured("config").shares[worst]
+    session.set_target("sqnr>=12")
+
+    def cell(name, group=None):
+        return found(session).cells(VisibleRow("x", 0, MODEL.rows[name])).flip
+
+    session.results._configs.pop(session.config.toggled([VIT.group_by_name[worst]]), None)
+    assert (cell(worst).figure, cell(worst).outcome) == (decibels(share.kept_db), "")
+    session.results.at(session.config).shares[worst] = replace(share, samples=4)
+    assert cell(worst).outcome == "on 4", "a figure on fewer samples says so"
+    for name in (worst, next_worst):
+        session.toggle([VIT.group_by_name[name]])
+        session.rest()
+        session.undo()
+    one, other, alone = cell(worst), cell(next_worst), session.config.toggled([VIT.group_by_name[worst]])
+    assert one.figure == decibels(session.results.of(alone).verdict.worst[1].errors.sqnr_db)
+    assert (one.outcome.rstrip("?"), other.outcome.rstrip("?"), other.outcome_style) == ("PASS", "FAIL", "dim")
+    session.toggle([VIT.group_by_name[worst]])
+    session.rest()
+    back = cell(worst)
+    assert (back.outcome.rstrip("?"), back.outcome_style) == ("FAIL", "bad"), "flipped, the target is missed"
+    assert "score if flipped" in text(tree_header(Columns.fit(80), replace(found(session), title="score")))
+
+
+@pytest.mark.parametrize(("method", "mark"), [("entropy", "e"), ("percentile", "p"), ("p99.9", "p"), ("mse", "m"),
+                                              ("user", "u"), ("top5-mean", "u")])
+def test_a_changed_range_is_marked_on_its_row_and_is_the_one_that_is_told_of(session, method, mark):
+    tensor = VIT.group_by_name[local.QKV].activations()[0].tensor
+    session.results.statistics[local.QKV] = {tensor: _stats(41.2, 0.47)}
+    session.set_config(session.config.with_range(tensor, RangeChoice(4.0, method)))
+    assert found(session).cells(VisibleRow("x", 0, MODEL.rows[local.QKV])).asked == f"INT8 {mark}"
+    said = " ".join(detail.reasons(session, found(session), VIT.group_by_name[local.QKV]))
+    assert f"{'own' if method == 'user' else method} range 4.00 of amax 41.2" in said and "clipped" in said
 
 
 def test_a_met_target_calms_all_rows(session):
@@ -402,8 +447,6 @@ def test_raising_to_nan_meets_no_target(session):
     exact = Verdict({"y": OutputErrors(Errors(cosine=1.0, exact=True))})
     for raised, rows in (((broken, broken), None), ((broken, fine), 2), ((broken, exact), 2)):
         assert rows_to_target(session, Measured(raised_order=("a", "b"), raised=raised)) == rows
-    texts = raised_texts(Measured(raised_order=("a", "b", "c"), raised=(broken, fine, exact)))
-    assert [text for _, text in texts.values()] == ["NaN", "~25.0 dB", "exact"]
 
 
 def test_the_page_of_the_metrics_parts(tmp_path, measured_before):

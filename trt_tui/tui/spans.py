@@ -40,6 +40,19 @@ def shorten(text: str, width: int) -> str:
     return f"{first_cells(text, head)}…{last_cells(text, width - 1 - head)}"
 
 
+def shorten_path(text: str, width: int) -> str:
+    """A path with names in its middle replaced by an ellipsis where it is wider than ``width`` cells; as `shorten`
+    where that leaves too much."""
+    text = visible(text)
+    first, *rest = text.split("/")
+    if cells(text) > width:
+        for begin in range(1, len(rest)):
+            for head in (f"{first}/…/", "…/"):
+                if cells(shorter := head + "/".join(rest[begin:])) <= width:
+                    return shorter
+    return shorten(text, width)
+
+
 def fitted(text: str, width: int) -> str:
     """The text shortened to ``width`` cells, or with blanks up to it."""
     return left(shorten(text, width), width)

@@ -296,7 +296,7 @@ class Desk:
         """Draws the titles of the tree's columns."""
         if self.listing.is_measured:
             found = self.listing.figures
-            columns = Columns.fit(self.tree.size.width or self.width, found.has_engines, found.preview is not None)
+            columns = Columns.fit(self.tree.size.width or self.width, found.has_engines)
             self._lines("tree-header").lines = [tree_header(columns, found)]
 
     def draw_detail(self) -> None:

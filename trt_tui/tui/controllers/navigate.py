@@ -90,9 +90,9 @@ class Navigate(Controller):
         found = self.listing.figures
         if not found.values and not found.bad:
             return "nothing was measured yet"
-        return "" if found.loud else "no row is bad: every one owns less than 1 %"
+        return "" if found.loud else "no row is bad: every share is below 1 %"
 
-    @action("n", label="next bad", help="Go to the next row that owns 1 % or more, or has NaN or Inf", group="Move",
+    @action("n", label="next bad", help="Go to the next row with a share of 1 % or more, or NaN or Inf", group="Move",
             disabled=no_bad_rows, footer=45)
     def next_bad(self) -> None:
         """To the next bad row."""

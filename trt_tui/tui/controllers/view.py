@@ -14,7 +14,7 @@ from trt_tui.tui.state.tree import View
 from trt_tui.words import visible
 
 _RUNS = {"config": ("config", "oiae"), "int8": ("INT8 all", "1237"), "fp16": ("FP16 all", "4568")}
-_MEASURES = {Measure.OWNS: "what each owns of the error", Measure.ISOLATED: "isolated error",
+_MEASURES = {Measure.OWNS: "share of the judged error", Measure.ISOLATED: "isolated error",
              Measure.ACCUMULATED: "accumulated error", Measure.ENGINE: "engine error"}
 
 

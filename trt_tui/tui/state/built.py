@@ -121,13 +121,13 @@ def fp32_engine_texts(fp32_engine: EngineResult) -> list[str]:
 
 
 def made_text(made: Made | None, asked: Precision) -> str:
-    """What became of a group, for a column: ``FP16``, ``FP16≠`` where another precision is asked, ``fused``, ``?``."""
+    """What became of a group, for a column: ``FP16``, ``≠ FP16`` where another precision is asked, ``fused``, ``?``."""
     if made is None:
         return ""
     seen = made.seen(asked)
     if seen is None:
         return "fused" if made.region or made.among else "?"
-    return seen.label + (DIFFERS if seen is not asked else "")
+    return f"{DIFFERS} {seen.label}" if seen is not asked else seen.label
 
 
 def group_sentences(shown: Shown, group: Group, asked: Precision) -> list[str]:
@@ -172,7 +172,7 @@ def scope_text(shown: Shown, groups: Sequence[Group], differ: int) -> str:
 
 def is_marked(shown: Shown, group: Group, asked: Precision) -> bool:
     """Whether an engine runs a group otherwise than asked."""
-    return made_text(shown.result.made.get(group.name), asked).endswith(DIFFERS)
+    return made_text(shown.result.made.get(group.name), asked).startswith(DIFFERS)
 
 
 # -- one engine -----------------------------------------------------------------------------------------------------

@@ -4,17 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from trt_tui.tui.spans import (
-    Line,
-    clip,
-    fitted,
-)
+from trt_tui.tui.spans import Line, clip, fitted, shorten_path
 from trt_tui.tui.state.figures import FOUND, TRIED, Cells, Figures, Measure
+from trt_tui.tui.state.flips import flip_title
 from trt_tui.tui.state.listing import Listing
-from trt_tui.tui.state.previewed import WIDTH
-from trt_tui.tui.state.tree import View
-from trt_tui.words import RUN_TITLES
-from trt_tui.words import left as flush_left
+from trt_tui.words import cells, left
 
 
 def legend(measure: Measure) -> str:
@@ -34,9 +28,16 @@ def bar_text(fraction: float, width: int) -> str:
     return ("█" * whole + (BAR_BLOCKS[rest] if rest else "")).ljust(width)
 
 
+_MOST = 120
+"""Cells that all columns take at most."""
+
+_NAME = 18
+"""Cells that the name has before other columns are given up for it."""
+
+
 @dataclass(frozen=True)
 class Columns:
-    """Widths of the tree's columns at one total width; a width of 0 leaves the column out."""
+    """Widths of the list's columns at one total width; a width of 0 leaves the column out."""
 
     name: int
     operator: int
@@ -44,37 +45,42 @@ class Columns:
     made: int
     value: int
     bar: int
-    raised: int
+    flip: int
     cost: int
 
     @classmethod
-    def fit(cls, width: int, made: bool = False, previewed: bool = False) -> Columns:
-        """The columns for a width; ``made`` adds the one for what the engine made, wider where it was not built."""
-        if width >= 76:
-            fixed = (9, 6, 6, 6, 6, 9, 5) if made else (9, 6, 0, 6, 9, 9, 5)
-        elif width >= 64:
-            fixed = (8, 6, 6, 6, 0, 9, 5 if width >= 70 else 0) if made else (9, 6, 0, 6, 6, 9, 0)
-        else:
-            fixed = (8, 6, 5, 6, 0, 0, 0) if made else (9, 6, 0, 6, 0, 0, 0)
-        if previewed:
-            fixed = (*fixed[:2], WIDTH, fixed[3], min(fixed[4], 4), *fixed[5:])
-        used = 4 + sum(w + 1 for w in fixed if w)
-        return cls(max(8, width - used), *fixed)
+    def fit(cls, width: int, made: bool = False) -> Columns:
+        """The columns for a width; ``made`` adds the one for what the builder makes."""
+        width = min(width, _MOST)
+        fixed = {"operator": 8, "asked": 7, "made": 9 if made else 0, "value": 5, "bar": 5, "flip": 13, "cost": 6}
+
+        def rest() -> int:
+            return width - 6 - sum(one + 1 for one in fixed.values() if one)
+
+        for column, least in (("cost", 0), ("bar", 0), ("operator", 6), ("made", 7 * made), ("operator", 0),
+                              ("made", 0), ("flip", 0)):
+            if rest() < (_NAME if column != "cost" else 30):
+                fixed[column] = least
+        if fixed["flip"] and rest() > _NAME + 8:
+            fixed["flip"] = min(20, fixed["flip"] + rest() - _NAME - 8)
+        return cls(max(8, rest()), **fixed)
 
 
 def tree_header(columns: Columns, found: Figures) -> Line:
     """The titles of the columns."""
-    value = "owns" if found.measure is Measure.OWNS else "dB"
-    parts = ["   " + "  layer".ljust(columns.name), "op".ljust(columns.operator), "asked".ljust(columns.asked)]
+    parts = ["   " + "  layer".ljust(columns.name + 2)]
+    if columns.operator:
+        parts.append("op".ljust(columns.operator))
+    parts.append("prec".ljust(columns.asked))
     if columns.made:
-        title = "preview" if found.preview is not None else f"in {found.made_of}" if found.made_of else \
-            "engine" if columns.made > 5 else "built"
-        parts.append(title[:columns.made].ljust(columns.made))
-    parts.append(value.rjust(columns.value))
-    if columns.bar:
-        parts.append(" " * columns.bar)
-    if columns.raised:
-        parts.append("raised to".rjust(columns.raised))
+        title = "preview" if found.preview is not None else f"in {found.made_of}" if found.made_of else "engine"
+        parts.append(fitted(title, columns.made))
+    room = columns.value + (columns.bar + 1 if columns.bar else 0)
+    titles = (f"share of {found.of}", f"share {found.of}", "share") if found.measure is Measure.OWNS else (
+        f"{found.measure.value} dB", "dB")
+    parts.append(next((one for one in titles if cells(one) <= room), titles[-1]).ljust(room))
+    if columns.flip:
+        parts.append(flip_title(found.title, columns.flip).rjust(columns.flip))
     if columns.cost:
         parts.append(("ms" if found.times else "MACs").rjust(columns.cost))
     return [(" ".join(parts), "dim")]
@@ -82,37 +88,51 @@ def tree_header(columns: Columns, found: Figures) -> Line:
 
 def operator_text(operator: str, width: int) -> str:
     """An operator's name, its long words shortened."""
-    text = operator.replace("Normalization", "Norm").replace("Average", "Avg").replace("Reduce", "Red")
-    return flush_left("".join(part for part, _ in clip([(text, "")], width)), width)
+    text = operator.replace("Normalization", "Norm").replace("Average", "Avg").replace("Reduce", "Red").replace(
+        "Transpose", "T")
+    return left("".join(part for part, _ in clip([(text, "")], width)), width)
 
 
-def row_line(cells: Cells, depth: int, columns: Columns, cursor: bool) -> Line:
-    """One line of the tree."""
+def row_line(row: Cells, depth: int, columns: Columns, cursor: bool) -> Line:
+    """One line of the list."""
     indent = "  " * min(depth, max(0, columns.name // 4))
-    room = columns.name - len(indent) - 2
-    mark_style = "key" if cells.mark == FOUND else "dim"
+    room = columns.name - len(indent)
+    mark_style = "key" if row.mark == FOUND else "dim"
     line: Line = [
-        (">" if cursor else " ", "strong"), (cells.glyph, cells.glyph_style), (f" {indent}{cells.mark} ", mark_style),
-        (fitted(cells.name, room) + " ", cells.name_style),
+        (">" if cursor else " ", "strong"), (row.glyph, row.glyph_style), (f" {indent}{row.mark} ", mark_style),
+        (left(shorten_path(row.name, room), room) + " ", row.name_style),
     ]
-    if not cells.operator and not cells.asked and not cells.value:
+    if not row.operator and not row.asked and not row.value:
         return line
-    line.append((operator_text(cells.operator, columns.operator) + " ", "dim"))
-    line.append((cells.asked.ljust(columns.asked) + " ", cells.asked_style))
+    if columns.operator:
+        line.append((operator_text(row.operator, columns.operator) + " ", "dim"))
+    line.append((row.asked.ljust(columns.asked) + " ", row.asked_style))
     if columns.made:
-        line.append((cells.made.ljust(columns.made) + " ", cells.made_style))
-    rest = columns.value + sum(width + 1 for width in (columns.bar, columns.raised) if width) + 1
-    if cells.reason:
-        line.append((" " + fitted(cells.reason, rest - 1), "dim"))
+        line.append((fitted(row.made, columns.made) + " ", row.made_style))
+    bar = columns.bar + 1 if columns.bar else 0
+    if row.reason:
+        line.append((fitted(row.reason, columns.value + bar + (columns.flip + 1 if columns.flip else 0)) + " ", "dim"))
     else:
-        line.append((cells.value.rjust(columns.value) + " ", cells.value_style))
-        if columns.bar:
-            line.append((bar_text(cells.bar, columns.bar) + " ", cells.glyph_style))
-        if columns.raised:
-            line.append((cells.raised.rjust(columns.raised), ""))
+        line += _share_spans(row, columns.value, bar)
+        if columns.flip:
+            flip = row.flip
+            line += [(f"{flip.figure:>{columns.flip - 5}} ", flip.figure_style),
+                     (f"{flip.outcome:<5}", flip.outcome_style)]
     if columns.cost:
-        line.append((" " + cells.cost.rjust(columns.cost), "dim"))
+        line.append((row.cost.rjust(columns.cost), "dim"))
     return line
+
+
+def _share_spans(row: Cells, width: int, bar: int) -> Line:
+    """The share with its bar; in their place a word, or behind a figure of another config that config's name."""
+    if row.instead:
+        return [(fitted(row.instead, width + bar) + " ", "dim")]
+    if row.of:
+        if not bar:
+            return [(" " * (width + 1), "")]
+        return [(f"{row.value:>{width}} {fitted(row.of, bar - 1)} ", "stale")]
+    line: Line = [(row.value.rjust(width) + " ", row.value_style)]
+    return [*line, (bar_text(row.bar, bar - 1) + " ", row.glyph_style)] if bar else line
 
 
 def _taken_on(listing: Listing) -> str:
@@ -127,17 +147,16 @@ def _taken_on(listing: Listing) -> str:
 
 
 def tree_title(listing: Listing) -> tuple[str, str]:
-    """Left and right text of the tree's rule."""
+    """Left and right text of the list's rule."""
     model, found, finding = listing.model, listing.figures, listing.session.finding
-    left = {View.TREE: "1 Tree", View.WORST: "1 Worst first", View.BLOCKS: "1 Blocks"}[listing.view]
+    left = f"1 {listing.view.value.capitalize()} in {found.of}"
     if listing.matches is not None:
         left += f" ─ {len(listing.matches)} of {len(model.group_rows)} match, esc clears"
     elif listing.session.searching and finding is not None and finding.progress is not None:
         left += f" ─ {FOUND} raised in the best so far, {TRIED} being tried"
     elif found.measure is not Measure.OWNS or found.run != "config":
-        left += (f" ─ {found.measure.value}{' error' if found.measure is not Measure.OWNS else ''} in "
-                 f"{RUN_TITLES[found.run]}")
+        left += f" ─ {found.measure.value}{' error' if found.measure is not Measure.OWNS else ''}"
     else:
-        able = f"{found.able} of {len(model.group_rows)} groups can run {found.lowest.label}"
+        able = f"{found.able} of {len(model.group_rows)} can run {found.lowest.label}"
         left += f" ─ {_taken_on(listing) or able}"
-    return left, "t: " + " · ".join(one.value for one in listing.views if one is not listing.view)
+    return left, "t: " + " · ".join(one.value.removesuffix(" first") for one in listing.views)

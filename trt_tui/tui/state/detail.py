@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from trt_tui.core.calibration.ranges import for_codes
 from trt_tui.core.calibration.statistics import TensorStats
@@ -65,22 +65,40 @@ def beyond_fp8(stats: TensorStats, amax: float) -> tuple[float, float]:
     return stats.below(scale * _FP8_HALF_LEAST), 1 - stats.below(amax) if amax < stats.amax else 0.0
 
 
-def worst_input(group: Group, stats: Mapping[str, TensorStats], fp8: bool = False) -> tuple[str, TensorStats] | None:
+def worst_input(group: Group, stats: Mapping[str, TensorStats], fp8: bool = False,
+                in_use: Callable[[str, TensorStats], float] = lambda tensor, one: one.amax
+                ) -> tuple[str, TensorStats] | None:
     """The input of a group that reads codes whose range leaves the fewest bits, in FP8 the fewest values; the first
-    tensor known where none is read so."""
+    tensor known where none is read so.
+
+    Args:
+        in_use: The range (amax) that a tensor has.
+    """
     found = []
     for tensor in dict.fromkeys(site.tensor for site in group.activations()):
         if tensor in stats and (bits := bits_used(stats[tensor])) is not None:
-            found.append((-sum(beyond_fp8(stats[tensor], stats[tensor].amax)) if fp8 else bits, tensor))
+            amax = in_use(tensor, stats[tensor])
+            bits = bits_used(stats[tensor], amax) or 0.0
+            found.append((-sum(beyond_fp8(stats[tensor], amax)) if fp8 else bits, tensor))
     if found:
         tensor = min(found)[1]
         return tensor, stats[tensor]
     return next(((tensor, stats[tensor]) for tensor in (*group.inputs, group.tail) if tensor in stats), None)
 
 
-def range_sentence(stats: TensorStats) -> str:
-    """Which channels set the range, and what it leaves: the reason why INT8 loses."""
-    bits = bits_used(stats)
+def range_sentence(stats: TensorStats, amax: float | None = None, whose: str = "") -> str:
+    """Which channels set the range, and what it leaves: the reason why INT8 loses.
+
+    Args:
+        amax: The range in use, where it is not the largest magnitude.
+        whose: Where that is from: a method, "user", "file".
+    """
+    bits = bits_used(stats, amax)
+    if amax is not None and not math.isclose(amax, stats.amax, rel_tol=0.01):
+        left = f": {bits:.1f} of 8 bits" if bits is not None else ""
+        clipped = percent(1 - stats.below(amax)) if amax < stats.amax else "·"
+        return (f"{f'{whose} ' if whose else ''}range {number(amax)} of amax {number(stats.amax)}, "
+                f"rms {number(stats.rms)}{left}" + (f"; {clipped} of values clipped" if clipped != "·" else ""))
     figures_ = f"amax {number(stats.amax)}, rms {number(stats.rms)}"
     tail = f"{figures_}: {bits:.1f} of 8 bits" if bits is not None else figures_
     top = stats.top_channels
@@ -137,12 +155,11 @@ def reasons(session: Session, found: Figures, group: Group) -> list[str]:
     if half and in_fp16 and not any("FP16" in line for line in lines):
         lines.append(half)
     codes = _codes_read(found, group)
-    worst = worst_input(group, stats, codes is Precision.FP8)
+    worst = worst_input(group, stats, codes is Precision.FP8, _in_use(session, found, codes))
     if codes in group.allowed and worst is not None:
         amax = range_in_use(session, found.config, *worst, CODES[codes])
-        own = asked is Precision.FILE and not math.isclose(amax, worst[1].amax, rel_tol=0.01)
         lines.append(fp8_sentence(worst[1], amax) if codes is Precision.FP8 else
-                     range_sentence(worst[1]) + (f"; the file's own is {number(amax)}" if own else ""))
+                     range_sentence(worst[1], amax, _whose(session, found.config, worst[0])))
     if session.outline is not None:
         lines += troubles_in(session.outline.troubles, group, group.stands_for(asked) in CODES)
     if asked is Precision.FILE and group.given is not None:
@@ -163,13 +180,34 @@ def _codes_read(found: Figures, group: Group) -> Precision | None:
 
 def range_in_use(session: Session, config: PrecisionConfig, tensor: str, stats: TensorStats, code: CodeType) -> float:
     """The range (amax) that a tensor has as codes: the file's own, a chosen one, the calibrated one."""
-    if config.quantized is Precision.FILE and session.outline is not None and (
-            tensor in session.outline.quantized_ranges):
-        return session.outline.quantized_ranges[tensor]
+    if _is_the_files(session, config, tensor):
+        return session.opened.outline.quantized_ranges[tensor]
     if (choice := config.ranges.get(tensor)) is not None:
         return choice.amax
     known = for_codes(session.calibration.by_codes, code) if session.calibration is not None else {}
     return known.get(tensor, stats.amax)
+
+
+def _in_use(session: Session, found: Figures, codes: Precision | None) -> Callable[[str, TensorStats], float]:
+    """`range_in_use` of codes, the largest magnitude where a row reads none."""
+    def in_use(tensor: str, stats: TensorStats) -> float:
+        return range_in_use(session, found.config, tensor, stats, CODES[codes]) if codes is not None else stats.amax
+
+    return in_use
+
+
+def _is_the_files(session: Session, config: PrecisionConfig, tensor: str) -> bool:
+    return config.quantized is Precision.FILE and session.outline is not None and (
+        tensor in session.outline.quantized_ranges)
+
+
+def _whose(session: Session, config: PrecisionConfig, tensor: str) -> str:
+    """Where the range of a tensor is from: "the file's", the method that was chosen for it, or that of calibration."""
+    if _is_the_files(session, config, tensor):
+        return "the file's"
+    if (choice := config.ranges.get(tensor)) is not None:
+        return "own" if choice.method == "user" else choice.method
+    return session.calibration.method if session.calibration is not None else ""
 
 
 def option_spans(session: Session, group: Group, width: int) -> list[Line]:
@@ -246,7 +284,8 @@ def pane_lines(session: Session, found: Figures, line: VisibleRow | None, group:
 def values_lines(session: Session, found: Figures, group: Group, width: int, rows: int) -> list[Line]:
     """The histogram of what a group reads worst, with the range that it has, if it is known."""
     codes = _codes_read(found, group)
-    worst = worst_input(group, session.results.statistics.get(group.name, {}), codes is Precision.FP8)
+    stats = session.results.statistics.get(group.name, {})
+    worst = worst_input(group, stats, codes is Precision.FP8, _in_use(session, found, codes))
     if worst is None:
         return []
     ranged = codes is not None and worst[0] in {site.tensor for site in group.activations()}
@@ -338,7 +377,7 @@ def _long_detail(session: Session, found: Figures, group: Group, width: int) -> 
     if errors is not None and (errors.isolated is not None or errors.accumulated is not None):
         isolated, accumulated = decibel(errors.isolated), decibel(errors.accumulated)
         lines.append(clip([(" error    ", "dim"), ("isolated ", "dim"), isolated, (" · accumulated ", "dim"),
-                           accumulated, (" dB", "dim")], width))
+                           accumulated, (f" dB in {found.of}", "dim")], width))
     if (inside := engine_errors(session, found.run).get(group.name)) is not None:
         lines.append(clip([(" engine   ", "dim"), ("accumulated ", "dim"), decibel(inside, False), (" dB", "dim")],
                           width))
@@ -348,12 +387,13 @@ def _long_detail(session: Session, found: Figures, group: Group, width: int) -> 
     share = session.measured(found.run).shares.get(group.name)
     if share is not None:
         every = session.data.whatif if session.data is not None else share.samples
-        line: Line = [(" owns     ", "dim"), (near(share.owns, share.margin, SIMULATED), "")]
+        line: Line = [(" share    ", "dim"), (near(share.owns, share.margin, SIMULATED), "")]
         if share.samples < every:
             line.append((f" on {share.samples} of {every} samples", "dim"))
         if share.impact_db is not None:
-            line += [("   only it lowered: ", "dim"), (with_unit(decibels(share.impact_db)), "")]
+            line += [(" · only it lowered ", "dim"), (with_unit(decibels(share.impact_db)), "")]
         lines.append(clip(line, width))
+    lines += _cumulative(session, found, group, width)
     known = reasons(session, found, group)
     for index, text in enumerate(known):
         lines += _wrapped("why" if index == 0 else "", text, width)
@@ -369,6 +409,22 @@ def _long_detail(session: Session, found: Figures, group: Group, width: int) -> 
     if shape is not None:
         lines += _wrapped("output", shape_text(shape), width, "dim")
     return lines
+
+
+def _cumulative(session: Session, found: Figures, group: Group, width: int) -> list[Line]:
+    """What the cumulative FP32 sweep told of the worst rows down to this one, raised together."""
+    measured = session.measured(found.run)
+    if found.run != "config" or group.name not in measured.raised_order:
+        return []
+    place = measured.raised_order.index(group.name)
+    if place >= len(measured.raised):
+        return []
+    text, style = headline(session, measured.raised[place])
+    line: Line = [(" sweep    ", "dim"), (f"the worst {place + 1} in FP32: " if place else "this row in FP32: ", "dim"),
+                  (text, style)]
+    if met(session, measured.raised[place]):
+        line.append((" meets the target", "good"))
+    return [clip(line, width)]
 
 
 def _engine_lines(session: Session, found: Figures, group: Group, width: int) -> list[Line]:
@@ -417,7 +473,7 @@ def _scope_detail(session: Session, found: Figures, scope: Scope, width: int, he
     worse = sum(found.values.get(name, 0.0) < 0 for name in scope.groups) if found.measure is Measure.OWNS else 0
     if worse and (value := found.scope_values.get(scope.path)) is not None:
         left = f"{worse} left out: raising {'it' if worse == 1 else 'one'} alone makes the error larger"
-        lines.append(_labelled("owns", f"{found.value_text(value)} added up, {left}", width, "dim"))
+        lines.append(_labelled("share", f"{found.value_text(value)} added up, {left}", width, "dim"))
     fixed = sum(found.lowest not in group.allowed for group in groups)
     if fixed:
         lines.append(_labelled("fixed", f"{fixed} of {len(groups)} cannot run {found.lowest.label}", width, "dim"))

@@ -3,31 +3,37 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from functools import cached_property
+from functools import cached_property, partial
 
 from trt_tui.core.engines.made import Made, other_than
 from trt_tui.core.engines.preview import Preview
-from trt_tui.core.measure.comparison import Errors, Measured
+from trt_tui.core.measure.comparison import Errors
 from trt_tui.core.moves.barrier import Barrier
+from trt_tui.core.moves.choice import Choice
 from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.keep import Keep
+from trt_tui.core.moves.move import Move
+from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.network.hierarchy import GroupRow, LayerRow, Scope
 from trt_tui.core.network.layers import Group
 from trt_tui.core.precision import Precision
 from trt_tui.session.session import Session
-from trt_tui.tui.known import is_met
-from trt_tui.tui.spans import Span, decibel
+from trt_tui.tui.known import config_name, is_met
+from trt_tui.tui.spans import Span
 from trt_tui.tui.state import built, previewed
+from trt_tui.tui.state.flips import Flip, flip_of
 from trt_tui.tui.state.tree import TreeModel, VisibleRow
-from trt_tui.words import SIMULATED, decibels, number, percent, with_unit
+from trt_tui.words import RUN_TITLES, SIMULATED, decibels, number, percent
 
 
 class Measure(Enum):
     """What the rows are coloured by."""
 
-    OWNS = "owns"
+    OWNS = "share"
     ISOLATED = "isolated"
     ACCUMULATED = "accumulated"
     ENGINE = "engine"
@@ -36,11 +42,16 @@ class Measure(Enum):
 GLYPHS = "█▓▒░·"
 BAD_GLYPH = "!"
 UNKNOWN_GLYPH = "?"
-FOUND = "↑"
+RAISED = FOUND = "↑"
 TRIED = "»"
-"""Marks of a search: in the best set so far, about to be tried."""
+"""Marks of a search: in the best set so far, about to be tried; the first also of a row that is raised."""
+
 PARTS = "↯"
 """The mark of the first row at which the engine does something that is not simulated."""
+
+MARKS = {"entropy": "e", "percentile": "p", "mse": "m", "minmax": "x"}
+"""What stands behind a row's precision where it has another range than the calibrated one, by method; ``u`` for one by
+hand."""
 BARRED = "┤"
 """The mark of a row with a fusion barrier behind it."""
 SHARE_BANDS = (0.20, 0.05, 0.01, 0.002)
@@ -60,8 +71,9 @@ def band_of(value: float, measure: Measure) -> int:
 class Cells:
     """The texts of one line of the tree.
 
-    ``bar`` is 0 to 1; ``reason`` replaces owns, bar and raised; ``made`` is what the engine made of it, ``cost``
-    milliseconds or a share of the MACs.
+    ``bar`` is 0 to 1; ``reason`` replaces share, bar and flip, ``instead`` share and bar; ``of`` names the config that
+    the share is of where that is another; ``made`` is what the builder makes of it, ``cost`` milliseconds or a share of
+    the MACs.
     """
 
     mark: str
@@ -77,9 +89,11 @@ class Cells:
     value: str = ""
     value_style: str = ""
     bar: float = 0.0
-    raised: str = ""
+    flip: Flip = Flip()
     cost: str = ""
     reason: str = ""
+    instead: str = ""
+    of: str = ""
 
 
 @dataclass
@@ -87,6 +101,8 @@ class Figures:
     """The figures of one view (measure and run), taken from the session once; rows ask it as they are drawn.
 
     Attributes:
+        stale: Groups whose share is of another config, that of the name ``stale_of``; ``of`` is this one's.
+        flip: What the judged figure, of the name ``title``, becomes with a group flipped; asked as its row is drawn.
         has_engines: Whether there is a column for what the engine made.
         made: What the engine made of each group, by name.
         preview: What the builder would make of the groups, where no engine tells.
@@ -104,7 +120,10 @@ class Figures:
     values: Mapping[str, float] = field(default_factory=dict)
     stale: frozenset[str] = frozenset()
     bad: frozenset[str] = frozenset()
-    raised: Mapping[str, tuple[int, str]] = field(default_factory=dict)
+    of: str = ""
+    stale_of: str = ""
+    flip: Callable[[Group], Flip] = field(default=lambda group: Flip())
+    title: str = "SQNR"
     calm: bool = False
     scope_values: dict[str, float] = field(default_factory=dict)
     scope_bad: frozenset[str] = frozenset()
@@ -212,9 +231,10 @@ class Figures:
         up, differ = self.scope_raised.get(scope.path, 0), self.scope_differs.get(scope.path, 0)
         text = "NaN" if bad and self.measure is not Measure.OWNS else "" if value is None else self.value_text(value)
         return Cells("▾" if line.opened else "▸", BAD_GLYPH if bad else " ", style, scope.label,
-                     "strong" if line.opened else "", asked=f"{up}↑" if up else "", asked_style="strong",
-                     made=f"{differ}{built.DIFFERS}" if differ else "", made_style=self._made_style(bool(differ)),
+                     "strong" if line.opened else "", asked=f"{up} {RAISED}" if up else "", asked_style="strong",
+                     made=f"{differ} {built.DIFFERS}" if differ else "", made_style=self._made_style(bool(differ)),
                      value=text, value_style="dim" if style == "band4" else style,
+                     of=self.stale_of if scope.path in self.scope_stale else "",
                      cost=self._cost(self.model.scope_macs.get(scope.path), self.scope_times.get(scope.path)))
 
     def _group_cells(self, row: GroupRow, full: bool) -> Cells:
@@ -222,28 +242,47 @@ class Figures:
         value = self.values.get(group.name)
         bad = group.name in self.bad
         glyph, style = self.style_of(value, bad, group.name in self.stale)
-        asked, default = self.asked(group), self.config.default_for(group)
-        arrow = ""
-        if self.run == "config":
-            arrow = " k" if group.name in self.config.held else "↑" if group.rank(asked) > group.rank(default) else \
-                "↓" if group.rank(asked) < group.rank(default) else ""
-        made = (built.made_text(self.made.get(group.name), group.seen_as(asked)), "")
-        made = previewed.cell(self.preview, group, asked) if self.preview is not None else (
-            made[0], self._made_style(made[0].endswith(built.DIFFERS)))
-        quiet = style in ("dim", "band4") and not arrow
+        asked, stale = self.asked(group), group.name in self.stale
+        marks, instead = self._marks(group, asked), self._instead(group, asked)
+        if instead == "raised" and not bad:
+            glyph, style = RAISED, "strong"
+        made = built.made_text(self.made.get(group.name), group.seen_as(asked))
+        made_cell = previewed.cell(self.preview, group, asked) if self.preview is not None else (
+            made, self._made_style(made.startswith(built.DIFFERS)))
+        quiet = style in ("dim", "band4") and not marks
         bar = 0.0
         if value is not None and not bad and self.measure is Measure.OWNS and self.top > 0:
             bar = max(0.0, value / self.top)
-        position, raised = self.raised.get(group.name, (0, ""))
         reason = row.refused if Precision.FP16 in group.refusals else ""
         text = "NaN" if bad and self.measure is not Measure.OWNS else "" if value is None else self.value_text(value)
         name = self.model.titles[group.name] if full else row.label
         barred = self.run == "config" and not self.hidden.isdisjoint(Barrier.subject.of(group))
         mark = self.marks.get(group.name, PARTS if group.name == self.parts else BARRED if barred else " ")
+        label = group.label(asked)
+        gap = " " if marks and " " not in label else ""
         return Cells(mark, glyph, style, name, "dim" if quiet else "", group.operator,
-                     f"{group.label(asked)}{arrow}", "strong" if arrow else "dim",
-                     *made, text, "dim" if style == "band4" else style,
-                     bar, raised, self._cost(self.model.macs[group.name], self.times.get(group.name)), reason)
+                     f"{label}{gap}{marks}", "strong" if marks or instead else "dim",
+                     made_cell[0] or UNKNOWN_GLYPH, made_cell[1] if made_cell[0] else "dim",
+                     text, "dim" if style == "band4" else style, bar,
+                     self.flip(group) if self.run == "config" else Flip(),
+                     self._cost(self.model.macs[group.name], self.times.get(group.name)), reason, instead,
+                     self.stale_of if stale else "")
+
+    def _marks(self, group: Group, asked: Precision) -> str:
+        """What was changed on a row: `MARKS`, and an arrow where it is not simply raised to FP32."""
+        if self.run != "config":
+            return ""
+        default = self.config.default_for(group)
+        marks = "" if asked is Precision.FP32 else RAISED if group.rank(asked) > group.rank(default) else \
+            "↓" if group.rank(asked) < group.rank(default) else ""
+        found = [mark_of(move) for _, move in self.config.moves_on(group)]
+        return marks + "".join(dict.fromkeys(found))
+
+    def _instead(self, group: Group, asked: Precision) -> str:
+        """A row in FP32 by choice or by rule has no share of what is lost."""
+        if self.run != "config" or self.measure is not Measure.OWNS or asked is not Precision.FP32:
+            return ""
+        return "kept" if group.name in self.config.held else "raised" if group.name in self.config.groups else ""
 
     def asked(self, group: Group) -> Precision:
         """What a group is asked to run in, in this run."""
@@ -270,11 +309,11 @@ def config_precision(run: str, group: Group, config: PrecisionConfig) -> Precisi
 
 
 def figures_of(session: Session, model: TreeModel, measure: Measure, run: str,
-            last: Mapping[str, float] | None = None) -> Figures:
+            last: PrecisionConfig | None = None) -> Figures:
     """The figures of a view.
 
     Args:
-        last: Shares of an earlier config, shown dimmed for groups whose share is being measured again.
+        last: A config whose shares stand, under its name, where those of the current one are not measured yet.
     """
     errors = session.measured(run).groups
     stale: set[str] = set()
@@ -288,10 +327,10 @@ def figures_of(session: Session, model: TreeModel, measure: Measure, run: str,
     if measure is Measure.OWNS:
         measured = session.measured(run).shares
         values = {name: share.owns for name, share in measured.items() if math.isfinite(share.owns)}
-        if run == "config":
-            for name, value in (last or {}).items():
-                if name not in measured:
-                    values[name] = value
+        if run == "config" and last is not None:
+            for name, share in session.results.of(last).shares.items():
+                if name not in measured and math.isfinite(share.owns):
+                    values[name] = share.owns
                     stale.add(name)
     elif measure is Measure.ENGINE:
         bad = {name for name, one in inside.items() if one.bad}
@@ -304,9 +343,12 @@ def figures_of(session: Session, model: TreeModel, measure: Measure, run: str,
             if decibels is not None:
                 values[name] = decibels
     config = session.config
-    result = Figures(model, config, measure, run, values, frozenset(stale), frozenset(bad),
-                     raised_texts(session.measured(run)),
-                     calm=run == "config" and is_met(session))
+    result = Figures(
+        model, config, measure, run, values, frozenset(stale), frozenset(bad),
+        of=config_name(session) if run == "config" else RUN_TITLES[run],
+        stale_of=config_name(session, last) if last is not None else "", flip=partial(flip_of, session),
+        title=session.target.title if session.target is not None else "SQNR",
+        calm=run == "config" and is_met(session))
     result.top = max([0.05, *(value for value in values.values())]) if measure is Measure.OWNS else 0.0
     if session.searching and run == "config":
         result.marks = search_marks(session)
@@ -360,13 +402,11 @@ def _count_otherwise(result: Figures, made: Mapping[str, Made]) -> None:
                 result.scope_differs[scope.path] = result.scope_differs.get(scope.path, 0) + 1
 
 
-def raised_texts(results: Measured) -> dict[str, tuple[int, str]]:
-    """Position in the worst-first order and the output error when everything down to it is raised, by group."""
-    texts = {}
-    for position, (name, verdict) in enumerate(zip(results.raised_order, results.raised, strict=False), 1):
-        text = decibel(verdict.worst[1].errors if verdict.worst is not None else None)[0]
-        texts[name] = (position, with_unit(text))
-    return texts
+def mark_of(move: Move) -> str:
+    """The letter behind a row's precision that a move has: a range's, ``k`` for kept by rule, ``+`` for another one."""
+    if isinstance(move, RangeChoice):
+        return MARKS.get(move.method, "p" if re.fullmatch(r"p\d.*", move.method) else "u")
+    return "" if isinstance(move, (Choice, Barrier)) else "k" if isinstance(move, Keep) else "+"
 
 
 def _sum_scopes(result: Figures) -> None:

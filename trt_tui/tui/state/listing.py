@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 
+from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.hierarchy import GroupRow
 from trt_tui.core.network.layers import Group, Outline
 from trt_tui.session.session import Session
@@ -44,7 +45,7 @@ class Listing:
         self.following = True
         self._model: TreeModel | None = None
         self._figures: Figures | None = None
-        self._last_shares: dict[str, float] = {}
+        self._last: PrecisionConfig | None = None
         self._followed = 0.0
         self._rows: list[VisibleRow] | None = None
         self._made_of: tuple[object, ...] = ()
@@ -91,13 +92,14 @@ class Listing:
 
     def take_figures(self) -> None:
         """Takes the figures from the session; while nobody has touched the tree, its order follows them."""
-        found = figures_of(self.session, self.model, self.measure, self.run, self._last_shares)
+        found = figures_of(self.session, self.model, self.measure, self.run, self._last)
         if self.measure is Measure.OWNS and not found.values:
             suspects = self.figures_in(Measure.ISOLATED, self.run)
             if suspects.values or suspects.bad:
                 found = suspects
-        elif self.measure is Measure.OWNS and self.run == "config":
-            self._last_shares = dict(found.values)
+        results, config = self.session.results, self.session.config
+        if self._last is None or len(results.of(config).shares) >= len(results.of(self._last).shares):
+            self._last = config
         self._figures = found
         if self.filter is not None:
             self.filter_by(self.filter)

@@ -15,10 +15,7 @@ from trt_tui.session.session import Session
 from trt_tui.tui.spans import Line, Span
 from trt_tui.words import first_few, plural
 
-WIDTH = 10
-"""Cells of the column."""
-
-_SHORT = {ALONE: "Q/DQ alone"}
+_SHORT = {ALONE: "Q/DQ", BREAKS_MHA: "MHA split"}
 _MOST = 12
 _SAID = {NO_EFFECT: "no effect: the engine is the same without this choice",
          BREAKS_MHA: "breaks MHA: without this choice the attention is one kernel",

@@ -131,8 +131,7 @@ class LayerTree(ScrollView, Styled, can_focus=True, inherit_bindings=False):
             else:
                 row = self.rows[index]
                 self._drawn[index] = row_line(self._figures.cells(row, self._full), row.depth,
-                                              Columns.fit(self.size.width, self._figures.has_engines,
-                                                          self._figures.preview is not None),
+                                              Columns.fit(self.size.width, self._figures.has_engines),
                                               index == self.cursor)
         return self._drawn[index]
 

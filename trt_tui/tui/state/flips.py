@@ -1,0 +1,64 @@
+"""What the judged figure becomes when space is pressed on a row, as far as that is known; in the target's own unit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from trt_tui.core.network.layers import Group
+from trt_tui.session.session import Session
+from trt_tui.tui.known import config_met, headline, met, verdict_outcome
+from trt_tui.words import decibels, outcome
+
+
+@dataclass(frozen=True)
+class Flip:
+    """The figure with one row flipped.
+
+    Attributes:
+        outcome: FAIL where it misses the target, PASS where it meets one that the config misses; ``on 8`` where it is
+            on so few samples, which settles nothing.
+    """
+
+    figure: str = ""
+    outcome: str = ""
+    figure_style: str = ""
+    outcome_style: str = ""
+
+
+def flip_of(session: Session, group: Group) -> Flip:
+    """The figure of the config with a row flipped: of a what-if that was measured, else of the row's share."""
+    config = session.config
+    changed = config.toggled([group])
+    if changed == config:
+        return Flip()
+    verdict, now = session.results.of(changed).verdict, config_met(session, config)
+    if verdict is not None:
+        figure, style = headline(session, verdict)
+        figure = figure.removesuffix(" dB")
+        if verdict.samples < verdict.total:
+            return Flip(figure, f"on {verdict.samples}", style, "dim")
+        then = met(session, verdict)
+        if then is None or then and now is not False:
+            return Flip(figure, "", style)
+        told = "good" if then else "dim" if now is False else "bad"
+        return Flip(figure, verdict_outcome(session, verdict), style, told)
+    return _by_share(session, group)
+
+
+def _by_share(session: Session, group: Group) -> Flip:
+    """What measuring the share of a row that is not raised told of the worst output's SQNR."""
+    target, share = session.target, session.results.of(session.config).shares.get(group.name)
+    if share is None or share.kept_db is None or target is None or target.kind != "sqnr" or target.output is not None:
+        return Flip()
+    figure, now = decibels(share.kept_db), config_met(session, session.config)
+    if session.data is not None and share.samples < session.data.whatif:
+        return Flip(figure, f"on {share.samples}", "", "dim")
+    if share.kept_db < target.value:
+        return Flip(figure, outcome(False), "", "dim" if now is False else "bad")
+    return Flip(figure, outcome(True) if now is False else "", "", "good")
+
+
+def flip_title(name: str, width: int) -> str:
+    """The title of the column, given that of the figure."""
+    texts = (f"{name} if flipped", f"{name} flipped", "if flipped")
+    return next((text for text in texts if len(text) <= width), texts[-1])
