@@ -211,6 +211,10 @@ async def test_next_range(tmp_path):
         main.desk.go_to(CORE)
         await press(pilot, "r")
         assert "INT8 and FP8 only" in status(main)
+        app.session.results.statistics.clear()
+        main.desk.go_to(QKV)
+        await press(pilot, "r")
+        assert app.screen is main and "still being measured. Try again in a moment" in status(main)
 
 
 async def test_shares_being_measured_again_are_dimmed_and_keep_their_order(tmp_path):
@@ -468,8 +472,9 @@ async def test_exports_and_asks_before_it_overwrites(tmp_path, monkeypatch, kind
         await answered(pilot, "e", *choose, "enter", "enter")
         assert isinstance(app.screen, Question)
         await answered(pilot, "n")
-        assert path.read_text() == "{}" and app.screen is main
-        await answered(pilot, "e", *choose, "enter", "enter", "y")
+        assert path.read_text() == "{}" and isinstance(app.screen, ExportDialog), "another path can be typed"
+        await answered(pilot, "enter", "y")
+        assert app.screen is main
         assert path.stat().st_size > 2
 
 
@@ -505,13 +510,28 @@ async def test_offers_what_the_session_exports_and_says_why_it_fails(tmp_path, m
     monkeypatch.setattr(NullSession, "EXPORTS", ("onnx", "markdown"))
     assert set(FORMATS) >= set(NullSession.__base__.EXPORTS)
     (tmp_path / "vit.typed.onnx").mkdir()
-    async with opened(tmp_path) as (app, _, pilot):
+    async with opened(tmp_path) as (app, main, pilot):
         await press(pilot, "e")
         assert app.screen.kinds == ["onnx", "markdown"]
-        await answered(pilot, "enter", "enter", "y")
-        assert isinstance(app.screen, ErrorDialog) and "vit.typed.onnx" in app.screen.parts[0]
-        await press(pilot, "y")
-        assert "vit.typed.onnx" in app.clipboard
+        path, note = app.screen.query_one(Input), app.screen.query_one("#note")
+        await answered(pilot, "enter", "enter")
+        assert "vit.typed.onnx is a folder" in str(note.render()) and app.screen.job is None
+        await answered(pilot, *"ab", "enter")
+        assert path.value == f"{tmp_path / 'vit.typed.onnx'}ab" and app.screen is main and "Wrote" in status(main)
+        await press(pilot, "e", "enter")
+        typed = app.screen.query_one(Input).value = str(tmp_path / "no" / "such" / "x.onnx")
+        await answered(pilot, "enter")
+        assert isinstance(app.screen, ExportDialog) and app.screen.query_one(Input).value == typed
+        assert "no/such" in str(app.screen.query_one("#note").render()) and not app.session.busy
+        app.session.child.held.add(rq.Export)
+        app.screen.query_one(Input).value = str(tmp_path / "later.onnx")
+        await press(pilot, "enter", "enter")
+        assert asked(app, rq.Export) == 3 and "writing" in str(app.screen.query_one("#note").render())
+        app.deliver(ev.Failed(app.screen.job, "the disk is full", "0 bytes are left", "Free some."))
+        await settle(pilot)
+        assert "the disk is full. 0 bytes are left. Free some." in str(app.screen.query_one("#note").render())
+        await press(pilot, "escape")
+        assert app.screen is main
 
 
 async def test_log_help_theme_and_palette(tmp_path):

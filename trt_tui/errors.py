@@ -45,6 +45,10 @@ class InputError(TrtTuiError):
     """A file, an option or data that the user gave cannot be used."""
 
 
+class NotYetError(InputError):
+    """What is asked for can be done once something that goes on has ended; nothing is wrong."""
+
+
 class BackendUnavailableError(TrtTuiError):
     """A backend that the command needs is not installed or does not work on this machine."""
 

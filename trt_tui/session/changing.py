@@ -16,7 +16,7 @@ from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.moves.smooth import Smooth
 from trt_tui.core.network.layers import Group
 from trt_tui.core.precision import Precision
-from trt_tui.errors import InputError
+from trt_tui.errors import InputError, NotYetError
 from trt_tui.jobs import requests as rq
 from trt_tui.session.recorded import Recorded
 from trt_tui.session.results import Results
@@ -83,7 +83,8 @@ class Changing(Recorded):
         """The next range method for a group's inputs, once its statistics are known; returns the method's name.
 
         Raises:
-            InputError: the group is not quantized, or its statistics are still being measured.
+            InputError: the group is not quantized.
+            NotYetError: its statistics are still being measured.
         """
         precision = self.config.precision_of(group)
         tensors = [site.tensor for site in group.ranged(precision)]
@@ -96,7 +97,7 @@ class Changing(Recorded):
         known = self.results.statistics.get(group.name, {})
         if any(tensor not in known for tensor in tensors):
             self.look_at(group)
-            raise InputError("its ranges are still being measured", "", "Press r again in a moment.")
+            raise NotYetError("its ranges are still being measured", "", "Try again in a moment.")
         base = self.calibration.method if self.calibration is not None else "minmax"
         methods = [base, *(name for name in methods_of(CODES[precision]) if name != base)]
         current = self.config.ranges.get(tensors[0])

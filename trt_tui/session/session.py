@@ -20,7 +20,7 @@ from trt_tui.core.measure.stages import stages_of
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import Group
 from trt_tui.core.precision import Precision
-from trt_tui.errors import InputError, TrtTuiError
+from trt_tui.errors import InputError, NotYetError, TrtTuiError
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.client import Client
@@ -199,12 +199,12 @@ class Session(Changing):
         second engine that has the groups' results as outputs.
 
         Raises:
-            InputError: a build is going on.
+            NotYetError: a build is going on.
         """
         if self.building:
-            raise InputError("a build is going on", "", "x stops it.")
+            raise NotYetError("a build is going on", "", "Stop it, or wait.")
         if self.searching and self.builder is not None:
-            raise InputError("a search is going on, which builds engines too", "", "x stops it.")
+            raise NotYetError("a search is going on, which builds engines too", "", "Stop it, or wait.")
         self.ask(rq.Build(config if config is not None else self.config, quick, marked))
 
     def without_engine(self, config: PrecisionConfig, error: TrtTuiError) -> None:
@@ -219,10 +219,10 @@ class Session(Changing):
         """Starts a search. In the app what it finds becomes the config, as one change.
 
         Raises:
-            InputError: a build or a search is going on.
+            NotYetError: a build or a search is going on.
         """
         if self.building or self.searching:
-            raise InputError(f"a {'build' if self.building else 'search'} is going on", "", "x stops it.")
+            raise NotYetError(f"a {'build' if self.building else 'search'} is going on", "", "Stop it, or wait.")
         request = replace(request, preview=self.asks_previews and self.options.preview)
         self.finding = Finding(request)
         self.ask(request)

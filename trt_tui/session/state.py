@@ -21,7 +21,7 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import Outline
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import Level
-from trt_tui.errors import InputError
+from trt_tui.errors import InputError, NotYetError
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.summaries import BackendSummary, BuilderSummary, DataSummary
@@ -114,10 +114,10 @@ class State:
         """What was opened.
 
         Raises:
-            InputError: nothing is open yet.
+            NotYetError: nothing is open yet.
         """
         if self._opened is None:
-            raise InputError("nothing is open yet", "", "Wait for the network.")
+            raise NotYetError("nothing is open yet", "", "Wait for the network.")
         return self._opened
 
     @opened.setter

@@ -10,7 +10,7 @@ from textual.timer import Timer
 from textual.widgets import Input
 
 from trt_tui.core.network.layers import Group
-from trt_tui.errors import TrtTuiError
+from trt_tui.errors import NotYetError, TrtTuiError
 from trt_tui.session.session import Session
 from trt_tui.tui.actions import BoundAction, footer_line
 from trt_tui.tui.screens.dialogs import ErrorDialog
@@ -147,6 +147,8 @@ class Desk:
             return
         try:
             offer.do()
+        except NotYetError as error:
+            self.say(f"{offer.action.key} {offer.action.label}: {error.title}. {error.next_step}")
         except TrtTuiError as error:
             self.show_error(error)
         if had_message and self.status.message is None:

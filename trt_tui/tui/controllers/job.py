@@ -9,6 +9,7 @@ from trt_tui.jobs import events as ev
 from trt_tui.session.job import Job
 from trt_tui.tui.controllers.controller import Controller, action
 from trt_tui.tui.screens.dialogs import Question
+from trt_tui.tui.screens.export import waiting_for
 from trt_tui.tui.screens.jobs import JobsPage
 from trt_tui.tui.state.jobs import stopped_words
 from trt_tui.words import duration
@@ -21,13 +22,19 @@ class Jobs(Controller):
     """See the module's docstring."""
 
     def heeds(self) -> Mapping[type[ev.Event], Callable[[Any], None]]:
-        """Shows why a job failed."""
+        """Shows why a job failed, that of an export in its dialog."""
         return {ev.Failed: self._failed, ev.Died: self._died}
 
     def _failed(self, event: ev.Failed) -> None:
-        self._fail(event, event.title, event.cause, event.next_step)
+        if (dialog := waiting_for(self.desk.app.screen_stack, event.job)) is not None:
+            dialog.tell(event.title, event.cause, event.next_step)
+        else:
+            self._fail(event, event.title, event.cause, event.next_step)
 
     def _died(self, event: ev.Died) -> None:
+        for job in range(event.job + 1):
+            if (dialog := waiting_for(self.desk.app.screen_stack, job)) is not None:
+                dialog.tell("the worker process ended", "", "Try again.")
         self._fail(event, "The worker process ended", f"{event.why} {event.log}".strip(),
                    "Nothing is lost: press f5 to measure again; o shows the log.")
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any
 
 from textual.app import ComposeResult
+from textual.binding import Binding
 from textual.containers import Vertical
 from textual.content import Content
+from textual.screen import Screen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
+from trt_tui.errors import TrtTuiError
 from trt_tui.session.session import Session
-from trt_tui.tui.screens.dialogs import Dialog
+from trt_tui.tui.screens.dialogs import CLOSE, Dialog
 from trt_tui.tui.widgets.choices import Choices
-from trt_tui.words import is_hidden
+from trt_tui.words import is_hidden, visible
 
 FORMATS: dict[str, tuple[str, str, str]] = {
     "precision.json": ("precision.json", "the config, with ranges and evidence", ".precision.json"),
@@ -35,10 +40,21 @@ def offered(session: Session) -> list[str]:
 
 
 class ExportDialog(Dialog):
-    """Dismisses with (kind, path). The file is written by whoever asked."""
+    """Asks for a kind and a path, and stands until that is written: what fails is told in it.
 
-    def __init__(self, session: Session) -> None:
+    Args:
+        write: Has a kind written to a path, and gives `wait_for` the job once there is one.
+
+    Attributes:
+        job: The job that writes, None while none does.
+    """
+
+    BINDINGS = [CLOSE, Binding("up", "formats", show=False)]
+
+    def __init__(self, session: Session, write: Callable[[str, Path], None]) -> None:
         super().__init__()
+        self.write = write
+        self.job: int | None = None
         self.model_path = Path(session.options.model)
         self.kinds = offered(session)
         self.kind = self.kinds[0]
@@ -56,7 +72,8 @@ class ExportDialog(Dialog):
                           compact=True)
             yield Static("to", classes="dim")
             yield Input(self.default_path(self.kind), compact=True, select_on_focus=False)
-            yield Static("enter chooses the format, then writes  esc close", classes="hint")
+            yield Static("", id="note", markup=False)
+            yield Static("enter chooses the format, then writes  ↑ back to the formats  esc close", classes="hint")
 
     def on_mount(self) -> None:
         """Fills it and gives the keys to where they are wanted."""
@@ -78,6 +95,35 @@ class ExportDialog(Dialog):
         path.cursor_position = len(path.value)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
-        """Enter was pressed in a line."""
-        if event.value.strip():
-            self.dismiss((self.kind, Path(event.value.strip()).expanduser()))
+        """Enter was pressed behind the path."""
+        if not event.value.strip() or self.job is not None:
+            return
+        self._note("")
+        try:
+            self.write(self.kind, Path(event.value.strip()).expanduser())
+        except TrtTuiError as error:
+            self.tell(error.title, error.cause, error.next_step)
+
+    def wait_for(self, job: int) -> None:
+        """A job writes; the dialog stands until it has ended."""
+        self.job = job
+        self._note("writing …  esc closes this, and it is written all the same")
+
+    def tell(self, title: str, cause: str, next_step: str) -> None:
+        """Says why nothing was written; another path or format can be tried."""
+        self.job = None
+        self._note(". ".join(part.rstrip(".") for part in (title, cause, next_step) if part) + ".", True)
+
+    def _note(self, text: str, bad: bool = False) -> None:
+        note = self.query_one("#note", Static)
+        note.update(Content(visible(text)))
+        note.set_class(bad, "bad")
+
+    def action_formats(self) -> None:
+        """Back to the formats."""
+        self.query_one(Choices).focus()
+
+
+def waiting_for(screens: Iterable[Screen[Any]], job: int) -> ExportDialog | None:
+    """The dialog that waits for a job."""
+    return next((one for one in screens if isinstance(one, ExportDialog) and one.job == job), None)

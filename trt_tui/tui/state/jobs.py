@@ -53,7 +53,8 @@ def job_forms(session: Session, job: Job, key: str = "") -> list[str]:
         best = f"best: {found_so_far(finding, SIMULATED)}"
         forms = [f"{said.step or 'search'}: {tried}, {said.done} tried; {best}", f"{short}; {best}", short]
     else:
-        forms = [f"{full}{far}{left}", f"{job.words}{far}{left}", f"{job.words}{far}", job.words]
+        forms = [f"{full}{far}{left}", f"{job.words}{far}{left}", f"{job.words}{far}", job.words,
+                 job.words.partition(" of ")[0]]
     stops = [f"{forms[0]}, {key} stops"] if key and not isinstance(job.request, BY_ITSELF) else []
     return [*stops, *dict.fromkeys(forms)]
 
