@@ -14,7 +14,7 @@ from trt_tui.backends.tensorrt.debug import listener
 from trt_tui.core.engines.ends import KernelEnd, Scale, kernel_ends, readings
 from trt_tui.core.engines.listing import read_listing
 from trt_tui.core.lowering.strong import lower_strong
-from trt_tui.core.measure.agreement import inside_words, parting, what_to_check
+from trt_tui.core.measure.agreement import engine_remarks, inside_words, parting, what_to_check
 from trt_tui.core.measure.comparison import (
     MARKED,
     UNFUSED,
@@ -28,6 +28,11 @@ from trt_tui.core.measure.comparison import (
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import Handed
+from trt_tui.errors import InputError
+from trt_tui.jobs import rebuilding
+from trt_tui.jobs.engine_building import BuildProgress
+from trt_tui.jobs.store import EngineCache
+from trt_tui.workspace import Plan
 
 FOLDER = Path(__file__).parent / "listings"
 FP32, FP16, BF16, FP8, INT8 = (Precision(one) for one in ("fp32", "fp16", "bf16", "fp8", "int8"))
@@ -83,6 +88,31 @@ def test_the_listener_takes_every_type_of_values(word, dtype, precision) -> None
     assert list(heard.found) == (["t"] if precision else [])
     if precision:
         assert heard.found["t"].precision is precision and heard.found["t"].values.tolist() == [[1, -2, 3]]
+
+
+def test_the_worst_of_several_builds_counts_and_its_engine_is_the_one_kept(monkeypatch, tmp_path) -> None:
+    """One that fails later counts for nothing; what the worst was built with takes the place of the first."""
+    script = iter([30.0, InputError("no luck"), 20.0, 25.0])
+
+    def build_and_judge(*arguments, cache, **options):
+        db = next(script)
+        yield BuildProgress("building")
+        if isinstance(db, Exception):
+            raise db
+        cache.write("ab" * 32, str(db).encode())
+        cache.timing_cache("x").write_text(str(db))
+        worst = {"y": OutputErrors(Errors(sqnr_db=db))}
+        yield EngineResult(Verdict(worst, energy=10 ** (-db / 10)), "TensorRT", (1.0, 1.0, 1.0))
+
+    monkeypatch.setattr(rebuilding, "build_and_judge", build_and_judge)
+    cache = EngineCache(tmp_path / "engines")
+    steps = list(rebuilding.build_several(None, None, None, {}, (), Plan(builds=4), quick=False, cache=cache,
+                                          wake=print))
+    assert [one.errors.sqnr_db for one in steps[-1].builds] == [30.0, 20.0, 25.0]
+    assert steps[-1].verdict.worst[1].errors.sqnr_db == 20.0
+    assert any("build 2 of 4 failed: no luck" in str(one) for one in steps)
+    assert cache.read("ab" * 32) == b"20.0" and cache.timing_cache("x").read_text() == "20.0"
+    assert engine_remarks(steps[-1]) == ["built 3 times: 20.0 to 30.0 dB, 1.00 ms to 1.00 ms; the worst is shown"]
 
 
 def verdict(db: float) -> Verdict:

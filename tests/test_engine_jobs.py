@@ -11,7 +11,7 @@ import pytest
 
 from tests import standins
 from tests.driven import DrivenSession, DrivenWorker, save_mlp
-from trt_tui.core.measure.agreement import fp32_fault
+from trt_tui.core.measure.agreement import engine_remarks, fp32_fault
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError, TrtTuiError
@@ -138,6 +138,26 @@ def test_errors_inside_an_engine_are_those_of_its_simulation(standin, session, t
     assert any("inside" in phase for phase in phases(driven.seen[again:])) != marked, "marked ones are kept"
 
 
+def test_several_builds_measure_tactics_anew_and_all_are_judged(standin, session, tmp_path) -> None:
+    standin("11.4.0")
+    driven = session(builds=3)
+    result = built(driven, INT8).result
+    assert len(result.builds) == 3 and all(one.errors == result.verdict.worst[1].errors for one in result.builds)
+    assert result.latency_ms[0] == max(one.latency_ms for one in result.builds), "the slowest of equal ones"
+    assert "built 3 times" in engine_remarks(result)[0] and not result.rows_differ
+    assert any("build 3 of 3: building" in phase for phase in phases(driven.seen))
+    assert not driven.results.fp32_engine.builds
+    (int8,) = [one for one in headers(tmp_path) if "Int8" in str(one["layers"])]
+    assert int8["config"]["timing_cache"]["found"] == 0
+
+
+def test_an_engine_that_treats_identical_samples_unlike_is_told(standin, session) -> None:
+    standin("10.16.1", STANDIN_FAULT="rows")
+    driven = session()
+    result = built(driven, FP16).result
+    assert result.rows_differ == ("y",) and "identical samples" in engine_remarks(result)[-1]
+
+
 def test_what_was_built_once_is_there_for_the_next_process(standin, session) -> None:
     standin("10.16.1")
     first = session()
@@ -163,7 +183,7 @@ def test_going_back_to_a_config_shows_its_engine_at_once_and_no_preview_hides_it
     driven = session()
     driven.set_config(FP16)
     assert built(driven, FP16, quick=True).result.quick and driven.measured("config").engine.quick
-    full = built(driven, FP16).result
+    full = replace(built(driven, FP16).result, inside=driven.measured("config").engine.inside)
     assert not full.quick and full.origin != "engine cache" and driven.measured("config").engine == full
     assert built(driven, FP16, quick=True).result.quick
     assert driven.measured("config").engine == full and "The quick build is not shown" in driven.log[-1]

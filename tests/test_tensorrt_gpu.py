@@ -26,7 +26,7 @@ from tests.networks.refused import REFUSED
 from trt_tui import demo
 from trt_tui.core.engines.inspector import COMPUTE, EngineLayer, read_inspector
 from trt_tui.core.engines.made import differs
-from trt_tui.core.measure.agreement import CHECK_DB, fp32_fault, gap_db
+from trt_tui.core.measure.agreement import CHECK_DB, engine_remarks, fp32_fault, gap_db
 from trt_tui.core.moves.barrier import Barrier
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
@@ -159,6 +159,16 @@ def test_a_fusion_barrier_is_built_and_judged(open_session):
     barred, _ = build(one, INT8.with_moves({group.tail: Barrier()}))
     assert barred.as_asked and set(barred.verdict.outputs) == set(plain.verdict.outputs)
     assert abs(gap_db(simulated, barred.verdict)) < 1
+
+
+def test_several_builds_lie_close_and_treat_identical_samples_alike(open_session):
+    one = open_session(metric=None, builds=3)
+    result, simulated = build(one, INT8)
+    print(engine_remarks(result), result.builds)
+    assert len(result.builds) == 3 and not result.rows_differ
+    figures = [built.errors.sqnr_db for built in result.builds]
+    assert min(figures) == result.verdict.worst[1].errors.sqnr_db and max(figures) - min(figures) < 1
+    assert abs(gap_db(simulated, result.verdict)) < 1
 
 
 def test_the_engine_cache_spares_the_build(open_session, folder):

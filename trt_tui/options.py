@@ -33,6 +33,7 @@ class Options:
     judge_at: tuple[str, ...] = ()
     optimization_level: int | None = None
     strict: bool = False
+    builds: int = 1
     hold_out: bool = False
     reference: str | None = None
     stages: tuple[str, ...] = ()
@@ -56,6 +57,7 @@ class Options:
     def about_engines(self) -> tuple[str, ...]:
         """The options given that say nothing where no engine is built, as they are written."""
         given = {"--weak": self.weak, "--strict": self.strict, "--judge-at": self.judge_at,
+                 "--builds": self.builds > 1,
                  "--timing-cache": self.timing_cache, "--plugins": self.plugins,
                  "--tactic-sources": self.tactic_sources, "--compute-capability": self.compute_capability,
                  "--optimization-level": self.optimization_level is not None}

@@ -67,6 +67,7 @@ class Plan:
         settings: Everything about a build except precisions.
         weak: Precisions layer by layer and implicit quantization.
         strict: Build as asked or not at all, in place of going down the rungs of `trt_tui.core.engines.rungs`.
+        builds: How often each config is built; the worst counts.
         others: Samples of other shapes at which engines are judged too, by their names ("min", "max").
     """
 
@@ -74,6 +75,7 @@ class Plan:
     weak: bool = False
     strict: bool = False
     others: Mapping[str, Analysis] = field(default_factory=dict)
+    builds: int = 1
 
 
 class Workspace:
@@ -267,7 +269,8 @@ class Workspace:
             timing_cache=Path(options.timing_cache) if options.timing_cache else None,
             tactic_sources=options.tactic_sources, compute_capability=options.compute_capability,
             optimization_level=options.optimization_level)
-        return Plan(settings, options.weak, options.strict, {where: self._at(where) for where in options.judge_at})
+        return Plan(settings, options.weak, options.strict, {where: self._at(where) for where in options.judge_at},
+                    options.builds)
 
     def read(self) -> Iterator[None]:
         """Reads all parts, and yields between them."""

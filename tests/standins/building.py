@@ -29,10 +29,11 @@ def fault(model: onnx.ModelProto | None = None) -> str:
     """What shall go wrong: STANDIN_FAULT, else the network's metadata property ``standin``.
 
     ``no gpu``, ``wrong driver`` (a GPU, and TensorRT does not start), ``segfault``, ``out of memory`` (of the build),
-    ``out of memory at run``, and ``fail: NODE`` (no implementation for the engine layer of that node). Several with
-    ``;`` between: ``no int8: NODE`` (the same where that computes in INT8), ``no order: NODE`` (the same where the node
-    is told a precision that must be obeyed), ``no obeying`` and ``no constraints`` (no engine that names no layer,
-    where precisions must be obeyed, or preferred too).
+    ``out of memory at run``, ``rows`` (the last sample of a batch comes out otherwise), and ``fail: NODE`` (no
+    implementation for the engine layer of that node). Several with ``;`` between: ``no int8: NODE`` (the same where
+    that computes in INT8), ``no order: NODE`` (the same where the node is told a precision that must be obeyed),
+    ``no obeying`` and ``no constraints`` (no engine that names no layer, where precisions must be obeyed, or
+    preferred too).
     """
     properties = {entry.key: entry.value for entry in model.metadata_props} if model is not None else {}
     return os.environ.get("STANDIN_FAULT") or properties.get("standin", "")

@@ -265,6 +265,10 @@ class IExecutionContext:
                 self._hand_on(feeds, stream_handle)
         except Exception as error:
             return self._error(f"enqueueV3: the stand-in cannot run this network (ONNX Runtime: {str(error)[:200]})")
+        from tests.standins.building import fault
+
+        if fault() == "rows":
+            found[0][-1] += 1
         for one, array in zip(self._engine._header["outputs"], found, strict=True):
             self._give(one["name"], np.ascontiguousarray(array.astype(NUMPY[one["type"]])), stream_handle)
         self._milliseconds = (time.perf_counter() - began) * 1e3

@@ -1,16 +1,23 @@
-"""Errors inside an engine as text."""
+"""Errors inside engines, and what is to be said of several builds, as text."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
-from trt_tui.core.measure.agreement import inside_words
-from trt_tui.core.measure.comparison import EngineErrors, Errors, GroupErrors
+from trt_tui.core.measure.agreement import engine_remarks, inside_words
+from trt_tui.core.measure.comparison import EngineErrors, EngineResult, Errors, GroupErrors
 from trt_tui.core.network.hierarchy import build_tree, titles
 from trt_tui.session.session import Session
 from trt_tui.words import NOTHING, table, with_unit
 
 ROWS = 20
+
+
+def remark_lines(engines: Mapping[str, EngineResult]) -> list[str]:
+    """What several builds of a config came to, and what engines do to identical samples, by their titles."""
+    lines = [f"{title}: {remark}" for title, result in engines.items() for remark in engine_remarks(result)]
+    return ["", *lines] if lines else []
 
 
 def inside_lines(session: Session, run: str, title: str, inside: EngineErrors | None) -> list[str]:

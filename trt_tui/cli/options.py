@@ -150,6 +150,8 @@ JUDGING = (
              "that may own 1 % or more on as many as it takes; each figure says on how many it stands."),
     _judging("--judge-at", multiple=True, type=click.Choice(["min", "max"]),
              help="Also judge engines at this shape of the profile; may be repeated."),
+    _judging("--builds", default=1, show_default=True, type=click.IntRange(1, 20), metavar="N", help="Build each "
+             "config N times, tactics measured anew; the worst engine counts, and how far they lie apart is said."),
 )
 """How figures are measured."""
 
@@ -243,7 +245,8 @@ def options_of(model: str, whatif_samples: int, arguments: dict[str, Any]) -> Op
         tensor_ranges=_tensor_ranges(arguments.get("tensor_ranges", ())),
         reference=arguments.get("reference"), exact=arguments.get("exact", False),
         stages=tuple(arguments.get("stages", ())), engine=arguments.get("engine"), outputs=arguments.get("outputs"),
-        inputs=arguments.get("inputs"), preview=not arguments.get("no_preview", False))
+        inputs=arguments.get("inputs"), preview=not arguments.get("no_preview", False),
+        builds=arguments.get("builds", 1))
 
 
 def check_config_or_precision(what: str, config_path: str | None, precision: str | None) -> None:

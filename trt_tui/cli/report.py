@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from trt_tui import words
-from trt_tui.cli.inside import inside_lines
+from trt_tui.cli.inside import inside_lines, remark_lines
 from trt_tui.cli.made import preview_lines
 from trt_tui.core.engines.rungs import rung_lines
 from trt_tui.core.exporters.markdown import moves_markdown, search_markdown, text_cell
@@ -72,6 +72,7 @@ def comparison_table(session: Session) -> str:
     lines += _unsettled(session)
     lines += _rungs({**checked, **{_engine(session, run): result for run, result in engines.items()}})
     lines += _computed_in({_titled(_engine(session, run), result): result for run, result in engines.items()})
+    lines += remark_lines({**checked, **{_engine(session, run): result for run, result in engines.items()}})
     lines += _checks(session, engines)
     for run, result in engines.items():
         lines += inside_lines(session, run, _engine(session, run), result.inside)

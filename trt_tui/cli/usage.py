@@ -20,7 +20,7 @@ Values = Mapping[str, Any]
 """The values of a command's parameters, by name."""
 
 _EFFORT = ("timing_cache", "optimization_level", "tactic_sources")
-_ENGINE = ("weak", "strict", "judge_at", *_EFFORT, "plugins", "compute_capability")
+_ENGINE = ("weak", "strict", "judge_at", "builds", *_EFFORT, "plugins", "compute_capability")
 _DATA = ("data", "calib_data", "calib_method", "calib_cache", "samples", "batch", "shapes")
 
 

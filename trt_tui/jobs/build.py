@@ -23,7 +23,8 @@ from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.calibrating import ensure_ranges, ranges_to_write
 from trt_tui.jobs.engine_building import QUICK_LEVEL, BuilderLine, BuildProgress, Engine, build_engine
-from trt_tui.jobs.judging import build_and_judge, run_typed
+from trt_tui.jobs.judging import run_typed
+from trt_tui.jobs.rebuilding import build_several
 from trt_tui.jobs.scheduler import Report
 from trt_tui.jobs.steps import Steps, Urgency, Wait
 from trt_tui.jobs.store import Store
@@ -67,8 +68,8 @@ def making(workspace: Workspace, store: Store, report: Report, config: Precision
     """The build of a config by the workspace's builder."""
     plan, builder = workspace.plan, _builder(workspace)
     if not lowers(workspace.network, config):
-        plan = replace(plan, weak=False)
-    return build_and_judge(workspace.analysis, builder, config, workspace.ranges, workspace.feeds, plan, quick=quick,
+        plan = replace(plan, weak=False, builds=1)  # what others are held against
+    return build_several(workspace.analysis, builder, config, workspace.ranges, workspace.feeds, plan, quick=quick,
                            cache=store.engines, wake=report.wake)
 
 

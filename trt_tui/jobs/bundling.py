@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from trt_tui.core.calibration.statistics import TensorStats, collect_stats
 from trt_tui.core.exporters.bundle import MOST_FEEDS, MOST_SAMPLE_BYTES, Bundle, Iteration, write_bundle
+from trt_tui.core.exporters.trtexec import Effort
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.judge import tensor_outputs
 from trt_tui.core.moves.config import PrecisionConfig
@@ -17,7 +19,9 @@ from trt_tui.files.folders import new_folder, refuse_folder
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.calibrating import ranges_to_write
+from trt_tui.jobs.engine_building import lower_for, timing_cache_of
 from trt_tui.jobs.exporting import method_of
+from trt_tui.jobs.judging import settings_of
 from trt_tui.jobs.scheduler import Report
 from trt_tui.jobs.steps import Steps, Urgency
 from trt_tui.jobs.store import Store
@@ -39,12 +43,26 @@ def run(workspace: Workspace, store: Store, report: Report, request: rq.WriteBun
     histograms = _histograms(workspace, report, request, ranges)
     bundle = Bundle(request.release, network, config, ranges, request.config_text,
                     method_of(workspace, request.given, request.method, bool(needless)), workspace.profile,
-                    workspace.options.effort, workspace.samples.source, iterations, request.samples,
+                    _effort(workspace, store, request, ranges), workspace.samples.source, iterations, request.samples,
                     request.comparison, histograms)
     with new_folder(place) as folder:
         written = write_bundle(folder, bundle)
     paths = [place / path.relative_to(folder) for path in written]
     report.send(ev.Exported(report.job, (str(place), *map(str, paths)), (), ""))
+
+
+def _effort(workspace: Workspace, store: Store, request: rq.WriteBundle, ranges: Mapping[str, float]) -> Effort:
+    """How the builder is to work: with the tactics that were measured where this config was built here, if none are
+    named and the bundle is for the release that is here."""
+    effort, builder = workspace.options.effort, workspace.builder
+    if effort.timing_cache or builder is None or builder.name != "tensorrt" or not builder.version.startswith(
+            f"{request.release}."):
+        return effort
+    plan, network, config = workspace.plan, workspace.network, request.config
+    told = lower_for(network, config, ranges, builder.capabilities, builder.name).told
+    settings = settings_of(workspace.analysis, workspace.feeds, plan, config)
+    timings = timing_cache_of(settings, builder, network, told, store.engines)
+    return replace(effort, timing_cache=str(timings)) if timings.is_file() else effort
 
 
 def _iterations(workspace: Workspace, report: Report, config: PrecisionConfig, ranges: Mapping[str, float]

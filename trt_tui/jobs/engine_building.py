@@ -167,7 +167,8 @@ def _built(backend: EngineBackend, network: Network, lowered: Lowered, settings:
         if known is not None:
             return Engine(known, 0.0, "engine cache", lowered.notes)
         if cache is not None and settings.timing_cache is None:
-            settings = _with_timing_cache(settings, backend, network, lowered.told, cache)
+            timings = timing_cache_of(settings, backend, network, lowered.told, cache)
+            settings = replace(settings, timing_cache=timings)
         warm = settings.timing_cache is not None and os.path.isfile(settings.timing_cache)
         build = _Build(backend, written.path, settings, lowered.told, wake)
         build.start()
@@ -311,15 +312,18 @@ def _told_key(told: Told | None) -> tuple[object, ...] | None:
             sorted(told.flags), told.constraints, sorted(told.inner.items()), sorted(told.constants.items()))
 
 
-def _with_timing_cache(settings: BuildSettings, backend: EngineBackend, network: Network, told: Told | None,
-                       cache: EngineCache) -> BuildSettings:
-    """A timing cache is bound to GPU, release and flags. One that another network filled makes releases without a
-    progress monitor (before 10) print errors, so there it is bound to the network too."""
+def timing_cache_of(settings: BuildSettings, backend: EngineBackend, network: Network, told: Told | None,
+                    cache: EngineCache) -> Path:
+    """The file of measured tactics that a build reads and extends.
+
+    A timing cache is bound to GPU, release and flags. One that another network filled makes releases without a progress
+    monitor (before 10) print errors, so there it is bound to the network too.
+    """
     bound = [backend.stamp, settings.tf32, settings.tactic_sources, settings.optimization_level,
              settings.compute_capability, sorted(told.flags) if told is not None else "typed"]
     if not backend.capabilities.reports_progress:
         bound.append(network.structure_sha256)
-    return replace(settings, timing_cache=cache.timing_cache(*bound))
+    return cache.timing_cache(*bound)
 
 
 def _with_node(error: Exception, network: Network) -> Exception:

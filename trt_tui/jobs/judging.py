@@ -39,6 +39,9 @@ TIMED_SECONDS = 10.0
 
 PROFILED_RUNS = 10
 
+_SAME_IN_FP32 = 1e-4
+"""Rows of one batch that FP32 makes of the same sample are closer than this."""
+
 
 def run_typed(analysis: Analysis, config: PrecisionConfig, ranges: Mapping[str, float],
               feeds: Sequence[int]) -> Generator[BuildProgress | EngineResult, None, None]:
@@ -119,6 +122,7 @@ def build_and_judge(
         # FP32 as built checks the build: whatever errors are taken against, it is held against FP32 as simulated.
         own = config == PrecisionConfig.uniform(Precision.FP32)
         verdict = yield from judge_as_built(analysis, runner, feeds, own=own)
+        differ = unequal_rows(analysis, runner, feeds[0])
         shapes: dict[str, Verdict] = {}
         lacking: list[str] = []
         for name, other in plan.others.items():
@@ -138,7 +142,7 @@ def build_and_judge(
         note = "; ".join(filter(None, (f"batch {samples.rows(feeds[0])}", result.note, *lacking, missing)))
         made = made_of(report, network) if report is not None else {}
         result = replace(result, verdict=verdict, latency_ms=times, device_memory=runner.device_memory, note=note,
-                         report=report, made=made, shapes=shapes,
+                         report=report, made=made, shapes=shapes, rows_differ=differ,
                          otherwise=made_otherwise(network, config, engine.rungs[-1], made))
     if not result.as_asked:
         simulated = yield from _simulated(analysis, config, result.otherwise, ranges, feeds)
@@ -202,6 +206,29 @@ def judge_as_built(analysis: Analysis, runner: Runner, feeds: Sequence[int],
         verdict = settled
         yield BuildProgress(phase, len(feeds), len(feeds))
     return verdict
+
+
+def unequal_rows(analysis: Analysis, runner: Runner, index: int) -> tuple[str, ...]:
+    """The float outputs at which a batch of one sample, repeated, comes out of an engine with rows that differ in any
+    bit; none where FP32 of the network itself treats its samples together."""
+    rows, feed = analysis.samples.rows(index), analysis.samples.feed(index)
+    if rows < 2 or not any(array.ndim and len(array) == rows for array in feed.values()):
+        return ()
+    same = {name: np.repeat(array[:1], rows, axis=0) if array.ndim and len(array) == rows else array
+            for name, array in feed.items()}
+    names = tensor_outputs(analysis.network)
+
+    def differ(found: Mapping[str, np.ndarray], tolerance: float) -> list[str]:
+        return [name for name, array in found.items() if array.ndim and len(array) == rows and array.dtype.kind == "f"
+                and not np.allclose(array[1:], array[:1], rtol=tolerance, atol=tolerance, equal_nan=True)]
+
+    found = differ(runner.run(same, names), 0.0)
+    found = [name for name in found if name in analysis.network.producer]
+    if found:
+        with analysis.backend.load(ending_in(analysis.network.model, found), lean=True, few=True) as reference:
+            together = differ(reference.run(same, found), _SAME_IN_FP32)
+        found = [name for name in found if name not in together]
+    return tuple(found)
 
 
 def as_declared(analysis: Analysis, outputs: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

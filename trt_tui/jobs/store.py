@@ -185,4 +185,4 @@ class Store:
         settings = plan.settings
         return self.key(workspace, "engine", config, stamp_of, sorted(settings.profile.items()),
                         settings.tactic_sources, settings.compute_capability, settings.optimization_level, plan.weak,
-                        plan.strict, sorted(plan.others))
+                        plan.strict, sorted(plan.others), *[plan.builds] * (plan.builds > 1))

@@ -79,6 +79,9 @@ def comparison_markdown(comparison: Mapping[str, Any], network: Structure | None
     if engines:
         lines += ["## Engines", "", *_engines(runs, engines), ""]
     for name, run in engines.items():
+        if several := _builds(run):
+            lines += [f"## Builds of the {_run_name(runs, name)}", "", *several, ""]
+    for name, run in engines.items():
         if run.get("as_asked") is False:
             lines += [f"## How the {_run_name(runs, name)} was built", "", *_rungs(run), ""]
     for name, run in engines.items():
@@ -168,6 +171,21 @@ def _engines(runs: Mapping[str, Mapping[str, Any]], engines: Mapping[str, Mappin
     if shares:
         lines += ["", "Layers, and their share of the time:", "",
                   *markdown_table(("engine", *(COMPUTED_IN[word] for word in words)), shares)]
+    return lines
+
+
+def _builds(run: Mapping[str, Any]) -> list[str]:
+    """What each of several builds of a config came to, and where identical samples come out different."""
+    lines: list[str] = []
+    if builds := run.get("builds"):
+        rows = [(_decibels(one["errors"], "") if "errors" in one else "", number(one.get("latency_ms")),
+                 duration(one["build_s"]) if "build_s" in one else "",
+                 byte_size(one["engine_bytes"]) if "engine_bytes" in one else "") for one in builds]
+        lines += ["The engine above is the worst of:", "",
+                  *markdown_table(("dB at the worst output", "ms", "built in", "size"), rows)]
+    if names := run.get("rows_differ"):
+        lines += [*([""] if lines else []), f"Identical samples of one batch come out different at "
+                  f"{', '.join(map(code_cell, names))}."]
     return lines
 
 

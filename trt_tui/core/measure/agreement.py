@@ -14,7 +14,7 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import Outline
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
-from trt_tui.words import decibels, differing, first_few, plural, with_unit
+from trt_tui.words import decibels, differing, first_few, milliseconds, plural, with_unit
 
 GAP_DB = 3.0
 """An engine whose output error is this much worse than the simulated one does something that is not simulated."""
@@ -49,6 +49,24 @@ def gap_db(simulated: Verdict | None, engine: Verdict | None) -> float | None:
         if other is not None and one.errors.sqnr_db is not None and other.errors.sqnr_db is not None:
             gaps.append(other.errors.sqnr_db - one.errors.sqnr_db)
     return max(gaps) if gaps else None
+
+
+def engine_remarks(result: EngineResult) -> list[str]:
+    """How far builds of the same config lie apart, and whether an engine treats identical samples alike."""
+    found = []
+    if result.builds:
+        figures = [one.errors.sqnr_db for one in result.builds if one.errors is not None]
+        known = [one for one in figures if one is not None]
+        spread = [f"{decibels(min(known), mark='')} to {with_unit(decibels(max(known), mark=''))}"] if known else []
+        if len(known) < len(result.builds):
+            spread.append(f"{len(result.builds) - len(known)} without a finite SQNR")
+        times = [one.latency_ms for one in result.builds if one.latency_ms is not None]
+        spread += [f"{milliseconds(min(times))} to {milliseconds(max(times))}"] if times else []
+        found.append(f"built {len(result.builds)} times: {', '.join(spread)}; the worst is shown")
+    if result.rows_differ:
+        found.append(f"identical samples of one batch come out different at {first_few(result.rows_differ)}: a kernel "
+                     "depends on the place in the batch")
+    return found
 
 
 @dataclass(frozen=True)

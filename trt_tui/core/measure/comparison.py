@@ -188,6 +188,21 @@ class EngineErrors:
 
 
 @dataclass(frozen=True)
+class OneBuild:
+    """What one of several builds of the same config came to.
+
+    Attributes:
+        errors: At its worst judged output.
+        latency_ms: Median.
+    """
+
+    errors: Errors | None = None
+    latency_ms: float | None = None
+    build_s: float | None = None
+    bytes: int | None = None
+
+
+@dataclass(frozen=True)
 class EngineResult:
     """What a built network computes, judged by its own outputs.
 
@@ -210,6 +225,8 @@ class EngineResult:
         simulated: If it was not built as asked: the simulation of what was built instead.
         failed: Why it could not be built, "" if it was.
         inside: Errors at the groups; None where they were not measured.
+        builds: What each of several builds came to, of which this is the worst; () where it was built once.
+        rows_differ: Outputs at which identical samples of one batch came out different.
     """
 
     verdict: Verdict | None
@@ -230,6 +247,8 @@ class EngineResult:
     simulated: Verdict | None = None
     failed: str = ""
     inside: EngineErrors | None = None
+    builds: tuple[OneBuild, ...] = ()
+    rows_differ: tuple[str, ...] = ()
 
     @property
     def as_asked(self) -> bool:

@@ -10,7 +10,15 @@ from typing import Any, Protocol
 from trt_tui.core.engines.preview import Preview
 from trt_tui.core.engines.rungs import Rung
 from trt_tui.core.measure.bootstrap import LEVEL, Interval, Spread
-from trt_tui.core.measure.comparison import EngineErrors, EngineResult, Errors, Measured, OutputErrors, Verdict
+from trt_tui.core.measure.comparison import (
+    EngineErrors,
+    EngineResult,
+    Errors,
+    Measured,
+    OneBuild,
+    OutputErrors,
+    Verdict,
+)
 from trt_tui.core.measure.reference import Named
 from trt_tui.core.measure.stages import Stage
 from trt_tui.core.moves.config import PrecisionConfig
@@ -125,6 +133,10 @@ def engine_record(engine: EngineResult) -> dict[str, Any]:
             name: {"precision": made.precision.value if made.precision is not None else None,
                    **({"region": True} if made.region else {}), **({"ms": made.ms} if made.ms is not None else {})}
             for name, made in engine.made.items()}
+    if engine.builds:
+        record["builds"] = [_build_record(one) for one in engine.builds]
+    if engine.rows_differ:
+        record["rows_differ"] = list(engine.rows_differ)
     if engine.inside is not None:
         record |= _inside_record(engine.inside)
     for name, verdict in engine.shapes.items():
@@ -132,6 +144,12 @@ def engine_record(engine: EngineResult) -> dict[str, Any]:
     if engine.note:
         record["note"] = engine.note
     return record
+
+
+def _build_record(build: OneBuild) -> dict[str, Any]:
+    record = {"latency_ms": build.latency_ms, "build_s": build.build_s, "engine_bytes": build.bytes}
+    return {**({"errors": errors_record(build.errors)} if build.errors is not None else {}),
+            **{name: value for name, value in record.items() if value is not None}}
 
 
 def _inside_record(inside: EngineErrors) -> dict[str, Any]:

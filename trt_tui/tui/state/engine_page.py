@@ -5,7 +5,7 @@ from __future__ import annotations
 from trt_tui.core.engines.inspector import COMPUTE, QDQ, REFORMAT, EngineReport
 from trt_tui.core.engines.made import differs
 from trt_tui.core.engines.rungs import rung_lines
-from trt_tui.core.measure.agreement import fp32_fault, gap_db, inside_words, what_to_check
+from trt_tui.core.measure.agreement import engine_remarks, fp32_fault, gap_db, inside_words, what_to_check
 from trt_tui.core.measure.comparison import Verdict
 from trt_tui.session.session import Session
 from trt_tui.tui.known import config_name, headline
@@ -92,6 +92,8 @@ def _summary(session: Session, shown: Shown, width: int) -> list[Line]:
     lines += _labelled("output", text, width)
     for name, verdict in result.shapes.items():
         lines += _labelled(f"at {name}", _worst(verdict, False), width)
+    for remark in engine_remarks(result):
+        lines += _labelled("builds", remark, width, "warn" if result.rows_differ else "")
     if result.inside is not None:
         lines += _labelled("layers", inside_words(result.inside, len(session.opened.outline.groups)), width)
     if result.note:
