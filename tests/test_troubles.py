@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper, save
 
+from trt_tui.backends.tensorrt.log import Log
+from trt_tui.core.engines.remarks import remarks
 from trt_tui.core.network.network import open_network
 from trt_tui.core.network.troubles import troubles_in
 from trt_tui.demo import network_path
@@ -45,3 +49,39 @@ def test_first_and_last_layers_of_the_bundled_network():
     told = {name: " ".join(one.said for one in found) for name, found in network.troubles.items()}
     assert "the first layer" in told[quantizable[0].name] and "the last layer" in told[quantizable[-1].name]
     assert sum("the first layer" in one or "the last layer" in one for one in told.values()) == 2
+
+
+@pytest.mark.parametrize(("printed", "said", "names"), [
+    (["Weights [name=/n0 + PWN(PWN(Sigmoid_9), /n1).weight] had the following issues when converted to FP16:",
+      " - Subnormal FP16 values detected. ", "If this is not the desired behavior, please modify the weights."],
+     "its weights in FP16: Subnormal FP16 values detected", "/n0 /n1"),
+    (["Missing scale and zero-point for tensor t2, expect fall back to non-int8 implementation for any layer consuming "
+      "or producing given tensor"], "no range for t2: what reads or makes it falls back from INT8", "/n1 /n2"),
+    (["No implementation of layer /n0[Conv] + /n1[Relu] obeys the requested constraints in strict mode. No conforming"],
+     "no implementation has its precision: the fastest was taken", "/n0 /n1"),
+    (["Detected layernorm nodes in FP16: /n1, /elsewhere/Sub, /n2"],
+     "a LayerNorm in FP16, which may overflow behind an attention", "/n1 /n2"),
+    (["ModelImporter.cpp:503: /n2: this mode is not known"], "/n2: this mode is not known", "/n2"),
+    (["ModelImporter.cpp:503: Make sure input t0 has Int64 binding."], "", ""),
+    (["(foreignNode) Converting conv activation scales to fp32.", "n0 and /n01 are none of it"], "", ""),
+])
+def test_warnings_are_put_on_the_rows_that_they_name(tmp_path, printed, said, names):
+    """Texts as TensorRT prints them; see the sources in `trt_tui.core.engines.remarks`."""
+    network = network_of(tmp_path, "MatMul", (32, 32), (4, 32))
+    found = remarks([("info", "/n0 is no warning"), *(("warning", text) for text in printed)], network)
+    assert found == {name: (said,) for name in names.split()} == remarks(
+        [("warning", text) for text in printed for _ in range(2 if len(printed) == 1 else 1)], network.outline())
+
+
+def test_names_that_follow_a_warning_are_read_with_it():
+    """From TensorRT 9 on the LayerNorms that a warning is about are named in the next verbose message."""
+    trt = SimpleNamespace(__name__="trt", ILogger=type("ILogger", (), {"__init__": lambda self: None}),
+                          Logger=SimpleNamespace(VERBOSE="V"))
+    log = Log()
+    logger = log.for_tensorrt(trt)
+    with log.collecting(None) as said:
+        logger.log(SimpleNamespace(name="WARNING"), "Detected layernorm nodes in FP16.")
+        logger.log("V", "/norm/Sub, /norm/Div")
+        logger.log("V", "something else")
+    assert [text for _, text in said] == ["Detected layernorm nodes in FP16.",
+                                          "Detected layernorm nodes in FP16: /norm/Sub, /norm/Div"]

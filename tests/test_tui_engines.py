@@ -497,3 +497,9 @@ def test_the_kernels_of_two_builds_are_told_by_the_builds(build) -> None:
     said = next(place for place, line in enumerate(lines) if line.startswith("kernels (as built, TensorRT 11.4"))
     assert any(line.startswith(" - ") and "INT8" in line and QKV in line for line in lines[said:])
     assert any(line.startswith(" + ") and "FP32" in line and QKV in line for line in lines[said:])
+    group = VIT.group_by_name[QKV]
+    session.results.at(session.config).engine = replace(engine, remarks={QKV: ("no range for x: it falls back",)})
+    reasons = detail.reasons(session, found(session), group)
+    assert reasons[-1] == "no range for x: it falls back (build, TensorRT 11.4.0.21)"
+    previewed(session, replace(PREVIEW, remarks={QKV: ("a LayerNorm in FP16",)}))
+    assert "a LayerNorm in FP16 (preview, RTX 1.7, SM89)" in detail.reasons(session, found(session), group)

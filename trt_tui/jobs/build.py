@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from trt_tui.core.engines.failures import BuildFailed
+from trt_tui.core.engines.remarks import remarks
 from trt_tui.core.exporters.production import files_beside, trtexec_lines
 from trt_tui.core.lowering.lowered import lowers
 from trt_tui.core.measure.comparison import EngineResult, unbuilt
@@ -100,16 +101,19 @@ def _made(workspace: Workspace, store: Store, report: Report, config: PrecisionC
           prefix: str = "") -> Steps[EngineResult]:
     """Reports how a build goes on and what it made; returns that. A quick one is not kept."""
     since, phase = time.monotonic(), ""
+    printed: list[tuple[str, str]] = []
     with contextlib.closing(making):
         for made in making:
             match made:
                 case EngineResult():
+                    made = replace(made, remarks=remarks(printed, workspace.network))
                     if not quick:
                         store.keep_engine(workspace, config, made)
                     if not prefix:
                         report.send(ev.Built(report.job, config, made))
                     return made
                 case BuilderLine():
+                    printed.append((made.level, made.text))
                     report.send(ev.Note(report.job, f"{made.level}: {made.text}"))
                 case BuildProgress():
                     since = time.monotonic() if made.phase != phase else since

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -23,6 +24,7 @@ from trt_tui.backends.tensorrt.listing import Lister
 from trt_tui.core.engines.failures import BuildFailed, ParseFailed
 from trt_tui.core.engines.listing import read_listing
 from trt_tui.core.engines.preview import Preview, Refusal, nearest, preview_of
+from trt_tui.core.engines.remarks import remarks
 from trt_tui.core.engines.rungs import named_groups, one_line
 from trt_tui.core.exporters.onnx import export_typed
 from trt_tui.core.lowering.strong import lower_strong
@@ -76,10 +78,11 @@ class Previewer:
             written = export_typed(typed.model, network, folder / "network.onnx")
             if self.wanted != order.number:
                 raise CancelledError("stopped")
-            text = lister.listing(Path(written.path), order.profile, order.config.tf32, known.target,
-                                  lambda: self.wanted == order.number)
-        return preview_of(read_listing(text, network), network, known.release, known.target,
-                          time.perf_counter() - since, known.here)
+            text, printed = lister.listing(Path(written.path), order.profile, order.config.tf32, known.target,
+                                           lambda: self.wanted == order.number)
+        preview = preview_of(read_listing(text, network), network, known.release, known.target,
+                             time.perf_counter() - since, known.here)
+        return replace(preview, remarks=remarks(printed, network))
 
     def listen(self, pipe: Connection, arrived: threading.Event, inbox: list[Order]) -> None:
         """Takes in what comes on a pipe until the other end closes it, then ends the process; run by a thread."""

@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from trt_tui.backends.tensorrt.failures import build_error, parse_error
+from trt_tui.backends.tensorrt.log import Printed
 from trt_tui.backends.tensorrt.package import buildable, module_for
 from trt_tui.core.engines.listing import HEADING
+from trt_tui.core.engines.remarks import LAYERNORMS
 from trt_tui.core.runner import FixedShape
 from trt_tui.errors import CancelledError, InputError
 
@@ -44,8 +46,8 @@ class Lister:
         return cls(trt, str(trt.__version__), buildable(trt))
 
     def listing(self, model: Path, profile: Profile, tf32: bool, target: tuple[int, int],
-                going_on: Callable[[], bool]) -> str:
-        """Builds a strongly typed network for a GPU; returns the list of the engine's layers.
+                going_on: Callable[[], bool]) -> tuple[str, Printed]:
+        """Builds a strongly typed network for a GPU; returns the list of the engine's layers, and what was printed.
 
         Args:
             going_on: Asked between two steps; the build ends where it returns False.
@@ -86,7 +88,7 @@ class Lister:
             raise InputError("TensorRT-RTX does not list the layers of the engine",
                              f"release {self.release} prints no message that begins with {HEADING}",
                              "Another release may; a build on a GPU tells through the inspector.")
-        return str(log.listings[-1])
+        return str(log.listings[-1]), log.said
 
 
 def _log(trt: Any) -> Any:
@@ -101,6 +103,8 @@ def _log(trt: Any) -> Any:
 
         def log(self, severity: Any, message: str) -> None:
             if severity == trt.ILogger.VERBOSE:
+                if self.said and self.said[-1][1].rstrip(".") == LAYERNORMS:
+                    self.said[-1] = ("warning", f"{LAYERNORMS}: {message}")
                 if message.startswith(HEADING):
                     self.listings.append(message)
                 else:

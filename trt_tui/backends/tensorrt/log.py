@@ -9,6 +9,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
+from trt_tui.core.engines.remarks import LAYERNORMS
+
 Message = Callable[[str, str], None]
 """Called with the level ("error", "warning", "info") and the text of what is printed."""
 
@@ -56,11 +58,16 @@ class Log(logging.Handler):
             class Logger(trt.ILogger):  # type: ignore[misc]
                 def __init__(self) -> None:
                     trt.ILogger.__init__(self)
+                    self.last = ""
 
                 def log(self, severity: Any, message: str) -> None:
                     if severity == trt.Logger.VERBOSE:
                         log.details.append(message)
+                        if self.last.rstrip(".") == LAYERNORMS:
+                            log.take("warning", f"{LAYERNORMS}: {message}")
+                            self.last = ""
                     else:
+                        self.last = message
                         log.take(_LEVELS.get(severity.name, "info"), message)
 
             self._native[trt.__name__] = Logger()

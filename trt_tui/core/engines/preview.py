@@ -102,6 +102,7 @@ class Preview:
         no_effect: Groups whose choice changes nothing in the engine; ``breaks_mha`` those whose choice takes a fused
             attention apart. None while that is not known.
         refused: Why there is nothing of all this; None where there is.
+        remarks: What parser and builder warn of, by group name; see `trt_tui.core.engines.remarks`.
     """
 
     release: str = ""
@@ -115,6 +116,7 @@ class Preview:
     breaks_mha: tuple[str, ...] | None = None
     barred: Mapping[str, Barred] = field(default_factory=dict)
     refused: Refusal | None = None
+    remarks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def name(self) -> str:

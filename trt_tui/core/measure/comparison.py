@@ -224,6 +224,7 @@ class EngineResult:
             as the backend says.
         simulated: If it was not built as asked: the simulation of what was built instead.
         failed: Why it could not be built, "" if it was.
+        remarks: What parser and builder warned of, by group name; see `trt_tui.core.engines.remarks`.
         inside: Errors at the groups; None where they were not measured.
         builds: What each of several builds came to, of which this is the worst; () where it was built once.
         rows_differ: Outputs at which identical samples of one batch came out different.
@@ -249,6 +250,7 @@ class EngineResult:
     inside: EngineErrors | None = None
     builds: tuple[OneBuild, ...] = ()
     rows_differ: tuple[str, ...] = ()
+    remarks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property
     def as_asked(self) -> bool:

@@ -137,6 +137,8 @@ def engine_record(engine: EngineResult) -> dict[str, Any]:
         record["builds"] = [_build_record(one) for one in engine.builds]
     if engine.rows_differ:
         record["rows_differ"] = list(engine.rows_differ)
+    if engine.remarks:
+        record["remarks"] = {name: list(told) for name, told in engine.remarks.items()}
     if engine.inside is not None:
         record |= _inside_record(engine.inside)
     for name, verdict in engine.shapes.items():

@@ -162,6 +162,7 @@ def reasons(session: Session, found: Figures, group: Group) -> list[str]:
                      range_sentence(worst[1], amax, _whose(session, found.config, worst[0])))
     if session.outline is not None:
         lines += troubles_in(session.outline.troubles, group, group.stands_for(asked) in CODES)
+    lines += _remarks(session, found, group)
     if asked is Precision.FILE and group.given is not None:
         lines += [f"TensorRT refuses {what} at {name}: {way_out(what)}" for name, what in group.given.refused]
     for precision in dict.fromkeys((Precision.FP16, found.lowest)):
@@ -169,6 +170,17 @@ def reasons(session: Session, found: Figures, group: Group) -> list[str]:
             lines.append(f"cannot run {precision.label}: {group.refusals[precision]}")
             break
     return lines
+
+
+def _remarks(session: Session, found: Figures, group: Group) -> list[str]:
+    """What parser and builder warned of, with who did: of the preview and of the engine of this very config."""
+    known = session.measured(found.run)
+    told: list[tuple[str, str]] = []
+    if known.preview is not None:
+        told += [(text, f"preview, {known.preview.name}") for text in known.preview.remarks.get(group.name, ())]
+    if known.engine is not None:
+        told += [(text, f"build, {known.engine.backend}") for text in known.engine.remarks.get(group.name, ())]
+    return [f"{text} ({source})" for text, source in told]
 
 
 def _codes_read(found: Figures, group: Group) -> Precision | None:
