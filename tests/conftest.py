@@ -26,6 +26,7 @@ from trt_tui.session.session import Session
 def _isolated(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The user's state and cache are the test's own."""
     isolate(monkeypatch, tmp_path)
+    monkeypatch.setattr(os, "fsync", lambda file: None)  # nothing of a test outlives a loss of power
     monkeypatch.setattr(Session, "asks_previews", False)
     monkeypatch.setattr(Session, "asks_flips", False)
 
@@ -131,7 +132,9 @@ def opened(tmp_path_factory: pytest.TempPathFactory) -> Callable[[onnx.ModelProt
 
 @pytest.fixture(scope="session")
 def named_network(opened: Callable[[onnx.ModelProto], Network]) -> Callable[[str], Network]:
-    """Opens, once a session, ``demo``, ``light_<name>``, or what a function of `tests.networks` of that name makes."""
+    """Opens, once a session, ``demo``, ``light_<name>`` or ``light_<name>:<until>``, or what a function of
+    `tests.networks` of that name makes.
+    """
     made: dict[str, Network] = {}
 
     def network(name: str) -> Network:
@@ -139,7 +142,8 @@ def named_network(opened: Callable[[onnx.ModelProto], Network]) -> Callable[[str
             if name == "demo":
                 made[name] = open_network(demo.network_path())
             elif name.startswith("light_"):
-                made[name] = opened(networks.light(name.removeprefix("light_")))
+                light, _, until = name.removeprefix("light_").partition(":")
+                made[name] = opened(networks.light(light, until=until))
             else:
                 made[name] = opened(getattr(networks, name)())
         return made[name]

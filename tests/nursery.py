@@ -80,6 +80,7 @@ def _live(begins: Connection, env: dict[str, str], descriptors: Sequence[int]) -
     os.environ.clear()
     os.environ.update(env)
     sys.path[:0] = env.get("PYTHONPATH", "").split(os.pathsep)
+    os.fsync = lambda file: None
     worker.main([str(number) for number in descriptors])
 
 

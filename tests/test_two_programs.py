@@ -21,7 +21,7 @@ from pathlib import Path
 from trt_tui.files.writing import write_atomic
 from trt_tui.jobs.store import ResultCache
 cache, out = ResultCache(Path(sys.argv[1]), limit_bytes=20_000), Path(sys.argv[2])
-for turn in range(150):
+for turn in range(50):
     key = cache.key(turn % 7)
     cache.put(key, str(turn % 7) * 5000)
     found = cache.get(key, str)

@@ -22,7 +22,7 @@ LIGHT_NAMES = (
 )
 
 
-def light(name: str, seed: int = 0, *, weights_as_inputs: bool = False) -> onnx.ModelProto:
+def light(name: str, seed: int = 0, *, until: str = "", weights_as_inputs: bool = False) -> onnx.ModelProto:
     """A light network of the ``onnx`` package (opset 9, input 1×3×224×224), every weight a seeded initializer.
 
     The files make their weights with ConstantOfShape, all 0.02; those nodes go. Batch-norm statistics are those of one
@@ -31,6 +31,7 @@ def light(name: str, seed: int = 0, *, weights_as_inputs: bool = False) -> onnx.
     Args:
         name: One of `LIGHT_NAMES`.
         seed: Of the weights.
+        until: A tensor that becomes the output in place of the network's own; what comes after it goes.
         weights_as_inputs: Keep IR version 3, where each initializer is a graph input too; without it the image is the
             only input (IR version 8).
     """
@@ -47,6 +48,9 @@ def light(name: str, seed: int = 0, *, weights_as_inputs: bool = False) -> onnx.
     for node in makers:
         shapes[node.output[0]] = tuple(int(size) for size in numpy_helper.to_array(initializers[node.input[0]]))
         graph.node.remove(node)
+    if until:
+        del graph.node[1 + next(i for i, node in enumerate(graph.node) if until in node.output):]
+        graph.output[0].CopyFrom(onnx.helper.make_tensor_value_info(until, onnx.TensorProto.FLOAT, None))
     used = {name for node in graph.node for name in node.input}
     kept = [tensor for tensor in graph.initializer if tensor.name in used]
     del graph.initializer[:]
