@@ -265,7 +265,7 @@ def test_rows_with_engines_fit_any_width(build):
 def test_onnx_runtime_has_no_column_for_engines(build):
     session, _ = build(None)
     assert not found(session).has_engines and built.shown_engine(session).result.report is None
-    assert "FP16=FP32" in text(verdict.verdict_lines(session, 80)[0])
+    assert "built SQNR" in text(verdict.verdict_lines(session, 80)[0])
     assert "gap" not in text(verdict.verdict_lines(session, 140)[0])
     assert "ONNX Runtime 1.0 · CPU, FP16 as FP32" in text(verdict.header_line(session, 140))
 

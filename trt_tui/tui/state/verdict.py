@@ -136,7 +136,7 @@ class _Table:
         layers, codes = wide and has_layers(session), session.config.codes_in_use(session.opened.outline)
         simulated = [("SQNR", 7 if wide else 6), ("worst sample", 13) if wide else ("worst", 6), *extra,
                      ("NaN/Inf", 7) if wide else ("bad", 4)]
-        built = [(_built_title(session, wide), 10), *([("gap", 5)] if layers else []), *extra,
+        built = [("built SQNR", 10), *([("gap", 5)] if layers else []), *extra,
                  ("ms", 6 if wide else 5), ("MB", 6 if wide else 5), *([(f"{codes.label} time", 9)] if layers else [])]
         used = _cells(simulated) + len(" │ ") + _cells(built)
         name = max(13, min(24, width - used - (15 if wide else 6)))
@@ -147,13 +147,6 @@ class _Table:
 
 def _cells(columns: list[tuple[str, int]]) -> int:
     return sum(width + 1 for _, width in columns)
-
-
-def _built_title(session: Session, wide: bool) -> str:
-    """Over the SQNR of what was built: whether it is an engine's, and a network's that computes FP16 in FP32."""
-    if session.builder is not None or session.backend is None or session.backend.real_fp16 or wide:
-        return "built SQNR"
-    return "FP16=FP32"
 
 
 _BAR: Span = (" │ ", "rule")
