@@ -24,8 +24,9 @@ from trt_tui.jobs import client, worker
 from trt_tui.jobs.lifeline import kill_group
 
 _FORKS = multiprocessing.get_context("forkserver")
-_FORKS.set_forkserver_preload(["trt_tui.jobs.worker", "trt_tui.backends.onnxruntime", "onnxruntime", "onnx.reference",
-                               "trt_tui.core.network.reading"])
+PRELOADED = ("trt_tui.jobs.worker", "trt_tui.backends.onnxruntime", "onnxruntime", "onnx.reference",
+             "trt_tui.core.network.reading", "distributed.nanny", "trt_tui.cluster.there")
+_FORKS.set_forkserver_preload(list(PRELOADED))
 _LIVING: dict[int, Forked] = {}
 
 

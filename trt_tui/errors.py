@@ -37,8 +37,8 @@ class TrtTuiError(Exception):
     def __str__(self) -> str:
         return "\n".join(part for part in (self.title, self.cause, self.next_step) if part)
 
-    def __reduce__(self) -> tuple[type[TrtTuiError], tuple[str, str, str]]:
-        return (type(self), (self.title, self.cause, self.next_step))
+    def __reduce__(self) -> tuple[type[TrtTuiError], tuple[str, str, str], dict[str, object]]:
+        return (type(self), (self.title, self.cause, self.next_step), self.__dict__)
 
 
 class InputError(TrtTuiError):

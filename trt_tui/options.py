@@ -47,6 +47,10 @@ class Options:
     keep: tuple[str, ...] = ()
     exact: bool = False
     tensor_ranges: tuple[tuple[str, str], ...] = ()
+    gpus: str | None = None
+    workers: str | None = None
+    scheduler: str | None = None
+    threads: int | None = None
 
     @property
     def has_data(self) -> bool:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 
@@ -25,6 +26,7 @@ from trt_tui.core.data.userscript import annotations_of, script_files, split_spe
 from trt_tui.core.data.watched import Source, StampedFiles, data_files
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.comparison import EngineResult
+from trt_tui.core.measure.hands import Hands
 from trt_tui.core.measure.judge import Judged, judged_outputs
 from trt_tui.core.measure.reference import (
     NothingCommonError,
@@ -78,11 +80,38 @@ class Plan:
     builds: int = 1
 
 
+class Others(Protocol):
+    """Other processes that do errands."""
+
+    @property
+    def lost(self) -> str:
+        """Why there are none any more, "" while there are."""
+
+    def hands(self, workspace: Workspace, wake: Callable[[], None], engines: bool) -> Hands[Workspace]:
+        """They for one job, with what is open in the workspace open there too.
+
+        Args:
+            wake: Called from another thread when there is something to go on with.
+            engines: Only those with the same builder and GPU take part.
+        """
+
+    def share(self, workspace: Workspace) -> None:
+        """Has them open what is open here, as far as they have not.
+
+        Raises:
+            TrtTuiError: a scheduler that was named does not answer.
+        """
+
+    def told(self) -> Iterator[tuple[str, str]]:
+        """What there is to tell since it was asked last: level ("info", "warning") and text."""
+
+
 class Workspace:
     """See the module's docstring. The network is read at once, everything else when it is first asked for.
 
     Attributes:
         inputs: The files that were read, as they were then.
+        others: Other processes that do errands; None where none were asked for.
         builder: What builds engines; None while it is not started, or where only ONNX Runtime works.
         calibration: The ranges in use; None while nothing has needed any.
         source: What figures are of; None while it is not hashed.
@@ -110,6 +139,7 @@ class Workspace:
             options.model, partial(get_backend, operators=options.ort_ops), operators=bool(options.ort_ops),
             reference=reference if reference is not None and is_network(reference) else None)
         self.inputs |= StampedFiles.of(self.network.external_files)
+        self.others: Others | None = None
         self.builder: EngineBackend | None = None
         self.calibration: Calibration | None = None
         self.source: Source | None = None
@@ -127,7 +157,7 @@ class Workspace:
     @cached_property
     def backend(self) -> Backend:
         """The backend that simulates and computes the reference."""
-        return get_backend(operators=self.options.ort_ops)
+        return get_backend(self.options.threads, operators=self.options.ort_ops)
 
     @cached_property
     def operators(self) -> tuple[str, ...]:

@@ -60,6 +60,16 @@ def first_device() -> Device:
     return Device(name.value.decode(), (major, minor), total.value, (version.value // 1000, version.value % 1000 // 10))
 
 
+def device_count() -> int:
+    """How many GPUs are visible; 0 without a driver that works."""
+    count = ctypes.c_int()
+    try:
+        cuda = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return 0
+    return count.value if cuda.cuInit(0) == 0 and cuda.cuDeviceGetCount(ctypes.byref(count)) == 0 else 0
+
+
 def copy_on_device(copies: Iterable[tuple[int, int, int]]) -> None:
     """Copies memory of the first GPU, for each of some addresses to another so many bytes; all is there on return.
 

@@ -27,7 +27,9 @@ Decorator: TypeAlias = Callable[[Any], Any]
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
 
-HEADINGS = ("Data", "Config", "Judging", "Search", "Stages", "TensorRT", "Output", "Two dumps")
+MOST_WORKERS = 256
+
+HEADINGS = ("Data", "Config", "Judging", "Search", "Stages", "TensorRT", "Workers", "Output", "Two dumps")
 """The headings of ``--help``, in this order; options without one come last."""
 
 
@@ -205,7 +207,29 @@ STAGES = (
 )
 """What stands between the network and production."""
 
-EVERYTHING = (*DATA, *REFERENCE, *SEED, *CONFIG, *JUDGING, *BUILDER, *EFFORT, *LIBRARIES)
+def _gpus(ctx: click.Context, parameter: click.Parameter, text: str | None) -> str | None:
+    if text not in (None, "all") and not all(one.strip().isdigit() for one in text.split(",")):
+        raise click.BadParameter(f"{text} is neither all nor numbers with commas between")
+    return text
+
+
+def _workers(ctx: click.Context, parameter: click.Parameter, text: str | None) -> str | None:
+    if text not in (None, "auto") and not (text.isdigit() and 0 < int(text) <= MOST_WORKERS):
+        raise click.BadParameter(f"{text} is neither auto nor a number from 1 to {MOST_WORKERS}")
+    return text
+
+
+CLUSTER = (
+    option("Workers", "--gpus", metavar="all|0,1", callback=_gpus, help="Spread measurements over these GPUs, one "
+           "process each (needs trt-tui[cluster])."),
+    option("Workers", "--workers", metavar="N|auto", callback=_workers, help="Spread them over so many processes that "
+           "share the processor cores."),
+    option("Workers", "--scheduler", metavar="tcp://HOST:PORT", help="Spread them over the workers of a Dask cluster "
+           "that runs; tls:// with the certificates that Dask is configured with."),
+)
+"""Who else measures."""
+
+EVERYTHING = (*DATA, *REFERENCE, *SEED, *CONFIG, *JUDGING, *BUILDER, *EFFORT, *LIBRARIES, *CLUSTER)
 
 model_argument = click.argument("model", shell_complete=files)
 config_or_precision = _config("--precision",
@@ -246,7 +270,8 @@ def options_of(model: str, whatif_samples: int, arguments: dict[str, Any]) -> Op
         reference=arguments.get("reference"), exact=arguments.get("exact", False),
         stages=tuple(arguments.get("stages", ())), engine=arguments.get("engine"), outputs=arguments.get("outputs"),
         inputs=arguments.get("inputs"), preview=not arguments.get("no_preview", False),
-        builds=arguments.get("builds", 1))
+        builds=arguments.get("builds", 1), gpus=arguments.get("gpus"), workers=arguments.get("workers"),
+        scheduler=arguments.get("scheduler"))
 
 
 def check_config_or_precision(what: str, config_path: str | None, precision: str | None) -> None:

@@ -54,6 +54,12 @@ def _no_codes(values: Values) -> bool:
 
 IDLE_OPTIONS = (
     IdleOptions(
+        ("open", "compare", "search"), ("workers", "scheduler"), lambda values: values["gpus"] is not None,
+        "--gpus says who measures", "Give one of --gpus, --workers and --scheduler."),
+    IdleOptions(
+        ("open", "compare", "search"), ("workers",), lambda values: values["scheduler"] is not None,
+        "--scheduler says who measures", "Give one of --gpus, --workers and --scheduler."),
+    IdleOptions(
         ("open", "compare", "search", "build", "export"), ("force",), lambda values: not _config(values),
         "it takes a config made for another structure, and there is none", "Name one with --config, or leave it out."),
     IdleOptions(

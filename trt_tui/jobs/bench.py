@@ -30,6 +30,7 @@ from trt_tui.jobs.previewing import Asking, is_installed
 from trt_tui.jobs.scheduler import Report
 from trt_tui.jobs.searching import SearchJob, macs_of
 from trt_tui.jobs.shares import known_shares, send_shares, suspects
+from trt_tui.jobs.spreading import following, hands_of
 from trt_tui.jobs.statistics import ranges_by_method
 from trt_tui.jobs.steps import Steps, Urgency, at
 from trt_tui.jobs.store import Store
@@ -209,16 +210,17 @@ class WorkspaceBench:
         exact = workspace.options.exact
         kind = "alone, exact" if exact else "alone"
         order = [name for name in suspects(workspace, store, config) if name in names]
+        hands = hands_of(workspace, report)
         sweep = GroupSweep(workspace.analysis, config, workspace.ranges, order=order, feeds=workspace.feeds,
-                           exact=exact, lowered=True, known=store.known(workspace, kind, config, Swept))
+                           exact=exact, lowered=True, known=store.known(workspace, kind, config, Swept), hands=hands)
         since = time.monotonic()
         try:
             for done, total in sweep.steps():
-                report.progress("what each group does to the outputs", round(done), max(round(total), round(done) + 1),
-                                since)
+                report.progress(f"what each group does to the outputs{hands.words}", round(done),
+                                max(round(total), round(done) + 1), since)
                 if report.due("impacts kept"):
                     store.keep(workspace, kind, config, sweep.swept)
-                yield Urgency.SEARCH
+                yield following(hands, Urgency.SEARCH)
         finally:
             store.keep(workspace, kind, config, sweep.swept)
         return {name: impact_of(sweep, name, shares.get(name)) for name in order}

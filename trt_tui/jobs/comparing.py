@@ -16,7 +16,7 @@ from trt_tui.jobs import requests as rq
 from trt_tui.jobs.amended import send_amended
 from trt_tui.jobs.scheduler import Report
 from trt_tui.jobs.shares import send_shares
-from trt_tui.jobs.steps import Steps, Urgency, at
+from trt_tui.jobs.steps import Steps, Urgency, Wait, at
 from trt_tui.jobs.store import Store
 from trt_tui.jobs.verdicts import reference_metric, send_verdicts, settle
 from trt_tui.words import plural
@@ -52,7 +52,7 @@ def run(workspace: Workspace, store: Store, report: Report, request: rq.Compare)
     with contextlib.closing(send_shares(workspace, store, report, order[0], runs[order[0]])) as sharing:
         yield Urgency.MAP
         for step in sharing:
-            if step is not Urgency.MAP:
+            if step is not Urgency.MAP and not isinstance(step, Wait):
                 break
             yield step
         if request.layers:

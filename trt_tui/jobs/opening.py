@@ -19,19 +19,21 @@ from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.guarding import facts_of_data
 from trt_tui.jobs.scheduler import Report
+from trt_tui.jobs.spreading import hired
 from trt_tui.jobs.steps import Steps, Urgency
 from trt_tui.jobs.store import Store
 from trt_tui.jobs.summaries import BackendSummary, BuilderSummary, DataSummary
 from trt_tui.options import Options
-from trt_tui.workspace import Workspace, runs_here
+from trt_tui.workspace import Others, Workspace, runs_here
 
 
 @dataclass
 class Place:
-    """Holds the workspace of the process, or the reason why there is none."""
+    """Holds the workspace of the process, or the reason why there is none, and the other processes that do errands."""
 
     workspace: Workspace | None = None
     failure: TrtTuiError | None = None
+    others: Others | None = None
 
     def opened(self) -> Workspace:
         """The workspace.
@@ -59,6 +61,7 @@ def _open(place: Place, store: Store, report: Report, request: rq.Open) -> Steps
     options, before = request.options, place.workspace
     note = partial(_note, report)
     builder = found_builder(options, note) if request.builds else None
+    place.others = hired(options, place.others)
     report.send(ev.Progress(report.job, "reading the network", 0, 0))
     first_look = preview(options.model) if before is None and not request.lean else None
     if first_look is not None:
@@ -80,7 +83,7 @@ def _open(place: Place, store: Store, report: Report, request: rq.Open) -> Steps
     yield Urgency.OPENING
     for _ in workspace.read():
         yield Urgency.OPENING
-    workspace.expected = request.known
+    workspace.expected, workspace.others = request.known, place.others
     workspace.watch()
     if before is not None:
         before.close()
@@ -92,6 +95,8 @@ def _open(place: Place, store: Store, report: Report, request: rq.Open) -> Steps
         report.send(ev.BuilderReady(report.job, BuilderSummary(
             builder.name, builder.version, builder.device, runs_here(builder, workspace.plan.settings))))
     yield from identify(workspace, store, report)
+    if place.others is not None:
+        place.others.share(workspace)
     report.send(ev.FactsMeasured(report.job, facts_of_data(workspace)))
     _read_config(workspace, report, request)
 

@@ -12,6 +12,7 @@ from trt_tui.core.measure.shares import measure_cumulative, share_of
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.jobs import events as ev
 from trt_tui.jobs.scheduler import Report
+from trt_tui.jobs.spreading import following, hands_of
 from trt_tui.jobs.steps import Steps, Urgency
 from trt_tui.jobs.store import Store
 from trt_tui.workspace import Workspace
@@ -74,8 +75,9 @@ def _measured(workspace: Workspace, store: Store, report: Report, run: str, conf
               names: Sequence[str]) -> Steps[dict[str, Share]]:
     exact = workspace.options.exact
     kind = "swept, exact" if exact else "swept"
+    hands = hands_of(workspace, report)
     sweep = GroupSweep(workspace.analysis, config, workspace.ranges, order=names, feeds=workspace.feeds, exact=exact,
-                       known=store.known(workspace, kind, config, Swept))
+                       known=store.known(workspace, kind, config, Swept), hands=hands)
     since, mapped = time.monotonic(), False
 
     def send() -> None:
@@ -89,11 +91,11 @@ def _measured(workspace: Workspace, store: Store, report: Report, run: str, conf
             mapped = sweep.mapped
             if sweep.fresh and done and (complete or report.due("shares")):  # what was known is told in the end
                 send()
-            report.progress("shares" if run == "config" else f"shares ({run})", round(done),
+            report.progress(("shares" if run == "config" else f"shares ({run})") + hands.words, round(done),
                             max(round(total), round(done) + 1), since)
             if report.due("shares kept"):
                 store.keep(workspace, kind, config, sweep.swept)
-            yield Urgency.BACKGROUND if sweep.mapped else Urgency.MAP
+            yield following(hands, Urgency.BACKGROUND if sweep.mapped else Urgency.MAP)
     finally:
         store.keep(workspace, kind, config, sweep.swept)
     send()

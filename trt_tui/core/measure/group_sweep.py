@@ -24,6 +24,7 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import Group
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
+from trt_tui.words import plural
 
 FIRST_RUNS = 6
 """All groups are measured first on so few samples that this takes about so many runs of all samples, at most."""
@@ -91,6 +92,12 @@ class _Runs:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_batches": {}, "_rounded": None}
+
+    def words(self, item: Part) -> str:
+        """See `trt_tui.core.measure.hands.Errand`."""
+        name, units = item
+        return f"{name or 'the config'} on {plural(len(units), 'sample')}" if self._apart else (
+            f"{name or 'the config'} on feed {self._places[units[0]][0][0]}")
 
     def do(self, subject: Measured, item: Part) -> Generator[None, None, np.ndarray]:
         """See `trt_tui.core.measure.hands.Errand`."""
@@ -223,6 +230,7 @@ class GroupSweep:
                 swept.groups[name], found[name] = known[:have[name]], {}
         batches = list(dict.fromkeys(batch for name in found for batch in self._batched(asked[name])))
         bases = {batch for batch in batches if swept.apart and any(unit not in swept.base for unit in batch)}
+        broken: set[str] = set()
 
         def parts() -> Iterator[Part]:
             for batch in batches:
@@ -230,7 +238,7 @@ class GroupSweep:
                     yield "", batch
             for name in list(found):
                 for batch in self._batched(asked[name]):
-                    if lasting or all(np.isfinite(one).all() for one in found.get(name, {}).values()):
+                    if name not in broken:
                         yield name, batch
 
         def told(name: str) -> None:
@@ -250,25 +258,29 @@ class GroupSweep:
                     bases.discard(batch)
                 elif name in found:
                     found[name][batch] = noise
+                    if not (lasting or np.isfinite(noise).all()):
+                        broken.add(name)
                 for one in [name] if name else list(found) if not bases else ():
-                    if one in found and (rows := self._complete(asked[one], found[one], bases, lasting)) is not None:
+                    if one in found and (
+                            rows := self._complete(asked[one], found[one], bases, one in broken)) is not None:
                         del found[one]
                         swept.groups[one] = [*swept.groups[one], *rows]
                         told(one)
             yield self._progress(before)
 
     def _complete(self, units: Sequence[int], found: Mapping[tuple[int, ...], np.ndarray],
-                  bases: Collection[tuple[int, ...]], lasting: bool) -> list[list[float]] | None:
-        """The noise of a group on all its samples, up to where it is not finite unless ``lasting``: it stays as broken
-        as it is, and no other sample changes that. None while something is missing."""
+                  bases: Collection[tuple[int, ...]], broken: bool) -> list[list[float]] | None:
+        """The noise of a group on all its samples, or up to where it is not finite if it is broken by that: it stays as
+        broken as it is, and no other sample changes that. None while something is missing."""
+        batches = list(self._batched(units)) if broken or len(found) * self._size >= len(units) else []
         rows: list[list[float]] = []
-        for batch in self._batched(units):
+        for batch in batches:
             if batch not in found or batch in bases:
                 return None
             rows += found[batch].tolist()
-            if not (lasting or np.isfinite(found[batch]).all()):
+            if broken and not np.isfinite(found[batch]).all():
                 break
-        return rows
+        return rows or None
 
     def of(self, name: str) -> Changed:
         """What is known of a group."""
@@ -353,9 +365,13 @@ class GroupSweep:
         return True
 
     def _batched(self, units: Sequence[int]) -> Iterator[tuple[int, ...]]:
-        size = max(self._rows) if self.swept.apart else 1
-        for start in range(0, len(units), size):
-            yield tuple(units[start:start + size])
+        for start in range(0, len(units), self._size):
+            yield tuple(units[start:start + self._size])
+
+    @property
+    def _size(self) -> int:
+        """How many samples, or feeds, are run at a time."""
+        return max(self._rows) if self.swept.apart else 1
 
     # -- figures ------------------------------------------------------------------------------------------------------
 

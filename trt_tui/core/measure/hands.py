@@ -26,6 +26,9 @@ class Errand(Protocol[S_contra, Item_contra, T_co]):
     It is pickled, once for each process that does it; what it keeps from one item to the next is not.
     """
 
+    def words(self, item: Item_contra) -> str:
+        """What an item is, for people."""
+
     def do(self, subject: S_contra, item: Item_contra) -> Generator[None, None, T_co]:
         """Yields between two runs; returns what came of the item, which is pickled too.
 
@@ -50,8 +53,15 @@ class Hands(Protocol[S_co]):
         """Whether there is something to go on with; else `work` yields nothing but None meanwhile."""
 
 
+    @property
+    def words(self) -> str:
+        """Who they are, behind what a line says of a job: ", on 4 workers"; "" for this process alone."""
+
+
 class Here(Generic[S]):
     """This process: does one item after the other, and takes the next one from ``items`` only then."""
+
+    words = ""
 
     def __init__(self, subject: S) -> None:
         self._subject = subject

@@ -1,0 +1,222 @@
+"""Workers of a Dask cluster: the same results, whatever becomes of workers and of the scheduler."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections import Counter
+from dataclasses import replace
+from unittest import mock
+
+import numpy as np
+import onnx
+import pytest
+
+from tests import networks, nursery
+from trt_tui.cluster import cluster as clusters
+from trt_tui.cluster import crew, hiring
+from trt_tui.cluster.crew import Hired
+from trt_tui.cluster.hiring import Hiring
+from trt_tui.core.calibration.calibrate import calibrate
+from trt_tui.core.measure.group_sweep import GroupSweep
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.precision import Precision
+from trt_tui.errors import TrtTuiError
+from trt_tui.options import Options
+from trt_tui.workspace import Workspace
+
+INT8 = PrecisionConfig.uniform(Precision.INT8)
+
+
+class Errand:
+    """What a worker is to do with an item: "kill", "once" (kill the first time), "slow"; else to say who it is."""
+
+    def __init__(self, folder):
+        self.folder = folder
+
+    def words(self, item):
+        return f"item {item}"
+
+    def do(self, subject, item):
+        yield
+        mark = self.folder / item
+        if item == "kill" or item == "once" and not mark.exists():
+            mark.write_text("")
+            os.kill(os.getpid(), signal.SIGKILL)
+        while item == "slow":
+            mark.write_text(str(time.monotonic()))
+            time.sleep(0.02)
+            yield
+        return item, os.getpid()
+
+
+class Running:
+    """A cluster, and what is open here and there."""
+
+    def __init__(self, workspace, hiring):
+        self.workspace, self.woken = workspace, threading.Event()
+        self.hired = Hired(hiring)
+        self.hired.hands(workspace, self.woken.set)
+
+    def until(self, true, seconds=30):
+        end = time.monotonic() + seconds
+        while not true():
+            assert time.monotonic() < end, [*self.hired.told()]
+            time.sleep(0.01)
+
+    def serving(self, count):
+        self.until(lambda: self.hired.cluster.able() == count)
+        return self
+
+    def hands(self):
+        return self.hired.hands(self.workspace, self.woken.set)
+
+    def steps(self, hands, steps):
+        """Takes steps as a job does: it waits while there is nothing to go on with."""
+        for step in steps:
+            yield step
+            while not hands.ready():
+                assert self.woken.wait(30)
+                self.woken.clear()
+
+    def done(self, errand, items):
+        hands = self.hands()
+        return [one for one in self.steps(hands, hands.work(errand, items)) if one is not None]
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("opened")
+    model = networks.chain(2)
+    onnx.save(model, folder / "network.onnx")
+    np.savez(folder / "data.npz", **networks.feeds(model, n=32))
+    opened = Workspace(Options(str(folder / "network.onnx"), data=str(folder / "data.npz"), batch=4, threads=1))
+    opened.identify(opened.network.sha256())
+    yield opened
+    opened.close()
+
+
+@pytest.fixture(scope="module")
+def running(workspace):
+    with mock.patch.object(hiring, "_PRELOADED", nursery.PRELOADED):
+        made = Running(workspace, Hiring(workers=2)).serving(2)
+        yield made
+        made.hired.close()
+
+
+@pytest.mark.parametrize("lowered", [False, True])
+@pytest.mark.parametrize("exact", [False, True])
+def test_sweeps_are_equal_to_the_last_bit(workspace, running, lowered, exact):
+    ranges = calibrate(workspace.network.model, workspace.network.activations, workspace.calibrating,
+                       workspace.backend).ranges
+    found = []
+    for hands in (None, running.hands()):
+        sweep = GroupSweep(workspace.analysis, INT8, ranges, feeds=workspace.feeds, lowered=lowered, exact=exact,
+                           hands=hands)
+        list(sweep.steps() if hands is None else running.steps(hands, sweep.steps()))
+        found.append((sweep.swept, {name: sweep.of(name) for name in sweep.active}, sweep.sweep.done))
+    assert found[0] == found[1] and found[0][1] and found[0][0].apart is not exact
+
+
+def test_a_killed_worker_is_replaced_and_nothing_counts_twice(running, tmp_path):
+    before = running.hired.cluster.traffic.files
+    items = [*map(str, range(30)), "once", *map(str, range(30, 40))]
+    found = running.done(Errand(tmp_path), items)
+    assert Counter(item for item, _ in found) == Counter(items) and all(came[0] == item for item, came in found)
+    assert len({pid for _, (_, pid) in found}) >= 2 and os.getpid() not in {pid for _, (_, pid) in found}
+    (told,) = [text for _, text in running.hired.told() if "gone" in text]
+    assert "ended by signal 9: others do what it was doing" in told and "(1 lost)" in running.hired.cluster.words
+    running.serving(2)
+    assert running.hired.cluster.traffic.files == before == 0  # workers of this host read the same files
+
+
+def test_what_ends_two_workers_fails_as_its_own_job(running, tmp_path):
+    with pytest.raises(TrtTuiError) as failed:
+        running.done(Errand(tmp_path), ["1", "kill", "2"])
+    assert failed.value.title == "item kill: it ended 2 workers" and "ended by signal 9" in failed.value.cause
+    running.serving(2)
+    assert len(running.done(Errand(tmp_path), ["1", "2"])) == 2
+
+
+def test_what_is_stopped_ends_in_the_workers(running, tmp_path):
+    work = running.hands().work(Errand(tmp_path), ["slow"] * 4)
+    next(work)
+    running.until((tmp_path / "slow").exists)
+    since = time.monotonic()
+    work.close()
+    assert time.monotonic() - since < 0.5 and len(running.done(Errand(tmp_path), ["1", "2", "3"])) == 3
+    assert time.monotonic() - since < 2 + 3
+    last = (tmp_path / "slow").read_text()
+    time.sleep(0.1)
+    assert (tmp_path / "slow").read_text() == last and float(last) - since < 2
+
+
+@pytest.fixture
+def other(workspace, running):
+    """A program that uses the cluster of another one."""
+    made = []
+
+    def make(serving=2):
+        made.append(Running(workspace, Hiring(running.hired.cluster.own.scheduler_address)))
+        return made[-1].serving(serving)
+
+    yield make
+    for one in made:
+        one.hired.close()
+
+
+def test_files_go_by_content_and_nothing_is_left(workspace, running, other, tmp_path):
+    """As to hosts that do not see them: with other stamps."""
+    parcel_of, tasks = crew.parcel_of, running.hired.cluster.own.scheduler.tasks
+    before = set(tasks)
+
+    def unseen(*arguments):
+        parcel = parcel_of(*arguments)
+        return replace(parcel, files=tuple(replace(file, stamp=(0, file.size, 0)) for file in parcel.files))
+
+    with mock.patch.object(crew, "parcel_of", unseen), mock.patch.object(clusters, "PIECE_BYTES", 1000):
+        far = other()
+    assert far.hired.cluster.traffic.files == sum(os.path.getsize(path) for path, _ in workspace.inputs.stamps)
+    assert len(far.done(Errand(tmp_path), ["1", "2"])) == 2 and set(tasks) > before
+    far.hired.close()
+    running.until(lambda: set(tasks) == before, 5)
+
+
+@pytest.mark.parametrize(("field", "word"), [("program", "trt-tui"), ("runtime", "ONNX Runtime")])
+def test_workers_of_another_version_are_refused_by_name(workspace, other, tmp_path, field, word):
+    kind_of = crew.kind_of
+    with mock.patch.object(crew, "kind_of", lambda backend: replace(kind_of(backend), **{field: "0.0"})):
+        alone = other(serving=0)
+        alone.until(lambda: len(alone.hired.cluster.news) == 2)
+    for _, text in alone.hired.told():
+        assert text.startswith("Worker tcp://127.0.0.1:") and f"takes no part: it has {word} " in text
+    assert alone.done(Errand(tmp_path), ["1"]) == [("1", ("1", os.getpid()))]
+
+
+def test_another_gpu_or_builder_matters_to_engines_alone(workspace, other, tmp_path):
+    kind_of = crew.kind_of
+    with mock.patch.object(crew, "kind_of", lambda backend: replace(kind_of(backend), gpu="NVIDIA Other")):
+        one = other()
+    assert one.hired.cluster.able(engines=True) == 0
+    assert one.done(Errand(tmp_path), ["1"])[0][1][1] != os.getpid()
+
+
+def test_a_scheduler_that_is_named_has_to_answer(workspace):
+    with mock.patch.object(clusters, "CONNECT_S", 0.3):
+        hired = Hired(Hiring("tcp://127.0.0.1:9"))
+        with pytest.raises(TrtTuiError, match="no Dask scheduler answers"):
+            hired.share(workspace)
+        hired.close()
+
+
+def test_without_the_scheduler_the_work_goes_on_here(running, other, tmp_path):
+    far = other()
+    hands = far.hands()
+    work = far.steps(hands, hands.work(Errand(tmp_path), map(str, range(60))))
+    found = [next(one for one in work if one is not None)]
+    running.hired.close()
+    found += [one for one in work if one is not None]
+    assert sorted(int(item) for item, _ in found) == list(range(60)) and found[-1][1][1] == os.getpid()
+    assert any("The Dask scheduler is lost" in text for _, text in far.hired.told()) and far.hired.lost

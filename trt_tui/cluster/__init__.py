@@ -1,0 +1,1 @@
+"""Errands done by the workers of a Dask cluster; nothing else imports `distributed`."""
