@@ -219,4 +219,5 @@ def test_without_the_scheduler_the_work_goes_on_here(running, other, tmp_path):
     running.hired.close()
     found += [one for one in work if one is not None]
     assert sorted(int(item) for item, _ in found) == list(range(60)) and found[-1][1][1] == os.getpid()
-    assert any("The Dask scheduler is lost" in text for _, text in far.hired.told()) and far.hired.lost
+    far.until(lambda: far.hired.lost, 5)
+    assert any("The Dask scheduler is lost" in text for _, text in far.hired.told())

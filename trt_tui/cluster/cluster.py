@@ -197,15 +197,18 @@ class Cluster:
                     with suppress(asyncio.TimeoutError):
                         await asyncio.wait_for(self._closing.wait(), LOOK_S)
                 if not self._closing.is_set():
-                    raise OSError("the connection ended")
+                    self._lose("the connection ended")
+                    return
                 for task in tuple(self._tasks):
                     task.cancel()
                 self._client.unsubscribe_topic("all")
         except Exception as error:  # whatever Dask raises, the work goes on here
-            await self._lose(text_of(error).partition("\n")[0] or type(error).__name__)
+            self._lose(text_of(error).partition("\n")[0] or type(error).__name__)
 
-    async def _lose(self, why: str) -> None:
+    def _lose(self, why: str) -> None:
         """Leaves what is not done to the program itself."""
+        if self.lost:
+            return
         connected, self.lost = self._connected.is_set(), why
         for task in tuple(self._tasks):
             task.cancel()
