@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from textual.widgets import Input, Static
 
+from tests import screen
 from tests.local import H200
-from tests.screen import LARGE, answered, opened, press, settle, status, title
+from tests.screen import LARGE, answered, press, settle, status, title
 from trt_tui.core.network.hierarchy import GroupRow
 from trt_tui.core.precision import Precision
 from trt_tui.core.search import SEARCH_METHODS, Outcome
@@ -21,6 +23,7 @@ from trt_tui.tui.state.figures import FOUND
 from trt_tui.tui.widgets.lines import Lines
 
 pytestmark = pytest.mark.usefixtures("quick")
+opened = partial(screen.opened, network="small_resnet", target="sqnr>=40")
 
 EVERY_RUNG = (Precision.FP32, (Precision.FP8, Precision.FP16, Precision.FP16_SUMS_FP32, Precision.BF16,
                                   Precision.TF32))
@@ -76,24 +79,24 @@ async def test_the_dialog_is_what_is_searched(tmp_path):
     async with opened(tmp_path) as (app, main, pilot):
         await press(pilot, "a")
         tolerance = app.screen.query_one("#tolerance", Input)
-        assert isinstance(app.screen, FindDialog) and tolerance.value == "sqnr>=20"
-        tolerance.value = "sqnr>=2x"
+        assert isinstance(app.screen, FindDialog) and tolerance.value == "sqnr>=40"
+        tolerance.value = "sqnr>=4x"
         await press(pilot, "enter")
         assert app.screen.query_one("#note", Static).has_class("bad") and not main.session.searching
-        tolerance.value = "sqnr>=25"
+        tolerance.value = "sqnr>=45"
         await press(pilot, "down", "down", "right", "down", "left", "down", "space")
         assert [one.value for one in app.screen.query(Setting)] == ["greedy", EVERY_RUNG, False]
         await answered(pilot, "enter")
         request = next(one for one in main.session.child.sent if isinstance(one, rq.FindConfig))
         assert (request.tolerances, request.method, (request.higher, request.rungs), request.ranges) == (
-            ("sqnr>=25",), "greedy", EVERY_RUNG, False)
-        assert request.max_builds == 0 and main.session.target.text == "sqnr>=25"
+            ("sqnr>=45",), "greedy", EVERY_RUNG, False)
+        assert request.max_builds == 0 and main.session.target.text == "sqnr>=45"
         assert request.max_raised is request.max_latency is None
         assert main.session.finding.ended is not None
 
 
 async def test_a_budget_is_kept_and_its_best_offered(tmp_path):
-    async with opened(tmp_path, target="sqnr>=30") as (app, main, pilot):
+    async with opened(tmp_path, target="sqnr>=50") as (app, main, pilot):
         before = main.session.config
         await press(pilot, "a", "down", *"2 ms", "enter")
         for wrong, value in (("none runs here", "two"), ("a budget is like 8 layers", "1 layer")):
@@ -107,12 +110,12 @@ async def test_a_budget_is_kept_and_its_best_offered(tmp_path):
 
 
 async def test_while_it_runs_its_best_is_shown_and_can_be_taken_over(tmp_path):
-    async with opened(tmp_path, size=LARGE, searched=20) as (app, main, pilot):
+    async with opened(tmp_path, size=LARGE, searched=5) as (app, main, pilot):
         before = main.session.config
         await answered(pilot, "a", "enter")
         finding = main.session.finding
         best, said = finding.config, found_so_far(finding)
-        assert main.session.searching and finding.progress.done == 20
+        assert main.session.searching and finding.progress.done == 5
         assert f"tried; best: {said}" in status(main) and "a takes the best so far" in status(main)
         figures = main.desk.listing.figures
         assert set(finding.best.raised) == {name for name, mark in figures.marks.items() if mark == FOUND}
@@ -132,7 +135,7 @@ async def test_while_it_runs_its_best_is_shown_and_can_be_taken_over(tmp_path):
 
 @pytest.mark.parametrize("killed", [False, True])
 async def test_stopped_it_offers_what_it_found(tmp_path, killed):
-    async with opened(tmp_path, searched=20) as (app, main, pilot):
+    async with opened(tmp_path, searched=5) as (app, main, pilot):
         before = main.session.config
         await answered(pilot, "a", "enter")
         if killed:
@@ -165,7 +168,7 @@ async def test_a_tolerance_out_of_reach_changes_nothing(tmp_path):
 
 
 async def test_a_config_edited_meanwhile_is_not_replaced(tmp_path):
-    async with opened(tmp_path, searched=20) as (_, main, pilot):
+    async with opened(tmp_path, searched=5) as (_, main, pilot):
         await answered(pilot, "a", "enter")
         await press(pilot, "space")
         edited, main.session.child.searched = main.session.config, None
@@ -174,7 +177,7 @@ async def test_a_config_edited_meanwhile_is_not_replaced(tmp_path):
 
 
 async def test_engines_confirm_what_was_found(tmp_path):
-    async with opened(tmp_path, target="sqnr>=12.5", builder=replace(H200, worse=0.2)) as (app, main, pilot):
+    async with opened(tmp_path, builder=replace(H200, worse=0.2)) as (app, main, pilot):
         await press(pilot, "a")
         assert app.screen.query_one("#builds", Setting).value == 3
         await answered(pilot, "enter")
