@@ -16,8 +16,17 @@ from trt_tui.backends import onnxruntime as backend
 from trt_tui.core.engines.failures import BuildFailed
 from trt_tui.core.engines.made import Made
 from trt_tui.core.engines.preview import Preview
-from trt_tui.core.measure.comparison import EngineResult, Errors, OutputErrors, Verdict
+from trt_tui.core.measure.comparison import (
+    MARKED,
+    UNFUSED,
+    EngineErrors,
+    EngineResult,
+    Errors,
+    OutputErrors,
+    Verdict,
+)
 from trt_tui.core.measure.target import parse_target
+from trt_tui.core.moves.barrier import Barrier
 from trt_tui.core.moves.bias_correction import BiasCorrection
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.keeping import with_kept
@@ -344,7 +353,8 @@ def test_words_of_a_command():
 def with_builder(opened, monkeypatch):
     """A worker whose engines are the simulation, some decibels worse."""
 
-    def make(worse_db: float, latency=lambda config: 1.0, bad: bool = False):
+    def make(worse_db: float, latency=lambda config: 1.0, bad: bool = False, fault: int | None = None):
+        """With a fault 20 dB worse, unless the result of that group is an output."""
         worker = opened()
         worker.workspace.builder = SimpleNamespace(name="tensorrt", version="11.4", device="H200",
                                                    stamp=("tensorrt", "11.4"),
@@ -357,7 +367,9 @@ def with_builder(opened, monkeypatch):
             for partial in worker.workspace.analysis.verdict(config, worker.workspace.ranges, worker.feeds):
                 verdict = partial.value
             name, one = next(iter(verdict.outputs.items()))
-            decibels = one.errors.sqnr_db - worse_db if one.errors.sqnr_db is not None else 90.0
+            barred = fault is None or worker.network.groups[fault].tail in config.of(Barrier)
+            worse = worse_db if barred else worse_db + 20
+            decibels = one.errors.sqnr_db - worse if one.errors.sqnr_db is not None else 90.0
             errors = Errors(nan=3) if bad else Errors(decibels, 1.0)
             engine = Verdict({name: OutputErrors(errors)}, {}, None, verdict.samples, verdict.total)
             yield EngineResult(engine, "TensorRT 11.4", (latency(config), 0.9, 1.2), 10**6, 4.0, origin="cold")
@@ -481,14 +493,54 @@ def test_a_latency_budget_needs_two_engines(with_builder):
 
 
 def test_a_margin_out_of_reach_is_said(with_builder):
-    worker = with_builder(45.0)
-    ended = found(worker.answer(replace(GOAL, higher=Precision.FP16)))
+    worker = with_builder(5.5)
+    ended = found(worker.answer(replace(GOAL, higher=Precision.FP16, tolerances=("sqnr>=60",))))
     assert not ended.result.met and ended.confirmed is None and ended.result.outcome is Outcome.UNREACHABLE
     assert "margin" in ended.result.said
 
 
-def test_an_engine_of_nan_ends_the_search(with_builder):
+@pytest.fixture
+def looked_into(monkeypatch):
+    """What is found inside engines: `UNFUSED`, their errors, worse from a group on; `MARKED`, no errors to speak of."""
+
+    def look(worker, how: str, fault: int | None = None, sound: bool = True):
+        def inside(self, config):
+            known = yield from self.layers(config)
+            names = [group.name for group in worker.network.groups]
+            groups = {name: replace(known[name].accumulated, sqnr_db=known[name].accumulated.sqnr_db - 20 * (
+                fault is not None and names.index(name) >= fault)) for name in names if known[name].accumulated.sqnr_db}
+            verdict = worker.store.engine(worker.workspace, config).verdict
+            name, one = next(iter(verdict.outputs.items()))
+            better = OutputErrors(replace(one.errors, sqnr_db=(one.errors.sqnr_db or 0) + 20 * sound))
+            return EngineErrors(how, groups, (), 4, replace(verdict, outputs={name: better}) if how == MARKED else None)
+
+        monkeypatch.setattr(bench.WorkspaceBench, "inside", inside)
+
+    return look
+
+
+@pytest.mark.parametrize(("how", "sound", "builds", "mended", "said"), [
+    (UNFUSED, True, 3, True, "⚡ kernel, not rounding"), (MARKED, True, 12, True, "a fusion computes something else"),
+    (MARKED, True, 3, False, "--max-builds leaves too few"), (MARKED, False, 12, False, "no fusion is to blame"),
+    (UNFUSED, True, 1, False, "--max-builds leaves none")])
+def test_a_gap_that_rounding_does_not_explain_is_no_margin(with_builder, looked_into, how, sound, builds, mended, said):
+    """Fusion barriers that mend it are part of what is found."""
+    fault = 3
+    worker = with_builder(0.05, fault=fault)
+    looked_into(worker, how, fault, sound)
+    ended = found(worker.answer(replace(GOAL, max_builds=builds)))
+    assert said in ended.remarks[0] and "rounding does not explain" in ended.remarks[0]
+    assert not any("margin" in one for one in ended.remarks)
+    barriers = ended.result.config.of(Barrier)
+    assert ended.confirmed is mended and bool(barriers) is mended and ended.result.met
+    if mended:
+        assert worker.network.groups[fault].tail in barriers and len(barriers) <= (1 if how == MARKED else 4)
+        assert {one.reason for one in barriers.values()} == {"search:triage"} and len(worker.built) <= builds
+
+
+def test_an_engine_of_nan_ends_the_search(with_builder, looked_into):
     worker = with_builder(0.0, bad=True)
+    looked_into(worker, MARKED, sound=False)
     ended = found(worker.answer(GOAL))
     assert ended.confirmed is False and len(worker.built) == 1 and "NaN" in ended.remarks[0]
 

@@ -15,6 +15,7 @@ import shlex
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -27,12 +28,15 @@ from trt_tui import demo
 from trt_tui.core.engines.inspector import COMPUTE, EngineLayer, read_inspector
 from trt_tui.core.engines.made import differs
 from trt_tui.core.measure.agreement import CHECK_DB, engine_remarks, fp32_fault, gap_db
+from trt_tui.core.measure.comparison import EngineResult
 from trt_tui.core.moves.barrier import Barrier
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import BuildSettings, Told
 from trt_tui.errors import InputError, TrtTuiError
+from trt_tui.jobs import build as building
 from trt_tui.jobs import events as ev
+from trt_tui.jobs import requests as rq
 from trt_tui.options import Options
 
 LEVEL = int(os.environ["OPTIMIZATION_LEVEL"]) if "OPTIMIZATION_LEVEL" in os.environ else None
@@ -159,6 +163,30 @@ def test_a_fusion_barrier_is_built_and_judged(open_session):
     barred, _ = build(one, INT8.with_moves({group.tail: Barrier()}))
     assert barred.as_asked and set(barred.verdict.outputs) == set(plain.verdict.outputs)
     assert abs(gap_db(simulated, barred.verdict)) < 1
+
+
+def test_triage_finds_the_barrier_that_mends_a_fault(tmp_path, monkeypatch):
+    """The fault is made up, 20 dB while the result of one group is no output; every engine is real."""
+    driven.isolate(monkeypatch, tmp_path)
+    worker = driven.DrivenWorker(tmp_path)
+    given = replace(driven.save_resnet(tmp_path), backend="tensorrt", optimization_level=LEVEL, tactic_sources=SOURCES)
+    assert isinstance(worker.answer(rq.Open(given))[-1], ev.Done)
+    tail, making = worker.network.groups[3].tail, building.making
+
+    def faulty(workspace, store, report, config, quick):
+        for made in making(workspace, store, report, config, quick):
+            if isinstance(made, EngineResult) and made.verdict is not None and tail not in config.of(Barrier):
+                name, one = made.verdict.worst
+                worse = replace(one, errors=replace(one.errors, sqnr_db=one.errors.sqnr_db - 20))
+                made = replace(made, verdict=replace(made.verdict, outputs={**made.verdict.outputs, name: worse}))
+            yield made
+
+    monkeypatch.setattr(building, "making", faulty)
+    events = worker.answer(rq.FindConfig(INT8, ("sqnr>=25",), max_builds=10, preview=False))
+    ended = next(event for event in events if isinstance(event, ev.SearchEnded))
+    print(ended.remarks, list(ended.result.config.of(Barrier)))
+    assert ended.confirmed, ended.remarks
+    assert list(ended.result.config.of(Barrier)) == [tail] and "a fusion computes something else" in ended.remarks[0]
 
 
 def test_several_builds_lie_close_and_treat_identical_samples_alike(open_session):

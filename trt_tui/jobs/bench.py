@@ -11,7 +11,7 @@ from trt_tui.core.calibration.ranges import for_codes
 from trt_tui.core.codes import CODES
 from trt_tui.core.engines.preview import Preview
 from trt_tui.core.lowering.lowered import cannot_lower, lowers
-from trt_tui.core.measure.comparison import EngineResult, Verdict
+from trt_tui.core.measure.comparison import EngineErrors, EngineResult, GroupErrors, Verdict
 from trt_tui.core.measure.group_sweep import GroupSweep, Swept
 from trt_tui.core.measure.shares import Impact, impact_of
 from trt_tui.core.measure.target import judge, parse_target
@@ -20,11 +20,12 @@ from trt_tui.core.network.layers import Group
 from trt_tui.core.search import Space
 from trt_tui.errors import CancelledError, InputError
 from trt_tui.files.reading import digest
-from trt_tui.jobs import build
+from trt_tui.jobs import build, engine_errors
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.calibrating import ensure_ranges
 from trt_tui.jobs.checking import check_words, run_check
+from trt_tui.jobs.comparing import send_layers
 from trt_tui.jobs.free import proposals
 from trt_tui.jobs.previewing import Asking, is_installed
 from trt_tui.jobs.scheduler import Report
@@ -188,6 +189,18 @@ class WorkspaceBench:
             return (yield from build.build(self._workspace, self._store, self._report, config))
         self._report.send(ev.Built(self._report.job, config, known))
         return known
+
+    def inside(self, config: PrecisionConfig) -> Steps[EngineErrors | None]:
+        """See `trt_tui.jobs.triage.Looks`."""
+        builder = self._workspace.builder
+        marked = builder is None or not builder.capabilities.hands_out
+        return (yield from engine_errors.measure(self._workspace, self._store, self._report, config, marked))
+
+    def layers(self, config: PrecisionConfig) -> Steps[Mapping[str, GroupErrors]]:
+        """See `trt_tui.jobs.triage.Looks`."""
+        workspace, store, report = self._workspace, self._store, self._report
+        yield from send_layers(workspace, store, report, {"config": config}, Urgency.SEARCH)
+        return store.known(workspace, "layers", config, dict[str, GroupErrors]) or {}
 
     def preview(self, config: PrecisionConfig) -> Steps[Preview | None]:
         """See `trt_tui.jobs.searching.Bench`; engines of weakly typed releases are fused otherwise."""

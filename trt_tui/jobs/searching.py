@@ -28,13 +28,14 @@ from trt_tui.errors import CancelledError, InputError, TrtTuiError
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.steps import Steps
+from trt_tui.jobs.triage import Looks, Triage, gap_said, unexplained
 from trt_tui.words import first_few, milliseconds
 
 NEED_NO_RANKING = ("start", "all raised")
 """The steps of a search that show whether there is anything to find."""
 
 
-class Bench(Protocol):
+class Bench(Looks, Protocol):
     """How a search measures.
 
     Attributes:
@@ -104,6 +105,7 @@ class SearchJob:
         self.measured: dict[PrecisionConfig, float] = {}
         """Latencies of the engines that were built, in ms, by config without ranges, which cost no time."""
         self._previews = request.preview
+        self._triages = True
         self._with: tuple[Space, Search] | None = None
         self.builds = 0
         self.confirmed: bool | None = None
@@ -302,6 +304,8 @@ class SearchJob:
         simulated = best.judgement.verdict
         if told.passed or not found.met or simulated is None:
             return False
+        if unexplained(simulated, engine.verdict):
+            return (yield from self._triaged(found.config, simulated, engine.verdict))
         margins, gaps = list(self.search.margins or [-math.inf] * len(self.targets)), []
         for place, target in enumerate(self.targets):
             if not target.reached(engine.verdict):
@@ -316,6 +320,26 @@ class SearchJob:
         self.remarks.append(f"the engine with {raised} raised: {'; '.join(gaps)}")
         self.confirmed = None
         self.search.tighten(margins)
+        return True
+
+    def _triaged(self, config: PrecisionConfig, simulated: Verdict, engine: Verdict) -> Steps[bool]:
+        """Looks for where an engine does what rounding does not explain; True if fusion barriers mend it, so that the
+        search goes on with them. Such a gap is no margin."""
+        said = f"its engine: {gap_said(simulated, engine)}"
+        if not self._triages:
+            self.remarks.append(said)
+            return False
+        self._triages = False
+        triage = Triage(self.network, config, simulated, self.bench, self._engine,
+                        lambda: self.request.max_builds - self.builds)
+        triaged = yield from triage.run()
+        self.remarks.append("; ".join((said, *triaged.said)))
+        if not triaged.barriers:
+            return False
+        known, trying, margins = self.search.evaluations, self.search.trying, self.search.margins
+        self.space = replace(self.space, start=self.space.start.with_moves(triaged.barriers))
+        self.search = self._make(known, self.latency, trying, margins)
+        self.confirmed = None
         return True
 
     def _built_otherwise(self, engine: EngineResult) -> str:

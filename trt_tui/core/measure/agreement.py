@@ -19,6 +19,10 @@ from trt_tui.words import decibels, differing, first_few, milliseconds, plural, 
 GAP_DB = 3.0
 """An engine whose output error is this much worse than the simulated one does something that is not simulated."""
 
+SUMS_DB = 6.0
+"""Kernels that sum in FP16 come out 3 to 6 dB below their simulation; what an engine is worse by beyond that, neither
+rounding nor sums explain."""
+
 FAULT_DB = 25.0
 """An engine this much worse than simulated computes something else: rounding does not explain it.
 
