@@ -158,7 +158,7 @@ class NullClient(LocalClient):
         self.searched: int | None = None
         self._to, self._evaluations = deliver, 0
         self._waiting: list[tuple[int, rq.Request]] = []
-        self._stand_ins = {"get_backend": lambda **_: NullBackend(), "get_builder": lambda *_, **__: builder}
+        self._stand_ins = {"get_backend": lambda *_, **__: NullBackend(), "get_builder": lambda *_, **__: builder}
 
     def _deliver(self, event: ev.Event) -> None:
         self._evaluations = event.done if isinstance(event, ev.SearchProgress) else self._evaluations
