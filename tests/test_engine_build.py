@@ -13,6 +13,7 @@ import pytest
 from trt_tui.core.engines.failures import BuildFailed, ParseFailed
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
+from trt_tui.core.production import Production
 from trt_tui.core.runner import BuildSettings, Capabilities
 from trt_tui.errors import InputError, TrtTuiError
 from trt_tui.jobs import engine_building
@@ -222,5 +223,5 @@ def test_a_timing_cache_in_a_folder_that_cannot_be_searched_is_none(resnet, monk
         raise PermissionError(13, "Permission denied")
 
     monkeypatch.setattr(Path, "is_file", refused)
-    settings = BuildSettings(timing_cache=Path("/nowhere/at/all"))
+    settings = BuildSettings(production=Production(timing_cache="/nowhere/at/all"))
     assert list(following(Backend(), resnet, lambda: None, settings=settings))[-1].origin == "cold"

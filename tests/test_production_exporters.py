@@ -25,15 +25,20 @@ from trt_tui.core.data.shapes import ShapeRange
 from trt_tui.core.exporters.modelopt import exclusions, modelopt_record, patterns, write_modelopt
 from trt_tui.core.exporters.polygraphy import polygraphy_command, polygraphy_script, write_polygraphy_script
 from trt_tui.core.exporters.production import write
-from trt_tui.core.exporters.trtexec import Effort, Files, command_lines, script, write_script
+from trt_tui.core.exporters.trtexec import Files, command_lines, script, write_script
 from trt_tui.core.lowering.weak import lower_weak
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
+from trt_tui.core.production import Production
 from trt_tui.errors import InputError
 
 IMAGE = {"image": ShapeRange((1, 3, 32, 32), (2, 3, 32, 32), (4, 3, 32, 32))}
 AWKWARD = ("conv1", "conv10", "conv1/x", "a.b", "aXb", "a b$(c)", "(x)", "[y]|z", "w+", "^q$", "back\\slash",
            "new\nline", "new", "tail", "tail\n", "\"quote\"", "é:9", "--flag=1")
+
+PRODUCTION = Production(("a.so", "b.so"), "timing.cache", 5, ("JIT_CONVOLUTIONS",), True, True, True, "ampere+", 512,
+                        True)
+"""Everything that can be asked for."""
 
 
 @pytest.fixture(scope="module")
@@ -101,11 +106,13 @@ def test_tf32_files_and_the_level_stand_in_every_line(resnet):
     network, config, weak = resnet
     files = Files("t.onnx", "b.onnx", "c.cache", "e.plan")
     for line in command_lines(network, replace(config, tf32=True), weak, files,
-                              effort=Effort(5, "timing.cache", ("JIT_CONVOLUTIONS",), ("a.so", "b.so"))):
+                              production=PRODUCTION):
         told = options(line.argv)
         assert "--noTF32" not in told and "TF32" in " ".join(line.comments)
         assert told["--saveEngine"] == "e.plan" and told["--timingCacheFile"] == "timing.cache"
-        assert told["--builderOptimizationLevel"] == "5"
+        assert told["--builderOptimizationLevel"] == "5" and told["--memPoolSize"] == "workspace:512"
+        assert {"--refit", "--stripWeights", "--versionCompatible"} <= told.keys() and told["--sparsity"] == "enable"
+        assert told["--hardwareCompatibilityLevel"] == "ampere+"
         assert [one for one in line.argv if "Plugins" in one] == ["--staticPlugins=a.so", "--staticPlugins=b.so"]
         sources = None if line.name == "11" else "-CUBLAS,-CUBLAS_LT,-CUDNN,-EDGE_MASK_CONVOLUTIONS,+JIT_CONVOLUTIONS"
         assert told.get("--tacticSources") == sources and ("throws" in " ".join(line.comments)) == (sources is None)
@@ -262,14 +269,15 @@ def test_polygraphy_takes_the_command(resnet):
     network, config, weak = resnet
     parser = argparse.ArgumentParser()
     convert.Convert().setup_parser(parser.add_subparsers())
-    effort = Effort(2, "timing.cache", ("JIT_CONVOLUTIONS",), ("a.so", "b.so"))
-    command = polygraphy_command(weak, "script.py", Files(), shapes=IMAGE, effort=effort)
+    command = polygraphy_command(weak, "script.py", Files(), shapes=IMAGE, production=PRODUCTION)
     parsed = parser.parse_args(command[1:])
     assert (parsed.model_file, parsed.output) == (Files.base, Files.engine)
     assert parsed.fp16 and parsed.int8 and not parsed.tf32 and not parsed.bf16
     assert parsed.precision_constraints == "obey" and parsed.trt_network_postprocess_script == ["script.py"]
-    assert parsed.calibration_cache == Files.cache and parsed.builder_optimization_level == 2
+    assert parsed.calibration_cache == Files.cache and parsed.builder_optimization_level == 5
     assert parsed.trt_opt_shapes == [["image:[2,3,32,32]"]] and parsed.load_timing_cache == "timing.cache"
+    assert (parsed.refittable, parsed.strip_plan, parsed.version_compatible, parsed.sparse_weights) == (True,) * 4
+    assert parsed.memory_pool_limit == ["workspace:512M"] and parsed.hardware_compatibility_level == "AMPERE_PLUS"
     assert parsed.tactic_sources == ["JIT_CONVOLUTIONS"] and parsed.plugins == ["a.so", "b.so"]
     tf32 = lower_weak(network, replace(config, tf32=True), ranges_of(network))
     assert parser.parse_args(polygraphy_command(tf32)[1:]).tf32

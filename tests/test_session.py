@@ -23,6 +23,7 @@ from trt_tui.core.moves.file import config_text, read_config
 from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
+from trt_tui.core.production import Production
 from trt_tui.errors import InputError
 from trt_tui.jobs import events as ev
 from trt_tui.options import Options
@@ -386,7 +387,7 @@ def test_a_target_of_what_is_not_measured_is_not_taken(session, tmp_path, text):
 
 def test_an_export_from_the_app_is_the_one_of_the_command(session, tmp_path, monkeypatch):
     """With the profile that the data have, and the effort asked for."""
-    options = replace(save_mlp(tmp_path), optimization_level=1, tactic_sources=("CUBLAS",))
+    options = replace(save_mlp(tmp_path), production=Production(optimization_level=1, tactic_sources=("CUBLAS",)))
     driven = started(session(options))
     shared = ("--precision", "int8", "--data", options.data, "--batch", "4")
     for kind in ("trtexec", "polygraphy"):

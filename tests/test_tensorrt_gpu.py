@@ -32,6 +32,7 @@ from trt_tui.core.measure.comparison import EngineResult
 from trt_tui.core.moves.barrier import Barrier
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
+from trt_tui.core.production import Production
 from trt_tui.core.runner import BuildSettings, Told
 from trt_tui.errors import InputError, TrtTuiError
 from trt_tui.jobs import build as building
@@ -65,8 +66,8 @@ INT8 = PrecisionConfig.uniform(Precision.INT8, Precision.FP16)
 
 
 def options(**changes) -> Options:
-    given = {"metric": demo.metric_spec(), "whatif_samples": 16, "tactic_sources": SOURCES, "backend": "tensorrt",
-             "optimization_level": LEVEL}
+    given = {"metric": demo.metric_spec(), "whatif_samples": 16, "backend": "tensorrt",
+             "production": Production(tactic_sources=SOURCES or (), optimization_level=LEVEL)}
     paths = (demo.network_path(), demo.samples_path(), demo.calibration_path())
     return Options(*map(str, paths), **given | changes)
 
@@ -244,7 +245,7 @@ def test_a_foreign_engine_and_a_feed_beyond_the_profile_are_refused(open_session
     with pytest.raises(InputError, match="builds for the GPU it runs on"):
         backend.build(demo.network_path(), BuildSettings(PROFILE, compute_capability=(8, 9)), TOLD_NOTHING)
     told = TOLD_NOTHING if not backend.capabilities.strong else None
-    settings = BuildSettings(PROFILE, optimization_level=0, tactic_sources=SOURCES)
+    settings = BuildSettings(PROFILE, production=Production(optimization_level=0, tactic_sources=SOURCES or ()))
     with backend.load_engine(backend.build(demo.network_path(), settings, told)) as runner:
         assert runner.run({"image": np.zeros((4, 1, 96, 96), np.float32)})
         with pytest.raises(TrtTuiError, match="could not run"):

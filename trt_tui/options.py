@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from trt_tui.core.exporters.trtexec import Effort
 from trt_tui.core.precision import Precision
+from trt_tui.core.production import Production
 
 
 @dataclass(frozen=True)
@@ -27,11 +27,8 @@ class Options:
     other: Precision = Precision.FP16
     calib_cache: str | None = None
     weak: bool = False
-    tactic_sources: tuple[str, ...] | None = None
-    timing_cache: str | None = None
     compute_capability: tuple[int, int] | None = None
     judge_at: tuple[str, ...] = ()
-    optimization_level: int | None = None
     strict: bool = False
     builds: int = 1
     hold_out: bool = False
@@ -41,7 +38,7 @@ class Options:
     outputs: str | None = None
     inputs: str | None = None
     tf32: bool = False
-    plugins: tuple[str, ...] = ()
+    production: Production = field(default_factory=Production)
     ort_ops: tuple[str, ...] = ()
     preview: bool = True
     keep: tuple[str, ...] = ()
@@ -61,13 +58,5 @@ class Options:
     def about_engines(self) -> tuple[str, ...]:
         """The options given that say nothing where no engine is built, as they are written."""
         given = {"--weak": self.weak, "--strict": self.strict, "--judge-at": self.judge_at,
-                 "--builds": self.builds > 1,
-                 "--timing-cache": self.timing_cache, "--plugins": self.plugins,
-                 "--tactic-sources": self.tactic_sources, "--compute-capability": self.compute_capability,
-                 "--optimization-level": self.optimization_level is not None}
-        return tuple(name for name, value in given.items() if value)
-
-    @property
-    def effort(self) -> Effort:
-        """How the builder is to work, as other tools are told it."""
-        return Effort(self.optimization_level, self.timing_cache or "", self.tactic_sources or (), self.plugins)
+                 "--builds": self.builds > 1, "--compute-capability": self.compute_capability}
+        return (*(name for name, value in given.items() if value), *self.production.options)

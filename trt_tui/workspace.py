@@ -131,7 +131,7 @@ class Workspace:
         cache = (options.calib_cache,) if options.calib_cache is not None else ()
         self.inputs = StampedFiles.of((options.model, *cache, *data_files(options.data),
                                        *data_files(options.calib_data), *_metric_files(self.options)))
-        self.inputs |= StampedFiles.of((*options.plugins, *options.ort_ops))
+        self.inputs |= StampedFiles.of((*options.production.plugins, *options.ort_ops))
         reference = options.reference
         if reference is not None and not is_network(reference):
             self.inputs |= StampedFiles.of(dump_files(reference))
@@ -296,9 +296,7 @@ class Workspace:
         options = self.options
         settings = BuildSettings(
             {name: (one.min, one.opt, one.max) for name, one in self.shapes.items()},
-            timing_cache=Path(options.timing_cache) if options.timing_cache else None,
-            tactic_sources=options.tactic_sources, compute_capability=options.compute_capability,
-            optimization_level=options.optimization_level)
+            compute_capability=options.compute_capability, production=options.production)
         return Plan(settings, options.weak, options.strict, {where: self._at(where) for where in options.judge_at},
                     options.builds)
 

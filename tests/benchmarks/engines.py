@@ -35,6 +35,7 @@ from trt_tui.core.measure.shares import measure_shares
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network, open_network
 from trt_tui.core.precision import Precision
+from trt_tui.core.production import Production
 from trt_tui.core.runner import BuildSettings
 from trt_tui.errors import TrtTuiError
 from trt_tui.jobs.engine_building import BuilderLine
@@ -136,8 +137,8 @@ def decibel(verdict: Verdict | None) -> float | None:
 
 def measure(case: Case, backend: TensorRTBackend, arguments: argparse.Namespace, out: Path, deadline: float) -> list:
     cache = EngineCache(out / "cache" / "engines")
-    sources = tuple(arguments.tactic_sources.split(",")) if arguments.tactic_sources else None
-    settings = BuildSettings(tactic_sources=sources, optimization_level=arguments.level)
+    sources = tuple(arguments.tactic_sources.split(",")) if arguments.tactic_sources else ()
+    settings = BuildSettings(production=Production(tactic_sources=sources, optimization_level=arguments.level))
     rows = []
     part, parts = map(int, arguments.part.split("/"))
     chosen = [("FP32", FP32, False)]

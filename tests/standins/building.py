@@ -88,6 +88,7 @@ class IBuilderConfig:
     DLA_core = Value(-1)
     max_aux_streams = Value(-1)
     num_compute_capabilities = Value(0)
+    hardware_compatibility_level = Value()
     builder_optimization_level = property(lambda self: self._level,
                                           lambda self, level: setattr(self, "_level", min(max(int(level), 0), 5)))
     flags = property(lambda self: self._flags, lambda self, mask: setattr(self, "_flags", int(mask)))
@@ -107,7 +108,10 @@ class IBuilderConfig:
         return self._tactics
 
     def get_memory_pool_limit(self, pool: object) -> int:
-        return WORKSPACE_BYTES
+        return self._pools.get(pool.name, WORKSPACE_BYTES)
+
+    def set_memory_pool_limit(self, pool: object, pool_size: int) -> None:
+        self._pools[pool.name] = pool_size
 
     def add_optimization_profile(self, profile: Bound) -> int:
         if not profile:
@@ -172,7 +176,7 @@ class Builder:
     def create_builder_config(self) -> Bound:
         trt = self._trt
         return make(trt, "IBuilderConfig", _logger=self._logger, _flags=1 << int(trt.BuilderFlag.TF32),
-                    _quantization=0, _profiles=[], _cache=None, _capabilities={}, _level=3,
+                    _quantization=0, _profiles=[], _cache=None, _capabilities={}, _level=3, _pools={},
                     _tactics=sum(1 << int(one) for one in trt.TacticSource.__members__.values()),
                     profiling_verbosity=trt.ProfilingVerbosity.LAYER_NAMES_ONLY,
                     engine_capability=trt.EngineCapability.STANDARD, default_device_type=trt.DeviceType.GPU)
@@ -271,7 +275,8 @@ class Builder:
                 config.builder_optimization_level, "profiling_verbosity": config.profiling_verbosity.name,
                 "tactic_sources": [name for name, one in self._trt.TacticSource.__members__.items()
                                    if config._tactics >> int(one) & 1],
-                "compute_capabilities": list(config._capabilities.values()),
+                "compute_capabilities": list(config._capabilities.values()), "pools": dict(config._pools),
+                "hardware": getattr(config.__dict__.get("hardware_compatibility_level"), "name", "NONE"),
                 "calibrator": config.__dict__.get("int8_calibrator") is not None,
                 "timing_cache": {"found": len(layers) - len(missed), "missed": len(missed)}, **told.asked}},
             model.SerializeToString())

@@ -30,6 +30,7 @@ from trt_tui.core.exporters.onnx import export_typed
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network, open_network
 from trt_tui.core.precision import Precision
+from trt_tui.core.production import Production
 from trt_tui.core.runner import BuildSettings, EngineBackend, EngineRunner
 from trt_tui.errors import CancelledError, InputError, TrtTuiError
 from trt_tui.jobs.engine_building import lower_for
@@ -441,26 +442,50 @@ def test_bf16_is_refused_where_there_is_none(backend, built, lowered) -> None:
 
 @told_only
 def test_settings_reach_the_builder(built) -> None:
-    engine = built(FP32, replace(SETTINGS, optimization_level=1, tactic_sources=("jit_convolutions",)))
+    asked = Production(optimization_level=1, tactic_sources=("jit_convolutions",), refit=True, workspace=512,
+                       sparsity=True)
+    engine = built(FP32, replace(SETTINGS, production=asked))
     assert told(engine)["builder_optimization_level"] == 1
     assert told(engine)["tactic_sources"] == ["JIT_CONVOLUTIONS"]
     assert standins.header(engine)["profiles"] == [{"image": [list(shape) for shape in PROFILE["image"]]}]
     assert told(built(FP32))["builder_optimization_level"] == 3
-    assert told(built(FP32, replace(SETTINGS, tactic_sources=())))["tactic_sources"] == []
+    assert set(told(engine)["flags"]) == {"REFIT", "SPARSE_WEIGHTS"}
+    assert told(engine)["pools"] == {"WORKSPACE": 512 << 20}
     with pytest.raises(InputError, match="unknown tactic source magic") as raised:
-        built(FP32, replace(SETTINGS, tactic_sources=("magic",)))
+        built(FP32, replace(SETTINGS, production=Production(tactic_sources=("magic",))))
     assert "JIT_CONVOLUTIONS" in raised.value.cause
 
 
 @told_only
+@pytest.mark.parametrize(("asked", "flag", "hardware", "lacking"), [
+    (Production(strip_plan=True), "STRIP_PLAN", "NONE", ("8.6.1",)),
+    (Production(version_compatible=True), "VERSION_COMPATIBLE", "NONE", ("rtx-1.7.1",)),
+    (Production(hardware_compatibility="ampere+"), "", "AMPERE_PLUS", ("rtx-1.7.1",)),
+    (Production(hardware_compatibility="same"), "", "SAME_COMPUTE_CAPABILITY", ("8.6.1", "rtx-1.7.1"))])
+def test_what_production_asks_for_is_told_or_refused_by_name(built, asked, flag, hardware, lacking) -> None:
+    settings = replace(SETTINGS, production=asked)
+    if RELEASE in lacking:
+        with pytest.raises(InputError, match=f"has no ({flag or hardware}|{asked.said[0]})") as refused:
+            built(FP32, settings)
+        assert asked.options[0] in refused.value.next_step
+        return
+    config = told(built(FP32, settings))
+    assert config["flags"] == ([flag] if flag else []) and config["hardware"] == hardware
+
+
+def timed(path: Path) -> BuildSettings:
+    return replace(SETTINGS, production=Production(timing_cache=str(path)))
+
+
+@told_only
 def test_the_timing_cache_is_read_and_written(built, tmp_path) -> None:
-    settings = replace(SETTINGS, timing_cache=tmp_path / "timing.cache")
+    settings = timed(tmp_path / "timing.cache")
     first = told(built(FP32, settings))["timing_cache"]
     assert first["missed"] > 0
-    assert settings.timing_cache.stat().st_size > 0 and first["found"] == 0
+    assert (tmp_path / "timing.cache").stat().st_size > 0 and first["found"] == 0
     second = told(built(FP32, settings))["timing_cache"]
     assert second["found"] == (0 if RELEASE.startswith("rtx") else first["missed"])
-    settings.timing_cache.write_bytes(b"nonsense")
+    (tmp_path / "timing.cache").write_bytes(b"nonsense")
     assert told(built(FP32, settings))["timing_cache"]["found"] == 0
     assert [path.name for path in tmp_path.iterdir() if path.name != "cache"] == ["timing.cache"]
 
@@ -489,7 +514,7 @@ def test_a_timing_cache_that_cannot_be_used_costs_no_build(backend, lowered, tmp
     monkeypatch.setattr(os, "open", refused)
     if place == "full":
         monkeypatch.setattr(os, "replace", full)
-    data = backend.build(path, replace(SETTINGS, timing_cache=cache), beside, message=lambda *line: said.append(line))
+    data = backend.build(path, timed(cache), beside, message=lambda *line: said.append(line))
     assert told(data)["timing_cache"]["found"] == 0
     warnings = "\n".join(text for level, text in said if level == "warning")
     said = "is no timing cache: it is left as it is" if place == "data.npz" else "cannot be written: "
@@ -503,13 +528,13 @@ def test_a_timing_cache_that_cannot_be_used_costs_no_build(backend, lowered, tmp
 def test_what_another_build_wrote_meanwhile_stays_in_the_timing_cache(backend, lowered, tmp_path) -> None:
     if RELEASE.startswith("rtx"):
         pytest.skip("it measures no tactics")
-    ours, theirs = (replace(SETTINGS, timing_cache=tmp_path / name) for name in ("ours", "theirs"))
+    ours, theirs = (timed(tmp_path / name) for name in ("ours", "theirs"))
     path, beside = lowered(FP32)
     first = told(backend.build(path, theirs, beside))["timing_cache"]
 
     def meanwhile(level: str, text: str) -> None:
         if "timing cache in use" in text:
-            ours.timing_cache.write_bytes(theirs.timing_cache.read_bytes())
+            (tmp_path / "ours").write_bytes((tmp_path / "theirs").read_bytes())
 
     other, beside_other = lowered(FP16)
     backend.build(other, ours, beside_other, message=meanwhile)

@@ -17,12 +17,13 @@ from trt_tui.backends.tensorrt.backend import TensorRTBackend
 from trt_tui.core.exporters.onnx import export_typed
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
+from trt_tui.core.production import Production
 from trt_tui.core.runner import BuildSettings
 from trt_tui.errors import BackendUnavailableError, CancelledError, InputError
 from trt_tui.jobs.engine_building import lower_for
 
 ADA = BuildSettings({"image": ((1, 3, 32, 32), (2, 3, 32, 32), (4, 3, 32, 32))}, compute_capability=(8, 9),
-                    optimization_level=0)
+                    production=Production(optimization_level=0))
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +59,7 @@ def test_attention_in_fp32_is_built_in_several_layers(rtx, tmp_path) -> None:
                               values[3:])
     onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)], ir_version=11),
               path := tmp_path / "attention.onnx")
-    assert len(rtx.build(path, BuildSettings(compute_capability=(8, 9), optimization_level=0))) > 10_000
+    assert len(rtx.build(path, BuildSettings(compute_capability=(8, 9), production=Production(optimization_level=0)))) > 10_000
 
 
 @pytest.mark.parametrize("precision", [Precision.FP32, Precision.FP16, Precision.BF16, Precision.INT8])

@@ -13,8 +13,8 @@ from trt_tui.cli.options import (
     CONFIG,
     CONTEXT,
     DATA,
-    EFFORT,
     LIBRARIES,
+    PRODUCTION,
     REFERENCE,
     Command,
     check_config_or_precision,
@@ -31,7 +31,7 @@ from trt_tui.words import visible
 
 
 @click.command(cls=Command, context_settings=CONTEXT)
-@takes(*DATA, *REFERENCE, *CONFIG, *BUILDER, *EFFORT, *LIBRARIES)
+@takes(*DATA, *REFERENCE, *CONFIG, *BUILDER, *PRODUCTION, *LIBRARIES)
 @config_or_precision
 @option("TensorRT", "--quick", is_flag=True, help="Build with the lowest effort: not for production.")
 @file_option("Output", "-o", "--output", required=True, metavar="OUT",

@@ -10,8 +10,8 @@ from trt_tui.cli.options import (
     CONFIG,
     CONTEXT,
     DATA,
-    EFFORT,
     LIBRARIES,
+    PRODUCTION,
     REFERENCE,
     Command,
     check_config_or_precision,
@@ -28,7 +28,7 @@ from trt_tui.words import visible
 
 
 @click.command(cls=Command, context_settings=CONTEXT)
-@takes(*DATA, *REFERENCE, *CONFIG, *EFFORT, *LIBRARIES)
+@takes(*DATA, *REFERENCE, *CONFIG, *PRODUCTION, *LIBRARIES)
 @config_or_precision
 @option("Output", "--format", "kind", required=True, help="What for.", type=click.Choice(
     ["onnx", "trtexec", "polygraphy", "modelopt", "calibration-cache", "markdown", "bundle",

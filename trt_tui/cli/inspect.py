@@ -66,8 +66,7 @@ def inspect(model: str, nodes: bool, engine: str | None, preview: bool, scheme: 
     json_path, markdown_path = stdout_for(json_path), stdout_for(markdown_path)
     one_on_stdout({"--json": json_path, "--markdown": markdown_path})
     places = check_places(model, arguments, config_path, json_path, markdown_path)
-    options = options_of(model, 0, {"timing_cache": None, "optimization_level": None, "tactic_sources": None,
-                                    **arguments})
+    options = options_of(model, 0, arguments)
     with Writer(options, config_path, precision, force, writes=places) as session:
         if preview or scheme:
             code = _about_config(session, preview, scheme, json_path, markdown_path)

@@ -6,7 +6,7 @@ of click's decorators, and rich-click imports rich for every ``--help``.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
+from trt_tui.core.production import Production, Setting, settings
 from trt_tui.errors import InputError, TrtTuiError
 from trt_tui.words import visible
 
@@ -176,22 +177,32 @@ PREVIEW = (
 )
 """What is asked of a builder without a GPU."""
 
+def _builder_option(setting: Setting) -> Decorator:
+    """The option that a field of `Production` is asked for by."""
+    about: dict[str, Any] = {"help": setting.help, "metavar": setting.metavar or None}
+    if setting.choices:
+        about["type"] = click.Choice(list(setting.choices))
+    elif setting.takes == "number":
+        least, most = setting.numbers
+        about["type"] = click.IntRange(least, most)
+    elif not setting.takes:
+        about["is_flag"] = True
+    about["multiple"] = setting.takes == "files"
+    return (file_option if setting.takes.startswith("file") else option)("TensorRT", setting.option, **about)
+
+
+PLUGINS = (_builder_option(settings()["plugins"]),)
+"""Libraries of plugins."""
+
+PRODUCTION = tuple(_builder_option(setting) for name, setting in settings().items() if name != "plugins")
+"""How a builder works and what its engines are like, but for libraries of plugins."""
+
 LIBRARIES = (
-    file_option("TensorRT", "--plugins", multiple=True, metavar="LIB.so", help="Load this library of plugins into "
-                "TensorRT; may be repeated. Its code runs: name what you trust."),
+    *PLUGINS,
     file_option("Data", "--ort-ops", multiple=True, metavar="LIB.so", help="Load this library of custom operators into "
                 "ONNX Runtime, so that the simulation runs them too; may be repeated. Its code runs."),
 )
 """What brings operators that neither ONNX nor the runtimes have."""
-
-EFFORT = (
-    file_option("TensorRT", "--timing-cache", metavar="FILE", help="Read and extend this timing cache. Without: one in "
-                "the cache folder, by GPU and release."),
-    _tensorrt("--optimization-level", type=click.IntRange(0, 5), help="The builder's effort. Without: the builder's "
-              "default."),
-    _tensorrt("--tactic-sources", metavar="A,B", help="Tactic sources that the builder may use."),
-)
-"""How much effort a builder spends."""
 
 STAGES = (
     file_option("Stages", "--stage", "stages", multiple=True, metavar="NAME[=FILE]", help="A stage on the way to "
@@ -229,7 +240,7 @@ CLUSTER = (
 )
 """Who else measures."""
 
-EVERYTHING = (*DATA, *REFERENCE, *SEED, *CONFIG, *JUDGING, *BUILDER, *EFFORT, *LIBRARIES, *CLUSTER)
+EVERYTHING = (*DATA, *REFERENCE, *SEED, *CONFIG, *JUDGING, *BUILDER, *PRODUCTION, *LIBRARIES, *CLUSTER)
 
 model_argument = click.argument("model", shell_complete=files)
 config_or_precision = _config("--precision",
@@ -261,10 +272,9 @@ def options_of(model: str, whatif_samples: int, arguments: dict[str, Any]) -> Op
         model, arguments["data"], arguments["calib_data"], tuple(arguments.get("judge", ())), arguments.get("metric"),
         tuple(arguments["shapes"]), arguments.get("backend", "auto"), arguments["calib_method"], arguments["samples"],
         whatif_samples, arguments["batch"], arguments.get("seed", 0), Precision(arguments["other"]),
-        arguments["calib_cache"], arguments.get("weak", False), _names(arguments.get("tactic_sources")),
-        arguments.get("timing_cache"), _compute_capability(arguments.get("compute_capability")),
-        tuple(arguments.get("judge_at", ())), arguments.get("optimization_level"), arguments.get("strict", False),
-        tf32=arguments.get("tf32", False), plugins=tuple(arguments.get("plugins", ())),
+        arguments["calib_cache"], arguments.get("weak", False),
+        _compute_capability(arguments.get("compute_capability")), tuple(arguments.get("judge_at", ())),
+        arguments.get("strict", False), tf32=arguments.get("tf32", False), production=_production(arguments),
         ort_ops=tuple(arguments.get("ort_ops", ())), keep=tuple(arguments.get("keep", ())),
         tensor_ranges=_tensor_ranges(arguments.get("tensor_ranges", ())),
         reference=arguments.get("reference"), exact=arguments.get("exact", False),
@@ -285,8 +295,20 @@ def check_config_or_precision(what: str, config_path: str | None, precision: str
                          "Give --config precision.json, or --precision fp16.")
 
 
-def _names(text: str | None) -> tuple[str, ...] | None:
-    return tuple(name.strip() for name in text.split(",") if name.strip()) if text is not None else None
+def _production(arguments: Mapping[str, Any]) -> Production:
+    """What a command's options say of `Production`.
+
+    Raises:
+        InputError: a list names nothing.
+    """
+    said: dict[str, Any] = {}
+    for name, setting in settings().items():
+        if (value := arguments.get(name)) not in (None, (), False):
+            said[name] = [one for one in map(str.strip, value.split(",")) if one] if setting.takes == "names" else value
+            if said[name] == []:
+                raise InputError(f"{setting.option} names nothing", "", "Name some with commas, or leave it out.")
+            said[name] = tuple(said[name]) if isinstance(said[name], list) else said[name]
+    return Production(**said)
 
 
 def _tensor_ranges(texts: Iterable[str]) -> tuple[tuple[str, str], ...]:

@@ -6,21 +6,19 @@ import os
 import stat
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from click.core import ParameterSource
 
+from trt_tui.core.production import settings
 from trt_tui.errors import InputError
-
-if TYPE_CHECKING:
-    pass
 
 Values = Mapping[str, Any]
 """The values of a command's parameters, by name."""
 
-_EFFORT = ("timing_cache", "optimization_level", "tactic_sources")
-_ENGINE = ("weak", "strict", "judge_at", "builds", *_EFFORT, "plugins", "compute_capability")
+_PRODUCTION = tuple(settings())
+_ENGINE = ("weak", "strict", "judge_at", "builds", *_PRODUCTION, "compute_capability")
 _DATA = ("data", "calib_data", "calib_method", "calib_cache", "samples", "batch", "shapes")
 
 
@@ -85,12 +83,12 @@ IDLE_OPTIONS = (
                 or len(values["config_paths"]) > 1, "it holds one comparison", "Leave it out, or write --json."),
     IdleOptions(("open", "compare"), ("inputs",), lambda values: not values["outputs"],
                 "it is what production was given, and no --outputs of it are named", "Name them, or leave it out."),
-    IdleOptions(("build",), ("quick", "weak", "strict", *_EFFORT, "plugins", "compute_capability", "backend"),
+    IdleOptions(("build",), ("quick", "weak", "strict", *_PRODUCTION, "compute_capability", "backend"),
                 _writes_network, "a network is written, and nothing is built",
                 "Name an engine with -o model.engine, or leave it out."),
     IdleOptions(("build",), ("optimization_level",), lambda values: bool(values["quick"]),
                 "--quick is the lowest effort already", "Leave out one of them."),
-    IdleOptions(("export",), (*_EFFORT, "plugins"), lambda values: values["kind"] not in ("trtexec", "polygraphy",
+    IdleOptions(("export",), _PRODUCTION, lambda values: values["kind"] not in ("trtexec", "polygraphy",
                                                                                                 "bundle"),
                 "this format has no settings of the builder", "Leave it out."),
     IdleOptions(("export",), ("release", "no_samples"), lambda values: values["kind"] != "bundle",

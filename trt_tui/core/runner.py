@@ -16,6 +16,7 @@ import numpy as np
 import onnx_ir as ir
 
 from trt_tui.core.precision import Precision
+from trt_tui.core.production import Production
 
 Dimension = int | str | None
 """One dimension of a shape: a size, a symbolic name, or unknown."""
@@ -142,6 +143,9 @@ class Backend(Protocol):
 
 FixedShape = tuple[int, ...]
 
+QUICK_LEVEL = 1
+"""The optimization level of a quick build."""
+
 
 @dataclass(frozen=True)
 class BuildSettings:
@@ -150,20 +154,24 @@ class BuildSettings:
     Attributes:
         profile: Least, usual and largest shape by input name; needed for inputs with dynamic dimensions.
         tf32: Whether FP32 layers may use TF32.
-        optimization_level: The builder's level (0 to 5), its default when None; 1 makes a quick build.
-        timing_cache: File of measured tactics, read if it exists and written after the build.
-        tactic_sources: Names of the tactic sources to use; the backend's default when None.
         compute_capability: GPU to build for, as (major, minor); the one here when None.
         hands_out: What kernels hand on to each other can be read; see `Capabilities.hands_out`.
+        production: How the builder is to work, and what the engine is to be like.
     """
 
     profile: Mapping[str, tuple[FixedShape, FixedShape, FixedShape]] = field(default_factory=dict)
     tf32: bool = False
-    optimization_level: int | None = None
-    timing_cache: Path | None = None
-    tactic_sources: tuple[str, ...] | None = None
     compute_capability: tuple[int, int] | None = None
     hands_out: bool = False
+    production: Production = field(default_factory=Production)
+
+    def untimed(self) -> BuildSettings:
+        """The same with no timing cache named."""
+        return replace(self, production=replace(self.production, timing_cache=""))
+
+    def quick(self) -> BuildSettings:
+        """The same with the lowest effort."""
+        return replace(self, production=replace(self.production, optimization_level=QUICK_LEVEL))
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from trt_tui.jobs import engine_errors
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.calibrating import ensure_ranges, ranges_to_write
-from trt_tui.jobs.engine_building import QUICK_LEVEL, BuilderLine, BuildProgress, Engine, build_engine
+from trt_tui.jobs.engine_building import BuilderLine, BuildProgress, Engine, build_engine
 from trt_tui.jobs.judging import run_typed
 from trt_tui.jobs.rebuilding import build_several
 from trt_tui.jobs.scheduler import Report
@@ -139,8 +139,8 @@ def write(workspace: Workspace, store: Store, report: Report, request: rq.WriteE
         taken = {name: shapes for name, shapes in found.items() if name not in plan.settings.profile}
     settings = replace(plan.settings, tf32=request.config.tf32, profile={**taken, **plan.settings.profile})
     if request.quick:
-        settings = replace(settings, optimization_level=QUICK_LEVEL)
-    cache = None if settings.timing_cache is not None else store.engines
+        settings = settings.quick()
+    cache = None if settings.production.timing_cache else store.engines
     since = time.monotonic()
     with contextlib.closing(build_engine(builder, network, request.config, ranges, settings, cache=cache,
                                          wake=report.wake, weak=plan.weak, strict=plan.strict)) as making:
@@ -177,15 +177,15 @@ def _quick(quick: bool) -> tuple[str, ...]:
 
 def _with_trtexec(workspace: Workspace, request: rq.WriteEngine, ranges: Mapping[str, float]) -> list[str]:
     """The trtexec command lines that build the same."""
-    path, options = Path(request.path), workspace.options
+    path, production = Path(request.path), workspace.options.production
     script = path.with_name(f"{path.name}.sh")
     if request.quick:
-        options = replace(options, optimization_level=QUICK_LEVEL)
+        production = workspace.plan.settings.quick().production
     told = [f"The same config with trtexec (`trt-tui export --format trtexec -o {script.name}` writes the files it "
             "names):"]
     try:
         files = replace(files_beside("trtexec", script), engine=path.name)
-        lines = trtexec_lines(workspace.network, request.config, ranges, files, workspace.profile, options.effort)
+        lines = trtexec_lines(workspace.network, request.config, ranges, files, workspace.profile, production)
     except InputError as error:
         return [f"trtexec cannot be told the same: {error.title}"]
     for line in lines:
@@ -202,5 +202,6 @@ def _about(workspace: Workspace, builder: EngineBackend, engine: Engine) -> tupl
     took = "taken from the engine cache" if engine.origin == "engine cache" else (
         f"built in {duration(engine.seconds)}" + " with a timing cache" * (engine.origin == "timing cache"))
     cannot = () if runs_here(builder, settings) else ("It cannot run on this machine.",)
+    asked = (f"asked for: {', '.join(said)}",) if (said := settings.production.said) else ()
     tried = [f"failed {rung.said}: {rung.failed}" for rung in engine.rungs[:-1]]
-    return (f"{made}, {took}", *tried, *cannot, *engine.notes)
+    return (f"{made}, {took}", *asked, *tried, *cannot, *engine.notes)

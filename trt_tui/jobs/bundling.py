@@ -10,11 +10,11 @@ from pathlib import Path
 
 from trt_tui.core.calibration.statistics import TensorStats, collect_stats
 from trt_tui.core.exporters.bundle import MOST_FEEDS, MOST_SAMPLE_BYTES, Bundle, Iteration, write_bundle
-from trt_tui.core.exporters.trtexec import Effort
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.judge import tensor_outputs
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
+from trt_tui.core.production import Production
 from trt_tui.files.folders import new_folder, refuse_folder
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
@@ -43,26 +43,27 @@ def run(workspace: Workspace, store: Store, report: Report, request: rq.WriteBun
     histograms = _histograms(workspace, report, request, ranges)
     bundle = Bundle(request.release, network, config, ranges, request.config_text,
                     method_of(workspace, request.given, request.method, bool(needless)), workspace.profile,
-                    _effort(workspace, store, request, ranges), workspace.samples.source, iterations, request.samples,
-                    request.comparison, histograms)
+                    _production(workspace, store, request, ranges), workspace.samples.source, iterations,
+                    request.samples, request.comparison, histograms)
     with new_folder(place) as folder:
         written = write_bundle(folder, bundle)
     paths = [place / path.relative_to(folder) for path in written]
     report.send(ev.Exported(report.job, (str(place), *map(str, paths)), (), ""))
 
 
-def _effort(workspace: Workspace, store: Store, request: rq.WriteBundle, ranges: Mapping[str, float]) -> Effort:
+def _production(workspace: Workspace, store: Store, request: rq.WriteBundle, ranges: Mapping[str, float]
+                ) -> Production:
     """How the builder is to work: with the tactics that were measured where this config was built here, if none are
     named and the bundle is for the release that is here."""
-    effort, builder = workspace.options.effort, workspace.builder
-    if effort.timing_cache or builder is None or builder.name != "tensorrt" or not builder.version.startswith(
+    production, builder = workspace.options.production, workspace.builder
+    if production.timing_cache or builder is None or builder.name != "tensorrt" or not builder.version.startswith(
             f"{request.release}."):
-        return effort
+        return production
     plan, network, config = workspace.plan, workspace.network, request.config
     told = lower_for(network, config, ranges, builder.capabilities, builder.name).told
     settings = settings_of(workspace.analysis, workspace.feeds, plan, config)
     timings = timing_cache_of(settings, builder, network, told, store.engines)
-    return replace(effort, timing_cache=str(timings)) if timings.is_file() else effort
+    return replace(production, timing_cache=str(timings)) if timings.is_file() else production
 
 
 def _iterations(workspace: Workspace, report: Report, config: PrecisionConfig, ranges: Mapping[str, float]

@@ -35,9 +35,6 @@ from trt_tui.jobs.store import EngineCache
 REPORT_S = 0.1
 """Least time between two reports of a build."""
 
-QUICK_LEVEL = 1
-"""The builder's optimization level of a quick build."""
-
 
 @dataclass(frozen=True)
 class BuildProgress:
@@ -166,10 +163,11 @@ def _built(backend: EngineBackend, network: Network, lowered: Lowered, settings:
         known = cache.read(key) if cache is not None else None
         if known is not None:
             return Engine(known, 0.0, "engine cache", lowered.notes)
-        if cache is not None and settings.timing_cache is None:
-            timings = timing_cache_of(settings, backend, network, lowered.told, cache)
-            settings = replace(settings, timing_cache=timings)
-        warm = settings.timing_cache is not None and os.path.isfile(settings.timing_cache)
+        if cache is not None and not settings.production.timing_cache:
+            timings = str(timing_cache_of(settings, backend, network, lowered.told, cache))
+            settings = replace(settings, production=replace(settings.production, timing_cache=timings))
+        timings = settings.production.timing_cache
+        warm = bool(timings) and os.path.isfile(timings)
         build = _Build(backend, written.path, settings, lowered.told, wake)
         build.start()
         try:
@@ -301,8 +299,8 @@ def _engine_key(backend: EngineBackend, files: tuple[Path, ...], told: Told | No
             for block in iter(lambda: stream.read(1 << 24), b""):
                 digest.update(block)
     return EngineCache.key(__version__, digest.hexdigest(), backend.stamp, _told_key(told),
-                           sorted(settings.profile.items()), settings.tf32, settings.optimization_level,
-                           settings.tactic_sources, settings.compute_capability, *["hands out"] * settings.hands_out)
+                           sorted(settings.profile.items()), settings.tf32, settings.production.key,
+                           settings.compute_capability, *["hands out"] * settings.hands_out)
 
 
 def _told_key(told: Told | None) -> tuple[object, ...] | None:
@@ -319,8 +317,8 @@ def timing_cache_of(settings: BuildSettings, backend: EngineBackend, network: Ne
     A timing cache is bound to GPU, release and flags. One that another network filled makes releases without a progress
     monitor (before 10) print errors, so there it is bound to the network too.
     """
-    bound = [backend.stamp, settings.tf32, settings.tactic_sources, settings.optimization_level,
-             settings.compute_capability, sorted(told.flags) if told is not None else "typed"]
+    bound = [backend.stamp, settings.tf32, settings.production.key, settings.compute_capability,
+             sorted(told.flags) if told is not None else "typed"]
     if not backend.capabilities.reports_progress:
         bound.append(network.structure_sha256)
     return cache.timing_cache(*bound)

@@ -43,7 +43,8 @@ def run(workspace: Workspace, store: Store, report: Report, request: rq.Export) 
     else:
         method = method_of(workspace, request.given, request.method, bool(needless))
         written, lines = production.write(request.kind, path, network, config, ranges, shapes=shapes,
-                                          effort=workspace.options.effort, method=method), _hidden(network, request)
+                                          production=workspace.options.production, method=method), \
+            _hidden(network, request)
     report.send(ev.Exported(report.job, tuple(map(str, written)), tuple(lines), needless))
 
 

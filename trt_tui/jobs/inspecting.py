@@ -34,7 +34,7 @@ def run(workspace: Workspace, store: Store, report: Report, request: rq.ReadEngi
 
 
 def _inspected(workspace: Workspace, engine: bytes) -> str:
-    builder = get_builder(workspace.options.backend, plugins=workspace.options.plugins)
+    builder = get_builder(workspace.options.backend, plugins=workspace.options.production.plugins)
     if builder is None:
         raise BackendUnavailableError("no TensorRT works here to load an engine", "trt-tui doctor says why",
                                       "Give the JSON of trtexec --exportLayerInfo in place of the engine.")

@@ -26,7 +26,7 @@ from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import BuildSettings, EngineBackend, EngineRunner, Runner
 from trt_tui.errors import InputError, TrtTuiError
-from trt_tui.jobs.engine_building import QUICK_LEVEL, BuilderLine, BuildProgress, Engine, build_engine
+from trt_tui.jobs.engine_building import BuilderLine, BuildProgress, Engine, build_engine
 from trt_tui.jobs.steps import Wait
 from trt_tui.jobs.store import EngineCache
 from trt_tui.words import builder_title, first_few
@@ -108,8 +108,8 @@ def build_and_judge(
     if engine is None:
         raise AssertionError("a build ends with an engine")
     result = EngineResult(None, builder_title(backend.name, backend.version), None, len(engine.data), engine.seconds,
-                          "; ".join((*engine.notes, *_kept_note(kept))), backend.device, origin=engine.origin,
-                          quick=quick, rungs=engine.rungs,
+                          "; ".join((*engine.notes, *_asked_note(plan), *_kept_note(kept))), backend.device,
+                          origin=engine.origin, quick=quick, rungs=engine.rungs,
                           otherwise=made_otherwise(network, config, engine.rungs[-1], {}))
     if not runs_here(backend, settings):
         target = settings.compute_capability
@@ -153,9 +153,10 @@ def build_and_judge(
 def settings_of(analysis: Analysis, feeds: Sequence[int], plan: Plan, config: PrecisionConfig, *, quick: bool = False,
                 hands_out: bool = False) -> BuildSettings:
     """How a config's engine is built to be judged on some feeds; ``quick`` with the lowest effort."""
-    settings = replace(plan.settings, tf32=config.tf32, hands_out=hands_out)
+    settings = replace(plan.settings, tf32=config.tf32, production=plan.settings.production.judged,
+                       hands_out=hands_out)
     if quick:
-        settings = replace(settings, optimization_level=QUICK_LEVEL)
+        settings = settings.quick()
     return replace(settings, profile={**profile_of(analysis.network, analysis.samples, feeds), **settings.profile})
 
 
@@ -172,6 +173,12 @@ def _simulated(analysis: Analysis, config: PrecisionConfig, otherwise: Mapping[s
     except InputError:
         return None
     return verdict
+
+
+def _asked_note(plan: Plan) -> list[str]:
+    production = plan.settings.production
+    weights = ", judged with its weights in it" if production.strip_plan else ""
+    return [f"built with {', '.join(production.said)}{weights}"] if production.said else []
 
 
 def _kept_note(kept: Sequence[str]) -> list[str]:

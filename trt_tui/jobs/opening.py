@@ -90,7 +90,7 @@ def _open(place: Place, store: Store, report: Report, request: rq.Open) -> Steps
     place.workspace, place.failure = workspace, None
     report.send(_opened(report.job, workspace))
     yield Urgency.OPENING
-    builder = workspace.builder = builder or get_builder(options.backend, note, plugins=options.plugins)
+    builder = workspace.builder = builder or get_builder(options.backend, note, plugins=options.production.plugins)
     if builder is not None:
         report.send(ev.BuilderReady(report.job, BuilderSummary(
             builder.name, builder.version, builder.device, runs_here(builder, workspace.plan.settings))))
@@ -107,7 +107,7 @@ def found_builder(options: Options, note: Callable[[str], None]) -> EngineBacken
     Raises:
         BackendUnavailableError: nothing does.
     """
-    builder = get_builder(options.backend, note, plugins=options.plugins)
+    builder = get_builder(options.backend, note, plugins=options.production.plugins)
     if builder is None:
         raise BackendUnavailableError(
             "no TensorRT works here to build an engine",

@@ -42,7 +42,7 @@ def build_several(
     with contextlib.ExitStack() as held:
         for number in range(1 if quick else max(1, plan.builds)):
             folder = held.enter_context(scratch_folder()) if number else None
-            anew = replace(plan, settings=replace(plan.settings, timing_cache=None)) if folder is not None else plan
+            anew = plan if folder is None else replace(plan, settings=plan.settings.untimed())
             own = EngineCache(folder / "engines") if folder is not None else cache
             try:
                 for step in build_and_judge(analysis, backend, config, ranges, feeds, anew, quick=quick, cache=own,

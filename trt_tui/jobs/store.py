@@ -184,5 +184,5 @@ class Store:
         plan, stamp_of = workspace.plan, workspace.builder.stamp if workspace.builder is not None else ()
         settings = plan.settings
         return self.key(workspace, "engine", config, stamp_of, sorted(settings.profile.items()),
-                        settings.tactic_sources, settings.compute_capability, settings.optimization_level, plan.weak,
-                        plan.strict, sorted(plan.others), *[plan.builds] * (plan.builds > 1))
+                        settings.production.judged.key, settings.compute_capability, plan.weak, plan.strict,
+                        sorted(plan.others), *[plan.builds] * (plan.builds > 1))

@@ -293,5 +293,5 @@ class Session(Changing):
     def _refuse_what_is_read(self, written: Iterable[Path], config_path: str | None) -> None:
         options = self.options
         read = files_read(options.model, options.reference, options.data, options.calib_data, options.calib_cache,
-                          options.metric, options.timing_cache, config_path)
+                          options.metric, options.production.timing_cache or None, config_path)
         refuse_over(written, read)

@@ -12,6 +12,7 @@ from trt_tui.backends.tensorrt.log import Log, Message
 from trt_tui.backends.tensorrt.package import Package, dotted, dotted_all
 from trt_tui.core.lowering.weak import tell
 from trt_tui.core.precision import Precision
+from trt_tui.core.production import WORKSPACE, Production
 from trt_tui.core.runner import TIMINGS_REFUSED, BuildSettings, BuildStep, Told
 from trt_tui.errors import CancelledError, InputError, TrtTuiError
 from trt_tui.files.locking import locked
@@ -45,7 +46,8 @@ def build(package: Package, model: Path, settings: BuildSettings, told: Told | N
         if settings.hands_out and not network.mark_unfused_tensors_as_debug_tensors():
             log.take("warning", "TensorRT does not let its unfused tensors be read")
         monitor = _monitor(package.trt, step) if step is not None and package.capabilities.reports_progress else None
-        timings = _read_timings(log, settings.timing_cache) if settings.timing_cache is not None else None
+        cache = Path(settings.production.timing_cache) if settings.production.timing_cache else None
+        timings = _read_timings(log, cache) if cache is not None else None
         try:
             config = _config(package, settings, told, monitor, timings)(builder, network)
             data = package.loaders.engine_bytes_from_network((builder, network, parser), config=config)
@@ -53,9 +55,9 @@ def build(package: Package, model: Path, settings: BuildSettings, told: Told | N
             if monitor is not None and monitor.stopped:
                 raise CancelledError("the build was stopped") from None
             raise build_error(said, log.details, error) from None
-        if settings.timing_cache is not None:
+        if cache is not None:
             refused = any(TIMINGS_REFUSED.search(text) for _, text in said)
-            _write_timings(log, config, settings.timing_cache, refused)
+            _write_timings(log, config, cache, refused)
     return bytes(data)
 
 
@@ -138,16 +140,19 @@ def _config(package: Package, settings: BuildSettings, told: Told | None, monito
             timings: _Timings | None) -> Any:
     """Polygraphy's maker of a builder's config."""
     name, trt, loaders, capabilities = package.name, package.trt, package.loaders, package.capabilities
+    production = settings.production
     profile = loaders.Profile()
     for tensor, (least, usual, most) in settings.profile.items():
         profile.add(tensor, least, usual, most)
     common: dict[str, Any] = {
         "profiles": [profile], "profiling_verbosity": trt.ProfilingVerbosity.DETAILED,
         "load_timing_cache": timings,
-        "builder_optimization_level": settings.optimization_level, "progress_monitor": monitor,
+        "builder_optimization_level": production.optimization_level, "progress_monitor": monitor,
     }
-    if settings.tactic_sources is not None:
-        common["tactic_sources"] = [_member(trt.TacticSource, source) for source in settings.tactic_sources]
+    if production.tactic_sources:
+        common["tactic_sources"] = [_member(trt.TacticSource, source) for source in production.tactic_sources]
+    production.refuse_for("rtx" if name == "tensorrt-rtx" else "", f"{name} {package.version}")
+    asked = _members(package, production)
     if capabilities.compute_capabilities:
         from polygraphy.backend.tensorrt_rtx import CreateConfigRTX
 
@@ -171,11 +176,40 @@ def _config(package: Package, settings: BuildSettings, told: Told | None, monito
             bf16=Precision.BF16 in flags, precision_constraints=constraints,
             **common)
 
-    def set_tf32(builder: Any, network: Any, config: Any) -> None:
+    def set_all(builder: Any, network: Any, config: Any) -> None:
         change = config.set_flag if settings.tf32 else config.clear_flag
         change(trt.BuilderFlag.TF32)
+        for member in asked:
+            if isinstance(member, trt.BuilderFlag):
+                config.set_flag(member)
+            elif isinstance(member, trt.MemoryPoolType):
+                config.set_memory_pool_limit(member, (production.workspace or 0) << 20)
+            else:
+                config.hardware_compatibility_level = member
 
-    return loaders.PostprocessConfig(create, set_tf32)
+    return loaders.PostprocessConfig(create, set_all)
+
+
+def _members(package: Package, production: Production) -> list[Any]:
+    """The members of the bindings' enums that stand for what production asks for.
+
+    Raises:
+        InputError: the release lacks one; names both.
+    """
+    found = []
+    for one, setting, value in production.asked:
+        names = {"": "", "workspace": WORKSPACE, "hardware_compatibility": setting.choices.get(str(value), "")}
+        member = setting.flag or names.get(one.name, "")
+        if not member:
+            continue
+        enum = "BuilderFlag" if setting.flag else "MemoryPoolType" if one.name == "workspace" else \
+            "HardwareCompatibilityLevel"
+        offered = getattr(package.trt, enum, None)
+        if not hasattr(offered, member):
+            raise InputError(f"{package.name} {package.version} has no {member}", f"{setting.option} asks for it",
+                             f"Leave out {setting.option}, or build with another release.")
+        found.append(getattr(offered, member))
+    return found
 
 
 class _Timings(io.BytesIO):

@@ -25,7 +25,7 @@ from trt_tui.core.exporters.figures import figures
 from trt_tui.core.exporters.markdown import code_cell, comparison_markdown, markdown_table, text_cell
 from trt_tui.core.exporters.onnx import export_typed, loading_note
 from trt_tui.core.exporters.polygraphy import polygraphy_command, write_polygraphy_script
-from trt_tui.core.exporters.trtexec import Effort, Files, ProfileShapes, command_lines, quoted_lines
+from trt_tui.core.exporters.trtexec import Files, ProfileShapes, command_lines, quoted_lines
 from trt_tui.core.lowering.applied import hidden_note
 from trt_tui.core.lowering.lowered import told_as
 from trt_tui.core.lowering.scales import activation_ranges
@@ -38,6 +38,7 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.smooth import Smooth
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
+from trt_tui.core.production import Production
 from trt_tui.core.runner import TensorInfo
 from trt_tui.errors import InputError
 from trt_tui.files.writing import atomic, write_atomic
@@ -92,7 +93,7 @@ class Bundle:
         config_text: The config as precision.json.
         method: How the ranges were measured; "" where nobody knows.
         shapes: The optimization profile by input name.
-        effort: How the builder is to work; its files are copied into the folder.
+        production: How the builder is to work; its files are copied into the folder.
         source: What the samples are, in words.
         iterations: The samples, by which the tolerance is set.
         with_samples: Whether inputs and outputs go into the folder.
@@ -107,7 +108,7 @@ class Bundle:
     config_text: str
     method: str = ""
     shapes: Mapping[str, ProfileShapes] = field(default_factory=dict)
-    effort: Effort = field(default_factory=Effort)
+    production: Production = field(default_factory=Production)
     source: str = ""
     iterations: Sequence[Iteration] = ()
     with_samples: bool = True
@@ -143,11 +144,17 @@ def write_bundle(folder: Path, bundle: Bundle) -> list[Path]:
     """Writes a bundle into a folder that is there and empty; returns its files.
 
     Raises:
-        InputError: the release cannot take the config, a range is missing, or a file cannot be written.
+        InputError: the release cannot take the config or lacks what production asks for, a range is missing, or a file
+            cannot be written.
     """
     network, config, release = bundle.network, bundle.config, bundle.release
+    bundle.production.refuse_for(release, RELEASES[release])
+    if bundle.production.strip_plan:
+        raise InputError("a bundle's engine has its weights", "verify.sh judges it, and one without them yields zeros "
+                         "until it is refitted", "Leave out --strip-plan; production gives it to build.sh when it is "
+                         "verified: sh build.sh --stripWeights.")
     typed, told = _lowered(bundle)
-    effort = _carried(folder, bundle.effort)
+    production = _carried(folder, bundle.production)
     export_typed(typed.model, network, folder / NETWORK)
     write_atomic(folder / "precision.json", bundle.config_text)
     asked = told_as(network, config)
@@ -157,14 +164,15 @@ def write_bundle(folder: Path, bundle: Bundle) -> list[Path]:
     profile = {info.name: bundle.shapes[info.name] for info in network.inputs
                if info.name in bundle.shapes and _dynamic(info)}
     if told is not None and told.obey:
-        command = polygraphy_command(told, SCRIPT, Files(base=NETWORK, engine=ENGINE), shapes=profile, effort=effort)
+        command = polygraphy_command(told, SCRIPT, Files(base=NETWORK, engine=ENGINE), shapes=profile,
+                                     production=production)
         write_polygraphy_script(folder / SCRIPT, told, title, command)
     if release == "rtx" and not config.tf32:
         write_atomic(folder / CLEARING, NO_TF32)
-    write_atomic(folder / "build.sh", _build_script(bundle, told, profile, effort, title))
+    write_atomic(folder / "build.sh", _build_script(bundle, told, profile, production, title))
     write_atomic(folder / "build.cpp", builder_fragment(
-        release, RELEASES[release], title, told, tf32=config.tf32, shapes=profile, effort=effort, network=NETWORK,
-        engine=ENGINE))
+        release, RELEASES[release], title, told, tf32=config.tf32, shapes=profile, production=production,
+        network=NETWORK, engine=ENGINE))
     allowed, unjudged = tolerances(bundle.iterations)
     kept = [Iteration(one.inputs, {name: one.reference[name] for name in allowed}, {}) for one in bundle.iterations]
     if bundle.with_samples and allowed:
@@ -193,20 +201,20 @@ def _lowered(bundle: Bundle) -> tuple[Typed, Weak | None]:
                        stand_ins=(), tf32=config.tf32, left_alone={}, notes=tuple(typed.notes))
 
 
-def _carried(folder: Path, effort: Effort) -> Effort:
-    """The builder's effort with its files in the folder."""
-    if effort.timing_cache and Path(effort.timing_cache).is_file():
-        shutil.copyfile(effort.timing_cache, folder / TIMINGS)
-    plugins = _named(effort)
-    for place, path in zip(plugins, effort.plugins, strict=True):
+def _carried(folder: Path, production: Production) -> Production:
+    """What production asks for, with its files in the folder."""
+    if production.timing_cache and Path(production.timing_cache).is_file():
+        shutil.copyfile(production.timing_cache, folder / TIMINGS)
+    plugins = _named(production)
+    for place, path in zip(plugins, production.plugins, strict=True):
         (folder / "plugins").mkdir(exist_ok=True)
         shutil.copyfile(path, folder / place)
-    return replace(effort, timing_cache=TIMINGS, plugins=plugins)
+    return replace(production, timing_cache=TIMINGS, plugins=plugins)
 
 
-def _named(effort: Effort) -> tuple[str, ...]:
+def _named(production: Production) -> tuple[str, ...]:
     """The libraries of plugins as the folder has them."""
-    return tuple(f"./plugins/{at}-{Path(path).name}" for at, path in enumerate(effort.plugins))
+    return tuple(f"./plugins/{at}-{Path(path).name}" for at, path in enumerate(production.plugins))
 
 
 def _dynamic(info: TensorInfo) -> bool:
@@ -225,14 +233,14 @@ cd -- "$(dirname -- "$0")"
 """
 
 
-def _build_script(bundle: Bundle, told: Weak | None, shapes: Mapping[str, ProfileShapes], effort: Effort, title: str
-                  ) -> str:
+def _build_script(bundle: Bundle, told: Weak | None, shapes: Mapping[str, ProfileShapes], production: Production,
+                  title: str) -> str:
     """How the engine is built: by trtexec on 10 and 11, by Polygraphy on 8.6 and TensorRT-RTX."""
     release = bundle.release
     text = _TOP.format(title=visible(title), release=RELEASES[release], usage="#\n#   sh build.sh [more options]")
     if release in ("10", "11"):
         lines = command_lines(bundle.network, bundle.config, files=Files(typed=NETWORK, engine=ENGINE), shapes=shapes,
-                              effort=effort)
+                              production=production)
         line = next(one for one in lines if one.name == release)
         comments = "".join(f"# {visible(comment)}\n" for comment in line.comments)
         return (f"{text}\n{comments}# TRTEXEC names another trtexec.\n" + '"${TRTEXEC:-trtexec}" '
@@ -241,7 +249,7 @@ def _build_script(bundle: Bundle, told: Weak | None, shapes: Mapping[str, Profil
                  left_alone={})
     tells = told if told is not None and told.obey else None
     argv = polygraphy_command(tells or plain, SCRIPT if tells else "", Files(base=NETWORK, engine=ENGINE),
-                              shapes=shapes, effort=replace(effort, timing_cache=""))
+                              shapes=shapes, production=replace(production, timing_cache=""))
     if release == "rtx":
         cleared = () if bundle.config.tf32 else ("--trt-config-postprocess-script", CLEARING)
         note = f"# TF32 is on by default, and Polygraphy leaves it: {CLEARING} clears it.\n" if cleared else ""
@@ -283,7 +291,7 @@ mode=${{1:---engine}}
     if eleven:
         text += '[ "$mode" != --engine ] || command -v polygraphy >/dev/null || mode=--trtexec\n'
     rtx = "    export POLYGRAPHY_USE_TENSORRT_RTX=1\n" if bundle.release == "rtx" else ""
-    plugins = "".join(f" --plugins {shlex.quote(path)}" for path in _named(bundle.effort))
+    plugins = "".join(f" --plugins {shlex.quote(path)}" for path in _named(bundle.production))
     text += f"""\
 case "$mode" in
 --engine)
@@ -312,7 +320,7 @@ def _trtexec_checks(bundle: Bundle, iterations: Sequence[Iteration], allowed: Ma
                 "    exit 2\n")
     lines = [f'    [ -d {folder} ] || {{ echo "no {folder}: trtexec reads raw files" >&2; exit 2; }}']
     common = [f"--loadEngine={ENGINE}", "--iterations=1", "--duration=0", "--warmUp=0", "--accuracyAlgorithm=l1"]
-    common += [f"--staticPlugins={path}" for path in _named(bundle.effort)]
+    common += [f"--staticPlugins={path}" for path in _named(bundle.production)]
     for at, one in enumerate(iterations):
         given = ",".join(f"{name}:{folder}/{at}.in{i}.bin" for i, name in enumerate(one.inputs))
         shapes = ",".join(f"{info.name}:{'x'.join(map(str, one.inputs[info.name].shape))}"

@@ -9,8 +9,9 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Mapping
 
-from trt_tui.core.exporters.trtexec import Effort, ProfileShapes
+from trt_tui.core.exporters.trtexec import ProfileShapes
 from trt_tui.core.precision import Precision
+from trt_tui.core.production import Production
 from trt_tui.core.runner import Told
 from trt_tui.words import visible
 
@@ -181,7 +182,7 @@ _TAIL = """\
 
 
 def builder_fragment(release: str, words: str, title: str, told: Told | None, *, tf32: bool = False,
-                     shapes: Mapping[str, ProfileShapes] | None = None, effort: Effort | None = None,
+                     shapes: Mapping[str, ProfileShapes] | None = None, production: Production | None = None,
                      network: str = "network.onnx", engine: str = "model.engine") -> str:
     """The text of the fragment.
 
@@ -192,17 +193,18 @@ def builder_fragment(release: str, words: str, title: str, told: Told | None, *,
         told: What 8.6 is told layer by layer beside Q/DQ; None for a strongly typed release.
         tf32: Whether FP32 layers may use TF32; else its flag is cleared.
         shapes: The optimization profile by input name; for inputs with dynamic dimensions.
-        effort: How the builder is to work: timing cache, level and libraries of plugins.
+        production: How the builder is to work.
         network, engine: The files.
     """
-    effort = effort or Effort()
-    cache = effort.timing_cache
+    production = production or Production()
+    cache = production.timing_cache
     text = _HEAD.format(title=visible(title), release=words, network=network, cache=f" and {cache}" if cache else "",
                         more="#include <map>\n#include <set>\n" if told else "",
                         told=_TELL % "".join(_rows(told)) if told else "")
-    if effort.plugins:
+    if production.plugins:
         text += "    // Libraries of plugins come before the parser.\n"
-        text += "".join(f"    builder->getPluginRegistry().loadLibrary({_literal(path)});\n" for path in effort.plugins)
+        text += "".join(f"    builder->getPluginRegistry().loadLibrary({_literal(path)});\n"
+                        for path in production.plugins)
     text += f"    std::unique_ptr<INetworkDefinition> network{{builder->createNetworkV2({_creation(release)})}};\n"
     text += _PARSE % _literal(network)
     if told:
@@ -211,8 +213,7 @@ def builder_fragment(release: str, words: str, title: str, told: Told | None, *,
     text += "".join(f"    config->setFlag(BuilderFlag::{flag});\n" for flag in _flags(told))
     text += ("    config->setFlag(BuilderFlag::kTF32); // as the config has it\n" if tf32 else
              "    config->clearFlag(BuilderFlag::kTF32); // on by default: it keeps 10 bits of mantissa\n")
-    if effort.optimization_level is not None:
-        text += f"    config->setBuilderOptimizationLevel({effort.optimization_level});\n"
+    text += "".join(f"    {line}\n" for line in production.cpp())
     text += "".join(_profile(shapes or {}))
     text += (_CACHE % _literal(cache) if cache else "") + _BUILD + (_KEEP if cache else "")
     return text + _TAIL % _literal(engine)

@@ -12,9 +12,10 @@ import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
-from trt_tui.core.exporters.trtexec import Effort, Files, ProfileShapes
+from trt_tui.core.exporters.trtexec import Files, ProfileShapes
 from trt_tui.core.lowering.weak import Weak, layer_of, tell
 from trt_tui.core.precision import Precision
+from trt_tui.core.production import Production
 from trt_tui.errors import InputError
 from trt_tui.files.writing import write_atomic
 from trt_tui.words import visible
@@ -66,7 +67,7 @@ def polygraphy_command(
     files: Files | None = None,
     *,
     shapes: Mapping[str, ProfileShapes] | None = None,
-    effort: Effort | None = None,
+    production: Production | None = None,
     method: str = "",
 ) -> tuple[str, ...]:
     """The ``polygraphy convert`` command that builds an engine with the script.
@@ -77,11 +78,11 @@ def polygraphy_command(
         script: The script's file name; "" for none.
         files: Names of the files; ``typed`` is not used.
         shapes: The optimization profile by input name; needed for inputs with dynamic dimensions.
-        effort: How the builder is to work; by its own defaults when None.
+        production: How the builder is to work; by its own defaults when None.
         method: How the ranges were measured; the calibrator that reads their cache is named where it is another one
             than Polygraphy's default, which is that of entropy.
     """
-    files, effort = files or Files(), effort or Effort()
+    files = files or Files()
     command = ["polygraphy", "convert", files.base, "-o", files.engine]
     command += ["--trt-network-postprocess-script", script] if script else []
     if weak.obey:
@@ -97,15 +98,7 @@ def polygraphy_command(
     for key in ("min", "opt", "max"):
         entries = [f"{name}:[{','.join(map(str, getattr(one, key)))}]" for name, one in (shapes or {}).items()]
         command += [f"--trt-{key}-shapes", *entries] if entries else []
-    if effort.plugins:
-        command += ["--plugins", *effort.plugins]
-    if effort.timing_cache:
-        command += ["--load-timing-cache", effort.timing_cache, "--save-timing-cache", effort.timing_cache]
-    if effort.optimization_level is not None:
-        command += ["--builder-optimization-level", str(effort.optimization_level)]
-    if effort.tactic_sources:
-        command += ["--tactic-sources", *effort.tactic_sources]
-    return tuple(command)
+    return (*command, *(production or Production()).polygraphy())
 
 
 def polygraphy_script(weak: Weak, title: str, command: tuple[str, ...]) -> str:

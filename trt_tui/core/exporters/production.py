@@ -21,11 +21,12 @@ from trt_tui.core.moves.rewrite import Rewrite
 from trt_tui.core.moves.smooth import Smooth
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
+from trt_tui.core.production import Production
 from trt_tui.errors import InputError
 
 _Ranges = Mapping[str, float]
 _Shapes = Mapping[str, trtexec.ProfileShapes] | None
-_Effort = trtexec.Effort | None
+_Production = Production | None
 
 EXPORT_FORMATS = ("onnx", "trtexec", "polygraphy", "modelopt", "calibration-cache")
 
@@ -49,50 +50,50 @@ def files_beside(kind: str, path: Path) -> trtexec.Files:
 
 def write(kind: str, path: Path, network: Network, config: PrecisionConfig, ranges: Mapping[str, float], *,
           shapes: Mapping[str, trtexec.ProfileShapes] | None = None,
-          effort: trtexec.Effort | None = None, method: str = "") -> list[Path]:
+          production: Production | None = None, method: str = "") -> list[Path]:
     """Writes a config in a format of `EXPORT_FORMATS`; returns every file that was written, ``path`` first.
 
     Args:
         ranges: Calibrated amax by tensor name, in the tensors' own units.
         shapes: The optimization profile by input name.
-        effort: How the builder is to work, where a format tells it.
+        production: How the builder is to work, where a format tells it.
         method: How the ranges were measured, as a calibration cache states it; "" where nobody knows.
 
     Raises:
         InputError: the config cannot be told in this format, a range is missing, or a file cannot be written.
     """
-    writers: dict[str, Callable[[Path, Network, PrecisionConfig, _Ranges, _Shapes, _Effort, str],
+    writers: dict[str, Callable[[Path, Network, PrecisionConfig, _Ranges, _Shapes, _Production, str],
                                list[Path]]] = {
         "onnx": _onnx, "trtexec": _trtexec, "polygraphy": _polygraphy, "modelopt": _modelopt,
         "calibration-cache": _cache}
     if kind not in writers:
         raise InputError(f"unknown format {kind}", f"there are {', '.join(writers)}", "")
     refuse_over([path, *companions(kind, path).values()], [network.path, *network.external_files])
-    return writers[kind](path, network, config, ranges, shapes, effort, method)
+    return writers[kind](path, network, config, ranges, shapes, production, method)
 
 
 def trtexec_lines(network: Network, config: PrecisionConfig, ranges: Mapping[str, float], files: trtexec.Files,
                   shapes: Mapping[str, trtexec.ProfileShapes] | None = None,
-                  effort: trtexec.Effort | None = None) -> tuple[trtexec.CommandLine, ...]:
+                  production: Production | None = None) -> tuple[trtexec.CommandLine, ...]:
     """The command lines that build a config with trtexec."""
     config = told_as(network, config)
     others = asked_codes(network, config).keys() - WEAK
     weak = lower_weak(network, config, ranges) if not others else None
     no_weak = f"no weakly typed TensorRT has {' or '.join(sorted(one.label for one in others))}" if others else ""
-    return trtexec.command_lines(network, config, weak, files, shapes=shapes, effort=effort, no_weak=no_weak)
+    return trtexec.command_lines(network, config, weak, files, shapes=shapes, production=production, no_weak=no_weak)
 
 
 def _onnx(path: Path, network: Network, config: PrecisionConfig, ranges: _Ranges,
-          shapes: _Shapes, effort: _Effort, method: str) -> list[Path]:
+          shapes: _Shapes, production: _Production, method: str) -> list[Path]:
     written = export_typed(lower_strong(network, config, ranges).model, network, path)
     return [written.path, *written.data]
 
 
 def _trtexec(path: Path, network: Network, config: PrecisionConfig, ranges: _Ranges,
-             shapes: _Shapes, effort: _Effort, method: str) -> list[Path]:
+             shapes: _Shapes, production: _Production, method: str) -> list[Path]:
     beside = companions("trtexec", path)
-    lines = trtexec_lines(network, config, ranges, files_beside("trtexec", path), shapes, effort)
-    written = _onnx(beside["typed"], network, config, ranges, shapes, effort, method)
+    lines = trtexec_lines(network, config, ranges, files_beside("trtexec", path), shapes, production)
+    written = _onnx(beside["typed"], network, config, ranges, shapes, production, method)
     if asked_codes(network, told_as(network, config)).keys() <= WEAK:
         written += _base(beside, network, lower_weak(network, config, ranges), trtexec.CALIBRATOR)
     trtexec.write_script(path, lines, f"Builds {network.name} in the precisions of its config.")
@@ -100,12 +101,12 @@ def _trtexec(path: Path, network: Network, config: PrecisionConfig, ranges: _Ran
 
 
 def _polygraphy(path: Path, network: Network, config: PrecisionConfig, ranges: _Ranges,
-                shapes: _Shapes, effort: _Effort, method: str) -> list[Path]:
+                shapes: _Shapes, production: _Production, method: str) -> list[Path]:
     beside = companions("polygraphy", path)
     weak = lower_weak(network, config, ranges)
     files = files_beside("polygraphy", path)
     algorithm = algorithm_of(method) if method in polygraphy.CALIBRATORS else algorithm_of("")
-    command = polygraphy.polygraphy_command(weak, path.name, files, shapes=shapes, effort=effort, method=method)
+    command = polygraphy.polygraphy_command(weak, path.name, files, shapes=shapes, production=production, method=method)
     polygraphy.write_polygraphy_script(path, weak, f"Precisions of {network.name}", command)
     return [path, *_base(beside, network, weak, algorithm)]
 
@@ -124,7 +125,7 @@ def _base(beside: Mapping[str, Path], network: Network, weak: Weak, algorithm: s
 
 
 def _modelopt(path: Path, network: Network, config: PrecisionConfig, ranges: _Ranges,
-              shapes: _Shapes, effort: _Effort, method: str) -> list[Path]:
+              shapes: _Shapes, production: _Production, method: str) -> list[Path]:
     beside = companions("modelopt", path)
     config = told_as(network, config)
     refuse_modelopt(network, config)
@@ -146,7 +147,7 @@ def _changed_fp32(config: PrecisionConfig) -> PrecisionConfig:
 
 
 def _cache(path: Path, network: Network, config: PrecisionConfig, ranges: _Ranges,
-           shapes: _Shapes, effort: _Effort, method: str) -> list[Path]:
+           shapes: _Shapes, production: _Production, method: str) -> list[Path]:
     write_cache(path, {**ranges, **activation_ranges(network, ranges, told_as(network, config).without(Smooth))},
                 algorithm_of(method))
     return [path]

@@ -25,6 +25,7 @@ from trt_tui.core.lowering.weak import Weak
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
+from trt_tui.core.production import Production
 from trt_tui.errors import InputError
 from trt_tui.files.writing import write_atomic
 from trt_tui.words import visible
@@ -54,25 +55,6 @@ class ProfileShapes(Protocol):
 
 CALIBRATOR = "EntropyCalibration2"
 """The calibrator that ``--calib`` hands a cache to; it takes no cache that names another, however it was made."""
-
-TACTIC_SOURCES = ("CUBLAS", "CUBLAS_LT", "CUDNN", "EDGE_MASK_CONVOLUTIONS", "JIT_CONVOLUTIONS")
-
-
-@dataclass(frozen=True)
-class Effort:
-    """How the builder is to work.
-
-    Attributes:
-        optimization_level: 0 to 5; the builder's own default when None.
-        timing_cache: File of measured tactics, read if it is there and written after the build; "" for none.
-        tactic_sources: Those that may be used; the builder's own default when empty.
-        plugins: Libraries of plugins to load.
-    """
-
-    optimization_level: int | None = None
-    timing_cache: str = ""
-    tactic_sources: tuple[str, ...] = ()
-    plugins: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -118,7 +100,7 @@ def command_lines(
     files: Files | None = None,
     *,
     shapes: Mapping[str, ProfileShapes] | None = None,
-    effort: Effort | None = None,
+    production: Production | None = None,
     no_weak: str = "",
 ) -> tuple[CommandLine, ...]:
     """The lines for TensorRT 10 strongly typed, 10 weakly typed (where ``weak`` is given), and 11.
@@ -128,38 +110,29 @@ def command_lines(
         files: Names of the files; those of `Files` by default.
         shapes: The optimization profile by input name; needed for inputs with dynamic dimensions. Inputs that have no
             entry stay at trtexec's default, which takes 1 for every open dimension.
-        effort: How the builder is to work; by its own defaults when None.
+        production: How the builder is to work; by its own defaults when None.
         no_weak: Why there is no ``weak``, for the script to say.
 
     Raises:
         InputError: an input's name or the shapes cannot be told.
     """
-    files, effort = files or Files(), effort or Effort()
+    files, production = files or Files(), production or Production()
     common = ["--noTF32"] if not config.tf32 else []
     profile = _shape_options(network, shapes or {}, every=False)
     rest = [f"--saveEngine={files.engine}", "--skipInference"]
-    rest += [f"--staticPlugins={path}" for path in effort.plugins]
-    if effort.timing_cache:
-        rest.append(f"--timingCacheFile={effort.timing_cache}")
-    if effort.optimization_level is not None:
-        rest.append(f"--builderOptimizationLevel={effort.optimization_level}")
-    sources: list[str] = []
-    if effort.tactic_sources:  # trtexec adds to and removes from the default
-        every_source = dict.fromkeys((*TACTIC_SOURCES, *effort.tactic_sources))
-        sources = ["--tacticSources=" + ",".join(f"{'+' if one in effort.tactic_sources else '-'}{one}"
-                                                 for one in every_source)]
+    ten, eleven = ([*rest, *production.trtexec(release)] for release in ("10", "11"))
     tf32 = ("TF32 is left on, as the config has it.",) if config.tf32 else ("TF32 is cleared: --noTF32.",)
     lines = [CommandLine("10", "TensorRT 10, strongly typed",
-                  ("trtexec", f"--onnx={files.typed}", "--stronglyTyped", *common, *profile, *rest, *sources), tf32)]
+                  ("trtexec", f"--onnx={files.typed}", "--stronglyTyped", *common, *profile, *ten), tf32)]
     if weak is not None:
         every = _shape_options(network, shapes or {}, every=bool(weak.ranges))
-        lines.append(_weak_line(network, weak, files, [*common, *every, *rest, *sources], tf32))
+        lines.append(_weak_line(network, weak, files, [*common, *every, *ten], tf32))
     elif no_weak:
         lines.append(CommandLine("10-weak", "TensorRT 8.6 to 10, weakly typed", (), (), no_weak))
     lines.append(CommandLine("11", "TensorRT 11, where every network is strongly typed",
-                      ("trtexec", f"--onnx={files.typed}", *common, *profile, *rest),
-                      (*tf32, *(("Tactic sources are left out: trtexec 11 throws on their names.",) if sources else ()))
-                      ))
+                      ("trtexec", f"--onnx={files.typed}", *common, *profile, *eleven),
+                      (*tf32, *(("Tactic sources are left out: trtexec 11 throws on their names.",)
+                                if production.tactic_sources else ()))))
     return tuple(lines)
 
 
