@@ -17,6 +17,7 @@ import numpy as np
 from trt_tui.core.data.samples import Samples
 from trt_tui.core.data.userscript import DETECTION, split_spec
 from trt_tui.core.data.watched import Source, Stamp, stamp
+from trt_tui.core.production import Production
 from trt_tui.options import Options
 from trt_tui.workspace import Workspace
 
@@ -78,8 +79,8 @@ def parcel_of(workspace: Workspace, folder: Path) -> Parcel:
     """
     source, options = workspace.source, workspace.options
     assert source is not None, "a workspace is identified before it is handed on"
-    options = replace(options, calib_cache=None, timing_cache=None, stages=(), engine=None, outputs=None, inputs=None,
-                      gpus=None, workers=None, scheduler=None)  # ranges go with errands; the rest concerns this process
+    options = replace(options, calib_cache=None, stages=(), engine=None, outputs=None, inputs=None, gpus=None,
+                      workers=None, scheduler=None, production=Production(options.production.plugins))  # ranges go with errands; the rest concerns this process
     options = _located(options, os.path.abspath)
     paths = [path for path, known in workspace.inputs.stamps if known is not None]
     if _is_script(options.data):
@@ -106,7 +107,8 @@ def _located(options: Options, place: Callable[[str], str]) -> Options:
         return moved(text) if text is not None else None
 
     return replace(options, model=moved(options.model), data=maybe(options.data), calib_data=maybe(options.calib_data),
-                   metric=maybe(options.metric), reference=maybe(options.reference), plugins=each(options.plugins),
+                   metric=maybe(options.metric), reference=maybe(options.reference),
+                   production=replace(options.production, plugins=each(options.production.plugins)),
                    ort_ops=each(options.ort_ops))
 
 
