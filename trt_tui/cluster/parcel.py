@@ -79,8 +79,9 @@ def parcel_of(workspace: Workspace, folder: Path) -> Parcel:
     """
     source, options = workspace.source, workspace.options
     assert source is not None, "a workspace is identified before it is handed on"
+    # Ranges go with errands; the rest concerns this process.
     options = replace(options, calib_cache=None, stages=(), engine=None, outputs=None, inputs=None, gpus=None,
-                      workers=None, scheduler=None, production=Production(options.production.plugins))  # ranges go with errands; the rest concerns this process
+                      workers=None, scheduler=None, production=Production(options.production.plugins))
     options = _located(options, os.path.abspath)
     paths = [path for path, known in workspace.inputs.stamps if known is not None]
     if _is_script(options.data):
