@@ -77,8 +77,9 @@ def compare_session(options: Options, config_path: str | None, target: str | Non
         try:
             session.compare(layers != "none", layers == "shares")
             drain()
-            for config in dict.fromkeys(session.run_configs().values()) if engines else ():
-                session.build(config=config, marked=marked)
+            built = tuple(dict.fromkeys(session.run_configs().values())) if engines else ()
+            for config in built:
+                session.build(config=config, marked=marked, ahead=built)
                 try:
                     drain()
                 except TrtTuiError as error:

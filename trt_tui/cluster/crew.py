@@ -111,7 +111,9 @@ class Crew:
     def ready(self) -> bool:
         """See `trt_tui.core.measure.hands.Hands`."""
         work = self._work
-        return work is None or self._busy or not work.left or bool(work.arrived) or self._alone and work.waits
+        if self._busy:
+            return self._here.ready()
+        return work is None or not work.left or bool(work.arrived) or self._alone and work.waits
 
     @property
     def words(self) -> str:

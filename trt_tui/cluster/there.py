@@ -202,8 +202,12 @@ def run(place: Place, errand: Errand[Workspace, Any, Any], items: bytes) -> tupl
             assert workspace is not None, "there are no items without one"
             with contextlib.closing(errand.do(workspace, item)) as doing:
                 try:
+                    waits = None
                     while not called_off(task):
-                        next(doing)
+                        if waits is None or waits.ready():
+                            waits = next(doing)
+                        else:
+                            time.sleep(TURN_S)
                     break
                 except StopIteration as stop:
                     results.append(stop.value)

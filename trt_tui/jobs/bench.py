@@ -176,6 +176,10 @@ class WorkspaceBench:
                 found[tensor] = {method: amax for method, amax in known[tensor].items() if amax != current.get(tensor)}
         return found
 
+    def ahead(self, configs: Sequence[PrecisionConfig]) -> Steps[int]:
+        """See `trt_tui.jobs.searching.Bench`."""
+        return (yield from build.ahead(self._workspace, self._store, self._report, configs))
+
     def built(self, config: PrecisionConfig) -> bool:
         """Whether the config's engine is in the store."""
         return self._store.engine(self._workspace, config) is not None

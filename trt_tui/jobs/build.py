@@ -5,10 +5,12 @@ from __future__ import annotations
 import contextlib
 import shlex
 import time
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+from trt_tui.backends.registry import get_builder
 from trt_tui.core.engines.failures import BuildFailed
 from trt_tui.core.engines.remarks import remarks
 from trt_tui.core.exporters.production import files_beside, trtexec_lines
@@ -27,8 +29,9 @@ from trt_tui.jobs.engine_building import BuilderLine, BuildProgress, Engine, bui
 from trt_tui.jobs.judging import run_typed
 from trt_tui.jobs.rebuilding import build_several
 from trt_tui.jobs.scheduler import Report
+from trt_tui.jobs.spreading import following, hands_of
 from trt_tui.jobs.steps import Steps, Urgency, Wait
-from trt_tui.jobs.store import Store
+from trt_tui.jobs.store import EngineCache, Store
 from trt_tui.words import builder_title, duration
 from trt_tui.workspace import Workspace, profile_of, runs_here
 
@@ -46,6 +49,7 @@ def run(workspace: Workspace, store: Store, report: Report, request: rq.Build) -
         return
     if runs_here(builder, workspace.plan.settings):
         fp32 = PrecisionConfig.uniform(Precision.FP32)
+        yield from ahead(workspace, store, report, (fp32, config, *request.ahead) if not request.quick else ())
         checked = yield from _check(workspace, store, report, builder, fp32, tolerant=config != fp32)
         if config == fp32:
             report.send(ev.Built(report.job, fp32, checked))
@@ -62,16 +66,83 @@ def run(workspace: Workspace, store: Store, report: Report, request: rq.Build) -
 def build(workspace: Workspace, store: Store, report: Report, config: PrecisionConfig, quick: bool = False
           ) -> Steps[EngineResult]:
     """Returns a config's engine, built and judged, and sends it. A quick one is not kept."""
-    return (yield from _made(workspace, store, report, config, making(workspace, store, report, config, quick), quick))
+    return (yield from _made(workspace, store, report, config,
+                             making(workspace, workspace.ranges, config, quick, store.engines, report.wake), quick))
 
 
-def making(workspace: Workspace, store: Store, report: Report, config: PrecisionConfig, quick: bool) -> Making:
+def making(workspace: Workspace, ranges: Mapping[str, float], config: PrecisionConfig, quick: bool, cache: EngineCache,
+           wake: Callable[[], None]) -> Making:
     """The build of a config by the workspace's builder."""
     plan, builder = workspace.plan, _builder(workspace)
     if not lowers(workspace.network, config):
         plan = replace(plan, weak=False, builds=1)  # what others are held against
-    return build_several(workspace.analysis, builder, config, workspace.ranges, workspace.feeds, plan, quick=quick,
-                           cache=store.engines, wake=report.wake)
+    return build_several(workspace.analysis, builder, config, ranges, workspace.feeds, plan, quick=quick, cache=cache,
+                         wake=wake)
+
+
+class Building:
+    """An errand: the engine of a config, built and judged, or why there is none.
+
+    Args:
+        cache: Holds engines; in another process that of its user.
+        wake: Called when there is something to go on with; in another process nobody waits for it.
+    """
+
+    def __init__(self, ranges: Mapping[str, float], cache: EngineCache | None = None,
+                 wake: Callable[[], None] | None = None) -> None:
+        self._ranges, self._cache, self._wake = ranges, cache, wake or _nobody
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_cache": None, "_wake": _nobody}
+
+    def words(self, item: PrecisionConfig) -> str:
+        """See `trt_tui.core.measure.hands.Errand`."""
+        return "the build of a config"
+
+    def do(self, subject: Workspace, item: PrecisionConfig) -> Generator[Wait | None, None, EngineResult | TrtTuiError]:
+        """See `trt_tui.core.measure.hands.Errand`."""
+        options = subject.options
+        printed: list[tuple[str, str]] = []
+        if subject.builder is None:
+            subject.builder = get_builder(options.backend, plugins=options.plugins)
+        try:
+            cache = self._cache or EngineCache()
+            with contextlib.closing(making(subject, self._ranges, item, False, cache, self._wake)) as steps:
+                for made in steps:
+                    if isinstance(made, EngineResult):
+                        return replace(made, remarks=remarks(printed, subject.network))
+                    if isinstance(made, BuilderLine):
+                        printed.append((made.level, made.text))
+                    yield made if isinstance(made, Wait) else None
+        except CancelledError:
+            raise
+        except TrtTuiError as error:
+            return error
+        raise AssertionError("a build ends with a result")
+
+
+def _nobody() -> None:
+    """Wakes nobody."""
+
+
+def ahead(workspace: Workspace, store: Store, report: Report, configs: Sequence[PrecisionConfig]) -> Steps[int]:
+    """Has other processes build several configs at once, where there are any; returns how many engines that made. What
+    fails there is built again here.
+    """
+    unknown = [config for config in dict.fromkeys(configs) if store.engine(workspace, config) is None]
+    if workspace.others is None or workspace.others.lost or len(unknown) < 2:
+        return 0
+    hands, since, done, kept = hands_of(workspace, report, engines=True), time.monotonic(), 0, 0
+    for made in hands.work(Building(workspace.ranges, store.engines, report.wake), unknown):
+        if made is not None:
+            config, result = made
+            if isinstance(result, EngineResult):
+                store.keep_engine(workspace, config, result)
+                kept += 1
+            done += 1
+        report.progress(f"building {len(unknown)} engines{hands.words}", done, len(unknown), since)
+        yield following(hands, Urgency.BUILD)
+    return kept
 
 
 def _check(workspace: Workspace, store: Store, report: Report, builder: EngineBackend, fp32: PrecisionConfig,
@@ -84,8 +155,8 @@ def _check(workspace: Workspace, store: Store, report: Report, builder: EngineBa
     known = store.engine(workspace, fp32) or (workspace.refused if tolerant else None)
     if known is None:
         try:
-            known = yield from _made(workspace, store, report, fp32, making(workspace, store, report, fp32, False),
-                                     False, "FP32 engine: ")
+            build = making(workspace, workspace.ranges, fp32, False, store.engines, report.wake)
+            known = yield from _made(workspace, store, report, fp32, build, False, "FP32 engine: ")
         except (CancelledError, BackendUnavailableError):
             raise
         except TrtTuiError as error:

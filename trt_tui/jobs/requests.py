@@ -171,11 +171,13 @@ class Build:
         quick: Build with the lowest effort.
         marked: Also measure errors at the groups of a second engine that has their results as outputs; answered by
             `EngineErrorsMeasured`, as an engine is whose release hands out what its kernels hand on.
+        ahead: Configs that will be built after it: where there are other processes, they build them all at once.
     """
 
     config: PrecisionConfig
     quick: bool = False
     marked: bool = False
+    ahead: tuple[PrecisionConfig, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -70,6 +70,10 @@ class Bench(Looks, Protocol):
     def build(self, config: PrecisionConfig) -> Steps[EngineResult]:
         """Returns a config's engine, judged as built, from the store where it is known."""
 
+    def ahead(self, configs: Sequence[PrecisionConfig]) -> Steps[int]:
+        """Has other processes, where there are any, build configs at once whose engines are asked for next; returns how
+        many that made."""
+
     def built(self, config: PrecisionConfig) -> bool:
         """Whether that engine is known already."""
 
@@ -209,6 +213,7 @@ class SearchJob:
     def _estimate_latency(self) -> Steps[None]:
         """Builds both ends of the space; see `latency_between` for the configs in between."""
         every = self.space.config(self.space.candidates)
+        self.builds += yield from self.bench.ahead((self.space.start, every))
         low = yield from self._engine(self.space.start)
         high = yield from self._engine(every)
         for name, end in (("the start", low), ("all raised", high)):

@@ -194,9 +194,10 @@ class Session(Changing):
         if (known := self.results.alone.get((self.config, sample))) is None or not known.complete:
             self.ask(rq.JudgeSample(self.config, self.run_configs(), sample))
 
-    def build(self, quick: bool = False, config: PrecisionConfig | None = None, marked: bool = False) -> None:
+    def build(self, quick: bool = False, config: PrecisionConfig | None = None, marked: bool = False,
+              ahead: Iterable[PrecisionConfig] = ()) -> None:
         """Builds a config, the current one by default; ``quick`` takes the lowest effort, ``marked`` also looks into a
-        second engine that has the groups' results as outputs.
+        second engine that has the groups' results as outputs, ``ahead`` are configs that will be built next.
 
         Raises:
             NotYetError: a build is going on.
@@ -205,7 +206,7 @@ class Session(Changing):
             raise NotYetError("a build is going on", "", "Stop it, or wait.")
         if self.searching and self.builder is not None:
             raise NotYetError("a search is going on, which builds engines too", "", "Stop it, or wait.")
-        self.ask(rq.Build(config if config is not None else self.config, quick, marked))
+        self.ask(rq.Build(config if config is not None else self.config, quick, marked, tuple(ahead)))
 
     def without_engine(self, config: PrecisionConfig, error: TrtTuiError) -> None:
         """Keeps the reason in place of an engine that could not be built, for a comparison that goes on without it."""

@@ -74,8 +74,27 @@ Part = tuple[str, tuple[int, ...]]
 """The config with one group changed ("" for none) on some samples, or on a feed."""
 
 
+class _Whole:
+    """An errand: noise and signal of each sample of a feed, see `Analysis.noise`."""
+
+    def __init__(self, config: PrecisionConfig, ranges: Mapping[str, float]) -> None:
+        self._config, self._ranges = config, ranges
+
+    def words(self, item: int) -> str:
+        """See `trt_tui.core.measure.hands.Errand`."""
+        return f"the config on feed {item}"
+
+    def do(self, subject: Measured, item: int) -> Generator[None, None, tuple[np.ndarray, np.ndarray]]:
+        """See `trt_tui.core.measure.hands.Errand`."""
+        found = np.zeros((0, 0)), np.zeros((0, 0))
+        for partial in subject.analysis.noise(self._config, self._ranges, [item]):
+            found = partial.value
+            yield
+        return found
+
+
 class _Runs:
-    """The errand: the noise of the config with one group changed, ``(samples, outputs)``, or with ``apart`` False of a
+    """An errand: the noise of the config with one group changed, ``(samples, outputs)``, or with ``apart`` False of a
     feed, ``(1, outputs)``.
 
     Args:
@@ -318,10 +337,14 @@ class GroupSweep:
     # -- running ------------------------------------------------------------------------------------------------------
 
     def _measure_base(self) -> Iterator[tuple[float, float]]:
-        noise, signal = np.zeros((0, 0)), np.zeros((0, 0))
-        for partial in self.analysis.noise(self.config, self.ranges, self.indices):
-            noise, signal = partial.value
+        found: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        for done in self.hands.work(_Whole(self.config, self.ranges), self.indices):
+            if done is not None:
+                found[done[0]] = done[1]
             yield 0.0, float(self.samples)
+        apart = all(len(found[index][0]) == rows for index, rows in zip(self.indices, self._rows, strict=True))
+        noise, signal = (np.concatenate([found[index][place] if apart else found[index][place].sum(0, keepdims=True)
+                                         for index in self.indices]) for place in (0, 1))
         self.swept.noise, self.swept.signal = noise.tolist(), signal.sum(0).tolist()
 
     @property

@@ -6,7 +6,7 @@ does it, and come in whatever order they are done.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Generic, Protocol, TypeVar
 
 from trt_tui.core.measure.analysis import Analysis
@@ -20,6 +20,14 @@ T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 
 
+class Waits(Protocol):
+    """There is nothing to do until ``ready`` returns True: a thread is at work."""
+
+    @property
+    def ready(self) -> Callable[[], bool]:
+        """Whether there is."""
+
+
 class Errand(Protocol[S_contra, Item_contra, T_co]):
     """What is done with each item.
 
@@ -29,8 +37,8 @@ class Errand(Protocol[S_contra, Item_contra, T_co]):
     def words(self, item: Item_contra) -> str:
         """What an item is, for people."""
 
-    def do(self, subject: S_contra, item: Item_contra) -> Generator[None, None, T_co]:
-        """Yields between two runs; returns what came of the item, which is pickled too.
+    def do(self, subject: S_contra, item: Item_contra) -> Generator[Waits | None, None, T_co]:
+        """Yields between two runs, or what it waits for; returns what came of the item, which is pickled too.
 
         Args:
             subject: What is open in the process: the same network, data and backends everywhere.
@@ -65,6 +73,7 @@ class Here(Generic[S]):
 
     def __init__(self, subject: S) -> None:
         self._subject = subject
+        self._waits: Waits | None = None
 
     def work(self, errand: Errand[S, Item, T], items: Iterable[Item]) -> Iterator[tuple[Item, T] | None]:
         """See `Hands`."""
@@ -72,14 +81,17 @@ class Here(Generic[S]):
             doing = errand.do(self._subject, item)
             try:
                 while True:
-                    next(doing)
+                    self._waits = next(doing)
                     yield None
             except StopIteration as stop:
+                self._waits = None
                 yield item, stop.value
+            finally:
+                doing.close()
 
     def ready(self) -> bool:
         """See `Hands`."""
-        return True
+        return self._waits is None or self._waits.ready()
 
 
 class Measured(Protocol):
