@@ -7,22 +7,25 @@ from collections.abc import Callable
 from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding
-from textual.containers import Vertical, VerticalScroll
-from textual.widgets import Static
+from textual.containers import Vertical
 
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import Group
 from trt_tui.session.session import Session
-from trt_tui.tui.screens.dialogs import CLOSE, Scrolling
+from trt_tui.tui.screens.dialogs import CLOSE, Dialog
 from trt_tui.tui.spans import Line
 from trt_tui.tui.state.figures import Figures
 from trt_tui.tui.state.picture import Drawn, Frame
 from trt_tui.tui.state.pictures import PICTURES
 from trt_tui.tui.widgets.lines import Lines
 
+_END = 10 ** 6
 
-class PicturesPage(Scrolling):
+
+class PicturesPage(Dialog):
     """See the module's docstring; dismisses with the config of a point, or the name of a group to go to.
+
+    Its parts keep their places whatever is shown, since a new layout would repaint all.
 
     Args:
         figures: Gives those of the rows.
@@ -32,26 +35,28 @@ class PicturesPage(Scrolling):
 
     BINDINGS = [CLOSE, Binding("q", "close", show=False), Binding("right,l", "move(1)", show=False),
                 Binding("left,h", "move(-1)", show=False), Binding("enter", "take", show=False),
-                Binding("a", "axis", show=False), Binding("tab,n", "turn(1)", show=False)]
+                Binding("a", "axis", show=False), Binding("tab,n", "turn(1)", show=False),
+                Binding("down,j", "scroll(1)", show=False), Binding("up,k", "scroll(-1)", show=False),
+                Binding("pagedown", "scroll(10)", show=False), Binding("pageup", "scroll(-10)", show=False),
+                Binding("home", f"scroll({-_END})", show=False), Binding("end", f"scroll({_END})", show=False)]
 
     def __init__(self, session: Session, figures: Callable[[], Figures], group: Group | None, shown: int = 0) -> None:
         super().__init__()
         self.session, self.figures, self.group, self.shown = session, figures, group, shown
         self._place: int | None = None
-        self._turn = 0
+        self._turn = self._top = 0
         self._drawn = Drawn([])
 
     def compose(self) -> ComposeResult:
         """Its parts."""
         with Vertical(classes="box whole"):
             yield Lines(id="pictures")
-            with VerticalScroll(classes="body", can_focus=False):
-                yield Lines(id="picture")
-            yield Static("", classes="hint")
+            yield Lines(id="picture")
+            yield Lines(id="picture-keys")
 
     def on_mount(self) -> None:
         """Draws once there is a size to draw in."""
-        self.call_after_refresh(self.show, self.shown)
+        self.call_after_refresh(lambda: self.show(self.shown))  # a key may have chosen another one meanwhile
 
     def on_resize(self, event: events.Resize) -> None:
         """There is more or less room."""
@@ -64,38 +69,50 @@ class PicturesPage(Scrolling):
 
     def show(self, shown: int) -> None:
         """Shows another picture, and asks for what it needs."""
-        self.shown, self._place, self._turn = shown, None, 0
+        self.shown, self._place, self._turn, self._top = shown, None, 0, 0
         if (ask := PICTURES[shown].ask) is not None:
             ask(self.session)
         self.follow()
-        self.query_one(VerticalScroll).scroll_home(animate=False)
 
     def follow(self) -> None:
         """Draws it as things are now."""
-        scroll = self.query_one(VerticalScroll)
-        width, height = scroll.size.width - 1, scroll.size.height
+        pane = self.query_one("#picture", Lines)
+        width, height = pane.size.width, pane.size.height
         if width < 20:
             return
         frame = Frame(self.session, self.figures(), self.group, width, height, self._place, self._turn)
         self._drawn = drawn = PICTURES[self.shown].draw(frame)
+        self._top = max(0, min(self._top, len(drawn.lines) - height))
         heads: Line = []
         for place, picture in enumerate(PICTURES):
             here = place == self.shown
             heads += [(f"{place + 1}", "key"), (f" {picture.label}" if not here else f"[{picture.label}]",
                                                "strong" if here else "dim"), (" ", "")]
-        self.query_one("#pictures", Lines).lines = [heads]
-        pane = self.query_one("#picture", Lines)
-        pane.styles.height = max(1, len(drawn.lines))
-        pane.lines = list(drawn.lines)
+        pane.lines = drawn.lines[self._top:self._top + height]
+        below = len(drawn.lines) - self._top - height
         hints = ["1-8 picture"] + [f"←→ point  enter {drawn.enter}"] * bool(drawn.values) + ["a axis"] * drawn.axes
-        hints += ["↑↓ scroll"] * (len(drawn.lines) > height) + ["esc close"]
-        self.query_one(".hint", Static).update("  ".join(hints))
+        hints += [f"↑↓ scroll, {max(0, below)} lines below"] * (len(drawn.lines) > height) + ["esc close"]
+        self.query_one("#pictures", Lines).lines = [heads]
+        self.query_one("#picture-keys", Lines).lines = [[("  ".join(hints), "dim")]]
 
     def on_key(self, event: events.Key) -> None:
         """A number shows its picture."""
         if event.character and event.character in "123456789"[:len(PICTURES)]:
             event.stop()
             self.show(int(event.character) - 1)
+
+    def on_mouse_scroll_down(self) -> None:
+        """The wheel."""
+        self.action_scroll(3)
+
+    def on_mouse_scroll_up(self) -> None:
+        """The wheel."""
+        self.action_scroll(-3)
+
+    def action_scroll(self, by: int) -> None:
+        """Shows lines further down or up."""
+        self._top = max(0, self._top + by)
+        self.follow()
 
     def action_turn(self, by: int) -> None:
         """Goes on to the next picture."""

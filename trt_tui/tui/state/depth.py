@@ -39,8 +39,9 @@ def picture(frame: Frame) -> Drawn:
     found, width = frame.found, frame.width
     shares = _shares(found)
     if not shares:
-        return missing("No shares are measured yet." if found.measure is Measure.OWNS else
-                       "The rows are coloured by errors, which do not add up: v colours them by share.", width)
+        return missing("The rows are coloured by errors, which do not add up: v colours them by share."
+                       if found.measure is not Measure.OWNS else "No shares are measured yet." if not found.values else
+                       "No layer owns any of the error: raising one alone makes it no smaller.", width)
     groups = found.model.outline.groups
     count = min(width - 2, len(shares))
     sums = binned(shares, count, sum)

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from trt_tui.tui.spans import Line, clip
+from trt_tui.tui.spans import Line, Span, clip
 from trt_tui.words import cells, left, right
 
 BLOCKS = " ▁▂▃▄▅▆▇█"
@@ -32,16 +32,20 @@ def bars(fractions: Sequence[float], rows: int, cell: int = 1, styles: Sequence[
     """
     lines: list[Line] = []
     for level in reversed(range(rows)):
-        line: Line = []
-        for place, fraction in enumerate(fractions):
-            text = BLOCKS[max(0, min(8, height_of(fraction, rows) - level * 8))] * cell
-            style = styles[place] if styles else "plot"
-            if line and line[-1][1] == style:
-                line[-1] = (line[-1][0] + text, style)
-            else:
-                line.append((text, style))
-        lines.append(line)
+        lines.append(joined((BLOCKS[max(0, min(8, height_of(fraction, rows) - level * 8))] * cell,
+                             styles[place] if styles else "plot") for place, fraction in enumerate(fractions)))
     return lines
+
+
+def joined(spans: Iterable[Span]) -> Line:
+    """The spans with neighbours of one style put together; blanks take any, so that little is written."""
+    line: Line = []
+    for text, style in spans:
+        if line and (line[-1][1] == style or text.isspace()):
+            line[-1] = (line[-1][0] + text, line[-1][1])
+        else:
+            line.append((text, style))
+    return line
 
 
 def binned(values: Sequence[float], most: int, how: Callable[[Iterable[float]], float] = max) -> list[float]:
@@ -83,27 +87,41 @@ class Mark:
 
 
 def mark_lines(marks: Sequence[Mark], width: int) -> list[Line]:
-    """A tick under the column of each mark, then their words, each under its tick or as near as there is room, on as
-    many lines as it takes."""
+    """A tick under the column of each mark, then their words in the same order, as near to their ticks as there is
+    room; on as many lines as it takes where the width does not hold them beside each other."""
     inside = sorted((mark for mark in marks if 0 <= mark.column < width), key=lambda one: one.column)
+    if not inside:
+        return []
     ticks: Line = []
     for mark in inside:
         gap = mark.column - sum(len(text) for text, _ in ticks)
         if gap >= 0:
             ticks += [(" " * gap, ""), ("╵", mark.style)]
     rows: list[Line] = []
-    for mark in inside:
-        start = max(0, min(mark.column - cells(mark.text) // 2, width - cells(mark.text)))
-        for row in rows:
-            if (used := sum(cells(text) for text, _ in row)) == 0 or used + 2 <= start:
-                row += [(" " * (start - used), ""), (mark.text, mark.style)]
-                break
-            if used + 2 + cells(mark.text) <= width and used - start <= 3:  # beside it, a little to the right
-                row += [("  ", ""), (mark.text, mark.style)]
-                break
-        else:
-            rows.append([(" " * start, ""), (mark.text, mark.style)])
-    return [clip(line, width) for line in ([ticks, *rows] if inside else [])]
+    while inside:
+        fit = len(inside)
+        while fit > 1 and sum(cells(mark.text) + 2 for mark in inside[:fit]) - 2 > width:
+            fit -= 1
+        rows.append(_words(inside[:fit], width))
+        inside = inside[fit:]
+    return [clip(line, width) for line in (ticks, *rows)]
+
+
+def _words(marks: Sequence[Mark], width: int) -> Line:
+    """The words of marks on one line, each moved no further than the others need."""
+    starts: list[int] = []
+    free = 0
+    for mark in marks:
+        starts.append(max(free, mark.column - cells(mark.text) // 2))
+        free = starts[-1] + cells(mark.text) + 2
+    end = width
+    for place in reversed(range(len(marks))):
+        starts[place] = max(0, min(starts[place], end - cells(marks[place].text)))
+        end = starts[place] - 2
+    line: Line = []
+    for start, mark in zip(starts, marks, strict=True):
+        line += [(" " * (start - sum(cells(text) for text, _ in line)), ""), (mark.text, mark.style)]
+    return line
 
 
 @dataclass(frozen=True)
@@ -180,8 +198,8 @@ def plane(spots: Sequence[Spot], across: Axis, up: Axis, width: int, height: int
                     grid[row][at] = (letter, "dim")
                     taken.add((row, at))
                 break
-    lines: list[Line] = [[(right(sides.get(row, ""), label), "dim"), ("┤" if row in sides else "│", "rule"), *line]
-                         for row, line in enumerate(grid)]
+    lines: list[Line] = [[(right(sides.get(row, ""), label), "dim"), ("┤" if row in sides else "│", "rule"),
+                          *joined(line)] for row, line in enumerate(grid)]
     ends = left(across.text(across.low), wide // 3), right(across.text(across.high), wide // 3)
     middle = wide - cells(ends[0]) - cells(ends[1])
     lines.append([(" " * label, ""), ("└" + "─" * wide, "rule")])

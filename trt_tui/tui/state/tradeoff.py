@@ -213,11 +213,10 @@ def _chosen(session: Session, found: Figures, point: Point, at: int, count: int,
     yield []
     yield clip([(f" {point.name or 'unnamed'}{now}", "strong"), (f"  {text}  {cost}  ", ""),
                 (outcome(reached), "good" if reached else "bad"), (f"   {at + 1} of {count}", "dim")], width)
-    if point.config != session.config:
-        titles = found.model.titles
-        told = [f"{line.kind.about(titles.get(line.target, line.target))} {line.there}"
-                for line in compared(session.config, point.config, found.model.outline)]
-        yield clip([(f" from {config_name(session)}: ", "dim"), (first_few(told, 4), "dim")], width)
+    titles = found.model.titles
+    told = [f"{line.kind.about(titles.get(line.target, line.target))} {line.there}"
+            for line in compared(session.config, point.config, found.model.outline)]
+    yield clip([(f" from {config_name(session)}: {first_few(told, 4)}" if told else "", "dim")], width)
 
 
 def _left_out(session: Session, timed: Sequence[Point], simulated: Sequence[Point], by_time: bool) -> list[str]:
