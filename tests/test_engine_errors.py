@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from trt_tui.backends.tensorrt.debug import listener
-from trt_tui.core.engines.ends import KernelEnd, Scale, kernel_ends, readings
+from trt_tui.core.engines.ends import KernelEnd, Scale, Written, kernel_ends, readings
 from trt_tui.core.engines.listing import read_listing
 from trt_tui.core.lowering.strong import lower_strong
 from trt_tui.core.measure.agreement import engine_remarks, inside_words, parting, what_to_check
@@ -58,21 +58,26 @@ def test_groups_are_judged_where_kernels_end(named_network, network_name, listed
         if end is None:
             assert group not in found
             continue
-        assert (found[group].tensor, found[group].scale is not None) == end
-        if found[group].scale is not None:
-            assert float(found[group].scale.values) == pytest.approx(ranges[end[0]] / 127, rel=2e-3)
+        (written,) = found[group].written
+        assert (found[group].tensor, written.scale is not None) == end
+        if written.scale is not None:
+            assert float(written.scale.values) == pytest.approx(ranges[end[0]] / 127, rel=2e-3)
 
 
 def test_memory_is_read_as_the_inspector_lays_it_out_where_that_fits() -> None:
     values = np.arange(24, dtype=np.float32).reshape(2, 3, 4)
     channels_last = np.ascontiguousarray(values.transpose(0, 2, 1)).reshape(2, 3, 4)
-    plain, strided = readings(Handed(channels_last, FP16), KernelEnd("t", "n", strides=(12, 1, 3)), (2, 3, 4))
+
+    def read(array, precision, *written, shape=(2, 3, 4)):
+        return readings({"n": Handed(array, precision)}, KernelEnd("t", written), shape)
+
+    plain, strided = read(channels_last, FP16, Written("n", None, (12, 1, 3)))
     assert np.array_equal(plain, channels_last) and np.array_equal(strided, values)
-    assert len(readings(Handed(values, FP16), KernelEnd("t", "n", strides=(99, 1, 3)), (2, 3, 4))) == 1
-    assert readings(Handed(values, FP16), KernelEnd("t", "n"), (2, 3, 5)) == []
-    codes = KernelEnd("t", "n", Scale(np.float32([1, 2, 3]), 1))
-    assert readings(Handed(values, INT8), codes, (2, 3, 4))[0][1, 2, 3] == 3 * values[1, 2, 3]
-    assert readings(Handed(values, FP16), codes, (2, 3, 4)) == [], "a float where codes were expected"
+    assert len(read(values, FP16, Written("n", None, (99, 1, 3)))) == 1
+    assert read(values, FP16, Written("n"), shape=(2, 3, 5)) == read(values, FP16, Written("other")) == []
+    codes = Written("n", Scale(np.float32([1, 2, 3]), 1))
+    assert read(values, INT8, codes, Written("other"))[0][1, 2, 3] == 3 * values[1, 2, 3]
+    assert read(values, FP16, codes) == [], "a float where codes were expected"
 
 
 @pytest.mark.parametrize(("word", "dtype", "precision"), [

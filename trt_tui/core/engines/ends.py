@@ -17,10 +17,11 @@ import onnx_ir as ir
 
 from trt_tui.core.codes import CODES
 from trt_tui.core.engines.inspector import COMPUTE, EngineLayer, EngineReport
+from trt_tui.core.lowering.rules import EXACT
 from trt_tui.core.network.constants import constant_tensor
 from trt_tui.core.network.layers import Kind
 from trt_tui.core.network.network import Network
-from trt_tui.core.precision import FLOATS
+from trt_tui.core.precision import FLOATS, Precision
 from trt_tui.core.runner import Handed
 
 
@@ -33,20 +34,31 @@ class Scale:
 
 
 @dataclass(frozen=True)
-class KernelEnd:
-    """A result of the network that a kernel hands on.
+class Written:
+    """What a kernel writes, and how it is read.
 
     Attributes:
-        tensor: The network's tensor: the last one of a group, or what copies alone make of it.
         name: The engine's word for it.
         scale: Of codes; None where it is a float.
         strides: In which elements lie one after the other in memory, where the inspector says so and it is not C order.
     """
 
-    tensor: str
     name: str
     scale: Scale | None = None
     strides: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True)
+class KernelEnd:
+    """A result of the network that a kernel hands on.
+
+    Attributes:
+        tensor: The network's tensor: the last one of a group, or what copies alone make of it.
+        written: What it may be among what the kernel writes; the one where it writes only one.
+    """
+
+    tensor: str
+    written: tuple[Written, ...]
 
 
 def kernel_ends(report: EngineReport, network: Network, typed: ir.Model, text: str) -> dict[str, KernelEnd]:
@@ -58,60 +70,84 @@ def kernel_ends(report: EngineReport, network: Network, typed: ir.Model, text: s
         typed: What the engine was built from.
         text: The inspector's JSON, of which ``report`` was read.
     """
-    quantized, layouts = _quantized(typed, network), _layouts(text)
-    written: dict[str, tuple[EngineLayer, int]] = {}
-    last: dict[str, EngineLayer] = {}
-    for layer in report.layers:
-        if not layer.prepares:
-            written.update((name, (layer, index)) for index, name in enumerate(layer.writes))
-        if layer.kind == COMPUTE and not layer.prepares:
-            last.update(dict.fromkeys(layer.nodes, layer))
-    found: dict[str, KernelEnd] = {}
-    for group in network.groups:
-        maker = network.producer.get(group.tail)
-        kernel = last.get(maker) if maker is not None else None
-        end = _by_name(group.tail, written, quantized)
-        if end is None and kernel is not None:
-            end = _by_kernel(group.tail, kernel, network, quantized)
-        if end is not None:
-            found[group.name] = KernelEnd(*end, layouts.get(end[1]))
-    return found
+    return _Ends(report, network, _quantized(typed, network), _layouts(text)).found()
 
 
-def _by_name(tensor: str, written: Mapping[str, tuple[EngineLayer, int]], quantized: Mapping[str, tuple[str, Scale]]
-             ) -> tuple[str, str, Scale | None] | None:
-    """A tensor that an engine layer writes under the name that it has in the network, or its codes."""
-    known = written.get(tensor)
-    if known is not None and known[0].gives[known[1]] in FLOATS:
-        return tensor, tensor, None
-    for name, (source, scale) in quantized.items():
-        made = written.get(name)
-        if source == tensor and made is not None and made[0].gives[made[1]] in CODES:
-            return tensor, name, scale
-    return None
+class _Ends:
+    def __init__(self, report: EngineReport, network: Network, quantized: Mapping[str, tuple[str, Scale]],
+                 layouts: Mapping[str, tuple[int, ...]]) -> None:
+        self.network, self.quantized, self.layouts = network, quantized, layouts
+        self.types: dict[str, Precision | None] = {}
+        self.last: dict[str, EngineLayer] = {}
+        for layer in report.layers:
+            if not layer.prepares:
+                self.types.update(zip(layer.writes, layer.gives, strict=True))
+                if layer.kind == COMPUTE:
+                    self.last.update(dict.fromkeys(layer.nodes, layer))
 
+    def found(self) -> dict[str, KernelEnd]:
+        ends: dict[str, KernelEnd] = {}
+        for group in self.network.groups:
+            kernel = self.last.get(self.network.producer.get(group.tail, ""))
+            end = self._by_name(group.tail) or (self._by_kernel(group.tail, kernel) if kernel is not None else None)
+            if end is not None:
+                ends[group.name] = end
+        return ends
 
-def _by_kernel(tensor: str, layer: EngineLayer, network: Network, quantized: Mapping[str, tuple[str, Scale]]
-               ) -> tuple[str, str, Scale | None] | None:
-    """What the last kernel that names the tensor's layer hands on, if that is this tensor or a copy of it and no more.
-    """
-    inside = set(layer.nodes)
-    end = tensor
-    while (readers := network.consumers.get(end, ())) and all(reader in inside for reader in readers):
-        copies = [network.layer(reader) for reader in readers]
-        if len(copies) != 1 or copies[0].kind is not Kind.COPY or len(copies[0].outputs) != 1:
-            return None
-        end = copies[0].outputs[0]
-    if any(_leaves(name, network, inside) for node in inside for name in network.layer(node).outputs if name != end):
+    def _by_name(self, tensor: str) -> KernelEnd | None:
+        """A tensor that an engine layer writes under the name that it has in the network, or its codes."""
+        if self.types.get(tensor) in FLOATS:
+            return KernelEnd(tensor, (self._written(tensor),))
+        for name, (source, scale) in self.quantized.items():
+            if source == tensor and self.types.get(name) in CODES:
+                return KernelEnd(tensor, (self._written(name, scale),))
         return None
-    floats = [name for name, given in zip(layer.writes, layer.gives, strict=True) if given in FLOATS]
-    codes = [name for name, given in zip(layer.writes, layer.gives, strict=True) if given in CODES]
-    if len(floats) == 1:
-        return end, floats[0], None
-    scales = [scale for name, (source, scale) in quantized.items() if source == tensor and name in layer.added]
-    if not floats and len(codes) == 1 and len(scales) == 1:
-        return end, codes[0], scales[0]
-    return None
+
+    def _by_kernel(self, tensor: str, layer: EngineLayer) -> KernelEnd | None:
+        """What the last kernel that names the tensor's layer writes, if this tensor or a copy of it leaves it."""
+        network, inside = self.network, set(layer.nodes)
+        end = tensor
+        while (readers := network.consumers.get(end, ())) and all(reader in inside for reader in readers):
+            copies = [network.layer(reader) for reader in readers]
+            if len(copies) != 1 or copies[0].kind is not Kind.COPY or len(copies[0].outputs) != 1:
+                return None
+            end = copies[0].outputs[0]
+        leaving = [name for node in layer.nodes for name in network.layer(node).outputs
+                   if name == end or _leaves(name, network, inside)]
+        offered = {name: self._offered(name, layer) for name in leaving}
+        written = offered[end] if end in offered else ()
+        if len(leaving) == 1:  # one result may be written as floats and as codes
+            return KernelEnd(end, written[:1]) if written else None
+        known = {one.name for each in offered.values() for one in each}
+        return KernelEnd(end, written) if written and len(known) == len(layer.writes) == len(leaving) else None
+
+    def _offered(self, tensor: str, layer: EngineLayer) -> tuple[Written, ...]:
+        """What a result may be among what a kernel writes: a float, or codes where something quantizes it."""
+        floats = [self._written(name) for name in layer.writes if self.types[name] in FLOATS]
+        scale = _scale_of(tensor, layer, self.network, self.quantized)
+        codes = [self._written(name, scale) for name in layer.writes if self.types[name] in CODES and scale is not None]
+        return (*floats, *codes)
+
+    def _written(self, name: str, scale: Scale | None = None) -> Written:
+        return Written(name, scale, self.layouts.get(name))
+
+
+def _scale_of(tensor: str, layer: EngineLayer, network: Network, quantized: Mapping[str, tuple[str, Scale]]
+              ) -> Scale | None:
+    """The scale of a result that a kernel hands on as codes: of the Quantize behind it, or behind what hands codes on
+    as they are; None where there is none, or there are several."""
+    behind, waiting = {tensor}, [tensor]
+    while waiting:
+        for reader in map(network.layer, network.consumers.get(waiting.pop(), ())):
+            if reader.kind is Kind.COPY or reader.op_type in EXACT:
+                waiting += [name for name in reader.outputs if name not in behind]
+                behind.update(reader.outputs)
+    named = {name: scale for name, (source, scale) in quantized.items() if source in behind}
+    inside = [scale for name, scale in named.items() if name in layer.added]
+    scales = inside or list(named.values())
+    same = bool(scales) and all(one.axis == scales[0].axis and np.array_equal(one.values, scales[0].values)
+                                for one in scales)
+    return scales[0] if same else None
 
 
 def _leaves(tensor: str, network: Network, inside: set[str]) -> bool:
@@ -152,23 +188,30 @@ def _layouts(text: str) -> dict[str, tuple[int, ...]]:
     return found
 
 
-def readings(handed: Handed, end: KernelEnd, shape: tuple[int, ...]) -> list[np.ndarray]:
-    """What a kernel has handed on, float32 in the shape of the network's tensor: as it lies in memory, and as the
-    inspector's strides would have it where these are others and fit. Empty where its size is another.
+def readings(handed: Mapping[str, Handed], end: KernelEnd, shape: tuple[int, ...]) -> list[np.ndarray]:
+    """What a kernel has handed on, float32 in the shape of the network's tensor: each of what it may be, as it lies in
+    memory, and as the inspector's strides would have it where these are others and fit. What is of another size, or no
+    float and without a scale, is left out.
 
-    TensorRT does not say in which of both a debug tensor comes; of one reading nothing but noise is left.
+    TensorRT does not say in which of both a debug tensor comes, nor which of a kernel's several results is which; of a
+    wrong reading nothing but noise is left.
     """
+    return [reading for one in end.written if one.name in handed
+            for reading in _readings(handed[one.name], one, shape)]
+
+
+def _readings(handed: Handed, written: Written, shape: tuple[int, ...]) -> list[np.ndarray]:
     values = handed.values
-    if values.size != int(np.prod(shape)) or (handed.precision in CODES) is (end.scale is None):
+    if values.size != int(np.prod(shape)) or (handed.precision in CODES) is (written.scale is None):
         return []
     found = [values]
-    strides = end.strides
+    strides = written.strides
     if strides is not None and len(strides) == values.ndim and all(values.shape) and 1 + sum(
             (size - 1) * stride for size, stride in zip(values.shape, strides, strict=True)) <= values.size:
         flat = np.ascontiguousarray(values)
         found.append(np.lib.stride_tricks.as_strided(
             flat, values.shape, tuple(stride * flat.itemsize for stride in strides), writeable=False))
-    return [_floats(one.reshape(shape), end.scale) for one in found]
+    return [_floats(one.reshape(shape), written.scale) for one in found]
 
 
 def _floats(values: np.ndarray, scale: Scale | None) -> np.ndarray:

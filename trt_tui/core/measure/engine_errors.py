@@ -21,12 +21,11 @@ Read = Callable[[Mapping[str, np.ndarray], Mapping[str, np.ndarray]], Mapping[st
 
 def through_kernels(runner: EngineRunner, ends: Mapping[str, KernelEnd]) -> Read:
     """Reads the ends of kernels of an engine as built."""
-    names = {end.name for end in ends.values()}
+    names = {one.name for end in ends.values() for one in end.written}
 
     def read(feed: Mapping[str, np.ndarray], reference: Mapping[str, np.ndarray]) -> Mapping[str, Sequence[np.ndarray]]:
         handed = runner.handed_on(feed, names)
-        return {group: readings(handed[end.name], end, reference[end.tensor].shape)
-                for group, end in ends.items() if end.name in handed}
+        return {group: readings(handed, end, reference[end.tensor].shape) for group, end in ends.items()}
 
     return read
 
@@ -46,7 +45,7 @@ def measure_inside(analysis: Analysis, read: Read, tensors: Mapping[str, str], f
     """Yields the accumulated errors by group name after each feed, pooled so far; a group is absent of which nothing
     could be read.
 
-    Where a tensor has several readings, the first feed decides for the one that comes nearest to FP32. What the judged
+    Where there are several readings, the first feed decides for the one that comes nearest to FP32. What the judged
     outputs' mask leaves out does not count at those tensors that have its axes.
 
     Args:
