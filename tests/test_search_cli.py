@@ -257,7 +257,7 @@ def test_the_front_keeps_what_nothing_beats(files):
 
 
 def test_engines_are_in_the_table_and_the_report(tmp_path, measured_before):
-    session = local.measured(tmp_path, "small_resnet", "sqnr>=40", builder=replace(local.H200, worse=0.2))
+    session = local.measured(tmp_path, "small_resnet", "sqnr>=40", builder=replace(local.H200, worse=0.009))
     session.search(rq.FindConfig(session.config, ("sqnr>=40",)))
     result = session.rest().results[session.config].engine
     assert session.config == session.finding.config

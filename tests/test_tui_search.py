@@ -177,7 +177,7 @@ async def test_a_config_edited_meanwhile_is_not_replaced(tmp_path):
 
 
 async def test_engines_confirm_what_was_found(tmp_path):
-    async with opened(tmp_path, builder=replace(H200, worse=0.2)) as (app, main, pilot):
+    async with opened(tmp_path, builder=replace(H200, worse=0.009)) as (app, main, pilot):
         await press(pilot, "a")
         assert app.screen.query_one("#builds", Setting).value == 3
         await answered(pilot, "enter")
