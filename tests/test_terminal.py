@@ -121,7 +121,7 @@ def test_the_main_job(shell, tmp_path):
     one.keys("t")
     one.wait_for("Worst first", "raised to")
     one.keys("Home", "Space")
-    one.wait_for("c1 · 1 FP32", "FP32↑")
+    one.wait_for("c1 · 1 FP32", "raised")
     one.keys("Down", "Space")
     one.wait_for("c2 · 2 FP32")
     until(lambda: "PASS" in one.line("c2"), "met the target")

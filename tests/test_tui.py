@@ -26,7 +26,7 @@ from trt_tui.tui.screens.help import HelpPage
 from trt_tui.tui.screens.log import LogPage
 from trt_tui.tui.screens.palette import Palette
 from trt_tui.tui.state.figures import Measure
-from trt_tui.tui.state.tree import View
+from trt_tui.tui.state.tree import TAIL, View
 from trt_tui.tui.widgets.choices import Choices, ConfigList
 from trt_tui.tui.widgets.lines import Lines
 from trt_tui.words import decibels, number
@@ -210,7 +210,7 @@ async def test_next_range(tmp_path):
         assert "1 range" in verdict(main)[3]
         main.desk.go_to(CORE)
         await press(pilot, "r")
-        assert "INT8 and FP8 only" in status(main)
+        assert "r range: ranges" in status(main)
         app.session.results.statistics.clear()
         main.desk.go_to(QKV)
         await press(pilot, "r")
@@ -224,6 +224,44 @@ async def test_shares_being_measured_again_are_dimmed_and_keep_their_order(tmp_p
         await answered(pilot, "space")
         assert main.desk.listing.figures.stale == frozenset(main.desk.listing.figures.values)
         assert [line.key for line in main.desk.tree.rows] == order
+
+
+async def test_the_order_is_live_until_the_cursor_moves_and_old_after_that(tmp_path):
+    async with opened(tmp_path) as (app, main, pilot):
+        listing, tree = main.desk.listing, main.desk.tree
+        await press(pilot, "t")
+        first = current(main)
+        assert listing.following and tree.cursor == 0 and "old" not in title(main)
+        await answered(pilot, "space")
+        assert current(main) == first and tree.cursor == 0, "the cursor stays where it is"
+        assert "c1, old: s sorts" in title(main) and not listing.following
+        shown = [line.key for line in tree.rows]
+        await press(pilot, "s")
+        assert listing.following and "old" not in title(main) and current(main) == first and tree.cursor == 0
+        rows = [line.row.group.name for line in tree.rows if isinstance(line.row, GroupRow)]
+        assert rows[1:4] == list(listing.figures.worst_first[:3]) and [line.key for line in tree.rows] != shown
+        await press(pilot, "down")
+        assert not listing.following
+
+
+async def test_what_loses_next_to_nothing_stands_in_one_row(tmp_path):
+    async with opened(tmp_path) as (app, main, pilot):
+        session, tree = app.session, main.desk.tree
+        shares = session.results.of(session.config).shares
+        quiet = list(shares)[-6:]
+        shares.update((name, replace(shares[name], owns=0.001)) for name in quiet)
+        main.desk.draw()
+        await press(pilot, "t")
+        tail = next(index for index, line in enumerate(tree.rows) if line.key == TAIL)
+        names = {line.row.group.name for line in tree.rows if isinstance(line.row, GroupRow)}
+        count = len(tree.rows[tail].row.names)
+        assert names.isdisjoint(quiet) and f"▸ {count} more, ~" in tree.text_of(tail)
+        tree.move_to(tail)
+        await press(pilot, "enter")
+        assert {line.row.group.name for line in tree.rows if isinstance(line.row, GroupRow)} > names | set(quiet)
+        await press(pilot, "enter")
+        main.desk.go_to(quiet[0])
+        assert current(main) == quiet[0], "what is looked for is not hidden"
 
 
 # -- looking --------------------------------------------------------------------------------------------------------
@@ -241,7 +279,10 @@ async def test_views(tmp_path):
         assert "attn/qkv" in main.desk.block_map.text_of(2)
         await press(pilot, "t")
         assert main.desk.listing.view is View.TREE and main.desk.tree.has_focus
-        await press(pilot, "3", "down")
+        name = current(main)
+        await press(pilot, "3")
+        assert current(main) == name, "the cursor keeps its row in every view"
+        await press(pilot, *["left"] * 3)
         groups = main.desk.chosen_groups()
         assert len(groups) == 3
         await press(pilot, "space", "right", "right")
@@ -297,16 +338,24 @@ async def test_filters_live(tmp_path):
 async def test_panes_and_the_histogram_where_there_is_room(tmp_path, size):
     async with opened(tmp_path, size=size) as (_, main, pilot):
         await answered(pilot, "2")
-        assert main.has_class("-large-detail") and "log counts" in text(main, "detail")
-        await press(pilot, "escape")
-        assert not main.has_class("-large-detail")
+        assert main.desk.zoomed == "detail" and "log counts" in text(main, "detail")
+        await answered(pilot, "escape")
+        panes = {"1": "#tree", "2": "#detail", **({"4": "#configs"} if size[0] >= 120 else {})}
+        for key, name in panes.items():
+            await answered(pilot, *([key] if key != "2" and not main.query_one(name).has_focus else []))
+            before = main.query_one(name).size
+            await answered(pilot, key)
+            after = main.query_one(name).size
+            assert after.width >= before.width and after.height >= before.height and after != before, name
+            assert after.width <= 120
+            await answered(pilot, key)
+            assert main.query_one(name).size == before and not main.desk.zoomed
         if size[0] >= 120:
-            await press(pilot, "4")
             assert isinstance(main.focused, ConfigList)
-            await press(pilot, "3")
-            assert main.desk.in_blocks
-            await press(pilot, "1")
-            assert main.desk.tree.has_focus
+        await press(pilot, "3")
+        assert main.desk.in_blocks
+        await press(pilot, "t")
+        assert main.desk.tree.has_focus
 
 
 # -- work -----------------------------------------------------------------------------------------------------------
@@ -568,3 +617,9 @@ async def test_resizes_live(tmp_path):
             await settle(pilot)
             assert main.has_class("-wide") is (size[0] >= 120) and main.desk.tree.size.height >= 3
             assert max(spans.width_of(main.desk.tree._line(i)) for i in range(3)) <= main.desk.tree.size.width
+            assert main.desk.tree.size.height >= (26 if size == (120, 40) else 3) and main.desk.tree.size.width <= 120
+        for size in ((59, 24), (80, 14)):
+            await pilot.resize_terminal(*size)
+            await settle(pilot)
+            assert [one.id for one in main.displayed_children] == ["small"]
+            assert f"needs 60×15, this is {size[0]}×{size[1]}" in text(main, "small")

@@ -28,7 +28,7 @@ from trt_tui.tui.state.figures import Measure, band_of, figures_of
 from trt_tui.tui.state.filters import Subject, parse_filter
 from trt_tui.tui.state.hint import next_step, rows_to_target
 from trt_tui.tui.state.tree import TreeModel, VisibleRow
-from trt_tui.words import cells, decibels, number, percent, with_unit
+from trt_tui.words import cells, decibels, number, percent
 
 VIT = local.outline()
 MODEL = TreeModel(VIT)
@@ -201,7 +201,7 @@ def test_a_row_says_what_the_figure_becomes_when_it_is_flipped(session):
         return found(session).cells(VisibleRow("x", 0, MODEL.rows[name])).flip
 
     session.results._configs.pop(session.config.toggled([VIT.group_by_name[worst]]), None)
-    assert (cell(worst).figure, cell(worst).outcome) == (decibels(share.kept_db), "")
+    assert (cell(worst).figure, cell(worst).outcome) == (decibels(share.kept_db), "PASS")
     session.results.at(session.config).shares[worst] = replace(share, samples=4)
     assert cell(worst).outcome == "on 4", "a figure on fewer samples says so"
     for name in (worst, next_worst):
@@ -341,7 +341,7 @@ def test_the_next_step_leads_to_the_export(session):
     rows = next(n for n, one in enumerate(measured.raised, 1) if session.target.reached(one))
     assert rows > 1 and f"{rows} rows to FP32 meet the target" in next_step(session, found(session))
     worst = found(session).worst_first
-    gain = f"space raises this one → {with_unit(decibels(measured.shares[worst[0]].kept_db))}"
+    gain = f"space raises this one → SQNR {decibels(measured.shares[worst[0]].kept_db)}"
     assert worst[:len(measured.raised_order)] == measured.raised_order
     assert gain in next_step(session, found(session), worst[0])
     session.toggle(VIT.group_by_name[name] for name in worst[:rows])

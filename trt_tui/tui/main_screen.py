@@ -50,8 +50,8 @@ class MainScreen(Screen[None]):
 
     BINDINGS = [Binding(key, f"do('{action.id}')", action.label, show=False, priority=key == "ctrl+p")
                 for action in ACTIONS for key in action.keys]
-    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (120, "-wide")]
-    VERTICAL_BREAKPOINTS = [(0, "-short"), (34, "-tall")]
+    HORIZONTAL_BREAKPOINTS = [(0, "-thin"), (60, "-narrow"), (120, "-wide")]
+    VERTICAL_BREAKPOINTS = [(0, "-low"), (15, "-short"), (34, "-tall")]
 
     def __init__(self, session: Session, leave: Callable[[], None]) -> None:
         super().__init__()
@@ -71,6 +71,7 @@ class MainScreen(Screen[None]):
 
     def compose(self) -> ComposeResult:
         """The panes."""
+        yield Lines(id="small")
         yield Lines(id="header")
         yield Lines(id="verdict")
         with Container(id="body"):
@@ -79,7 +80,6 @@ class MainScreen(Screen[None]):
                 yield Input(placeholder="text  !text  /regex/  share>1%  prec:int8  op:conv", id="filter", compact=True)
                 yield Lines(id="tree-header")
                 yield LayerTree(id="tree")
-                yield Rule(id="blocks-rule")
                 yield BlockMap(id="blocks")
             with Vertical(id="right"):
                 yield Rule(id="detail-rule")

@@ -39,7 +39,7 @@ class Application(Controller):
 
     @action("escape", label="close", help="Close the topmost thing, and nothing else", group="Application")
     def close(self) -> None:
-        """Closes the filter, else the large detail, else goes back to the tree."""
+        """Closes the filter, else the pane that is alone, else goes back to the tree."""
         desk, screen, listing = self.desk, self.desk.screen, self.listing
         if listing.matches is not None or screen.has_class("-filtering"):
             screen.remove_class("-filtering")
@@ -51,9 +51,8 @@ class Application(Controller):
             if group is not None:
                 listing.reveal(group.name)
             desk.draw_tree(line.key if line is not None else None)
-        elif screen.has_class("-large-detail"):
-            screen.remove_class("-large-detail")
-            desk.draw_soon()
+        elif desk.zoomed:
+            desk.zoom("")
         elif self.status.message is None and screen.focused is not desk.tree and listing.view is not View.BLOCKS:
             desk.tree.focus()
 

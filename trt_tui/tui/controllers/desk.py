@@ -155,8 +155,8 @@ class Desk:
             self.draw_status()
 
     def touched(self) -> None:
-        """The user has taken the tree over: it no longer follows the figures."""
-        self.listing.following = False
+        """The user has taken the list over: its order no longer follows the figures, the cursor is where it was put."""
+        self.listing.following, self.listing.placed = False, True
 
     def changed(self) -> None:
         """The config is another one."""
@@ -192,10 +192,22 @@ class Desk:
         self.listing.view = view
         self.screen.set_class(view is View.BLOCKS, "-blocks")
 
-    def show_blocks(self) -> None:
-        """Fills the heat map and gives it the keys."""
+    def show_blocks(self, group: str = "") -> None:
+        """Fills the heat map and gives it the keys, with the cursor on the cell of a group."""
         self.block_map.show(self.listing.model.blocks, self.listing.figures)
+        self.block_map.point_at(group)
         self.block_map.focus()
+
+    def zoom(self, pane: str) -> None:
+        """Gives one pane all of the room that there is for panes, "list", "detail" or "configs"; "" none of them."""
+        for one in ("list", "detail", "configs"):
+            self.screen.set_class(one == pane, f"-zoom-{one}")
+        self.draw_soon()
+
+    @property
+    def zoomed(self) -> str:
+        """Which pane has all the room, "" where none has."""
+        return next((one for one in ("list", "detail", "configs") if self.screen.has_class(f"-zoom-{one}")), "")
 
     def go_to(self, group: str) -> None:
         """Puts the cursor of the tree on a group, wherever it hides."""
@@ -233,12 +245,12 @@ class Desk:
     def _look_where_it_is(self) -> None:
         """Asks for the detail of a row that the cursor is on without having been moved there by a key.
 
-        As long as it follows the worst row while shares come in, nothing is asked for that would hold them up.
+        As long as nobody has moved it and shares come in, nothing is asked for that would hold them up.
         """
         group = self.current_group
         if group is None or not self.resting or self._looked == (group.name, self.session.config):
             return
-        if not self.listing.following or (self.session.measured("config").shares and not self.session.busy):
+        if self.listing.placed or (self.session.measured("config").shares and not self.session.busy):
             self._rest = self.screen.set_timer(REST_S, self._rested)
 
     # -- drawing ------------------------------------------------------------------------------------------------
@@ -252,6 +264,8 @@ class Desk:
         if outline is not None and self.listing.open(outline):
             self._looked = None
             self.screen.set_class(self.listing.model.blocks is not None, "-repeats")
+        size = self.screen.size
+        self._lines("small").lines = [[], [(f" trt-tui needs 60×15, this is {size.width}×{size.height}", "")]]
         figures = figures or not self.listing.is_measured  # of a network that was opened just now
         if self.listing.is_open and figures:
             self.stale_figures = False
@@ -284,13 +298,14 @@ class Desk:
         rule.set(*tree_title(listing))
         self.draw_tree_header()
         rows = listing.rows()
-        if listing.following and cursor_key is None:
-            cursor_key = listing.worst_loud
+        if not listing.placed and cursor_key is None:
+            cursor_key = listing.first_answer
+            listing.placed = cursor_key is not None
+            cursor_key = cursor_key or (rows[0].key if rows else None)
         tree.show(rows, listing.figures, listing.view is View.WORST, cursor_key)
         self._look_where_it_is()
         if not rows:
             tree.show_empty([[], [("   nothing matches; esc clears the filter", "dim")]])
-        self._rule("blocks").set("3 Blocks", "space on a row label = the role everywhere")
         if self.block_map.display:
             self.block_map.show(listing.model.blocks, listing.figures)
 
@@ -311,7 +326,7 @@ class Desk:
             return
         line = self.current_line
         pane.lines = detail.pane_lines(self.session, self.listing.figures, line, self.current_group, width, height)
-        more = "2: less" if self.screen.has_class("-large-detail") else "2: more"
+        more = "2: less" if self.zoomed == "detail" else "2: more"
         rule.set(detail.detail_title(self.listing.model, line), "" if self.wide else more)
 
     def draw_status(self) -> None:

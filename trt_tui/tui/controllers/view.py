@@ -44,18 +44,17 @@ class Looks(Controller):
     def view(self) -> None:
         """Goes on to the next view."""
         desk, listing = self.desk, self.listing
-        desk.touched()
         line = desk.current_line
         desk.set_view(listing.views[(listing.views.index(listing.view) + 1) % len(listing.views)])
         if listing.view is View.WORST and listing.figures.values:
-            listing.order = listing.figures.weights
+            listing.sort()
         if listing.view is View.BLOCKS:
-            desk.show_blocks()
+            desk.show_blocks(line.row.group.name if line is not None and isinstance(line.row, GroupRow) else "")
         else:
             desk.tree.focus()
-        if listing.view is View.TREE and line is not None and isinstance(line.row, GroupRow):
+        if line is not None and isinstance(line.row, GroupRow):
             listing.reveal(line.row.group.name)
-        desk.draw_tree(line.key if line is not None else None)
+        desk.draw_tree(line.key if line is not None and listing.placed else None)
         desk.draw_soon()
 
     @action("v", label="colour by", help="Colour by share, isolated or accumulated error; of FP16, INT8 or the config",
@@ -112,11 +111,10 @@ class Looks(Controller):
         if newest_first and listing.view is View.TREE:
             listing.order = None
             desk.say("network order", "")
-        elif newest_first:
-            desk.say("the order is up to date", "")
         else:
-            listing.order = newest
-            desk.say("worst first", "")
+            listing.sort()
+            listing.following = True
+            desk.say("worst first, and follows the figures until the cursor moves", "")
         desk.draw_tree()
 
     @action("y", label="copy name", help="Copy the full name to the clipboard (OSC 52)", group="Look",
@@ -138,20 +136,19 @@ class Looks(Controller):
         self.desk.app.copy_to_clipboard(visible(name))
         self.desk.say(f"copied {name}", "")
 
-    @action("1", label="tree", help="Go to the tree", group="Look")
+    @action("1", label="list", help="Go to the list; again: it alone, and back", group="Look")
     def pane_tree(self) -> None:
-        """To the tree."""
-        if self.listing.view is View.BLOCKS:
-            self.desk.set_view(View.TREE)
-            self.desk.draw_soon()
-        self.desk.tree.focus()
+        """To the list, or from there the list alone."""
+        desk = self.desk
+        pane = desk.block_map if self.listing.view is View.BLOCKS else desk.tree
+        there = desk.zoomed != "detail" and pane.has_focus
+        pane.focus()
+        desk.zoom("list" if there and desk.zoomed != "list" else "")
 
-    @action("2", label="detail", help="Make the detail pane large, and small again", group="Look",
-            disabled=Controller.no_row)
+    @action("2", label="detail", help="The detail alone, and back", group="Look", disabled=Controller.no_row)
     def pane_detail(self) -> None:
         """The detail large or small."""
-        self.desk.screen.toggle_class("-large-detail")
-        self.desk.draw_soon()
+        self.desk.zoom("" if self.desk.zoomed == "detail" else "detail")
 
     def no_blocks(self) -> str:
         """Why there is no heat map."""
@@ -161,17 +158,21 @@ class Looks(Controller):
     @action("3", label="blocks", help="Go to the blocks", group="Look", disabled=no_blocks)
     def pane_blocks(self) -> None:
         """To the heat map."""
-        if not self.desk.block_map.display:
-            self.desk.set_view(View.BLOCKS)
-            self.desk.show_blocks()
-        else:
-            self.desk.block_map.focus()
-        self.desk.draw_soon()
+        group = self.desk.current_group
+        self.desk.set_view(View.BLOCKS)
+        self.desk.show_blocks(group.name if group is not None else "")
+        self.desk.zoom(self.desk.zoomed if self.desk.zoomed == "list" else "")
 
-    @action("4", label="configs", help="Go to the configs", group="Look", disabled=Controller.not_open)
+    @action("4", label="configs", help="Go to the configs; again: they alone, and back", group="Look",
+            disabled=Controller.not_open)
     def pane_configs(self) -> None:
-        """To the list of configs, or its page where there is no room for the list."""
-        if self.desk.configs.display:
-            self.desk.configs.focus()
+        """To the list of configs, from there the list alone; to its page where there is no room for the list."""
+        desk = self.desk
+        if desk.zoomed == "detail":
+            desk.zoom("")
+        if desk.configs.display or desk.zoomed == "list":
+            there = desk.configs.has_focus
+            desk.zoom("configs" if there and desk.zoomed != "configs" else "")
+            desk.configs.focus()
         else:
             self.desk.perform("configs")

@@ -8,6 +8,7 @@ from trt_tui.tui.spans import Line, clip, fitted, shorten_path
 from trt_tui.tui.state.figures import FOUND, TRIED, Cells, Figures, Measure
 from trt_tui.tui.state.flips import flip_title
 from trt_tui.tui.state.listing import Listing
+from trt_tui.tui.state.tree import View
 from trt_tui.words import cells, left
 
 
@@ -103,7 +104,7 @@ def row_line(row: Cells, depth: int, columns: Columns, cursor: bool) -> Line:
         (left(shorten_path(row.name, room), room) + " ", row.name_style),
     ]
     if not row.operator and not row.asked and not row.value:
-        return line
+        return [*line[:-1], (row.name, row.name_style)]
     if columns.operator:
         line.append((operator_text(row.operator, columns.operator) + " ", "dim"))
     line.append((row.asked.ljust(columns.asked) + " ", row.asked_style))
@@ -142,20 +143,22 @@ def _taken_on(listing: Listing) -> str:
     every = session.data.whatif if session.data is not None else 0
     if not taken or min(taken) >= every:
         return ""
-    return f"shares on {min(taken)} to {max(taken)} of {every} samples" if min(taken) < max(taken) else (
-        f"shares on {min(taken)} of {every} samples")
+    return f"shares on {min(taken)} to {max(taken)} of {every}" if min(taken) < max(taken) else (
+        f"shares on {min(taken)} of {every}")
 
 
 def tree_title(listing: Listing) -> tuple[str, str]:
     """Left and right text of the list's rule."""
     model, found, finding = listing.model, listing.figures, listing.session.finding
-    left = f"1 {listing.view.value.capitalize()} in {found.of}"
+    left = f"1 {listing.view.value.capitalize()} in {found.of}{', old: s sorts' if listing.is_old else ''}"
     if listing.matches is not None:
         left += f" ─ {len(listing.matches)} of {len(model.group_rows)} match, esc clears"
     elif listing.session.searching and finding is not None and finding.progress is not None:
         left += f" ─ {FOUND} raised in the best so far, {TRIED} being tried"
     elif found.measure is not Measure.OWNS or found.run != "config":
         left += f" ─ {found.measure.value}{' error' if found.measure is not Measure.OWNS else ''}"
+    elif listing.view is View.BLOCKS:
+        left += " ─ space on a label: the role everywhere"
     else:
         able = f"{found.able} of {len(model.group_rows)} can run {found.lowest.label}"
         left += f" ─ {_taken_on(listing) or able}"

@@ -22,11 +22,11 @@ from trt_tui.core.precision import FP16_MAX, Precision
 from trt_tui.jobs.events import FREE_KEY, WayOut
 from trt_tui.session.session import Session
 from trt_tui.tui.known import headline, met
-from trt_tui.tui.spans import Line, clip, decibel, shorten, wrap
+from trt_tui.tui.spans import Line, clip, decibel, fitted, shorten, wrap
 from trt_tui.tui.state import built, previewed
 from trt_tui.tui.state.depth import depth_lines
 from trt_tui.tui.state.figures import Figures, Measure, engine_errors
-from trt_tui.tui.state.tree import TreeModel, VisibleRow
+from trt_tui.tui.state.tree import Tail, TreeModel, VisibleRow
 from trt_tui.tui.state.values import group_channels, histogram_lines
 from trt_tui.words import (
     NOTHING,
@@ -228,7 +228,8 @@ def option_spans(session: Session, group: Group, width: int) -> list[Line]:
     for option in session.results.ways_out.get((group.name, session.config), ()):
         text, style = headline(session, option.verdict)
         reached = met(session, option.verdict)
-        line: Line = [(f"{option.key:<6}", "key"), (f"{option.label:<18} ", ""), (f"{text:>9}", style)]
+        room = max(8, min(18, width - 17))
+        line: Line = [(f"{option.key:<6}", "key"), (f"{fitted(option.label, room)} ", ""), (f"{text:>9}", style)]
         if reached:
             line.append(("  meets the target", "good"))
         lines.append(clip(line, width))
@@ -259,6 +260,8 @@ def detail_lines(session: Session, found: Figures, line: VisibleRow | None, widt
         return _scope_detail(session, found, row, width, height)
     if isinstance(row, LayerRow):
         return [_labelled("why", row.refused or "it has no precision to choose", width)]
+    if isinstance(row, Tail):
+        return [_labelled("why", "each has less than .2 % of the judged error; enter lists them", width)]
     if isinstance(row, FoldedRow):
         return [_labelled("why", "constants, shapes, integers, casts and Q/DQ make no difference to precision", width)]
     if row is None:
@@ -389,7 +392,8 @@ def _long_detail(session: Session, found: Figures, group: Group, width: int) -> 
     if errors is not None and (errors.isolated is not None or errors.accumulated is not None):
         isolated, accumulated = decibel(errors.isolated), decibel(errors.accumulated)
         lines.append(clip([(" error    ", "dim"), ("isolated ", "dim"), isolated, (" · accumulated ", "dim"),
-                           accumulated, (f" dB in {found.of}", "dim")], width))
+                           accumulated, (" dB", "dim"),
+                           *([(f" in {found.of}", "dim")] if width > 60 else [])], width))
     if (inside := engine_errors(session, found.run).get(group.name)) is not None:
         lines.append(clip([(" engine   ", "dim"), ("accumulated ", "dim"), decibel(inside, False), (" dB", "dim")],
                           width))

@@ -26,7 +26,7 @@ from trt_tui.tui.known import config_name, is_met
 from trt_tui.tui.spans import Span
 from trt_tui.tui.state import built, previewed
 from trt_tui.tui.state.flips import Flip, flip_of
-from trt_tui.tui.state.tree import TreeModel, VisibleRow
+from trt_tui.tui.state.tree import Tail, TreeModel, VisibleRow
 from trt_tui.words import RUN_TITLES, SIMULATED, decibels, number, percent
 
 
@@ -103,7 +103,7 @@ class Figures:
     Attributes:
         stale: Groups whose share is of another config, that of the name ``stale_of``; ``of`` is this one's.
         flip: What the judged figure, of the name ``title``, becomes with a group flipped; asked as its row is drawn.
-        has_engines: Whether there is a column for what the engine made.
+        has_engines: Whether there is a column for what the builder makes: it may come to tell, or has told.
         made: What the engine made of each group, by name.
         preview: What the builder would make of the groups, where no engine tells.
         made_of: Name of the config that the engine was built from where that is another one, "" where it is this one.
@@ -182,6 +182,21 @@ class Figures:
         return tuple(name for name, weight in sorted(self.weights.items(), key=lambda item: -item[1]) if weight > 0)
 
     @cached_property
+    def small(self) -> frozenset[str]:
+        """Groups of next to no share on which nothing was chosen."""
+        if self.measure is not Measure.OWNS or self.run != "config":
+            return frozenset()
+        groups = self.model.outline.group_by_name
+        return frozenset(name for name, value in self.values.items() if abs(value) < SHARE_BANDS[-1]
+                         and name in groups and name not in self.bad and not self._marks(groups[name])
+                         and name not in self.config.groups)
+
+    @cached_property
+    def raised(self) -> frozenset[str]:
+        """Groups that run in a higher precision than by default."""
+        return frozenset(self.config.raised(self.model.outline)) if self.run == "config" else frozenset()
+
+    @cached_property
     def loud(self) -> frozenset[str]:
         """The bad rows: NaN or Inf, or a value in the first bands."""
         if self.measure is Measure.OWNS:
@@ -216,6 +231,11 @@ class Figures:
             return self._scope_cells(line, row)
         if isinstance(row, GroupRow):
             return self._group_cells(row, full)
+        if isinstance(row, Tail):
+            together = sum(max(0.0, self.values.get(name, 0.0)) for name in row.names)
+            said = percent(together, SIMULATED)
+            return Cells("▾" if line.opened else "▸", "·", "dim",
+                         row.label + (f", {said} together" if said != "·" else ", next to nothing together"), "dim")
         if isinstance(row, LayerRow):
             return Cells(" ", "·", "dim", row.label, "dim", row.layer.op_type, "FP32", "dim", reason=row.refused)
         return Cells("▾" if line.opened else "▸", "·", "dim", row.label, "dim")
@@ -268,10 +288,11 @@ class Figures:
                      self._cost(self.model.macs[group.name], self.times.get(group.name)), reason, instead,
                      self.stale_of if stale else "")
 
-    def _marks(self, group: Group, asked: Precision) -> str:
+    def _marks(self, group: Group, asked: Precision | None = None) -> str:
         """What was changed on a row: `MARKS`, and an arrow where it is not simply raised to FP32."""
         if self.run != "config":
             return ""
+        asked = asked if asked is not None else self.asked(group)
         default = self.config.default_for(group)
         marks = "" if asked is Precision.FP32 else RAISED if group.rank(asked) > group.rank(default) else \
             "↓" if group.rank(asked) < group.rank(default) else ""
@@ -377,7 +398,7 @@ def search_marks(session: Session) -> dict[str, str]:
 def _add_engine(session: Session, result: Figures) -> None:
     """What the engine made of the groups, without the times of a preview, which say nothing about production."""
     shown = built.shown_engine(session, result.run)
-    result.has_engines = built.has_layers(session)
+    result.has_engines = built.has_layers(session) or session.may_preview
     preview = previewed.shown_preview(session, result.run)
     if preview is not None and (preview.refused is None or preview.refused.node):
         result.has_engines, result.preview = True, preview

@@ -9,7 +9,7 @@ from trt_tui.tui.known import config_met, config_name
 from trt_tui.tui.spans import shorten
 from trt_tui.tui.state import built
 from trt_tui.tui.state.figures import Figures, Measure
-from trt_tui.words import decibels, with_unit
+from trt_tui.tui.state.flips import flip_of
 
 
 def next_step(session: Session, found: Figures | None, cursor: str = "", short: bool = False) -> str:
@@ -58,8 +58,8 @@ def _next_raise(session: Session, found: Figures, cursor: str, short: bool) -> s
     if cursor == worst and short:
         return f"{lead}space raises this one"
     if cursor == worst:
-        share = session.measured("config").shares.get(worst)
-        gain = f" → {with_unit(decibels(share.kept_db))}" if share is not None and share.kept_db is not None else ""
+        flip = flip_of(session, by_name[worst]).figure
+        gain = f" → {found.title} {flip}" if flip else ""
         return f"{lead}space raises this one{gain}"
     return f"{lead}n, space raises {shorten(found.model.titles[worst], 24)}"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 
@@ -9,9 +10,9 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.hierarchy import GroupRow
 from trt_tui.core.network.layers import Group, Outline
 from trt_tui.session.session import Session
-from trt_tui.tui.state.figures import Figures, Measure, figures_of
+from trt_tui.tui.state.figures import SHARE_BANDS, Figures, Measure, figures_of
 from trt_tui.tui.state.filters import Filter, Subject
-from trt_tui.tui.state.tree import TreeModel, View, VisibleRow
+from trt_tui.tui.state.tree import TAIL, TreeModel, View, VisibleRow
 
 FOLLOW_S = 1.0
 """While figures come in and nobody has touched the tree, it is sorted again at most this often."""
@@ -30,7 +31,8 @@ class Listing:
         order: Weights that rows are ordered by, None for network order.
         filter: What rows are filtered by, None where all show.
         matches: Names of the groups that it finds, None where there is none.
-        following: Nobody has touched the tree, so it follows the figures.
+        following: The cursor was not moved since the rows were sorted, so their order follows the figures.
+        placed: The cursor stands where the user put it, or on the first answer; until then it is on the first row.
     """
 
     def __init__(self, session: Session) -> None:
@@ -43,10 +45,13 @@ class Listing:
         self.filter: Filter | None = None
         self.matches: set[str] | None = None
         self.following = True
+        self.placed = False
         self._model: TreeModel | None = None
         self._figures: Figures | None = None
         self._last: PrecisionConfig | None = None
         self._followed = 0.0
+        self._first: frozenset[str] = frozenset()
+        self._small: frozenset[str] = frozenset()
         self._rows: list[VisibleRow] | None = None
         self._made_of: tuple[object, ...] = ()
 
@@ -84,6 +89,7 @@ class Listing:
         self._model = TreeModel(outline)
         self._figures = self._rows = self.matches = self.filter = None
         self.opened = self._model.first_open()
+        self.placed = False
         return True
 
     def figures_in(self, measure: Measure, run: str) -> Figures:
@@ -107,10 +113,41 @@ class Listing:
         if (self.following and (found.values or found.bad)
                 and (self.order is None or now - self._followed > FOLLOW_S or not self.session.busy)):
             self._followed = now
-            self.order = found.weights
+            self.sort()
             for name in found.worst_first[:MOST_REVEALED]:
                 if name in found.loud:
                     self.reveal(name)
+        elif self._small - found.small:
+            self._small &= found.small  # a row whose share has grown is not hidden; others stay where they are
+
+    def sort(self) -> None:
+        """Orders the rows by the newest figures, those that were raised before the worst in the worst-first view."""
+        found = self.figures
+        if self.order != found.weights:
+            self.order = found.weights
+        if (self._first, self._small) != (found.raised, found.small):
+            self._first, self._small = found.raised, found.small
+
+    @property
+    def is_old(self) -> bool:
+        """Whether the rows that lose something stand in another order than the newest figures would have them in."""
+        if self.order is None:
+            return False
+        found = self.figures
+        least = SHARE_BANDS[-1] if found.measure is Measure.OWNS else 0.0
+        now = [name for name in found.worst_first if found.weights[name] >= least]
+        then = sorted(now, key=lambda name: -self.order.get(name, -math.inf) if self.order is not None else 0.0)
+        return now != then
+
+    @property
+    def first_answer(self) -> str | None:
+        """Path of the worst row, for the cursor that nobody has moved, once all shares are there; None before that, and
+        where no row is bad."""
+        shares = self.session.measured("config").shares
+        if self.measure is Measure.OWNS and self.session.busy and any(
+                row.group.name not in shares for row in self.model.group_rows):
+            return None
+        return self.worst_loud
 
     def filter_by(self, wanted: Filter | None) -> None:
         """Lists what a filter finds; everything where there is none. Figures that come in later count too."""
@@ -131,16 +168,21 @@ class Listing:
 
     def reveal(self, group: str) -> None:
         """Opens the scopes around a group."""
-        paths = {scope.path for scope in self.model.ancestors[group]}
+        paths = {scope.path for scope in self.model.ancestors[group]} if self.view is not View.WORST else set()
+        if self.view is View.WORST and group in self._small:
+            paths.add(TAIL)
         if not paths <= self.opened:
             self.opened = self.opened | paths
 
     def rows(self) -> list[VisibleRow]:
         """The lines of the tree; the same list as long as nothing that makes them has changed."""
-        made_of = (self.view, self.opened, self.order, self.matches)
+        made_of = (self.view, self.opened, self.order, self.matches, self._first, self._small)
         if self._rows is None or any(one is not other for one, other in zip(made_of, self._made_of, strict=True)):
-            make = self.model.worst_first if self.view is View.WORST else self.model.visible
-            self._made_of, self._rows = made_of, make(self.opened, self.order, self.matches)
+            self._made_of = made_of
+            if self.view is View.WORST:
+                self._rows = self.model.worst_first(self.opened, self.order, self.matches, self._first, self._small)
+            else:
+                self._rows = self.model.visible(self.opened, self.order, self.matches)
         return self._rows
 
     @property
@@ -159,7 +201,7 @@ class Listing:
         """
         model = self.model
         if self.view is View.WORST:
-            lines = model.worst_first(set(), self.order, self.matches)
+            lines = model.worst_first(set(), self.order, self.matches, self._first)
         else:
             lines = model.visible({scope.path for scope in model.scopes}, self.order, self.matches)
         order = [line.row.group.name for line in lines if isinstance(line.row, GroupRow)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -21,13 +21,32 @@ class View(Enum):
     BLOCKS = "blocks"
 
 
+TAIL = "\0tail"
+"""The key of the row that stands for those that lose next to nothing."""
+
+LEAST_FOLDED = 3
+"""Fewer rows are not folded into one."""
+
+
+@dataclass(frozen=True)
+class Tail:
+    """The row that stands for groups of next to no share, by name."""
+
+    names: tuple[str, ...]
+
+    @property
+    def label(self) -> str:
+        """What it is called."""
+        return f"{len(self.names)} more"
+
+
 @dataclass(frozen=True)
 class VisibleRow:
-    """One line of the tree. ``row`` is None for a node of an opened group or of the folded row; ``node`` names it."""
+    """One line of the list. ``row`` is None for a node of an opened group or of the folded row; ``node`` names it."""
 
     key: str
     depth: int
-    row: Row | None
+    row: Row | Tail | None
     node: str = ""
     opened: bool = False
 
@@ -73,7 +92,7 @@ class TreeModel:
         self.all_macs = sum(value or 0 for value in self.macs.values())
         self._timed: tuple[EngineReport | None, dict[str, float]] = (None, {})
 
-    def groups_of(self, row: Row | None) -> tuple[Group, ...]:
+    def groups_of(self, row: Row | Tail | None) -> tuple[Group, ...]:
         """The groups that a change on a row acts on."""
         by_name = self.outline.group_by_name
         if isinstance(row, Scope):
@@ -160,15 +179,28 @@ class TreeModel:
                 lines.extend(self._leaf(row, depth, opened))
         return lines
 
-    def worst_first(self, opened: set[str], weights: Mapping[str, float] | None,
-                    matches: set[str] | None = None) -> list[VisibleRow]:
-        """The lines of the worst-first view: all groups, the heaviest first, then those of unknown weight."""
+    def worst_first(self, opened: set[str], weights: Mapping[str, float] | None, matches: set[str] | None = None,
+                    first: Collection[str] = (), small: Collection[str] = ()) -> list[VisibleRow]:
+        """The lines of the worst-first view: all groups, the heaviest first, then those of unknown weight.
+
+        Args:
+            first: Names of groups that stand before the heaviest: those that were raised.
+            small: Names of those that one row stands for, unless there are few of them.
+        """
         weights = weights or {}
         rows = [row for row in self.group_rows if matches is None or row.group.name in matches]
-        rows.sort(key=lambda row: -weights.get(row.group.name, -math.inf))
+        rows.sort(key=lambda row: (row.group.name not in first, -weights.get(row.group.name, -math.inf)))
+        folded = [row for row in rows if row.group.name in small] if matches is None else []
+        folded = folded if len(folded) >= LEAST_FOLDED else []
+        hidden = {row.group.name for row in folded}
         lines: list[VisibleRow] = []
         for row in rows:
-            lines.extend(self._leaf(row, 0, opened))
+            if row.group.name not in hidden:
+                lines.extend(self._leaf(row, 0, opened))
+        if folded:
+            lines.append(VisibleRow(TAIL, 0, Tail(tuple(row.group.name for row in folded)), opened=TAIL in opened))
+            for row in folded if TAIL in opened else ():
+                lines.extend(self._leaf(row, 1, opened))
         if matches is None:
             for row in (*self.layer_rows, *((self.folded,) if self.folded else ())):
                 lines.extend(self._leaf(row, 0, opened))

@@ -52,7 +52,7 @@ def header_line(session: Session, width: int) -> Line:
     if outline is None:
         return [(" ", ""), (session.options.model.rpartition("/")[2], "strong"), ("  opening", "dim")]
     table = _Table.fit(session, width)
-    right: Line = [(f"{config_title(session, max(12, width // 5))} ", "strong")]
+    right: Line = [(f"{config_title(session, max(20, width // 5))} ", "strong")]
     target = "" if table.target else _target(session)
     groups = f"  {plural(len(outline.groups), 'fused layer')}"
     samples, random = _samples(session, width)

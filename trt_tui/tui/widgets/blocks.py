@@ -59,6 +59,14 @@ class BlockMap(ScrollView, Styled, can_focus=True, inherit_bindings=False):
             return tuple(name for cell in cells for name in cell)
         return cells[self.column]
 
+    def point_at(self, group: str) -> None:
+        """Puts the cursor on the cell that a group lies in, if it lies in one."""
+        for role, cells in enumerate(self.blocks.cells if self.blocks is not None else ()):
+            for column, names in enumerate(cells):
+                if group in names:
+                    self.move(role - self.role, column - self.column)
+                    return
+
     def move(self, down: int = 0, right: int = 0) -> None:
         """Moves the cursor."""
         if self.blocks is None:
