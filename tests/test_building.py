@@ -37,6 +37,9 @@ class Runner:
             raise TrtTuiError("the engine could not run")
         return 1.0
 
+    def graph_latency_ms(self, feeds) -> float:
+        raise TrtTuiError("the engine could not run", "cudaStreamBeginCapture: CUDA error 900")
+
     def layer_times_ms(self, feeds, runs):
         return {}
 

@@ -120,6 +120,8 @@ def test_engines_do_what_is_simulated(open_session):
     assert abs(gap_db(simulated, int8.verdict)) < 1
     assert abs(int8.verdict.headline - simulated.headline) < 3
     assert int8.latency_ms[1] <= int8.latency_ms[0] <= int8.latency_ms[2]
+    print("enqueued, as a CUDA graph:", int8.latency_ms, int8.graph_ms, int8.note)
+    assert int8.graph_ms is not None and int8.graph_ms[0] < 1.2 * int8.latency_ms[0]
     assert int8.bytes > 100_000 and int8.device_memory > 0 and int8.device
     outline = one.outline
     assert {made.precision for made in int8.made.values()} >= {Precision.INT8, Precision.FP16}
@@ -198,6 +200,42 @@ def test_several_builds_lie_close_and_treat_identical_samples_alike(open_session
     figures = [built.errors.sqnr_db for built in result.builds]
     assert min(figures) == result.verdict.worst[1].errors.sqnr_db and max(figures) - min(figures) < 1
     assert abs(gap_db(simulated, result.verdict)) < 1
+
+
+@pytest.mark.parametrize("asked", [
+    Production(refit=True), Production(workspace=512, sparsity=True), Production(hardware_compatibility="ampere+")])
+def test_an_engine_is_as_production_asks_and_runs_as_a_cuda_graph(asked):
+    from trt_tui.backends.tensorrt.backend import TensorRTBackend
+
+    backend = TensorRTBackend("tensorrt")
+    told = TOLD_NOTHING if not backend.capabilities.strong else None
+    settings = BuildSettings(PROFILE, production=replace(asked, optimization_level=0, tactic_sources=SOURCES or ()))
+    feeds = {"image": np.ones((4, 1, 96, 96), np.float32)}
+    with backend.load_engine(backend.build(demo.network_path(), settings, told)) as runner:
+        assert runner._engine.refittable == asked.refit
+        assert runner._engine.hardware_compatibility_level.name == (
+            "AMPERE_PLUS" if asked.hardware_compatibility else "NONE")
+        before = runner.run(feeds)
+        times = [np.median([take(feeds) for _ in range(30)]) for take in (runner.latency_ms, runner.graph_latency_ms)]
+        print(asked.said, "enqueued and as a CUDA graph, ms:", times)
+        assert times[1] < 1.2 * times[0]
+        for name, value in runner.run(feeds).items():
+            np.testing.assert_array_equal(value, before[name])
+
+
+def test_what_a_release_lacks_is_refused_by_name(open_session):
+    from trt_tui.backends.tensorrt.backend import TensorRTBackend
+
+    backend = TensorRTBackend("tensorrt")
+    if backend.capabilities.strong:
+        pytest.skip("this release has all of it")
+    with pytest.raises(InputError, match="has no STRIP_PLAN"):
+        backend.build(demo.network_path(), BuildSettings(PROFILE, production=Production(strip_plan=True)), TOLD_NOTHING)
+    one = open_session(metric=None)
+    one.history.apply(PrecisionConfig.uniform(Precision.FP16_SUMS_FP32))
+    one.build()
+    one.until_idle()
+    assert one.error is not None and "has no FP16+" in one.error.title
 
 
 def test_the_engine_cache_spares_the_build(open_session, folder):

@@ -235,7 +235,24 @@ def test_scalar_inputs_stay_scalars(backend: EngineBackend, tmp_path: Path) -> N
     with backend.load_engine(backend.build(path, BuildSettings(), told_of(backend))) as runner:
         assert [info.shape for info in runner.inputs] == [(4, 8), ()]
         np.testing.assert_array_equal(runner.run(feeds)["y"], np.full((4, 8), 3, np.float32))
-        assert runner.latency_ms(feeds) > 0
+        assert runner.latency_ms(feeds) > 0 and runner.graph_latency_ms(feeds) > 0
+
+
+@told_only
+def test_a_run_is_one_cuda_graph_while_its_inputs_stay(backend: EngineBackend, tmp_path: Path, monkeypatch) -> None:
+    path = saved(of_two([4, 8], TensorProto.FLOAT, [8], "Mul"), tmp_path)
+    first, other = ({"x": np.ones((4, 8), np.float32), "other": np.full(8, 3, np.float32)} for _ in range(2))
+    runtime = sys.modules["polygraphy.cuda.cuda"].G_CUDA.handle
+    with backend.load_engine(backend.build(path, BuildSettings(), told_of(backend))) as runner:
+        before = runtime.launches
+        assert all(runner.graph_latency_ms(first) > 0 for _ in range(3)) and runtime.graphs == 1
+        assert runner.graph_latency_ms(other) > 0 and runtime.launches == before + 4 and runtime.graphs == 1
+        runner.run(first)
+        assert runtime.graphs == 0, "it reads what lay at addresses that are free now"
+        monkeypatch.setenv("STANDIN_FAULT", "no graph")
+        with pytest.raises(TrtTuiError, match="could not run") as refused:
+            runner.graph_latency_ms(first)
+        assert "cudaStreamBeginCapture: CUDA error 900" in refused.value.cause and runner.latency_ms(first) > 0
 
 
 @pytest.mark.parametrize(("operator", "shape"), [("Expand", [2]), ("Reshape", [2]), ("Tile", [2])])

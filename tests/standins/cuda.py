@@ -23,6 +23,7 @@ class Cuda:
     def __init__(self) -> None:
         self.allocations: dict[int, np.ndarray] = {}
         self.streams = 0
+        self.handle = Runtime()
 
     def create_stream(self) -> int:
         self.streams += 1
@@ -53,6 +54,38 @@ class Cuda:
         """Raises `RuntimeError` where a range is no device memory."""
         if not any(start <= ptr and ptr + nbytes <= start + held.nbytes for start, held in self.allocations.items()):
             raise RuntimeError("CUDA Error: 700 (an illegal memory access was encountered)")
+
+
+class Runtime:
+    """What the CUDA runtime's library gives: graphs, of which only launches count; STANDIN_FAULT ``no graph`` refuses
+    them."""
+
+    def __init__(self) -> None:
+        self.launches = self.graphs = 0
+
+    def __getitem__(self, name: str) -> object:
+        return getattr(self, name)
+
+    def cudaStreamBeginCapture(self, stream: object, mode: int) -> int:
+        return 900 if os.environ.get("STANDIN_FAULT") == "no graph" else 0
+
+    def cudaStreamEndCapture(self, stream: object, graph: object) -> int:
+        return 0
+
+    def cudaGraphInstantiateWithFlags(self, made: object, graph: object, flags: object) -> int:
+        self.graphs += 1
+        return 0
+
+    def cudaGraphLaunch(self, graph: object, stream: object) -> int:
+        self.launches += 1
+        return 0
+
+    def cudaGraphDestroy(self, graph: object) -> int:
+        return 0
+
+    def cudaGraphExecDestroy(self, graph: object) -> int:
+        self.graphs -= 1
+        return 0
 
 
 class Driver:

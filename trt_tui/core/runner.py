@@ -224,6 +224,13 @@ class EngineRunner(Runner, Protocol):
     def latency_ms(self, feeds: Mapping[str, np.ndarray]) -> float:
         """Milliseconds of one run, inputs and outputs staying on the device, no profiler attached."""
 
+    def graph_latency_ms(self, feeds: Mapping[str, np.ndarray]) -> float:
+        """The same of a run that is launched as one CUDA graph, as trtexec 11 measures.
+
+        Raises:
+            TrtTuiError: it cannot be captured as one.
+        """
+
     def layer_times_ms(self, feeds: Mapping[str, np.ndarray], runs: int) -> dict[str, float]:
         """Mean milliseconds by engine layer over some runs with the profiler attached."""
 

@@ -137,12 +137,19 @@ def build_and_judge(
             times = yield from measured_latency(lambda: runner.latency_ms(feed))
         except TrtTuiError as error:
             lacking.append(f"its latency could not be measured: {error.title}")
+        as_graph = None
+        if times is not None:
+            try:
+                as_graph = yield from measured_latency(lambda: runner.graph_latency_ms(feed))
+            except TrtTuiError as error:
+                lacking.append(f"not timed as a CUDA graph: {error.cause or error.title}")
         yield BuildProgress("timing the layers")
         report, missing = layers_report(runner, network, feed)
         note = "; ".join(filter(None, (f"batch {samples.rows(feeds[0])}", result.note, *lacking, missing)))
         made = made_of(report, network) if report is not None else {}
-        result = replace(result, verdict=verdict, latency_ms=times, device_memory=runner.device_memory, note=note,
-                         report=report, made=made, shapes=shapes, rows_differ=differ,
+        result = replace(result, verdict=verdict, latency_ms=times, graph_ms=as_graph,
+                         device_memory=runner.device_memory, note=note, report=report, made=made, shapes=shapes,
+                         rows_differ=differ,
                          otherwise=made_otherwise(network, config, engine.rungs[-1], made))
     if not result.as_asked:
         simulated = yield from _simulated(analysis, config, result.otherwise, ranges, feeds)

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from trt_tui.backends.tensorrt.cuda_graph import CudaGraph
 from trt_tui.backends.tensorrt.debug import listener
 from trt_tui.backends.tensorrt.failures import run_error
 from trt_tui.backends.tensorrt.log import Log
@@ -30,6 +31,7 @@ class TensorRTRunner:
         memory = "device_memory_size_v2" if hasattr(engine, "device_memory_size_v2") else "device_memory_size"
         self.device_memory: int | None = int(getattr(engine, memory))
         self._placed: tuple[tuple[int, ...], list[np.ndarray], dict[str, np.ndarray]] | None = None
+        self._graph: CudaGraph | None = None
 
     def _activate(self) -> None:
         """Makes the execution context of runs."""
@@ -45,7 +47,7 @@ class TensorRTRunner:
     def run(self, feeds: Mapping[str, np.ndarray], fetch: Sequence[str] | None = None) -> dict[str, np.ndarray]:
         """Runs once; see `trt_tui.core.runner.Runner`."""
         names = [info.name for info in self.outputs] if fetch is None else list(fetch)
-        self._placed = None
+        self._let_go()
         with self._log.collecting(None) as said:
             try:
                 found = self._runner.infer(self._fitted(feeds), check_inputs=False)
@@ -66,13 +68,28 @@ class TensorRTRunner:
             raise run_error(said, RuntimeError("it could not be enqueued"))
         return taken
 
+    def graph_latency_ms(self, feeds: Mapping[str, np.ndarray]) -> float:
+        """The same of a run that is one CUDA graph; see `trt_tui.core.runner.EngineRunner`."""
+        self._place(feeds)
+        context, stream = self._runner.context, self._runner.stream
+        with self._log.collecting(None) as said:
+            try:
+                if self._graph is None:
+                    self._graph = CudaGraph(stream.ptr, lambda: bool(context.execute_async_v3(stream.ptr)))
+                before = time.perf_counter()
+                self._graph.launch()
+                stream.synchronize()
+            except Exception as error:
+                raise run_error(said, error) from None
+            return (time.perf_counter() - before) * 1e3
+
     def layer_times_ms(self, feeds: Mapping[str, np.ndarray], runs: int) -> dict[str, float]:
         """Mean milliseconds by engine layer; see `trt_tui.core.runner.EngineRunner`."""
         from polygraphy.backend.trt import TrtRunner
 
         profiler = _profiler(self._trt)
         fitted = self._fitted(feeds)
-        self._placed = None
+        self._let_go()
 
         def profiled() -> Any:
             context = self._engine.create_execution_context()
@@ -106,7 +123,7 @@ class TensorRTRunner:
         """What kernels hand on to each other; see `trt_tui.core.runner.EngineRunner`."""
         context = self._runner.context
         heard = listener(self._trt, names)
-        self._placed = None
+        self._let_go()
         with self._log.collecting(None) as said:
             try:
                 context.set_debug_listener(heard)
@@ -153,14 +170,23 @@ class TensorRTRunner:
         if self._placed is not None and self._placed[0] == key:
             return
         fitted = self._fitted(feeds)
+        self._let_go()
         self._runner.infer(fitted, check_inputs=False, copy_outputs_to_host=False)
         self._placed = (key, list(feeds.values()), fitted)  # the context may read an input from host memory
 
+    def _let_go(self) -> None:
+        """Forgets what was placed, and the graph that reads it."""
+        self._placed = None
+        if self._graph is not None:
+            self._graph.close()
+            self._graph = None
+
     def close(self) -> None:
         """Frees the context, its buffers and the engine."""
+        self._let_go()
         if self._runner is not None:
             _end(self._runner)
-        self._runner = self._engine = self._placed = None
+        self._runner = self._engine = None
 
     def __enter__(self) -> TensorRTRunner:
         return self

@@ -160,13 +160,16 @@ def _engines(runs: Mapping[str, Mapping[str, Any]], engines: Mapping[str, Mappin
     words = [word for word in COMPUTED_IN if any(word in run.get("computed_in", {}) for run in engines.values())]
     for name, run in engines.items():
         memory, seconds = run.get("device_memory_bytes"), run.get("build_s")
+        graph = run.get("cuda_graph_ms", {})
         rows.append((_run_name(runs, name), text_cell(run.get("backend", "")), text_cell(run.get("gpu", "")),
                      "" if seconds is None else duration(seconds), text_cell(run.get("built_from", "")),
                      "" if memory is None else byte_size(memory),
+                     number(graph["median"]) if "median" in graph else "",
                      "quick" if run.get("quick") else "", text_cell(run.get("note", "")), _as_asked(run)))
         if run.get("computed_in"):
             shares.append((_run_name(runs, name), *(_computed_in(run["computed_in"].get(word)) for word in words)))
-    header = ("engine", "builder", "GPU", "built in", "from", "device memory", "effort", "note", "as asked")
+    header = ("engine", "builder", "GPU", "built in", "from", "device memory", "ms, CUDA graph", "effort", "note",
+              "as asked")
     lines = markdown_table(header, rows)
     if shares:
         lines += ["", "Layers, and their share of the time:", "",

@@ -227,6 +227,7 @@ class EngineResult:
         remarks: What parser and builder warned of, by group name; see `trt_tui.core.engines.remarks`.
         inside: Errors at the groups; None where they were not measured.
         builds: What each of several builds came to, of which this is the worst; () where it was built once.
+        graph_ms: The same as ``latency_ms`` of runs that were launched as one CUDA graph each.
         rows_differ: Outputs at which identical samples of one batch came out different.
     """
 
@@ -250,6 +251,7 @@ class EngineResult:
     inside: EngineErrors | None = None
     builds: tuple[OneBuild, ...] = ()
     rows_differ: tuple[str, ...] = ()
+    graph_ms: tuple[float, float, float] | None = None
     remarks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     @property

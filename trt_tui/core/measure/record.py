@@ -105,6 +105,8 @@ def engine_record(engine: EngineResult) -> dict[str, Any]:
         record.update(verdict_record(engine.verdict))
     if engine.latency_ms is not None:
         record["latency_ms"] = dict(zip(("median", "min", "max"), engine.latency_ms, strict=True))
+    if engine.graph_ms is not None:
+        record["cuda_graph_ms"] = dict(zip(("median", "min", "max"), engine.graph_ms, strict=True))
     if engine.bytes is not None:
         record["engine_bytes"] = engine.bytes
     if engine.device_memory is not None:

@@ -80,6 +80,10 @@ def _summary(session: Session, shown: Shown, width: int) -> list[Line]:
         median, least, most = result.latency_ms
         word = ", of the quick build" if result.quick else ""
         lines += _labelled("latency", f"median {milliseconds(median)}, {number(least)} to {number(most)}{word}", width)
+    if result.graph_ms is not None:
+        median, least, most = result.graph_ms
+        lines += _labelled("", f"{milliseconds(median)}, {number(least)} to {number(most)} as one CUDA graph, as "
+                           "trtexec 11 measures", width)
     if result.device_memory:
         lines += _labelled("memory", f"{byte_size(result.device_memory)} on the device, beside weights and tensors",
                            width)

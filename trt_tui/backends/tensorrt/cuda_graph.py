@@ -1,0 +1,54 @@
+"""A run as one CUDA graph, which trtexec 11 measures by default: no layer is enqueued on its own any more."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+
+_RELAXED = 2  # cudaStreamCaptureModeRelaxed: what other threads do meanwhile is no part of it
+
+
+class CudaGraph:
+    """What was enqueued on a stream, to be launched again with the same addresses.
+
+    Args:
+        stream: The handle of a stream other than the default one.
+        enqueue: Enqueues a run on it; returns False where it could not.
+
+    Raises:
+        RuntimeError: the CUDA runtime does not capture it; says which call failed.
+    """
+
+    def __init__(self, stream: int, enqueue: Callable[[], bool]) -> None:
+        from polygraphy import cuda
+
+        self._runtime, self._stream = cuda.wrapper().handle, ctypes.c_void_p(stream)
+        self._launched = ctypes.c_void_p()
+        graph = ctypes.c_void_p()
+        self._call("cudaStreamBeginCapture", self._stream, _RELAXED)
+        try:
+            enqueued = enqueue()
+        finally:
+            ended = self._runtime.cudaStreamEndCapture(self._stream, ctypes.byref(graph))
+        if not enqueued or ended:
+            raise RuntimeError("the engine's run cannot be captured" + (f" (CUDA error {ended})" if ended else ""))
+        try:
+            self._call("cudaGraphInstantiateWithFlags", ctypes.byref(self._launched), graph, ctypes.c_ulonglong(0))
+        finally:
+            self._runtime.cudaGraphDestroy(graph)
+
+    def launch(self) -> None:
+        """Enqueues it.
+
+        Raises:
+            RuntimeError: the CUDA runtime refuses it.
+        """
+        self._call("cudaGraphLaunch", self._launched, self._stream)
+
+    def close(self) -> None:
+        """Frees it."""
+        self._runtime.cudaGraphExecDestroy(self._launched)
+
+    def _call(self, name: str, *arguments: object) -> None:
+        if code := self._runtime[name](*arguments):
+            raise RuntimeError(f"{name}: CUDA error {code}")
