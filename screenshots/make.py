@@ -40,6 +40,7 @@ SHOTS: dict[str, tuple[tuple[int, int], Sequence[str]]] = {
     "configs": ((120, 40), ("wait", "t", "space", "wait", "c", "pause")),
     "export": ((120, 40), ("wait", "e", "pause")),
     "classes": ((100, 30), ("wait", "8", "6", "pause")),
+    "trade": ((100, 30), ("wait", "t", "space", "wait", "n", "space", "wait", "8", "4", "pause")),
     "help": ((120, 40), ("wait", "question_mark", "pause")),
     "light": ((120, 40), ("wait", "t", "wait", "theme")),
     "loading": ((80, 24), ()),

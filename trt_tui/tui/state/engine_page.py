@@ -186,8 +186,10 @@ def picture(frame: Frame) -> Drawn:
     """The engine's layers by their times, all of them."""
     shown, width = shown_engine(frame.session), frame.width
     report = shown.result.report if shown is not None else None
-    if shown is None or report is None:
+    if shown is None:
         return missing("No engine was built yet: b builds one, and its layers are timed where it can run.", width)
+    if report is None:
+        return missing(f"{shown.result.backend}, which built {shown.name}, lists no layers.", width)
     lines = layer_lines(report, shown.result.quick, width, len(report.layers))
     if not lines:
         return missing(f"The layers of the engine of {shown.name} were not timed. "
