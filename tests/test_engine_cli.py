@@ -159,6 +159,12 @@ def test_compare_builds_and_judges_the_engines(command, mlp, config, tmp_path) -
     assert 0 < engines["config-engine"]["computed_in"]["INT8"]["time"] < 1
     markdown = (tmp_path / "out.md").read_text()
     assert "engine" in markdown and "10.16.1" in markdown
+    assert run["layers_read"]["how"] == "unfused" and len(run["layers"]) == 3
+    for release, carried in (("10", True), ("11", False)):
+        bundle = command("10.16.1", "export", mlp.model, "--data", mlp.data, "--config", config, "--batch", 4,
+                         "--format", "bundle", "--for", release, "--no-samples", "-o", tmp_path / release)
+        assert bundle.returncode == 0, bundle.stderr
+        assert (tmp_path / release / "timing.cache").is_file() is carried, "the tactics measured here, for this release"
 
 
 def test_compare_looks_into_a_marked_engine(command, mlp, tmp_path) -> None:

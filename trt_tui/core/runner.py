@@ -238,8 +238,8 @@ class EngineRunner(Runner, Protocol):
         """The inspector's JSON."""
 
     def handed_on(self, feeds: Mapping[str, np.ndarray], names: Container[str]) -> dict[str, Handed]:
-        """Runs once; returns what kernels hand on to each other, by the inspector's names, as far as it is among
-        ``names`` and the engine was built for it (`BuildSettings.hands_out`).
+        """Runs once; returns float outputs and what kernels hand on to each other, by the inspector's names, as far as
+        they are among ``names`` and the engine was built for it (`BuildSettings.hands_out`).
 
         Raises:
             TrtTuiError: it could not run, or what it hands on could not be read.

@@ -12,8 +12,11 @@ from trt_tui.backends.tensorrt.cuda_graph import CudaGraph
 from trt_tui.backends.tensorrt.debug import listener
 from trt_tui.backends.tensorrt.failures import run_error
 from trt_tui.backends.tensorrt.log import Log
+from trt_tui.core.precision import Precision
 from trt_tui.core.runner import Handed, TensorInfo
 from trt_tui.errors import InputError, TrtTuiError
+
+_FLOATS = {"float32": Precision.FP32, "float16": Precision.FP16}
 
 
 class TensorRTRunner:
@@ -129,14 +132,16 @@ class TensorRTRunner:
                 context.set_debug_listener(heard)
                 context.unfused_tensors_debug_state = True
                 try:
-                    self._runner.infer(self._fitted(feeds), check_inputs=False)
+                    outputs = self._runner.infer(self._fitted(feeds), check_inputs=False)
                 finally:
                     context.unfused_tensors_debug_state = False
             except Exception as error:
                 raise run_error(said, error) from None
         if heard.failed:
             raise TrtTuiError("what the engine's kernels hand on could not be read", heard.failed, "")
-        return dict(heard.found)
+        own = {name: np.array(outputs[name]) for name in (info.name for info in self.outputs) if name in names}
+        return {**heard.found, **{name: Handed(array.astype(np.float32), _FLOATS[array.dtype.name])
+                                  for name, array in own.items() if array.dtype.name in _FLOATS}}
 
     def inspect(self) -> str:
         """The inspector's JSON, with the types that are told only once shapes are known."""

@@ -64,7 +64,7 @@ class Barred:
         if not (self.lost or self.gained):
             return "nothing was fused across it"
         lost, more = (first_few([kernel.said for kernel in kernels], 2) for kernels in (self.lost, self.gained))
-        return f"{more} in place of {lost}" if lost else f"{more} more"
+        return f"{more} in place of {lost}" if lost else f"adds {more}"
 
 
 @dataclass(frozen=True)
