@@ -104,7 +104,7 @@ class Building:
         options = subject.options
         printed: list[tuple[str, str]] = []
         if subject.builder is None:
-            subject.builder = get_builder(options.backend, plugins=options.plugins)
+            subject.builder = get_builder(options.backend, plugins=options.production.plugins)
         try:
             cache = self._cache or EngineCache()
             with contextlib.closing(making(subject, self._ranges, item, False, cache, self._wake)) as steps:
