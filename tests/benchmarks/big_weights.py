@@ -86,8 +86,8 @@ def device_bytes() -> int:
 
 def peak_device_bytes(process: subprocess.Popen, found: dict[str, int]) -> None:
     """Notes the most of the GPU's memory that was in use while the process ran."""
-    while process.poll() is None and (used := device_bytes()):
-        found["device"] = max(found.get("device", 0), used)
+    while process.poll() is None and shutil.which("nvidia-smi"):
+        found["device"] = max(found.get("device", 0), device_bytes())
         time.sleep(0.1)
 
 
