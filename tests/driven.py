@@ -129,6 +129,12 @@ class DrivenSession(Session):
         self.seen: list[ev.Event] = []
         super().__init__(options, self.queue.put, store=SavedSessions(folder / "sessions"), **arguments)
 
+    @property
+    def child_pid(self) -> int | None:
+        """The child's process id while it lives."""
+        child = self._client._child
+        return child.process.pid if child is not None and child.alive else None
+
     def until(self, wanted: Callable[[ev.Event], bool]) -> ev.Event:
         """Applies events up to the first wanted one, which is returned."""
         deadline = time.monotonic() + LIMIT_S
@@ -161,8 +167,6 @@ class DrivenSession(Session):
 
 class LocalClient:
     """In place of the child process: a worker in this one, which works while the session waits for an event."""
-
-    pid = None
 
     def __init__(self, deliver: Callable[[ev.Event], None], store: Store | None = None) -> None:
         self.scheduler = Worker(deliver, store).scheduler

@@ -7,6 +7,7 @@ import math
 import numpy as np
 import pytest
 
+from tests.measuring import errors_between
 from trt_tui.core.data.samples import load_samples
 from trt_tui.core.measure.bootstrap import (
     FEWEST,
@@ -20,7 +21,7 @@ from trt_tui.core.measure.bootstrap import (
     of_draws,
 )
 from trt_tui.core.measure.comparison import OutputErrors, Verdict
-from trt_tui.core.measure.metrics import errors_between, sample_sums
+from trt_tui.core.measure.metrics import sample_sums
 from trt_tui.core.measure.scoring import Scoring
 from trt_tui.core.measure.target import parse_target
 from trt_tui.core.measure.user_metric import MetricResult

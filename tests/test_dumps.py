@@ -12,12 +12,12 @@ import onnxruntime
 import pytest
 
 from tests.driven import save_mlp
+from tests.measuring import errors_between
 from tests.schemas import mismatches
 from tests.test_references import results
 from trt_tui.core.data.dumps import open_dump
 from trt_tui.core.measure import dumped
 from trt_tui.core.measure.dumped import common_tensors, compare_tensor, placed
-from trt_tui.core.measure.metrics import errors_between
 from trt_tui.core.moves.file import read_config
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision

@@ -61,7 +61,7 @@ class Asking:
             try:
                 if b"trt_tui.jobs.previewer" in (path / "cmdline").read_bytes():
                     fields = (path / "stat").read_text().rpartition(")")[2].split()
-                    if int(fields[1]) == self.session.child_pid:
+                    if int(fields[1]) == self.session._client._child.process.pid:
                         ticks += int(fields[11]) + int(fields[12])
             except OSError:
                 continue

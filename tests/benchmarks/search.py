@@ -31,6 +31,7 @@ import onnxruntime
 from tests import networks
 from tests.benchmarks import measure
 from tests.benchmarks import networks as big
+from tests.measuring import measure_impacts
 from trt_tui import demo
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
 from trt_tui.core.calibration.calibrate import calibrate
@@ -40,7 +41,7 @@ from trt_tui.core.measure.comparison import Verdict
 from trt_tui.core.measure.judge import judged_outputs
 from trt_tui.core.measure.judgement import Judgement
 from trt_tui.core.measure.layers import measure_layers
-from trt_tui.core.measure.shares import Impact, measure_impacts
+from trt_tui.core.measure.shares import Impact
 from trt_tui.core.measure.target import Target, judge
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import open_network

@@ -19,13 +19,11 @@ class Device:
 
     Attributes:
         compute_capability: As (major, minor).
-        memory_bytes: All of its memory.
         driver: The newest CUDA release that its driver supports, as (major, minor).
     """
 
     name: str
     compute_capability: tuple[int, int]
-    memory_bytes: int
     driver: tuple[int, int]
 
 
@@ -50,14 +48,13 @@ def first_device() -> Device:
     if code != 0:
         raise BackendUnavailableError("the NVIDIA driver does not work", f"cuInit: {_error(cuda, code)}",
                                       "Check nvidia-smi; the driver and its library may differ in version.")
-    device, total, version = ctypes.c_int(), ctypes.c_size_t(), ctypes.c_int()
+    device, version = ctypes.c_int(), ctypes.c_int()
     name = ctypes.create_string_buffer(256)
     cuda.cuDeviceGet(ctypes.byref(device), 0)
     cuda.cuDeviceGetName(name, len(name), device)
-    cuda.cuDeviceTotalMem_v2(ctypes.byref(total), device)
     cuda.cuDriverGetVersion(ctypes.byref(version))
     major, minor = (_attribute(cuda, number, device) for number in (_MAJOR, _MINOR))
-    return Device(name.value.decode(), (major, minor), total.value, (version.value // 1000, version.value % 1000 // 10))
+    return Device(name.value.decode(), (major, minor), (version.value // 1000, version.value % 1000 // 10))
 
 
 def device_count() -> int:

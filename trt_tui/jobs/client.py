@@ -109,12 +109,6 @@ class Client:
         self._last = 0
         self._closing = False
 
-    @property
-    def pid(self) -> int | None:
-        """The child's process id while it lives."""
-        child = self._child
-        return child.process.pid if child is not None and child.alive else None
-
     def send(self, request: rq.Request) -> int:
         """Sends a request; returns the number of its job, which its events carry."""
         with self._lock:

@@ -25,7 +25,7 @@ FEWEST_FEEDS = 4
 
 
 def run(workspace: Workspace, store: Store, report: Report, request: rq.Preflight) -> Steps[None]:
-    """Measures the facts of deep guards, and sends each as it is known."""
+    """Measures the facts that take runs of their own, and sends each as it is known."""
     config = request.config
     if not quantizes(workspace.network, config):
         report.send(ev.FactsMeasured(report.job, Facts(not_grown="nothing takes a range")))

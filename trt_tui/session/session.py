@@ -99,11 +99,6 @@ class Session(Changing):
         finally:
             self._client.close()
 
-    @property
-    def child_pid(self) -> int | None:
-        """Process id of the child, for showing and for tests."""
-        return self._client.pid
-
     def ask(self, request: rq.Request) -> None:
         """Sends a request to the child process."""
         self.asked.add(self._client.send(request), request, job_words(request, self.names))

@@ -34,7 +34,6 @@ LONGEST_ARGUMENT = (1 << 17) - 1
 """Bytes of one argument that Linux takes (MAX_ARG_STRLEN, its ending zero left out)."""
 
 _ESCAPED = 40
-_WRAP = 100
 
 
 class ProfileShapes(Protocol):

@@ -27,7 +27,6 @@ class BeyondRange(Guard):
 
     name = "beyond-range"
     about = "judged values beyond their range"
-    deep = True
 
     def lacks(self, facts: Facts) -> str:
         """Why these facts tell it nothing."""

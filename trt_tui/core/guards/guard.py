@@ -43,12 +43,10 @@ class Guard(ABC):
     Attributes:
         name: By which files and `preflight` call it.
         about: What it looks at, in a few words.
-        deep: What it needs is measured by `preflight` alone, since it takes runs of its own.
     """
 
     name: ClassVar[str]
     about: ClassVar[str]
-    deep: ClassVar[bool] = False
 
     @abstractmethod
     def lacks(self, facts: Facts) -> str:

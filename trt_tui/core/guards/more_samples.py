@@ -25,7 +25,6 @@ class MoreSamples(Guard):
 
     name = "more-samples"
     about = "INT8 with a quarter, a half and all of the calibrating samples"
-    deep = True
 
     def lacks(self, facts: Facts) -> str:
         """Why these facts tell it nothing."""

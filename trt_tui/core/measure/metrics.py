@@ -107,16 +107,6 @@ def _squares(flat: np.ndarray) -> float:
     return float(np.einsum("i,i->", flat, flat))
 
 
-def errors_between(reference: np.ndarray, test: np.ndarray) -> Errors:
-    """Metrics of one pair of arrays of one shape: floats by their error, integers by the share that differs."""
-    if np.asarray(reference).dtype.kind in "iub":
-        differ = float(np.mean(reference != test)) if np.size(reference) else 0.0
-        return Errors(mismatch=differ, exact=differ == 0)
-    sums = Sums()
-    sums.add(reference, test)
-    return sums.errors()
-
-
 def sample_sums(reference: np.ndarray, test: np.ndarray, rows: int) -> np.ndarray:
     """Sums of each of so many samples: Σ(test-ref)², Σref², Σtest², Σ|test-ref| and the count of elements.
 

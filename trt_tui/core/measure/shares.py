@@ -74,29 +74,6 @@ def impact_of(sweep: GroupSweep, name: str, share: Share | None = None) -> Impac
     return Impact(share.owns, share.kept_db, known.worst_db, share.samples, share.margin, alone, known.samples)
 
 
-def measure_impacts(analysis: Analysis, config: PrecisionConfig, ranges: Mapping[str, float], *,
-                    order: Sequence[str] | None = None, feeds: Sequence[int] | None = None, owns: bool = True,
-                    exact: bool = False) -> Iterator[Partial[dict[str, Impact]]]:
-    """Yields ``{group: Impact}`` of what is new since the last yield: each group lowered alone, and before that raised.
-
-    Args:
-        order: Groups to measure, most suspicious first; all by default.
-        owns: Whether all-but-this is measured too; only-this, by which a search ranks, takes half the runs.
-        exact: Measure all of them on all samples.
-    """
-    shares: dict[str, Share] = {}
-    if owns:
-        for partial in measure_shares(analysis, config, ranges, order=order, feeds=feeds, exact=exact):
-            shares.update(partial.value)
-            yield Partial({}, partial.done, 2 * partial.total)
-    sweep = GroupSweep(analysis, config, ranges, order=order, feeds=feeds, exact=exact, lowered=True)
-    for done, total in sweep.steps():
-        found = {name: impact_of(sweep, name, shares.get(name)) for name in sweep.fresh}
-        sweep.fresh.clear()
-        yield Partial(found, round(done), max(round(total), round(done) + 1))
-    yield Partial({name: impact_of(sweep, name, shares.get(name)) for name in sweep.fresh}, 1, 1)
-
-
 def measure_cumulative(analysis: Analysis, config: PrecisionConfig, ranges: Mapping[str, float],
                        order: Sequence[str], feeds: Sequence[int] | None = None
                        ) -> Iterator[Partial[tuple[Verdict, ...]]]:

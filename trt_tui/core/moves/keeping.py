@@ -214,11 +214,6 @@ def rules_in(config: PrecisionConfig) -> dict[str, int]:
     return counts
 
 
-def without_rule(config: PrecisionConfig, rule: str) -> PrecisionConfig:
-    """A config that a rule keeps nothing in."""
-    return config.without(Keep, [target for target, move in config.of(Keep).items() if move.rule == rule])
-
-
 def kept_words(config: PrecisionConfig) -> str:
     """What rules keep, in words: "9 groups kept by rule layernorm, 1 by head"; "" where there is none."""
     counts = list(rules_in(config).items())

@@ -36,7 +36,6 @@ from trt_tui.core.network.steps import (
 from trt_tui.words import plural
 
 _WIDE = (ir.DataType.INT16, ir.DataType.UINT16)
-_BYTES = (ir.DataType.INT8, ir.DataType.UINT8)
 
 ASYMMETRIC = "a zero point other than 0"
 UNSIGNED = "unsigned codes"

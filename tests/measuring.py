@@ -1,0 +1,44 @@
+"""Figures of whole arrays and of every group, as tests and benchmarks take them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+import numpy as np
+
+from trt_tui.core.measure.analysis import Analysis, Partial
+from trt_tui.core.measure.comparison import Errors, Share
+from trt_tui.core.measure.group_sweep import GroupSweep
+from trt_tui.core.measure.metrics import Sums
+from trt_tui.core.measure.shares import Impact, impact_of, measure_shares
+from trt_tui.core.moves.config import PrecisionConfig
+
+
+def errors_between(reference: np.ndarray, test: np.ndarray) -> Errors:
+    """Metrics of one pair of float arrays of one shape."""
+    sums = Sums()
+    sums.add(reference, test)
+    return sums.errors()
+
+
+def measure_impacts(analysis: Analysis, config: PrecisionConfig, ranges: Mapping[str, float], *,
+                    order: Sequence[str] | None = None, feeds: Sequence[int] | None = None, owns: bool = True,
+                    exact: bool = False) -> Iterator[Partial[dict[str, Impact]]]:
+    """Yields ``{group: Impact}`` of what is new since the last yield: each group lowered alone, and before that raised.
+
+    Args:
+        order: Groups to measure, most suspicious first; all by default.
+        owns: Whether all-but-this is measured too; only-this, by which a search ranks, takes half the runs.
+        exact: Measure all of them on all samples.
+    """
+    shares: dict[str, Share] = {}
+    if owns:
+        for partial in measure_shares(analysis, config, ranges, order=order, feeds=feeds, exact=exact):
+            shares.update(partial.value)
+            yield Partial({}, partial.done, 2 * partial.total)
+    sweep = GroupSweep(analysis, config, ranges, order=order, feeds=feeds, exact=exact, lowered=True)
+    for done, total in sweep.steps():
+        found = {name: impact_of(sweep, name, shares.get(name)) for name in sweep.fresh}
+        sweep.fresh.clear()
+        yield Partial(found, round(done), max(round(total), round(done) + 1))
+    yield Partial({name: impact_of(sweep, name, shares.get(name)) for name in sweep.fresh}, 1, 1)
