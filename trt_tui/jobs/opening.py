@@ -12,7 +12,7 @@ from trt_tui.core.importers.reading import read_any
 from trt_tui.core.lowering.lowered import cannot_lower
 from trt_tui.core.measure.judge import left_out
 from trt_tui.core.measure.reference import named, reference_notes
-from trt_tui.core.network.preview import preview
+from trt_tui.core.network.preview import previews
 from trt_tui.core.runner import EngineBackend
 from trt_tui.errors import BackendUnavailableError, CancelledError, InputError, TrtTuiError
 from trt_tui.jobs import events as ev
@@ -63,9 +63,9 @@ def _open(place: Place, store: Store, report: Report, request: rq.Open) -> Steps
     builder = found_builder(options, note) if request.builds else None
     place.others = hired(options, place.others)
     report.send(ev.Progress(report.job, "reading the network", 0, 0))
-    first_look = preview(options.model) if before is None and not request.lean else None
-    if first_look is not None:
+    for first_look in previews(options.model) if before is None and not request.lean else ():
         report.send(ev.Previewed(report.job, first_look))
+        yield Urgency.OPENING
     workspace = Workspace(options)
     refuse_over(request.writes, workspace.network.external_files)
     if request.structure and workspace.network.structure_sha256 != request.structure:

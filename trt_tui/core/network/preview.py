@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import onnx
@@ -13,14 +14,18 @@ from trt_tui.files.reading import regular
 FEWEST_NODES = 1000
 """Smaller networks open at once and need no preview."""
 
+FIRST_LAYERS = 400
+"""So many layers are told before all: more than a screen shows, and drawn as fast as a small network."""
+
 LARGEST_FILE = 512 << 20
 """Files beyond this many bytes are not read twice."""
 
 _FOLDED = frozenset("Constant Shape Size Cast QuantizeLinear DequantizeLinear".split())
 
 
-def preview(path: Path | str) -> Outline | None:
-    """The layers of a network, each as a group of its own; None for small networks and for what cannot be read.
+def previews(path: Path | str) -> Iterator[Outline]:
+    """The layers of a network, each as a group of its own: the first ones, then all; nothing for small networks and for
+    what cannot be read.
 
     External data are not touched. What is wrong with a file is for `trt_tui.core.network.opening.open_model` to say.
     """
@@ -29,9 +34,9 @@ def preview(path: Path | str) -> Outline | None:
         regular(path, most=LARGEST_FILE)
         graph = onnx.load(path, load_external_data=False).graph
     except Exception:
-        return None
+        return
     if len(graph.node) < FEWEST_NODES:
-        return None
+        return
     layers, groups = [], []
     names: set[str] = set()
     for index, node in enumerate(graph.node):
@@ -45,4 +50,6 @@ def preview(path: Path | str) -> Outline | None:
         layers.append(layer)
         if kind is Kind.COMPUTE:
             groups.append(Group(name, node.op_type, (name,), (), (), ""))
-    return Outline(path.name, path, tuple(layers), tuple(groups))
+        if len(layers) == FIRST_LAYERS:
+            yield Outline(path.name, path, tuple(layers), tuple(groups))
+    yield Outline(path.name, path, tuple(layers), tuple(groups))
