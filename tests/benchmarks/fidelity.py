@@ -1,0 +1,356 @@
+"""How far FP16 engines are from their simulation: mixes of FP16 and FP32 on whole networks, and single products.
+
+    python -m tests.benchmarks.fidelity prepare FOLDER NAME=MODEL.onnx=DATA.npz=BATCH=LEVEL ...   ranges, FP32 outputs
+    python -m tests.benchmarks.fidelity gather FOLDER OUT [--workers N] [--seconds S] [--tactic-sources A,B]
+    python -m tests.benchmarks.fidelity show FOLDER OUT      simulated against what was gathered, network by network
+
+``demo`` as a model stands for the bundled network. ``gather`` needs TensorRT and a GPU, the others neither. It builds
+every mix of every network and every single product, several at a time, and writes OUT/engines.json (SQNR by sample in
+dB, groups in FP16, seconds), OUT/errors.npz (engine minus FP32, of the first samples), OUT/products.npz (outputs of the
+single products) and OUT/layers.json (what the inspector tells of each engine).
+"""
+
+from __future__ import annotations
+
+import argparse
+import functools
+import json
+import multiprocessing
+import os
+import shutil
+import tempfile
+import time
+import traceback
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+from onnx import TensorProto, helper, numpy_helper
+
+from trt_tui import demo
+from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
+from trt_tui.core.calibration.calibrate import calibrate
+from trt_tui.core.data.samples import Samples, load_samples
+from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.network import Network, open_network
+from trt_tui.core.precision import Precision
+from trt_tui.core.runner import BuildSettings
+from trt_tui.workspace import profile_of
+
+JUDGED = 16
+KEPT_BYTES = 400_000
+"""Of each mix the errors of as many samples are kept as fit in here, but of one at least."""
+
+
+@functools.cache
+def simulation() -> OnnxRuntimeBackend:
+    return OnnxRuntimeBackend("cpu")
+
+
+class Case:
+    """A prepared network.
+
+    Attributes:
+        level: The builder's optimization level.
+        ranges: Calibrated amax by tensor.
+        reference: FP32 outputs by name, the samples of all feeds one after the other.
+    """
+
+    def __init__(self, folder: Path, name: str) -> None:
+        told = json.loads((folder / name / "case.json").read_text())
+        self.name, self.level, self.ranges = name, told["level"], told["ranges"]
+        model = folder / told["model"] if told["model"] != "demo" else demo.network_path()
+        data = folder / told["data"] if told["data"] != "demo" else demo.samples_path()
+        self.network: Network = open_network(model, simulation)
+        self.samples: Samples = load_samples(data, self.network.inputs, batch=told["batch"], limit=JUDGED)
+        with np.load(folder / name / "reference.npz") as stored:
+            self.reference = {key.replace("|", "/"): stored[key] for key in stored.files}
+
+
+def mixes(network: Network) -> dict[str, tuple[PrecisionConfig, int | None]]:
+    """Configs by name, and the builder's level where it is not that of the others."""
+    fp16, fp32 = PrecisionConfig.uniform(Precision.FP16), PrecisionConfig.uniform(Precision.FP32)
+    able = [group for group in network.groups if Precision.FP16 in group.allowed]
+    products = {group.name: depth for group in able if (depth := depth_of(network, group.layers))}
+    middle = float(np.median([*products.values()]))
+    rng = np.random.default_rng(0)
+
+    def lowered(chosen) -> tuple[PrecisionConfig, None]:
+        return fp32.with_groups([group for group in able if chosen(group)], Precision.FP16), None
+
+    def drawn(share: float) -> tuple[PrecisionConfig, None]:
+        names = {group.name for group in able if rng.random() < share}
+        return lowered(lambda group: group.name in names)
+
+    half = {group.name for group in able[:len(able) // 2]}
+    int8 = PrecisionConfig.uniform(Precision.INT8, Precision.FP16)
+    quantizable = [group for group in network.groups if group.quantizable]
+    return {
+        "FP16": (fp16, None), "INT8": (int8, None),
+        "first half in FP16": lowered(lambda group: group.name in half),
+        "last half in FP16": lowered(lambda group: group.name not in half),
+        "random half": drawn(0.5), "another half": drawn(0.5), "random quarter": drawn(0.25),
+        "three quarters": drawn(0.75),
+        "long sums in FP16": lowered(lambda group: products.get(group.name, 0) > middle),
+        "all but long sums in FP16": lowered(lambda group: products.get(group.name, 0) <= middle),
+        "products in FP16": lowered(lambda group: group.name in products),
+        "all but products in FP16": lowered(lambda group: group.name not in products),
+        "INT8, half in FP16": (int8.with_groups(quantizable[::2], Precision.FP16), None),
+        "FP16, level 3": (fp16, 3),
+    }
+
+
+def depth_of(network: Network, layers) -> int:
+    """The number of products that the longest sum of these layers adds; 0 without a Conv, MatMul or Gemm."""
+    longest = 0
+    for layer in map(network.layer, layers):
+        shapes = [network.shape(tensor) for tensor in layer.inputs]
+        if layer.op_type == "Conv" and shapes[1]:
+            longest = max(longest, int(np.prod(shapes[1][1:])))
+        elif layer.op_type in ("MatMul", "Gemm") and shapes[1]:
+            size = shapes[1][-1 if network.node(layer.name).attributes.get_int("transB", 0) else -2]
+            longest = max(longest, size if isinstance(size, int) else 0)
+    return longest
+
+
+# -- single products -----------------------------------------------------------------------------------------------
+
+
+def product(what: str, depth: int, data: str) -> tuple[onnx.ModelProto, np.ndarray]:
+    """One Conv or MatMul, and its input.
+
+    Args:
+        what: "conv1", "conv3" (3x3), "bias" (3x3 with a bias as large as eight results), "skip" (3x3, plus the input
+            times one, ReLU), "depthwise" (5x5), "matmul", "gemm" (with a bias), "pair" (of two computed tensors).
+        data: "normal", or "positive" (absolute values, as behind a ReLU), or "drift" (both operands have a mean).
+    """
+    rng = np.random.default_rng(depth)
+    normal = functools.partial(rng.standard_normal, dtype=np.float32)
+    spread = np.float32(1 / np.sqrt(depth))
+    nodes, weights = [], {}
+    mean = np.float32(0.3 if data == "drift" else 0)
+    if what in ("matmul", "gemm", "pair"):
+        x = normal((1, 256, depth) if what != "gemm" else (256, depth))
+        weights["w"] = (normal((depth, 128)) + mean) * spread
+        if what == "gemm":
+            weights["b"] = normal(128) * 4
+            nodes.append(helper.make_node("Gemm", ["x", "w", "b"], ["y"], name="product"))
+        elif what == "pair":
+            nodes += [helper.make_node("Transpose", ["x"], ["t"], perm=[0, 2, 1], name="turn"),
+                      helper.make_node("MatMul", ["x", "t"], ["y"], name="product")]
+            weights.clear()
+            x = normal((4, 128, depth)) * np.float32(depth ** -0.25)
+        else:
+            nodes.append(helper.make_node("MatMul", ["x", "w"], ["y"], name="product"))
+    else:
+        size = {"conv1": 1, "depthwise": 5}.get(what, 3)
+        channels = max(depth // size ** 2, 1) if what != "depthwise" else 64
+        out = channels if what in ("depthwise", "skip") else 64
+        x = normal((2, channels, 14, 14))
+        weights["w"] = (normal((out, 1 if what == "depthwise" else channels, size, size)) + mean) * spread
+        inputs = ["x", "w"]
+        if what == "bias":
+            weights["b"] = normal(out) * 8
+            inputs.append("b")
+        result = "p" if what == "skip" else "y"
+        nodes.append(helper.make_node("Conv", inputs, [result], name="product", kernel_shape=[size, size],
+                                      pads=[size // 2] * 4, group=channels if what == "depthwise" else 1))
+        if what == "skip":
+            nodes += [helper.make_node("Add", ["p", "x"], ["s"], name="sum"),
+                      helper.make_node("Relu", ["s"], ["y"], name="relu")]
+    x = np.abs(x) if data == "positive" else x + mean
+    graph = helper.make_graph(
+        nodes, "product", [helper.make_tensor_value_info("x", TensorProto.FLOAT, x.shape)],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [numpy_helper.from_array(np.asarray(array, np.float32), name) for name, array in weights.items()])
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    return onnx.shape_inference.infer_shapes(model), np.asarray(x, np.float32)
+
+
+def products() -> list[tuple[str, int, str]]:
+    """The single products that are built: what, how many values are summed, the kind of data."""
+    depths = (64, 576, 1152, 4608)
+    found = [("conv3", depth, data) for depth in depths[1:] for data in ("normal", "positive")]
+    found += [("conv1", depth, data) for depth in (32, 64, 256, 576, 1152, 4608) for data in ("normal", "positive")]
+    found += [("matmul", depth, data) for depth in (32, *depths, 384, 1536) for data in ("normal", "positive")]
+    found += [("pair", depth, "normal") for depth in (32, 64, 128, 576)]
+    found += [("gemm", depth, "normal") for depth in (384, 2048)]
+    found += [("conv3", 1152, "drift"), ("matmul", 1536, "drift"), ("bias", 576, "normal"), ("skip", 576, "normal"),
+              ("depthwise", 25, "normal")]
+    return found
+
+
+# -- building ------------------------------------------------------------------------------------------------------
+
+
+def backend_here() -> Any:
+    from trt_tui.backends.tensorrt.backend import TensorRTBackend
+
+    return TensorRTBackend("tensorrt")
+
+
+class Worker:
+    """What a process holds between tasks."""
+
+    def __init__(self, folder: Path, sources: tuple[str, ...] | None) -> None:
+        self.backend = backend_here()
+        self.folder, self.sources = folder, sources
+        self._cases: dict[str, Case] = {}
+
+    def engine(self, network: Network, config: PrecisionConfig, ranges, profile, level: int | None):
+        from trt_tui.jobs.engine_building import Engine, build_engine
+        from trt_tui.jobs.steps import Wait
+
+        settings = BuildSettings(profile=profile, optimization_level=level, tactic_sources=self.sources)
+        for step in build_engine(self.backend, network, config, ranges, settings, cache=None, wake=lambda: None,
+                                 strict=True):
+            if isinstance(step, Wait):
+                time.sleep(0.02)
+            elif isinstance(step, Engine):
+                return step
+        raise AssertionError("a build ends with an engine")
+
+    def mix(self, name: str, label: str) -> dict[str, Any]:
+        if name not in self._cases:
+            self._cases[name] = Case(self.folder, name)
+        case = self._cases[name]
+        config, level = mixes(case.network)[label]
+        feeds = range(len(case.samples))
+        profile = profile_of(case.network, case.samples, feeds)
+        engine = self.engine(case.network, config, case.ranges, profile, case.level if level is None else level)
+        found: dict[str, list[np.ndarray]] = {tensor: [] for tensor in case.reference}
+        with self.backend.load_engine(engine.data) as runner:
+            layers = runner.inspect()
+            for index in feeds:
+                for tensor, array in runner.run(case.samples.feed(index), list(case.reference)).items():
+                    found[tensor].append(np.asarray(array, np.float32))
+        errors, decibels = {}, {}
+        for tensor, arrays in found.items():
+            wanted = case.reference[tensor]
+            error = np.concatenate(arrays) - wanted
+            decibels[tensor] = sqnr(wanted, error).tolist()
+            kept = max(1, KEPT_BYTES // max(1, 2 * error[0].size))
+            size = float(np.abs(error).max()) or 1.0
+            errors[f"{name}|{label}|{tensor.replace('/', '_')}|{size!r}"] = (error[:kept] / size).astype(np.float16)
+        return {"network": name, "mix": label, "seconds": engine.seconds, "sqnr": decibels,
+                "fp16": [group.name for group in case.network.groups
+                         if config.precision_of(group) is Precision.FP16], "errors": errors, "layers": layers}
+
+    def product(self, what: str, depth: int, data: str) -> dict[str, Any]:
+        model, x = product(what, depth, data)
+        with tempfile.TemporaryDirectory() as folder:
+            onnx.save(model, Path(folder) / "product.onnx")
+            network = open_network(Path(folder) / "product.onnx")
+            engine = self.engine(network, PrecisionConfig.uniform(Precision.FP16), {}, {}, 1)
+        with self.backend.load_engine(engine.data) as runner:
+            return {"product": f"{what}|{depth}|{data}", "seconds": engine.seconds, "layers": runner.inspect(),
+                    "y": runner.run({"x": x}, ["y"])["y"]}
+
+
+def sqnr(wanted: np.ndarray, error: np.ndarray) -> np.ndarray:
+    """dB by sample, along the first axis."""
+    axes = tuple(range(1, wanted.ndim))
+    power = np.square(wanted, dtype=np.float64).sum(axes)
+    noise = np.square(error, dtype=np.float64).sum(axes)
+    return 10 * np.log10(np.maximum(power, 1e-300) / np.maximum(noise, 1e-300))
+
+
+_worker: Worker | None = None
+
+
+def _start(folder: Path, sources: tuple[str, ...] | None) -> None:
+    global _worker
+    _worker = Worker(folder, sources)
+
+
+def _do(task: tuple[str, tuple]) -> dict[str, Any]:
+    assert _worker is not None
+    kind, arguments = task
+    try:
+        return _worker.mix(*arguments) if kind == "mix" else _worker.product(*arguments)
+    except Exception as error:  # the others go on
+        return {"failed": f"{kind} {arguments}", "why": f"{error}: {traceback.format_exc()[-1500:]}"}
+
+
+def gather(folder: Path, out: Path, workers: int, seconds: float, sources: tuple[str, ...] | None) -> None:
+    began = time.monotonic()
+    names = sorted(path.parent.name for path in folder.glob("*/case.json"))
+    tasks = [("product", one) for one in products()]
+    labels = {name: list(mixes(Case(folder, name).network)) for name in names}
+    for index in range(max(map(len, labels.values()), default=0)):
+        tasks += [("mix", (name, labels[name][index])) for name in names if index < len(labels[name])]
+    rows, layers, errors, outputs = [], {}, {}, {}
+    out.mkdir(parents=True, exist_ok=True)
+    context = multiprocessing.get_context("spawn")
+    with context.Pool(workers, _start, (folder, sources)) as pool:
+        found = pool.imap_unordered(_do, tasks)
+        for _ in tasks:
+            try:
+                made = found.next(max(0.1, seconds - (time.monotonic() - began)))
+            except multiprocessing.TimeoutError:
+                print("out of time", flush=True)
+                break
+            if "failed" in made:
+                print(made["failed"], made["why"], flush=True)
+                rows.append(made)
+                continue
+            label = made.get("product") or f"{made['network']}|{made['mix']}"
+            layers[label] = made.pop("layers")
+            if "product" in made:
+                outputs[label] = made.pop("y")
+            else:
+                errors.update(made.pop("errors"))
+                print(label, {k: round(float(np.mean(v)), 2) for k, v in made["sqnr"].items()}, flush=True)
+            rows.append(made)
+        pool.terminate()
+    (out / "engines.json").write_text(json.dumps(rows))
+    (out / "layers.json").write_text(json.dumps(layers))
+    np.savez_compressed(out / "errors.npz", **errors)
+    np.savez_compressed(out / "products.npz", **outputs)
+    print(f"{len(rows)} of {len(tasks)} in {time.monotonic() - began:.0f} s", flush=True)
+
+
+def prepare(folder: Path, texts: list[str]) -> None:
+    for text in texts:
+        name, model, data, batch, level = text.split("=")
+        (folder / name).mkdir(parents=True, exist_ok=True)
+        network = open_network(demo.network_path() if model == "demo" else model, simulation)
+        samples = load_samples(demo.samples_path() if model == "demo" else data, network.inputs,
+                               batch=int(batch) or None, limit=JUDGED)
+        ranges = calibrate(network.model, network.activations, samples, simulation()).ranges
+        outputs: dict[str, list[np.ndarray]] = {}
+        with simulation().load(network.model) as runner:
+            for index in range(len(samples)):
+                for tensor, array in runner.run(samples.feed(index)).items():
+                    outputs.setdefault(tensor, []).append(array)
+        np.savez(folder / name / "reference.npz",
+                 **{tensor.replace("/", "|"): np.concatenate(arrays) for tensor, arrays in outputs.items()})
+        for path in (model, data):
+            if path != "demo" and not (folder / Path(path).name).exists():
+                shutil.copy(path, folder)
+        (folder / name / "case.json").write_text(json.dumps({
+            "model": model if model == "demo" else Path(model).name,
+            "data": data if data == "demo" else Path(data).name,
+            "batch": int(batch) or None, "level": int(level), "ranges": dict(ranges)}))
+        print(f"{name}: {len(samples)} feeds, {len(network.groups)} groups, {len(mixes(network))} mixes", flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["prepare", "gather"])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("rest", nargs="*")
+    parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 2) - 2))
+    parser.add_argument("--seconds", type=float, default=1e9)
+    parser.add_argument("--tactic-sources")
+    arguments = parser.parse_args()
+    if arguments.what == "prepare":
+        prepare(arguments.folder, arguments.rest)
+        return
+    sources = tuple(arguments.tactic_sources.split(",")) if arguments.tactic_sources else None
+    gather(arguments.folder, Path(arguments.rest[0]), arguments.workers, arguments.seconds, sources)
+
+
+if __name__ == "__main__":
+    main()
