@@ -213,13 +213,17 @@ def _kernel(name: str, opset: int) -> type:
 def gated_values(backend, network: Network, config: PrecisionConfig, ranges: Mapping[str, float],
                  feeds: Mapping[str, np.ndarray], offer: Offer | None = None, data: bool = False
                  ) -> dict[str, np.ndarray]:
-    """The same of the gated network, which offers what the config needs and maybe more; ``data``: gates as data."""
+    """The same of the gated network, which offers what the config needs and maybe more; ``data``: gates as data.
+
+    Products are summed in FP32, as what runs typed networks here does.
+    """
     offer = Offer.needed(network, config) | (offer or Offer.of((), ()))
     gated = lower_gated(network, floats=offer.floats, others=offer.others, codes=offer.codes,
                         constants=offer.constants, operators=offer.operators, data=data,
                         outputs=list(dict.fromkeys(group.tail for group in network.groups)))
+    in_fp32 = {gates["sums"]: np.array(False) for gates in gated.gates.values() if "sums" in gates}
     with backend.load(gated.model, lean=True) as runner:
-        result = runner.run({**feeds, **gated.feeds(config, ranges)})
+        result = runner.run({**feeds, **gated.feeds(config, ranges), **in_fp32})
     return {tensor: result[name] for tensor, name in gated.outputs.items()}
 
 

@@ -12,7 +12,7 @@ import pytest
 from tests import lowered, networks
 from trt_tui.core.calibration.calibrate import calibrate
 from trt_tui.core.data.samples import load_samples
-from trt_tui.core.lowering import rules
+from trt_tui.core.lowering import accumulation, rules
 from trt_tui.core.lowering.gated.gated import Gated
 from trt_tui.core.lowering.gated.lower import lower_gated
 from trt_tui.core.lowering.gated.sums import SUMS
@@ -158,6 +158,64 @@ def test_inputs_that_are_rounded_already_need_no_rounding(name, config, case, ba
         direct, rounded = (runner.run({**one.feeds, **feeds}) for feeds in (fed, careful))
     for tensor in floats(one.plain):
         np.testing.assert_array_equal(direct[gated.outputs[tensor]], rounded[gated.outputs[tensor]])
+
+
+# ------------------------------------------------------------------------------------------------------ sums in FP16
+
+
+def in_chunks(x: np.ndarray, weight: np.ndarray, chunk: int) -> np.ndarray:
+    """Rows times a matrix, as tensor cores sum it: exact products of a chunk onto an FP16 accumulator."""
+    total = np.zeros((len(x), weight.shape[1]))
+    for start in range(0, x.shape[1], chunk):
+        part = x[:, start:start + chunk].astype(np.float64) @ weight[start:start + chunk].astype(np.float64)
+        total = (total + part).astype(np.float16).astype(np.float64)
+    return total
+
+
+@pytest.mark.parametrize("data", [False, True])
+@pytest.mark.parametrize(("operator", "depth", "chunk", "relu"), [
+    ("MatMul", 32, 16, False), ("MatMul", 576, 16, True), ("Gemm", 1152, 16, False), ("Conv", 4608, 16, False),
+    ("Conv", 64, 16, True), ("depthwise", 25, 1, False)])
+def test_sums_in_fp16_err_as_much_as_in_chunks(operator, depth, chunk, relu, data, opened, backend):
+    b = networks.Builder(depth)
+    x, weight = (b.rng.standard_normal(shape).astype(np.float16).astype(np.float32)
+                 for shape in ((96, depth), (depth, 1 if operator == "depthwise" else 24)))
+    shape, kernel, attributes = x.shape, weight, {}
+    if operator == "Conv":
+        shape, kernel, attributes = (*x.shape, 1, 1), weight.T[..., None, None], {"kernel_shape": [1, 1]}
+    if operator == "depthwise":
+        shape, kernel = (1, 96, 5, 5), np.repeat(weight.reshape(1, 1, 5, 5), 96, 0)
+        attributes = {"kernel_shape": [5, 5], "group": 96}
+    y = b.node("Conv" if operator == "depthwise" else operator, ["x", b.weight("w", np.ascontiguousarray(kernel))],
+               "/layer", **attributes)
+    b.node("Relu" if relu else "Identity", [y], "/end", output="y")
+    network = opened(b.model([networks.floats("x", *shape)], [networks.floats("y", *[None] * len(shape))]))
+    exact, kernels = x.astype(np.float64) @ weight, in_chunks(x, weight, chunk)
+    if relu:
+        exact, kernels = np.maximum(exact, 0), np.maximum(kernels, 0)
+    gated = lower_gated(network, data=data)
+    with backend.load(gated.model, lean=True) as runner:
+        in_fp16, in_fp32 = (runner.run({"x": x.reshape(shape), **gated.feeds(PrecisionConfig.uniform(one), {})})[
+            gated.outputs["y"]].reshape(exact.shape) for one in (FP16, FP16_SUMS))
+    assert lowered.sqnr(exact, in_fp16) == pytest.approx(lowered.sqnr(exact, kernels), abs=0.7)
+    assert lowered.sqnr(exact, in_fp32) == pytest.approx(
+        lowered.sqnr(exact, exact.astype(np.float16).astype(np.float64)), abs=0.1)
+
+
+@pytest.mark.parametrize(("operator", "shapes", "attributes", "count"), [
+    ("Conv", [(1, 64, 8, 8), (32, 64, 3, 3)], {"kernel_shape": [3, 3]}, 36),
+    ("Conv", [(1, 64, 8, 8), (64, 16, 3, 3)], {"kernel_shape": [3, 3], "group": 4}, 9),
+    ("Conv", [(1, 8, 8, 8), (8, 1, 3, 3)], {"kernel_shape": [3, 3], "group": 8}, 9),
+    ("ConvTranspose", [(1, 64, 8, 8), (64, 32, 2, 2)], {"kernel_shape": [2, 2], "strides": [2, 2]}, 4),
+    ("Gemm", [(2, 100), (8, 100)], {"transB": 1}, 7), ("MatMul", [(2, 4, "n"), (2, "n", 4)], {}, 1),
+    ("MatMul", [(2, 4, 64), (2, 64, "n")], {}, 4), ("Add", [(2, 64), (2, 64)], {}, 1)])
+def test_how_often_a_sum_is_rounded(operator, shapes, attributes, count, opened):
+    b = networks.Builder(0)
+    second = b.weight("w", np.zeros(shapes[1], np.float32)) if all(isinstance(n, int) for n in shapes[1]) else "w"
+    b.node(operator, ["x", second], "/layer", output="y", **attributes)
+    inputs = [networks.floats(name, *shape) for name, shape in zip("xw", shapes, strict=True) if name in ("x", second)]
+    network = opened(b.model(inputs, [networks.floats("y", *[None] * len(shapes[0]))]))
+    assert accumulation.roundings(network, network.layers[-1]) == count
 
 
 # --------------------------------------------------------------------------------------------------------------- sums

@@ -8,7 +8,7 @@ from typing import Protocol
 import numpy as np
 import onnx_ir as ir
 
-from trt_tui.core.lowering import rules
+from trt_tui.core.lowering import accumulation, rules
 from trt_tui.core.lowering.gated.emitter import BranchTensors, Emitter, Nodes
 from trt_tui.core.lowering.gated.inputs import GatedInputs
 from trt_tui.core.network.free import Norm
@@ -94,6 +94,35 @@ def rounded_later(network: Network, group: Group, wanted: Sequence[str], tensor:
     users = network.consumers.get(tensor, [])
     return (len(users) == 1 and users[0] in group.layers and tensor not in wanted
             and rules.commutes_with_rounding(network.layer(users[0])))
+
+
+def rounded_again(network: Network, group: Group, wanted: Sequence[str], tensor: str) -> bool:
+    """Whether all that becomes of a tensor is one layer's arithmetic, whose result is rounded in turn."""
+    users = network.consumers.get(tensor, [])
+    if len(users) != 1 or users[0] not in group.layers or tensor in wanted:
+        return False
+    layer = network.layer(users[0])
+    ports = rules.typed_ports(network.node(layer.name), network.opset)[0]
+    return (layer.kind is Kind.COMPUTE and not rules.keeps_precision(layer)
+            and bool(rules.typed_results(network, layer)) and ports[layer.inputs.index(tensor)])
+
+
+class Sums:
+    """Which tensors of a group are sums of products that wait for their rounding, and how often kernels round them."""
+
+    def __init__(self, network: Network) -> None:
+        self._network = network
+        self._waiting: dict[str, int] = {}
+
+    def of(self, layer: Layer) -> int:
+        """How often a layer's result is rounded where products are summed in FP16, see `accumulation.roundings`; that
+        of the sum that it hands on where rounding commutes with it."""
+        count = accumulation.roundings(self._network, layer)
+        return max([count, *(self._waiting.get(tensor, 1) for tensor in layer.inputs)])
+
+    def wait(self, tensor: str, count: int) -> None:
+        """A tensor is rounded only behind the layer that reads it."""
+        self._waiting[tensor] = count
 
 
 def emit_operator(emitter: Emitter, inputs: GatedInputs, body: Body, norm: Norm) -> ir.Node:

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 
 import onnx_ir as ir
 
-from trt_tui.core.lowering import rules
-from trt_tui.core.lowering.gated.bodies import emit_layers, rounded_later, rounds_after
+from trt_tui.core.lowering import accumulation, rules
+from trt_tui.core.lowering.gated.bodies import Sums, emit_layers, rounded_again, rounded_later, rounds_after
 from trt_tui.core.lowering.gated.emitter import BranchTensors, Emitter, Nodes
 from trt_tui.core.lowering.gated.given import GivenBranch, Steps
 from trt_tui.core.lowering.gated.inputs import GatedInputs
@@ -153,6 +153,7 @@ class _Branch:
                 place = site.layer, site.index
                 self._sites[place] = (*self._sites.get(place, ()), code)
         self._prepared: dict[tuple[str, tuple[Precision, ...]], ir.Value] = {}
+        self._sums = Sums(self._network)
         self._produced: set[str] = set()
         self._coarse: set[str] = set(group.inputs) if clean else set()  # tensors that have the precision's values
         self.group = group
@@ -186,10 +187,31 @@ class _Branch:
         if rules.keeps_precision(layer) and self._coarse.issuperset(typed):
             self._coarse.update(own)
             return
+        count = self._sums.of(layer)
         for tensor, output in zip(layer.outputs, node.outputs, strict=True):
-            if tensor in own and not rounded_later(self._network, self.group, self._wanted, tensor):
-                self.local[tensor] = self._flow.rounding.rounded(output, self._around, self.nodes)
-                self._coarse.add(tensor)
+            if tensor not in own:
+                continue
+            if rounded_later(self._network, self.group, self._wanted, tensor):
+                self._sums.wait(tensor, count)
+                continue
+            self.local[tensor] = self._rounded(tensor, output, count)
+            self._coarse.add(tensor)
+
+    def _rounded(self, tensor: str, value: ir.Value, count: int) -> ir.Value:
+        """A result rounded to the branch's type, as often as a sum in FP16 is if the group's gate asks for that."""
+        flow = self._flow
+        gate = flow.inputs.gates[self.group.name].get("sums") if self._around is Precision.FP16 and count > 1 else None
+        if gate is None:
+            return flow.rounding.rounded(value, self._around, self.nodes)
+
+        def summed(nodes: Nodes) -> ir.Value:
+            sums = flow.rounding.summed(value, flow.emitter.scalar(accumulation.splitter(count)), nodes)
+            if rounded_again(self._network, self.group, self._wanted, tensor):
+                return sums  # what FP16 cannot hold is told there
+            return flow.rounding.rounded(sums, self._around, nodes)
+
+        return flow.choice(gate, summed, lambda nodes: flow.rounding.rounded(value, self._around, nodes), tensor,
+                           self.nodes)
 
     def graph(self) -> ir.Graph:
         """The branch, all layers emitted."""

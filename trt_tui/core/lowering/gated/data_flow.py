@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
-from trt_tui.core.lowering import rules
-from trt_tui.core.lowering.gated.bodies import emit_layers, emit_operator, rounded_later, rounds_after
+from trt_tui.core.lowering import accumulation, rules
+from trt_tui.core.lowering.gated.bodies import Sums, emit_layers, emit_operator, rounded_later, rounds_after
 from trt_tui.core.lowering.gated.emitter import BranchTensors, Emitter
 from trt_tui.core.lowering.gated.given import GivenBranch, Steps
 from trt_tui.core.lowering.gated.inputs import GatedInputs
@@ -42,6 +42,7 @@ class DataFlow:
         self._lows = {around for forms in inputs.forms.values() for around in forms}.intersection(LOW_FLOATS)
         self._held: dict[tuple[Precision, ir.Value, ir.Value | None], ir.Value] = {}
         """By code, value and scale the value as it is read."""
+        self._factors: dict[tuple[ir.Value, int], ir.Value] = {}
         self._unrounded: dict[str, tuple[str, ir.Value, ir.Value]] = {}
         """By tensor the group that computed it, its value before it was rounded, and that rounded."""
 
@@ -72,14 +73,24 @@ class DataFlow:
         result.type, result.shape = otherwise.type, otherwise.shape
         return result
 
-    def result(self, group: Group, tensor: str, value: ir.Value) -> ir.Value:
-        """What a group yields for a tensor: rounded to the float type of its results."""
+    def result(self, group: Group, tensor: str, value: ir.Value, count: int = 1) -> ir.Value:
+        """What a group yields for a tensor: rounded to the float type of its results, a sum in FP16 ``count`` times."""
         for around in self._arounds(group):
-            low = self.rounding.rounded(value, around, self.emitter.nodes)
+            low = self.rounding.rounded(self._summed(group, around, value, count), around, self.emitter.nodes)
             if len(self._lows) == 1:
                 self._unrounded[tensor] = (group.name, value, low)
             value = self.chosen(self._gate(group, around), low, value, tensor)
         return value
+
+    def _summed(self, group: Group, around: Precision, value: ir.Value, count: int) -> ir.Value:
+        gate = self.inputs.gates[group.name].get("sums") if around is Precision.FP16 and count > 1 else None
+        if gate is None:
+            return value
+        number, nodes = self.emitter.scalar, self.emitter.nodes
+        if (gate, count) not in self._factors:
+            self._factors[gate, count] = self.emitter.add(
+                nodes, "Where", [gate, number(accumulation.splitter(count)), number(1.0)], "splitter")
+        return self.rounding.summed(value, self._factors[gate, count], nodes)
 
     def read(self, group: Group, tensor: str, value: ir.Value) -> ir.Value:
         """What a group reads of a tensor from outside: rounded to the float type of its results."""
@@ -128,6 +139,7 @@ class _Body:
                 place = site.layer, site.index
                 self._sites[place] = (*self._sites.get(place, ()), code)
         self._prepared: dict[tuple[str, tuple[Precision, ...]], ir.Value] = {}
+        self._sums = Sums(self._network)
         self._produced: set[str] = set()
         self._rounded: set[str] = set()  # tensors that have the results' precision
         self.group = group
@@ -160,10 +172,15 @@ class _Body:
         if rules.keeps_precision(layer) and self._rounded.issuperset(typed):
             self._rounded.update(own)
             return
+        count = self._sums.of(layer)
         for tensor, output in zip(layer.outputs, self._outputs(layer, node), strict=True):
-            if tensor in own and not rounded_later(self._network, self.group, self._wanted, tensor):
-                self.local[tensor] = self._flow.result(self.group, tensor, output)
-                self._rounded.add(tensor)
+            if tensor not in own:
+                continue
+            if rounded_later(self._network, self.group, self._wanted, tensor):
+                self._sums.wait(tensor, count)
+                continue
+            self.local[tensor] = self._flow.result(self.group, tensor, output, count)
+            self._rounded.add(tensor)
 
     def _outputs(self, layer: Layer, node: ir.Node) -> list[ir.Value]:
         """A layer's results; that of a normalisation is chosen between what its layers and what its operator yield."""

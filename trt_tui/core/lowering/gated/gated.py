@@ -43,7 +43,7 @@ class Gated:
         gates: Input names (bool scalars) by kind, by group: "fp32" (run in FP32), "fp16", "bf16" (results have that
             type), "int8", "fp8" (activations are read as such codes), "clean" (every float input already has values of
             the results' type), "direct" (that, and none is read as codes), "operator" (a normalisation is rounded as
-            its operator is); those that the group needs.
+            its operator is), "sums" (products are summed in FP16); those that the group needs.
         scale_inputs: Input names (float32 scalars) of activation scales, by group and tensor.
         results: Tensors that have the type of a group's results, by group.
         weight_inputs: What weight each further input is, by its name.
@@ -120,7 +120,8 @@ class Gated:
             reads = ruling.read_as
             clean = all(has.get(tensor) is ruling.around for tensor in group.inputs)
             values = {"fp32": _plain(group) if form is Precision.FILE else form is Precision.FP32 and reads is None,
-                      "clean": clean, "direct": clean and reads is None, "operator": group.name in operators}
+                      "clean": clean, "direct": clean and reads is None, "operator": group.name in operators,
+                      "sums": ruling.precision is not Precision.FILE and ruling.sums is Precision.FP16}
             values |= {one.value: reads is one for one in rules.READ_AS}
             fed.update((name, _GATES[values[kind] if kind in values else kind == form.value])
                        for kind, name in gates.items())

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from trt_tui.core.codes import CODES
+from trt_tui.core.lowering import accumulation
 from trt_tui.core.lowering.gated.emitter import Emitter
 from trt_tui.core.lowering.rules import READ_AS, Offer
 from trt_tui.core.network.free import Norm
@@ -80,6 +81,9 @@ class GatedInputs:
                 self.weights[group.name, site.layer, site.index] = value
                 self.stand_for[name] = WeightInput(group.name, site)
             kinds = _data_kinds(forms) if data else _kinds(forms)
+            if Precision.FP16 in forms.get(Precision.FP16, ()) and any(
+                    accumulation.roundings(network, network.layer(name)) > 1 for name in group.layers):
+                kinds.append("sums")
             if self.norm(group.name) is not None:
                 kinds.append("operator")
             self.gates[group.name] = {

@@ -27,6 +27,13 @@ class Rounding:
         low = add(nodes, "Cast", [value], "low", to=int(TYPES[precision]))
         return add(nodes, "Cast", [low], "rounded", to=int(ir.DataType.FLOAT))
 
+    def summed(self, value: ir.Value, factor: ir.Value, nodes: Nodes) -> ir.Value:
+        """A sum of products as a kernel that accumulates in FP16 yields it: split by a factor of
+        `trt_tui.core.lowering.accumulation.splitter`."""
+        add = self._emitter.add
+        product = add(nodes, "Mul", [value, factor], "split")
+        return add(nodes, "Sub", [product, add(nodes, "Sub", [product, value], "rest")], "summed")
+
     def read(self, value: ir.Value, tensor: str, precision: Precision, nodes: Nodes) -> ir.Value:
         """A tensor from outside a group rounded to a float precision; a mask that it cannot hold is clamped first."""
         network = self._emitter.network
