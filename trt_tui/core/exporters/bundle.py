@@ -2,8 +2,8 @@
 
 `verify.sh` holds the engine against the FP32 outputs of a few samples by the mean absolute error of each output, which
 Polygraphy (``--check-error-stat mean``) and trtexec of 11.1 and later (``--accuracyAlgorithm=l1``) both compute. The
-tolerance is twice what the simulation of the config has on the same samples (engines in FP16 came out up to 1.4 dB below
-their simulation, a factor of 1.2), and what FP32 itself may differ by.
+tolerance is twice what the simulation of the config has on the same samples (engines in FP16 came out up to 1.4 dB
+below their simulation, a factor of 1.2), and what FP32 itself may differ by.
 """
 
 from __future__ import annotations
