@@ -361,7 +361,7 @@ def with_builder(opened, monkeypatch):
                                                    capabilities=Capabilities(True, True, True))
         worker.built = []
 
-        def making(workspace, store, report, config, quick):
+        def making(workspace, ranges, config, *more):
             worker.built.append(config)
             verdict = None
             for partial in worker.workspace.analysis.verdict(config, worker.workspace.ranges, worker.feeds):
@@ -414,7 +414,7 @@ def test_at_most_so_many_engines_are_built(with_builder):
 def test_what_was_found_stands_where_its_engine_cannot_be_built(with_builder, monkeypatch):
     worker = with_builder(0.0)
 
-    def failing(workspace, store, report, config, quick):
+    def failing(workspace, ranges, config, *more):
         raise BuildFailed("TensorRT could not build the engine", "no tactic for conv1", "")
         yield
 
@@ -428,7 +428,7 @@ def test_what_was_found_stands_where_its_engine_cannot_be_built(with_builder, mo
 def test_stopped_while_an_engine_is_built_it_is_not_the_last_word(with_builder, monkeypatch):
     worker = with_builder(0.0)
 
-    def endless(workspace, store, report, config, quick):
+    def endless(workspace, ranges, config, *more):
         worker.stop()
         while True:
             yield Wait(lambda: True)

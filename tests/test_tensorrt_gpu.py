@@ -172,12 +172,13 @@ def test_triage_finds_the_barrier_that_mends_a_fault(tmp_path, monkeypatch):
     """The fault is made up, 20 dB while the result of one group is no output; every engine is real."""
     driven.isolate(monkeypatch, tmp_path)
     worker = driven.DrivenWorker(tmp_path)
-    given = replace(driven.save_resnet(tmp_path), backend="tensorrt", optimization_level=LEVEL, tactic_sources=SOURCES)
+    given = replace(driven.save_resnet(tmp_path), backend="tensorrt",
+                    production=Production(tactic_sources=SOURCES or (), optimization_level=LEVEL))
     assert isinstance(worker.answer(rq.Open(given))[-1], ev.Done)
     tail, making = worker.network.groups[3].tail, building.making
 
-    def faulty(workspace, store, report, config, quick):
-        for made in making(workspace, store, report, config, quick):
+    def faulty(workspace, ranges, config, *more):
+        for made in making(workspace, ranges, config, *more):
             if isinstance(made, EngineResult) and made.verdict is not None and tail not in config.of(Barrier):
                 name, one = made.verdict.worst
                 worse = replace(one, errors=replace(one.errors, sqnr_db=one.errors.sqnr_db - 20))
