@@ -31,7 +31,7 @@ INT8 = PrecisionConfig.uniform(Precision.INT8)
 
 
 class Errand:
-    """What a worker is to do with an item: "kill", "once" (kill the first time), "slow"; else to say who it is."""
+    """What a worker is to do with an item: "kill", "once" (kill the first time), "slow", "nap"; then to say who it is."""
 
     def __init__(self, folder):
         self.folder = folder
@@ -49,6 +49,7 @@ class Errand:
             mark.write_text(str(time.monotonic()))
             time.sleep(0.02)
             yield
+        time.sleep(0.05 * item.startswith("nap"))
         return item, os.getpid()
 
 
@@ -214,10 +215,10 @@ def test_a_scheduler_that_is_named_has_to_answer(workspace):
 def test_without_the_scheduler_the_work_goes_on_here(running, other, tmp_path):
     far = other()
     hands = far.hands()
-    work = far.steps(hands, hands.work(Errand(tmp_path), map(str, range(60))))
+    work = far.steps(hands, hands.work(Errand(tmp_path), [f"nap {number}" for number in range(80)]))
     found = [next(one for one in work if one is not None)]
     running.hired.close()
     found += [one for one in work if one is not None]
-    assert sorted(int(item) for item, _ in found) == list(range(60)) and found[-1][1][1] == os.getpid()
+    assert len({item for item, _ in found}) == len(found) == 80 and found[-1][1][1] == os.getpid()
     far.until(lambda: far.hired.lost, 5)
     assert any("The Dask scheduler is lost" in text for _, text in far.hired.told())
