@@ -31,7 +31,7 @@ INT8 = PrecisionConfig.uniform(Precision.INT8)
 
 
 class Errand:
-    """What a worker is to do with an item: "kill", "once" (kill the first time), "slow", "nap"; then to say who it is."""
+    """What a worker does with an item: "kill", "once" (kill the first time), "slow", "nap"; then it says who it is."""
 
     def __init__(self, folder):
         self.folder = folder

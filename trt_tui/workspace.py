@@ -24,9 +24,9 @@ from trt_tui.core.data.samples import DataSets, Samples, load_samples, split
 from trt_tui.core.data.shapes import ShapeRange, parse_shapes
 from trt_tui.core.data.userscript import annotations_of, script_files, split_spec
 from trt_tui.core.data.watched import Source, StampedFiles, data_files
+from trt_tui.core.hands import Hands
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.comparison import EngineResult
-from trt_tui.core.measure.hands import Hands
 from trt_tui.core.measure.judge import Judged, judged_outputs
 from trt_tui.core.measure.reference import (
     NothingCommonError,

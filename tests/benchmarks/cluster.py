@@ -24,8 +24,8 @@ from trt_tui.backends.registry import get_builder
 from trt_tui.cluster.crew import Hired
 from trt_tui.cluster.hiring import Hiring
 from trt_tui.core.calibration.calibrate import calibrate
+from trt_tui.core.hands import Hands
 from trt_tui.core.measure.group_sweep import GroupSweep, Swept
-from trt_tui.core.measure.hands import Hands
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.jobs.build import Building

@@ -11,7 +11,7 @@ from trt_tui.cluster.hiring import Hiring
 from trt_tui.cluster.parcel import parcel_of
 from trt_tui.cluster.there import kind_of
 from trt_tui.cluster.work import Work
-from trt_tui.core.measure.hands import Errand, Here
+from trt_tui.core.hands import Errand, Here
 from trt_tui.files.scratch import scratch_folder
 from trt_tui.workspace import Workspace
 
@@ -68,7 +68,7 @@ class Hired:
 
 
 class Crew:
-    """See `trt_tui.core.measure.hands.Hands`. While no worker takes part this process does what there is to do.
+    """See `trt_tui.core.hands.Hands`. While no worker takes part this process does what there is to do.
 
     Args:
         workspace: What workers have open too.
@@ -82,7 +82,7 @@ class Crew:
         self._busy = False
 
     def work(self, errand: Errand[Workspace, Item, T], items: Iterable[Item]) -> Iterator[tuple[Item, T] | None]:
-        """See `trt_tui.core.measure.hands.Hands`."""
+        """See `trt_tui.core.hands.Hands`."""
         work = self._work = Work(errand, items, self._wake, self._engines)
         try:
             while True:
@@ -109,7 +109,7 @@ class Crew:
             self._work, self._busy = None, False
 
     def ready(self) -> bool:
-        """See `trt_tui.core.measure.hands.Hands`."""
+        """See `trt_tui.core.hands.Hands`."""
         work = self._work
         if self._busy:
             return self._here.ready()
@@ -117,7 +117,7 @@ class Crew:
 
     @property
     def words(self) -> str:
-        """See `trt_tui.core.measure.hands.Hands`."""
+        """See `trt_tui.core.hands.Hands`."""
         return self._cluster.words
 
     @property

@@ -17,7 +17,6 @@ import numpy as np
 from trt_tui.core.data.samples import Samples
 from trt_tui.core.data.userscript import DETECTION, split_spec
 from trt_tui.core.data.watched import Source, Stamp, stamp
-from trt_tui.core.production import Production
 from trt_tui.options import Options
 from trt_tui.workspace import Workspace
 
@@ -81,7 +80,7 @@ def parcel_of(workspace: Workspace, folder: Path) -> Parcel:
     assert source is not None, "a workspace is identified before it is handed on"
     # Ranges go with errands; the rest concerns this process.
     options = replace(options, calib_cache=None, stages=(), engine=None, outputs=None, inputs=None, gpus=None,
-                      workers=None, scheduler=None, production=Production(options.production.plugins))
+                      workers=None, scheduler=None, production=replace(options.production, timing_cache=""))
     options = _located(options, os.path.abspath)
     paths = [path for path, known in workspace.inputs.stamps if known is not None]
     if _is_script(options.data):

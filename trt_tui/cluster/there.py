@@ -26,8 +26,8 @@ from distributed import get_worker
 import trt_tui
 from trt_tui.backends.cuda import first_device
 from trt_tui.cluster.parcel import Parcel
+from trt_tui.core.hands import Errand
 from trt_tui.core.lowering.rules import ARITHMETIC
-from trt_tui.core.measure.hands import Errand
 from trt_tui.core.runner import Backend
 from trt_tui.errors import BackendUnavailableError, InputError
 from trt_tui.workspace import Workspace

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from trt_tui.core.measure.hands import Errand
+from trt_tui.core.hands import Errand
 from trt_tui.errors import TrtTuiError
 
 BUNDLE_S = 0.4

@@ -96,11 +96,11 @@ class Building:
         return {**self.__dict__, "_cache": None, "_wake": _nobody}
 
     def words(self, item: PrecisionConfig) -> str:
-        """See `trt_tui.core.measure.hands.Errand`."""
+        """See `trt_tui.core.hands.Errand`."""
         return "the build of a config"
 
     def do(self, subject: Workspace, item: PrecisionConfig) -> Generator[Wait | None, None, EngineResult | TrtTuiError]:
-        """See `trt_tui.core.measure.hands.Errand`."""
+        """See `trt_tui.core.hands.Errand`."""
         options = subject.options
         printed: list[tuple[str, str]] = []
         if subject.builder is None:

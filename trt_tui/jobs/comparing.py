@@ -16,6 +16,7 @@ from trt_tui.jobs import requests as rq
 from trt_tui.jobs.amended import send_amended
 from trt_tui.jobs.scheduler import Report
 from trt_tui.jobs.shares import send_shares
+from trt_tui.jobs.spreading import following, hands_of
 from trt_tui.jobs.steps import Steps, Urgency, Wait, at
 from trt_tui.jobs.store import Store
 from trt_tui.jobs.verdicts import reference_metric, send_verdicts, settle
@@ -79,9 +80,14 @@ def send_layers(workspace: Workspace, store: Store, report: Report, runs: Mappin
         return
     names = list(configs)
     _tell_of_padding(workspace, report)
-    for _ in workspace.analysis.measure_largest(feeds):
-        yield urgency
-    for partial in measure_layers(workspace.analysis, configs, workspace.ranges, feeds=feeds):
+    hands, told = hands_of(workspace, report), 0
+    for _ in workspace.analysis.measure_largest(feeds, hands):
+        yield following(hands, urgency)
+    for partial in measure_layers(workspace.analysis, configs, workspace.ranges, feeds=feeds, hands=hands):
+        if partial.done == told:
+            yield following(hands, urgency)
+            continue
+        told = partial.done
         feed, position = divmod(partial.done - 1, len(names))
         name, final = names[position], feed + 1 == len(feeds)
         if final:
@@ -89,8 +95,8 @@ def send_layers(workspace: Workspace, store: Store, report: Report, runs: Mappin
         if final or feed == 0 or report.due(f"layers {name}"):
             samples = sum(workspace.data.judged.rows(index) for index in feeds[:feed + 1])
             report.send(ev.LayersMeasured(report.job, name, configs[name], partial.value[name], samples, final))
-        report.progress("errors at the groups", partial.done, partial.total, since)
-        yield urgency
+        report.progress(f"errors at the groups{hands.words}", partial.done, partial.total, since)
+        yield following(hands, urgency)
 
 
 def _tell_of_padding(workspace: Workspace, report: Report) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 
-from trt_tui.core.measure.hands import Hands, Here
+from trt_tui.core.hands import Hands, Here
 from trt_tui.errors import BackendUnavailableError
 from trt_tui.jobs.scheduler import Report
 from trt_tui.jobs.steps import Urgency, Wait

@@ -10,7 +10,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 
@@ -124,3 +124,11 @@ class Analysis(Simulation):
         return Tally(
             self.samples, feeds, self.judged if judged is None else judged, against or self.reference,
             classifier=self.classifier, scoring=self._scoring if scored else None)
+
+
+class Measured(Protocol):
+    """What errands of the simulation need of a subject (`trt_tui.core.hands.Errand`)."""
+
+    @property
+    def analysis(self) -> Analysis:
+        """The simulation on the judged samples."""

@@ -7,8 +7,9 @@ the sum in front of a division.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Mapping
 from dataclasses import dataclass
+from typing import Protocol
 
 from trt_tui.core.calibration.sweep import Probe, scalar
 from trt_tui.core.data.samples import Samples
@@ -19,7 +20,7 @@ from trt_tui.core.network.free import Norm
 from trt_tui.core.network.layers import Group
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import FP16_LEAST, FP16_MAX
-from trt_tui.core.runner import Backend
+from trt_tui.core.runner import Backend, Runner
 from trt_tui.words import number
 
 LEAST_HEADROOM = 4.0
@@ -43,33 +44,65 @@ class Largest:
         return FP16_MAX / self.amax
 
 
-def measure_largest(network: Network, samples: Samples, backend: Backend, feeds: Sequence[int],
-                    found: dict[str, float]) -> Iterator[None]:
-    """Measures the largest magnitude of every float tensor that a group computes, masked ones left out.
+class Simulated(Protocol):
+    """What is asked of a simulation here."""
 
-    Yields after each run; only scalars leave the session.
+    network: Network
+    samples: Samples
+    backend: Backend
 
-    Args:
-        found: Takes the magnitudes by tensor name; not finite where the tensor is not.
-    """
+
+class Measures(Protocol):
+    """What `LargestOfFeed` asks of a subject."""
+
+    @property
+    def analysis(self) -> Simulated:
+        """The simulation."""
+
+
+class LargestOfFeed:
+    """An errand: the largest magnitude of every float tensor that a group computes, masked ones left out, in a feed, by
+    tensor name; not finite where the tensor is not. Only scalars leave the session."""
+
+    def __init__(self) -> None:
+        self._loaded: tuple[Runner, dict[str, list[str]]] | None = None
+
+    def __getstate__(self) -> dict[str, None]:
+        return {"_loaded": None}
+
+    def words(self, item: int) -> str:
+        """See `trt_tui.core.hands.Errand`."""
+        return f"the largest values of feed {item}"
+
+    def do(self, subject: Measures, item: int) -> Generator[None, None, dict[str, float]]:
+        """See `trt_tui.core.hands.Errand`."""
+        analysis = subject.analysis
+        if self._loaded is None:
+            self._loaded = _reduced(analysis.network, analysis.backend)
+        runner, outputs = self._loaded
+        scalars = runner.run(analysis.samples.feed(item)) if outputs else {}
+        yield
+        return {tensor: max(float(scalars[most]), -float(scalars[least])) for tensor, (most, least) in outputs.items()}
+
+    def close(self) -> None:
+        """Frees the session."""
+        if self._loaded is not None:
+            self._loaded[0].close()
+            self._loaded = None
+
+
+def _reduced(network: Network, backend: Backend) -> tuple[Runner, dict[str, list[str]]]:
+    """The network with the largest and the least value of each tensor as outputs."""
     tensors = [tensor for group in network.groups for name in group.layers
                for tensor in typed_results(network, network.layer(name))
                if tensor not in network.masked and tensor not in network.behind]
-    if not tensors:
-        return
     probe = Probe(network.model)
-    outputs = {}
+    outputs: dict[str, list[str]] = {}
     for tensor in dict.fromkeys(tensors):
         value = probe.float_value(tensor)
         outputs[tensor] = [probe.emit(scalar(probe.apply(operator, value, keepdims=0)))
                            for operator in ("ReduceMax", "ReduceMin")]
-    with probe.load(backend) as runner:
-        for index in feeds:
-            scalars = runner.run(samples.feed(index))
-            for tensor, (most, least) in outputs.items():
-                amax = max(float(scalars[most]), -float(scalars[least]))
-                found[tensor] = max(found.get(tensor, 0.0), amax)
-            yield
+    return probe.load(backend), outputs
 
 
 def largest_inside(network: Network, config: PrecisionConfig, group: Group, magnitudes: Mapping[str, float]

@@ -15,9 +15,9 @@ import numpy as np
 
 from trt_tui.core.codes import CODES
 from trt_tui.core.data.gathered import Place, separable
+from trt_tui.core.hands import Alone, Hands, Here
 from trt_tui.core.lowering.rules import keeps_precision, surrounding
-from trt_tui.core.measure.analysis import Analysis
-from trt_tui.core.measure.hands import Alone, Hands, Here, Measured
+from trt_tui.core.measure.analysis import Analysis, Measured
 from trt_tui.core.measure.judge import INTEGER
 from trt_tui.core.measure.sweep import FEWEST, Figure, Sweep
 from trt_tui.core.moves.config import PrecisionConfig
@@ -81,11 +81,11 @@ class _Whole:
         self._config, self._ranges = config, ranges
 
     def words(self, item: int) -> str:
-        """See `trt_tui.core.measure.hands.Errand`."""
+        """See `trt_tui.core.hands.Errand`."""
         return f"the config on feed {item}"
 
     def do(self, subject: Measured, item: int) -> Generator[None, None, tuple[np.ndarray, np.ndarray]]:
-        """See `trt_tui.core.measure.hands.Errand`."""
+        """See `trt_tui.core.hands.Errand`."""
         found = np.zeros((0, 0)), np.zeros((0, 0))
         for partial in subject.analysis.noise(self._config, self._ranges, [item]):
             found = partial.value
@@ -113,13 +113,13 @@ class _Runs:
         return {**self.__dict__, "_batches": {}, "_rounded": None}
 
     def words(self, item: Part) -> str:
-        """See `trt_tui.core.measure.hands.Errand`."""
+        """See `trt_tui.core.hands.Errand`."""
         name, units = item
         return f"{name or 'the config'} on {plural(len(units), 'sample')}" if self._apart else (
             f"{name or 'the config'} on feed {self._places[units[0]][0][0]}")
 
     def do(self, subject: Measured, item: Part) -> Generator[None, None, np.ndarray]:
-        """See `trt_tui.core.measure.hands.Errand`."""
+        """See `trt_tui.core.hands.Errand`."""
         (name, units), whole = item, subject.analysis
         if self._rounded is None:
             self._rounded = whole.feeds(self._config, self._ranges)  # held, so that weights are rounded once

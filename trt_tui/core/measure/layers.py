@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
+from trt_tui.core.hands import Alone, Hands, Here
 from trt_tui.core.lowering.gated.lower import lower_gated
 from trt_tui.core.lowering.gated.sums import SUMS
 from trt_tui.core.lowering.rules import Offer, surrounding
-from trt_tui.core.measure.analysis import Analysis, Partial
+from trt_tui.core.measure.analysis import Analysis, Measured, Partial
 from trt_tui.core.measure.comparison import Errors, GroupErrors
 from trt_tui.core.measure.fp16 import largest_inside, sentence
 from trt_tui.core.measure.masks import common_mask, kept_rows
@@ -31,44 +33,97 @@ UNDERFLOW_SHARE = 0.05
 
 
 def measure_layers(analysis: Analysis, configs: Mapping[str, PrecisionConfig], ranges: Mapping[str, float], *,
-                   isolated: bool = True, feeds: Sequence[int] | None = None
+                   isolated: bool = True, feeds: Sequence[int] | None = None, hands: Hands[Measured] | None = None
                    ) -> Iterator[Partial[dict[str, dict[str, GroupErrors]]]]:
     """Yields ``{run: {group: GroupErrors}}`` after each run of each feed, for several configs in one loaded graph.
 
     The graph holds the reference, the gated network and, with ``isolated``, every group fed by the reference; only
     sums leave it. Where the judged outputs have one mask, what it leaves out does not count at those groups whose last
     tensor has its axes; see `trt_tui.core.measure.masks.axes_of_mask`.
+
+    Args:
+        hands: Who runs the feeds; this process by default. While nothing is known it yields the same again.
     """
     network, indices = analysis.network, analysis.indices(feeds)
-    offer = Offer.of((), ())
-    for config in configs.values():
-        offer |= Offer.needed(network, config)
-    mask = common_mask(analysis.judged)
-    padded = analysis.padded if mask else {}
+    hands = hands if hands is not None else Here(Alone(analysis))
     fp16 = any(_concerns_fp16(network, config) for config in configs.values())
     if fp16:
-        for _ in analysis.measure_largest(indices):
+        for _ in analysis.measure_largest(indices, hands):
             pass  # known already where the caller went step by step
+    errand = _OfFeed(configs, ranges, analysis.padded if common_mask(analysis.judged) else {}, isolated, fp16)
     errors: dict[str, dict[str, GroupErrors]] = {}
-    with _Tables(analysis, offer, configs, ranges, padded, isolated) as tables:
-        sums = {run: {kind: [Sums() for _ in tables.measured] for kind in ("accumulated", "isolated")}
-                for run in configs}
-        done, total = 0, len(indices) * len(configs)
-        for index in indices:
-            feed = analysis.samples.feed(index)
-            if padded:
-                feed = {**feed, **tables.counted(kept_rows(mask, analysis.samples, index))}
-            counts: np.ndarray | None = None  # of the reference, which all runs share
-            for run, config in configs.items():
-                for kind, table in tables.taken(run, feed, counting=counts is None and fp16).items():
-                    if counts is None:
-                        counts = table[:, _COUNTS]
-                    table[:, _COUNTS] = counts
-                    for pooled, row in zip(sums[run][kind], table, strict=True):
-                        pooled.merge(dict(zip(SUMS, row, strict=True)))
-                done += 1
-                errors[run] = _group_errors(network, config, tables.measured, sums[run], analysis.largest)
+    sums: dict[str, dict[str, list[Sums]]] = {}
+    found: dict[int, _Found] = {}
+    waiting, done, total = list(indices), 0, len(indices) * len(configs)
+    try:
+        for one in hands.work(errand, indices):
+            if one is None:
                 yield Partial(dict(errors), done, total)
+                continue
+            found[one[0]] = one[1]
+            while waiting and waiting[0] in found:  # sums are taken in the order of the feeds, whoever was first
+                measured, tables = found.pop(waiting.pop(0))
+                for (run, config), taken in zip(configs.items(), tables, strict=True):
+                    pooled = sums.setdefault(run, {kind: [Sums() for _ in measured]
+                                                   for kind in ("accumulated", "isolated")})
+                    for kind, table in taken.items():
+                        for own, row in zip(pooled[kind], table, strict=True):
+                            own.merge(dict(zip(SUMS, row, strict=True)))
+                    done += 1
+                    errors[run] = _group_errors(network, config, measured, pooled, analysis.largest)
+                    yield Partial(dict(errors), done, total)
+    finally:
+        errand.close()
+
+
+_Found = tuple[Sequence[str], list[dict[str, np.ndarray]]]
+"""The groups in the order of rows, and the tables of each run."""
+
+
+class _OfFeed:
+    """An errand: the tables of each run for a feed."""
+
+    def __init__(self, configs: Mapping[str, PrecisionConfig], ranges: Mapping[str, float],
+                 padded: Mapping[str, tuple[bool, ...]], isolated: bool, fp16: bool) -> None:
+        self._configs, self._ranges, self._padded = dict(configs), ranges, dict(padded)
+        self._isolated, self._fp16 = isolated, fp16
+        self._tables: _Tables | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_tables": None}
+
+    def words(self, item: int) -> str:
+        """See `trt_tui.core.hands.Errand`."""
+        return f"the errors at the groups on feed {item}"
+
+    def do(self, subject: Measured, item: int) -> Generator[None, None, _Found]:
+        """See `trt_tui.core.hands.Errand`."""
+        analysis, found = subject.analysis, []
+        if self._tables is None:
+            offer = Offer.of((), ())
+            for config in self._configs.values():
+                offer |= Offer.needed(analysis.network, config)
+            self._tables = _Tables(analysis, offer, self._configs, self._ranges, self._padded, self._isolated)
+        feed = analysis.samples.feed(item)
+        if self._padded:
+            mask = common_mask(analysis.judged)
+            feed = {**feed, **self._tables.counted(kept_rows(mask, analysis.samples, item))}
+        counts: np.ndarray | None = None  # of the reference, which all runs share
+        for run in self._configs:
+            taken = self._tables.taken(run, feed, counting=counts is None and self._fp16)
+            for table in taken.values():
+                if counts is None:
+                    counts = table[:, _COUNTS]
+                table[:, _COUNTS] = counts
+            found.append(taken)
+            yield
+        return tuple(self._tables.measured), found
+
+    def close(self) -> None:
+        """Frees the session."""
+        if self._tables is not None:
+            self._tables.close()
+            self._tables = None
 
 
 class _Tables:
@@ -122,10 +177,8 @@ class _Tables:
             return self.taken(run, feed, counting=counting)
         return tables
 
-    def __enter__(self) -> _Tables:
-        return self
-
-    def __exit__(self, *exc: object) -> None:
+    def close(self) -> None:
+        """Frees the session."""
         self._runner.close()
 
 

@@ -11,11 +11,12 @@ import numpy as np
 
 from trt_tui.core.data.gathered import Place
 from trt_tui.core.data.samples import Samples
+from trt_tui.core.hands import Alone, Hands, Here
 from trt_tui.core.lowering.gated.compared import Compared
 from trt_tui.core.lowering.gated.gated import Gated
 from trt_tui.core.lowering.gated.lower import lower_gated
 from trt_tui.core.lowering.rules import LOW_FLOATS, Offer
-from trt_tui.core.measure.fp16 import measure_largest
+from trt_tui.core.measure.fp16 import LargestOfFeed, Measures
 from trt_tui.core.measure.held import Held
 from trt_tui.core.measure.judge import FLOAT, Judged, class_scores, kept_tensors, take, tensor_outputs
 from trt_tui.core.measure.masks import axes_of_mask, common_mask, kept_elements
@@ -167,8 +168,12 @@ class Simulation:
         """The feeds that switch the loaded graph to a config (`Gated.feeds`); reuse them: they hold rounded weights."""
         return self._session(config)[0].feeds(config, ranges)
 
-    def measure_largest(self, feeds: Sequence[int] | None = None) -> Iterator[None]:
+    def measure_largest(self, feeds: Sequence[int] | None = None, hands: Hands[Measures] | None = None
+                        ) -> Iterator[None]:
         """Measures ``largest``, yielding after each run; none where that is known of these feeds.
+
+        Args:
+            hands: Who runs the feeds; this process by default.
 
         Raises:
             InputError: the data cannot be read.
@@ -176,7 +181,14 @@ class Simulation:
         indices = tuple(self.indices(feeds))
         if indices != self._largest_of:
             found: dict[str, float] = {}
-            yield from measure_largest(self.network, self.samples, self.backend, indices, found)
+            errand = LargestOfFeed()
+            try:
+                for done in (hands or Here(Alone(self))).work(errand, indices):
+                    for tensor, amax in done[1].items() if done is not None else ():
+                        found[tensor] = max(found.get(tensor, 0.0), amax)
+                    yield
+            finally:
+                errand.close()
             self.largest, self._largest_of = found, indices
 
     def indices(self, feeds: Sequence[int] | None) -> list[int]:

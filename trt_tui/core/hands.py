@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Generic, Protocol, TypeVar
 
-from trt_tui.core.measure.analysis import Analysis
-
 S = TypeVar("S")
 S_co = TypeVar("S_co", covariant=True)
 S_contra = TypeVar("S_contra", contravariant=True)
@@ -94,16 +92,8 @@ class Here(Generic[S]):
         return self._waits is None or self._waits.ready()
 
 
-class Measured(Protocol):
-    """What errands of the simulation need of a subject."""
+class Alone(Generic[S]):
+    """A subject that has a simulation and nothing else."""
 
-    @property
-    def analysis(self) -> Analysis:
-        """The simulation on the judged samples."""
-
-
-class Alone:
-    """An analysis as a subject of its own."""
-
-    def __init__(self, analysis: Analysis) -> None:
+    def __init__(self, analysis: S) -> None:
         self.analysis = analysis
