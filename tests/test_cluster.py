@@ -21,6 +21,7 @@ from trt_tui.cluster.crew import Hired
 from trt_tui.cluster.hiring import Hiring
 from trt_tui.core.calibration.calibrate import calibrate
 from trt_tui.core.measure.group_sweep import GroupSweep
+from trt_tui.core.measure.layers import measure_layers
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.errors import TrtTuiError
@@ -107,18 +108,32 @@ def running(workspace):
         made.hired.close()
 
 
+def ranges_of(workspace):
+    return calibrate(workspace.network.model, workspace.network.activations, workspace.calibrating,
+                     workspace.backend).ranges
+
+
 @pytest.mark.parametrize("lowered", [False, True])
 @pytest.mark.parametrize("exact", [False, True])
 def test_sweeps_are_equal_to_the_last_bit(workspace, running, lowered, exact):
-    ranges = calibrate(workspace.network.model, workspace.network.activations, workspace.calibrating,
-                       workspace.backend).ranges
-    found = []
+    ranges, found = ranges_of(workspace), []
     for hands in (None, running.hands()):
         sweep = GroupSweep(workspace.analysis, INT8, ranges, feeds=workspace.feeds, lowered=lowered, exact=exact,
                            hands=hands)
         list(sweep.steps() if hands is None else running.steps(hands, sweep.steps()))
         found.append((sweep.swept, {name: sweep.of(name) for name in sweep.active}, sweep.sweep.done))
     assert found[0] == found[1] and found[0][1] and found[0][0].apart is not exact
+
+
+def test_errors_at_the_groups_are_equal_to_the_last_bit(workspace, running):
+    configs, ranges = {"int8": INT8, "fp16": PrecisionConfig.uniform(Precision.FP16)}, ranges_of(workspace)
+    found = []
+    for hands in (None, running.hands()):
+        steps = measure_layers(workspace.analysis, configs, ranges, feeds=workspace.feeds, hands=hands)
+        *_, last = steps if hands is None else running.steps(hands, steps)
+        found.append((last.value, last.done, workspace.analysis.largest))
+        workspace.analysis._largest_of = ()
+    assert found[0] == found[1] and found[0][1] == 2 * len(workspace.feeds)
 
 
 def test_a_killed_worker_is_replaced_and_nothing_counts_twice(running, tmp_path):
