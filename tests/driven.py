@@ -32,6 +32,7 @@ def isolate(monkeypatch, folder: Path, cache: Path | None = None) -> None:
         cache: Where results are kept instead, for tests that may share what was measured.
     """
     monkeypatch.setenv("XDG_STATE_HOME", str(folder / "state"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(folder / "config"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache or folder / "cache"))
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
 

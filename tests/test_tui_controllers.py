@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.screen import make_app, opened, press, settle
+from tests.screen import answered, make_app, opened, press, settle, status
 from trt_tui.jobs import events as ev
+from trt_tui.tui import keys
 from trt_tui.tui.controllers import ACTIONS, CONTROLLERS, DRAWN_ONLY
 from trt_tui.tui.controllers.controller import Controller
 from trt_tui.tui.state.figures import BARRED
+from trt_tui.tui.widgets.lines import Lines
 
 pytestmark = pytest.mark.usefixtures("quick")
 
@@ -33,14 +35,76 @@ async def test_every_action_has_a_handler_a_reason_and_words(tmp_path):
         assert action.label and action.help and action.group, action.id
 
 
-def test_every_action_has_a_plain_key_and_no_key_two_actions():
-    keys = [key for action in ACTIONS for key in action.keys]
-    assert len(keys) == len(set(keys))
-    assert len({action.id for action in ACTIONS}) == len(ACTIONS)
-    assert not {"left_square_bracket", "[", "O", "A", "B", "C", "D"} & set(keys)
-    for action in ACTIONS:
-        plain = [key for key in action.keys if "+" not in key and not key.isupper() and key != "question_mark"]
-        assert plain, action.id
+SHIFTED = set('~!@#$%^&*()_+{}|:"<>?')
+
+
+def test_every_action_has_a_plain_key_first_and_no_key_two_actions():
+    assert {action.id for action in ACTIONS} == set(keys.KEYS) and len(ACTIONS) == len(keys.KEYS)
+    names = [name for one in keys.KEYS.values() for name in one]
+    assert len(names) == len(set(names))
+    assert not {"left_square_bracket", "[", "O", "A", "B", "C", "D"} & set(names)
+    for action, (first, *_) in keys.KEYS.items():
+        shown = keys.key_text(first)
+        assert "+" not in first and not first.isupper() and not SHIFTED & {shown}, action
+
+
+FILES = {
+    "none": (None, {}, []),
+    "empty": ("", {}, []),
+    "a key and keys": ('{"build": "f4", "help": ["h", "?"], "left": "left"}',
+                       {"build": ("f4",), "help": ("h", "question_mark"), "left": ("left",)}, []),
+    "two swap": ('{"build": "g",\n "target": "b"}', {"build": ("g",), "target": ("b",)}, []),
+    "tabs, comments and names as they are shown": ('{\t"redo": ";", # mine\n\t"first": "ctrl+home", "mark": "@"}', {
+        "redo": ("semicolon",), "first": ("ctrl+home",), "mark": ("at",)}, []),
+    "a clash with a default": ('{"undo": "f4",\n\n"build": ["f7", "g"]}', {"undo": ("f4",)},
+                               ["line 3: g is the key of target; build keeps b"]),
+    "a clash of two": ('{"undo": "f4",\n"redo": "f4"}', {"undo": ("f4",)},
+                       ["line 2: f4 is the key of undo; redo keeps ."]),
+    "a clash that another brings back": ('{"build": "g",\n"undo": "b",\n"target": "zz"}', {}, [
+        "line 1: g is the key of target; build keeps b", "line 2: b is the key of build; undo keeps z",
+        "line 3: zz is no key; target keeps g"]),
+    "an unknown action": ('{\n"biuld": "f4"}', {}, ["line 2: there is no action biuld; is it build?"]),
+    "twice": ('{"build": "f4",\n"build": "f7"}', {"build": ("f4",)}, ["line 2: build stands in line 1 already"]),
+    "nothing that is a key": ('{"build": [],\n"undo": {},\n"stop": "hyper+x", "quit": "A"}', {}, [
+        "line 1: build needs a key; it keeps b", "line 2: that is no key; undo keeps z",
+        "line 3: A is a part of an arrow key on a slow line; quit keeps q",
+        "line 3: hyper+x is no key; stop keeps x"]),
+    "no JSON": ('{"build": "f4",\n"undo" "f7"}', {}, ["line 2: it is no JSON; no key is taken from it"]),
+    "no object": ("[1]", {}, ['line 1: it is to be an object: {"build": "f4"}']),
+}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_a_file_changes_keys_and_loses_none(tmp_path, name):
+    text, changed, wrong = FILES[name]
+    path = tmp_path / "keys.json"
+    if text is not None:
+        path.write_text(text)
+    table, told = keys.read(path)
+    assert {action: names for action, names in table.items() if names != keys.KEYS[action]} == changed
+    assert told == [f"keys.json, {line}" for line in wrong] and all(table.values())
+    names = [name for one in table.values() for name in one]
+    assert len(names) == len(set(names))
+
+
+async def test_the_users_keys_are_bound_shown_and_named_in_words(tmp_path):
+    keys.user_file().parent.mkdir(parents=True)
+    keys.user_file().write_text('{"toggle": "f4",\n"build": "f7", "undo": "g"}')
+    async with opened(tmp_path) as (app, main, pilot):
+        said = "keys.json, line 2: g is the key of target; undo keeps z"
+        assert said in app.session.log and "keys.json, line 2: g is the key of target" in status(main)
+        await press(pilot, "down", "up")
+        assert "f4 raises" in status(main) and "f7 build" in main.query_one("#footer", Lines).text
+        await answered(pilot, "f4")
+        assert app.session.config.groups
+        await answered(pilot, "space", "b")
+        assert app.session.config.groups and app.session.built is None
+        await press(pilot, "f1", *"undo the")
+        assert "z" in app.screen.text.splitlines()[1] and 'keys.json: "undo"' in str(
+            app.screen.query_one(".hint").render())
+        await answered(pilot, "enter", "f7")
+        assert not app.session.config.groups and app.session.built is not None
+    keys.use(keys.KEYS)
 
 
 def test_every_event_is_asked_for_or_only_drawn(tmp_path):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from trt_tui.tui import spans
+from trt_tui.tui import keys, spans
 
 
 @dataclass(frozen=True)
@@ -13,7 +13,6 @@ class Action:
     """One thing the user can do.
 
     Attributes:
-        keys: As Textual names them; the first is the one shown.
         label: A word or two for the footer.
         help: A sentence for help and palette.
         group: The heading it stands under in help.
@@ -21,16 +20,20 @@ class Action:
     """
 
     id: str
-    keys: tuple[str, ...]
     label: str
     help: str
     group: str
     footer: int | None = None
 
     @property
+    def keys(self) -> tuple[str, ...]:
+        """Its keys in use, as Textual names them; the first is the one shown."""
+        return keys.keys(self.id)
+
+    @property
     def key(self) -> str:
         """The key that is shown."""
-        return key_text(self.keys[0])
+        return keys.key(self.id)
 
 
 @dataclass(frozen=True)
@@ -40,15 +43,6 @@ class BoundAction:
     action: Action
     do: Callable[[], None]
     reason: Callable[[], str]
-
-
-_KEY_TEXTS = {"full_stop": ".", "comma": ",", "slash": "/", "question_mark": "?", "minus": "-", "equals_sign": "=",
-              "escape": "esc", "pageup": "pgup", "pagedown": "pgdn", "up": "↑", "down": "↓", "left": "←", "right": "→"}
-
-
-def key_text(key: str) -> str:
-    """A key as it is shown."""
-    return _KEY_TEXTS.get(key, key.upper() if key[:1] == "f" and key[1:].isdigit() else key)
 
 
 def footer_line(width: int, offers: Iterable[BoundAction]) -> spans.Line:

@@ -18,7 +18,7 @@ from trt_tui.errors import TrtTuiError
 from trt_tui.jobs import events as ev
 from trt_tui.options import Options
 from trt_tui.session.session import Session
-from trt_tui.tui import themes
+from trt_tui.tui import keys, themes
 from trt_tui.tui.hidden import HiddenFilter
 from trt_tui.tui.main_screen import MainScreen
 from trt_tui.tui.terminal import TerminalDriver, on_ending
@@ -60,6 +60,8 @@ class TrtTuiApp(App[None]):
         self.theme = themes.DARK.name
         self.options = options
         self.session = session_factory(options, self.deliver, **session_options)
+        table, self._untaken = keys.read(keys.user_file())
+        keys.use(table)
         self.main = MainScreen(self.session, self.quit)
         self._session_ended = False
         self.typed_ahead = TypedAhead(self, super().on_event)
@@ -96,6 +98,10 @@ class TrtTuiApp(App[None]):
         self.exit(return_code=128 + number)
 
     def _start(self) -> None:
+        if self._untaken:
+            self.session.log.extend(self._untaken)
+            more = f" ({len(self._untaken) - 1} more: {keys.key('log')})" if len(self._untaken) > 1 else ""
+            self.main.desk.say(f"{self._untaken[0]}{more}")
         try:
             self.session.start()
         except TrtTuiError as error:

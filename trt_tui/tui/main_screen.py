@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from textual import events, on
 from textual.app import ComposeResult
-from textual.binding import Binding
+from textual.binding import Binding, BindingsMap
 from textual.containers import Container, Vertical
 from textual.screen import Screen
 from textual.timer import Timer
@@ -48,13 +48,14 @@ class MainScreen(Screen[None]):
         leave: Ends the application.
     """
 
-    BINDINGS = [Binding(key, f"do('{action.id}')", action.label, show=False, priority=key == "ctrl+p")
-                for action in ACTIONS for key in action.keys]
     HORIZONTAL_BREAKPOINTS = [(0, "-thin"), (60, "-narrow"), (120, "-wide")]
     VERTICAL_BREAKPOINTS = [(0, "-low"), (15, "-short"), (34, "-tall")]
 
     def __init__(self, session: Session, leave: Callable[[], None]) -> None:
         super().__init__()
+        self._bindings = BindingsMap.merge([self._bindings, BindingsMap([  # of the keys in use, so not of the class
+            Binding(key, f"do('{action.id}')", action.label, show=False)
+            for action in ACTIONS for key in action.keys])])
         self.session = session
         self.desk = Desk(session, self, leave)
         self.controllers = [kind(self.desk) for kind in CONTROLLERS]
@@ -105,8 +106,9 @@ class MainScreen(Screen[None]):
             heed(event)
         if self.session.notice and not self._noticed:
             self._noticed = True
-            said = self.desk.say(self.session.notice, "")
-            self.set_timer(NOTICE_S, lambda: self.desk.unsay(said))
+            if self.desk.status.message is None:
+                said = self.desk.say(self.session.notice, "")
+                self.set_timer(NOTICE_S, lambda: self.desk.unsay(said))
         if self._update is None:
             self._update = self.set_timer(UPDATE_S, self._updated)
 

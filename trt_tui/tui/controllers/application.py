@@ -5,39 +5,33 @@ from __future__ import annotations
 from trt_tui.tui.controllers.controller import Controller, action
 from trt_tui.tui.screens.help import HelpPage
 from trt_tui.tui.screens.log import LogPage
-from trt_tui.tui.screens.palette import Palette
 from trt_tui.tui.state.tree import View
 
 
 class Application(Controller):
     """See the module's docstring."""
 
-    @action("o", label="log", help="Show the log", group="Files")
+    @action(label="log", help="Show the log", group="Files")
     def log(self) -> None:
         """Shows what was logged."""
         self.desk.app.push_screen(LogPage(self.session))
 
-    @action("question_mark", "f1", label="keys", help="All keys", group="Application", footer=0)
+    @action(label="keys", help="All keys and actions: type to find one, enter does it", group="Application", footer=0)
     def help(self) -> None:
-        """Shows all keys."""
-        self.desk.app.push_screen(HelpPage(self.desk.offers.values(), self.desk.width))
-
-    @action("f2", "ctrl+p", label="palette", help="Find an action by its name", group="Application")
-    def palette(self) -> None:
-        """Asks for the words of an action, and does it."""
+        """Shows all actions with their keys, and does the one that is chosen."""
         def chosen(action_id: str | None) -> None:
             if action_id is not None:
                 self.desk.perform(action_id)
 
-        self.desk.app.push_screen(Palette(self.desk.offers.values()), chosen)
+        self.desk.app.push_screen(HelpPage(self.desk.offers.values()), chosen)
 
-    @action("f8", label="theme", help="Light or dark", group="Application")
+    @action(label="theme", help="Light or dark", group="Application")
     def theme(self) -> None:
         """The other theme."""
         app = self.desk.app
         app.theme = "trt-light" if app.theme == "trt-dark" else "trt-dark"
 
-    @action("escape", label="close", help="Close the topmost thing, and nothing else", group="Application")
+    @action(label="close", help="Close the topmost thing, and nothing else", group="Application")
     def close(self) -> None:
         """Closes the filter, else the pane that is alone, else goes back to the tree."""
         desk, screen, listing = self.desk, self.desk.screen, self.listing
@@ -56,7 +50,7 @@ class Application(Controller):
         elif self.status.message is None and screen.focused is not desk.tree and listing.view is not View.BLOCKS:
             desk.tree.focus()
 
-    @action("q", label="quit", help="Save and quit", group="Application", footer=70)
+    @action(label="quit", help="Save and quit", group="Application", footer=70)
     def quit(self) -> None:
         """Saves and leaves."""
         self.desk.leave()

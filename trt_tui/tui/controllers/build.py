@@ -8,6 +8,7 @@ from typing import Any
 from trt_tui.core.measure.comparison import EngineResult
 from trt_tui.jobs import events as ev
 from trt_tui.tui.controllers.controller import Controller, action
+from trt_tui.tui.keys import key
 from trt_tui.tui.screens.dialogs import Page
 from trt_tui.tui.state import built, engine_page
 
@@ -28,7 +29,7 @@ class Builds(Controller):
         alert = built.alert(self.session) if not self.desk.wide else ""
         return f"built: {alert}" if alert else built.result_text(result, self.desk.width - 2)
 
-    @action("b", label="build", help="Build the config with the backend and judge it by its own outputs", group="Work",
+    @action(label="build", help="Build the config with the backend and judge it by its own outputs", group="Work",
             disabled=Controller.cannot_build, footer=20)
     def build(self) -> None:
         """Builds in full."""
@@ -38,9 +39,11 @@ class Builds(Controller):
         """Why there is no quick build."""
         if reason := self.cannot_build():
             return reason
-        return "" if self.session.builder is not None else "ONNX Runtime builds in a moment: b builds in full"
+        if self.session.builder is not None:
+            return ""
+        return f"ONNX Runtime builds in a moment: {key('build')} builds in full"
 
-    @action("f6", label="quick build", help="Quick build: with the lowest effort, slower than production",
+    @action(label="quick build", help="Quick build: with the lowest effort, slower than production",
             group="Work", disabled=no_quick_build)
     def quick_build(self) -> None:
         """Builds with the lowest effort."""
@@ -51,9 +54,9 @@ class Builds(Controller):
         if reason := self.not_open():
             return reason
         found = self.session.results.fp32_engine is not None or built.shown_engine(self.session) is not None
-        return "" if found else "nothing was built yet: b builds"
+        return "" if found else f"nothing was built yet: {key('build')} builds"
 
-    @action("i", label="engine", help="What the engine is made of: its layers and times, and what to check",
+    @action(label="engine", help="What the engine is made of: its layers and times, and what to check",
             group="Look", disabled=no_engine, footer=65)
     def engine(self) -> None:
         """Shows the page of the engine."""

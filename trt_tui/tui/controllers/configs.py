@@ -14,7 +14,7 @@ from trt_tui.tui.state.configs import diff_lines
 class Configs(Controller):
     """See the module's docstring."""
 
-    @action("c", label="configs", help="All configs with their results; enter takes one up again", group="Configs",
+    @action(label="configs", help="All configs with their results; enter takes one up again", group="Configs",
             disabled=Controller.not_open, footer=55)
     def configs(self) -> None:
         """Shows all of them on a page."""
@@ -27,7 +27,7 @@ class Configs(Controller):
             self.session.set_config(config)
             self.desk.changed()
 
-    @action("m", label="mark A/B", help="Mark a config as A, the next one as B", group="Configs",
+    @action(label="mark A/B", help="Mark a config as A, the next one as B", group="Configs",
             disabled=Controller.not_open)
     def mark(self) -> None:
         """Marks the config under the cursor of the list, else the current one."""
@@ -42,7 +42,7 @@ class Configs(Controller):
         """Why nothing can differ."""
         return self.not_open() or ("" if len(self.session.names) > 1 else "there is only one config yet")
 
-    @action("d", label="diff", help="What differs between A and B, or from the config before", group="Configs",
+    @action(label="diff", help="What differs between A and B, or from the config before", group="Configs",
             disabled=only_one)
     def diff(self) -> None:
         """Shows what differs."""

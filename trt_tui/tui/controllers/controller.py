@@ -10,6 +10,7 @@ from trt_tui.core.network.hierarchy import LayerRow
 from trt_tui.jobs import events as ev
 from trt_tui.tui.actions import Action, BoundAction
 from trt_tui.tui.controllers.desk import Desk
+from trt_tui.tui.keys import key
 
 C = TypeVar("C", bound="Controller")
 
@@ -89,8 +90,8 @@ class Controller:
         if reason := self.nothing_to_ask():
             return reason
         if self.session.searching and self.session.builder is not None:
-            return "a search is going on, which builds too: x stops it"
-        return "a build is going on: x stops it" if self.session.building else ""
+            return f"a search is going on, which builds too: {key('stop')} stops it"
+        return f"a build is going on: {key('stop')} stops it" if self.session.building else ""
 
 
 class Declaring(Protocol):
@@ -100,14 +101,14 @@ class Declaring(Protocol):
         """The method as the handler of its action."""
 
 
-def action(*keys: str, label: str, help: str, group: str, disabled: Callable[[Any], str] = Controller.never,
+def action(*, label: str, help: str, group: str, disabled: Callable[[Any], str] = Controller.never,
            footer: int | None = None) -> Declaring:
-    """Makes a method do the action of its name; see `Action`.
+    """Makes a method do the action of its name, whose keys stand in `trt_tui.tui.keys.KEYS`; see `Action`.
 
     Args:
         disabled: The method that gives the reason why it cannot be done now, "" where it can.
     """
     def make(name: str) -> Action:
-        return Action(name, keys, label, help, group, footer)
+        return Action(name, label, help, group, footer)
 
     return lambda do: Handler(make, do, disabled)

@@ -13,6 +13,7 @@ from trt_tui.core.network.layers import Group
 from trt_tui.errors import NotYetError, TrtTuiError
 from trt_tui.session.session import Session
 from trt_tui.tui.actions import BoundAction, footer_line
+from trt_tui.tui.keys import key
 from trt_tui.tui.screens.dialogs import ErrorDialog
 from trt_tui.tui.spans import Span
 from trt_tui.tui.state import detail, verdict
@@ -305,7 +306,7 @@ class Desk:
         tree.show(rows, listing.figures, listing.view is View.WORST, cursor_key)
         self._look_where_it_is()
         if not rows:
-            tree.show_empty([[], [("   nothing matches; esc clears the filter", "dim")]])
+            tree.show_empty([[], [(f"   nothing matches; {key('close')} clears the filter", "dim")]])
         if self.block_map.display:
             self.block_map.show(listing.model.blocks, listing.figures)
 

@@ -31,7 +31,7 @@ class Exports(Controller):
         if (dialog := waiting_for(self.desk.app.screen_stack, event.job)) is not None:
             dialog.tell("it was stopped", "", "")
 
-    @action("e", label="export", help="Write precision.json, a typed ONNX, files for other tools, or a report",
+    @action(label="export", help="Write precision.json, a typed ONNX, files for other tools, or a report",
             group="Files", disabled=Controller.not_open, footer=58)
     def export(self) -> None:
         """Asks for a format and a path."""

@@ -10,6 +10,7 @@ from trt_tui.core.network.layers import Group
 from trt_tui.core.precision import Precision
 from trt_tui.tui.controllers.controller import Controller, action
 from trt_tui.tui.controllers.precision import PRECISION_KEYS, precision_words
+from trt_tui.tui.keys import key
 from trt_tui.tui.screens.dialogs import Item, Picker
 from trt_tui.tui.state.filters import parse_filter
 from trt_tui.tui.state.tree import View
@@ -22,7 +23,7 @@ _DEFAULT = "default"
 class Filtering(Controller):
     """See the module's docstring."""
 
-    @action("slash", label="find", help="Show only what is found: text, !text, /regex/, share>1%, prec:int8, op:conv",
+    @action(label="find", help="Show only what is found: text, !text, /regex/, share>1%, prec:int8, op:conv",
             group="Move", disabled=Controller.not_open, footer=30)
     def filter(self) -> None:
         """Asks for words."""
@@ -48,10 +49,10 @@ class Filtering(Controller):
         if reason := self.not_open():
             return reason
         if self.listing.matches is None:
-            return "/ finds rows first"
+            return f"{key('filter')} finds rows first"
         return "" if self.listing.matches else "the filter finds nothing"
 
-    @action("0", label="all found", help="Choose a precision for all rows that the filter finds, as one change",
+    @action(label="all found", help="Choose a precision for all rows that the filter finds, as one change",
             group="Change", disabled=nothing_found)
     def all_found(self) -> None:
         """Asks for a precision for all that was found."""
@@ -59,12 +60,13 @@ class Filtering(Controller):
         matches = self.listing.matches or set()
         groups = [group for group in session.opened.outline.groups if group.name in matches]
         free = [group for group in groups if group.name not in session.config.held]
-        items = [Item("0", "as by default", _DEFAULT, "" if free else "all are kept by rule: 5 changes the rules")]
-        for precision, key in PRECISION_KEYS.items():
+        kept = "" if free else f"all are kept by rule: {key('rules')} changes the rules"
+        items = [Item("0", "as by default", _DEFAULT, kept)]
+        for precision, letter in PRECISION_KEYS.items():
             able = [group for group in free if precision in group.allowed]
             if able or precision is not Precision.FILE:
                 some = f"  {len(able)} of {len(groups)} can" if len(able) < len(groups) else ""
-                items.append(Item(key, precision_words(precision) + some, precision, "" if able else "none can"))
+                items.append(Item(letter, precision_words(precision) + some, precision, "" if able else "none can"))
 
         def chosen(answer: Precision | str | None) -> None:
             if answer is None:

@@ -6,6 +6,7 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.offers import made, no_correction, no_rewrite, no_smoothing, out_of_the_file
 from trt_tui.jobs.events import FREE_KEY
 from trt_tui.tui.controllers.controller import Controller, action
+from trt_tui.tui.keys import key
 from trt_tui.tui.known import headline
 from trt_tui.tui.screens.dialogs import Item, Picker
 
@@ -27,7 +28,7 @@ class FreeMoves(Controller):
                    "bias": no_correction(outline, group, out_of_the_file(config, [group]))}
         return "; ".join(f"{what}: {why}" for what, why in reasons.items()) if all(reasons.values()) else ""
 
-    @action(FREE_KEY, label="free", help="Free at run time: LayerNorm as operator, SmoothQuant, bias correction",
+    @action(label="free", help="Free at run time: LayerNorm as operator, SmoothQuant, bias correction",
             group="Change", disabled=no_free_move, footer=51)
     def free(self) -> None:
         """Asks which of them."""
@@ -48,7 +49,8 @@ class FreeMoves(Controller):
                 items.append(Item(str(len(items) + 1), f"{option.label:<24} {figure}", option.config))
         if measured is None:
             session.look_at(group)
-            items.append(Item("", "what they give is being measured", "", "close this, and press 9 again in a moment"))
+            items.append(Item("", "what they give is being measured", "",
+                              f"close this, and press {key('free')} again in a moment"))
         for label, why in (("operator", no_rewrite(outline, group)), ("SmoothQuant", no_smoothing(outline, group)),
                            ("bias correction", no_correction(outline, group, out_of_the_file(config, [group])))):
             if why:

@@ -12,7 +12,7 @@ class Changes(Controller):
         """Why nothing can be taken back."""
         return self.not_open() or ("" if self.session.history.can_undo else "nothing to undo")
 
-    @action("z", label="undo", help="Undo the last change", group="Change", disabled=nothing_to_undo, footer=40)
+    @action(label="undo", help="Undo the last change", group="Change", disabled=nothing_to_undo, footer=40)
     def undo(self) -> None:
         """Takes the last change back."""
         self.session.undo()
@@ -22,7 +22,7 @@ class Changes(Controller):
         """Why nothing can be done again."""
         return self.not_open() or ("" if self.session.history.can_redo else "nothing to redo")
 
-    @action("full_stop", label="redo", help="Redo what was undone", group="Change", disabled=nothing_to_redo)
+    @action(label="redo", help="Redo what was undone", group="Change", disabled=nothing_to_redo)
     def redo(self) -> None:
         """Does again what was taken back."""
         self.session.redo()

@@ -8,6 +8,7 @@ from typing import Any
 from trt_tui.jobs import events as ev
 from trt_tui.session.job import Job
 from trt_tui.tui.controllers.controller import Controller, action
+from trt_tui.tui.keys import key
 from trt_tui.tui.screens.dialogs import Question
 from trt_tui.tui.screens.export import waiting_for
 from trt_tui.tui.screens.jobs import JobsPage
@@ -36,14 +37,14 @@ class Jobs(Controller):
             if (dialog := waiting_for(self.desk.app.screen_stack, job)) is not None:
                 dialog.tell("the worker process ended", "", "Try again.")
         self._fail(event, "The worker process ended", f"{event.why} {event.log}".strip(),
-                   "Nothing is lost: press f5 to measure again; o shows the log.")
+                   f"Nothing is lost: press {key('compare')} to measure again; {key('log')} shows the log.")
 
     def _fail(self, event: ev.Failed | ev.Died, title: str, cause: str, next_step: str) -> None:
         if self.session.outline is None:
             self.status.failure = event
         self.desk.show_failure(title, cause, next_step)
 
-    @action("f5", label="compare", help="Measure everything again", group="Work", disabled=Controller.nothing_to_ask)
+    @action(label="compare", help="Measure everything again", group="Work", disabled=Controller.nothing_to_ask)
     def compare(self) -> None:
         """Measures again."""
         self.session.compare()
@@ -53,7 +54,7 @@ class Jobs(Controller):
         """Why there is nothing to stop."""
         return "" if self.session.asked else "no job is running"
 
-    @action("x", label="stop", help="Stop what runs and waits (asks if it is older than 10 s)", group="Work",
+    @action(label="stop", help="Stop what runs and waits (asks if it is older than 10 s)", group="Work",
             disabled=no_job, footer=60)
     def stop(self) -> None:
         """Stops the job, an old one after a question."""
@@ -79,7 +80,7 @@ class Jobs(Controller):
         self.session.stop_job()
         self.desk.say(f"stopped: {stopped_words(jobs)}; the last results stay", "")
 
-    @action("f9", label="jobs", help="All jobs: what runs and what was done, with their times", group="Work")
+    @action(label="jobs", help="All jobs: what runs and what was done, with their times", group="Work")
     def jobs(self) -> None:
         """Shows all jobs."""
         self.desk.app.push_screen(JobsPage(self.session, lambda: self.desk.perform("stop")))

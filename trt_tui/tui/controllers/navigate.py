@@ -9,17 +9,17 @@ from trt_tui.tui.state.tree import VisibleRow
 class Navigate(Controller):
     """See the module's docstring."""
 
-    @action("up", "k", label="up", help="Move up", group="Move")
+    @action(label="up", help="Move up", group="Move")
     def up(self) -> None:
         """One row up."""
         self._move(-1)
 
-    @action("down", "j", label="down", help="Move down", group="Move")
+    @action(label="down", help="Move down", group="Move")
     def down(self) -> None:
         """One row down."""
         self._move(1)
 
-    @action("left", "h", label="close", help="Close the row, or go to the scope around it", group="Move")
+    @action(label="close", help="Close the row, or go to the scope around it", group="Move")
     def left(self) -> None:
         """Closes, or goes out; a cell to the left in the heat map."""
         tree, listing = self.desk.tree, self.listing
@@ -37,7 +37,7 @@ class Navigate(Controller):
             self.desk.touched()
             tree.move_to(above)
 
-    @action("right", "l", label="open", help="Open the row, or go into it", group="Move")
+    @action(label="open", help="Open the row, or go into it", group="Move")
     def right(self) -> None:
         """Opens, or goes in; a cell to the right in the heat map."""
         if self.desk.in_blocks:
@@ -51,7 +51,7 @@ class Navigate(Controller):
         else:
             self._move(1)
 
-    @action("enter", label="open", help="Open or close a scope, a group's nodes, the folded nodes", group="Move",
+    @action(label="open", help="Open or close a scope, a group's nodes, the folded nodes", group="Move",
             disabled=Controller.no_row)
     def open(self) -> None:
         """Opens or closes; from the heat map, goes to the row of a cell."""
@@ -63,22 +63,22 @@ class Navigate(Controller):
         if line is not None and line.row is not None:
             self._open(line, not line.opened)
 
-    @action("pageup", label="page up", help="Move up by a page", group="Move")
+    @action(label="page up", help="Move up by a page", group="Move")
     def page_up(self) -> None:
         """One page up."""
         self._move(-self.desk.tree.page)
 
-    @action("pagedown", label="page down", help="Move down by a page", group="Move")
+    @action(label="page down", help="Move down by a page", group="Move")
     def page_down(self) -> None:
         """One page down."""
         self._move(self.desk.tree.page)
 
-    @action("home", label="first", help="Go to the first row", group="Move")
+    @action(label="first", help="Go to the first row", group="Move")
     def first(self) -> None:
         """To the first row."""
         self._move(-len(self.desk.tree.rows))
 
-    @action("end", label="last", help="Go to the last row", group="Move")
+    @action(label="last", help="Go to the last row", group="Move")
     def last(self) -> None:
         """To the last row."""
         self._move(len(self.desk.tree.rows))
@@ -92,13 +92,13 @@ class Navigate(Controller):
             return "nothing was measured yet"
         return "" if found.loud else "no row is bad: every share is below 1 %"
 
-    @action("n", label="next bad", help="Go to the next row with a share of 1 % or more, or NaN or Inf", group="Move",
+    @action(label="next bad", help="Go to the next row with a share of 1 % or more, or NaN or Inf", group="Move",
             disabled=no_bad_rows, footer=45)
     def next_bad(self) -> None:
         """To the next bad row."""
         self._step(True)
 
-    @action("comma", label="previous bad", help="Go to the bad row before", group="Move", disabled=no_bad_rows)
+    @action(label="previous bad", help="Go to the bad row before", group="Move", disabled=no_bad_rows)
     def previous_bad(self) -> None:
         """To the bad row before."""
         self._step(False)
@@ -107,7 +107,7 @@ class Navigate(Controller):
         """Why there is no NaN to go to."""
         return self.not_open() or ("" if self.listing.figures.bad else "no NaN or Inf in this run")
 
-    @action("w", label="first NaN", help="Go to where the first NaN or Inf appears", group="Move", disabled=no_nan)
+    @action(label="first NaN", help="Go to where the first NaN or Inf appears", group="Move", disabled=no_nan)
     def first_nan(self) -> None:
         """To the first group, in network order, with NaN or Inf."""
         bad = self.listing.figures.bad

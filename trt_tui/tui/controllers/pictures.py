@@ -5,6 +5,7 @@ from __future__ import annotations
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.tui import known
 from trt_tui.tui.controllers.controller import Controller, action
+from trt_tui.tui.keys import key
 from trt_tui.tui.screens.pictures import PicturesPage
 
 
@@ -17,7 +18,7 @@ class Pictures(Controller):
         """Why there is no picture."""
         return self.not_open() or ("" if self.listing.is_measured else "nothing was measured yet")
 
-    @action("8", label="pictures", help="Pictures: values and channels, share over depth, errors over samples, "
+    @action(label="pictures", help="Pictures: values and channels, share over depth, errors over samples, "
             "accuracy against latency, engine layers, classes, stages, warnings", group="Look",
             disabled=nothing_to_draw)
     def pictures(self) -> None:
@@ -31,6 +32,6 @@ class Pictures(Controller):
             elif taken is not None and taken != self.session.config:
                 self.session.set_config(taken)
                 self.desk.changed()
-                self.desk.say(f"{known.config_name(self.session)}, z takes it back", "")
+                self.desk.say(f"{known.config_name(self.session)}, {key('undo')} takes it back", "")
 
         self.desk.app.push_screen(page, closed)

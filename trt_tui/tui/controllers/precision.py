@@ -9,6 +9,7 @@ from trt_tui.core.moves.keep import Keep
 from trt_tui.core.network.layers import Group
 from trt_tui.core.precision import OFFERED, Precision
 from trt_tui.tui.controllers.controller import Controller, action
+from trt_tui.tui.keys import key
 from trt_tui.tui.screens.dialogs import Item, Picker
 from trt_tui.words import plural
 
@@ -37,9 +38,9 @@ class Precisions(Controller):
         if any(group.name not in config.held for group in groups):
             return ""
         move = config.of(Keep)[groups[0].name]
-        return f"{move.note}: 5 changes the rules"
+        return f"{move.note}: {key('rules')} changes the rules"
 
-    @action("space", label="FP32", help="FP32 on and off, for a group, a scope or a role of the blocks",
+    @action(label="FP32", help="FP32 on and off, for a group, a scope or a role of the blocks",
             group="Change", disabled=all_kept, footer=10)
     def toggle(self) -> None:
         """FP32 on and off."""
@@ -55,7 +56,7 @@ class Precisions(Controller):
         more = len(self._in_kernel()) > len(self.desk.chosen_groups())
         return "" if more else "it shares its kernel with no other row"
 
-    @action("u", label="with kernel", help="FP32 on and off for all rows that share this row's kernel", group="Change",
+    @action(label="with kernel", help="FP32 on and off for all rows that share this row's kernel", group="Change",
             disabled=shares_nothing)
     def toggle_kernel(self) -> None:
         """FP32 on and off for what shares a kernel."""
@@ -64,19 +65,19 @@ class Precisions(Controller):
         self.desk.changed()
         self.desk.say(f"{plural(len(groups), 'row')} of one kernel", "")
 
-    @action("equals_sign", label="up", help="One step up through the precisions in use", group="Change",
+    @action(label="up", help="One step up through the precisions in use", group="Change",
             disabled=all_kept, footer=11)
     def higher(self) -> None:
         """One step up."""
         self._step(True)
 
-    @action("minus", label="down", help="One step down through the precisions in use", group="Change",
+    @action(label="down", help="One step down through the precisions in use", group="Change",
             disabled=all_kept, footer=12)
     def lower(self) -> None:
         """One step down."""
         self._step(False)
 
-    @action("p", label="precision", help="Choose a precision from a list", group="Change",
+    @action(label="precision", help="Choose a precision from a list", group="Change",
             disabled=all_kept, footer=50)
     def precision(self) -> None:
         """Asks for a precision."""
@@ -108,7 +109,7 @@ class Precisions(Controller):
             return "choose a single group: a fusion barrier is behind one result"
         return Barrier().refused(self.listing.model.outline, group.tail)
 
-    @action("f", label="barrier", help="A fusion barrier behind this row on and off: its result is a hidden output",
+    @action(label="barrier", help="A fusion barrier behind this row on and off: its result is a hidden output",
             group="Change", disabled=no_barrier)
     def barrier(self) -> None:
         """A fusion barrier on and off."""

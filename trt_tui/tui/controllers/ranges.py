@@ -12,6 +12,7 @@ from trt_tui.errors import TrtTuiError
 from trt_tui.jobs import events as ev
 from trt_tui.session.methods import best_method, method_rows
 from trt_tui.tui.controllers.controller import Controller, action
+from trt_tui.tui.keys import key
 from trt_tui.tui.screens.dialogs import Item, Picker, Prompt
 from trt_tui.words import plural, table
 
@@ -61,10 +62,10 @@ class Ranges(Controller):
             return f"ranges matter in INT8 and FP8 only: {group.refusals[Precision.INT8]}"
         precision = self.session.config.precision_of(group)
         if precision is Precision.FILE:
-            return "it runs as in the file, with the file's own scales: p puts it in INT8 or FP8"
+            return f"it runs as in the file, with the file's own scales: {key('precision')} puts it in INT8 or FP8"
         return f"it is in {precision.label}: ranges matter in INT8 and FP8 only"
 
-    @action("r", label="range", help="Next range method for the group's inputs (minmax, percentile, entropy, mse); "
+    @action(label="range", help="Next range method for the group's inputs (minmax, percentile, entropy, mse); "
             "of a scope: type one for all", group="Change", disabled=no_group_with_ranges, footer=15)
     def range(self) -> None:
         """Takes the next method; asks for a range where several groups are chosen."""
@@ -76,7 +77,7 @@ class Ranges(Controller):
         self.desk.changed()
         self.desk.say(f"input range: {method}", "")
 
-    @action("6", label="type range", help="Type a range for the inputs: an amax, a method, p99.9, top5-mean",
+    @action(label="type range", help="Type a range for the inputs: an amax, a method, p99.9, top5-mean",
             group="Change", disabled=no_group_with_ranges)
     def type_range(self) -> None:
         """Asks for a range for the inputs of what is chosen."""
@@ -100,7 +101,7 @@ class Ranges(Controller):
         self.desk.app.push_screen(Prompt(title, value, "an amax like 2.5, minmax, percentile, entropy, mse, p99.9, "
                                          "top5-mean", lambda text: wrong_range(text.strip())), typed)
 
-    @action("7", label="methods", help="Calibration methods beside each other; enter takes one for everything",
+    @action(label="methods", help="Calibration methods beside each other; enter takes one for everything",
             group="Work", disabled=Controller.nothing_to_ask)
     def methods(self) -> None:
         """Compares them; shows the table once it is there, and takes the one that is chosen."""
@@ -109,7 +110,7 @@ class Ranges(Controller):
             if not self._asked:
                 session.compare_methods()
                 self._asked = ("minmax", "percentile", "entropy", "mse")
-            self.desk.say("calibration methods are being compared; 7 shows them", "")
+            self.desk.say(f"calibration methods are being compared; {key('methods')} shows them", "")
             return
         self._show()
 

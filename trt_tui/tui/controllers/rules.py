@@ -12,7 +12,7 @@ from trt_tui.tui.screens.rules import RulesDialog
 class Rules(Controller):
     """See the module's docstring."""
 
-    @action("5", label="rules", help="Keep norms, softmax, the head, names by pattern in FP32 or FP16 by rule",
+    @action(label="rules", help="Keep norms, softmax, the head, names by pattern in FP32 or FP16 by rule",
             group="Change", disabled=Controller.not_open)
     def rules(self) -> None:
         """Asks which rules hold, and applies them as one change."""

@@ -14,6 +14,7 @@ from trt_tui.tui import known
 from trt_tui.tui.controllers.controller import Controller, action
 from trt_tui.tui.controllers.desk import Desk
 from trt_tui.tui.controllers.target import wrong_target
+from trt_tui.tui.keys import key
 from trt_tui.tui.screens.dialogs import Question
 from trt_tui.tui.screens.find import FindDialog
 from trt_tui.tui.state.figures import search_marks
@@ -49,7 +50,7 @@ class Searches(Controller):
         """Why no search can begin."""
         return "" if self.session.searching else self.cannot_build()
 
-    @action("a", label="fix", help="Find the fewest layers to raise so that the target is met; again: take the "
+    @action(label="fix", help="Find the fewest layers to raise so that the target is met; again: take the "
             "best so far over", group="Work", disabled=cannot_find, footer=18)
     def find(self) -> None:
         """Asks what to search for; while a search runs, whether to take its best."""
@@ -60,7 +61,7 @@ class Searches(Controller):
             return
         name = known.config_name(session)
         if known.is_met(session):
-            self.desk.say(f"{name} meets the target already: nothing to find; g changes the target", "")
+            self.desk.say(f"{name} meets the target already: nothing to find; {key('target')} changes the target", "")
             return
 
         def chosen(answer: tuple[str, rq.FindConfig] | None) -> None:
@@ -93,7 +94,8 @@ class Searches(Controller):
                 self.session.stop_job()
             if self.session.take_found():
                 self.desk.changed()
-            self.desk.say(f"{known.config_name(self.session)}, z takes it back: {found_so_far(finding)}", "")
+            self.desk.say(f"{known.config_name(self.session)}, {key('undo')} takes it back: "
+                          f"{found_so_far(finding)}", "")
 
         self.desk.app.push_screen(Question(question, "take it", "leave it"), answered)
 
@@ -116,11 +118,12 @@ class Searches(Controller):
             else:
                 if self.listing.following and result.why:
                     self.desk.go_to(next(iter(result.why)))
-                self.desk.say(f"{known.config_name(session)}, z takes it back: {result.said}", "")
+                self.desk.say(f"{known.config_name(session)}, {key('undo')} takes it back: {result.said}", "")
         elif result.outcome is Outcome.SHORT and result.best is not None and result.best.raised:
             self._ask_to_take(finding, f"Take the best within the budget? {result.said}.")
         else:
             why = "; its engine misses it" if finding.ended.confirmed is False else ""
             if finding.ended.held_out is not None:
                 why += f"; {held_out_words(finding.ended.held_out)}"
-            self.desk.say(f"c lists it as {known.config_name(session, result.config)}: {result.said}{why}")
+            name = known.config_name(session, result.config)
+            self.desk.say(f"{key('configs')} lists it as {name}: {result.said}{why}")

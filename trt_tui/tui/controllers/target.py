@@ -20,7 +20,7 @@ def wrong_target(session: Session, text: str) -> str:
 class Targets(Controller):
     """See the module's docstring."""
 
-    @action("g", label="target", help="Change the target that runs must meet", group="Work",
+    @action(label="target", help="Change the target that runs must meet", group="Work",
             disabled=Controller.not_open)
     def target(self) -> None:
         """Asks for a target."""

@@ -40,7 +40,7 @@ class Looks(Controller):
         if self.desk.resting:
             self.desk.draw_detail()
 
-    @action("t", label="view", help="Tree, worst first, blocks", group="Look", disabled=Controller.not_open, footer=41)
+    @action(label="view", help="Tree, worst first, blocks", group="Look", disabled=Controller.not_open, footer=41)
     def view(self) -> None:
         """Goes on to the next view."""
         desk, listing = self.desk, self.listing
@@ -57,7 +57,7 @@ class Looks(Controller):
         desk.draw_tree(line.key if line is not None and listing.placed else None)
         desk.draw_soon()
 
-    @action("v", label="colour by", help="Colour by share, isolated or accumulated error; of FP16, INT8 or the config",
+    @action(label="colour by", help="Colour by share, isolated or accumulated error; of FP16, INT8 or the config",
             group="Look", disabled=Controller.not_open, footer=42)
     def colour(self) -> None:
         """Asks what to colour by."""
@@ -97,7 +97,7 @@ class Looks(Controller):
             return engine.inside.missing
         return self.no_marked_engine() or "not measured"
 
-    @action("s", label="sort", help="Sort by the newest figures; again: network order", group="Look",
+    @action(label="sort", help="Sort by the newest figures; again: network order", group="Look",
             disabled=Controller.not_open)
     def sort(self) -> None:
         """Orders the rows anew, or as in the network."""
@@ -117,7 +117,7 @@ class Looks(Controller):
             desk.say("worst first, and follows the figures until the cursor moves", "")
         desk.draw_tree()
 
-    @action("y", label="copy name", help="Copy the full name to the clipboard (OSC 52)", group="Look",
+    @action(label="copy name", help="Copy the full name to the clipboard (OSC 52)", group="Look",
             disabled=Controller.no_row)
     def copy(self) -> None:
         """Copies the name of the row."""
@@ -136,7 +136,7 @@ class Looks(Controller):
         self.desk.app.copy_to_clipboard(visible(name))
         self.desk.say(f"copied {name}", "")
 
-    @action("1", label="list", help="Go to the list; again: it alone, and back", group="Look")
+    @action(label="list", help="Go to the list; again: it alone, and back", group="Look")
     def pane_tree(self) -> None:
         """To the list, or from there the list alone."""
         desk = self.desk
@@ -145,7 +145,7 @@ class Looks(Controller):
         pane.focus()
         desk.zoom("list" if there and desk.zoomed != "list" else "")
 
-    @action("2", label="detail", help="The detail alone, and back", group="Look", disabled=Controller.no_row)
+    @action(label="detail", help="The detail alone, and back", group="Look", disabled=Controller.no_row)
     def pane_detail(self) -> None:
         """The detail large or small."""
         self.desk.zoom("" if self.desk.zoomed == "detail" else "detail")
@@ -155,7 +155,7 @@ class Looks(Controller):
         return self.not_open() or ("" if self.listing.model.blocks is not None
                                    else "this network does not repeat, so it has no blocks")
 
-    @action("3", label="blocks", help="Go to the blocks", group="Look", disabled=no_blocks)
+    @action(label="blocks", help="Go to the blocks", group="Look", disabled=no_blocks)
     def pane_blocks(self) -> None:
         """To the heat map."""
         group = self.desk.current_group
@@ -163,7 +163,7 @@ class Looks(Controller):
         self.desk.show_blocks(group.name if group is not None else "")
         self.desk.zoom(self.desk.zoomed if self.desk.zoomed == "list" else "")
 
-    @action("4", label="configs", help="Go to the configs; again: they alone, and back", group="Look",
+    @action(label="configs", help="Go to the configs; again: they alone, and back", group="Look",
             disabled=Controller.not_open)
     def pane_configs(self) -> None:
         """To the list of configs, from there the list alone; to its page where there is no room for the list."""

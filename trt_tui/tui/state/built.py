@@ -14,6 +14,7 @@ from trt_tui.core.network.layers import Group
 from trt_tui.core.precision import Precision
 from trt_tui.jobs.summaries import BuilderSummary
 from trt_tui.session.session import Session
+from trt_tui.tui.keys import key
 from trt_tui.tui.known import config_name, met
 from trt_tui.tui.spans import Span, shorten
 from trt_tui.words import (
@@ -252,15 +253,15 @@ def alert(session: Session) -> str:
     if result is None:
         return ""
     if fp32_fault(session.results.fp32_engine):
-        return "FP32 differs too, no precision problem: i shows more"
+        return f"FP32 differs too, no precision problem: {key('engine')} shows more"
     if not result.as_asked:
-        return "not built as asked: i shows what was built"
+        return f"not built as asked: {key('engine')} shows what was built"
     simulated = session.measured("config").verdict
     gap = gap_db(simulated, result.verdict)
     broken = result.verdict is not None and result.verdict.bad and simulated is not None and not simulated.bad
     if not broken and (gap is None or gap <= GAP_DB):
         return ""
-    return worse_by(gap) + ": i shows what to check"
+    return worse_by(gap) + f": {key('engine')} shows what to check"
 
 
 def engine_step(session: Session) -> str:
@@ -273,14 +274,14 @@ def engine_step(session: Session) -> str:
     verdict = session.measured("config").verdict
     simulated, built = met(session, verdict), met(session, result.verdict)
     if result.verdict is None:
-        return "next: e exports; the engine was built but cannot run here" if simulated else ""
+        return f"next: {key('export')} exports; the engine was built but cannot run here" if simulated else ""
     if built is False:
         return "next: the build misses the target: raise one more row, then b" if simulated else ""
     if built is None:
         return ""
     if result.quick:
-        return f"next: b builds {config_name(session)} in full, this was a quick build"
-    return "next: e exports precision.json"
+        return f"next: {key('build')} builds {config_name(session)} in full, this was a quick build"
+    return f"next: {key('export')} exports precision.json"
 
 
 def fitting(texts: Sequence[str], width: int) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from trt_tui.tui.keys import key
 from trt_tui.tui.spans import Line, clip, fitted, shorten_path
 from trt_tui.tui.state.figures import FOUND, TRIED, Cells, Figures, Measure
 from trt_tui.tui.state.flips import flip_title
@@ -150,16 +151,17 @@ def _taken_on(listing: Listing) -> str:
 def tree_title(listing: Listing) -> tuple[str, str]:
     """Left and right text of the list's rule."""
     model, found, finding = listing.model, listing.figures, listing.session.finding
-    left = f"1 {listing.view.value.capitalize()} in {found.of}{', old: s sorts' if listing.is_old else ''}"
+    old = f", old: {key('sort')} sorts" if listing.is_old else ""
+    left = f"{key('pane_tree')} {listing.view.value.capitalize()} in {found.of}{old}"
     if listing.matches is not None:
-        left += f" ─ {len(listing.matches)} of {len(model.group_rows)} match, esc clears"
+        left += f" ─ {len(listing.matches)} of {len(model.group_rows)} match, {key('close')} clears"
     elif listing.session.searching and finding is not None and finding.progress is not None:
         left += f" ─ {FOUND} raised in the best so far, {TRIED} being tried"
     elif found.measure is not Measure.OWNS or found.run != "config":
         left += f" ─ {found.measure.value}{' error' if found.measure is not Measure.OWNS else ''}"
     elif listing.view is View.BLOCKS:
-        left += " ─ space on a label: the role everywhere"
+        left += f" ─ {key('toggle')} on a label: the role everywhere"
     else:
         able = f"{found.able} of {len(model.group_rows)} can run {found.lowest.label}"
         left += f" ─ {_taken_on(listing) or able}"
-    return left, "t: " + " · ".join(one.value.removesuffix(" first") for one in listing.views)
+    return left, f"{key('view')}: " + " · ".join(one.value.removesuffix(" first") for one in listing.views)

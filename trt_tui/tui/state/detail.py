@@ -21,6 +21,7 @@ from trt_tui.core.network.troubles import troubles_in
 from trt_tui.core.precision import FP16_MAX, Precision
 from trt_tui.jobs.events import FREE_KEY, WayOut
 from trt_tui.session.session import Session
+from trt_tui.tui.keys import now
 from trt_tui.tui.known import headline, met
 from trt_tui.tui.spans import Line, clip, decibel, fitted, shorten, wrap
 from trt_tui.tui.state import built, previewed
@@ -229,7 +230,7 @@ def option_spans(session: Session, group: Group, width: int) -> list[Line]:
         text, style = headline(session, option.verdict)
         reached = met(session, option.verdict)
         room = max(8, min(18, width - 17))
-        line: Line = [(f"{option.key:<6}", "key"), (f"{fitted(option.label, room)} ", ""), (f"{text:>9}", style)]
+        line: Line = [(f"{now(option.key):<6}", "key"), (f"{fitted(option.label, room)} ", ""), (f"{text:>9}", style)]
         if reached:
             line.append(("  meets the target", "good"))
         lines.append(clip(line, width))
@@ -369,7 +370,7 @@ def _short_detail(session: Session, found: Figures, group: Group, width: int) ->
         line: Line = [(" try   ", "dim")]
         for index, option in enumerate(options):
             text, style = headline(session, option.verdict)
-            line += [(" · " if index else "", "dim"), (f"{option.key}: ", "key"), (f"{option.label} ", ""),
+            line += [(" · " if index else "", "dim"), (f"{now(option.key)}: ", "key"), (f"{option.label} ", ""),
                      (text, "good" if met(session, option.verdict) else style)]
         lines.append(clip(line, width))
     elif len(known) > 1:

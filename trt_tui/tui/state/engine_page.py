@@ -8,6 +8,7 @@ from trt_tui.core.engines.rungs import rung_lines
 from trt_tui.core.measure.agreement import engine_remarks, fp32_fault, gap_db, inside_words, what_to_check
 from trt_tui.core.measure.comparison import Verdict
 from trt_tui.session.session import Session
+from trt_tui.tui.keys import key
 from trt_tui.tui.known import config_name, headline
 from trt_tui.tui.spans import Line, clip, decibel, fitted, wrap
 from trt_tui.tui.state.built import CANNOT_RUN, DIFFERS, Shown, built_text, fp32_engine_texts, shown_engine
@@ -73,7 +74,8 @@ def _summary(session: Session, shown: Shown, width: int) -> list[Line]:
         for index, text in enumerate(rung_lines(result.rungs, result.otherwise)):
             lines += _labelled("" if index else "tried", text, width, "warn")
     if result.quick:
-        lines += _labelled("", "a preview: neither latency nor size is that of production; b builds in full", width)
+        lines += _labelled("", "a preview: neither latency nor size is that of production; "
+                           f"{key('build')} builds in full", width)
     if result.verdict is None:
         return lines + _labelled("run", result.note or CANNOT_RUN, width)
     if result.latency_ms is not None:
@@ -187,7 +189,8 @@ def picture(frame: Frame) -> Drawn:
     shown, width = shown_engine(frame.session), frame.width
     report = shown.result.report if shown is not None else None
     if shown is None:
-        return missing("No engine was built yet: b builds one, and its layers are timed where it can run.", width)
+        return missing(f"No engine was built yet: {key('build')} builds one, and its layers are timed where it can "
+                       "run.", width)
     if report is None:
         return missing(f"{shown.result.backend}, which built {shown.name}, lists no layers.", width)
     lines = layer_lines(report, shown.result.quick, width, len(report.layers))

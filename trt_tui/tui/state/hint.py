@@ -5,6 +5,7 @@ from __future__ import annotations
 from trt_tui.core.measure.comparison import Measured
 from trt_tui.core.precision import Precision
 from trt_tui.session.session import Session
+from trt_tui.tui.keys import key
 from trt_tui.tui.known import config_met, config_name
 from trt_tui.tui.spans import shorten
 from trt_tui.tui.state import built
@@ -22,20 +23,20 @@ def next_step(session: Session, found: Figures | None, cursor: str = "", short: 
     if session.outline is None or found is None:
         return ""
     if session.data is None or (session.data.random and session.measured("int8").verdict is None):
-        return "next: reopen with --data for a verdict, or f5 compares on random inputs"
+        return f"next: reopen with --data for a verdict, or {key('compare')} compares on random inputs"
     verdict = session.measured("config").verdict
     if verdict is None:
-        return "" if session.busy else "next: f5 compares"
+        return "" if session.busy else f"next: {key('compare')} compares"
     if session.building:
         return ""
     if session.searching:
-        return "a takes the best so far"
+        return f"{key('find')} takes the best so far"
     if after := built.engine_step(session):
         return after
     reached = config_met(session, session.config)
     if reached is None and session.target is not None:
         return ""
-    return f"next: b builds {config_name(session)} and confirms it" if reached else (
+    return f"next: {key('build')} builds {config_name(session)} and confirms it" if reached else (
         _next_raise(session, found, cursor, short))
 
 
@@ -46,7 +47,7 @@ def _next_raise(session: Session, found: Figures, cursor: str, short: bool) -> s
     order = found.worst_first if found.run == "config" and found.measure is Measure.OWNS else ()
     worst = next((name for name in order if config.precision_of(by_name[name]) is not Precision.FP32), None)
     if worst is None:
-        return "" if session.busy else "next: n goes to the worst row"
+        return "" if session.busy else f"next: {key('next_bad')} goes to the worst row"
     results = session.results.of(config)
     goal = rows_to_target(session, results)
     if short:
@@ -56,12 +57,12 @@ def _next_raise(session: Session, found: Figures, cursor: str, short: bool) -> s
     else:
         lead = "next: "
     if cursor == worst and short:
-        return f"{lead}space raises this one"
+        return f"{lead}{key('toggle')} raises this one"
     if cursor == worst:
         flip = flip_of(session, by_name[worst]).figure
         gain = f" → {found.title} {flip}" if flip else ""
-        return f"{lead}space raises this one{gain}"
-    return f"{lead}n, space raises {shorten(found.model.titles[worst], 24)}"
+        return f"{lead}{key('toggle')} raises this one{gain}"
+    return f"{lead}{key('next_bad')}, {key('toggle')} raises {shorten(found.model.titles[worst], 24)}"
 
 
 def rows_to_target(session: Session, results: Measured) -> int | None:

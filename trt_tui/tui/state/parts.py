@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from trt_tui.session.parts import parts_table
 from trt_tui.session.session import Session
+from trt_tui.tui.keys import key
 from trt_tui.tui.spans import Line, clip, wrap
 from trt_tui.words import table
 
@@ -19,5 +20,6 @@ def page_lines(session: Session, width: int) -> list[Line]:
     header, headline, *parts = table(rows)
     lines: list[Line] = [clip([(header, "dim")], width), clip([(headline, "strong")], width)]
     lines += [clip([(text, "bad" if number == 0 else "")], width) for number, text in enumerate(parts)]
-    note = "drop: how far the worst of the runs is below FP32. g takes metric[PART]>=base-1% and metric[*]>=base-2%."
+    note = (f"drop: how far the worst of the runs is below FP32. {key('target')} takes metric[PART]>=base-1% and "
+            "metric[*]>=base-2%.")
     return [*lines, [], *([(text, "dim")] for text in wrap(note, width))]

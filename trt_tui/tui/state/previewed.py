@@ -12,6 +12,7 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import Group
 from trt_tui.core.precision import Precision
 from trt_tui.session.session import Session
+from trt_tui.tui.keys import key
 from trt_tui.tui.spans import Line, Span
 from trt_tui.words import first_few, plural
 
@@ -119,5 +120,5 @@ def kernel_lines(session: Session, one: PrecisionConfig, other: PrecisionConfig)
     change = kernel_change(first, second)
     if change is None:
         asked = session.may_preview and (first.preview is None or second.preview is None)
-        return [[], [("kernels: the builder is being asked, d again shows them", "dim")]] if asked else []
+        return [[], [(f"kernels: the builder is being asked, {key('diff')} again shows them", "dim")]] if asked else []
     return [[], [(change.said, "strong")], *([(f" {line[:2]}", "key"), (line[2:], "")] for line in change.lines(_MOST))]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from trt_tui.jobs import events as ev
 from trt_tui.session.session import Session
+from trt_tui.tui.keys import key
 from trt_tui.tui.spans import Line, Span, clip, padded, shorten, width_of
 from trt_tui.tui.state.jobs import jobs_line, place_forms
 from trt_tui.words import cells
@@ -33,10 +34,10 @@ class Status:
         if isinstance(self.failure, ev.Failed):
             lines: list[Line] = [[], [("   " + self.failure.title, "strong")]]
             lines += [[("   " + text, "dim")] for text in (self.failure.cause, self.failure.next_step) if text]
-            return [*lines, [("   q quits", "dim")]]
+            return [*lines, [(f"   {key('quit')} quits", "dim")]]
         if self.failure is not None:
             return [[], [("   The worker process ended while the network was being opened.", "strong")],
-                    [("   o shows the log, q quits", "dim")]]
+                    [(f"   {key('log')} shows the log, {key('quit')} quits", "dim")]]
         return [[], [(f"   opening {model} …", "dim")]]
 
 
@@ -49,21 +50,18 @@ def first_warning(warned: Sequence[tuple[str, str]]) -> str:
     if not warned:
         return ""
     short, full = warned[0]
-    return f"1 of {len(warned)} (o): {short}" if len(warned) > 1 else full
+    return f"1 of {len(warned)} ({key('log')}): {short}" if len(warned) > 1 else full
 
 
-def status_lines(session: Session, status: Status, step: str, width: int, wide: bool, key: str = "x") -> list[Line]:
+def status_lines(session: Session, status: Status, step: str, width: int, wide: bool) -> list[Line]:
     """The jobs, and beside them the last message or else the next step: on a line each if ``wide``, else on one.
 
     Neither hides the other: a job is told in fewer words where both do not fit.
-
-    Args:
-        key: The one that stops jobs.
     """
     said: Span = status.message if status.message is not None else (step, "strong")
     if wide:
-        return [jobs_line(session, width, key), clip([(" ", ""), said], width)]
-    forms = place_forms(session, key)
+        return [jobs_line(session, width, key("stop")), clip([(" ", ""), said], width)]
+    forms = place_forms(session, key("stop"))
     fits = next((form for form in forms if width_of(form) + cells(said[0]) + 2 <= width), forms[-1])
     room = width - width_of(fits) - 2
     if not width_of(fits) and status.message is not None:

@@ -12,6 +12,7 @@ from trt_tui.core.moves.config import PrecisionConfig, compared
 from trt_tui.core.precision import Precision
 from trt_tui.core.search.front import front
 from trt_tui.session.session import Session
+from trt_tui.tui.keys import key
 from trt_tui.tui.known import config_name, headline, met
 from trt_tui.tui.spans import Line, clip
 from trt_tui.tui.state.figures import Figures
@@ -198,7 +199,7 @@ def _what(session: Session, by_time: bool) -> str:
 def _none(session: Session, by_time: bool) -> str:
     if not by_time:
         return "No config is simulated yet."
-    return ("No engine was timed, so there are no milliseconds: b builds one."
+    return (f"No engine was timed, so there are no milliseconds: {key('build')} builds one."
             if session.builder is None or session.builder.runs else
             "Engines cannot run here, so there are no milliseconds.")
 
