@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from trt_tui.core.measure.analysis import Analysis, Partial
 from trt_tui.core.measure.comparison import Errors, Share
 from trt_tui.core.measure.group_sweep import GroupSweep
 from trt_tui.core.measure.metrics import Sums
-from trt_tui.core.measure.shares import Impact, impact_of, measure_shares
+from trt_tui.core.measure.shares import Impact, impact_of, share_of
 from trt_tui.core.moves.config import PrecisionConfig
 
 
@@ -19,6 +19,24 @@ def errors_between(reference: np.ndarray, test: np.ndarray) -> Errors:
     sums = Sums()
     sums.add(reference, test)
     return sums.errors()
+
+
+def measure_shares(analysis: Analysis, config: PrecisionConfig, ranges: Mapping[str, float], *,
+                   order: Sequence[str] | None = None, feeds: Sequence[int] | None = None, exact: bool = False
+                   ) -> Iterator[Partial[dict[str, Share]]]:
+    """Yields ``{group: Share}`` of what is new since the last yield: what a group owns of the judged error.
+
+    All groups are measured on a few samples, then those that may matter on more (`trt_tui.core.measure.sweep`). It
+    yields after each run of one batch, so many yields hold nothing new. Groups that already run in FP32, and those
+    that only pass on values of their own precision, own nothing and are not run. If the config's judged error is not
+    finite, a group that makes it finite owns all of it, any other group nothing.
+
+    Args:
+        order: Groups to measure, most suspicious first; all by default.
+        exact: Measure all of them on all samples.
+    """
+    sweep = GroupSweep(analysis, config, ranges, order=order, feeds=feeds, exact=exact)
+    yield from _figures(sweep, lambda name: share_of(sweep, name))
 
 
 def measure_impacts(analysis: Analysis, config: PrecisionConfig, ranges: Mapping[str, float], *,
@@ -37,8 +55,12 @@ def measure_impacts(analysis: Analysis, config: PrecisionConfig, ranges: Mapping
             shares.update(partial.value)
             yield Partial({}, partial.done, 2 * partial.total)
     sweep = GroupSweep(analysis, config, ranges, order=order, feeds=feeds, exact=exact, lowered=True)
+    yield from _figures(sweep, lambda name: impact_of(sweep, name, shares.get(name)))
+
+
+def _figures(sweep: GroupSweep, told: Callable[[str], Share]) -> Iterator[Partial[dict[str, Share]]]:
     for done, total in sweep.steps():
-        found = {name: impact_of(sweep, name, shares.get(name)) for name in sweep.fresh}
+        found = {name: told(name) for name in sweep.fresh}
         sweep.fresh.clear()
         yield Partial(found, round(done), max(round(total), round(done) + 1))
-    yield Partial({name: impact_of(sweep, name, shares.get(name)) for name in sweep.fresh}, 1, 1)
+    yield Partial({name: told(name) for name in sweep.fresh}, 1, 1)

@@ -13,7 +13,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from tests import networks
-from tests.measuring import errors_between
+from tests.measuring import errors_between, measure_shares
 from tests.networks import Builder, floats
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend, OnnxRuntimeRunner
 from trt_tui.core.data.samples import load_samples
@@ -24,7 +24,7 @@ from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.judge import judged_outputs
 from trt_tui.core.measure.layers import measure_layers
 from trt_tui.core.measure.metrics import sample_sqnr_db, sample_sums
-from trt_tui.core.measure.shares import measure_cumulative, measure_shares
+from trt_tui.core.measure.shares import measure_cumulative
 from trt_tui.core.measure.user_metric import load_metric
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import open_network

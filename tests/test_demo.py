@@ -6,13 +6,13 @@ import numpy as np
 import onnx
 import pytest
 
+from tests.measuring import measure_shares
 from trt_tui import demo
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
 from trt_tui.core.calibration.calibrate import calibrate
 from trt_tui.core.data.samples import load_samples, split
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.judge import judged_outputs
-from trt_tui.core.measure.shares import measure_shares
 from trt_tui.core.measure.user_metric import load_metric
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import open_network

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests import lowered, networks, rtx
-from tests.measuring import measure_impacts
+from tests.measuring import measure_impacts, measure_shares
 from tests.networks import Builder, floats
 from trt_tui.core.data.samples import load_samples
 from trt_tui.core.lowering import rules
@@ -29,7 +29,6 @@ from trt_tui.core.lowering.weak import lower_weak
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.judge import judged_outputs
 from trt_tui.core.measure.layers import measure_layers
-from trt_tui.core.measure.shares import measure_shares
 from trt_tui.core.moves.choice import Choice
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network

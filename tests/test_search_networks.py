@@ -10,14 +10,14 @@ import onnx
 import pytest
 
 from tests import networks
-from tests.measuring import measure_impacts
+from tests.measuring import measure_impacts, measure_shares
 from tests.networks import Builder, floats
 from trt_tui.core.calibration.calibrate import calibrate
 from trt_tui.core.data.samples import load_samples
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.comparison import Share
 from trt_tui.core.measure.judge import judged_outputs
-from trt_tui.core.measure.shares import Impact, measure_shares
+from trt_tui.core.measure.shares import Impact
 from trt_tui.core.measure.target import judge, parse_target
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import open_network

@@ -7,6 +7,7 @@ import onnx
 import pytest
 
 from tests import networks
+from tests.measuring import measure_shares
 from tests.networks.build import Builder, floats
 from trt_tui.core.calibration.calibrate import calibrate
 from trt_tui.core.data.samples import load_samples
@@ -15,7 +16,6 @@ from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.group_sweep import GroupSweep
 from trt_tui.core.measure.judge import judged_outputs
 from trt_tui.core.measure.sampling import drawn, estimate, t_quantile
-from trt_tui.core.measure.shares import measure_shares
 from trt_tui.core.measure.sweep import Sweep
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import open_network

@@ -21,6 +21,7 @@ from pathlib import Path
 
 import numpy as np
 
+from tests.measuring import measure_shares
 from trt_tui import demo
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
 from trt_tui.backends.tensorrt.backend import TensorRTBackend
@@ -31,7 +32,6 @@ from trt_tui.core.measure.agreement import gap_db
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.comparison import EngineResult, Verdict
 from trt_tui.core.measure.judge import judged_outputs
-from trt_tui.core.measure.shares import measure_shares
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network, open_network
 from trt_tui.core.precision import Precision

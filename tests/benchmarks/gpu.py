@@ -61,13 +61,13 @@ def measured(model: Path, data: Path, batch: int, groups: int, rounds: int, data
     """Milliseconds of what-ifs and shares, INT8 among FP32 and among FP16."""
     from dataclasses import replace
 
+    from tests.measuring import measure_shares
     from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
     from trt_tui.core.calibration.calibrate import calibrate
     from trt_tui.core.data.samples import load_samples
     from trt_tui.core.measure.analysis import Analysis
     from trt_tui.core.measure.judge import judged_outputs
     from trt_tui.core.measure.layers import measure_layers
-    from trt_tui.core.measure.shares import measure_shares
     from trt_tui.core.moves.config import PrecisionConfig
     from trt_tui.core.network.network import open_network
     from trt_tui.core.precision import Precision

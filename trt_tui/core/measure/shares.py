@@ -1,6 +1,6 @@
 """What single groups do to the judged outputs: their shares, their impacts, and the worst ones raised together.
 
-All of it runs on the loaded session of an `Analysis`; every function is a generator, as the methods there are.
+All of it runs on the loaded session of an `Analysis`.
 """
 
 from __future__ import annotations
@@ -38,31 +38,6 @@ def share_of(sweep: GroupSweep, name: str) -> Share:
     half = known.figure.half
     return Share(known.figure.value, known.worst_db, samples=known.samples,
                  margin=half if math.isfinite(half) and known.samples < sweep.samples else None)
-
-
-def measure_shares(analysis: Analysis, config: PrecisionConfig, ranges: Mapping[str, float], *,
-                   order: Sequence[str] | None = None, feeds: Sequence[int] | None = None, exact: bool = False
-                   ) -> Iterator[Partial[dict[str, Share]]]:
-    """Yields ``{group: Share}`` of what is new since the last yield: what a group owns of the judged error.
-
-    All groups are measured on a few samples, then those that may matter on more (`trt_tui.core.measure.sweep`). It
-    yields after each run of one batch, so many yields hold nothing new. Groups that already run in FP32, and those
-    that only pass on values of their own precision, own nothing and are not run. If the config's judged error is not
-    finite, a group that makes it finite owns all of it, any other group nothing.
-
-    Args:
-        order: Groups to measure, most suspicious first; all by default.
-        exact: Measure all of them on all samples.
-    """
-    yield from _figures(GroupSweep(analysis, config, ranges, order=order, feeds=feeds, exact=exact))
-
-
-def _figures(sweep: GroupSweep) -> Iterator[Partial[dict[str, Share]]]:
-    for done, total in sweep.steps():
-        found = {name: share_of(sweep, name) for name in sweep.fresh}
-        sweep.fresh.clear()
-        yield Partial(found, round(done), max(round(total), round(done) + 1))
-    yield Partial({name: share_of(sweep, name) for name in sweep.fresh}, 1, 1)
 
 
 def impact_of(sweep: GroupSweep, name: str, share: Share | None = None) -> Impact:
