@@ -57,10 +57,10 @@ def test_compare_prints_a_table(run, mlp, config):
     code, out, err = run("compare", mlp.model, "--data", mlp.data, "--config", config)
     assert code == 0, err
     lines = out.splitlines()
-    assert lines[0].startswith("mlp.onnx: 3 groups (6 nodes), 12 samples of mlp.npz, calibrated on 4")
+    assert lines[0].startswith("mlp.onnx: 3 fused layers (6 nodes), 12 samples of mlp.npz, calibrated on 4")
     assert [line.split("  ")[0] for line in lines if line.startswith(("FP16 all  ", "INT8 all  ", "config  "))] == [
         "FP16 all", "INT8 all", "config"]
-    assert "what owns the loss" in out and "\nfc1 " in out and "~" in out
+    assert "error shares of" in out and "\nfc1 " in out and "~" in out
     assert "\x1b" not in err and "\r" not in err
 
 
@@ -117,7 +117,7 @@ def test_a_comparison_leaves_out_what_is_not_asked_for(run, mlp, tmp_path, layer
     assert code == 0, err
     runs = json.loads((tmp_path / "out.json").read_text())["runs"]
     assert all(("layers" in run) is (layers == "errors") and "groups" not in run for run in runs.values())
-    assert ("what loses most by itself" in out) is (layers == "errors") and "owns" not in out
+    assert ("what loses most by itself" in out) is (layers == "errors") and "error shares" not in out
 
 
 def test_compare_in_markdown(run, mlp, tmp_path):

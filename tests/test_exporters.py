@@ -228,13 +228,13 @@ def cells(report: str, start: str) -> list[str]:
 
 def test_the_report_says_which_run_is_how_bad():
     report = comparison_markdown(COMPARISON)
-    header = cells(report, "| run | source | dB")
+    header = cells(report, "| run | source | SQNR")
     fp16, int8, config = (dict(zip(header, cells(report, f"| {name} |"), strict=True))
                           for name in ("FP16 all", "INT8 all", "config"))
-    assert fp16["dB"] == "~58.2" and fp16["worst sample"] == "~51.0 #12"
+    assert fp16["SQNR"] == "~58.2" and fp16["worst sample"] == "~51.0 #12"
     assert fp16["integers that differ"] == "~1.56%" and fp16["metric"] == "~81.40" and fp16["NaN/Inf"] == "0"
-    assert int8["dB"] == "NaN" and int8["output"] == "`z`" and int8["NaN/Inf"] == "4"
-    assert config["dB"] == "exact" and config["ms"] == "1.23" and config["MB"] == "44.1"
+    assert int8["SQNR"] == "NaN" and int8["output"] == "`z`" and int8["NaN/Inf"] == "4"
+    assert config["SQNR"] == "exact" and config["ms"] == "1.23" and config["MB"] == "44.1"
     assert "Metric in FP32: 81.40." in report and "64 samples" in report
 
 

@@ -288,7 +288,7 @@ def test_a_criterion_that_says_no_more_than_yes_or_no(score):
 def test_auto_says_what_it_does_and_why():
     noise = Noise(6, 0)
     assert "causes alone" in noise.search().how
-    assert "owns" in noise.search(impacts={name: Share(one.owns) for name, one in noise.impacts().items()}).how
+    assert "error shares" in noise.search(impacts={name: Share(one.owns) for name, one in noise.impacts().items()}).how
     errors = {name: GroupErrors(Precision.INT8, isolated=Errors(sqnr_db=10.0 + number))
               for number, name in enumerate(noise.names)}
     halving = noise.search(impacts={}, errors=errors)
@@ -595,7 +595,7 @@ def test_every_raised_group_says_why():
     result = finish(noise.search(), noise)
     assert list(result.why) == ["g2", "g5"]
     assert "without it 5.00 of what is allowed (fails), with it 1.00" in result.why["g2"]
-    assert "owns 57% of" in result.why["g2"]
+    assert "its share is 57% of" in result.why["g2"]
     unknown = noise.search("linear", impacts={}, ranking=Ranking(tuple(noise.names)))
     while not unknown.result.best or not unknown.result.best.raised:
         unknown.tell(noise(unknown.ask()))

@@ -279,7 +279,7 @@ def test_shares_that_are_known_are_not_measured_again(opened, runs):
     events = worker.answer(replace(GOAL, shares=True))
     assert not of_type(events, ev.SharesMeasured), "an impact without a share must not replace one"
     for name, why in found(events).result.why.items():
-        assert f"owns {percent(shares[name].owns)} of" in why
+        assert f"its share is {percent(shares[name].owns)} of" in why
 
 
 # -- the user's command ---------------------------------------------------------------------------------------------

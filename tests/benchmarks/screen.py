@@ -109,7 +109,7 @@ def measure(nodes: int, moves: int) -> None:
         first_rows = screen.until(pattern, 120)
         print(f"first rows after the command: {first_rows:.2f} s; a 60-node network: {statistics.median(start):.2f} s; "
               f"difference {first_rows - statistics.median(start):.2f} s")
-        screen.until(rb"comparing|errors at the groups|calibrating", 180)
+        screen.until(rb"comparing|per-layer errors|calibrating", 180)
         for key in (b"j", b"l", b"j", b"l", b"j", b"l", b"l"):
             screen.press(key)
         screen.drain(2)

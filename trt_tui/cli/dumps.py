@@ -147,7 +147,7 @@ def _table(found: DumpsCompared, asked: Asked) -> list[str]:
     worst = sorted(range(len(found.tensors)), key=lambda index: -found.tensors[index].relative)[:asked.top_k]
     first = next((index for index, one in enumerate(found.tensors) if one.over), None)
     shown = sorted({*worst, *([first] if first is not None else [])})
-    rows = [["tensor", "shape", "dB", "cosine", "max abs", "mean abs", "max rel", "mean rel", "NaN/Inf", ""]]
+    rows = [["tensor", "shape", "SQNR", "cosine", "max abs", "mean abs", "max rel", "mean rel", "NaN/Inf", ""]]
     for index in shown:
         one = found.tensors[index]
         errors = one.errors

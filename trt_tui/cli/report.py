@@ -40,8 +40,8 @@ FEWER = ("on: how many samples a share was taken on; on all of them it is as nea
 def comparison_table(session: Session) -> str:
     """The verdict of each run, its judged outputs if there are several, and the worst groups."""
     outline, data, level = session.opened.outline, session.opened.data, session.level
-    lines = [f"{outline.name}: {len(outline.groups)} groups ({len(outline.layers)} nodes), {data.whatif} samples of "
-             f"{data.source}{', ' if session.ranges_from else ''}{session.ranges_from}",
+    lines = [f"{outline.name}: {len(outline.groups)} fused layers ({len(outline.layers)} nodes), {data.whatif} "
+             f"samples of {data.source}{', ' if session.ranges_from else ''}{session.ranges_from}",
              f"against {_against(session)}{f', {level.name}' if level is not None else ''}; ~ marks simulated figures"]
     if level is not None and level.reason:
         lines.append(level.reason)
@@ -50,7 +50,7 @@ def comparison_table(session: Session) -> str:
         lines.append(f"{name} in {_metric_of(session)}: {words.metric_figure(value)}")
     if session.target is not None:
         lines.append(f"target: {session.target.shown}")
-    rows = [["run", "output", "dB", "cosine", "worst sample", "NaN/Inf", session_metric(session), "ms", "MB", ""]]
+    rows = [["run", "output", "SQNR", "cosine", "worst sample", "NaN/Inf", session_metric(session), "ms", "MB", ""]]
     engines = _engines(session)
     if session.results.fp32_engine is not None:
         rows.extend(_engine_rows(session, "FP32 engine", session.results.fp32_engine))
@@ -253,13 +253,13 @@ def _worst(session: Session, run: str) -> list[str]:
     """The groups that own most of a run's error; those that lose most by themselves where shares were not measured."""
     record, config, outline = session.measured(run), session.run_configs()[run], session.opened.outline
     order = sorted(record.shares, key=lambda name: -record.shares[name].owns)[:LAYER_ROWS]
-    title = f"what owns the loss of {run_named(run, session.config.as_in_file)}"
+    title = f"error shares of {run_named(run, session.config.as_in_file)}"
     if not order:
         lossy = {name: one.isolated for name, one in record.groups.items()
                  if one.isolated is not None and not one.isolated.exact}
         order = sorted(lossy, key=lambda name: lossy[name].sqnr_db or -math.inf)[:LAYER_ROWS]
         title = f"what loses most by itself in {run_named(run, session.config.as_in_file)}"
-    rows = [[title, "operator", "precision", "owns", "on", "isolated", "accumulated", "alone in FP32"]]
+    rows = [[title, "operator", "precision", "share", "on", "isolated", "accumulated", "alone in FP32"]]
     notes = []
     places = titles(build_tree(outline.layers, outline.groups))
     for name in order:

@@ -22,7 +22,7 @@ def stage_lines(session: Session) -> list[str]:
     for one in production.inputs if production is not None else ():
         lines.append(f"inputs of production: {one.said}")
     metric = session_metric(session)
-    errors = ["dB", "cosine", "MSE", "max abs"]
+    errors = ["SQNR", "cosine", "MSE", "max abs"]
     figures = [["stage", *errors, metric, "NaN/Inf", f"to the one before: {errors[0]}", *errors[1:], "ms", ""]]
     for stage, verdict in rows:
         figures.append(_row(session, stage, verdict))

@@ -233,7 +233,7 @@ class WorkspaceBench:
         since = time.monotonic()
         try:
             for done, total in sweep.steps():
-                report.progress(f"what each group does to the outputs{hands.words}", round(done),
+                report.progress(f"sensitivity of each layer{hands.words}", round(done),
                                 max(round(total), round(done) + 1), since)
                 if report.due("impacts kept"):
                     store.keep(workspace, kind, config, sweep.swept)

@@ -106,5 +106,5 @@ def _histograms(workspace: Workspace, report: Report, request: rq.WriteBundle, r
     if missing:
         workspace.statistics.update(collect_stats(
             network.model, missing, workspace.calibrating, workspace.backend,
-            progress=report.sweeping("looking at the values", gives_way=True)))
+            progress=report.sweeping("activation statistics", gives_way=True)))
     return [(tensor, workspace.statistics[tensor], ranges.get(tensor)) for tensor in tensors]

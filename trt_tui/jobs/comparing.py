@@ -95,7 +95,7 @@ def send_layers(workspace: Workspace, store: Store, report: Report, runs: Mappin
         if final or feed == 0 or report.due(f"layers {name}"):
             samples = sum(workspace.data.judged.rows(index) for index in feeds[:feed + 1])
             report.send(ev.LayersMeasured(report.job, name, configs[name], partial.value[name], samples, final))
-        report.progress(f"errors at the groups{hands.words}", partial.done, partial.total, since)
+        report.progress(f"per-layer errors{hands.words}", partial.done, partial.total, since)
         yield following(hands, urgency)
 
 

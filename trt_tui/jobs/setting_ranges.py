@@ -30,7 +30,7 @@ def run(workspace: Workspace, store: Store, report: Report, request: rq.SetRange
               if amax_given(text) is None and tensor not in workspace.statistics]
     if wanted:
         stats = collect_stats(network.model, wanted, workspace.calibrating, workspace.backend,
-                              progress=report.sweeping("looking at the values", gives_way=True))
+                              progress=report.sweeping("activation statistics", gives_way=True))
         workspace.statistics.update(stats)
     codes = {site.tensor: CODES.get(config.precision_of(group), INT8) for group in network.groups
              for site in group.activations()}

@@ -116,7 +116,7 @@ def _raised(workspace: Workspace, store: Store, report: Report, config: Precisio
         since = time.monotonic()
         for partial in measure_cumulative(workspace.analysis, config, workspace.ranges, order, workspace.feeds):
             verdicts = partial.value
-            report.progress("raising the worst groups together", partial.done, partial.total, since)
+            report.progress("cumulative FP32 sweep", partial.done, partial.total, since)
             yield Urgency.BACKGROUND
         store.keep(workspace, "raised", config, verdicts)
     report.send(ev.RaisedMeasured(report.job, config, order, verdicts or ()))

@@ -27,7 +27,7 @@ def run(workspace: Workspace, store: Store, report: Report, request: rq.Stats) -
         conv = network.layer(site.layer).op_type in ("Conv", "ConvTranspose")
         axes[site.tensor] = 1 if conv or rank < 2 else rank - 1
     stats = collect_stats(network.model, tensors, workspace.calibrating, workspace.backend, channel_axes=axes,
-                          progress=report.sweeping("looking at the values", gives_way=True))
+                          progress=report.sweeping("activation statistics", gives_way=True))
     workspace.statistics.update(stats)
     weights = {site.tensor: TopChannels.of(site.axis, network.constant_amax(site.tensor, site.axis))
                for site in group.weights() if site.axis is not None}

@@ -172,7 +172,7 @@ def figures(comparison: Mapping[str, Any], run: str,
         run: Whose shares are drawn.
         histograms: Tensor, its statistics and its range.
     """
-    found = {"shares.svg": ("Who owns the error", shares_svg(comparison, run)),
+    found = {"shares.svg": ("Error shares", shares_svg(comparison, run)),
              "latency.svg": ("Accuracy against latency", latency_svg(comparison)),
              "classes.svg": ("Parts of the metric", classes_svg(comparison))}
     for at, (tensor, stats, amax) in enumerate(histograms):

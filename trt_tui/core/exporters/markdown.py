@@ -128,7 +128,7 @@ def _stages(stages: Sequence[Mapping[str, Any]]) -> list[str]:
                          metric_figure(metric, mark) if metric is not None else "",
                          *_stage_figures(one.get("before", {}).get("outputs", {}), mark)[:2],
                          text_cell(stage.get("failed", "")) if one is stage else ""))
-    header = ("stage", "dB", "cosine", "MSE", "max abs", "metric", "dB to the one before", "cosine", "")
+    header = ("stage", "SQNR", "cosine", "MSE", "max abs", "metric", "SQNR to the one before", "cosine", "")
     return markdown_table(header, rows)
 
 
@@ -239,7 +239,7 @@ def _verdict(runs: Mapping[str, Mapping[str, Any]]) -> list[str]:
             rate(agreement, mark) if agreement is not None else "",
             number(latency["median"]) + (" (quick)" if run.get("quick") else "") if "median" in latency else "",
             megabytes(run["engine_bytes"]) if "engine_bytes" in run else ""))
-    header = ("run", "source", "dB", "output", "worst sample", "integers that differ", "NaN/Inf", "metric",
+    header = ("run", "source", "SQNR", "output", "worst sample", "integers that differ", "NaN/Inf", "metric",
               "same class", "ms", "MB")
     return markdown_table(header, rows)
 
@@ -287,7 +287,7 @@ def _outputs(runs: Mapping[str, Mapping[str, Any]]) -> list[str]:
                 *(mark + number(errors[key]) if errors.get(key) is not None else "" for key in ("max_abs", "mean_abs")),
                 differing(errors["mismatch"], mark) if errors.get("mismatch") is not None else "",
                 str(errors.get("nan", "")), str(errors.get("inf", "")), _sample(errors.get("worst_sample"), mark)))
-    header = ("run", "output", "dB", "cosine", "max abs", "mean abs", "differ", "NaN", "Inf", "worst sample")
+    header = ("run", "output", "SQNR", "cosine", "max abs", "mean abs", "differ", "NaN", "Inf", "worst sample")
     return markdown_table(header, rows)
 
 
@@ -332,7 +332,7 @@ def _worst(run: Mapping[str, Any], network: Structure | None) -> list[str]:
             near(shares[name], group.get("owns_margin"), mark) if name in shares else "", str(group.get("samples", "")),
             *(_decibels(layer[kind], mark) if kind in layer else "" for kind in ("isolated", "accumulated")),
             _decibels(kept, mark) if kept else "", ", ".join(bad)))
-    header: tuple[str, ...] = ("layer", "operator", "precision", "owns", "on samples", "isolated", "accumulated",
+    header: tuple[str, ...] = ("layer", "operator", "precision", "share", "on samples", "isolated", "accumulated",
                                "alone in FP32", "NaN/Inf")
     if not shares:
         header, rows = (*header[:3], *header[5:]), [(*row[:3], *row[5:]) for row in rows]

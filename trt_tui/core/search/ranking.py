@@ -65,7 +65,7 @@ def best_ranking(candidates: Sequence[str], impacts: Mapping[str, Share],
     show how much of it reaches the outputs.
     """
     known = [(alone(impacts), "the error that each group causes alone"),
-             (owned(impacts), "what each group owns of the error")]
+             (owned(impacts), "error shares")]
     for shares, why in known:
         if any(shares.get(name, 0.0) > 0 for name in candidates):
             return Ranking(worst_first_order(candidates, shares), shares, why)

@@ -331,7 +331,7 @@ class Search:
         return {tensor: choice for tensor, choice in best.ranges.items() if tensor in read}
 
     def why(self, name: str, best: Evaluation) -> str:
-        """Why a group of the best set is raised: what happens without it, what it owns, and who raised it."""
+        """Why a group of the best set is raised: what happens without it, its share, and who raised it."""
         reasons = []
         if without := self._without(name, best):
             low, high = without
@@ -339,7 +339,7 @@ class Search:
             reasons.append(f"without it {_figure(low)} ({verb}), with it {_figure(high)}")
         share = self.impacts.get(name)
         if share is not None and math.isfinite(share.owns):
-            reasons.append(f"owns {percent(share.owns)} of the error at the start")
+            reasons.append(f"its share is {percent(share.owns)} of the error at the start")
         return "; ".join(reasons) or f"raised by {self.method}"
 
     def _without(self, name: str, best: Evaluation) -> tuple[Evaluation, Evaluation] | None:

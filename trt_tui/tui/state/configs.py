@@ -61,7 +61,8 @@ def config_table(session: Session, marks: Mapping[str, PrecisionConfig], width: 
         metric = "worst" if session.target.part == EVERY else session.target.part[-8:]
     title = {"metric": metric, "sqnr": ""}.get(kind, kind[:8])
     notes = session.names.notes
-    header = ["", "raised", "dB", title, "built", "ms", "", "comment" if any(n.comment for n in notes.values()) else ""]
+    comment = "comment" if any(note.comment for note in notes.values()) else ""
+    header = ["", "raised", "SQNR", title, "built", "ms", "", comment]
     rows: list[tuple[PrecisionConfig, str, list[Span]]] = []
     for config, name in session.names.newest_first():
         results, note = session.results.of(config), notes.get(config, Note())
