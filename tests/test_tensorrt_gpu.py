@@ -186,8 +186,13 @@ def test_triage_finds_the_barrier_that_mends_a_fault(tmp_path, monkeypatch):
             yield made
 
     monkeypatch.setattr(building, "making", faulty)
-    events = worker.answer(rq.FindConfig(INT8, ("sqnr>=25",), max_builds=10, preview=False))
-    ended = next(event for event in events if isinstance(event, ev.SearchEnded))
+    job = worker.ask(rq.FindConfig(INT8, ("sqnr>=25",), max_builds=10, preview=False))
+    while not any(isinstance(event, ev.Done | ev.Failed) and event.job == job for event in worker.wire.events):
+        worker.scheduler.arrived.clear()
+        if not worker.step():
+            assert worker.scheduler.arrived.wait(WAIT_S)
+    ended = next((event for event in worker.wire.events if isinstance(event, ev.SearchEnded)), None)
+    assert ended is not None, worker.wire.events[-1]
     print(ended.remarks, list(ended.result.config.of(Barrier)))
     assert ended.confirmed, ended.remarks
     assert list(ended.result.config.of(Barrier)) == [tail] and "a fusion computes something else" in ended.remarks[0]
