@@ -127,6 +127,10 @@ class MainScreen(Screen[None]):
             self.desk.draw_status()
             self._follow()
 
+    def on_screen_resume(self) -> None:
+        """Nothing lies over it any more."""
+        self.desk.uncovered()
+
     # -- events of the panes ------------------------------------------------------------------------------------
 
     def action_do(self, action_id: str) -> None:

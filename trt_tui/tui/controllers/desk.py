@@ -14,7 +14,7 @@ from trt_tui.errors import NotYetError, TrtTuiError
 from trt_tui.session.session import Session
 from trt_tui.tui.actions import BoundAction, footer_line
 from trt_tui.tui.keys import key
-from trt_tui.tui.screens.dialogs import ErrorDialog
+from trt_tui.tui.screens.dialogs import Answered, Dialog, ErrorDialog
 from trt_tui.tui.spans import Span
 from trt_tui.tui.state import detail, verdict
 from trt_tui.tui.state.columns import Columns, tree_header, tree_title
@@ -53,6 +53,7 @@ class Desk:
         self.offers: dict[str, BoundAction] = {}
         self.stale_figures = False
         self._looked: object = None
+        self._behind = False
         self._rest: Timer | None = None
 
     # -- the panes ----------------------------------------------------------------------------------------------
@@ -254,11 +255,28 @@ class Desk:
         if self.listing.placed or (self.session.measured("config").shares and not self.session.busy):
             self._rest = self.screen.set_timer(REST_S, self._rested)
 
+    @property
+    def covered(self) -> bool:
+        """Whether a whole page lies over all panes: what is drawn beneath would have it painted again."""
+        top = self.app.screen_stack[-1:]
+        covered = bool(top) and isinstance(top[0], Answered) and not isinstance(top[0], Dialog)
+        self._behind |= covered
+        return covered
+
+    def uncovered(self) -> None:
+        """Nothing lies over the panes any more: draws what was not drawn meanwhile."""
+        if self._behind:
+            self._behind = False
+            self.draw()
+
     # -- drawing ------------------------------------------------------------------------------------------------
 
     def draw(self, figures: bool = True) -> None:
         """Draws everything; only what differs is written to the terminal."""
         if not self.screen.is_mounted:
+            return
+        if self.covered and self.listing.is_measured:
+            self.listing.take_figures()
             return
         session, width = self.session, self.width
         outline = session.outline or session.preview
@@ -319,6 +337,8 @@ class Desk:
 
     def draw_detail(self) -> None:
         """Draws the detail pane for the row under the cursor."""
+        if self.covered:
+            return
         pane, rule = self._lines("detail"), self._rule("detail")
         width, height = pane.size.width or self.width, pane.size.height or 3
         if not self.listing.is_measured:
@@ -332,6 +352,8 @@ class Desk:
 
     def draw_status(self) -> None:
         """Draws job, next step and footer."""
+        if self.covered:
+            return
         session, group = self.session, self.current_group
         found = self.listing.figures if self.listing.is_measured else None
         step = next_step(session, found, group.name if group is not None else "", not self.wide and bool(session.asked))

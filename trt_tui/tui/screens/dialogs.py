@@ -14,7 +14,7 @@ from textual.binding import Binding
 from textual.containers import Vertical, VerticalScroll
 from textual.content import Content
 from textual.message import Message
-from textual.screen import ModalScreen
+from textual.screen import ModalScreen, Screen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
@@ -28,11 +28,11 @@ V = TypeVar("V")
 CLOSE = Binding("escape", "close", "close", show=False)
 
 
-class Dialog(ModalScreen[Any]):
-    """A box over the main screen that Esc closes.
+class Answered(Screen[Any]):
+    """What stands over the main screen, and Esc closes.
 
     Keys that were typed in one burst can answer it again after it has gone, or after another dialog came over it: only
-    the first answer of the topmost dialog counts.
+    the first answer of the topmost one counts.
     """
 
     BINDINGS = [CLOSE]
@@ -44,6 +44,10 @@ class Dialog(ModalScreen[Any]):
     def action_close(self) -> None:
         """Closes it without an answer."""
         self.dismiss(None)
+
+
+class Dialog(Answered, ModalScreen[Any]):
+    """A box over the main screen, which stays in sight: it is drawn again, and this over it, whenever it changes."""
 
 
 _SCROLLS = [Binding("j,down", "scroll('down')", show=False), Binding("k,up", "scroll('up')", show=False),

@@ -12,7 +12,7 @@ from textual.containers import Vertical
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import Group
 from trt_tui.session.session import Session
-from trt_tui.tui.screens.dialogs import CLOSE, Dialog
+from trt_tui.tui.screens.dialogs import CLOSE, Answered
 from trt_tui.tui.spans import Line
 from trt_tui.tui.state.figures import Figures
 from trt_tui.tui.state.picture import Drawn, Frame
@@ -22,7 +22,7 @@ from trt_tui.tui.widgets.lines import Lines
 _END = 10 ** 6
 
 
-class PicturesPage(Dialog):
+class PicturesPage(Answered):
     """See the module's docstring; dismisses with the config of a point, or the name of a group to go to.
 
     Its parts keep their places whatever is shown, since a new layout would repaint all.
