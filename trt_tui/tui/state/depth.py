@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from trt_tui.tui.keys import key
 from trt_tui.tui.known import config_name
 from trt_tui.tui.spans import Line, clip
 from trt_tui.tui.state.figures import Figures, Measure
@@ -39,7 +40,7 @@ def picture(frame: Frame) -> Drawn:
     found, width = frame.found, frame.width
     shares = _shares(found)
     if not shares:
-        return missing("The rows are coloured by errors, which do not add up: v colours them by share."
+        return missing(f"The rows are coloured by errors, which do not add up: {key('colour')} colours them by share."
                        if found.measure is not Measure.OWNS else "No shares are measured yet." if not found.values else
                        "No layer owns any of the error: raising one alone makes it no smaller.", width)
     groups = found.model.outline.groups
