@@ -235,7 +235,8 @@ def run_record(network: Network | Outline, run: Measured) -> dict[str, Any]:
     if layers:
         record["layers"] = layers
     groups: dict[str, Any] = {}
-    for name, share in run.shares.items():
+    for name in (group.name for group in network.groups if group.name in run.shares):
+        share = run.shares[name]
         entry = {"owns": _number(share.owns)}
         if share.samples:
             entry["samples"] = share.samples
