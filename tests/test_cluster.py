@@ -108,9 +108,14 @@ def running(workspace):
         made.hired.close()
 
 
-def ranges_of(workspace):
+def ranges_of(workspace, **options):
     return calibrate(workspace.network.model, workspace.network.activations, workspace.calibrating,
-                     workspace.backend).ranges
+                     workspace.backend, **options).ranges
+
+
+def test_ranges_are_equal_to_the_last_bit(workspace, running):
+    ranges, before = ranges_of(workspace), running.hired.cluster.traffic.results
+    assert ranges_of(workspace, hands=running.hands()) == ranges and running.hired.cluster.traffic.results > before
 
 
 @pytest.mark.parametrize("lowered", [False, True])

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+import onnx_ir as ir
 
 from trt_tui.backends.cuda import first_device
 from trt_tui.backends.registry import get_backend
@@ -183,6 +184,11 @@ class Workspace:
     def data(self) -> DataSets:
         """The samples that calibrate and those that are judged."""
         return split(self.samples, self.given)
+
+    @property
+    def fp32(self) -> ir.Model:
+        """The network in FP32."""
+        return self.network.model
 
     @property
     def calibrating(self) -> Samples:

@@ -19,6 +19,7 @@ from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.guarding import tell_of_cache, tell_of_ranges
 from trt_tui.jobs.scheduler import Report
+from trt_tui.jobs.spreading import hands_of
 from trt_tui.jobs.steps import Steps
 from trt_tui.jobs.store import FileCache, Store
 from trt_tui.workspace import Workspace
@@ -66,7 +67,7 @@ def measured(workspace: Workspace, store: Store, report: Report, method: str) ->
     calibration = store.results.get(key, Calibration)
     if calibration is None:
         calibration = calibrate(network.model, network.activations, source, workspace.backend, method=method,
-                                progress=report.sweeping(f"calibrating ({method})"))
+                                progress=report.sweeping(f"calibrating ({method})"), hands=hands_of(workspace, report))
         store.results.put(key, calibration)
     return calibration
 

@@ -7,8 +7,10 @@ that the tensor was zero throughout; whoever makes a scale of it takes 1.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 import onnx_ir as ir
 
@@ -17,7 +19,11 @@ from trt_tui.core.calibration.methods import DEFAULT_PERCENTILE, OTHER_CODES, ch
 from trt_tui.core.calibration.ranges import Ranges
 from trt_tui.core.calibration.sweep import MEMORY_LIMIT, OnRun, Probe, not_finite, scalar, sweep
 from trt_tui.core.data.samples import Samples
-from trt_tui.core.runner import Backend
+from trt_tui.core.hands import Hands, Here
+from trt_tui.core.runner import Backend, Runner
+
+WAIT_S = 0.01
+"""What others do is looked at so often."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +60,7 @@ def calibrate(
     percentile: float = DEFAULT_PERCENTILE,
     progress: OnRun | None = None,
     memory_limit: int = MEMORY_LIMIT,
+    hands: Hands[Calibrating] | None = None,
 ) -> Calibration:
     """Measures the range of each tensor over all samples.
 
@@ -70,6 +77,7 @@ def calibrate(
         percentile: In (0, 100], for the method of that name.
         progress: Called after each run; what it raises ends the calibration.
         memory_limit: Bytes of tensors that one run may hand out.
+        hands: Who runs the feeds for ``minmax``; this process by default.
 
     Raises:
         InputError: an unknown method or tensor, a tensor that holds NaN or an infinity, or data that cannot be read.
@@ -77,7 +85,8 @@ def calibrate(
     """
     check_method(method, percentile)
     if method == "minmax":
-        ranges = _minmax(network_model, tensors, samples, backend, progress)
+        here = Here(_Given(network_model, samples, backend))
+        ranges = _minmax(tensors, len(samples), hands if hands is not None else here, progress)
         return Calibration(method, samples.count, samples.sha256(), ranges)
     histograms = {tensor: Histogram() for tensor in tensors}
     sweep(network_model, histograms, samples, backend, progress, memory_limit)
@@ -88,30 +97,96 @@ def calibrate(
     return Calibration(method, samples.count, samples.sha256(), ranges, others)
 
 
-def _minmax(
-    model: ir.Model, tensors: Sequence[str], samples: Samples, backend: Backend, progress: OnRun | None
-) -> dict[str, float]:
+class Calibrating(Protocol):
+    """What `MinMaxOfFeed` needs of a subject."""
+
+    @property
+    def fp32(self) -> ir.Model:
+        """The network in FP32."""
+
+    @property
+    def calibrating(self) -> Samples:
+        """The samples that calibrate."""
+
+    @property
+    def backend(self) -> Backend:
+        """Runs the network."""
+
+
+@dataclass(frozen=True)
+class _Given:
+    fp32: ir.Model
+    calibrating: Samples
+    backend: Backend
+
+
+class MinMaxOfFeed:
+    """An errand: the amax of each tensor in a feed, reduced inside the graph; not finite where the tensor is not."""
+
+    def __init__(self, tensors: Sequence[str]) -> None:
+        self._tensors = tuple(tensors)
+        self._loaded: tuple[Runner, dict[str, list[str]]] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_tensors": self._tensors, "_loaded": None}
+
+    def words(self, item: int) -> str:
+        """See `trt_tui.core.hands.Errand`."""
+        return f"the ranges of feed {item}"
+
+    def do(self, subject: Calibrating, item: int) -> Generator[None, None, dict[str, float]]:
+        """See `trt_tui.core.hands.Errand`."""
+        if self._loaded is None:
+            self._loaded = self._reduced(subject.fp32, subject.backend)
+        runner, reductions = self._loaded
+        scalars, found = runner.run(subject.calibrating.feed(item)), {}
+        yield
+        for tensor, names in reductions.items():
+            largest, least, norm = (float(scalars[name]) for name in names)
+            found[tensor] = math.nan if math.isnan(norm) else max(largest, -least)
+        return found
+
+    def _reduced(self, model: ir.Model, backend: Backend) -> tuple[Runner, dict[str, list[str]]]:
+        probe = Probe(model)
+        # ReduceMax and ReduceMin pass over NaN; the sum of magnitudes does not.
+        reductions = {}
+        for tensor in self._tensors:
+            value = probe.float_value(tensor)
+            reductions[tensor] = [
+                probe.emit(scalar(probe.apply(operator, value, keepdims=0)))
+                for operator in ("ReduceMax", "ReduceMin", "ReduceL1")
+            ]
+        return probe.load(backend), reductions
+
+    def close(self) -> None:
+        """Frees the session."""
+        if self._loaded is not None:
+            self._loaded[0].close()
+            self._loaded = None
+
+
+def _minmax(tensors: Sequence[str], feeds: int, hands: Hands[Calibrating], progress: OnRun | None) -> dict[str, float]:
     ranges = dict.fromkeys(tensors, 0.0)
     if not ranges:
         return ranges
-    probe = Probe(model)
-    # ReduceMax and ReduceMin pass over NaN; the sum of magnitudes does not.
-    reductions = {}
-    for tensor in ranges:
-        value = probe.float_value(tensor)
-        reductions[tensor] = [
-            probe.emit(scalar(probe.apply(operator, value, keepdims=0)))
-            for operator in ("ReduceMax", "ReduceMin", "ReduceL1")
-        ]
-    with probe.load(backend) as runner:
-        for index, feed in enumerate(samples.feeds()):
-            scalars = runner.run(feed)
-            for tensor, names in reductions.items():
-                largest, least, norm = (float(scalars[name]) for name in names)
-                amax = max(largest, -least)
-                if math.isnan(norm) or math.isinf(amax):
-                    raise not_finite(tensor, "NaN" if math.isnan(norm) else "an infinity", index)
-                ranges[tensor] = max(ranges[tensor], amax)
-            if progress:
-                progress(index + 1, len(samples))
+    errand, found, done = MinMaxOfFeed(tensors), {}, 0
+    try:
+        for one in hands.work(errand, range(feeds)):
+            while not hands.ready():
+                time.sleep(WAIT_S)
+                if progress:
+                    progress(done, feeds)
+            if one is None:
+                continue
+            found[one[0]] = one[1]
+            while done in found:  # so that the first feed that is not finite is named, whoever was first
+                for tensor, amax in found.pop(done).items():
+                    if not math.isfinite(amax):
+                        raise not_finite(tensor, "NaN" if math.isnan(amax) else "an infinity", done)
+                    ranges[tensor] = max(ranges[tensor], amax)
+                done += 1
+                if progress:
+                    progress(done, feeds)
+    finally:
+        errand.close()
     return ranges
