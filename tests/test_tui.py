@@ -7,17 +7,20 @@ from pathlib import Path
 
 import onnx
 import pytest
+from click.testing import CliRunner
 from textual.widgets import Input
 
 from tests import local
 from tests.local import CORE, H200, NO_GPU, QKV, NullSession
 from tests.screen import answered, current, opened, press, settle, status, taken_in, title, verdict
+from trt_tui.cli.main import main
 from trt_tui.core.measure.agreement import gap_db
 from trt_tui.core.network.hierarchy import GroupRow, Scope
 from trt_tui.core.precision import Precision
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.tui import main_screen, spans
+from trt_tui.tui import main_screen, spans, terminal
+from trt_tui.tui.app import TrtTuiApp
 from trt_tui.tui.controllers import ACTIONS
 from trt_tui.tui.screens.configs import ConfigsPage
 from trt_tui.tui.screens.dialogs import ErrorDialog, Page, Picker, Prompt, Question
@@ -605,6 +608,47 @@ async def test_log_help_theme_and_palette(tmp_path):
         assert isinstance(app.screen, HelpPage) and not app.screen.text
         await press(pilot, "escape", "q")
         assert app.session.child.closed
+
+
+@pytest.mark.parametrize("size", [(80, 24), (120, 40)])
+async def test_clicks_on_keys_views_target_and_heads(tmp_path, size):
+    async with opened(tmp_path, size=size) as (app, main, pilot):
+        def place(name: str, word: str) -> tuple[int, int]:
+            pane = main.query_one(f"#{name}")
+            rows = [pane.render_line(y).text for y in range(pane.size.height)]
+            y = next(y for y, row in enumerate(rows) if word in row)
+            return pane.region.x + rows[y].rindex(word) + 1, pane.region.y + y
+
+        async def click(name: str, word: str) -> None:
+            await pilot.click(offset=place(name, word))
+            await taken_in(pilot)
+
+        await click("tree-rule", "worst")
+        assert main.desk.listing.view is View.WORST
+        await click("tree-rule", "tree")
+        assert main.desk.listing.view is View.TREE
+        before = main.desk.listing.order
+        await click("tree-header", "share")
+        assert main.desk.listing.order != before or "order" in status(main)
+        await click("footer", "FP32")
+        assert app.session.config.groups
+        await click("footer", "undo")
+        assert not app.session.config.groups
+        where = next(name for name in ("verdict", "header") if any(
+            "≥ 20 dB" in main.query_one(f"#{name}").render_line(y).text for y in range(2)))
+        await click(where, "≥ 20 dB")
+        assert isinstance(app.screen, Prompt)
+        await press(pilot, "escape")
+        await click("footer", "keys")
+        assert isinstance(app.screen, HelpPage)
+
+
+@pytest.mark.parametrize("flags", [[], ["--no-mouse"]])
+def test_the_mouse_can_be_left_to_the_terminal(monkeypatch, flags):
+    ran = []
+    monkeypatch.setattr(TrtTuiApp, "run", lambda self, mouse: ran.append(mouse))
+    monkeypatch.setattr(terminal, "check_terminal", lambda: None)
+    assert CliRunner().invoke(main, ["demo", *flags], standalone_mode=False).exit_code == 0 and ran == [not flags]
 
 
 async def test_resizes_live(tmp_path):

@@ -23,13 +23,16 @@ _whatif_samples = option("Data", "--whatif-samples", default=32, show_default=Tr
                          help="Take every figure in the app on the first so many judged samples.")
 _new = option("Config", "--new", is_flag=True, help="Do not resume the saved session of this network.")
 
+_no_mouse = option("Output", "--no-mouse", is_flag=True, help="Leave the mouse to the terminal, for selecting text.")
+
 
 @click.command("open", cls=Command, context_settings=CONTEXT)
 @takes(*EVERYTHING, *PREVIEW, *STAGES)
 @_whatif_samples
 @_new
-def open_(model: str, whatif_samples: int, new: bool, config_path: str | None, force: bool, target: str | None,
-          **arguments: Any) -> None:
+@_no_mouse
+def open_(model: str, whatif_samples: int, new: bool, no_mouse: bool, config_path: str | None, force: bool,
+          target: str | None, **arguments: Any) -> None:
     """Open the app on MODEL (the same as `trt-tui MODEL`)."""
     if not Path(model).exists():
         parent = click.get_current_context().parent
@@ -40,24 +43,26 @@ def open_(model: str, whatif_samples: int, new: bool, config_path: str | None, f
                          "See `trt-tui --help`, or check the path.")
     check_usage()
     check_evidence(arguments)
-    _run_app(options_of(model, whatif_samples, arguments), config_path, target, force, new)
+    _run_app(options_of(model, whatif_samples, arguments), config_path, target, force, new, not no_mouse)
 
 
 @click.command(cls=Command, context_settings=CONTEXT)
 @PREVIEW[0]
 @_whatif_samples
 @_new
-def demo(new: bool, whatif_samples: int, no_preview: bool) -> None:
+@_no_mouse
+def demo(new: bool, no_mouse: bool, whatif_samples: int, no_preview: bool) -> None:
     """Open the app on the bundled network: a segmentation network that INT8 breaks."""
     from trt_tui import demo as bundled
     from trt_tui.options import Options
 
     options = Options(str(bundled.network_path()), str(bundled.samples_path()), str(bundled.calibration_path()),
                       metric=bundled.metric_spec(), whatif_samples=whatif_samples, preview=not no_preview)
-    _run_app(options, None, None, False, new)
+    _run_app(options, None, None, False, new, not no_mouse)
 
 
-def _run_app(options: Options, config_path: str | None, target: str | None, force: bool, new: bool) -> None:
+def _run_app(options: Options, config_path: str | None, target: str | None, force: bool, new: bool,
+             mouse: bool) -> None:
     from trt_tui.core.measure.target import parse_target
 
     if target:
@@ -70,6 +75,6 @@ def _run_app(options: Options, config_path: str | None, target: str | None, forc
     gc.set_threshold(100_000, 20, 50)  # a big network is many small objects that all stay
     interrupts.release()
     app = TrtTuiApp(options, config_path=config_path, target=target, force=force, resume=not new)
-    app.run()
+    app.run(mouse=mouse)
     if app.return_code:
         sys.exit(app.return_code)

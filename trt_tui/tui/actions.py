@@ -46,10 +46,14 @@ class BoundAction:
 
 
 def footer_line(width: int, offers: Iterable[BoundAction]) -> spans.Line:
-    """The keys that fit, those that can be pressed now brighter than the others; the first stands at the right edge."""
+    """The keys that fit, those that can be pressed now brighter than the others; the first stands at the right edge.
+
+    A click on one does it.
+    """
     placed = [(offer.action.footer, offer) for offer in offers if offer.action.footer is not None]
     last, *shown = (offer for _, offer in sorted(placed, key=lambda one: one[0]))
-    right = [(last.action.key, "key"), (f" {last.action.label} ", "")]
+    do = f"@do('{last.action.id}')"
+    right = [(last.action.key, f"key{do}"), (f" {last.action.label} ", do)]
     room = width - spans.width_of(right) - 1
     line: spans.Line = [(" ", "")]
     used = 1
@@ -58,7 +62,7 @@ def footer_line(width: int, offers: Iterable[BoundAction]) -> spans.Line:
         size = len(key) + 1 + len(label) + 2
         if used + size > room:
             continue
-        off = bool(offer.reason())
-        line += [(key, "dim" if off else "key"), (f" {label}  ", "dim" if off else "")]
+        off, do = bool(offer.reason()), f"@do('{offer.action.id}')"
+        line += [(key, f"{'dim' if off else 'key'}{do}"), (f" {label} ", f"{'dim' if off else ''}{do}"), (" ", "")]
         used += size
     return spans.padded(line, width, right)

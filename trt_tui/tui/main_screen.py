@@ -21,8 +21,10 @@ from trt_tui.tui.controllers.configs import Configs
 from trt_tui.tui.controllers.controller import Controller
 from trt_tui.tui.controllers.desk import Desk
 from trt_tui.tui.controllers.filtering import Filtering
+from trt_tui.tui.controllers.view import Looks
 from trt_tui.tui.screens.dialogs import Following
 from trt_tui.tui.screens.pictures import PicturesPage
+from trt_tui.tui.state.tree import View
 from trt_tui.tui.widgets.blocks import BlockMap
 from trt_tui.tui.widgets.choices import ConfigList
 from trt_tui.tui.widgets.layer_tree import LayerTree
@@ -136,6 +138,10 @@ class MainScreen(Screen[None]):
     def action_do(self, action_id: str) -> None:
         """A key was pressed."""
         self.desk.perform(action_id)
+
+    def action_see(self, view: str) -> None:
+        """The name of a view was clicked."""
+        self._the(Looks).see(View(view))
 
     @on(LayerTree.Resized)
     def _tree_resized(self) -> None:

@@ -14,7 +14,8 @@ from trt_tui.words import NOTHING, SIMULATED, cells, first_cells, last_cells, le
 
 Span: TypeAlias = tuple[str, str]
 """A text and the name of its style: "", "dim", "strong", "bad", "good", "warn", "stale", "key", "rule", "plot" or
-"band0" to "band4"."""
+"band0" to "band4". What stands behind an "@" is an action of the main screen, done when the text is clicked:
+"key@do('build')"."""
 
 Line: TypeAlias = list[Span]
 

@@ -43,9 +43,14 @@ class Looks(Controller):
     @action(label="view", help="Tree, worst first, blocks", group="Look", disabled=Controller.not_open, footer=41)
     def view(self) -> None:
         """Goes on to the next view."""
+        views = self.listing.views
+        self.see(views[(views.index(self.listing.view) + 1) % len(views)])
+
+    def see(self, view: View) -> None:
+        """Shows a view; the cursor stays on its row."""
         desk, listing = self.desk, self.listing
         line = desk.current_line
-        desk.set_view(listing.views[(listing.views.index(listing.view) + 1) % len(listing.views)])
+        desk.set_view(view)
         if listing.view is View.WORST and listing.figures.values:
             listing.sort()
         if listing.view is View.BLOCKS:

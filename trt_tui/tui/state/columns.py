@@ -69,7 +69,7 @@ class Columns:
 
 
 def tree_header(columns: Columns, found: Figures) -> Line:
-    """The titles of the columns."""
+    """The titles of the columns; a click sorts."""
     parts = ["   " + "  layer".ljust(columns.name + 2)]
     if columns.operator:
         parts.append("op".ljust(columns.operator))
@@ -85,7 +85,7 @@ def tree_header(columns: Columns, found: Figures) -> Line:
         parts.append(flip_title(found.title, columns.flip).rjust(columns.flip))
     if columns.cost:
         parts.append(("ms" if found.times else "MACs").rjust(columns.cost))
-    return [(" ".join(parts), "dim")]
+    return [(" ".join(parts), "dim@do('sort')")]
 
 
 def operator_text(operator: str, width: int) -> str:
@@ -148,8 +148,8 @@ def _taken_on(listing: Listing) -> str:
         f"shares on {min(taken)} of {every}")
 
 
-def tree_title(listing: Listing) -> tuple[str, str]:
-    """Left and right text of the list's rule."""
+def tree_title(listing: Listing) -> tuple[str, Line]:
+    """Left and right words of the list's rule; a click on a view shows it."""
     model, found, finding = listing.model, listing.figures, listing.session.finding
     old = f", old: {key('sort')} sorts" if listing.is_old else ""
     left = f"{key('pane_tree')} {listing.view.value.capitalize()} in {found.of}{old}"
@@ -164,4 +164,7 @@ def tree_title(listing: Listing) -> tuple[str, str]:
     else:
         able = f"{found.able} of {len(model.group_rows)} can run {found.lowest.label}"
         left += f" ─ {_taken_on(listing) or able}"
-    return left, f"{key('view')}: " + " · ".join(one.value.removesuffix(" first") for one in listing.views)
+    right: Line = [(f"{key('view')}:", "dim@do('view')")]
+    for place, one in enumerate(listing.views):
+        right += [(" · " if place else " ", "dim"), (one.value.removesuffix(" first"), f"dim@see('{one.value}')")]
+    return left, right

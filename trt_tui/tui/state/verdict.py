@@ -63,7 +63,7 @@ def header_line(session: Session, width: int) -> Line:
         choices = [(count, device) for count in counts for device in devices]
     wanted = [(some, target, *one) for some in (samples, samples.partition(",")[0]) for one in choices]
     for some, goal, count, device in (*wanted, (samples, "", groups, ""), (samples, "", "", "")):
-        line: Line = [(" ", ""), (outline.name, "strong"), (count, "dim"), (goal, ""),
+        line: Line = [(" ", ""), (outline.name, "strong"), (count, "dim"), (goal, "@do('target')"),
                       (some, "warn" if random else ""), (device, "dim")]
         if width_of(line) + width_of(right) + 2 <= width:
             break
@@ -163,7 +163,7 @@ def verdict_lines(session: Session, width: int, height: int = 40) -> list[Line]:
     against = f" vs {session.reference}"
     lines: list[Line] = [
         [(fitted(against, table.name), "dim"), *((f"{title:>{w}} ", "dim") for title, w in table.simulated), _BAR,
-         *((f"{title:>{w}} ", "dim") for title, w in table.built), (f" {table.target}", "dim")]]
+         *((f"{title:>{w}} ", "dim") for title, w in table.built), (f" {table.target}", "dim@do('target')")]]
     engine = session.results.fp32_engine
     if session.opened.reference is not None or table.wide and height >= _TALL or (
             engine is not None and (engine.failed or fp32_fault(engine))):

@@ -31,7 +31,9 @@ class Styled(Widget):
         if not name:
             return Style.null()
         if name not in self._span_styles:
-            self._span_styles[name] = self.get_component_rich_style(f"span--{name}", partial=True)
+            look, _, action = name.partition("@")
+            style = self.get_component_rich_style(f"span--{look}", partial=True) if look else Style.null()
+            self._span_styles[name] = style + Style(meta={"@click": f"screen.{action}"}) if action else style
         return self._span_styles[name]
 
     def strip_of(self, line: Line, width: int, *overlays: str) -> Strip:
@@ -85,28 +87,30 @@ class Lines(Styled):
 
 
 class Rule(Lines):
-    """A horizontal rule with a title at the left and a word at the right."""
+    """A horizontal rule with a title at the left and words at the right."""
 
     def __init__(self, title: str = "", right: str = "", *, id: str | None = None) -> None:
         super().__init__(id=id)
-        self._titles = (title, right)
+        self._title = title
+        self._right: Line = [(right, "dim")] if right else []
 
-    def set(self, title: str, right: str = "") -> None:
+    def set(self, title: str, right: str | Line = "") -> None:
         """Changes its texts."""
-        if (title, right) != self._titles:
-            self._titles = (title, right)
+        words: Line = right if not isinstance(right, str) else [(right, "dim")] if right else []
+        if (title, words) != (self._title, self._right):
+            self._title, self._right = title, words
             self.refresh()
 
     @property
     def text(self) -> str:
         """Its text, without styles."""
-        return " ".join(self._titles).strip()
+        return f"{self._title} {''.join(text for text, _ in self._right)}".strip()
 
     def render_line(self, y: int) -> Strip:
         """One line as it is drawn."""
         width = self.size.width
-        title, right = self._titles
-        end = [(f" {right} ", "dim"), ("─", "rule")] if right else []
+        title, right = self._title, self._right
+        end = [(" ", "dim"), *right, (" ", "dim"), ("─", "rule")] if right else []
         start = [("─", "rule"), (f"{title} ", "strong")] if title else []
         room = width - width_of(end)
         if room < width_of(start) + 2:
