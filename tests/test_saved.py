@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests import networks
+from tests.driven import LocalSession, save_mlp
 from trt_tui.core.moves.choice import Choice
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.range_choice import RangeChoice
@@ -141,6 +143,30 @@ def test_the_session_of_the_network_file_itself_is_preferred(store):
     other = store().load(STRUCTURE, "/models/three.onnx")
     assert other.current.config() == config("two") and "two.onnx" in other.note
     assert store().load("b" * 64, "/models/one.onnx") is None
+
+
+@pytest.mark.parametrize("way", ["relative", "symlink", "hard link", "copy"])
+def test_one_network_under_two_paths_is_one(tmp_path, monkeypatch, way):
+    made = save_mlp(tmp_path)
+    first = LocalSession(made, tmp_path)
+    first.start()
+    first.until_idle()
+    first.toggle(first.opened.outline.groups[:1])
+    first.until_idle()
+    first.close()
+    real, other = Path(made.model), tmp_path / "other.onnx"
+    if way == "relative":
+        monkeypatch.chdir(tmp_path)
+        other = Path(real.name)
+    else:
+        {"symlink": other.symlink_to, "hard link": other.hardlink_to,
+         "copy": lambda path: other.write_bytes(path.read_bytes())}[way](real)
+    second = LocalSession(replace(made, model=str(other)), tmp_path)
+    second.start()
+    second.until_idle()
+    assert second.config == first.config and not [text for text in second.warnings if "same structure" in text]
+    second.close()
+    assert len(list((tmp_path / "sessions").glob("*.json"))) == 1
 
 
 def test_a_second_program_starts_from_a_copy_and_writes_apart(store):

@@ -38,6 +38,7 @@ class Opening:
         self._ask = ask
         self._resume = resume
         self._replaced: tuple[str, ...] = ()
+        self._resumed: str | None = None
 
     def opened(self, event: ev.Opened) -> None:
         """Takes a network: the first time with what was saved of it, later with what was chosen so far."""
@@ -82,6 +83,7 @@ class Opening:
                         f"{count} {'change' if count == 1 else 'changes'}.")
         if saved.note:
             state.warnings.append(saved.note)
+            self._resumed = saved.note
         state.saved_sha256 = saved.sha256
 
     def hashed(self, source: Source) -> None:
@@ -91,6 +93,8 @@ class Opening:
         if before is not None:
             self._take_over(before, source)
             return
+        if state.saved_sha256 == source.sha256 and self._resumed is not None and state.store.adopt():
+            state.warnings = [text for text in state.warnings if text != self._resumed]
         if state.saved_sha256 not in ("", source.sha256):
             self._drop_ranges("other weights, in the session resumed,")
 

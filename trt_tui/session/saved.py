@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -100,7 +101,7 @@ class Saved(msgspec.Struct):
            sha256: str = "") -> Saved:
         """A session to be saved, no more of it than `HISTORY_LIMIT` allows."""
         past, current, future = history.snapshot()
-        return cls(FORMAT, VERSION, str(outline.path), [StoredConfig.of(c) for c in past[-HISTORY_LIMIT:]],
+        return cls(FORMAT, VERSION, os.path.realpath(outline.path), [StoredConfig.of(c) for c in past[-HISTORY_LIMIT:]],
                    StoredConfig.of(current), [StoredConfig.of(c) for c in future[-HISTORY_LIMIT:]],
                    [StoredConfig.of(c, name, names.notes.get(c)) for place, (c, name) in enumerate(names.items())
                     if place >= len(names) - HISTORY_LIMIT or names.notes.get(c, Note()).pinned], target,
@@ -155,10 +156,12 @@ class SavedSessions:
         self.folder = folder or Path(platformdirs.user_state_dir("trt-tui")) / "sessions"
         self.lost: list[str] = []
         self._path: Path | None = None
+        self._elsewhere: Path | None = None
         self._lock: FileLock | None = None
 
     def load(self, structure: str, network: str, outline: Outline | None = None) -> Saved | None:
-        """The newest saved session of a structure, of the network file itself where there is one.
+        """The newest saved session of a structure, of the network file itself where there is one, whatever path leads
+        to it.
 
         Its file is then this program's to write, unless another program or another network file has it. A file of
         another version, or one that does not fit ``outline``, stays as it is; a damaged one is kept under another
@@ -181,16 +184,25 @@ class SavedSessions:
             elif outline is not None and (misfit := saved.misfit(outline)):
                 self._lose(path, misfit)
             else:
-                found.append((saved.network == network, changed, path, saved))
+                found.append((_one_file(saved.network, network), changed, path, saved))
         if not found:
             return None
         same, _, path, saved = max(found, key=lambda one: one[:2])
         saved.note = ""
         if not same:
             saved.note = f"The session resumed is the one of {saved.network}, which has the same structure."
+            self._elsewhere = path
         elif not self._take(path):
             saved.note = "This network is open in another terminal too; the two sessions are saved apart."
         return saved
+
+    def adopt(self) -> bool:
+        """Goes on in the session that was loaded of another file, which turned out to have the same content.
+
+        Returns:
+            Whether that is so: another program may have it, or this one has begun a session of its own.
+        """
+        return self._elsewhere is not None and self._path is None and self._take(self._elsewhere)
 
     def save(self, structure: str, saved: Saved) -> None:
         """Writes the session; the work goes on even if the disk is full or read-only."""
@@ -225,6 +237,13 @@ class SavedSessions:
         self.release()
         self._lock, self._path = lock, path
         return True
+
+
+def _one_file(one: str, other: str) -> bool:
+    """Whether two paths lead to one file."""
+    with contextlib.suppress(OSError):
+        return one == other or os.path.realpath(one) == os.path.realpath(other) or os.path.samefile(one, other)
+    return False
 
 
 def _read(path: Path) -> Saved | str:
