@@ -63,6 +63,6 @@ def footer_line(width: int, offers: Iterable[BoundAction]) -> spans.Line:
         if used + size > room:
             continue
         off, do = bool(offer.reason()), f"@do('{offer.action.id}')"
-        line += [(key, f"{'dim' if off else 'key'}{do}"), (f" {label} ", f"{'dim' if off else ''}{do}"), (" ", "")]
+        line += [(key, f"{'dim' if off else 'key'}{do}"), (f" {label}  ", f"{'dim' if off else ''}{do}")]
         used += size
     return spans.padded(line, width, right)

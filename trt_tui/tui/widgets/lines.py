@@ -6,12 +6,13 @@ from collections.abc import Sequence
 
 from rich.segment import Segment
 from rich.style import Style
+from textual import events
 from textual.geometry import Region
 from textual.strip import Strip
 from textual.widget import Widget
 
 from trt_tui.tui.spans import Line, padded, width_of
-from trt_tui.words import visible
+from trt_tui.words import cells, visible
 
 STYLES = ("dim", "strong", "bad", "good", "warn", "stale", "key", "rule", "plot", "cursor",
           "band0", "band1", "band2", "band3", "band4")
@@ -28,13 +29,11 @@ class Styled(Widget):
 
     def span_style(self, name: str) -> Style:
         """What a style of a span looks like."""
-        if not name:
+        if not (look := name.partition("@")[0]):
             return Style.null()
-        if name not in self._span_styles:
-            look, _, action = name.partition("@")
-            style = self.get_component_rich_style(f"span--{look}", partial=True) if look else Style.null()
-            self._span_styles[name] = style + Style(meta={"@click": f"screen.{action}"}) if action else style
-        return self._span_styles[name]
+        if look not in self._span_styles:
+            self._span_styles[look] = self.get_component_rich_style(f"span--{look}", partial=True)
+        return self._span_styles[look]
 
     def strip_of(self, line: Line, width: int, *overlays: str) -> Strip:
         """The line as a strip of exactly ``width`` cells; ``overlays`` are styles laid over all of it."""
@@ -81,9 +80,23 @@ class Lines(Styled):
         """The text shown, without styles."""
         return "\n".join("".join(visible(text) for text, _ in line).rstrip() for line in self._lines)
 
+    def line_at(self, y: int) -> Line:
+        """The line that is drawn at a height."""
+        return self._lines[y] if y < len(self._lines) else []
+
     def render_line(self, y: int) -> Strip:
         """One line as it is drawn."""
-        return self.strip_of(self._lines[y] if y < len(self._lines) else [], self.size.width)
+        return self.strip_of(self.line_at(y), self.size.width)
+
+    async def on_click(self, event: events.Click) -> None:
+        """Does the action of the text that is clicked."""
+        end = 0
+        for text, name in self.line_at(event.y):
+            end += cells(visible(text))
+            if event.x < end:
+                if action := name.partition("@")[2]:
+                    await self.run_action(f"screen.{action}")
+                return
 
 
 class Rule(Lines):
@@ -106,8 +119,8 @@ class Rule(Lines):
         """Its text, without styles."""
         return f"{self._title} {''.join(text for text, _ in self._right)}".strip()
 
-    def render_line(self, y: int) -> Strip:
-        """One line as it is drawn."""
+    def line_at(self, y: int) -> Line:
+        """The title, the rule and the words."""
         width = self.size.width
         title, right = self._title, self._right
         end = [(" ", "dim"), *right, (" ", "dim"), ("─", "rule")] if right else []
@@ -117,4 +130,4 @@ class Rule(Lines):
             end, room = [], width
         start = padded(start, min(room, width_of(start)))
         fill = room - width_of(start)
-        return self.strip_of([*start, ("─" * max(0, fill), "rule"), *end], width)
+        return [*start, ("─" * max(0, fill), "rule"), *end]
