@@ -2,7 +2,7 @@
 
     python -m tests.benchmarks.fidelity prepare FOLDER NAME=MODEL.onnx=DATA.npz=BATCH=LEVEL ...   ranges, FP32 outputs
     python -m tests.benchmarks.fidelity gather FOLDER OUT [--workers N] [--seconds S] [--tactic-sources A,B]
-    python -m tests.benchmarks.fidelity show FOLDER OUT      simulated against what was gathered, network by network
+    python -m tests.benchmarks.fidelity show FOLDER OUT [NAME ...]      simulated against what was gathered
 
 ``demo`` as a model stands for the bundled network. ``gather`` needs TensorRT and a GPU, the others neither. It builds
 every mix of every network and every single product, several at a time, and writes OUT/engines.json (SQNR by sample in
@@ -32,6 +32,7 @@ from trt_tui import demo
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
 from trt_tui.core.calibration.calibrate import calibrate
 from trt_tui.core.data.samples import Samples, load_samples
+from trt_tui.core.lowering.gated.lower import lower_gated
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network, open_network
 from trt_tui.core.precision import Precision
@@ -311,6 +312,41 @@ def gather(folder: Path, out: Path, workers: int, seconds: float, sources: tuple
     print(f"{len(rows)} of {len(tasks)} in {time.monotonic() - began:.0f} s", flush=True)
 
 
+def show(folder: Path, out: Path, names: list[str]) -> None:
+    """Simulated less engine (dB over all samples), with products summed in FP32 and as kernels for FP16 sum them."""
+    rows = [row for row in json.loads((out / "engines.json").read_text()) if "mix" in row]
+    print("| network | mix | output | engine | sums in FP32 | sums in FP16 |\n" + "| --- " * 6 + "|")
+    for name in names or sorted({row["network"] for row in rows}):
+        case = Case(folder, name)
+        gated = lower_gated(case.network)
+        gates = {one["sums"]: np.array(False) for one in gated.gates.values() if "sums" in one}
+        gaps: list[list[float]] = []
+        with simulation().load(gated.model) as runner:
+            for row in (row for row in rows if row["network"] == name):
+                config, _ = mixes(case.network)[row["mix"]]
+                fed = gated.feeds(config, case.ranges)
+                for tensor, wanted in case.reference.items():
+                    power = np.square(wanted, dtype=np.float64).reshape(len(wanted), -1).sum(1)
+                    engine = decibel(power, power / 10 ** (np.array(row["sqnr"][tensor]) / 10))
+                    found = []
+                    for more in (gates, {}):
+                        made = np.concatenate([
+                            runner.run({**case.samples.feed(index), **fed, **more}, [gated.outputs[tensor]])[
+                                gated.outputs[tensor]] for index in range(len(case.samples))])
+                        error = np.square(made - wanted, dtype=np.float64).reshape(len(wanted), -1).sum(1)
+                        found.append(decibel(power, error) - engine)
+                    if "INT8" not in row["mix"]:
+                        gaps.append(found)
+                    print(f"| {name} | {row['mix']} | {tensor} | {engine:.2f} | {found[0]:+.2f} | {found[1]:+.2f} |",
+                          flush=True)
+        middle = np.median(np.abs(gaps), axis=0) if gaps else [np.nan, np.nan]
+        print(f"| {name} | median of sizes, INT8 aside | | | {middle[0]:.2f} | {middle[1]:.2f} |", flush=True)
+
+
+def decibel(power: np.ndarray, noise: np.ndarray) -> float:
+    return float(10 * np.log10(power.sum() / noise.sum()))
+
+
 def prepare(folder: Path, texts: list[str]) -> None:
     for text in texts:
         name, model, data, batch, level = text.split("=")
@@ -338,7 +374,7 @@ def prepare(folder: Path, texts: list[str]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["prepare", "gather"])
+    parser.add_argument("what", choices=["prepare", "gather", "show"])
     parser.add_argument("folder", type=Path)
     parser.add_argument("rest", nargs="*")
     parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 2) - 2))
@@ -347,6 +383,9 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.what == "prepare":
         prepare(arguments.folder, arguments.rest)
+        return
+    if arguments.what == "show":
+        show(arguments.folder, Path(arguments.rest[0]), arguments.rest[1:])
         return
     sources = tuple(arguments.tactic_sources.split(",")) if arguments.tactic_sources else None
     gather(arguments.folder, Path(arguments.rest[0]), arguments.workers, arguments.seconds, sources)
