@@ -13,9 +13,13 @@ from tests import local
 from tests.local import H200
 from tests.screen import opened, press, settle, status
 from trt_tui.core.calibration.statistics import CHANNEL_RUNS, TensorStats, TopChannels
+from trt_tui.core.measure.judgement import Judgement
 from trt_tui.core.precision import Precision
+from trt_tui.core.search import Evaluation
 from trt_tui.core.search.front import front
+from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
+from trt_tui.session.finding import Finding
 from trt_tui.tui import spans
 from trt_tui.tui.state import plots, tradeoff, values
 from trt_tui.tui.state.detail import pane_lines
@@ -156,6 +160,15 @@ def test_points_are_engines_by_their_time_or_configs_by_what_they_keep(tmp_path)
     assert tradeoff.kept_in_fp32(MODEL, one) == pytest.approx(share)
     by_time, by_kept = (text(DRAW["trade"](frame(session, turn=turn)).lines) for turn in (0, 1))
     assert "ms, median" in by_time and "without milliseconds" in by_time and "in FP32" in by_kept
+    assert "estimated" not in by_time
+    session.finding = Finding(rq.FindConfig(start))  # a search that estimated one config between its engines
+    evaluation = Evaluation((group.name,), Judgement(True, 0.0, session.results.of(start).verdict), latency=0.7)
+    session.finding.ended = ev.SearchEnded(1, None, "", (evaluation,), 1, front={0: one})
+    estimated = [point for point in tradeoff.timed_points(session) if point.estimated]
+    assert [(point.config, point.cost, point.built) for point in estimated] == [(one, 0.7, False)]
+    drawn = DRAW["trade"](frame(session))
+    chosen = DRAW["trade"](frame(session, place=drawn.values.index(one)))
+    assert "time estimated between engines" in text(drawn.lines) and "~.700 ms estimated" in text(chosen.lines)
 
 
 @pytest.mark.parametrize("size", [(74, 18), (94, 32)])
