@@ -267,6 +267,15 @@ class Built(Event):
 
 
 @dataclass(frozen=True)
+class Recalled(Event):
+    """What an earlier program measured of a config: how it does simulated, and its engine, each if it is known."""
+
+    config: PrecisionConfig
+    verdict: Verdict | None
+    engine: EngineResult | None
+
+
+@dataclass(frozen=True)
 class SearchProgress(Event):
     """What a search is about to evaluate, and what it knows.
 

@@ -120,6 +120,13 @@ class JudgeSample:
 
 
 @dataclass(frozen=True)
+class Recall:
+    """What an earlier program measured of configs; answered by `Recalled` for each of which something is known."""
+
+    configs: tuple[PrecisionConfig, ...]
+
+
+@dataclass(frozen=True)
 class TryWaysOut:
     """What-if results of the ways out for one group; answered by `WaysOutMeasured`."""
 
@@ -371,7 +378,7 @@ class FindConfig:
 
 Request = (Open | Calibrate | UseRanges | Preflight | Compare | WhatIf | MeasureSamples | JudgeSample | TryWaysOut
            | TryFlips | Stats | SetRanges | CompareMethods | Build | WriteEngine | Export | WriteBundle | WriteSubgraph
-           | ReadEngine | PreviewEngine | MeasureStages | SaveOutputs | CompareDumps | WriteText | FindConfig)
+           | Recall | ReadEngine | PreviewEngine | MeasureStages | SaveOutputs | CompareDumps | WriteText | FindConfig)
 
 
 @dataclass(frozen=True)

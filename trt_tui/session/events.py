@@ -26,6 +26,9 @@ class Acts(Protocol):
     def preview_engine(self) -> None:
         """Asks what the builder makes of the config."""
 
+    def recall(self) -> None:
+        """Asks what was measured of the other configs before."""
+
     def take_found(self) -> bool:
         """Makes what a search found the config."""
 
@@ -106,6 +109,7 @@ class Events:
     @take.register(ev.RaisedMeasured)
     @take.register(ev.WaysOutMeasured)
     @take.register(ev.StatsMeasured)
+    @take.register(ev.Recalled)
     @take.register(ev.SamplesMeasured)
     @take.register(ev.SampleJudged)
     @take.register(ev.Fp32EngineJudged)
@@ -227,6 +231,7 @@ class Events:
         if state.automatic and not stopped and state.data is not None:
             self._acts.compare()
             self._acts.preview_engine()
+            self._acts.recall()
 
     @take.register
     def _cancelled(self, event: ev.Cancelled) -> None:

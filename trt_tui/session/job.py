@@ -10,7 +10,7 @@ from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.session.history import ConfigNames
 
-BY_ITSELF = (rq.Stats, rq.TryWaysOut, rq.TryFlips, rq.PreviewEngine)
+BY_ITSELF = (rq.Recall, rq.Stats, rq.TryWaysOut, rq.TryFlips, rq.PreviewEngine)
 """Requests that follow the cursor or a change; nobody asked for them by a key."""
 
 DONE, STOPPED, FAILED, REPLACED = "done", "stopped", "failed", "replaced by a newer one"
@@ -97,6 +97,8 @@ def job_words(request: rq.Request, names: ConfigNames) -> str:
             return f"values of {request.group}"
         case rq.TryWaysOut():
             return f"ways out of {request.group}"
+        case rq.Recall():
+            return "figures of other configs"
         case rq.TryFlips():
             return f"flips of {names.get(request.config, 'a config')}"
         case rq.MeasureSamples():

@@ -108,6 +108,14 @@ class Results(Mapping[PrecisionConfig, Measured]):
             known.verdict = verdict
 
     @take.register
+    def _recalled(self, event: ev.Recalled) -> None:
+        """What was measured since stands."""
+        if event.verdict is not None:
+            self.tried(event.config, event.verdict)
+        if event.engine is not None and self.of(event.config).engine is None:
+            self.built(event.config, event.engine)
+
+    @take.register
     def _stage(self, event: ev.StageMeasured) -> None:
         self.stages[event.stage.name] = event.stage
 

@@ -167,6 +167,12 @@ class Session(Changing):
         if self.may_preview and (known is None or effects and known.refused is None and known.no_effect is None):
             self.ask(rq.PreviewEngine(config, effects=effects, background=self.automatic))
 
+    def recall(self) -> None:
+        """Asks what an earlier program measured of the configs that have names, so that their figures stand again."""
+        others = tuple(config for config in self.names if config not in self.run_configs().values())
+        if others:
+            self.ask(rq.Recall(others))
+
     def look_at(self, group: Group) -> None:
         """Asks for the statistics and the ways out of a group, unless they are known or asked for."""
         if self.data is None:
