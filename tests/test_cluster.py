@@ -20,11 +20,13 @@ from trt_tui.cluster import crew, hiring
 from trt_tui.cluster.crew import Hired
 from trt_tui.cluster.hiring import Hiring
 from trt_tui.core.calibration.calibrate import calibrate
+from trt_tui.core.measure.comparison import EngineResult
 from trt_tui.core.measure.group_sweep import GroupSweep
 from trt_tui.core.measure.layers import measure_layers
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.errors import TrtTuiError
+from trt_tui.jobs.build import Building
 from trt_tui.options import Options
 from trt_tui.workspace import Workspace
 
@@ -62,7 +64,7 @@ class Running:
         self.hired = Hired(hiring)
         self.hired.hands(workspace, self.woken.set)
 
-    def until(self, true, seconds=30):
+    def until(self, true, seconds=90):
         end = time.monotonic() + seconds
         while not true():
             assert time.monotonic() < end, [*self.hired.told()]
@@ -80,7 +82,7 @@ class Running:
         for step in steps:
             yield step
             while not hands.ready():
-                assert self.woken.wait(30)
+                assert self.woken.wait(90)
                 self.woken.clear()
 
     def done(self, errand, items):
@@ -139,6 +141,22 @@ def test_errors_at_the_groups_are_equal_to_the_last_bit(workspace, running):
         found.append((last.value, last.done, workspace.analysis.largest))
         workspace.analysis._largest_of = ()
     assert found[0] == found[1] and found[0][1] == 2 * len(workspace.feeds)
+
+
+@pytest.mark.rtx
+def test_engines_are_built_at_once(workspace, running):
+    options = replace(workspace.options, backend="tensorrt-rtx", compute_capability=(8, 9))
+    other = Running.__new__(Running)
+    other.__dict__.update(running.__dict__, workspace=Workspace(options))
+    other.workspace.identify(other.workspace.network.sha256())
+    hands = other.hands()
+    other.serving(2)
+    configs = [PrecisionConfig.uniform(Precision.FP32), PrecisionConfig.uniform(Precision.FP16)]
+    made = dict(one for one in other.steps(hands, hands.work(Building({}), configs)) if one is not None)
+    assert [isinstance(made[config], EngineResult) and made[config].bytes > 0 for config in configs] == [True, True]
+    assert other.workspace.builder is None  # nothing was built here
+    running.hands()
+    running.serving(2)
 
 
 def test_a_killed_worker_is_replaced_and_nothing_counts_twice(running, tmp_path):
@@ -202,7 +220,7 @@ def test_files_go_by_content_and_nothing_is_left(workspace, running, other, tmp_
     assert far.hired.cluster.traffic.files == sum(os.path.getsize(path) for path, _ in workspace.inputs.stamps)
     assert len(far.done(Errand(tmp_path), ["1", "2"])) == 2 and set(tasks) > before
     far.hired.close()
-    running.until(lambda: set(tasks) == before, 5)
+    running.until(lambda: set(tasks) == before)
 
 
 @pytest.mark.parametrize(("field", "word"), [("program", "trt-tui"), ("runtime", "ONNX Runtime")])
@@ -240,5 +258,5 @@ def test_without_the_scheduler_the_work_goes_on_here(running, other, tmp_path):
     running.hired.close()
     found += [one for one in work if one is not None]
     assert len({item for item, _ in found}) == len(found) == 80 and found[-1][1][1] == os.getpid()
-    far.until(lambda: far.hired.lost, 5)
+    far.until(lambda: far.hired.lost)
     assert any("The Dask scheduler is lost" in text for _, text in far.hired.told())

@@ -146,6 +146,8 @@ class Cluster:
         """Whether workers may yet come to take part."""
         if self.lost:
             return False
+        if len(self._workers) < self.hiring.workers:  # of our own: what ends is started anew
+            return True
         return not self._connected.is_set() or any(one.place is None and not one.refused
                                                    for one in list(self._workers.values()))
 
@@ -328,7 +330,7 @@ class Cluster:
     def _work_for(self, worker: _Worker) -> Work | None:
         if worker.place is None:
             return None
-        return next((work for work in self._works if work.waits and not (work.engines and worker.engines)), None)
+        return next((work for work in self._works if work.waits() and not (work.engines and worker.engines)), None)
 
     async def _give(self, worker: _Worker, work: Work, bundle: Bundle) -> None:
         """Has a worker do a bundle."""

@@ -96,7 +96,7 @@ class Crew:
                     yield arrival
                 elif not work.left:
                     return
-                elif self._alone and (bundle := work.take(1)) is not None:
+                elif self._alone and (bundle := work.take(1, self._dares)) is not None:
                     self._busy = True
                     for done in self._here.work(errand, bundle.items):
                         work.left -= done is not None
@@ -113,7 +113,7 @@ class Crew:
         work = self._work
         if self._busy:
             return self._here.ready()
-        return work is None or not work.left or bool(work.arrived) or self._alone and work.waits
+        return work is None or not work.left or bool(work.arrived) or self._alone and work.waits(self._dares)
 
     @property
     def words(self) -> str:
@@ -123,3 +123,8 @@ class Crew:
     @property
     def _alone(self) -> bool:
         return not self._cluster.able(self._engines) and not (self._engines and self._cluster.starting)
+
+    @property
+    def _dares(self) -> bool:
+        """Whether this process does what has ended a worker: only where no other is going to come."""
+        return not self._cluster.starting

@@ -85,17 +85,19 @@ class Work:
                 self.left += 1
             return self.left > before
 
-    @property
-    def waits(self) -> bool:
-        """Whether there are items that nobody does."""
-        return bool(self._waiting) and not self.closed
+    def waits(self, suspects: bool = True) -> bool:
+        """Whether there are items that nobody does; without ``suspects`` but for those that have ended a worker."""
+        with self._lock:
+            return not self.closed and any(suspects or not bundle.ended for bundle in self._waiting)
 
-    def take(self, workers: int) -> Bundle | None:
+    def take(self, workers: int, suspects: bool = True) -> Bundle | None:
         """Items for one of some workers: one at first, then as many as take `BUNDLE_S`, and fewer towards the end."""
         with self._lock:
-            if not self._waiting or self.closed:
+            place = next((place for place, one in enumerate(self._waiting) if suspects or not one.ended), None)
+            if place is None or self.closed:
                 return None
-            first = self._waiting.popleft()
+            first = self._waiting[place]
+            del self._waiting[place]
             fair = len(self._waiting) // (2 * max(1, workers))
             wanted = 1 if self._each is None else min(int(BUNDLE_S / max(self._each, 1e-6)), fair)
             while not first.ended and len(first.items) < wanted and not self._waiting[0].ended:
