@@ -22,7 +22,7 @@ def precision_words(precision: Precision) -> str:
     """A precision as a list offers it, with what it needs."""
     if precision is Precision.FILE:
         return "as in the file"
-    said = ["products summed in FP32"] if precision is Precision.FP16_SUMS_FP32 else []
+    said = ["FP32 sums"] if precision is Precision.FP16_SUMS_FP32 else []
     said += [needed] if (needed := needs(precision)) else []
     return f"{precision.label}  ({': '.join(said)})" if said else precision.label
 
