@@ -93,7 +93,7 @@ class Changing(Recorded):
         smoothed = {tensor for move in self.config.of(Smooth).values() for tensor in move.ranges}
         if not smoothed.isdisjoint(tensors):
             raise InputError(f"the channels of {group.name} are scaled", "its range goes with the factors",
-                             "Take SmoothQuant back with 9 first.")
+                             "Take SmoothQuant back first.")
         known = self.results.statistics.get(group.name, {})
         if any(tensor not in known for tensor in tensors):
             self.look_at(group)

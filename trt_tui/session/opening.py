@@ -163,6 +163,4 @@ class Opening:
         if dropped:
             said = [plural(count, word) for count, word in ((len(dropped) - others, "range"), (others, "free move"))
                     if count]
-            keys = [key for count, key in ((len(dropped) - others, "r"), (others, "f")) if count]
-            state.warnings.append(f"{' and '.join(said)} measured on {whose} are taken back: {' and '.join(keys)} "
-                                  f"choose{'s' * (len(keys) == 1)} anew.")
+            state.warnings.append(f"{' and '.join(said)} measured on {whose} are taken back: choose anew.")
