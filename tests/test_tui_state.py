@@ -270,6 +270,7 @@ def test_simulated_figures_are_marked_and_built_ones_are_not(session):
             assert "~" in left and "~" not in right
         assert number(session.results[session.config].engine.latency_ms[0]) in text(
             verdict.verdict_lines(session, width, 24)[3])
+    assert text(verdict.verdict_lines(session, 60, 24)[3]).rstrip("?").endswith("FAIL"), "the outcome at every width"
     before = verdict.verdict_lines(session, 80)[3]
     session.toggle(VIT.groups[:1])
     session.names[session.config] = "with a name that is longer than a column"

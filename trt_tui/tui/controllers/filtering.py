@@ -79,7 +79,7 @@ class Filtering(Controller):
             self.desk.changed()
             self.desk.say(acted_on(groups, precision, before), "")
 
-        self.desk.app.push_screen(Picker(f"Precision of {plural(len(groups), 'group')} found", items), chosen)
+        self.desk.app.push_screen(Picker(f"Precision of {plural(len(groups), 'fused layer')} found", items), chosen)
 
     def submitted(self) -> None:
         """Enter was pressed after the words."""

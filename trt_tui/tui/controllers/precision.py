@@ -88,9 +88,9 @@ class Precisions(Controller):
         for precision in (*OFFERED, *file):
             able = [group for group in groups if precision in group.allowed]
             refused = "" if able else groups[0].refusals.get(precision, "not possible here")
-            some = f"  {len(able)} of {len(groups)} groups can" if able and len(able) < len(groups) else ""
+            some = f"  {len(able)} of {len(groups)} can" if able and len(able) < len(groups) else ""
             items.append(Item(PRECISION_KEYS[precision], precision_words(precision) + some, precision, refused))
-        title = groups[0].name if len(groups) == 1 else plural(len(groups), "group")
+        title = groups[0].name if len(groups) == 1 else plural(len(groups), "fused layer")
 
         def chosen(precision: Precision | None) -> None:
             if precision is not None:

@@ -248,7 +248,7 @@ def detail_title(model: TreeModel, line: VisibleRow | None) -> str:
     if isinstance(row, GroupRow):
         return f"2 {model.titles[row.group.name]} ─ {row.group.operator}, {plural(len(row.group.layers), 'node')}"
     if isinstance(row, Scope):
-        return f"2 {row.path} ─ {plural(len(row.groups), 'group')}"
+        return f"2 {row.path} ─ {plural(len(row.groups), 'fused layer')}"
     return f"2 {row.label}"
 
 

@@ -102,6 +102,7 @@ class Figures:
 
     Attributes:
         stale: Groups whose share is of another config, that of the name ``stale_of``; ``of`` is this one's.
+        scope_part: Scopes whose sums lack what is still being measured, by path.
         flip: What the judged figure, of the name ``title``, becomes with a group flipped; asked as its row is drawn.
         has_engines: Whether there is a column for what the builder makes: it may come to tell, or has told.
         made: What the engine made of each group, by name.
@@ -128,6 +129,7 @@ class Figures:
     scope_values: dict[str, float] = field(default_factory=dict)
     scope_bad: frozenset[str] = frozenset()
     scope_stale: frozenset[str] = frozenset()
+    scope_part: frozenset[str] = frozenset()
     scope_raised: dict[str, int] = field(default_factory=dict)
     top: float = 0.0
     has_engines: bool = False
@@ -254,7 +256,7 @@ class Figures:
                      "strong" if line.opened else "", asked=f"{up} {RAISED}" if up else "", asked_style="strong",
                      made=f"{differ} {built.DIFFERS}" if differ else "", made_style=self._made_style(bool(differ)),
                      value=text, value_style="dim" if style == "band4" else style,
-                     of=self.stale_of if scope.path in self.scope_stale else "",
+                     of=self.stale_of if scope.path in self.scope_stale else "…" * (scope.path in self.scope_part),
                      cost=self._cost(self.model.scope_macs.get(scope.path), self.scope_times.get(scope.path)))
 
     def _group_cells(self, row: GroupRow, full: bool) -> Cells:
@@ -451,6 +453,9 @@ def _sum_scopes(result: Figures) -> None:
     for name in result.config.raised(model.outline):
         for scope in model.ancestors[name]:
             result.scope_raised[scope.path] = result.scope_raised.get(scope.path, 0) + 1
+    if result.measure is Measure.OWNS and result.values:
+        result.scope_part = frozenset(scope.path for name in model.rows if name not in result.values
+                                      for scope in model.ancestors[name])
     result.scope_values, result.scope_bad, result.scope_stale = sums, frozenset(bad), frozenset(stale)
 
 

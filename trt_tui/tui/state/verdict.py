@@ -62,10 +62,11 @@ def header_line(session: Session, width: int) -> Line:
     if session.builder is None:
         choices = [(count, device) for count in counts for device in devices]
     wanted = [(some, target, *one) for some in (samples, samples.partition(",")[0]) for one in choices]
-    for some, goal, count, device in (*wanted, (samples, "", groups, ""), (samples, "", "", "")):
+    wanted += [(samples, target.partition(" (")[0], "", ""), (samples, "", groups, ""), (samples, "", "", "")]
+    for some, goal, count, device in wanted:
         line: Line = [(" ", ""), (outline.name, "strong"), (count, "dim"), (goal, "@do('target')"),
                       (some, "warn" if random else ""), (device, "dim")]
-        if width_of(line) + width_of(right) + 2 <= width:
+        if width_of(line) + (width_of(right) + 2 if goal == target else 0) <= width:
             break
     return padded(line, width, right)
 
@@ -138,6 +139,9 @@ class _Table:
                      ("NaN/Inf", 7) if wide else ("bad", 4)]
         built = [("built SQNR", 10), *([("gap", 5)] if layers else []), *extra,
                  ("ms", 6 if wide else 5), ("MB", 6 if wide else 5), *([(f"{codes.label} time", 9)] if layers else [])]
+        for title in ("MB", "ms", figure):  # the outcome stands at every width
+            if 13 + _cells(simulated) + len(" │ ") + _cells(built) + len(" PASS?") > width:
+                built = [one for one in built if one[0] != title]
         used = _cells(simulated) + len(" │ ") + _cells(built)
         name = max(13, min(24, width - used - (15 if wide else 6)))
         room = width - used - name - 1
@@ -302,13 +306,13 @@ def _engine_cells(shown: Shown | None, simulated: Verdict | None, table: _Table)
         cells_of["MB"] = (megabytes(engine.bytes), "")
     verdict = engine.verdict if engine is not None else None
     if shown is not None and engine is not None and verdict is None:
-        before = _cells(table.built[:list(cells_of).index("MB")]) - 1
+        before = _cells([one for one in table.built if one[0] in (first, "gap", table.figure, "ms")]) - 1
         of = f"{shown.name}: " if shown.stale else ""
         said = ("not built",) if engine.failed else (CANNOT_RUN, "cannot run here", "cannot run")
         words = shorten(fitting([of + one for one in said], before), before)
-        size = next(width for title, width in table.built if title == "MB")
+        size = next((width for title, width in table.built if title == "MB"), 0)
         return padded([(f"{words:>{before}} ", "stale" if shown.stale else "dim"),
-                       (f"{cells_of['MB'][0]:>{size}} ", "")], _cells(table.built))
+                       *([(f"{cells_of['MB'][0]:>{size}} ", "")] if size else [])], _cells(table.built))
     if shown is not None and engine is not None and verdict is not None:
         worst = verdict.worst
         value, style = decibel(worst[1].errors if worst else None, simulated=False)
