@@ -42,15 +42,21 @@ def shorten(text: str, width: int) -> str:
 
 
 def shorten_path(text: str, width: int) -> str:
-    """A path with names in its middle replaced by an ellipsis where it is wider than ``width`` cells; as `shorten`
-    where that leaves too much."""
+    """A path with names replaced by ellipses where it is wider than ``width`` cells: those after the first, then with
+    it, then any but the last; numbers, which tell layers apart, go last. As `shorten` where that leaves too much."""
     text = visible(text)
-    first, *rest = text.split("/")
-    if cells(text) > width:
-        for begin in range(1, len(rest)):
-            for head in (f"{first}/…/", "…/"):
-                if cells(shorter := head + "/".join(rest[begin:])) <= width:
-                    return shorter
+    parts = text.split("/")
+    if cells(text) <= width or len(parts) < 2:
+        return shorten(text, width)
+    middle = range(1, len(parts) - 1)
+    runs = [range(first, end) for first in (1, 0) for end in range(first + 1, len(parts))]
+    loose = [at for at in (*middle, 0) if not parts[at].isdigit()]
+    for dropped in (*(run for run in runs if not any(parts[at].isdigit() for at in run)),
+                    *(loose[:count] for count in range(1, len(loose) + 1)), *runs):
+        kept = ["…" if at in dropped else part for at, part in enumerate(parts)]
+        shorter = "/".join(part for at, part in enumerate(kept) if part != "…" or at == 0 or kept[at - 1] != "…")
+        if cells(shorter) <= width:
+            return shorter
     return shorten(text, width)
 
 

@@ -473,11 +473,11 @@ def block_cell(found: Figures, names: Sequence[str]) -> Span:
 
 
 def block_note(found: Figures, names: Sequence[str]) -> str:
-    """What the groups of a role are asked to run in: ``INT8, 2 up``."""
+    """What the groups of a role are asked to run in: ``INT8, 2 raised``."""
     by_name = found.model.outline.group_by_name
     groups = [by_name[name] for name in names]
     defaults = {group.label(found.config.default_for(group)) for group in groups}
     up = sum(group.rank(found.config.precision_of(group)) > group.rank(found.config.default_for(group))
              for group in groups)
     text = "/".join(sorted(defaults))
-    return f"{text}, {up} up" if up else text
+    return f"{text}, {up} raised" if up else text
