@@ -59,7 +59,8 @@ def test_shorten_keeps_the_end(name, width, short):
 
 @pytest.mark.parametrize(("path", "short"), [
     ("enc1/residual/depthwise/conv", "enc1/…/depthwise/conv"),
-    ("model/layer/10/attention/self/key", "model/…/10/…/self/key"), ("model/model/18/m/0/cv2/conv", "…/18/m/0/cv2/conv"), ("a/conv", "a/conv"), ("x" * 30, "xxxxxxx…" + "x" * 14)])
+    ("model/layer/10/attention/self/key", "model/…/10/…/self/key"),
+    ("model/model/18/m/0/cv2/conv", "…/18/m/0/cv2/conv"), ("a/conv", "a/conv"), ("x" * 30, "xxxxxxx…" + "x" * 14)])
 def test_a_path_gives_up_names_before_numbers(path, short):
     assert spans.shorten_path(path, 22) == short
 
