@@ -130,7 +130,8 @@ class Cluster:
         Args:
             here: What workers have to be like.
         """
-        self._call(self._open, parcel, here)
+        self._here, self._parcel = here, parcel
+        self._call(self._notify)
 
     def begin(self, work: Work) -> None:
         """Has workers do it, or what has been added to it."""
@@ -246,10 +247,6 @@ class Cluster:
         self._works = [work for work in self._works if not work.closed]
         changed, self._changed = self._changed, asyncio.Event()
         changed.set()
-
-    def _open(self, parcel: Parcel, here: there.Kind) -> None:
-        self._parcel, self._here = parcel, here
-        self._notify()
 
     def _begin(self, work: Work) -> None:
         if work not in self._works:
