@@ -253,29 +253,60 @@ def test_hostile_names_reach_no_terminal(shell, tmp_path):
     assert "owned" not in buffers or "\\x1b" in buffers
 
 
+@contextlib.contextmanager
+def on_a_line(folder: Path, size: tuple[int, int]) -> Iterator[tuple[subprocess.Popen, int]]:
+    """The app on a pseudo-terminal of some rows and columns that is its controlling one, and our end of it."""
+    ours, its = os.openpty()
+    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))
+    onnx.save(networks.mlp(), folder / "mlp.onnx")
+    environment = {key: value for key, value in os.environ.items() if key not in ("LINES", "COLUMNS")}
+    environment |= {"XDG_STATE_HOME": str(folder), "XDG_CACHE_HOME": str(folder), "TERM": "xterm-256color"}
+    app = subprocess.Popen([sys.executable, "-m", "trt_tui", str(folder / "mlp.onnx"), "--no-preview"], stdin=its,
+                           stdout=its, stderr=its, env=environment, start_new_session=True,
+                           preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0))
+    os.close(its)
+    try:
+        yield app, ours
+    finally:
+        app.kill()
+        app.wait()
+        with contextlib.suppress(OSError):
+            os.close(ours)
+
+
+def read(ours: int) -> bytes:
+    """What was written within a tenth of a second."""
+    if not select.select([ours], [], [], 0.1)[0]:
+        return b""
+    with contextlib.suppress(OSError):  # Linux tells so that the other side is closed
+        return os.read(ours, 1 << 16)
+    return b""
+
+
 @pytest.mark.parametrize("size", [(0, 0), (24, 0)])
 def test_a_terminal_that_tells_no_size_is_drawn_on_and_left(tmp_path, size):
     """As over a serial line, or from a program that made the terminal and did not size it."""
-    ours, its = os.openpty()
-    fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))
-    onnx.save(networks.mlp(), tmp_path / "mlp.onnx")
-    environment = {key: value for key, value in os.environ.items() if key not in ("LINES", "COLUMNS")}
-    environment |= {"XDG_STATE_HOME": str(tmp_path), "XDG_CACHE_HOME": str(tmp_path), "TERM": "xterm-256color"}
-    app = subprocess.Popen([sys.executable, "-m", "trt_tui", str(tmp_path / "mlp.onnx"), "--no-preview"], stdin=its,
-                           stdout=its, stderr=its, env=environment, start_new_session=True)
-    os.close(its)
-    written, end, asked = b"", time.monotonic() + LIMIT_S, False
-    try:
+    with on_a_line(tmp_path, size) as (app, ours):
+        written, end, asked = b"", time.monotonic() + LIMIT_S, False
         while app.poll() is None and time.monotonic() < end and len(written) < 1_000_000:
-            if select.select([ours], [], [], 0.1)[0]:
-                with contextlib.suppress(OSError):  # Linux tells so that the other side is closed
-                    written += os.read(ours, 1 << 16)
+            written += read(ours)
             if not asked and b"INT8 all" in written:
                 os.write(ours, b"q")
                 asked = True
         assert asked and app.wait(5) == 0, written[-500:]
-    finally:
-        app.kill()
-        app.wait()
-        os.close(ours)
     assert len(written) < 1_000_000
+
+
+def test_a_line_that_stalls_and_is_lost_leaves_no_process(tmp_path):
+    """Nobody reads what it draws until the queue of its writer is full; then the terminal is gone."""
+    with on_a_line(tmp_path, (24, 80)) as (app, ours):
+        written, end = b"", time.monotonic() + LIMIT_S
+        while b"PASS" not in written and time.monotonic() < end:
+            written += read(ours)
+        for _ in range(100):
+            os.write(ours, b"jk")
+            time.sleep(0.02)
+        child = psutil.Process(app.pid).children()
+        os.close(ours)
+        assert child and app.wait(LIMIT_S) == 128 + signal.SIGHUP
+        until(lambda: not any(process.is_running() for process in child), "ended the worker")

@@ -6,7 +6,6 @@ import asyncio
 import os
 import signal
 import sys
-import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -16,7 +15,7 @@ from trt_tui.errors import InputError
 
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
 _LONGEST_END_S = 3.0
-"""A terminal that is gone takes no more writing: then the process ends without having restored it."""
+"""A terminal that is gone, or stalled, takes no more writing: then the process ends without having restored it."""
 
 _NO_SCREENS = ("dumb", "unknown")
 """Values of TERM of terminals whose cursor cannot be moved."""
@@ -66,26 +65,41 @@ class TerminalDriver(LinuxDriver):
         """
         return self._app.console.size.width, self._app.console.size.height
 
+    def _sigtstp_application(self, *_: object) -> None:
+        self._in_loop(super()._sigtstp_application)
+
     def _sigcont_application(self, *_: object) -> None:
+        self._in_loop(self._go_on)
+
+    def _in_loop(self, call: Callable[[], None]) -> None:
+        """Calls what writes to the terminal from the app's loop.
+
+        A signal's handler may not: it runs amid anything, also a writing to the same queue, whose lock it would wait
+        for without end.
+        """
+        asyncio.get_running_loop().call_soon_threadsafe(call)
+
+    def _go_on(self) -> None:
         if not self._auto_restart:
             return
         if self._writer_thread is not None and self._writer_thread.is_alive():
             self.suspend_application_mode()
         self.resume_application_mode()
-        loop = asyncio.get_running_loop()
-        loop.call_soon_threadsafe(lambda: self._app.call_later(self._app.refresh, layout=True))
+        self._app.call_later(self._app.refresh, layout=True)
 
 
 def on_ending(end: Callable[[signal.Signals], None]) -> None:
-    """Calls a function of the running loop at SIGTERM and SIGHUP, and ends the process if that takes too long."""
+    """Calls a function from the running loop at SIGTERM and SIGHUP, and ends the process if that takes too long.
 
-    def ending(number: signal.Signals) -> None:
-        last = threading.Timer(_LONGEST_END_S, os._exit, (128 + number,))
-        last.daemon = True
-        last.start()
-        end(number)
+    The second part asks nothing of the loop, which stands still while a terminal takes no writing.
+    """
+    loop = asyncio.get_running_loop()
+
+    def ending(number: int, _: object) -> None:
+        signal.signal(signal.SIGALRM, lambda *_: os._exit(128 + number))
+        signal.setitimer(signal.ITIMER_REAL, _LONGEST_END_S)
+        loop.call_soon_threadsafe(end, signal.Signals(number))
 
     for number in _ENDING:
-        if signal.getsignal(number) is signal.SIG_IGN:  # as under nohup
-            continue
-        asyncio.get_running_loop().add_signal_handler(number, ending, number)
+        if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
+            signal.signal(number, ending)
