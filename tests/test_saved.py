@@ -93,7 +93,7 @@ def test_any_history_survives_its_file(past, current, future):
     (lambda text: text.replace('"/fc1/Gemm"', '"/fc9/Gemm"'), "the network has no group /fc9/Gemm"),
     (lambda text: text.replace('"target":"x"', '"target":"z"'), "the network has no tensor z"),
     (lambda text: text.replace("2.5", "-2.5"), "x cannot have the range -2.5"),
-    (lambda text: text.replace('"kind":"range"', '"kind":"barrier"'), 'kind "barrier"'),
+    (lambda text: text.replace('"kind":"range"', '"kind":"detour"'), 'kind "detour"'),
     (lambda text: text.replace('"amax":2.5', '"amax":"x"'), "Expected `float`")])
 def test_a_session_that_cannot_be_one_of_the_network_is_lost_with_a_word(store, tmp_path, damage, cause):
     onnx.save(networks.mlp(), tmp_path / "net.onnx")
