@@ -261,9 +261,9 @@ def on_a_line(folder: Path, size: tuple[int, int]) -> Iterator[tuple[subprocess.
     onnx.save(networks.mlp(), folder / "mlp.onnx")
     environment = {key: value for key, value in os.environ.items() if key not in ("LINES", "COLUMNS")}
     environment |= {"XDG_STATE_HOME": str(folder), "XDG_CACHE_HOME": str(folder), "TERM": "xterm-256color"}
-    app = subprocess.Popen([sys.executable, "-m", "trt_tui", str(folder / "mlp.onnx"), "--no-preview"], stdin=its,
-                           stdout=its, stderr=its, env=environment, start_new_session=True,
-                           preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0))
+    app = subprocess.Popen([sys.executable, "-m", "trt_tui", str(folder / "mlp.onnx"), "--no-preview",
+                            "--whatif-samples", "4"], stdin=its, stdout=its, stderr=its, env=environment,
+                           start_new_session=True, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0))
     os.close(its)
     try:
         yield app, ours
@@ -310,3 +310,50 @@ def test_a_line_that_stalls_and_is_lost_leaves_no_process(tmp_path):
         os.close(ours)
         assert child and app.wait(LIMIT_S) == 128 + signal.SIGHUP
         until(lambda: not any(process.is_running() for process in child), "ended the worker")
+
+
+def test_it_is_used_over_a_line_of_5_kilobytes_a_second(tmp_path):
+    """Bytes of a move, of a page and of going back, which is what makes keys slow on such a line."""
+    with on_a_line(tmp_path, (24, 80)) as (_, ours):
+        def slowly(quiet_s: float = 0.8) -> bytes:
+            written, last = b"", time.monotonic()
+            end = last + LIMIT_S
+            while time.monotonic() < min(last + quiet_s, end):
+                if select.select([ours], [], [], 0.1)[0]:
+                    written += os.read(ours, 500)
+                    last = time.monotonic()
+                    time.sleep(0.1)
+            return written
+
+        def pressed(key: str) -> int:
+            os.write(ours, key.encode())
+            return len(slowly())
+
+        opened, end = b"", time.monotonic() + LIMIT_S
+        while b"PASS" not in opened and b"FAIL" not in opened:
+            assert time.monotonic() < end, opened[-500:]
+            opened += slowly()
+        slowly(3)
+        moves = [pressed(key) for key in "jjkjk"]
+        pages = {key: (pressed(key), pressed("\x1b")) for key in "e?c/85"}
+    assert 0 < sorted(moves)[len(moves) // 2] <= 800, moves
+    assert all(0 < count <= 8000 for both in pages.values() for count in both), pages
+
+
+def test_what_is_written_cell_by_cell_is_what_a_whole_repaint_shows(shell):
+    one = shell()
+
+    def drawn() -> str:
+        """The screen with its colours, once it stands still."""
+        shown: list[str] = []
+        until(lambda: shown.append(one.tmux("capture-pane", "-p", "-e")) or shown[-6:] == shown[-1:] * 6, "stood still")
+        return shown[-1]
+
+    one.run(f"{MLP} --whatif-samples 4")
+    one.wait_for("INT8 all", "PASS")
+    for keys, shown in ((("Space",), "c1 · 1 FP32"), (("t",), "Worst"), (("c",), "esc close")):
+        one.keys(*keys)
+        one.wait_for(shown)
+        before = drawn()
+        one.keys("C-l")
+        assert drawn() == before

@@ -6,7 +6,9 @@ import signal
 from collections.abc import Callable
 from typing import Any
 
+from rich.console import RenderableType
 from textual import events, on
+from textual._compositor import ChopsUpdate, LayoutUpdate
 from textual.app import App
 from textual.binding import Binding
 from textual.driver import Driver
@@ -21,6 +23,7 @@ from trt_tui.session.session import Session
 from trt_tui.tui import keys, themes
 from trt_tui.tui.hidden import HiddenFilter
 from trt_tui.tui.main_screen import MainScreen
+from trt_tui.tui.painting import Changes
 from trt_tui.tui.terminal import TerminalDriver, on_ending
 from trt_tui.tui.typed_ahead import TypedAhead
 from trt_tui.words import visible
@@ -37,7 +40,8 @@ class TrtTuiApp(App[None]):
 
     TITLE = "trt-tui"
     CSS_PATH = "app.tcss"
-    BINDINGS = [Binding("ctrl+z", "suspend_process", show=False, priority=True)]
+    BINDINGS = [Binding("ctrl+z", "suspend_process", show=False, priority=True),
+                Binding("ctrl+l", "redraw", show=False, priority=True)]
     ENABLE_COMMAND_PALETTE = False  # `trt_tui.tui.screens.palette` is the one
 
     class SessionEvent(Message):
@@ -85,6 +89,26 @@ class TrtTuiApp(App[None]):
     def get_driver_class(self) -> type[Driver]:
         """What speaks to the terminal."""
         return TerminalDriver
+
+    def _display(self, screen: Screen[Any], renderable: RenderableType | None) -> None:
+        """Writes what differs from what stands on the terminal."""
+        if isinstance(self._driver, TerminalDriver) and isinstance(renderable, (LayoutUpdate, ChopsUpdate)):
+            super()._display(screen, Changes(renderable, self._driver.painted))  # type: ignore[arg-type]
+        else:
+            super()._display(screen, renderable)
+
+    def on_resize(self) -> None:
+        """A terminal of another size moved or lost what stood on it."""
+        self._forget_painted()
+
+    def action_redraw(self) -> None:
+        """Writes everything, as after another program wrote on the terminal."""
+        self._forget_painted()
+        self.screen.refresh()
+
+    def _forget_painted(self) -> None:
+        if isinstance(self._driver, TerminalDriver):
+            self._driver.painted.forget()
 
     def on_mount(self) -> None:
         """Listens to signals, and opens the session once the first picture stands."""

@@ -27,6 +27,7 @@ from trt_tui.tui.screens.pictures import PicturesPage
 from trt_tui.tui.state.tree import View
 from trt_tui.tui.widgets.blocks import BlockMap
 from trt_tui.tui.widgets.choices import ConfigList
+from trt_tui.tui.widgets.field import Field
 from trt_tui.tui.widgets.layer_tree import LayerTree
 from trt_tui.tui.widgets.lines import Lines, Rule
 
@@ -80,7 +81,7 @@ class MainScreen(Screen[None]):
         with Container(id="body"):
             with Vertical(id="left"):
                 yield Rule(id="tree-rule")
-                yield Input(placeholder="text  !text  /regex/  share>1%  prec:int8  op:conv", id="filter", compact=True)
+                yield Field(placeholder="text  !text  /regex/  share>1%  prec:int8  op:conv", id="filter", compact=True)
                 yield Lines(id="tree-header")
                 yield LayerTree(id="tree")
                 yield BlockMap(id="blocks")

@@ -12,6 +12,7 @@ from typing import Any
 from textual.drivers.linux_driver import LinuxDriver
 
 from trt_tui.errors import InputError
+from trt_tui.tui.painting import Painted
 
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
 _LONGEST_END_S = 3.0
@@ -49,6 +50,12 @@ class TerminalDriver(LinuxDriver):
         assert file is not None, "check_terminal refuses to open the app where it could not be drawn"
         file.reconfigure(errors="replace")  # a locale that has no "│" gets a "?"
         self._file = file
+        self.painted = Painted()
+
+    def start_application_mode(self) -> None:
+        """Takes the terminal, on which nothing of the app stands yet."""
+        self.painted.forget()
+        super().start_application_mode()  # type: ignore[no-untyped-call]
 
     def run_input_thread(self) -> None:
         """Reads keys until the app ends."""

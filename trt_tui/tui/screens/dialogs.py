@@ -20,6 +20,7 @@ from textual.widgets.option_list import Option
 
 from trt_tui.tui.spans import Line
 from trt_tui.tui.widgets.choices import Choices
+from trt_tui.tui.widgets.field import Field
 from trt_tui.tui.widgets.lines import Lines
 from trt_tui.words import visible
 
@@ -204,7 +205,7 @@ class Prompt(Dialog):
         """Its parts."""
         with Vertical(classes="box"):
             yield Static(visible(self.heading), classes="heading", markup=False)
-            yield Input(self.value, compact=True, select_on_focus=False)
+            yield Field(self.value, compact=True, select_on_focus=False)
             yield Static(visible(self.note), id="note", markup=False)
             yield Static("enter takes it  esc close", classes="hint")
 

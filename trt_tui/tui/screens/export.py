@@ -18,6 +18,7 @@ from trt_tui.errors import TrtTuiError
 from trt_tui.session.session import Session
 from trt_tui.tui.screens.dialogs import CLOSE, Dialog
 from trt_tui.tui.widgets.choices import Choices
+from trt_tui.tui.widgets.field import Field
 from trt_tui.words import is_hidden, visible
 
 FORMATS: dict[str, tuple[str, str, str]] = {
@@ -71,7 +72,7 @@ class ExportDialog(Dialog):
             yield Choices(*(Option(Content(f"{FORMATS[kind][0]:<16} {FORMATS[kind][1]}")) for kind in self.kinds),
                           compact=True)
             yield Static("to", classes="dim")
-            yield Input(self.default_path(self.kind), compact=True, select_on_focus=False)
+            yield Field(self.default_path(self.kind), compact=True, select_on_focus=False)
             yield Static("", id="note", markup=False)
             yield Static("enter chooses the format, then writes  ↑ back to the formats  esc close", classes="hint")
 

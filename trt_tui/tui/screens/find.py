@@ -17,6 +17,7 @@ from trt_tui.core.precision import Precision, rank
 from trt_tui.jobs import requests as rq
 from trt_tui.session.session import Session
 from trt_tui.tui.screens.dialogs import CLOSE, Dialog, Setting
+from trt_tui.tui.widgets.field import Field
 from trt_tui.words import visible
 
 STRATEGIES = {
@@ -72,10 +73,10 @@ class FindDialog(Dialog):
                          markup=False)
             with Vertical(classes="field"):
                 yield Static("tolerance ")
-                yield Input(self.tolerance, compact=True, select_on_focus=False, id="tolerance")
+                yield Field(self.tolerance, compact=True, select_on_focus=False, id="tolerance")
             with Vertical(classes="field"):
                 yield Static("budget ")
-                yield Input("", placeholder=f"none; or like {self.budgets}", compact=True, id="budget")
+                yield Field("", placeholder=f"none; or like {self.budgets}", compact=True, id="budget")
             yield self.method
             yield self.higher
             if self.ranges is not None:

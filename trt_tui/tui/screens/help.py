@@ -16,6 +16,7 @@ from trt_tui.tui.keys import key_text
 from trt_tui.tui.screens.dialogs import CLOSE, Dialog
 from trt_tui.tui.spans import wrap
 from trt_tui.tui.widgets.choices import Choices
+from trt_tui.tui.widgets.field import Field
 from trt_tui.words import cells
 
 _MARGIN = 13
@@ -45,7 +46,7 @@ class HelpPage(Dialog):
         """Its parts."""
         with Vertical(classes="box page"):
             yield Static("Keys and actions", classes="heading")
-            yield Input(placeholder="words of an action, or its key", compact=True)
+            yield Field(placeholder="words of an action, or its key", compact=True)
             yield Choices(compact=True)
             yield Static("", classes="hint", markup=False)
 

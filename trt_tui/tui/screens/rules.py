@@ -17,6 +17,7 @@ from trt_tui.core.network.layers import Outline
 from trt_tui.core.precision import Precision
 from trt_tui.errors import TrtTuiError
 from trt_tui.tui.screens.dialogs import CLOSE, Dialog, Setting
+from trt_tui.tui.widgets.field import Field
 from trt_tui.words import visible
 
 
@@ -57,7 +58,7 @@ class RulesDialog(Dialog):
             yield from self.settings
             with Vertical(classes="field"):
                 yield Static("others ")
-                yield Input(self.more, placeholder="/regex/ or layers, with commas; =fp16 behind one", compact=True,
+                yield Field(self.more, placeholder="/regex/ or layers, with commas; =fp16 behind one", compact=True,
                             select_on_focus=False, id="more")
             yield Static("", id="note", markup=False)
             yield Static("enter applies all at once  ↑↓ go  ←→ change  esc close", classes="hint")
