@@ -1,0 +1,109 @@
+"""The sessions of late: what `trt-tui` alone in a terminal offers to open again, with the arguments each was opened
+with."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+import platformdirs
+
+from trt_tui.errors import InputError
+from trt_tui.files.reading import TEXT_BYTES, read_bytes
+from trt_tui.files.writing import write_atomic
+from trt_tui.words import duration, left, plural, table
+
+if TYPE_CHECKING:
+    from trt_tui.session.session import Session
+
+MOST = 9
+"""Sessions that are listed."""
+
+
+class Recent(msgspec.Struct, frozen=True):
+    """One use of the app.
+
+    Attributes:
+        arguments: What followed ``trt-tui``, in ``folder``.
+        config: The config in hand at its end; ``outcome`` says whether it met the target.
+        when: The end, in seconds since the epoch.
+    """
+
+    folder: str
+    arguments: list[str]
+    network: str
+    config: str
+    outcome: str
+    when: float
+
+
+def recent() -> list[Recent]:
+    """The sessions of late, newest first; none where the list is missing or cannot be read."""
+    with contextlib.suppress(InputError, ValueError, OSError):
+        return msgspec.json.decode(read_bytes(_place(), TEXT_BYTES), type=list[Recent])[:MOST]
+    return []
+
+
+def remember(session: Session, arguments: list[str]) -> None:
+    """Puts a session that ends at the head of the list; one whose network never opened is left out.
+
+    The list is a convenience: where it cannot be written, nothing is said.
+    """
+    from trt_tui.tui.known import config_title, verdict_outcome
+
+    if session.outline is None:
+        return
+    verdict = session.measured("config").verdict
+    one = Recent(os.getcwd(), arguments, Path(session.outline.path).name, config_title(session, 28),
+                 "not measured" if verdict is None else verdict_outcome(session, verdict), time.time())
+    same = (one.folder, one.arguments)
+    kept = [one, *(other for other in recent() if (other.folder, other.arguments) != same)]
+    with contextlib.suppress(InputError, OSError, ValueError):  # a name of broken UTF-8 is a ValueError
+        _place().parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(_place(), msgspec.json.encode(kept[:MOST]))
+
+
+def listed(sessions: list[Recent], now: float) -> list[str]:
+    """A line for each session: its number, network, config, outcome, age, and the command that opens it again."""
+    def command(one: Recent) -> str:
+        there = "" if one.folder == os.getcwd() else f"cd {shlex.quote(one.folder)} && "
+        return f"{there}trt-tui {shlex.join(one.arguments)}"
+
+    rows = table([[str(number), left(one.network, 32).rstrip(), one.config, one.outcome, _age(now - one.when)]
+                  for number, one in enumerate(sessions, 1)], flush_left=4)
+    return [line for row, one in zip(rows, sessions, strict=True) for line in (f" {row}", f"    {command(one)}")]
+
+
+def _age(seconds: float) -> str:
+    days = int(seconds // 86400)
+    return "just now" if seconds < 10 else f"{plural(days, 'day') if days else duration(seconds)} ago"
+
+
+def offer(sessions: list[Recent]) -> None:
+    """Lists the sessions and opens the one whose number is typed, in place of this program."""
+    click.echo("Recent sessions:\n\n" + "\n".join(listed(sessions, time.time())) + "\n")
+    click.echo("`trt-tui --help` lists the commands, `trt-tui demo` opens the bundled network.")
+    choice = click.prompt("Number to open, enter for none", default="", show_default=False).strip()
+    if not choice:
+        return
+    if not choice.isdecimal() or not 1 <= int(choice) <= len(sessions):
+        raise InputError(f"no session has the number {choice}", "", f"Type a number from 1 to {len(sessions)}.")
+    one = sessions[int(choice) - 1]
+    try:
+        os.chdir(one.folder)
+    except OSError as error:
+        raise InputError(f"the folder {one.folder} cannot be entered", error.strerror or "",
+                         "Give the network's path to `trt-tui`.") from None
+    sys.stdout.flush()
+    os.execv(sys.executable, [sys.executable, "-m", "trt_tui", *one.arguments])
+
+
+def _place() -> Path:
+    return Path(platformdirs.user_state_dir("trt-tui")) / "recent.json"
