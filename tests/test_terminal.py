@@ -165,7 +165,8 @@ def test_a_signal_restores_the_terminal_and_saves_the_session(shell):
     for number, shown in ((signal.SIGTERM, "PASS"), (signal.SIGHUP, "Resumed: c1")):
         one.run(MLP)
         one.wait_for("INT8 all", shown)
-        one.keys("Space")
+        if number is signal.SIGTERM:
+            one.keys("Space")
         one.wait_for("c1 · 1 FP32")
         app = one.app()
         child = app.children()

@@ -22,6 +22,9 @@ Line: TypeAlias = list[Span]
 _LONG = 2000
 """Characters of a text that is shortened before it is measured."""
 
+_MOST_NAMES = 16
+"""Names of a path of which it is tried which to leave out; the trials grow with their square."""
+
 
 def width_of(line: Line) -> int:
     """How many cells a line takes as it is drawn."""
@@ -43,10 +46,13 @@ def shorten(text: str, width: int) -> str:
 
 def shorten_path(text: str, width: int) -> str:
     """A path with names replaced by ellipses where it is wider than ``width`` cells: those after the first, then with
-    it, then any but the last; numbers, which tell layers apart, go last. As `shorten` where that leaves too much."""
+    it, then any but the last; numbers, which tell layers apart, go last. As `shorten` where that leaves too much, and
+    for paths that are long or of many names."""
+    if len(text) > _LONG:
+        return shorten(text, width)
     text = visible(text)
     parts = text.split("/")
-    if cells(text) <= width or len(parts) < 2:
+    if cells(text) <= width or not 2 <= len(parts) <= _MOST_NAMES:
         return shorten(text, width)
     middle = range(1, len(parts) - 1)
     runs = [range(first, end) for first in (1, 0) for end in range(first + 1, len(parts))]
