@@ -25,7 +25,7 @@ from trt_tui.core.data.stored import DATA_FORMATS, Part
 from trt_tui.core.runner import TensorInfo
 from trt_tui.errors import InputError
 
-RANDOM_WARNING = "Random inputs: the figures say nothing about accuracy on real data"
+RANDOM_WARNING = "Random inputs say nothing about accuracy on real data: give --data D.npz"
 MOST_FEEDS = 1 << 22
 """Most feeds that data may be cut into."""
 
