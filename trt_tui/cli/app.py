@@ -13,7 +13,6 @@ import click
 from trt_tui.cli import interrupts
 from trt_tui.cli.options import CONTEXT, EVERYTHING, PREVIEW, STAGES, Command, option, options_of, takes
 from trt_tui.cli.places import check_evidence
-from trt_tui.cli.recent import remember
 from trt_tui.cli.usage import check_usage
 from trt_tui.errors import InputError
 
@@ -77,6 +76,8 @@ def _run_app(options: Options, config_path: str | None, target: str | None, forc
     interrupts.release()
     app = TrtTuiApp(options, config_path=config_path, target=target, force=force, resume=not new)
     app.run(mouse=mouse)
+    from trt_tui.cli.recent import remember
+
     remember(app.session, sys.argv[1:])
     if app.return_code:
         sys.exit(app.return_code)

@@ -20,7 +20,6 @@ from trt_tui.cli.export import export
 from trt_tui.cli.inspect import inspect
 from trt_tui.cli.options import CONTEXT
 from trt_tui.cli.preflight import preflight
-from trt_tui.cli.recent import offer, recent
 from trt_tui.cli.search import search
 from trt_tui.cli.streams import guarded
 from trt_tui.errors import ExitCode, InputError, TrtTuiError, memory_error, system_error
@@ -40,9 +39,12 @@ class _Commands(click.Group):
         return ["open", "demo", "preflight", "compare", "search", "build", "export", "inspect", "doctor"]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        if not args and os.isatty(0) and os.isatty(1) and (sessions := recent()):
-            offer(sessions)
-            ctx.exit()
+        if not args and os.isatty(0) and os.isatty(1):
+            from trt_tui.cli.recent import offer, recent
+
+            if sessions := recent():
+                offer(sessions)
+                ctx.exit()
         # Options before the network belong to `open`.
         if args and args[0].startswith("-") and args[0] not in ("--help", "--version", "-h"):
             args = ["open", *args]

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
+import select
 import signal
 import sys
+import threading
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -110,3 +114,16 @@ def on_ending(end: Callable[[signal.Signals], None]) -> None:
     for number in _ENDING:
         if signal.getsignal(number) is not signal.SIG_IGN:  # as under nohup
             signal.signal(number, ending)
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:
+        threading.Thread(target=_await_loss, args=(loop, end), name="terminal", daemon=True).start()
+
+
+def _await_loss(loop: asyncio.AbstractEventLoop, end: Callable[[signal.Signals], None]) -> None:
+    """Ends the process once its terminal is gone, whether or not the signal of that wakes the main thread."""
+    line = select.poll()
+    line.register(0, 0)  # a hang-up is told unasked
+    line.poll()
+    with contextlib.suppress(RuntimeError):  # the loop is closed: it is ending
+        loop.call_soon_threadsafe(end, signal.SIGHUP)
+    time.sleep(_LONGEST_END_S)
+    os._exit(128 + signal.SIGHUP)
