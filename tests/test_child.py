@@ -131,7 +131,7 @@ def test_a_killed_child_is_reported_and_the_session_goes_on(session, tmp_path):
     died = driven.until_type(ev.Died)
     assert died.exit_code == -signal.SIGKILL
     assert not driven.busy and driven.error is died
-    assert driven.measured("int8").verdict is known and driven.child_pid is None
+    assert driven.measured("int8").verdict.samples >= known.samples and driven.child_pid is None
     driven.automatic = False
     seen = len(driven.seen)
     driven.toggle([driven.outline.groups[0]])
