@@ -175,10 +175,12 @@ def test_triage_finds_the_barrier_that_mends_a_fault(tmp_path, monkeypatch):
     given = replace(driven.save_resnet(tmp_path), backend="tensorrt",
                     production=Production(tactic_sources=SOURCES or (), optimization_level=LEVEL))
     assert isinstance(worker.answer(rq.Open(given))[-1], ev.Done)
-    tail, making = worker.network.groups[3].tail, building.making
+    tail, making, built = worker.network.groups[3].tail, building.making, []
 
     def faulty(workspace, ranges, config, *more):
         for made in making(workspace, ranges, config, *more):
+            if isinstance(made, EngineResult):
+                built.append(_told(config, made, tail))
             if isinstance(made, EngineResult) and made.verdict is not None and tail not in config.of(Barrier):
                 name, one = made.verdict.worst
                 worse = replace(one, errors=replace(one.errors, sqnr_db=one.errors.sqnr_db - 20))
@@ -190,12 +192,26 @@ def test_triage_finds_the_barrier_that_mends_a_fault(tmp_path, monkeypatch):
     while not any(isinstance(event, ev.Done | ev.Failed) and event.job == job for event in worker.wire.events):
         worker.scheduler.arrived.clear()
         if not worker.step():
-            assert worker.scheduler.arrived.wait(WAIT_S)
+            assert worker.scheduler.arrived.wait(WAIT_S), (built, worker.wire.events[-5:])
     ended = next((event for event in worker.wire.events if isinstance(event, ev.SearchEnded)), None)
-    assert ended is not None, worker.wire.events[-1]
-    print(ended.remarks, list(ended.result.config.of(Barrier)))
-    assert ended.confirmed, ended.remarks
-    assert list(ended.result.config.of(Barrier)) == [tail] and "a fusion computes something else" in ended.remarks[0]
+    heard = [event for event in worker.wire.events if isinstance(event, ev.Note | ev.Failed | ev.EngineErrorsMeasured)]
+    assert ended is not None, "\n".join(map(str, [*built, *heard, worker.wire.events[-1]]))
+    found, simulated = list(ended.result.config.of(Barrier)), ended.result.best.judgement.figure
+    said = "\n".join(map(str, ["every engine as it was built, without the fault:", *built, *heard,
+                               ("found", found, "wanted", tail, "simulated", simulated), *ended.remarks]))
+    print(said)
+    assert ended.confirmed, said
+    assert found == [tail] and "a fusion computes something else" in ended.remarks[0], said
+
+
+def _told(config: PrecisionConfig, made: EngineResult, tail: str) -> str:
+    """What explains what a triage makes of an engine: its config, how it was built, its figures, its listing."""
+    figures = {name: one.errors.sqnr_db for name, one in made.verdict.outputs.items()} if made.verdict else made.note
+    rows = [f"    {one.precision} {one.name} <- {one.nodes}" for one in made.report.layers] if made.report else []
+    return "\n".join([
+        f"barriers {list(config.of(Barrier))}, raised {list(config.groups)}, fault {tail not in config.of(Barrier)}",
+        f"  as asked {made.as_asked}, rungs {made.rungs}, otherwise {made.otherwise}, failed {made.failed!r}",
+        f"  dB {figures}, NaN or Inf {made.verdict.bad if made.verdict else None}, {made.build_s} s", *rows])
 
 
 def test_several_builds_lie_close_and_treat_identical_samples_alike(open_session):
