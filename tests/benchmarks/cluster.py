@@ -1,11 +1,13 @@
 """Sweeps and engine builds on 1, 2, 4 ... workers of a local cluster: seconds, bytes that moved, and whether equal.
 
-    python -m tests.benchmarks.cluster NETWORK.onnx DATA.npz [--gpus 1,2] [--cores 1x16,4x4] [--samples 64] [--builds 4]
-                                       [--backend tensorrt-rtx --compute-capability 8.9]
+    python -m tests.benchmarks.cluster NETWORK.onnx DATA.npz [--gpus 1,2] [--cores 1x16,4x4] [--samples 64]
+        [--builds 4] [--no-sweep] [--backend tensorrt-rtx --compute-capability 8.9]
+        [--optimization-level 0] [--tactic-sources A,B]
 
 A sweep is the exact share of every group in INT8 among FP16, workers warm: the time behind a first one of few groups.
-Builds are of so many configs, without any cache of engines or timings. ``4x2`` is 4 workers of 2 threads. Prints a line
-of JSON for each number of workers, with what it took beside the first of them.
+Builds are of so many configs, each without a cache of engines or timings, in workers that have built before; beside
+them stands the time of one. ``4x2`` is 4 workers of 2 threads. Prints a line of JSON for each number of workers, with
+what it took beside the first of them.
 """
 
 from __future__ import annotations
@@ -13,10 +15,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from dataclasses import asdict
 from typing import Any
 
@@ -25,15 +28,29 @@ from trt_tui.cluster.crew import Hired
 from trt_tui.cluster.hiring import Hiring
 from trt_tui.core.calibration.calibrate import calibrate
 from trt_tui.core.hands import Hands
+from trt_tui.core.measure.comparison import EngineResult
 from trt_tui.core.measure.group_sweep import GroupSweep, Swept
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
+from trt_tui.core.production import Production
+from trt_tui.errors import TrtTuiError
 from trt_tui.jobs.build import Building
+from trt_tui.jobs.steps import Wait
 from trt_tui.options import Options
 from trt_tui.workspace import Workspace
 
 INT8 = PrecisionConfig.uniform(Precision.INT8, Precision.FP16)
 START_S = 120.0
+
+
+class Cold(Building):
+    """Builds that find no engine and no timing of another."""
+
+    def do(self, subject: Workspace, item: PrecisionConfig) -> Generator[Wait | None, None, EngineResult | TrtTuiError]:
+        """See `Building`."""
+        with tempfile.TemporaryDirectory() as cache:
+            os.environ["XDG_CACHE_HOME"] = cache
+            return (yield from super().do(subject, item))
 
 
 def hirings(gpus: str, cores: str) -> Iterator[tuple[str, Hiring]]:
@@ -62,9 +79,10 @@ class Bench:
         """They, with what wakes us."""
         return self.hired.hands(self.workspace, self.woken.set, engines)
 
-    def taken(self, hands: Hands[Workspace], steps: Any) -> None:
-        """Takes steps to their end."""
-        for _ in steps:
+    def taken(self, hands: Hands[Workspace], steps: Any) -> Iterator[Any]:
+        """Takes steps to their end, and yields them."""
+        for step in steps:
+            yield step
             while not hands.ready():
                 self.woken.wait(60)
                 self.woken.clear()
@@ -74,13 +92,18 @@ class Bench:
         hands, since = self.hands(), time.perf_counter()
         sweep = GroupSweep(self.workspace.analysis, INT8, ranges, order=order, feeds=self.workspace.feeds, exact=True,
                            hands=hands)
-        self.taken(hands, sweep.steps())
+        _ = [*self.taken(hands, sweep.steps())]
         return time.perf_counter() - since, sweep.swept
 
     def built(self, ranges: dict[str, float], configs: list[PrecisionConfig]) -> float:
         """Seconds of builds of some configs, each judged."""
+        from tests.benchmarks import cluster  # as workers import it
+
         hands, since = self.hands(engines=True), time.perf_counter()
-        self.taken(hands, hands.work(Building(ranges), configs))
+        for made in self.taken(hands, hands.work(cluster.Cold(ranges), configs)):
+            if made is not None:
+                assert isinstance(made[1], EngineResult) and made[1].bytes, made[1]
+                print(f"# {made[1].build_s or 0:.1f} s, {made[1].bytes} bytes", file=sys.stderr, flush=True)
         return time.perf_counter() - since
 
 
@@ -96,40 +119,51 @@ def main() -> None:
     parser.add_argument("--builds", type=int, default=0)
     parser.add_argument("--backend", default="onnxruntime")
     parser.add_argument("--compute-capability", default="")
+    parser.add_argument("--optimization-level", type=int)
+    parser.add_argument("--tactic-sources", default="")
+    parser.add_argument("--no-sweep", action="store_true")
     arguments = parser.parse_args()
     capability = tuple(map(int, arguments.compute_capability.split("."))) if arguments.compute_capability else None
+    production = Production(optimization_level=arguments.optimization_level,
+                            tactic_sources=tuple(filter(None, arguments.tactic_sources.split(","))))
     workspace = Workspace(Options(arguments.model, data=arguments.data, batch=arguments.batch,
                                   whatif_samples=arguments.samples, backend=arguments.backend,
-                                  compute_capability=capability))
+                                  compute_capability=capability, production=production))
     workspace.identify(workspace.network.sha256())
     workspace.builder = get_builder(arguments.backend)
     network = workspace.network
     ranges = calibrate(network.model, network.activations, workspace.calibrating, workspace.backend).ranges
+    groups = [group.name for group in network.groups]
     first: dict[str, Any] = {}
     for name, hiring in hirings(arguments.gpus, arguments.cores):
-        with tempfile.TemporaryDirectory() as cache:
-            os.environ["XDG_CACHE_HOME"] = cache  # which workers inherit
-            bench = Bench(workspace, hiring)
-            groups = [group.name for group in network.groups]
+        bench = Bench(workspace, hiring)
+        line: dict[str, Any] = {"network": network.name, "workers": name, "provider": workspace.backend.provider,
+                                "samples": workspace.judged_count, "groups": len(groups),
+                                "start s": round(bench.start_s, 2)}
+        moved = bench.hired.cluster.traffic
+        if not arguments.no_sweep:
             bench.swept(ranges, groups[:2 * hiring.workers])
-            moved = bench.hired.cluster.traffic
             moved.errands = moved.items = moved.results = 0
             sweep_s, swept = bench.swept(ranges)
-            line = {"network": network.name, "workers": name, "provider": workspace.backend.provider,
-                    "samples": workspace.judged_count, "groups": len(swept.groups), "start s": round(bench.start_s, 2),
-                    "sweep s": round(sweep_s, 2), "moved": asdict(moved)}
             first.setdefault("swept", (sweep_s, swept))
-            line["times as fast"] = round(first["swept"][0] / sweep_s, 2)
-            line["equal"] = swept == first["swept"][1]
-            if arguments.builds:
-                configs = [INT8.with_groups(network.groups[:count], Precision.FP32)
-                           for count in range(arguments.builds)]
-                build_s = bench.built(ranges, configs)
-                first.setdefault("built", build_s)
-                line |= {"builds": len(configs), "builds s": round(build_s, 2),
-                         "builds, times as fast": round(first["built"] / build_s, 2)}
-            bench.hired.close()
-            print(json.dumps(line), flush=True)
+            line |= {"sweep s": round(sweep_s, 2), "times as fast": round(first["swept"][0] / sweep_s, 2),
+                     "equal": swept == first["swept"][1]}
+        if arguments.builds:
+            line["builder"] = workspace.builder.version
+            made = [base.with_groups(network.groups[:count], Precision.FP32)
+                    for base in (PrecisionConfig.uniform(Precision.FP16), INT8)
+                    for count in range(max(hiring.workers, arguments.builds))]
+            half = len(made) // 2
+            warm_s = bench.built(ranges, made[:hiring.workers])
+            one_s = bench.built(ranges, made[half:half + 1])
+            build_s = bench.built(ranges, made[half:half + arguments.builds])
+            first.setdefault("built", (one_s, build_s))
+            line |= {"builds": arguments.builds, "first build s": round(warm_s, 2), "one build s": round(one_s, 2),
+                     "builds s": round(build_s, 2), "builds, times one": round(build_s / first["built"][0], 2),
+                     "builds, times as fast": round(first["built"][1] / build_s, 2)}
+        line["moved"] = asdict(moved)
+        bench.hired.close()
+        print(json.dumps(line), flush=True)
 
 
 if __name__ == "__main__":
