@@ -1,7 +1,8 @@
 """How far FP16 engines are from their simulation: mixes of FP16 and FP32 on whole networks, and single products.
 
     python -m tests.benchmarks.fidelity prepare FOLDER NAME=MODEL.onnx=DATA.npz=BATCH=LEVEL ...   ranges, FP32 outputs
-    python -m tests.benchmarks.fidelity gather FOLDER OUT [--workers N] [--seconds S] [--tactic-sources A,B]
+    python -m tests.benchmarks.fidelity gather FOLDER OUT [NAME ...] [--done ENGINES.json] [--workers N] [--seconds S]
+        [--tactic-sources A,B]                                    all networks and "products", or those that are named
     python -m tests.benchmarks.fidelity show FOLDER OUT [NAME ...]      simulated against what was gathered
 
 ``demo`` as a model stands for the bundled network. ``gather`` needs TensorRT and a GPU, the others neither. It builds
@@ -123,10 +124,12 @@ def product(what: str, depth: int, data: str) -> tuple[onnx.ModelProto, np.ndarr
 
     Args:
         what: "conv1", "conv3" (3x3), "bias" (3x3 with a bias as large as eight results), "skip" (3x3, plus the input
-            times one, ReLU), "depthwise" (5x5), "matmul", "gemm" (with a bias), "pair" (of two computed tensors).
+            times one, ReLU), "depthwise" (5x5), "matmul", "gemm" (with a bias), "pair" (of two computed tensors). Behind
+            "int8-" the same in INT8; with "-codes" a ReLU and an identity in INT8 follow, so that the result tells codes.
         data: "normal", or "positive" (absolute values, as behind a ReLU), or "drift" (both operands have a mean).
     """
     rng = np.random.default_rng(depth)
+    kind, what = what, what.removeprefix("int8-").removesuffix("-codes")
     normal = functools.partial(rng.standard_normal, dtype=np.float32)
     spread = np.float32(1 / np.sqrt(depth))
     nodes, weights = [], {}
@@ -160,6 +163,17 @@ def product(what: str, depth: int, data: str) -> tuple[onnx.ModelProto, np.ndarr
         if what == "skip":
             nodes += [helper.make_node("Add", ["p", "x"], ["s"], name="sum"),
                       helper.make_node("Relu", ["s"], ["y"], name="relu")]
+    if kind.endswith("-codes"):
+        nodes[-1].output[0] = "r"
+        if what != "skip":
+            nodes.append(helper.make_node("Relu", ["r"], ["q"], name="relu"))
+        last = nodes[-1].output[0]
+        if what == "gemm":
+            weights["identity"] = np.eye(128, dtype=np.float32)
+            nodes.append(helper.make_node("Gemm", [last, "identity"], ["y"], name="told"))
+        else:
+            weights["identity"] = np.eye(out, dtype=np.float32).reshape(out, out, 1, 1)
+            nodes.append(helper.make_node("Conv", [last, "identity"], ["y"], name="told", kernel_shape=[1, 1]))
     x = np.abs(x) if data == "positive" else x + mean
     graph = helper.make_graph(
         nodes, "product", [helper.make_tensor_value_info("x", TensorProto.FLOAT, x.shape)],
@@ -179,7 +193,18 @@ def products() -> list[tuple[str, int, str]]:
     found += [("gemm", depth, "normal") for depth in (384, 2048)]
     found += [("conv3", 1152, "drift"), ("matmul", 1536, "drift"), ("bias", 576, "normal"), ("skip", 576, "normal"),
               ("depthwise", 25, "normal")]
+    found += [(f"int8-{what}{tail}", 576, "normal") for what in ("conv3", "bias", "skip") for tail in ("", "-codes")]
+    found += [(f"int8-gemm{tail}", 384, "normal") for tail in ("", "-codes")]
     return found
+
+
+def product_config(what: str) -> tuple[PrecisionConfig, dict[str, float]]:
+    """What a single product is built in, and ranges of its tensors: round numbers near what they hold."""
+    if not what.startswith("int8-"):
+        return PrecisionConfig.uniform(Precision.FP16), {}
+    result = 24.0 if "bias" in what or "gemm" in what else 4.0
+    ranges = {"x": 4.0, "p": 4.0, "q": result, "r": 6.0 if "skip" in what else result}
+    return PrecisionConfig.uniform(Precision.INT8, Precision.FP16), ranges
 
 
 # -- building ------------------------------------------------------------------------------------------------------
@@ -243,7 +268,7 @@ class Worker:
         with tempfile.TemporaryDirectory() as folder:
             onnx.save(model, Path(folder) / "product.onnx")
             network = open_network(Path(folder) / "product.onnx")
-            engine = self.engine(network, PrecisionConfig.uniform(Precision.FP16), {}, {}, 1)
+            engine = self.engine(network, *product_config(what), {}, 1)
         with self.backend.load_engine(engine.data) as runner:
             return {"product": f"{what}|{depth}|{data}", "seconds": engine.seconds, "layers": runner.inspect(),
                     "y": runner.run({"x": x}, ["y"])["y"]}
@@ -274,13 +299,17 @@ def _do(task: tuple[str, tuple]) -> dict[str, Any]:
         return {"failed": f"{kind} {arguments}", "why": f"{error}: {traceback.format_exc()[-1500:]}"}
 
 
-def gather(folder: Path, out: Path, workers: int, seconds: float, sources: tuple[str, ...] | None) -> None:
+def gather(folder: Path, out: Path, only: list[str], done: list[dict[str, Any]], workers: int, seconds: float,
+           sources: tuple[str, ...] | None) -> None:
+    """Builds what is not among the rows that are done; mixes of floats before those of INT8."""
     began = time.monotonic()
-    names = sorted(path.parent.name for path in folder.glob("*/case.json"))
-    tasks = [("product", one) for one in products()]
-    labels = {name: list(mixes(Case(folder, name).network)) for name in names}
+    had = {row.get("product") or f"{row['network']}|{row['mix']}" for row in done if "failed" not in row}
+    names = [name for name in sorted(path.parent.name for path in folder.glob("*/case.json")) if name in only or not only]
+    tasks: list[tuple[str, tuple]] = [("product", one) for one in products() if "products" in only or not only]
+    labels = {name: sorted(mixes(Case(folder, name).network), key=lambda label: "INT8" in label) for name in names}
     for index in range(max(map(len, labels.values()), default=0)):
         tasks += [("mix", (name, labels[name][index])) for name in names if index < len(labels[name])]
+    tasks = [(kind, what) for kind, what in tasks if "|".join(map(str, what)) not in had]
     rows, layers, errors, outputs = [], {}, {}, {}
     out.mkdir(parents=True, exist_ok=True)
     context = multiprocessing.get_context("spawn")
@@ -379,6 +408,7 @@ def main() -> None:
     parser.add_argument("rest", nargs="*")
     parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 2) - 2))
     parser.add_argument("--seconds", type=float, default=1e9)
+    parser.add_argument("--done", type=Path)
     parser.add_argument("--tactic-sources")
     arguments = parser.parse_args()
     if arguments.what == "prepare":
@@ -388,7 +418,9 @@ def main() -> None:
         show(arguments.folder, Path(arguments.rest[0]), arguments.rest[1:])
         return
     sources = tuple(arguments.tactic_sources.split(",")) if arguments.tactic_sources else None
-    gather(arguments.folder, Path(arguments.rest[0]), arguments.workers, arguments.seconds, sources)
+    done = json.loads(arguments.done.read_text()) if arguments.done else []
+    gather(arguments.folder, Path(arguments.rest[0]), arguments.rest[1:], done, arguments.workers, arguments.seconds,
+           sources)
 
 
 if __name__ == "__main__":
