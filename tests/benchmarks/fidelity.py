@@ -124,8 +124,8 @@ def product(what: str, depth: int, data: str) -> tuple[onnx.ModelProto, np.ndarr
 
     Args:
         what: "conv1", "conv3" (3x3), "bias" (3x3 with a bias as large as eight results), "skip" (3x3, plus the input
-            times one, ReLU), "depthwise" (5x5), "matmul", "gemm" (with a bias), "pair" (of two computed tensors). Behind
-            "int8-" the same in INT8; with "-codes" a ReLU and an identity in INT8 follow, so that the result tells codes.
+            times one, ReLU), "depthwise" (5x5), "matmul", "gemm" (with a bias), "pair" (of two computed tensors).
+            Behind "int8-" the same in INT8; with "-codes" a ReLU and an identity in INT8 follow, and tell codes.
         data: "normal", or "positive" (absolute values, as behind a ReLU), or "drift" (both operands have a mean).
     """
     rng = np.random.default_rng(depth)
@@ -304,7 +304,7 @@ def gather(folder: Path, out: Path, only: list[str], done: list[dict[str, Any]],
     """Builds what is not among the rows that are done; mixes of floats before those of INT8."""
     began = time.monotonic()
     had = {row.get("product") or f"{row['network']}|{row['mix']}" for row in done if "failed" not in row}
-    names = [name for name in sorted(path.parent.name for path in folder.glob("*/case.json")) if name in only or not only]
+    names = [name for path in sorted(folder.glob("*/case.json")) if (name := path.parent.name) in only or not only]
     tasks: list[tuple[str, tuple]] = [("product", one) for one in products() if "products" in only or not only]
     labels = {name: sorted(mixes(Case(folder, name).network), key=lambda label: "INT8" in label) for name in names}
     for index in range(max(map(len, labels.values()), default=0)):
