@@ -43,7 +43,8 @@ def loading_note(model: ir.Model) -> str:
     opset, notes = model.graph.opset_imports.get("", 0), []
     for node in model.graph:
         users = [use.node for use in node.outputs[0].uses()] if opset >= UNSAFE_OPSET and multiplies_codes(node) else []
-        if len(users) == 1 and users[0].op_type == "Add" and any(_has_one_axis(value) for value in users[0].inputs):
+        if len(users) == 1 and users[0].op_type == "Add" and any(
+                _has_one_axis(value) for value in users[0].inputs if value is not node.outputs[0]):
             notes.append(f"At opset {opset} ONNX Runtime may refuse this file under its default options, for a Q that "
                          "it adds itself: load it there with the session's entry session.disable_quant_qdq set to 1.")
         elif node.op_type == "MatMul" and (_batch_moved(*node.inputs) or _batch_moved(*reversed(node.inputs))):

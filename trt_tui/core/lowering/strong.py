@@ -27,7 +27,7 @@ from trt_tui.core.network.naming import name_of
 from trt_tui.core.network.network import Network
 from trt_tui.core.network.refused import amend
 from trt_tui.core.network.steps import LOW_FLOATS, casts, dequantizes, quantizes
-from trt_tui.core.precision import Precision
+from trt_tui.core.precision import UNSAFE_OPSET, Precision
 from trt_tui.errors import InputError
 
 
@@ -123,6 +123,8 @@ class _Subtraction(TypedLowering):
             elif self.network.is_float(tensor):
                 value = self._cast(value, around if not opaque and follows[index] else ir.DataType.FLOAT)
             node.replace_input_with(index, value)
+        if self.opset >= UNSAFE_OPSET and layer.op_type == "Add":
+            self._spread_bias(node, layer, around)
         for index, output in enumerate(node.outputs):
             if output.name and self.network.is_float(layer.outputs[index]):
                 typed = not opaque and own[index]

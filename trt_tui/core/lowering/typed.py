@@ -33,6 +33,7 @@ PRECISIONS = {dtype: precision for precision, dtype in TYPES.items()}
 
 
 _GEMM_RANK, _ZERO, _BIAS = 2, 2, 2
+_FIRST = "first_axes_"
 
 
 @dataclass(frozen=True)
@@ -157,7 +158,7 @@ class TypedLowering:
         sites = {site.index: (site, scale) for site, scale in ruling.scales.items() if site.layer == layer.name}
         follows, own = rules.typed_ports(node, self.opset)
         if self.opset >= UNSAFE_OPSET and layer.op_type == "Add":
-            self._spread_bias(node, len(self.network.shape(layer.outputs[0]) or ()))
+            self._spread_bias(node, layer, around)
         for index, value in enumerate(node.inputs):
             if value is None or not self._is_float(value):
                 continue
@@ -209,22 +210,30 @@ class TypedLowering:
             node.attributes["to"] = ir.AttrInt64("to", int(around))
         return product
 
-    def _spread_bias(self, node: ir.Node, rank: int) -> None:
+    def _spread_bias(self, node: ir.Node, layer: Layer, around: ir.DataType) -> None:
         """Gives the bias of a MatMul of codes the rank of its result: of a bias of one dimension ONNX Runtime makes a
         Reshape and a Gemm, for which it adds a Q that it refuses itself (`UNSAFE_OPSET`)."""
+        ranks = [len(self.network.shape(tensor) or ()) for tensor in (*layer.inputs, layer.outputs[0])]
         for index, value in enumerate(node.inputs):
             other = node.inputs[1 - index]
-            maker, stored = other.producer() if other is not None else None, constant_tensor(value)
-            if value is None or stored is None or len(stored.shape) != 1 or rank <= _GEMM_RANK \
-                    or not self.network.has_tensor(name_of(value)) or not multiplies_codes(maker):
+            maker = other.producer() if other is not None else None
+            if value is None or ranks[index] != 1 or ranks[-1] <= _GEMM_RANK or not multiplies_codes(maker):
                 continue
-            shape = ir.Shape([*[1] * (rank - 1), stored.shape.numpy()[0]])
-            new = ir.Value(name=self.names.new(f"{value.name}__spread"), type=ir.TensorType(stored.dtype), shape=shape)
-            new.const_value = ir.LazyTensor(partial(_reshaped, stored, shape), dtype=stored.dtype, shape=shape,
-                                            cache=True, name=new.name)
-            self.graph.register_initializer(new)
+            stored = constant_tensor(value)
+            if stored is None:
+                axes = self._initializer(np.arange(ranks[-1] - 1, dtype=np.int64), f"{_FIRST}{ranks[-1] - 1}")
+                shape = ir.Shape([*[1] * (ranks[-1] - 1), *(value.shape or (None,))])
+                new = self._emit("Unsqueeze", [self._cast(value, around), axes], {}, f"{value.name}__spread", around,
+                                 shape)
+            else:
+                shape = ir.Shape([*[1] * (ranks[-1] - 1), stored.shape.numpy()[0]])
+                new = ir.Value(name=self.names.new(f"{value.name}__spread"), type=ir.TensorType(stored.dtype),
+                               shape=shape)
+                new.const_value = ir.LazyTensor(partial(_reshaped, stored, shape), dtype=stored.dtype, shape=shape,
+                                                cache=True, name=new.name)
+                self.graph.register_initializer(new)
+                self._let_go.append(name_of(value))
             node.replace_input_with(index, new)
-            self._let_go.append(name_of(value))
 
     def _is_float(self, value: ir.Value) -> bool:
         """Whether a tensor is FP32 in the network, or in what became of it at a higher opset."""
