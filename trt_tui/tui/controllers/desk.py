@@ -1,18 +1,16 @@
-"""What controllers work on: the session, what is listed of it, what the status line tells, the panes that show it."""
+"""What controllers work on: the session, what is listed of it, what the status line tells, how the panes show it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from textual.app import App
 from textual.screen import Screen
 from textual.timer import Timer
-from textual.widgets import Input
 
-from trt_tui.core.network.layers import Group
 from trt_tui.errors import NotYetError, TrtTuiError
 from trt_tui.session.session import Session
 from trt_tui.tui.actions import BoundAction, footer_line
+from trt_tui.tui.controllers.panes import Panes
 from trt_tui.tui.keys import key
 from trt_tui.tui.screens.dialogs import Answered, Dialog, ErrorDialog
 from trt_tui.tui.spans import Span
@@ -22,17 +20,13 @@ from trt_tui.tui.state.configs import Marks
 from trt_tui.tui.state.hint import next_step
 from trt_tui.tui.state.listing import Listing
 from trt_tui.tui.state.status import Status, first_warning, status_lines
-from trt_tui.tui.state.tree import View, VisibleRow
-from trt_tui.tui.widgets.blocks import BlockMap
-from trt_tui.tui.widgets.choices import ConfigList
-from trt_tui.tui.widgets.layer_tree import LayerTree
-from trt_tui.tui.widgets.lines import Lines, Rule
+from trt_tui.tui.state.tree import View
 
 REST_S = 0.15
 """The detail follows once the cursor has rested this long."""
 
 
-class Desk:
+class Desk(Panes):
     """See the module's docstring.
 
     Attributes:
@@ -46,8 +40,8 @@ class Desk:
     """
 
     def __init__(self, session: Session, screen: Screen[None], leave: Callable[[], None]) -> None:
-        self.session, self.screen, self.leave = session, screen, leave
-        self.listing = Listing(session)
+        super().__init__(screen, Listing(session))
+        self.session, self.leave = session, leave
         self.status = Status()
         self.marks = Marks()
         self.offers: dict[str, BoundAction] = {}
@@ -55,88 +49,6 @@ class Desk:
         self._looked: object = None
         self._behind = False
         self._rest: Timer | None = None
-
-    # -- the panes ----------------------------------------------------------------------------------------------
-
-    @property
-    def app(self) -> App[object]:
-        """The application."""
-        return self.screen.app
-
-    @property
-    def width(self) -> int:
-        """Cells of the screen."""
-        return self.screen.size.width
-
-    @property
-    def wide(self) -> bool:
-        """Whether there is room for the detail beside the tree."""
-        return self.screen.has_class("-wide")
-
-    @property
-    def tree(self) -> LayerTree:
-        """The tree, or the rows worst first."""
-        return self.screen.query_one("#tree", LayerTree)
-
-    @property
-    def block_map(self) -> BlockMap:
-        """The heat map."""
-        return self.screen.query_one("#blocks", BlockMap)
-
-    @property
-    def filter(self) -> Input:
-        """The words that rows are filtered by."""
-        return self.screen.query_one("#filter", Input)
-
-    @property
-    def configs(self) -> ConfigList:
-        """The list of configs."""
-        return self.screen.query_one("#configs", ConfigList)
-
-    def _lines(self, name: str) -> Lines:
-        return self.screen.query_one(f"#{name}", Lines)
-
-    def _rule(self, name: str) -> Rule:
-        return self.screen.query_one(f"#{name}-rule", Rule)
-
-    # -- what is chosen -----------------------------------------------------------------------------------------
-
-    @property
-    def in_blocks(self) -> bool:
-        """Whether keys act on the heat map."""
-        return self.screen.focused is self.block_map
-
-    @property
-    def current_line(self) -> VisibleRow | None:
-        """The row that the detail is about; in the heat map, of a cell's group or of a role's first."""
-        if self.in_blocks and self.listing.is_open:
-            names = self.block_map.names
-            if not names:
-                return None
-            row = self.listing.model.rows[names[0]]
-            return VisibleRow(row.path, 0, row)
-        return self.tree.current
-
-    def chosen_groups(self) -> tuple[Group, ...]:
-        """The groups that a change acts on."""
-        if not self.listing.is_open:
-            return ()
-        model = self.listing.model
-        if self.in_blocks:
-            return tuple(model.outline.group_by_name[name] for name in self.block_map.names)
-        line = self.tree.current
-        if line is None:
-            return ()
-        if line.row is None:
-            group = model.outline.group_by_layer.get(line.node)
-            return (group,) if group is not None else ()
-        return model.groups_of(line.row)
-
-    @property
-    def current_group(self) -> Group | None:
-        """The one group that is chosen, None where it is none or several."""
-        groups = self.chosen_groups()
-        return groups[0] if len(groups) == 1 else None
 
     # -- actions ------------------------------------------------------------------------------------------------
 
@@ -284,13 +196,13 @@ class Desk:
             self._looked = None
             self.screen.set_class(self.listing.model.blocks is not None, "-repeats")
         size = self.screen.size
-        self._lines("small").lines = [[], [(f" trt-tui needs 60×15, this is {size.width}×{size.height}", "")]]
+        self.lines("small").lines = [[], [(f" trt-tui needs 60×15, this is {size.width}×{size.height}", "")]]
         figures = figures or not self.listing.is_measured  # of a network that was opened just now
         if self.listing.is_open and figures:
             self.stale_figures = False
             self.listing.take_figures()
-        self._lines("header").lines = [verdict.header_line(session, width)]
-        panel = self._lines("verdict")
+        self.lines("header").lines = [verdict.header_line(session, width)]
+        panel = self.lines("verdict")
         panel.lines = verdict.verdict_lines(session, width, self.screen.size.height)
         panel.styles.height = len(panel.lines)
         if figures:
@@ -305,11 +217,11 @@ class Desk:
 
     def draw_configs(self) -> None:
         """Draws the list of configs."""
-        self.configs.show(self.session, self.marks.configs, self._lines("configs-header"))
+        self.configs.show(self.session, self.marks.configs, self.lines("configs-header"))
 
     def draw_tree(self, cursor_key: str | None = None) -> None:
         """Draws the tree, its title, and the heat map; the cursor goes to the row of ``cursor_key`` where given."""
-        tree, rule, listing = self.tree, self._rule("tree"), self.listing
+        tree, rule, listing = self.tree, self.rule("tree"), self.listing
         if not listing.is_open:
             tree.show_empty(self.status.instead_of_rows(self.session.options.model))
             rule.set("1 Tree")
@@ -333,13 +245,13 @@ class Desk:
         if self.listing.is_measured:
             found = self.listing.figures
             columns = Columns.fit(self.tree.size.width or self.width, found.has_engines)
-            self._lines("tree-header").lines = [tree_header(columns, found)]
+            self.lines("tree-header").lines = [tree_header(columns, found)]
 
     def draw_detail(self) -> None:
         """Draws the detail pane for the row under the cursor."""
         if self.covered:
             return
-        pane, rule = self._lines("detail"), self._rule("detail")
+        pane, rule = self.lines("detail"), self.rule("detail")
         width, height = pane.size.width or self.width, pane.size.height or 3
         if not self.listing.is_measured:
             pane.lines = []
@@ -358,6 +270,6 @@ class Desk:
         found = self.listing.figures if self.listing.is_measured else None
         step = next_step(session, found, group.name if group is not None else "", not self.wide and bool(session.asked))
         warning = first_warning(session.warned) if session.outline is not None else ""
-        self._lines("status").lines = status_lines(session, self.status, step, self.width, self.wide)
-        self._rule("job").set(f"! {warning}" if warning else "Jobs" if self.wide else "")
-        self._lines("footer").lines = [footer_line(self.width, self.offers.values())]
+        self.lines("status").lines = status_lines(session, self.status, step, self.width, self.wide)
+        self.rule("job").set(f"! {warning}" if warning else "Jobs" if self.wide else "")
+        self.lines("footer").lines = [footer_line(self.width, self.offers.values())]
