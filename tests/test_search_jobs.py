@@ -38,7 +38,7 @@ from trt_tui.jobs import bench, build, scheduler
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.checking import check_words
-from trt_tui.jobs.searching import latency_between
+from trt_tui.jobs.searched_engines import latency_between
 from trt_tui.jobs.steps import Wait
 from trt_tui.session.finding import Finding
 from trt_tui.words import percent

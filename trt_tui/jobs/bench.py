@@ -29,7 +29,8 @@ from trt_tui.jobs.comparing import send_layers
 from trt_tui.jobs.free import proposals
 from trt_tui.jobs.previewing import Asking, is_installed
 from trt_tui.jobs.scheduler import Report
-from trt_tui.jobs.searching import SearchJob, macs_of
+from trt_tui.jobs.searched_engines import macs_of
+from trt_tui.jobs.searching import SearchJob
 from trt_tui.jobs.shares import known_shares, send_shares, suspects
 from trt_tui.jobs.spreading import following, hands_of
 from trt_tui.jobs.statistics import ranges_by_method

@@ -7,26 +7,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Protocol
 
-import numpy as np
-
 from trt_tui.core.engines.preview import Preview
-from trt_tui.core.engines.rungs import made_words
-from trt_tui.core.measure.comparison import EngineResult, Verdict
+from trt_tui.core.measure.comparison import Verdict
 from trt_tui.core.measure.judgement import Judgement
 from trt_tui.core.measure.shares import Impact
 from trt_tui.core.measure.target import Target, judge
 from trt_tui.core.moves.config import PrecisionConfig
-from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.moves.smooth import Smooth
 from trt_tui.core.network.layers import Group
 from trt_tui.core.network.network import Network
-from trt_tui.core.precision import WIDTHS
 from trt_tui.core.search import DOWNWARDS, Evaluation, Search, Space
 from trt_tui.core.search.front import front
 from trt_tui.core.search.ranges import LEAST_GAIN
 from trt_tui.errors import CancelledError, InputError, TrtTuiError
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
+from trt_tui.jobs.searched_engines import Engines, Workshop, timed_as
 from trt_tui.jobs.steps import Steps
 from trt_tui.jobs.triage import Looks, Triage, gap_said, unexplained
 from trt_tui.words import first_few, milliseconds
@@ -35,7 +31,7 @@ NEED_NO_RANKING = ("start", "all raised")
 """The steps of a search that show whether there is anything to find."""
 
 
-class Bench(Looks, Protocol):
+class Bench(Looks, Workshop, Protocol):
     """How a search measures.
 
     Attributes:
@@ -67,16 +63,6 @@ class Bench(Looks, Protocol):
         """Other ranges (amax) for the codes that some groups read in a config than the calibrated ones, by tensor and
         method."""
 
-    def build(self, config: PrecisionConfig) -> Steps[EngineResult]:
-        """Returns a config's engine, judged as built, from the store where it is known."""
-
-    def ahead(self, configs: Sequence[PrecisionConfig]) -> Steps[int]:
-        """Has other processes, where there are any, build configs at once whose engines are asked for next; returns how
-        many that made."""
-
-    def built(self, config: PrecisionConfig) -> bool:
-        """Whether that engine is known already."""
-
     def preview(self, config: PrecisionConfig) -> Steps[Preview | None]:
         """Returns what the builder would make of a config and what its choices do; None if that is not known here."""
 
@@ -104,14 +90,11 @@ class SearchJob:
         self.space = Space(network, request.config, request.higher, request.rungs, fixed=frozenset(request.fixed))
         self.impacts: Mapping[str, Impact] = {}
         self.costs = bench.costs(self.space)
-        self.engines: dict[PrecisionConfig, EngineResult] = {}
+        self.engines = Engines(bench, self.targets, lambda: bench.report(self, heard=True))
         self.latency: Callable[[PrecisionConfig], float] | None = None
-        self.measured: dict[PrecisionConfig, float] = {}
-        """Latencies of the engines that were built, in ms, by config without ranges, which cost no time."""
         self._previews = request.preview
         self._triages = True
         self._with: tuple[Space, Search] | None = None
-        self.builds = 0
         self.confirmed: bool | None = None
         self.remarks: list[str] = []
         # An impossible search is refused before anything is measured for it.
@@ -200,34 +183,8 @@ class SearchJob:
 
     # -- engines ------------------------------------------------------------------------------------------------
 
-    def _engine(self, config: PrecisionConfig) -> Steps[EngineResult]:
-        if not self.bench.built(config):
-            self.builds += 1
-        self.bench.report(self, heard=True)  # sends what is known so far, in case the build ends the child process
-        engine = yield from self.bench.build(config)
-        self.engines[config] = engine
-        if engine.latency_ms is not None and engine.as_asked:
-            self.measured[_without_ranges(config)] = engine.latency_ms[0]
-        return engine
-
     def _estimate_latency(self) -> Steps[None]:
-        """Builds both ends of the space; see `latency_between` for the configs in between."""
-        every = self.space.config(self.space.candidates)
-        self.builds += yield from self.bench.ahead((self.space.start, every))
-        low = yield from self._engine(self.space.start)
-        high = yield from self._engine(every)
-        for name, end in (("the start", low), ("all raised", high)):
-            if end.latency_ms is None:
-                raise InputError("latencies cannot be estimated", f"the engine of {name} was not timed: {end.note}",
-                                 "Leave the latency budget out, or use --max-fp32.")
-            if not end.as_asked:
-                self.remarks.append(f"latencies are estimated from an engine of {name} that is not as asked: "
-                                    f"{_otherwise(end)}")
-        if self.space.between:
-            labels = " and ".join(rung.label for rung in self.space.between)
-            self.remarks.append(f"latencies with layers in {labels} are estimates between the engines of the start and "
-                                "of all raised, by the bytes of a value, until engines with such layers are built")
-        self.latency = latency_between(self.space, low, high, self.measured)
+        self.latency = yield from self.engines.estimate(self.space, self.remarks)
         self.search = self._make(self.search.evaluations, self.latency)
 
     def _withdrawn(self) -> Steps[bool]:
@@ -273,13 +230,14 @@ class SearchJob:
         timed = budget is not None and best.latency is not None and best.latency <= budget
         if not self.bench.builds or not (self.targets and found.met or timed):
             return False
-        known = timed and _without_ranges(found.config) in self.measured
-        if not self.bench.built(found.config) and self.builds >= self.request.max_builds:
+        known = timed and timed_as(found.config) in self.engines.times
+        if not self.bench.built(found.config) and self.engines.builds >= self.request.max_builds:
             if self.request.max_builds:
-                self.remarks.append(f"not confirmed by an engine: {self.builds} builds are used up (--max-builds)")
+                self.remarks.append(f"not confirmed by an engine: {self.engines.builds} builds are used up "
+                                    "(--max-builds)")
             return False
         try:
-            engine = yield from self._engine(found.config)
+            engine = yield from self.engines.of(found.config)
         except CancelledError:
             raise
         except TrtTuiError as error:
@@ -287,7 +245,7 @@ class SearchJob:
             self.remarks.append(f"its engine could not be built: {error.title}{cause}")
             return False
         if not engine.as_asked:
-            self.remarks.append(self._built_otherwise(engine))
+            self.remarks.append(self.engines.unlike_asked(engine))
             return False
         raised = len(best.raised)
         if budget is not None and best.latency is not None and timed and engine.latency_ms is not None:
@@ -335,8 +293,8 @@ class SearchJob:
             self.remarks.append(said)
             return False
         self._triages = False
-        triage = Triage(self.network, config, simulated, self.bench, self._engine,
-                        lambda: self.request.max_builds - self.builds)
+        triage = Triage(self.network, config, simulated, self.bench, self.engines.of,
+                        lambda: self.request.max_builds - self.engines.builds)
         triaged = yield from triage.run()
         self.remarks.append("; ".join((said, *triaged.said)))
         if not triaged.barriers:
@@ -346,15 +304,6 @@ class SearchJob:
         self.search = self._make(known, self.latency, trying, margins)
         self.confirmed = None
         return True
-
-    def _built_otherwise(self, engine: EngineResult) -> str:
-        """The remark on an engine that is not of the config found, and therefore confirms nothing."""
-        said = f"TensorRT refuses the config as asked ({engine.rungs[0].failed}) and built it with {_otherwise(engine)}"
-        if engine.verdict is None or any(target.reached(engine.verdict) is None for target in self.targets):
-            return f"{said}: that engine confirms nothing"
-        figures = ", ".join(target.measured(engine.verdict) for target in self.targets)
-        met = "meets" if judge(self.targets, engine.verdict).passed else "does not meet"
-        return f"{said}: that engine, which is not of the config found, {met} it" + (f" ({figures})" if figures else "")
 
     # -- how far it is ------------------------------------------------------------------------------------------
 
@@ -371,9 +320,10 @@ class SearchJob:
 
     def ended(self, job: int, stopped: bool = False, held_out: ev.HeldOut | None = None) -> ev.SearchEnded:
         """The event that reports what was found so far."""
+        tried = [self.search.config_of(one) for one in self.search.evaluations]
         return ev.SearchEnded(job, self.search.result, self.search.how, tuple(self.search.evaluations),
                               len(self.space.candidates), bool(self.impacts), self.confirmed, tuple(self.remarks),
-                              stopped, held_out, self._built(), self._front())
+                              stopped, held_out, self.engines.yielded(tried), self._front())
 
     def _front(self) -> dict[int, PrecisionConfig]:
         """The configs of the evaluations that no other beats, by place; without those that are not finite."""
@@ -382,17 +332,6 @@ class SearchJob:
                  for _, one in finite]
         return {finite[place][0]: self.search.config_of(finite[place][1])
                 for place in front([(cost, one.score) for cost, (_, one) in zip(costs, finite, strict=True)])}
-
-    def _built(self) -> dict[int, str]:
-        """What the engines yield that were built, by the place of their config among the evaluations."""
-        told: dict[int, str] = {}
-        tried = [self.search.config_of(one) for one in self.search.evaluations] if self.engines else []
-        for config, engine in self.engines.items():
-            places = [place for place, one in enumerate(tried) if one == config]
-            figures = [target.measured(engine.verdict) for target in self.targets] if engine.verdict is not None else []
-            figures += [milliseconds(engine.latency_ms[0])] if engine.latency_ms is not None else []
-            told |= dict.fromkeys(places, ", ".join(figures) or "not judged")
-        return told
 
 
 def _checked(judgement: Judgement, code: int, bounded: bool) -> Judgement:
@@ -408,68 +347,3 @@ def _gap(target: Target, simulated: Verdict, engine: Verdict) -> float:
     outputs = {name: one for name, one in simulated.outputs.items() if name in engine.outputs}
     before, after = target.score(replace(simulated, outputs=outputs)), target.score(engine)
     return math.nan if before is None or after is None else before - after
-
-
-def _otherwise(engine: EngineResult) -> str:
-    return f"{engine.rungs[-1].said}; made otherwise: {made_words(engine.otherwise)}"
-
-
-def _without_ranges(config: PrecisionConfig) -> PrecisionConfig:
-    return config.without(RangeChoice).without_measured()
-
-
-def macs_of(space: Space) -> dict[str, float]:
-    """The multiply-accumulates of each candidate; 0 where they are unknown."""
-    groups = {name: space.network.group(name) for name in space.candidates}
-    return {name: float(sum(space.network.layer(layer).macs or 0 for layer in group.layers))
-            for name, group in groups.items()}
-
-
-def latency_between(space: Space, low: EngineResult, high: EngineResult, measured: Mapping[PrecisionConfig, float]
-                    ) -> Callable[[PrecisionConfig], float]:
-    """An estimate of a config's latency in ms, from the engines of the start and of all raised, and from what others
-    took.
-
-    The difference of the two medians is divided among the raised groups: by the differences of their engine layers'
-    times if layers were timed, else by their multiply-accumulates. A group on a rung between has as much of its part as
-    the bytes of a value say (`trt_tui.core.precision.WIDTHS`). The estimate is corrected so that it is exact for
-    every config of ``measured`` (without ranges), which is read at each call.
-
-    Raises:
-        ValueError: one of the two engines was not timed.
-    """
-    if low.latency_ms is None or high.latency_ms is None:
-        raise ValueError("both engines have to be timed")
-    least, most = low.latency_ms[0], high.latency_ms[0]
-
-    def weight(name: str) -> float:
-        before, after = (engine.made[name].ms if name in engine.made else None for engine in (low, high))
-        return max(0.0, after - before) if before is not None and after is not None else 0.0
-
-    weights = {name: weight(name) for name in space.candidates}
-    if not any(weights.values()):
-        weights = macs_of(space)
-    total = sum(weights.values()) or 1.0
-
-    def part(config: PrecisionConfig) -> float:
-        return sum(value * _way(space, name, config) for name, value in weights.items()) / total
-
-    def estimate(config: PrecisionConfig) -> float:
-        if (known := measured.get(_without_ranges(config))) is not None:
-            return known
-        points = {0.0: least, 1.0: most}
-        points |= {part(one): latency for one, latency in measured.items() if 0.0 < part(one) < 1.0}
-        places = sorted(points)
-        return float(np.interp(part(config), places, [points[place] for place in places]))
-
-    return estimate
-
-
-def _way(space: Space, name: str, config: PrecisionConfig) -> float:
-    """How far a group is on its way from the start (0) to the highest rung (1), by the bytes of a value."""
-    group = space.network.group(name)
-    low, high, now = (WIDTHS[group.stands_for(precision)] for precision in (
-        space.start.precision_of(group), space.higher, config.precision_of(group)))
-    if high <= low:
-        return float(config.precision_of(group) is space.higher)
-    return min(1.0, max(0.0, (now - low) / (high - low)))
