@@ -58,8 +58,8 @@ def test_compare_prints_a_table(run, mlp, config):
     assert code == 0, err
     lines = out.splitlines()
     assert lines[0].startswith("mlp.onnx: 3 fused layers (6 nodes), 12 samples of mlp.npz, calibrated on 4")
-    assert [line.split("  ")[0] for line in lines if line.startswith(("FP16 all  ", "INT8 all  ", "config  "))] == [
-        "FP16 all", "INT8 all", "config"]
+    assert [line.split("  ")[0] for line in lines if line.startswith(("FP16  ", "INT8  ", "config  "))] == [
+        "FP16", "INT8", "config"]
     assert "error shares of" in out and "\nfc1 " in out and "~" in out
     assert "\x1b" not in err and "\r" not in err
 
@@ -108,7 +108,7 @@ def test_compare_json_on_stdout_is_nothing_but_json(run, mlp, config, tmp_path):
         assert sum("accumulated" in layer for layer in run_record["layers"].values()) == len(groups)
         assert sum("isolated" in layer for layer in run_record["layers"].values()) == len(groups)
     code, out, _ = run("compare", mlp.model, "--data", mlp.data, "--config", config, "--json", tmp_path / "out.json")
-    assert code == 0 and "INT8 all" in out and json.loads((tmp_path / "out.json").read_text()) == record
+    assert code == 0 and "\nINT8 " in out and json.loads((tmp_path / "out.json").read_text()) == record
 
 
 @pytest.mark.parametrize("layers", ["errors", "none"])
@@ -133,7 +133,7 @@ def test_a_target_that_is_missed_is_exit_code_1(run, mlp, target, code):
         np.savez(mlp.data, x=1e6 * np.load(mlp.data)["x"])  # FP16 overflows
     given = ["--target", target] if target else []
     found, out, err = run("compare", mlp.model, "--data", mlp.data, "--layers", "none", *given)
-    assert found == code and "INT8 all" in out and ("FAIL" in out or target)
+    assert found == code and "\nINT8 " in out and ("FAIL" in out or target)
     assert ("Target not met by int8" in err) is (code == 1)
 
 

@@ -188,7 +188,7 @@ def test_compare_shows_a_table_of_engines(command, mlp) -> None:
     assert done.returncode == 0, done.stderr
     rows = [line.split("  ")[0] for line in done.stdout.splitlines()]
     assert [row for row in rows if row.startswith(("FP32", "FP16", "INT8"))][:5] == [
-        "FP32 engine", "FP16 all", "FP16 engine", "INT8 all", "INT8 engine"]
+        "FP32 engine", "FP16", "FP16 engine", "INT8", "INT8 engine"]
     assert "engine layers, share of the time" in rows
 
 

@@ -94,7 +94,7 @@ def test_what_a_comparison_has_measured_is_written(program, tmp_path, number):
     wait_for(told_at)
     process.send_signal(number)
     shown, told = process.communicate(timeout=LIMIT_S)
-    assert process.returncode == 130 and "Stopped; " in told and "INT8 all" in shown, told
+    assert process.returncode == 130 and "Stopped; " in told and "\nINT8 " in shown, told
     runs = json.loads(out.read_text())["runs"]
     assert all(run["outputs"] for run in runs.values())
     assert there.read_text() == "whole" and f"{there} is left as it was" in told

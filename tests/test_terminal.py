@@ -115,9 +115,9 @@ DEMO = "demo --no-preview --whatif-samples 8"
 def test_the_main_job(shell, tmp_path):
     one = shell()
     one.run(DEMO)
-    screen = one.wait_for("INT8 all", "FAIL", "█", "try")
+    screen = one.wait_for(" INT8  ", "FAIL", "█", "try")
     assert all(len(line) <= 80 for line in screen.splitlines()) and len(screen.splitlines()) == 24
-    assert "PASS" in one.line("FP16 all") and "FAIL" in one.line("INT8 all")
+    assert "PASS" in one.line(" FP16  ") and "FAIL" in one.line(" INT8  ")
     one.keys("t")
     one.wait_for("Worst first")
     until(lambda: "enc1/widen" in one.line(">█"), "had the worst on top", lambda: one.screen)
@@ -164,7 +164,7 @@ def test_a_signal_restores_the_terminal_and_saves_the_session(shell):
     one = shell()
     for number, shown in ((signal.SIGTERM, "PASS"), (signal.SIGHUP, "Resumed: c1")):
         one.run(MLP)
-        one.wait_for("INT8 all", shown)
+        one.wait_for(" INT8  ", shown)
         if number is signal.SIGTERM:
             one.keys("Space")
         one.wait_for("c1 · 1 FP32")
@@ -182,19 +182,19 @@ def test_a_signal_restores_the_terminal_and_saves_the_session(shell):
 def test_it_is_stopped_and_gone_on_with(shell):
     one = shell()
     one.run(MLP)
-    one.wait_for("INT8 all", "PASS")
+    one.wait_for(" INT8  ", "PASS")
     one.keys("C-z")
     one.wait_for("Stopped")
     assert not one.in_alternate_screen
     one.type("fg")
-    one.wait_for("INT8 all", "f1 keys")
+    one.wait_for(" INT8  ", "f1 keys")
     for number in (signal.SIGSTOP, signal.SIGTSTP):
         app = one.app()
         app.send_signal(number)
         until(lambda app=app: app.status() == psutil.STATUS_STOPPED, "stopped")
         one.keys("Enter")
         one.type("clear; fg")
-        one.wait_for("INT8 all", "f1 keys")
+        one.wait_for(" INT8  ", "f1 keys")
         assert one.in_alternate_screen
     one.keys("Space")
     one.wait_for("c1 · 1 FP32")
@@ -213,7 +213,7 @@ def test_it_is_stopped_and_gone_on_with(shell):
 def test_bytes_that_are_no_keys_change_nothing_and_it_draws_where_stderr_goes_elsewhere(shell, tmp_path):
     one = shell()
     one.run(MLP, "2>log")
-    one.wait_for("INT8 all", "PASS")
+    one.wait_for(" INT8  ", "PASS")
     one.tmux("send-keys", "-H", "e9", "ff", "c3")  # no UTF-8
     one.keys("Escape")  # an arrow key in two pieces
     time.sleep(0.3)
@@ -351,7 +351,7 @@ def test_what_is_written_cell_by_cell_is_what_a_whole_repaint_shows(shell):
         return shown[-1]
 
     one.run(f"{MLP} --whatif-samples 4")
-    one.wait_for("INT8 all", "PASS")
+    one.wait_for(" INT8  ", "PASS")
     for keys, shown in ((("Space",), "c1 · 1 FP32"), (("t",), "Worst"), (("c",), "esc close")):
         one.keys(*keys)
         one.wait_for(shown)

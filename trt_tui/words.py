@@ -102,7 +102,7 @@ def _shown(character: str, lines: bool) -> str:
 FP32_TITLE = "FP32"
 """The network in FP32, where that is no more than a run."""
 
-RUN_TITLES = {"fp16": "FP16 all", "int8": "INT8 all", "config": "config"}
+RUN_TITLES = {"fp16": "FP16", "int8": "INT8", "config": "config"}
 """The runs of a comparison, by their keys."""
 
 COMPUTED_IN = {"INT4": "INT4", "INT8": "INT8", "FP8": "FP8", "FP16": "FP16", "BF16": "BF16", "FP32": "FP32",
@@ -117,7 +117,7 @@ EXPORTED = "exported"
 
 
 def run_title(run: str, as_in_file: bool = False) -> str:
-    """What a run is called in a table: ``INT8 all``, and for a config that is a file's own ``as in the file``."""
+    """What a run is called in a table: ``INT8``, and for a config that is a file's own ``as in the file``."""
     if run == EXPORTED:
         return "as exported"
     return "as in the file" if run == "config" and as_in_file else RUN_TITLES.get(run, run)
@@ -132,7 +132,7 @@ def engine_title(run: str, as_in_file: bool = False) -> str:
     """What the engine of a run is called: ``INT8 engine``."""
     if run == "config" and as_in_file:
         return "file engine"
-    return f"{RUN_TITLES.get(run, run.upper()).removesuffix(' all')} engine"
+    return f"{RUN_TITLES.get(run, run.upper())} engine"
 
 
 def builder_title(name: str, version: str) -> str:

@@ -13,7 +13,7 @@ from trt_tui.tui.state.figures import Measure, engine_errors
 from trt_tui.tui.state.tree import View
 from trt_tui.words import visible
 
-_RUNS = {"config": ("config", "oiae"), "int8": ("INT8 all", "1237"), "fp16": ("FP16 all", "4568")}
+_RUNS = {"config": ("config", "oiae"), "int8": ("INT8", "1237"), "fp16": ("FP16", "4568")}
 _MEASURES = {Measure.OWNS: "share of the judged error", Measure.ISOLATED: "isolated error",
              Measure.ACCUMULATED: "accumulated error", Measure.ENGINE: "engine error"}
 
@@ -77,7 +77,7 @@ class Looks(Controller):
                         title, empty = "engine error: builds a second engine, marked", ""
                     else:
                         empty = self._why_no_engine_error(run)
-                items.append(Item(key, f"{run_title:<9} {title}", (measure, run), empty))
+                items.append(Item(key, f"{run_title:<6} {title}", (measure, run), empty))
 
         def chosen(value: tuple[Measure, str] | None) -> None:
             if value is not None:
