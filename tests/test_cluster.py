@@ -16,7 +16,7 @@ import pytest
 
 from tests import networks, nursery
 from trt_tui.cluster import cluster as clusters
-from trt_tui.cluster import crew, hiring
+from trt_tui.cluster import crew, hiring, settling
 from trt_tui.cluster.crew import Hired
 from trt_tui.cluster.hiring import Hiring
 from trt_tui.core.calibration.calibrate import calibrate
@@ -216,7 +216,7 @@ def test_files_go_by_content_and_nothing_is_left(workspace, running, other, tmp_
         parcel = parcel_of(*arguments)
         return replace(parcel, files=tuple(replace(file, stamp=(0, file.size, 0)) for file in parcel.files))
 
-    with mock.patch.object(crew, "parcel_of", unseen), mock.patch.object(clusters, "PIECE_BYTES", 1000):
+    with mock.patch.object(crew, "parcel_of", unseen), mock.patch.object(settling, "PIECE_BYTES", 1000):
         far = other()
     assert far.hired.cluster.traffic.files == sum(os.path.getsize(path) for path, _ in workspace.inputs.stamps)
     assert len(far.done(Errand(tmp_path), ["1", "2"])) == 2 and set(tasks) > before

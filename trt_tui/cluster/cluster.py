@@ -10,11 +10,9 @@ from __future__ import annotations
 import asyncio
 import pickle
 import threading
-import uuid
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,54 +20,19 @@ from distributed import Client, SpecCluster
 from distributed.client import FutureCancelledError
 
 from trt_tui.cluster import there
+from trt_tui.cluster.asking import Asking, CalledOffError, GoneError, Worker
 from trt_tui.cluster.hiring import Hiring, configure, own_cluster
 from trt_tui.cluster.parcel import Parcel
+from trt_tui.cluster.settling import Settling
 from trt_tui.cluster.work import Bundle, Traffic, Work
 from trt_tui.errors import TrtTuiError, text_of
 from trt_tui.words import plural
-
-PIECE_BYTES = 32 << 20
-"""Files go to workers in pieces of this size."""
 
 CONNECT_S = 5.0
 """How long a scheduler that was named has to answer."""
 
 LOOK_S = 0.3
 """How often the connection to the scheduler is looked at."""
-
-
-class _Gone(Exception):
-    """A worker is gone."""
-
-
-class _CalledOff(Exception):
-    """Nobody waits for what was asked of a worker."""
-
-
-@dataclass
-class _Worker:
-    """A worker.
-
-    Attributes:
-        gone: Set when it is.
-        greeting: What it says of itself; None while it was not asked.
-        place: What it has open, of ``parcel``.
-        refused: Why it takes no part.
-        engines: Why it takes no part in what depends on the GPU and the builder.
-    """
-
-    address: str
-    gone: asyncio.Event = field(default_factory=asyncio.Event)
-    greeting: there.Greeting | None = None
-    place: Any = None
-    parcel: Parcel | None = None
-    refused: str = ""
-    engines: str = ""
-
-    @property
-    def name(self) -> str:
-        """For people."""
-        return f"{self.address} ({self.greeting.host})" if self.greeting is not None else self.address
 
 
 class Cluster:
@@ -95,16 +58,14 @@ class Cluster:
         self.own: SpecCluster | None = None
         self.wake: Callable[[], None] = lambda: None
         self._connected = threading.Event()
-        self._workers: dict[str, _Worker] = {}
+        self._workers: dict[str, Worker] = {}
         self._works: list[Work] = []
         self._parcel: Parcel | None = None
         self._here: there.Kind | None = None
         self._exits: dict[str, int] = {}
         self._ended = 0
-        self._pieces: dict[tuple[str, int], asyncio.Future[Any]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self._loop = asyncio.new_event_loop()
-        self._changed = asyncio.Event()  # replaced by another whenever it is set
         self._closing = asyncio.Event()
         configure(folder)
         self._folder = folder
@@ -190,13 +151,15 @@ class Cluster:
                 if not address:
                     own = await stack.enter_async_context(own_cluster(self.hiring, self._folder, self._exited))
                     address, self.own = own.scheduler_address, own
-                self._client = await stack.enter_async_context(
+                client = await stack.enter_async_context(
                     Client(address, asynchronous=True, timeout=CONNECT_S, name="trt-tui", set_as_default=False))
-                self._client.subscribe_topic("all", self._heard)
-                for worker in (await self._client.scheduler.identity(n_workers=-1))["workers"]:
+                self._asking = Asking(client)
+                self._settling = Settling(self._asking, self.traffic)
+                client.subscribe_topic("all", self._heard)
+                for worker in (await client.scheduler.identity(n_workers=-1))["workers"]:
                     self._hire(worker)
                 self._connected.set()
-                while self._client.status == "running" and not self._closing.is_set():
+                while client.status == "running" and not self._closing.is_set():
                     with suppress(asyncio.TimeoutError):
                         await asyncio.wait_for(self._closing.wait(), LOOK_S)
                 if not self._closing.is_set():
@@ -204,7 +167,7 @@ class Cluster:
                     return
                 for task in tuple(self._tasks):
                     task.cancel()
-                self._client.unsubscribe_topic("all")
+                client.unsubscribe_topic("all")
         except Exception as error:  # whatever Dask raises, the work goes on here
             self._lose(text_of(error).partition("\n")[0] or type(error).__name__)
 
@@ -238,15 +201,15 @@ class Cluster:
 
     def _hire(self, address: str) -> None:
         if address not in self._workers:
-            worker = self._workers[address] = _Worker(address)
+            worker = self._workers[address] = Worker(address)
             task = self._loop.create_task(self._tend(worker))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
 
     def _notify(self) -> None:
         self._works = [work for work in self._works if not work.closed]
-        changed, self._changed = self._changed, asyncio.Event()
-        changed.set()
+        if self._connected.is_set():
+            self._asking.notify()
 
     def _begin(self, work: Work) -> None:
         if work not in self._works:
@@ -257,25 +220,27 @@ class Cluster:
 
     # -- a worker -----------------------------------------------------------------------------------------------------
 
-    async def _tend(self, worker: _Worker) -> None:
+    async def _tend(self, worker: Worker) -> None:
         """Gives a worker what to do until it is gone."""
         try:
             while True:
-                changed = self._changed
+                changed = self._asking.changed
                 if self._parcel is not None and worker.parcel is not self._parcel:
                     try:
-                        await self._settle(worker, self._parcel)
+                        assert self._here is not None, "it came with the parcel"
+                        await self._settling.settle(worker, self._parcel, self._here)
+                        self._settled(worker, self._parcel)
+                    except GoneError:
+                        raise
                     except Exception as error:
-                        if isinstance(error, _Gone):
-                            raise
                         worker.refused = text_of(error).partition("\n")[0]
                         self._tell("warning", f"Worker {worker.name} takes no part: {worker.refused}.")
                 elif (work := self._work_for(worker)) is not None:
                     if (bundle := work.take(self.able(work.engines))) is not None:
                         await self._give(worker, work, bundle)
                 else:
-                    await self._first(worker, changed.wait())
-        except _Gone:
+                    await self._asking.first(worker, changed.wait())
+        except GoneError:
             if worker.place is not None:
                 self._ended += 1
                 self._tell("warning", f"Worker {worker.name} is gone{await self._how(worker)}: "
@@ -286,64 +251,40 @@ class Cluster:
                 work.unpacked.pop(worker.address, None)
             self._wake_all()
 
-    async def _settle(self, worker: _Worker, parcel: Parcel) -> None:
-        """Has a worker open a parcel; refuses one of another kind."""
-        worker.parcel, worker.place, worker.refused = parcel, None, ""
-        worker.greeting = worker.greeting or await self._ask(worker, there.greet)
-        assert worker.greeting is not None and self._here is not None, "it came with the parcel"
-        if different := self._here.differences(worker.greeting.kind, False):
-            raise TrtTuiError(f"it has {'; '.join(different)}")
-        worker.engines = "; ".join(self._here.differences(worker.greeting.kind, True))
-        place = self._submit(worker, there.Place, parcel)
-        self.traffic.errands += len(pickle.dumps(parcel))
-        for number in await self._ask(worker, there.missing, place):
-            for position in range(-(-parcel.files[number].size // PIECE_BYTES) or 1):
-                future = await self._piece(worker, parcel, number, position)
-                await self._ask(worker, there.take, place, number, future)
-        await self._ask(worker, there.open_place, place)
-        worker.place = place
+    def _settled(self, worker: Worker, parcel: Parcel) -> None:
+        """Says that the workers are ready, once all of them are."""
         if not any(one.parcel is parcel and one.place is None and not one.refused for one in self._workers.values()):
-            self._pieces.clear()
+            self._settling.forget()
+            assert worker.greeting is not None, "it was asked for it"
             self._tell("info", f"{plural(self.able(), 'worker')} of "
                                f"{self.hiring.scheduler or 'this host'} ready: {worker.greeting.kind.runtime}")
         self._wake_all()
-
-    async def _piece(self, worker: _Worker, parcel: Parcel, number: int, position: int) -> Any:
-        """A piece of a file in the cluster, which workers hand on among themselves."""
-        key = parcel.files[number].path, position
-        sending = self._pieces.get(key)
-        if sending is None or sending.done() and (sending.exception() or sending.result().status != "finished"):
-            piece = parcel.piece(number, position * PIECE_BYTES, PIECE_BYTES)
-            self.traffic.files += len(piece)
-            sending = self._pieces[key] = asyncio.ensure_future(
-                self._client.scatter(piece, workers=[worker.address], hash=False))
-        return await asyncio.shield(sending)
 
     def _wake_all(self) -> None:
         for work in self._works:
             work.wake()
         self.wake()
 
-    def _work_for(self, worker: _Worker) -> Work | None:
+    def _work_for(self, worker: Worker) -> Work | None:
         if worker.place is None:
             return None
         return next((work for work in self._works if work.waits() and not (work.engines and worker.engines)), None)
 
-    async def _give(self, worker: _Worker, work: Work, bundle: Bundle) -> None:
+    async def _give(self, worker: Worker, work: Work, bundle: Bundle) -> None:
         """Has a worker do a bundle."""
         errand = work.unpacked.get(worker.address)
         if errand is None:
-            errand = work.unpacked[worker.address] = self._submit(worker, there.unpacked, work.packed)
+            errand = work.unpacked[worker.address] = self._asking.submit(worker, there.unpacked, work.packed)
             self.traffic.errands += len(work.packed)
         items = pickle.dumps(bundle.items)
         self.traffic.items += len(items)
         try:
-            seconds, packed = await self._ask(worker, there.run, worker.place, errand, items, work=work)
-        except _Gone:
+            seconds, packed = await self._asking.ask(worker, there.run, worker.place, errand, items, work=work)
+        except GoneError:
             work.lost(bundle, f"The last was {worker.name}{await self._how(worker)}.")
             self._notify()
             raise
-        except _CalledOff:
+        except CalledOffError:
             work.unpacked.clear()
         except (asyncio.CancelledError, FutureCancelledError):  # the connection is lost
             work.back(bundle)
@@ -354,7 +295,7 @@ class Cluster:
             self.traffic.results += len(packed)
             work.done(bundle, seconds, pickle.loads(packed))
 
-    async def _how(self, worker: _Worker) -> str:
+    async def _how(self, worker: Worker) -> str:
         """How the process of a worker of our own ended, in words."""
         if not self.hiring.scheduler and worker.address not in self._exits:
             await asyncio.sleep(LOOK_S)
@@ -362,44 +303,3 @@ class Cluster:
         if code is None:
             return ""
         return f", ended by signal {-code}" if code < 0 else f", which ended with exit code {code}"
-
-    # -- asking -------------------------------------------------------------------------------------------------------
-
-    def _submit(self, worker: _Worker, function: Callable[..., Any], *arguments: Any) -> Any:
-        return self._client.submit(function, *arguments, workers=[worker.address], allow_other_workers=False,
-                                   pure=False, key=f"trt-tui-{uuid.uuid4().hex}")
-
-    async def _ask(self, worker: _Worker, function: Callable[..., Any], *arguments: Any, work: Work | None = None
-                   ) -> Any:
-        """What a function returns in a worker.
-
-        Raises:
-            _Gone: the worker is.
-            _CalledOff: nobody waits for the work any more.
-        """
-        future = self._submit(worker, function, *arguments)
-        try:
-            return await self._first(worker, future.result(), work)
-        finally:
-            if not future.done():
-                with suppress(Exception):  # the scheduler may be lost
-                    await self._client.cancel([future])
-
-    async def _first(self, worker: _Worker, asked: Coroutine[Any, Any, Any], work: Work | None = None) -> Any:
-        """What was asked for, unless the worker is gone first or the work is called off."""
-        doing, gone = asyncio.ensure_future(asked), asyncio.ensure_future(worker.gone.wait())
-        watching = {doing, gone}
-        try:
-            while True:
-                changed = {asyncio.ensure_future(self._changed.wait())} if work is not None else set()
-                watching |= changed
-                await asyncio.wait({doing, gone, *changed}, return_when=asyncio.FIRST_COMPLETED)
-                if doing.done():
-                    return doing.result()
-                if gone.done():
-                    raise _Gone
-                if work is not None and work.closed:
-                    raise _CalledOff
-        finally:
-            for task in watching:
-                task.cancel()
