@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from trt_tui.core.codes import CODES
 from trt_tui.core.lowering import rules
+from trt_tui.core.lowering.added import Added
 from trt_tui.core.lowering.applied import Applied, applied
 from trt_tui.core.lowering.rules import NUMPY, TYPES, Ruling, Scale
 from trt_tui.core.moves.barrier import Barrier
@@ -23,7 +24,7 @@ from trt_tui.core.network.constants import constant_tensor
 from trt_tui.core.network.conversion import ir_version_for
 from trt_tui.core.network.graph import reads_shape
 from trt_tui.core.network.layers import Kind, Layer, Site
-from trt_tui.core.network.naming import FreshNames, name_of
+from trt_tui.core.network.naming import name_of
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import UNSAFE_OPSET, Precision
 from trt_tui.words import first_few
@@ -86,7 +87,7 @@ def opset_of(rulings: Mapping[str, Ruling], least: int, *, casts: bool = True) -
     return max(rules.opset_for(floats, codes), least)
 
 
-class TypedLowering:
+class TypedLowering(Added):
     """One lowering.
 
     Args:
@@ -97,15 +98,13 @@ class TypedLowering:
 
     def __init__(self, network: Network, config: PrecisionConfig, rulings: Mapping[str, Ruling], opset: int,
                  model: ir.Model, *, casts: bool) -> None:
+        super().__init__(model.graph)
         self.network = network
         self.config = config
         self.casts = casts
         self.rulings = rulings
         self.opset = opset
         self.model = model
-        self.graph = model.graph
-        self.names = FreshNames(self.graph, taken=(node.name for node in self.graph if node.name))
-        self.types: dict[str, ir.DataType] = {}  # of tensors that are no longer FP32
         self.cast_cache: dict[tuple[str, ir.DataType], ir.Value] = {}
         self.qdq_cache: dict[tuple[object, ...], ir.Value] = {}
         self.became: dict[str, str] = {}
@@ -369,37 +368,6 @@ class TypedLowering:
             value = self.graph.initializers.get(name)
             if value is not None and not value.uses() and not value.is_graph_output():
                 del self.graph.initializers[name]
-
-    def _emit(self, operator: str, inputs: list[ir.Value], attributes: dict[str, int], name: str, dtype: ir.DataType,
-              shape: ir.Shape | None) -> ir.Value:
-        node = self._node(operator, inputs, attributes, name)
-        output = node.outputs[0]
-        name = output.name = node.name or ""
-        output.dtype, output.shape = dtype, shape
-        if dtype in (ir.DataType.FLOAT16, ir.DataType.BFLOAT16):
-            self.types[name] = dtype
-        return output
-
-    def _node(self, operator: str, inputs: list[ir.Value], attributes: dict[str, int], name: str) -> ir.Node:
-        node = ir.node(operator, inputs, attributes, name=self.names.new(name))
-        self._keep(node)
-        return node
-
-    def _keep(self, node: ir.Node) -> None:
-        """Takes a node of the lowering's own into the graph."""
-        self.graph.append(node)
-
-    def _initializer(self, array: np.ndarray, name: str) -> ir.Value:
-        shared = self.graph.initializers.get(name)
-        held = shared.const_value if shared is not None else None
-        if shared is not None and held is not None and held.dtype == ir.DataType.from_numpy(array.dtype) \
-                and np.array_equal(held.numpy(), array):
-            return shared
-        value = ir.Value(name=self.names.new(name), type=ir.TensorType(ir.DataType.from_numpy(array.dtype)),
-                         shape=ir.Shape(array.shape))
-        value.const_value = ir.Tensor(array, name=value.name)
-        self.graph.register_initializer(value)
-        return value
 
 
 def multiplies_codes(node: ir.Node | None) -> bool:
