@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
+import time
 
 import pytest
+import textual._time
 
 from tests.fuzz import keys as fuzz
 from tests.screen import key_event, opened, taken_in
@@ -67,6 +70,16 @@ async def test_each_key_goes_where_the_one_before_it_led(tmp_path):
         burst(app, "g", "backspace", "backspace", "5", "enter", "p", "b")
         await taken_in(pilot)
         assert app.session.target.value == 5 and app.session.config.groups and app.screen is main
+
+
+async def test_what_is_put_off_is_done_however_late(tmp_path, monkeypatch):
+    async with opened(tmp_path) as (app, main, _):
+        for one in (app, main):
+            away, fired = itertools.count(1), asyncio.Event()
+            monkeypatch.setattr(textual._time, "get_time",
+                                lambda away=away: time.monotonic() + 0.05 * min(next(away), 30))
+            one.set_timer(0.01, fired.set)
+            await asyncio.wait_for(fired.wait(), 5)
 
 
 @pytest.mark.parametrize("seed", [5])

@@ -24,12 +24,13 @@ from trt_tui.tui import keys, themes
 from trt_tui.tui.hidden import HiddenFilter
 from trt_tui.tui.main_screen import MainScreen
 from trt_tui.tui.painting import Changes
+from trt_tui.tui.punctual import Punctual
 from trt_tui.tui.terminal import TerminalDriver, on_ending
 from trt_tui.tui.typed_ahead import TypedAhead
 from trt_tui.words import visible
 
 
-class TrtTuiApp(App[None]):
+class TrtTuiApp(Punctual, App[None]):
     """The layer tree of a network, what each layer loses, and the keys to change it.
 
     Args:

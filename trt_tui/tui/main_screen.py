@@ -22,6 +22,7 @@ from trt_tui.tui.controllers.controller import Controller
 from trt_tui.tui.controllers.desk import Desk
 from trt_tui.tui.controllers.filtering import Filtering
 from trt_tui.tui.controllers.view import Looks
+from trt_tui.tui.punctual import Punctual
 from trt_tui.tui.screens.dialogs import Following
 from trt_tui.tui.screens.pictures import PicturesPage
 from trt_tui.tui.state.tree import View
@@ -43,7 +44,7 @@ TICK_S = 1.0
 """The seconds of what runs are counted this often."""
 
 
-class MainScreen(Screen[None]):
+class MainScreen(Punctual, Screen[None]):
     """See the module's docstring.
 
     Args:
