@@ -116,6 +116,20 @@ def test_an_export_to_a_full_disk_leaves_the_old_file(run, tmp_path, kind):
         assert {path.name: path.read_text() for path in disk.iterdir()} == {"out": "what was there before"}
 
 
+@pytest.mark.parametrize(("words", "kib", "fails_at"), [
+    ("export --format bundle --for 10 --precision int8 -o", 28, "out/inputs.json"),
+    ("export --format subgraph --from x --to y --precision int8 -o", 8, "out/"),
+    ("compare --layers none --save-outputs", 4, "out"),
+])
+def test_a_disk_that_fills_up_amid_a_folder_or_the_outputs_leaves_none_of_it(run, tmp_path, words, kib, fails_at):
+    options = save_mlp(tmp_path)
+    command, *rest = words.split()
+    with small_disk(tmp_path / "disk", f"{kib}k") as disk:
+        code, _, told = run(command, options.model, "--data", options.data, *rest, disk / "out")
+        assert code == 2 and f"{disk}/{fails_at}" in told and "No space left" in told, told
+        assert not list(disk.iterdir())
+
+
 def test_a_full_disk_for_temporary_files_fails_the_check_of_a_search_plainly(tmp_path, monkeypatch):
     worker = DrivenWorker(tmp_path)
     worker.answer(rq.Open(save_mlp(tmp_path)))

@@ -41,8 +41,10 @@ def new_folder(place: Path) -> Iterator[Path]:
             folder.chmod(0o777 & ~_umask())
             refuse_folder(place)
             os.replace(folder, place)  # an empty folder gives way
-        except BaseException:
+        except BaseException as error:
             shutil.rmtree(folder, ignore_errors=True)
+            if isinstance(error, InputError):  # in the words of what was asked for
+                error.title = error.title.replace(str(folder), str(place))
             raise
 
 
