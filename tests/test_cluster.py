@@ -20,7 +20,9 @@ from trt_tui.cluster import crew, hiring, settling
 from trt_tui.cluster.crew import Hired
 from trt_tui.cluster.hiring import Hiring
 from trt_tui.core.calibration.calibrate import calibrate
+from trt_tui.core.calibration.statistics import collect_stats
 from trt_tui.core.measure.comparison import EngineResult
+from trt_tui.core.measure.free import corrections
 from trt_tui.core.measure.group_sweep import GroupSweep
 from trt_tui.core.measure.layers import measure_layers
 from trt_tui.core.moves.config import PrecisionConfig
@@ -116,9 +118,21 @@ def ranges_of(workspace, **options):
                      workspace.backend, **options).ranges
 
 
-def test_ranges_are_equal_to_the_last_bit(workspace, running):
-    ranges, before = ranges_of(workspace), running.hired.cluster.traffic.results
-    assert ranges_of(workspace, hands=running.hands()) == ranges and running.hired.cluster.traffic.results > before
+@pytest.mark.parametrize("method", ["minmax", "entropy"])
+def test_ranges_are_equal_to_the_last_bit(workspace, running, method):
+    ranges, before = ranges_of(workspace, method=method), running.hired.cluster.traffic.results
+    assert ranges_of(workspace, method=method, hands=running.hands()) == ranges
+    assert running.hired.cluster.traffic.results > before
+
+
+def test_statistics_and_corrections_are_equal_to_the_last_bit(workspace, running):
+    network, found = workspace.network, []
+    given = network.model, network.activations, workspace.calibrating, workspace.backend
+    for hands in (None, running.hands()):
+        stats = collect_stats(*given, hands=hands)
+        moves = corrections(network, INT8, ranges_of(workspace), network.groups, *given[2:], hands=hands)
+        found.append(({name: replace(one, histogram=None) for name, one in stats.items()}, moves))
+    assert found[0] == found[1] and all(found[0]) and len(workspace.calibrating) > 1
 
 
 @pytest.mark.parametrize("lowered", [False, True])

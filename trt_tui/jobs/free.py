@@ -15,6 +15,7 @@ from trt_tui.core.network.layers import Group
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
 from trt_tui.jobs.scheduler import Report
+from trt_tui.jobs.spreading import hands_of
 from trt_tui.workspace import Workspace
 
 STRENGTHS = (0.5, 0.25, 0.75)
@@ -60,7 +61,8 @@ def proposals(workspace: Workspace, report: Report, groups: Sequence[Group], con
     for strength in STRENGTHS if norms else ():
         made = free.smoothings(network, norms, workspace.calibrating, workspace.backend, strength=strength,
                                reason=reason, known=workspace.channel_amax,
-                               progress=report.sweeping("largest values of channels", gives_way=True))
+                               progress=report.sweeping("largest values of channels", gives_way=True),
+                               hands=hands_of(workspace, report))
         changed = out_of_the_file(config, _around(network, norms)) if leaves_file else config
         found.append(Proposal(f"SmoothQuant {strength:g}{LEAVES_FILE if changed != as_given else ''}",
                               free.with_smoothings(changed, network, made)))
@@ -81,7 +83,8 @@ def _shifts(workspace: Workspace, report: Report, groups: Sequence[Group], confi
     missing = [group for group in groups if group.name not in known]
     if missing:
         known |= free.corrections(workspace.network, config, workspace.ranges, missing, workspace.calibrating,
-                                  workspace.backend, progress=report.sweeping("means of channels", gives_way=True))
+                                  workspace.backend, progress=report.sweeping("means of channels", gives_way=True),
+                                  hands=hands_of(workspace, report))
     return {group.name: known[group.name] for group in groups if group.name in known}
 
 

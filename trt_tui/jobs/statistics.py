@@ -10,6 +10,7 @@ from trt_tui.core.network.layers import Group
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.scheduler import Report
+from trt_tui.jobs.spreading import hands_of
 from trt_tui.jobs.steps import Steps, Urgency
 from trt_tui.jobs.store import Store
 from trt_tui.workspace import Workspace
@@ -27,7 +28,8 @@ def run(workspace: Workspace, store: Store, report: Report, request: rq.Stats) -
         conv = network.layer(site.layer).op_type in ("Conv", "ConvTranspose")
         axes[site.tensor] = 1 if conv or rank < 2 else rank - 1
     stats = collect_stats(network.model, tensors, workspace.calibrating, workspace.backend, channel_axes=axes,
-                          progress=report.sweeping("activation statistics", gives_way=True))
+                          progress=report.sweeping("activation statistics", gives_way=True),
+                          hands=hands_of(workspace, report))
     workspace.statistics.update(stats)
     weights = {site.tensor: TopChannels.of(site.axis, network.constant_amax(site.tensor, site.axis))
                for site in group.weights() if site.axis is not None}
@@ -44,6 +46,7 @@ def ranges_by_method(workspace: Workspace, report: Report, groups: Iterable[Grou
     missing = [tensor for tensor in tensors if tensor not in workspace.statistics]
     if missing:
         stats = collect_stats(workspace.network.model, missing, workspace.calibrating, workspace.backend,
-                              progress=report.sweeping("other ranges", gives_way=True))
+                              progress=report.sweeping("other ranges", gives_way=True),
+                              hands=hands_of(workspace, report))
         workspace.statistics.update(stats)
     return {tensor: workspace.statistics[tensor].ranges_for(precision) for tensor, precision in tensors.items()}

@@ -7,23 +7,29 @@ that the tensor was zero throughout; whoever makes a scale of it takes 1.
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any
 
 import onnx_ir as ir
 
 from trt_tui.core.calibration.histogram import Histogram
 from trt_tui.core.calibration.methods import DEFAULT_PERCENTILE, OTHER_CODES, check_method, chosen
 from trt_tui.core.calibration.ranges import Ranges
-from trt_tui.core.calibration.sweep import MEMORY_LIMIT, OnRun, Probe, not_finite, scalar, sweep
+from trt_tui.core.calibration.sweep import (
+    MEMORY_LIMIT,
+    Calibrating,
+    Given,
+    OnRun,
+    Probe,
+    in_order,
+    not_finite,
+    scalar,
+    sweep,
+)
 from trt_tui.core.data.samples import Samples
 from trt_tui.core.hands import Hands, Here
 from trt_tui.core.runner import Backend, Runner
-
-WAIT_S = 0.01
-"""What others do is looked at so often."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +83,7 @@ def calibrate(
         percentile: In (0, 100], for the method of that name.
         progress: Called after each run; what it raises ends the calibration.
         memory_limit: Bytes of tensors that one run may hand out.
-        hands: Who runs the feeds for ``minmax``; this process by default.
+        hands: Who runs the feeds; this process by default.
 
     Raises:
         InputError: an unknown method or tensor, a tensor that holds NaN or an infinity, or data that cannot be read.
@@ -85,39 +91,16 @@ def calibrate(
     """
     check_method(method, percentile)
     if method == "minmax":
-        here = Here(_Given(network_model, samples, backend))
+        here = Here(Given(network_model, samples, backend))
         ranges = _minmax(tensors, len(samples), hands if hands is not None else here, progress)
         return Calibration(method, samples.count, samples.sha256(), ranges)
     histograms = {tensor: Histogram() for tensor in tensors}
-    sweep(network_model, histograms, samples, backend, progress, memory_limit)
+    sweep(network_model, histograms, samples, backend, progress, memory_limit, hands)
     ranges = {tensor: chosen(histogram, method, percentile) for tensor, histogram in histograms.items()}
     others = {code.precision.value: {tensor: chosen(histogram, method, percentile, code)
                                      for tensor, histogram in histograms.items()}
               for code in OTHER_CODES if method != "percentile"}
     return Calibration(method, samples.count, samples.sha256(), ranges, others)
-
-
-class Calibrating(Protocol):
-    """What `MinMaxOfFeed` needs of a subject."""
-
-    @property
-    def fp32(self) -> ir.Model:
-        """The network in FP32."""
-
-    @property
-    def calibrating(self) -> Samples:
-        """The samples that calibrate."""
-
-    @property
-    def backend(self) -> Backend:
-        """Runs the network."""
-
-
-@dataclass(frozen=True)
-class _Given:
-    fp32: ir.Model
-    calibrating: Samples
-    backend: Backend
 
 
 class MinMaxOfFeed:
@@ -169,24 +152,13 @@ def _minmax(tensors: Sequence[str], feeds: int, hands: Hands[Calibrating], progr
     ranges = dict.fromkeys(tensors, 0.0)
     if not ranges:
         return ranges
-    errand, found, done = MinMaxOfFeed(tensors), {}, 0
+    errand = MinMaxOfFeed(tensors)
     try:
-        for one in hands.work(errand, range(feeds)):
-            while not hands.ready():
-                time.sleep(WAIT_S)
-                if progress:
-                    progress(done, feeds)
-            if one is None:
-                continue
-            found[one[0]] = one[1]
-            while done in found:  # so that the first feed that is not finite is named, whoever was first
-                for tensor, amax in found.pop(done).items():
-                    if not math.isfinite(amax):
-                        raise not_finite(tensor, "NaN" if math.isnan(amax) else "an infinity", done)
-                    ranges[tensor] = max(ranges[tensor], amax)
-                done += 1
-                if progress:
-                    progress(done, feeds)
+        for feed, amaxes in in_order(hands, errand, range(feeds), lambda one: 1, progress):
+            for tensor, amax in amaxes.items():
+                if not math.isfinite(amax):
+                    raise not_finite(tensor, "NaN" if math.isnan(amax) else "an infinity", feed)
+                ranges[tensor] = max(ranges[tensor], amax)
     finally:
         errand.close()
     return ranges

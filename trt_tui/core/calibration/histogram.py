@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -60,6 +62,22 @@ class Histogram:
             self._grow(math.frexp(largest)[1])
         bins = (block * np.float32(1 / self.width)).astype(np.intp)
         self.counts += np.bincount(bins, minlength=self.BINS)
+
+    def merge(self, later: Histogram) -> None:
+        """Takes the counts of another, which are exact: the same as if its values had been added here."""
+        other = copy.copy(later)
+        self._grow(other._exponent)
+        other._grow(self._exponent)
+        self.counts = self.counts + other.counts
+        self.amax = max(self.amax, other.amax)
+
+    def __getstate__(self) -> dict[str, Any]:
+        counts = self.counts[:self.used]
+        return {**self.__dict__, "counts": counts.astype(np.min_scalar_type(int(counts.max(initial=0))))}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.counts = np.pad(state["counts"].astype(np.int64), (0, self.BINS - len(state["counts"])))
 
     def _grow(self, exponent: int) -> None:
         while self._exponent < exponent:

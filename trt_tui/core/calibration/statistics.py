@@ -11,9 +11,10 @@ import onnx_ir as ir
 
 from trt_tui.core.calibration.histogram import Histogram, magnitudes
 from trt_tui.core.calibration.methods import DEFAULT_PERCENTILE, check_method, chosen, methods_of
-from trt_tui.core.calibration.sweep import MEMORY_LIMIT, OnRun, sweep
+from trt_tui.core.calibration.sweep import MEMORY_LIMIT, Calibrating, OnRun, sweep
 from trt_tui.core.codes import FP8, INT8
 from trt_tui.core.data.samples import Samples
+from trt_tui.core.hands import Hands
 from trt_tui.core.precision import FP16_MAX, Precision
 from trt_tui.core.runner import Backend
 
@@ -141,6 +142,19 @@ class Accumulator:
             self._over_fp16 += int(np.count_nonzero(block > FP16_MAX))
         self._add_channels(array)
 
+    def merge(self, later: Accumulator) -> None:
+        """Takes what another has summed up of later feeds."""
+        self.histogram.merge(later.histogram)
+        self._exponents += later._exponents
+        self._zeros += later._zeros
+        self._squares += later._squares
+        self._largest = np.sort(np.concatenate([self._largest, later._largest]))[-LARGEST:]
+        self._over_fp16 += later._over_fp16
+        self._axis = later._axis if self._axis is None else self._axis
+        self._has_channels &= later._has_channels
+        if later._channels is not None:
+            self._take_channels(later._channels)
+
     def _add_largest(self, block: np.ndarray) -> None:
         least = self._largest.min() if len(self._largest) == LARGEST else -1.0
         above = block[block > least]
@@ -157,7 +171,9 @@ class Accumulator:
             self._has_channels = axis is not None and axis < array.ndim and self._has_channels
             return
         others = tuple(other for other in range(array.ndim) if other != axis)
-        amax = np.maximum(array.max(axis=others), -array.min(axis=others)).astype(np.float64)
+        self._take_channels(np.maximum(array.max(axis=others), -array.min(axis=others)).astype(np.float64))
+
+    def _take_channels(self, amax: np.ndarray) -> None:
         if self._channels is None:
             self._channels = amax
         elif self._channels.shape == amax.shape:
@@ -207,6 +223,7 @@ def collect_stats(
     percentile: float = DEFAULT_PERCENTILE,
     progress: OnRun | None = None,
     memory_limit: int = MEMORY_LIMIT,
+    hands: Hands[Calibrating] | None = None,
 ) -> dict[str, TensorStats]:
     """Statistics of each tensor, the ranges of all methods included. Arguments and errors as `calibrate`.
 
@@ -217,5 +234,5 @@ def collect_stats(
     check_method("percentile", percentile)
     axes = channel_axes or {}
     accumulators = {tensor: Accumulator(axes.get(tensor)) for tensor in tensors}
-    sweep(network_model, accumulators, samples, backend, progress, memory_limit)
+    sweep(network_model, accumulators, samples, backend, progress, memory_limit, hands)
     return {tensor: accumulator.result(percentile) for tensor, accumulator in accumulators.items()}

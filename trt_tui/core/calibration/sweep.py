@@ -1,14 +1,22 @@
-"""Running a network over samples with chosen outputs. Nothing here grows with the number of samples."""
+"""Running a network over samples with chosen outputs. Nothing here grows with the number of samples.
+
+A pass is cut into slices of neighbouring feeds, the same whoever runs them, and what came of them is joined in their
+order: sums are equal to the last bit on one process and on many.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Protocol
+import copy
+import time
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import onnx_ir as ir
 
 from trt_tui.core.data.samples import Samples
+from trt_tui.core.hands import Errand, Hands, Here
 from trt_tui.core.network.naming import name_of
 from trt_tui.core.network.unused import drop_unused
 from trt_tui.core.runner import Backend, Runner
@@ -17,8 +25,17 @@ from trt_tui.errors import InputError
 MEMORY_LIMIT = 256 << 20
 """Bytes of activations that one run may hand out, by default."""
 
+SLICES = 64
+"""A pass over the feeds is cut into so many slices, at most."""
+
+WAIT_S = 0.01
+"""What others do is looked at so often."""
+
 OnRun = Callable[[int, int], None]
-"""Called with runs done and runs in all."""
+"""Called with runs done and runs in all; what it raises ends the pass."""
+
+Item = TypeVar("Item")
+T = TypeVar("T")
 
 
 class Collector(Protocol):
@@ -30,6 +47,34 @@ class Collector(Protocol):
         Raises:
             ValueError: it holds NaN or an infinity; says which.
         """
+
+    def merge(self, later: Any) -> None:
+        """Takes what another of its kind took of later feeds."""
+
+
+class Calibrating(Protocol):
+    """Where a network is run on the samples that calibrate."""
+
+    @property
+    def fp32(self) -> ir.Model:
+        """The network in FP32."""
+
+    @property
+    def calibrating(self) -> Samples:
+        """The samples that calibrate."""
+
+    @property
+    def backend(self) -> Backend:
+        """Runs the network."""
+
+
+@dataclass(frozen=True)
+class Given:
+    """A network, samples and a backend."""
+
+    fp32: ir.Model
+    calibrating: Samples
+    backend: Backend
 
 
 class Probe:
@@ -94,6 +139,62 @@ def scalar(value: ir.Value) -> ir.Value:
     return value
 
 
+@dataclass(frozen=True)
+class Slice:
+    """The feeds from ``start`` to before ``stop``, for one chunk of the tensors."""
+
+    chunk: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class _NotFinite:
+    tensor: str
+    what: str
+    feed: int
+
+
+class _Passing:
+    """An errand: collectors that have taken the tensors of a chunk on a slice of the feeds."""
+
+    def __init__(self, chunks: Sequence[Sequence[str]], empty: Mapping[str, Collector]) -> None:
+        self._chunks, self._empty = chunks, copy.deepcopy(dict(empty))
+        self._loaded: tuple[int, Runner, dict[str, str]] | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_loaded": None}
+
+    def words(self, item: Slice) -> str:
+        """See `trt_tui.core.hands.Errand`."""
+        return f"the values of feeds {item.start} to {item.stop - 1}"
+
+    def do(self, subject: Calibrating, item: Slice) -> Generator[None, None, dict[str, Collector] | _NotFinite]:
+        """See `trt_tui.core.hands.Errand`."""
+        if self._loaded is None or self._loaded[0] != item.chunk:
+            self.close()
+            probe = Probe(subject.fp32)
+            emitted = {tensor: probe.emit(probe.float_value(tensor)) for tensor in self._chunks[item.chunk]}
+            self._loaded = item.chunk, probe.load(subject.backend), emitted
+        _, runner, outputs = self._loaded
+        found = {tensor: copy.deepcopy(self._empty[tensor]) for tensor in outputs}
+        for index in range(item.start, item.stop):
+            arrays = runner.run(subject.calibrating.feed(index))
+            for tensor, output in outputs.items():
+                try:
+                    found[tensor].add(arrays.pop(output))
+                except ValueError as error:
+                    return _NotFinite(tensor, str(error), index)
+            yield
+        return found
+
+    def close(self) -> None:
+        """Frees the session."""
+        if self._loaded is not None:
+            self._loaded[1].close()
+            self._loaded = None
+
+
 def sweep(
     model: ir.Model,
     collectors: Mapping[str, Collector],
@@ -101,24 +202,59 @@ def sweep(
     backend: Backend,
     progress: OnRun | None,
     memory_limit: int,
+    hands: Hands[Calibrating] | None = None,
 ) -> None:
-    """Hands each tensor of each feed to its collector, at most ``memory_limit`` bytes of tensors in a pass."""
+    """Hands each tensor of each feed to its collector, at most ``memory_limit`` bytes of tensors in a pass.
+
+    Args:
+        collectors: By tensor; they have taken nothing yet.
+        hands: Who runs the feeds of the same network and samples; this process by default.
+    """
     if not collectors:
         return
     chunks = list(_chunks(_tensor_bytes(model, collectors, samples, backend), memory_limit))
-    for number, chunk in enumerate(chunks):
-        probe = Probe(model)
-        outputs = {tensor: probe.emit(probe.float_value(tensor)) for tensor in chunk}
-        with probe.load(backend) as runner:
-            for index, feed in enumerate(samples.feeds()):
-                arrays = runner.run(feed)
-                for tensor, output in outputs.items():
-                    try:
-                        collectors[tensor].add(arrays.pop(output))
-                    except ValueError as error:
-                        raise not_finite(tensor, str(error), index) from None
-                if progress:
-                    progress(number * len(samples) + index + 1, len(chunks) * len(samples))
+    feeds, count = len(samples), min(SLICES, len(samples))
+    places = [feeds * number // count for number in range(count + 1)]
+    slices = [Slice(chunk, start, stop) for chunk in range(len(chunks))
+              for start, stop in zip(places, places[1:], strict=False)]
+    errand = _Passing(chunks, collectors)
+    try:
+        for _, found in in_order(hands if hands is not None else Here(Given(model, samples, backend)), errand, slices,
+                                 lambda one: one.stop - one.start, progress):
+            if isinstance(found, _NotFinite):
+                raise not_finite(found.tensor, found.what, found.feed)
+            for tensor, collector in found.items():
+                collectors[tensor].merge(collector)
+    finally:
+        errand.close()
+
+
+def in_order(hands: Hands[Calibrating], errand: Errand[Calibrating, Item, T], items: Sequence[Item],
+             runs: Callable[[Item], int], progress: OnRun | None) -> Iterator[tuple[Item, T]]:
+    """What came of each item, in the order of the items, whoever was first: so the first tensor that is not finite is
+    named.
+
+    Args:
+        runs: How many runs an item is.
+    """
+    found: dict[Item, T] = {}
+    place, done, total = 0, 0, sum(map(runs, items))
+    for one in hands.work(errand, items):
+        while not hands.ready():
+            time.sleep(WAIT_S)
+            if progress:
+                progress(done, total)
+        if one is None:
+            if progress:
+                progress(done, total)
+            continue
+        found[one[0]] = one[1]
+        while place < len(items) and items[place] in found:
+            yield items[place], found.pop(items[place])
+            done += runs(items[place])
+            place += 1
+            if progress:
+                progress(done, total)
 
 
 def _tensor_bytes(model: ir.Model, tensors: Iterable[str], samples: Samples, backend: Backend) -> dict[str, int]:

@@ -7,8 +7,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from trt_tui.core.calibration.sweep import MEMORY_LIMIT, OnRun, sweep
+from trt_tui.core.calibration.sweep import MEMORY_LIMIT, Calibrating, OnRun, sweep
 from trt_tui.core.data.samples import Samples
+from trt_tui.core.hands import Hands
 from trt_tui.core.lowering import rules
 from trt_tui.core.lowering.folds import Folds
 from trt_tui.core.moves import smooth, vectors
@@ -45,17 +46,23 @@ class Largest:
             raise ValueError("NaN or an infinity")
         self.found = largest if self.found is None else np.maximum(self.found, largest)
 
+    def merge(self, later: Largest) -> None:
+        """Takes what another found in later feeds."""
+        if later.found is not None:
+            self.found = later.found if self.found is None else np.maximum(self.found, later.found)
+
 
 def smoothings(network: Network, norms: Iterable[str], samples: Samples, backend: Backend, *,
                strength: float = DEFAULT_STRENGTH, reason: str = "user",
-               known: MutableMapping[str, np.ndarray] | None = None, progress: OnRun | None = None
-               ) -> dict[str, Smooth]:
+               known: MutableMapping[str, np.ndarray] | None = None, progress: OnRun | None = None,
+               hands: Hands[Calibrating] | None = None) -> dict[str, Smooth]:
     """SmoothQuant for normalisations, by their groups.
 
     Args:
         norms: Groups whose normalisation can be smoothed.
         strength: The exponent; see `trt_tui.core.moves.smooth`.
         known: Largest magnitudes of channels by tensor, those that are known; more are added.
+        hands: Who runs the samples; this process by default.
 
     Raises:
         InputError: a tensor holds NaN or an infinity, or the data cannot be read.
@@ -65,7 +72,7 @@ def smoothings(network: Network, norms: Iterable[str], samples: Samples, backend
     tensors = dict.fromkeys(tensor for norm in wanted.values()
                             for tensor in (norm.result, *(read.activation for read in norm.reads)))
     collectors = {tensor: Largest() for tensor in tensors if tensor not in known}
-    sweep(network.model, collectors, samples, backend, progress, MEMORY_LIMIT)
+    sweep(network.model, collectors, samples, backend, progress, MEMORY_LIMIT, hands)
     known.update((tensor, one.found) for tensor, one in collectors.items() if one.found is not None)
     made = {}
     for name, norm in wanted.items():
@@ -120,10 +127,16 @@ class Means:
             raise ValueError("NaN or an infinity")
         self.count += array.size // max(array.shape[axis], 1)
 
+    def merge(self, later: Means) -> None:
+        """Takes what another summed up of later feeds."""
+        self.exact = self.exact + later.exact
+        self.rounded = self.rounded + later.rounded
+        self.count += later.count
+
 
 def corrections(network: Network, config: PrecisionConfig, ranges: Mapping[str, float], groups: Sequence[Group],
-                samples: Samples, backend: Backend, *, reason: str = "user", progress: OnRun | None = None
-                ) -> dict[str, BiasCorrection]:
+                samples: Samples, backend: Backend, *, reason: str = "user", progress: OnRun | None = None,
+                hands: Hands[Calibrating] | None = None) -> dict[str, BiasCorrection]:
     """What takes back the mean error of INT8 layers of a config, by group: ``W·E[x] - W'·E[x']`` for each channel.
 
     Means are those of the FP32 network. Where a Conv pads, the edges, which see fewer values, count as the rest does.
@@ -132,6 +145,7 @@ def corrections(network: Network, config: PrecisionConfig, ranges: Mapping[str, 
         ranges: Calibrated amax by tensor name, in the tensors' own units.
         groups: Groups whose bias can be corrected; see
             `trt_tui.core.moves.offers.no_correction`.
+        hands: Who runs the samples; this process by default.
 
     Raises:
         InputError: a range is missing, a tensor holds NaN or an infinity, or the data cannot be read.
@@ -155,7 +169,7 @@ def corrections(network: Network, config: PrecisionConfig, ranges: Mapping[str, 
     by_tensor: dict[str, _Several] = {}
     for name, collector in collectors.items():
         by_tensor.setdefault(wanted[name][0].tensor, _Several([])).collectors.append(collector)
-    sweep(network.model, by_tensor, samples, backend, progress, MEMORY_LIMIT)
+    sweep(network.model, by_tensor, samples, backend, progress, MEMORY_LIMIT, hands)
     for name, (_, site) in wanted.items():
         means = collectors[name]
         weight = folds.constant((site.layer, site.index))
@@ -179,6 +193,10 @@ class _Several:
     def add(self, array: np.ndarray) -> None:
         for one in self.collectors:
             one.add(array)
+
+    def merge(self, later: _Several) -> None:
+        for one, other in zip(self.collectors, later.collectors, strict=True):
+            one.merge(other)
 
 
 def _factors(network: Network, config: PrecisionConfig) -> dict[tuple[str, int], np.ndarray]:
