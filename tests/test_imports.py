@@ -25,15 +25,6 @@ def loaded_by(code: str) -> set[str]:
     return set(json.loads(run.stdout.splitlines()[-1]))
 
 
-def test_the_contracts_of_pyproject_are_kept():
-    pytest.importorskip("importlinter", reason="import-linter comes with the test extra")
-    linter = "from importlinter.cli import lint_imports; import sys; sys.exit(lint_imports(no_cache=True))"
-    run = subprocess.run([sys.executable, "-c", linter], cwd=ROOT, capture_output=True, text=True)
-    assert run.returncode == 0, run.stdout + run.stderr
-    contracts = (ROOT / "pyproject.toml").read_text().count("[[tool.importlinter.contracts]]")
-    assert f"{contracts} kept, 0 broken" in run.stdout
-
-
 def test_core_loads_no_backend_and_no_user_interface():
     names = [info.name for info in pkgutil.walk_packages(trt_tui.core.__path__, "trt_tui.core.")]
     assert "trt_tui.core.lowering.gated" in names
@@ -42,7 +33,7 @@ def test_core_loads_no_backend_and_no_user_interface():
 
 def test_session_and_jobs_load_no_user_interface():
     loaded = loaded_by("import trt_tui.session.session, trt_tui.jobs.worker, trt_tui.cli.headless, trt_tui.cli.report")
-    assert not loaded & (HEAVY - {"onnxruntime"})
+    assert not loaded & (HEAVY - {"onnxruntime"} | {"mpmath"}), "mpmath comes with sympy, see trt_tui.late"
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["compare", "--help"], ["--version"], []])

@@ -2,7 +2,11 @@
 
 import os
 
+from trt_tui import late
+
 __version__ = "0.1.0"
 
 os.environ["ORT_DISABLE_TELEMETRY"] = "1"
 """ONNX Runtime reads it when it is loaded; 0 and an empty value would leave its telemetry on."""
+
+late.install()

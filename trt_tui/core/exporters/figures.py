@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from html import escape
 from typing import Any
-from xml.sax.saxutils import escape
 
 from trt_tui.core.calibration.statistics import TensorStats
 from trt_tui.core.measure.metric_parts import part_rows
@@ -156,7 +156,7 @@ def _line(x1: float, y1: float, x2: float, y2: float, colour: str = _INK) -> str
 
 def _clean(text: str) -> str:
     """A text as XML holds it."""
-    return escape(visible(text).encode("utf-8", "replace").decode())
+    return escape(visible(text).encode("utf-8", "replace").decode(), quote=False)
 
 
 def _short(name: str, most: int = _LONGEST) -> str:

@@ -1,0 +1,30 @@
+"""Modules that are loaded when something is asked of them: half of a start, for what hardly any network needs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from importlib.machinery import ModuleSpec, PathFinder
+from importlib.util import LazyLoader
+from types import ModuleType
+
+LATE = ("sympy", "onnx_ir._symbolic_shapes")
+"""What computes with symbolic sizes, in onnx-ir."""
+
+
+class LateFinder:
+    """Finds `LATE`, wherever they are imported from."""
+
+    @staticmethod
+    def find_spec(name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        """As `importlib.abc.MetaPathFinder` has it."""
+        spec = PathFinder.find_spec(name, path, target) if name in LATE else None
+        if spec is not None and spec.loader is not None:
+            spec.loader = LazyLoader(spec.loader)
+        return spec
+
+
+def install() -> None:
+    """Puts the finder before all others."""
+    if LateFinder not in sys.meta_path:
+        sys.meta_path.insert(0, LateFinder)
