@@ -140,7 +140,8 @@ def test_without_tensorrt_the_way_out_is_said(run, mlp, tmp_path) -> None:
 
 def test_compare_builds_and_judges_the_engines(command, mlp, config, tmp_path) -> None:
     done = command("10.16.1", "compare", mlp.model, "--data", mlp.data, "--batch", 4, "--config", config, "--engines",
-                   "--json", "-", "--markdown", tmp_path / "out.md", "--layers", "none")
+                   "--profile", "x:5x16:6x16:8x16", "--json", "-", "--markdown", tmp_path / "out.md", "--layers",
+                   "none")
     assert done.returncode == 0, done.stderr
     record = json.loads(done.stdout)
     assert mismatches(record, "comparison-v1") == []
@@ -149,8 +150,12 @@ def test_compare_builds_and_judges_the_engines(command, mlp, config, tmp_path) -
     assert set(record["runs"]) - set(engines) == {"fp16", "int8", "config"}
     for run in engines.values():
         assert run["backend"] == "TensorRT 10.16.1" and run["gpu"] == "Stand-in GPU" and run["samples"] == 12
-        for times in (run["latency_ms"], run["cuda_graph_ms"]):
+        first, other = run["profiles"]
+        assert other["shapes"] == {"x": {"min": [5, 16], "opt": [6, 16], "max": [8, 16]}}
+        assert (first["samples"], other["samples"]) == (4, 6) and "profile x:5x16:6x16:8x16" in run["note"]
+        for times in (run["latency_ms"], run["cuda_graph_ms"], other["latency_ms"], other["cuda_graph_ms"]):
             assert times["min"] <= times["median"] <= times["max"]
+        assert other["samples_per_s"] == 6e3 / min(other["latency_ms"]["median"], other["cuda_graph_ms"]["median"])
         assert run["engine_bytes"] > 0 and run["device_memory_bytes"] > 0 and run["outputs"]["y"]
         assert run["computed_in"] and set(run["engine_layers"]) == set(engines["int8-engine"]["engine_layers"])
     layers = engines["config-engine"]["engine_layers"]
@@ -158,11 +163,12 @@ def test_compare_builds_and_judges_the_engines(command, mlp, config, tmp_path) -
     assert engines["config-engine"]["computed_in"]["INT8"]["layers"] == 2
     assert 0 < engines["config-engine"]["computed_in"]["INT8"]["time"] < 1
     markdown = (tmp_path / "out.md").read_text()
-    assert "engine" in markdown and "10.16.1" in markdown
+    assert "engine" in markdown and "10.16.1" in markdown and "| x 6x16 (5x16 to 8x16) | 6 |" in markdown
     assert run["layers_read"]["how"] == "unfused" and len(run["layers"]) == 3
     for release, carried in (("10", True), ("11", False)):
         bundle = command("10.16.1", "export", mlp.model, "--data", mlp.data, "--config", config, "--batch", 4,
-                         "--format", "bundle", "--for", release, "--no-samples", "-o", tmp_path / release)
+                         "--profile", "x:5x16:6x16:8x16", "--format", "bundle", "--for", release, "--no-samples", "-o",
+                         tmp_path / release)
         assert bundle.returncode == 0, bundle.stderr
         assert (tmp_path / release / "timing.cache").is_file() is carried, "the tactics measured here, for this release"
 

@@ -18,7 +18,7 @@ import pytest
 
 from tests import networks, rtx
 from tests.schemas import mismatches
-from trt_tui.core.engines.inspector import COMPUTE, QDQ, REFORMAT
+from trt_tui.core.engines.inspector import COMPUTE, QDQ, REFORMAT, report_of
 from trt_tui.core.engines.listing import read_listing
 from trt_tui.core.engines.made import differs, made_of
 from trt_tui.core.engines.preview import (
@@ -208,6 +208,17 @@ def test_a_listing_of_a_build_on_a_gpu(named_network) -> None:
     made = made_of(report, network)
     assert list(made) == ["/stem/Conv"] and (made["/stem/Conv"].reformats, made["/stem/Conv"].casts) == (1, 1)
     assert differs(network.group("/stem/Conv"), PrecisionConfig.uniform(INT8), made)
+
+
+@pytest.mark.parametrize(("names", "kept"), [
+    (("__myl_Corr_myl0_1", "/stem/Conv_myl0_2", "__mye5_myl1_0", "__myl_Corr_myl1_1", "/stem/Conv [profile 1]_myl1_2"),
+     2),
+    (("/stem/Conv", "Reformatting CopyNode for Output", "/stem/Conv [profile 1]", "x [profile 2]"), 2),
+    (("__myl_Corr_myl0_1", "__myl_Corr_myl1_1"), 2)])
+def test_layers_are_those_for_the_first_profile(named_network, names, kept) -> None:
+    """Names as TensorRT-RTX 1.7 lists them for two profiles, and as TensorRT 8.6 does."""
+    report = report_of([{"Name": name, "LayerType": "gemm"} for name in names], named_network("odd_kernels"))
+    assert [layer.name for layer in report.layers] == list(names[:kept])
 
 
 @pytest.mark.parametrize("text", [

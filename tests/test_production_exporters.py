@@ -21,7 +21,8 @@ from tests.test_weak import Parsed, ranges_of
 from trt_tui import demo
 from trt_tui.cli.main import main
 from trt_tui.core.calibration.cache import read_cache
-from trt_tui.core.data.shapes import ShapeRange
+from trt_tui.core.data.shapes import ShapeRange, further_profiles
+from trt_tui.core.exporters.cpp import builder_fragment
 from trt_tui.core.exporters.modelopt import exclusions, modelopt_record, patterns, write_modelopt
 from trt_tui.core.exporters.polygraphy import polygraphy_command, polygraphy_script, write_polygraphy_script
 from trt_tui.core.exporters.production import write
@@ -100,6 +101,24 @@ def test_trtexec_is_told_what_was_lowered(resnet):
         assert line.argv[0] == "trtexec" and "--noTF32" in line.argv
         assert [options(line.argv)[f"--{key}Shapes"] for key in ("min", "opt", "max")] == [
             "image:1x3x32x32", "image:2x3x32x32", "image:4x3x32x32"]
+
+
+def test_every_profile_stands_behind_its_number(resnet):
+    network, config, weak = resnet
+    asked = Production(profiles=("image:8x3x32x32", "image:9x3x32x32:10x3x32x32:12x3x32x32"))
+    for line in command_lines(network, config, weak, shapes=IMAGE, production=asked):
+        words = line.argv[line.argv.index("--profile=0"):][:12]
+        assert [word for word in words if "opt" in word or "profile" in word] == [
+            "--profile=0", "--optShapes=image:2x3x32x32", "--profile=1", "--optShapes=image:8x3x32x32", "--profile=2",
+            "--optShapes=image:10x3x32x32"]
+        assert words[9:] == ("--minShapes=image:9x3x32x32", *words[10:]) and "--profiles" not in " ".join(line.argv)
+    further = further_profiles(asked.profiles, network.inputs, IMAGE)
+    command = " ".join(polygraphy_command(weak, shapes=IMAGE, further=further, production=asked))
+    assert command.count("--trt-min-shapes") == 3 and command.index("[4,3,32,32]") < command.index("[8,3,32,32]")
+    text = builder_fragment("11", "TensorRT 11", "x", None, shapes=IMAGE, further=further, production=asked)
+    assert text.count("addOptimizationProfile(profile") == 3 and "profile2->setDimensions" in text
+    with pytest.raises(InputError, match="no input 'other'"):
+        command_lines(network, config, weak, shapes=IMAGE, production=Production(profiles=("image:8x3x32x32,other:1",)))
 
 
 def test_tf32_files_and_the_level_stand_in_every_line(resnet):

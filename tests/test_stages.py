@@ -167,7 +167,7 @@ def test_an_engine_built_elsewhere_is_judged_and_its_layers_are_told(command, ml
     options, _, _ = mlp
     engine = tmp_path / "prod.plan"
     data = (options.model, "--data", options.data, "--batch", 4)
-    done = command("10.16.1", "build", *data, "--precision", "fp16", "-o", engine)
+    done = command("10.16.1", "build", *data, "--precision", "fp16", "--profile", "x:8x16", "-o", engine)
     assert done.returncode == 0, done.stderr
     done = command("10.16.1", "compare", *data, *QUICK, "--engine", engine, "--stage", "trt-fp16", "--json",
                    tmp_path / "out.json")
@@ -178,6 +178,9 @@ def test_an_engine_built_elsewhere_is_judged_and_its_layers_are_told(command, ml
     assert judged["name"] == "prod.plan" and judged["outputs"] == built["outputs"]
     assert judged["before"]["outputs"]["y"]["sqnr_db"] is None, "the same engine: exact"
     assert judged["engine"]["engine_layers"] and judged["engine"]["latency_ms"]["median"] > 0
+    assert judged["engine"]["cuda_graph_ms"]["median"] > 0 and [one["samples"] for one in judged["engine"]["profiles"]
+                                                                ] == [4, 8]
+    assert "prod.plan: profile 1: x 8x16: " in done.stdout and " samples/s, " in done.stdout
     assert "fp16-engine" in record["runs"] and "what became of each layer in prod.plan:" in done.stdout
     assert "\nprod.plan " in done.stdout and "fc1" in done.stdout
 

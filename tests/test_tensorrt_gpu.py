@@ -31,6 +31,7 @@ from trt_tui.core.measure.agreement import CHECK_DB, engine_remarks, fp32_fault,
 from trt_tui.core.measure.comparison import EngineResult
 from trt_tui.core.moves.barrier import Barrier
 from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 from trt_tui.core.production import Production
 from trt_tui.core.runner import BuildSettings, Told
@@ -38,6 +39,7 @@ from trt_tui.errors import InputError, TrtTuiError
 from trt_tui.jobs import build as building
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
+from trt_tui.jobs.timing import timed
 from trt_tui.options import Options
 
 LEVEL = int(os.environ["OPTIMIZATION_LEVEL"]) if "OPTIMIZATION_LEVEL" in os.environ else None
@@ -231,7 +233,9 @@ def test_an_engine_is_as_production_asks_and_runs_as_a_cuda_graph(asked):
 
     backend = TensorRTBackend("tensorrt")
     told = TOLD_NOTHING if not backend.capabilities.strong else None
-    settings = BuildSettings(PROFILE, production=replace(asked, optimization_level=0, tactic_sources=SOURCES or ()))
+    more = {"image": ((16, 1, 96, 96), (32, 1, 96, 96), (32, 1, 96, 96))}
+    settings = BuildSettings(PROFILE, production=replace(asked, optimization_level=0, tactic_sources=SOURCES or ()),
+                             further=(more,))
     feeds = {"image": np.ones((4, 1, 96, 96), np.float32)}
     with backend.load_engine(backend.build(demo.network_path(), settings, told)) as runner:
         assert runner._engine.refittable == asked.refit
@@ -243,6 +247,17 @@ def test_an_engine_is_as_production_asks_and_runs_as_a_cuda_graph(asked):
         assert times[1] < 1.2 * times[0]
         for name, value in runner.run(feeds).items():
             np.testing.assert_array_equal(value, before[name])
+        *_, timing = drained(timed(runner, feeds, 4))
+        print(*(one.said for one in timing.profiles), sep="\n")
+        assert [one.samples for one in timing.profiles] == [4, 32] and runner.profiles == (PROFILE, more)
+        assert timing.profiles[1].samples_per_s > timing.profiles[0].samples_per_s and not timing.lacking
+        layers = read_inspector(runner.inspect(), open_network(demo.network_path())).layers
+        assert layers and not [one.name for one in layers if "[profile" in one.name]
+
+
+def drained(steps):
+    """Yields what a generator yields, and what it returns last."""
+    yield (yield from steps)
 
 
 def test_what_a_release_lacks_is_refused_by_name(open_session):

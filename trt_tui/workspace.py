@@ -22,7 +22,7 @@ from trt_tui.core.calibration.calibrate import Calibration
 from trt_tui.core.calibration.statistics import TensorStats
 from trt_tui.core.data.dumps import dump_files
 from trt_tui.core.data.samples import DataSets, Samples, load_samples, split
-from trt_tui.core.data.shapes import ShapeRange, parse_shapes
+from trt_tui.core.data.shapes import ShapeRange, further_profiles, parse_shapes
 from trt_tui.core.data.userscript import annotations_of, script_files, split_spec
 from trt_tui.core.data.watched import Source, StampedFiles, data_files
 from trt_tui.core.hands import Hands
@@ -302,7 +302,9 @@ class Workspace:
         options = self.options
         settings = BuildSettings(
             {name: (one.min, one.opt, one.max) for name, one in self.shapes.items()},
-            compute_capability=options.compute_capability, production=options.production)
+            compute_capability=options.compute_capability, production=options.production,
+            further=tuple({name: (one.min, one.opt, one.max) for name, one in profile.items()} for profile in
+                          further_profiles(options.production.profiles, self.network.inputs, {})))
         return Plan(settings, options.weak, options.strict, {where: self._at(where) for where in options.judge_at},
                     options.builds)
 

@@ -194,6 +194,20 @@ def test_feeds_outside_the_profile_are_an_error_that_says_so(runner: EngineRunne
     assert runner.run(images())["logits"].shape == (2, 10)
 
 
+@told_only
+def test_a_run_takes_the_first_profile_that_has_its_shapes(built, backend: EngineBackend) -> None:
+    more = {"image": ((5, 3, 32, 32), (6, 3, 32, 32), (8, 3, 32, 32))}
+    with backend.load_engine(built(FP32, replace(SETTINGS, further=(more,)))) as runner:
+        assert runner.profiles == (PROFILE, more)
+        for count in (2, 8, 4, 6):
+            assert runner.run(images(count))["logits"].shape == (count, 10)
+            assert runner.latency_ms(images(count)) > 0 and runner.graph_latency_ms(images(count)) > 0
+        assert runner.layer_times_ms(images(8), 2) and runner.inspect()
+        runner.use_profile(0)
+        with pytest.raises(TrtTuiError, match="could not run"):
+            runner.run(images(8))
+
+
 def test_an_operator_that_it_does_not_know_is_named_with_its_node(backend: EngineBackend, tmp_path: Path) -> None:
     model = networks.with_custom_operator()
     node = next(node for node in model.graph.node if node.domain)

@@ -179,7 +179,7 @@ class IExecutionContext:
 
     def set_input_shape(self, name: str, shape: object) -> bool:
         shape = tuple(shape)
-        least, _, most = self._engine._range(name, 0)
+        least, _, most = self._engine._range(name, self.__dict__.get("_profile", 0))
         if len(shape) != len(least) or any(
                 not (low <= size <= high or low == -1) for low, size, high in zip(least, shape, most, strict=True)):
             return self._error(
@@ -188,6 +188,10 @@ class IExecutionContext:
                 f"{list(shape)} is not within {least} to {most}.)")
         self._shapes[name] = shape
         return True
+
+    def set_optimization_profile_async(self, profile_index: int, stream_handle: int) -> bool:
+        self._profile, self._shapes = profile_index, {}
+        return profile_index < self._engine.num_optimization_profiles
 
     def get_tensor_shape(self, name: str) -> Bound:
         return self._trt.Dims(self._shapes.get(name, self._engine._tensor(name)["shape"]))

@@ -15,8 +15,10 @@ ROWS = 20
 
 
 def remark_lines(engines: Mapping[str, EngineResult]) -> list[str]:
-    """What several builds of a config came to, and what engines do to identical samples, by their titles."""
-    lines = [f"{title}: {remark}" for title, result in engines.items() for remark in engine_remarks(result)]
+    """How fast several profiles are, what several builds of a config came to, and what engines do to identical samples,
+    by their titles."""
+    lines = [f"{title}: {remark}" for title, result in engines.items()
+             for remark in (*result.profiles_said, *engine_remarks(result))]
     return ["", *lines] if lines else []
 
 

@@ -177,7 +177,7 @@ PREVIEW = (
 )
 """What is asked of a builder without a GPU."""
 
-def _builder_option(setting: Setting) -> Decorator:
+def _builder_option(name: str, setting: Setting) -> Decorator:
     """The option that a field of `Production` is asked for by."""
     about: dict[str, Any] = {"help": setting.help, "metavar": setting.metavar or None}
     if setting.choices:
@@ -187,14 +187,14 @@ def _builder_option(setting: Setting) -> Decorator:
         about["type"] = click.IntRange(least, most)
     elif not setting.takes:
         about["is_flag"] = True
-    about["multiple"] = setting.takes == "files"
-    return (file_option if setting.takes.startswith("file") else option)("TensorRT", setting.option, **about)
+    about["multiple"] = setting.takes in ("files", "texts")
+    return (file_option if setting.takes.startswith("file") else option)("TensorRT", setting.option, name, **about)
 
 
-PLUGINS = (_builder_option(settings()["plugins"]),)
+PLUGINS = (_builder_option("plugins", settings()["plugins"]),)
 """Libraries of plugins."""
 
-PRODUCTION = tuple(_builder_option(setting) for name, setting in settings().items() if name != "plugins")
+PRODUCTION = tuple(_builder_option(name, setting) for name, setting in settings().items() if name != "plugins")
 """How a builder works and what its engines are like, but for libraries of plugins."""
 
 LIBRARIES = (

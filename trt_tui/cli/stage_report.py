@@ -6,7 +6,7 @@ from trt_tui import words
 from trt_tui.cli.made import engine_table
 from trt_tui.cli.report import session_metric
 from trt_tui.core.measure import stages as kinds
-from trt_tui.core.measure.comparison import Verdict
+from trt_tui.core.measure.comparison import EngineResult, Verdict
 from trt_tui.core.measure.stages import Stage
 from trt_tui.session.session import Session
 from trt_tui.words import NOTHING, table
@@ -36,9 +36,16 @@ def stage_lines(session: Session) -> list[str]:
         if stage.engine is not None and stage.engine.report is not None:
             lines += ["", f"what became of each layer in {stage.name}:",
                       *engine_table(session.opened.outline, stage.engine.report).splitlines()]
+        if stage.engine is not None:
+            lines += [f"{stage.name}: {said}" for said in _speed(stage.engine)]
         if stage.engine is not None and stage.engine.note:
             lines.append(f"{stage.name}: {stage.engine.note}")
     return lines
+
+
+def _speed(engine: EngineResult) -> list[str]:
+    graph = f"{words.milliseconds(engine.graph_ms[0])} as one CUDA graph" if engine.graph_ms is not None else ""
+    return [*filter(None, [graph]), *engine.profiles_said]
 
 
 def _row(session: Session, stage: Stage, verdict: Verdict | None) -> list[str]:

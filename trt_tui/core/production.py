@@ -28,7 +28,8 @@ class Setting:
         option: The option of the command line.
         help: What it does, for the command line.
         label: What evidence calls it, ``{}`` for its value.
-        takes: What the option takes: "" for a flag, "names" with commas, "file", "files" (repeated), or a number.
+        takes: What the option takes: "" for a flag, "names" with commas, "file", "files" or "texts" (repeated), or a
+            number.
         numbers: The range of a number.
         choices: The words that it may have.
         flag: The ``BuilderFlag`` that it sets.
@@ -77,6 +78,7 @@ class Production:
         hardware_compatibility: What other GPUs it runs on: "ampere+" or "same", those of the same compute capability.
         workspace: What kernels may use of the GPU's memory, in MiB.
         sparsity: Weights in which two of four values are zero are computed as such.
+        profiles: Further optimization profiles, as written; `trt_tui.core.data.shapes.further_profiles` reads them.
     """
 
     plugins: tuple[str, ...] = _is((), Setting(
@@ -112,6 +114,9 @@ class Production:
         cpp="config->setMemoryPoolLimit(MemoryPoolType::kWORKSPACE, {}ULL << 20);"))
     sparsity: bool = _flag("--sparsity", "SPARSE_WEIGHTS", "Compute weights in which two of four values are zero as "
                            "such.", "--sparsity=enable", "--sparse-weights")
+    profiles: tuple[str, ...] = _is((), Setting(
+        "--profile", "A further optimization profile beside the one of --shapes, several inputs with commas; may be "
+        "repeated. Each is timed at its OPT, in samples/s.", "profile {}", "texts", "NAME:MIN:OPT:MAX"))
 
     @property
     def asked(self) -> Iterator[tuple[Field[Any], Setting, Any]]:
@@ -170,7 +175,8 @@ class Production:
                     continue
             if (one.name, value) == ("hardware_compatibility", "same"):
                 value = "sameComputeCapability"
-            words += [setting.trtexec.format(each) for each in (value if isinstance(value, tuple) else (value,))]
+            if setting.trtexec:
+                words += [setting.trtexec.format(each) for each in (value if isinstance(value, tuple) else (value,))]
         return tuple(words)
 
     def polygraphy(self) -> tuple[str, ...]:
@@ -179,6 +185,8 @@ class Production:
         for _, setting, value in self.asked:
             given = value if isinstance(value, tuple) else (value,)
             values = [str(setting.choices.get(each, each)) for each in given]
+            if not setting.polygraphy:
+                continue
             if value is True or any("{}" in word for word in setting.polygraphy):
                 words += [word.format(*values) for word in setting.polygraphy]
             else:

@@ -143,6 +143,9 @@ class Backend(Protocol):
 
 FixedShape = tuple[int, ...]
 
+Profile = Mapping[str, tuple[FixedShape, FixedShape, FixedShape]]
+"""Least, usual and largest shape by input name."""
+
 QUICK_LEVEL = 1
 """The optimization level of a quick build."""
 
@@ -157,13 +160,15 @@ class BuildSettings:
         compute_capability: GPU to build for, as (major, minor); the one here when None.
         hands_out: What kernels hand on to each other can be read; see `Capabilities.hands_out`.
         production: How the builder is to work, and what the engine is to be like.
+        further: More optimization profiles; inputs that one does not name have their shapes of ``profile``.
     """
 
-    profile: Mapping[str, tuple[FixedShape, FixedShape, FixedShape]] = field(default_factory=dict)
+    profile: Profile = field(default_factory=dict)
     tf32: bool = False
     compute_capability: tuple[int, int] | None = None
     hands_out: bool = False
     production: Production = field(default_factory=Production)
+    further: tuple[Profile, ...] = ()
 
     def untimed(self) -> BuildSettings:
         """The same with no timing cache named."""
@@ -220,6 +225,12 @@ class EngineRunner(Runner, Protocol):
 
     device_memory: int | None
     """Bytes of device memory that a run needs beside weights and tensors."""
+    profiles: tuple[Profile, ...]
+    """The shapes of the inputs in each optimization profile, where there are several; a run takes the first that has
+    the shapes of its feeds."""
+
+    def use_profile(self, index: int | None) -> None:
+        """Has runs take one profile, whatever the shapes of their feeds; None for the first that has them."""
 
     def latency_ms(self, feeds: Mapping[str, np.ndarray]) -> float:
         """Milliseconds of one run, inputs and outputs staying on the device, no profiler attached."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace
@@ -29,13 +28,12 @@ from trt_tui.errors import InputError, TrtTuiError
 from trt_tui.jobs.engine_building import BuilderLine, BuildProgress, Engine, build_engine
 from trt_tui.jobs.steps import Wait
 from trt_tui.jobs.store import EngineCache
+from trt_tui.jobs.timing import measured_latency, timed
 from trt_tui.words import builder_title, first_few
 from trt_tui.workspace import Plan, profile_of, runs_here
 
-WARM_UPS = 3
-TIMED_RUNS = 50
 TIMED_SECONDS = 10.0
-"""Timing ends after `TIMED_RUNS` runs or, where nothing forces that many, this long, with at least 5 runs."""
+"""A typed network is timed no longer than this."""
 
 PROFILED_RUNS = 10
 
@@ -132,24 +130,15 @@ def build_and_judge(
             except TrtTuiError as error:  # the verdict so far is kept
                 lacking.append(f"not judged at the {name} shape: {error.title}")
         feed = samples.feed(feeds[0])
-        times = None
-        try:
-            times = yield from measured_latency(lambda: runner.latency_ms(feed))
-        except TrtTuiError as error:
-            lacking.append(f"its latency could not be measured: {error.title}")
-        as_graph = None
-        if times is not None:
-            try:
-                as_graph = yield from measured_latency(lambda: runner.graph_latency_ms(feed))
-            except TrtTuiError as error:
-                lacking.append(f"not timed as a CUDA graph: {error.cause or error.title}")
+        timing = yield from timed(runner, feed, samples.rows(feeds[0]))
         yield BuildProgress("timing the layers")
         report, missing = layers_report(runner, network, feed)
+        lacking += timing.lacking
         note = "; ".join(filter(None, (f"batch {samples.rows(feeds[0])}", result.note, *lacking, missing)))
         made = made_of(report, network) if report is not None else {}
-        result = replace(result, verdict=verdict, latency_ms=times, graph_ms=as_graph,
-                         device_memory=runner.device_memory, note=note, report=report, made=made, shapes=shapes,
-                         rows_differ=differ,
+        result = replace(result, verdict=verdict, latency_ms=timing.latency_ms, graph_ms=timing.graph_ms,
+                         profiles=timing.profiles, device_memory=runner.device_memory, note=note, report=report,
+                         made=made, shapes=shapes, rows_differ=differ,
                          otherwise=made_otherwise(network, config, engine.rungs[-1], made))
     if not result.as_asked:
         simulated = yield from _simulated(analysis, config, result.otherwise, ranges, feeds)
@@ -252,20 +241,6 @@ def as_declared(analysis: Analysis, outputs: Mapping[str, np.ndarray]) -> dict[s
     types |= dict.fromkeys(analysis.kept, np.dtype(np.float32))
     return {name: array.astype(types[name], copy=False) if array.dtype.kind != "U" else array
             for name, array in ((name, comparable(value)) for name, value in outputs.items())}
-
-
-def measured_latency(run_ms: Callable[[], float], seconds: float | None = None
-             ) -> Generator[BuildProgress, None, tuple[float, float, float]]:
-    """Yields steps; returns median, minimum and maximum in milliseconds."""
-    for _ in range(WARM_UPS):
-        run_ms()
-    times: list[float] = []
-    start = time.perf_counter()
-    while len(times) < TIMED_RUNS and (
-            seconds is None or len(times) < 5 or time.perf_counter() - start < seconds):
-        times.append(run_ms())
-        yield BuildProgress("timing", len(times), TIMED_RUNS)
-    return (statistics.median(times), min(times), max(times))
 
 
 def _run_ms(runner: Runner, feed: Mapping[str, np.ndarray]) -> float:

@@ -30,10 +30,11 @@ from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.calibrating import ensure_ranges
 from trt_tui.jobs.engine_building import Engine, build_engine
-from trt_tui.jobs.judging import as_declared, layers_report, measured_latency, settings_of
+from trt_tui.jobs.judging import as_declared, layers_report, settings_of
 from trt_tui.jobs.scheduler import Report
 from trt_tui.jobs.steps import Steps, Urgency, Wait
 from trt_tui.jobs.store import Store
+from trt_tui.jobs.timing import Timing, timed
 from trt_tui.jobs.verdicts import reference_metric
 from trt_tui.words import builder_title, first_few
 from trt_tui.workspace import Workspace, runs_here
@@ -272,24 +273,21 @@ def _judged_engine(workspace: Workspace, report: Report, source: _Engine, verdic
     builder, runner = workspace.builder, source.runner
     assert builder is not None and isinstance(runner, EngineRunner), "it was loaded by a builder"
     feed = source.feed(workspace.feeds[0])
-    lacking: list[str] = []
-    times: tuple[float, float, float] | None = None
-    try:
-        timing = measured_latency(lambda: runner.latency_ms(feed))
-        while times is None:
-            try:
-                step = next(timing)
-            except StopIteration as ended:
-                times = ended.value
-            else:
-                report.send(ev.Progress(report.job, step.phase, step.done, step.total))
-                yield Urgency.VERDICT
-    except TrtTuiError as error:
-        lacking.append(f"its latency could not be measured: {error.title}")
+    steps = timed(runner, feed, workspace.data.judged.rows(workspace.feeds[0]))
+    timing: Timing | None = None
+    while timing is None:
+        try:
+            step = next(steps)
+        except StopIteration as ended:
+            timing = ended.value
+        else:
+            report.send(ev.Progress(report.job, step.phase, step.done, step.total))
+            yield Urgency.VERDICT
     layers, missing = layers_report(runner, workspace.network, feed)
     return EngineResult(
-        verdict, builder_title(builder.name, builder.version), times, Path(asked.file).stat().st_size,
-        note="; ".join(filter(None, (*lacking, missing))), device=builder.device, device_memory=runner.device_memory,
+        verdict, builder_title(builder.name, builder.version), timing.latency_ms, Path(asked.file).stat().st_size,
+        note="; ".join(filter(None, (*timing.lacking, missing))), graph_ms=timing.graph_ms, profiles=timing.profiles,
+        device=builder.device, device_memory=runner.device_memory,
         report=layers, made=made_of(layers, workspace.network) if layers is not None else {})
 
 

@@ -141,11 +141,12 @@ def _config(package: Package, settings: BuildSettings, told: Told | None, monito
     """Polygraphy's maker of a builder's config."""
     name, trt, loaders, capabilities = package.name, package.trt, package.loaders, package.capabilities
     production = settings.production
-    profile = loaders.Profile()
-    for tensor, (least, usual, most) in settings.profile.items():
-        profile.add(tensor, least, usual, most)
+    profiles = [loaders.Profile() for _ in range(1 + len(settings.further))]
+    for profile, more in zip(profiles, ({}, *settings.further), strict=True):
+        for tensor, (least, usual, most) in {**settings.profile, **more}.items():
+            profile.add(tensor, least, usual, most)
     common: dict[str, Any] = {
-        "profiles": [profile], "profiling_verbosity": trt.ProfilingVerbosity.DETAILED,
+        "profiles": profiles, "profiling_verbosity": trt.ProfilingVerbosity.DETAILED,
         "load_timing_cache": timings,
         "builder_optimization_level": production.optimization_level, "progress_monitor": monitor,
     }

@@ -13,7 +13,7 @@ from trt_tui.backends.tensorrt.debug import listener
 from trt_tui.backends.tensorrt.failures import run_error
 from trt_tui.backends.tensorrt.log import Log
 from trt_tui.core.precision import Precision
-from trt_tui.core.runner import Handed, TensorInfo
+from trt_tui.core.runner import FixedShape, Handed, Profile, TensorInfo
 from trt_tui.errors import InputError, TrtTuiError
 
 _FLOATS = {"float32": Precision.FP32, "float16": Precision.FP16}
@@ -33,6 +33,11 @@ class TensorRTRunner:
         self.outputs = tuple(i for i, mode in zip(infos, modes, strict=True) if mode == trt.TensorIOMode.OUTPUT)
         memory = "device_memory_size_v2" if hasattr(engine, "device_memory_size_v2") else "device_memory_size"
         self.device_memory: int | None = int(getattr(engine, memory))
+        count = int(engine.num_optimization_profiles)
+        self.profiles: tuple[Profile, ...] = tuple(
+            {info.name: _shapes(engine, info.name, index) for info in self.inputs}
+            for index in range(count if count > 1 else 0))
+        self._pinned: int | None = None
         self._placed: tuple[tuple[int, ...], list[np.ndarray], dict[str, np.ndarray]] | None = None
         self._graph: CudaGraph | None = None
 
@@ -40,7 +45,7 @@ class TensorRTRunner:
         """Makes the execution context of runs."""
         from polygraphy.backend.trt import TrtRunner
 
-        self._runner = TrtRunner(self._engine)
+        self._runner, self._profile = TrtRunner(self._engine), 0
         with self._log.collecting(None) as said:
             try:
                 self._runner.activate()
@@ -53,7 +58,9 @@ class TensorRTRunner:
         self._let_go()
         with self._log.collecting(None) as said:
             try:
-                found = self._runner.infer(self._fitted(feeds), check_inputs=False)
+                fitted = self._fitted(feeds)
+                self._choose(self._runner, fitted)
+                found = self._runner.infer(fitted, check_inputs=False)
             except Exception as error:
                 raise run_error(said, error) from None
         return {name: np.array(found[name]) for name in names}
@@ -110,6 +117,8 @@ class TensorRTRunner:
                 try:
                     runner.activate()
                     try:
+                        self._profile = 0
+                        self._choose(runner, fitted)
                         runner.infer(fitted, check_inputs=False)
                         profiler.times.clear()
                         for _ in range(runs):
@@ -132,7 +141,9 @@ class TensorRTRunner:
                 context.set_debug_listener(heard)
                 context.unfused_tensors_debug_state = True
                 try:
-                    outputs = self._runner.infer(self._fitted(feeds), check_inputs=False)
+                    fitted = self._fitted(feeds)
+                    self._choose(self._runner, fitted)
+                    outputs = self._runner.infer(fitted, check_inputs=False)
                 finally:
                     context.unfused_tensors_debug_state = False
             except Exception as error:
@@ -149,9 +160,27 @@ class TensorRTRunner:
         context = self._runner.context
         for info in self.inputs:  # types and formats are told only once every shape is known
             if -1 in tuple(context.get_tensor_shape(info.name)):
-                context.set_input_shape(info.name, self._engine.get_tensor_profile_shape(info.name, 0)[1])
+                context.set_input_shape(info.name, self._engine.get_tensor_profile_shape(info.name, self._profile)[1])
         inspector.execution_context = context
         return str(inspector.get_engine_information(self._trt.LayerInformationFormat.JSON))
+
+    def _choose(self, runner: Any, fitted: Mapping[str, np.ndarray]) -> None:
+        """Has the pinned profile used, or the first that has these shapes; where none has, TensorRT says so."""
+        def has(profile: Profile) -> bool:
+            return all(low <= size <= high for name, (least, _, most) in profile.items()
+                       for low, size, high in zip(least, fitted[name].shape, most, strict=False))
+
+        fitting = (place for place, one in enumerate(self.profiles) if has(one))
+        wanted = self._pinned if self._pinned is not None else next(fitting, self._profile)
+        if wanted != self._profile:
+            runner.set_profile(wanted)
+            runner.stream.synchronize()
+            self._profile = wanted
+
+    def use_profile(self, index: int | None) -> None:
+        """See `trt_tui.core.runner.EngineRunner`."""
+        self._let_go()
+        self._pinned = index
 
     def _fitted(self, feeds: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
         """The feeds in the types that the engine takes: parsers before TensorRT 10 turn INT64 into INT32."""
@@ -176,6 +205,7 @@ class TensorRTRunner:
             return
         fitted = self._fitted(feeds)
         self._let_go()
+        self._choose(self._runner, fitted)
         self._runner.infer(fitted, check_inputs=False, copy_outputs_to_host=False)
         self._placed = (key, list(feeds.values()), fitted)  # the context may read an input from host memory
 
@@ -208,6 +238,12 @@ def _end(runner: Any) -> None:
         if hasattr(buffer, "free"):
             buffer.free()
     runner.deactivate()
+
+
+def _shapes(engine: Any, name: str, profile: int) -> tuple[FixedShape, FixedShape, FixedShape]:
+    """The least, usual and largest shape of an input in a profile."""
+    least, usual, most = (tuple(map(int, shape)) for shape in engine.get_tensor_profile_shape(name, profile))
+    return least, usual, most
 
 
 def _tensor_info(engine: Any, name: str) -> TensorInfo:

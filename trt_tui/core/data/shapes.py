@@ -63,6 +63,19 @@ def parse_shapes(texts: Sequence[str], inputs: Sequence[TensorInfo]) -> dict[str
     return {**ranges, **_implied(ranges, inputs)}
 
 
+def further_profiles(texts: Sequence[str], inputs: Sequence[TensorInfo], first: Mapping[str, ShapeRange]
+                     ) -> tuple[dict[str, ShapeRange], ...]:
+    """Reads profiles beside the first one, each written like ``--shapes`` with commas between inputs.
+
+    Args:
+        first: The first profile; inputs that a further one does not name have their shapes of this one.
+
+    Raises:
+        InputError: see `parse_shapes`.
+    """
+    return tuple({**first, **parse_shapes(re.split(r"(?<=\d),", text), inputs)} for text in texts)
+
+
 def _implied(ranges: Mapping[str, ShapeRange], inputs: Sequence[TensorInfo]) -> dict[str, ShapeRange]:
     """Shapes of the other inputs whose open dimensions all have names that inputs with a shape have too."""
     sizes: dict[str, tuple[int, int, int]] = {}

@@ -37,6 +37,10 @@ _MHA = re.compile(r"_gemm_mha|_fmha|fused_mha")
 _MOVES = re.compile(r"__myl_(?:Tran|Resh|Move|Conc|Cast|Slic|Copy)+_")
 """Names of generated kernels that only move values or change their type."""
 
+_PROFILE = re.compile(r" \[profile [1-9]\d*\]")
+_PART = re.compile(r"_myl(\d+)_\d+$")
+"""Another profile's layer; the number of the region that a layer of a region is of."""
+
 _Typed = tuple[str, "Precision | None"]
 """A tensor's name and type."""
 
@@ -140,7 +144,7 @@ def report_of(entries: Iterable[Mapping[str, Any]], network: Network | Outline) 
     """The layers of an engine from entries as the inspector's JSON has them, in the order in which they run."""
     names = LayerFinder(network)
     fed = {info.name for info in network.inputs}
-    entries = list(entries)
+    entries = _of_first_profile(list(entries))
     if fed.isdisjoint(str(tensor.get("Name")) for entry in entries for tensor in entry.get("Inputs", ())):
         fed = {str(tensor.get("Name")) for entry in entries for tensor in entry.get("Inputs", ())}
     read = [_layer(entry, names, fed) for entry in entries]
@@ -148,6 +152,18 @@ def report_of(entries: Iterable[Mapping[str, Any]], network: Network | Outline) 
     return EngineReport(tuple(
         replace(layer, nodes=names.region(layer.name, named) or layer.nodes) if layer.region else layer
         for layer in read))
+
+
+def _of_first_profile(entries: list[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """The layers for the first optimization profile. Those of others follow, with the profile in the name of each; of
+    a region's layers in that of some, and the region's number in all."""
+    first = next((entry for entry in entries if _PROFILE.search(str(entry.get("Name", "")))), None)
+    if first is None:
+        return entries
+    part = _PART.search(str(first["Name"]))
+    end = next((place for place, entry in enumerate(entries) if entry is first or part is not None and (
+        found := _PART.search(str(entry.get("Name", "")))) is not None and found[1] == part[1]), len(entries))
+    return entries[:end]
 
 
 def _layer(entry: Mapping[str, Any], names: LayerFinder, fed: set[str]) -> EngineLayer:

@@ -20,12 +20,13 @@ import numpy as np
 from trt_tui.core.calibration.cache import algorithm_of, write_cache
 from trt_tui.core.calibration.statistics import TensorStats
 from trt_tui.core.data.runresults import ResultsWriter, write_inputs
+from trt_tui.core.data.shapes import ShapeRange, further_profiles
 from trt_tui.core.exporters.cpp import builder_fragment
 from trt_tui.core.exporters.figures import figures
 from trt_tui.core.exporters.markdown import code_cell, comparison_markdown, markdown_table, text_cell
 from trt_tui.core.exporters.onnx import export_typed, loading_note
 from trt_tui.core.exporters.polygraphy import polygraphy_command, write_polygraphy_script
-from trt_tui.core.exporters.trtexec import Files, ProfileShapes, command_lines, quoted_lines
+from trt_tui.core.exporters.trtexec import Files, command_lines, quoted_lines
 from trt_tui.core.lowering.applied import hidden_note
 from trt_tui.core.lowering.lowered import told_as
 from trt_tui.core.lowering.scales import activation_ranges
@@ -107,7 +108,7 @@ class Bundle:
     ranges: Mapping[str, float]
     config_text: str
     method: str = ""
-    shapes: Mapping[str, ProfileShapes] = field(default_factory=dict)
+    shapes: Mapping[str, ShapeRange] = field(default_factory=dict)
     production: Production = field(default_factory=Production)
     source: str = ""
     iterations: Sequence[Iteration] = ()
@@ -163,16 +164,17 @@ def write_bundle(folder: Path, bundle: Bundle) -> list[Path]:
     title = f"Builds {network.name} in the precisions of its config."
     profile = {info.name: bundle.shapes[info.name] for info in network.inputs
                if info.name in bundle.shapes and _dynamic(info)}
+    further = further_profiles(production.profiles, network.inputs, profile)
     if told is not None and told.obey:
         command = polygraphy_command(told, SCRIPT, Files(base=NETWORK, engine=ENGINE), shapes=profile,
-                                     production=production)
+                                     further=further, production=production)
         write_polygraphy_script(folder / SCRIPT, told, title, command)
     if release == "rtx" and not config.tf32:
         write_atomic(folder / CLEARING, NO_TF32)
     write_atomic(folder / "build.sh", _build_script(bundle, told, profile, production, title))
     write_atomic(folder / "build.cpp", builder_fragment(
-        release, RELEASES[release], title, told, tf32=config.tf32, shapes=profile, production=production,
-        network=NETWORK, engine=ENGINE))
+        release, RELEASES[release], title, told, tf32=config.tf32, shapes=profile, further=further,
+        production=production, network=NETWORK, engine=ENGINE))
     allowed, unjudged = tolerances(bundle.iterations)
     kept = [Iteration(one.inputs, {name: one.reference[name] for name in allowed}, {}) for one in bundle.iterations]
     if bundle.with_samples and allowed:
@@ -233,7 +235,7 @@ cd -- "$(dirname -- "$0")"
 """
 
 
-def _build_script(bundle: Bundle, told: Weak | None, shapes: Mapping[str, ProfileShapes], production: Production,
+def _build_script(bundle: Bundle, told: Weak | None, shapes: Mapping[str, ShapeRange], production: Production,
                   title: str) -> str:
     """How the engine is built: by trtexec on 10 and 11, by Polygraphy on 8.6 and TensorRT-RTX."""
     release = bundle.release
@@ -249,7 +251,8 @@ def _build_script(bundle: Bundle, told: Weak | None, shapes: Mapping[str, Profil
                  left_alone={})
     tells = told if told is not None and told.obey else None
     argv = polygraphy_command(tells or plain, SCRIPT if tells else "", Files(base=NETWORK, engine=ENGINE),
-                              shapes=shapes, production=replace(production, timing_cache=""))
+                              shapes=shapes, production=replace(production, timing_cache=""),
+                              further=further_profiles(production.profiles, bundle.network.inputs, shapes))
     if release == "rtx":
         cleared = () if bundle.config.tf32 else ("--trt-config-postprocess-script", CLEARING)
         note = f"# TF32 is on by default, and Polygraphy leaves it: {CLEARING} clears it.\n" if cleared else ""

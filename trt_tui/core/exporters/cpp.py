@@ -7,9 +7,9 @@ told precisions layer by layer beside Q/DQ. TF32 is on by default in all of them
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
-from trt_tui.core.exporters.trtexec import ProfileShapes
+from trt_tui.core.data.shapes import ShapeRange
 from trt_tui.core.precision import Precision
 from trt_tui.core.production import Production
 from trt_tui.core.runner import Told
@@ -182,7 +182,8 @@ _TAIL = """\
 
 
 def builder_fragment(release: str, words: str, title: str, told: Told | None, *, tf32: bool = False,
-                     shapes: Mapping[str, ProfileShapes] | None = None, production: Production | None = None,
+                     shapes: Mapping[str, ShapeRange] | None = None,
+                     further: Sequence[Mapping[str, ShapeRange]] = (), production: Production | None = None,
                      network: str = "network.onnx", engine: str = "model.engine") -> str:
     """The text of the fragment.
 
@@ -193,6 +194,7 @@ def builder_fragment(release: str, words: str, title: str, told: Told | None, *,
         told: What 8.6 is told layer by layer beside Q/DQ; None for a strongly typed release.
         tf32: Whether FP32 layers may use TF32; else its flag is cleared.
         shapes: The optimization profile by input name; for inputs with dynamic dimensions.
+        further: More profiles.
         production: How the builder is to work.
         network, engine: The files.
     """
@@ -214,7 +216,8 @@ def builder_fragment(release: str, words: str, title: str, told: Told | None, *,
     text += ("    config->setFlag(BuilderFlag::kTF32); // as the config has it\n" if tf32 else
              "    config->clearFlag(BuilderFlag::kTF32); // on by default: it keeps 10 bits of mantissa\n")
     text += "".join(f"    {line}\n" for line in production.cpp())
-    text += "".join(_profile(shapes or {}))
+    for place, profile in enumerate((shapes or {}, *further)):
+        text += "".join(_profile(profile, f"profile{place or ''}"))
     text += (_CACHE % _literal(cache) if cache else "") + _BUILD + (_KEEP if cache else "")
     return text + _TAIL % _literal(engine)
 
@@ -240,15 +243,15 @@ def _rows(told: Told) -> Iterable[str]:
         yield '    {"", "", ""},\n'
 
 
-def _profile(shapes: Mapping[str, ProfileShapes]) -> Iterable[str]:
+def _profile(shapes: Mapping[str, ShapeRange], variable: str) -> Iterable[str]:
     if not shapes:
         return
-    yield "\n    auto* const profile = builder->createOptimizationProfile();\n"
+    yield f"\n    auto* const {variable} = builder->createOptimizationProfile();\n"
     for name, one in shapes.items():
         for selector, sizes in (("kMIN", one.min), ("kOPT", one.opt), ("kMAX", one.max)):
             dims = f"Dims{{{len(sizes)}, {{{', '.join(map(str, sizes))}}}}}"
-            yield f"    profile->setDimensions({_literal(name)}, OptProfileSelector::{selector}, {dims});\n"
-    yield "    config->addOptimizationProfile(profile);\n"
+            yield f"    {variable}->setDimensions({_literal(name)}, OptProfileSelector::{selector}, {dims});\n"
+    yield f"    config->addOptimizationProfile({variable});\n"
 
 
 def _literal(text: str) -> str:

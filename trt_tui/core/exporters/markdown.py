@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from trt_tui.core.measure.agreement import KERNEL
+from trt_tui.core.measure.comparison import profile_words
 from trt_tui.core.measure.metric_parts import part_rows
 from trt_tui.core.moves.config import PrecisionConfig, tables
 from trt_tui.core.moves.move import Structure
@@ -79,6 +80,8 @@ def comparison_markdown(comparison: Mapping[str, Any], network: Structure | None
     if engines:
         lines += ["## Engines", "", *_engines(runs, engines), ""]
     for name, run in engines.items():
+        if run.get("profiles"):
+            lines += [f"## Profiles of the {_run_name(runs, name)}", "", *_profiles(run["profiles"]), ""]
         if several := _builds(run):
             lines += [f"## Builds of the {_run_name(runs, name)}", "", *several, ""]
     for name, run in engines.items():
@@ -175,6 +178,16 @@ def _engines(runs: Mapping[str, Mapping[str, Any]], engines: Mapping[str, Mappin
         lines += ["", "Layers, and their share of the time:", "",
                   *markdown_table(("engine", *(COMPUTED_IN[word] for word in words)), shares)]
     return lines
+
+
+def _profiles(profiles: Sequence[Mapping[str, Any]]) -> list[str]:
+    """How fast an engine is in each of its profiles."""
+    rows = [(text_cell(", ".join(profile_words(name, *(shapes[end] for end in ("min", "opt", "max")))
+                                 for name, shapes in one["shapes"].items())), str(one["samples"]),
+             f"{round(one['samples_per_s']):,}" if "samples_per_s" in one else "",
+             *(number(one[key]["median"]) if key in one else "" for key in ("latency_ms", "cuda_graph_ms")))
+            for one in profiles]
+    return markdown_table(("profile, at its usual shapes", "samples", "samples/s", "ms", "ms, CUDA graph"), rows)
 
 
 def _builds(run: Mapping[str, Any]) -> list[str]:

@@ -9,10 +9,11 @@ from __future__ import annotations
 import inspect
 import json
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from trt_tui.core.exporters.trtexec import Files, ProfileShapes
+from trt_tui.core.data.shapes import ShapeRange
+from trt_tui.core.exporters.trtexec import Files
 from trt_tui.core.lowering.weak import Weak, layer_of, tell
 from trt_tui.core.precision import Precision
 from trt_tui.core.production import Production
@@ -66,7 +67,8 @@ def polygraphy_command(
     script: str = "polygraphy_script.py",
     files: Files | None = None,
     *,
-    shapes: Mapping[str, ProfileShapes] | None = None,
+    shapes: Mapping[str, ShapeRange] | None = None,
+    further: Sequence[Mapping[str, ShapeRange]] = (),
     production: Production | None = None,
     method: str = "",
 ) -> tuple[str, ...]:
@@ -78,6 +80,7 @@ def polygraphy_command(
         script: The script's file name; "" for none.
         files: Names of the files; ``typed`` is not used.
         shapes: The optimization profile by input name; needed for inputs with dynamic dimensions.
+        further: More profiles.
         production: How the builder is to work; by its own defaults when None.
         method: How the ranges were measured; the calibrator that reads their cache is named where it is another one
             than Polygraphy's default, which is that of entropy.
@@ -95,9 +98,10 @@ def polygraphy_command(
         command += ["--calibration-cache", files.cache]
         if method in CALIBRATORS and method != "entropy":
             command += ["--calibration-base-class", CALIBRATORS[method]]
-    for key in ("min", "opt", "max"):
-        entries = [f"{name}:[{','.join(map(str, getattr(one, key)))}]" for name, one in (shapes or {}).items()]
-        command += [f"--trt-{key}-shapes", *entries] if entries else []
+    for profile in (shapes or {}, *further):
+        for key in ("min", "opt", "max"):
+            entries = [f"{name}:[{','.join(map(str, getattr(one, key)))}]" for name, one in profile.items()]
+            command += [f"--trt-{key}-shapes", *entries] if entries else []
     return (*command, *(production or Production()).polygraphy())
 
 

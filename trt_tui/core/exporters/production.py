@@ -7,6 +7,7 @@ from pathlib import Path
 
 from trt_tui.core.calibration.cache import algorithm_of, write_cache
 from trt_tui.core.data.places import refuse_over
+from trt_tui.core.data.shapes import ShapeRange, further_profiles
 from trt_tui.core.exporters import polygraphy, trtexec
 from trt_tui.core.exporters.modelopt import refuse_modelopt, write_modelopt
 from trt_tui.core.exporters.onnx import export_typed
@@ -25,7 +26,7 @@ from trt_tui.core.production import Production
 from trt_tui.errors import InputError
 
 _Ranges = Mapping[str, float]
-_Shapes = Mapping[str, trtexec.ProfileShapes] | None
+_Shapes = Mapping[str, ShapeRange] | None
 _Production = Production | None
 
 EXPORT_FORMATS = ("onnx", "trtexec", "polygraphy", "modelopt", "calibration-cache")
@@ -49,7 +50,7 @@ def files_beside(kind: str, path: Path) -> trtexec.Files:
 
 
 def write(kind: str, path: Path, network: Network, config: PrecisionConfig, ranges: Mapping[str, float], *,
-          shapes: Mapping[str, trtexec.ProfileShapes] | None = None,
+          shapes: Mapping[str, ShapeRange] | None = None,
           production: Production | None = None, method: str = "") -> list[Path]:
     """Writes a config in a format of `EXPORT_FORMATS`; returns every file that was written, ``path`` first.
 
@@ -73,7 +74,7 @@ def write(kind: str, path: Path, network: Network, config: PrecisionConfig, rang
 
 
 def trtexec_lines(network: Network, config: PrecisionConfig, ranges: Mapping[str, float], files: trtexec.Files,
-                  shapes: Mapping[str, trtexec.ProfileShapes] | None = None,
+                  shapes: Mapping[str, ShapeRange] | None = None,
                   production: Production | None = None) -> tuple[trtexec.CommandLine, ...]:
     """The command lines that build a config with trtexec."""
     config = told_as(network, config)
@@ -106,7 +107,9 @@ def _polygraphy(path: Path, network: Network, config: PrecisionConfig, ranges: _
     weak = lower_weak(network, config, ranges)
     files = files_beside("polygraphy", path)
     algorithm = algorithm_of(method) if method in polygraphy.CALIBRATORS else algorithm_of("")
-    command = polygraphy.polygraphy_command(weak, path.name, files, shapes=shapes, production=production, method=method)
+    further = further_profiles(production.profiles if production else (), network.inputs, shapes or {})
+    command = polygraphy.polygraphy_command(weak, path.name, files, shapes=shapes, further=further,
+                                            production=production, method=method)
     polygraphy.write_polygraphy_script(path, weak, f"Precisions of {network.name}", command)
     return [path, *_base(beside, network, weak, algorithm)]
 

@@ -16,11 +16,11 @@ What trtexec takes follows NVIDIA/TensorRT ``samples/common/sampleOptions.cpp`` 
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
+from trt_tui.core.data.shapes import ShapeRange, further_profiles
 from trt_tui.core.lowering.weak import Weak
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network
@@ -34,22 +34,6 @@ LONGEST_ARGUMENT = (1 << 17) - 1
 """Bytes of one argument that Linux takes (MAX_ARG_STRLEN, its ending zero left out)."""
 
 _ESCAPED = 40
-
-
-class ProfileShapes(Protocol):
-    """Least, usual and largest shape of an input; see `trt_tui.core.data.samples.ShapeRange`."""
-
-    @property
-    def min(self) -> tuple[int, ...]:
-        """The least sizes."""
-
-    @property
-    def opt(self) -> tuple[int, ...]:
-        """The usual sizes."""
-
-    @property
-    def max(self) -> tuple[int, ...]:
-        """The largest sizes."""
 
 
 CALIBRATOR = "EntropyCalibration2"
@@ -98,7 +82,7 @@ def command_lines(
     weak: Weak | None = None,
     files: Files | None = None,
     *,
-    shapes: Mapping[str, ProfileShapes] | None = None,
+    shapes: Mapping[str, ShapeRange] | None = None,
     production: Production | None = None,
     no_weak: str = "",
 ) -> tuple[CommandLine, ...]:
@@ -117,14 +101,15 @@ def command_lines(
     """
     files, production = files or Files(), production or Production()
     common = ["--noTF32"] if not config.tf32 else []
-    profile = _shape_options(network, shapes or {}, every=False)
+    further = further_profiles(production.profiles, network.inputs, shapes or {})
+    profile = _profiles(network, shapes or {}, further, every=False)
     rest = [f"--saveEngine={files.engine}", "--skipInference"]
     ten, eleven = ([*rest, *production.trtexec(release)] for release in ("10", "11"))
     tf32 = ("TF32 is left on, as the config has it.",) if config.tf32 else ("TF32 is cleared: --noTF32.",)
     lines = [CommandLine("10", "TensorRT 10, strongly typed",
                   ("trtexec", f"--onnx={files.typed}", "--stronglyTyped", *common, *profile, *ten), tf32)]
     if weak is not None:
-        every = _shape_options(network, shapes or {}, every=bool(weak.ranges))
+        every = _profiles(network, shapes or {}, further, every=bool(weak.ranges))
         lines.append(_weak_line(network, weak, files, [*common, *every, *ten], tf32))
     elif no_weak:
         lines.append(CommandLine("10-weak", "TensorRT 8.6 to 10, weakly typed", (), (), no_weak))
@@ -195,7 +180,16 @@ def _shown(names: Iterable[str]) -> str:
     return shown + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-def _shape_options(network: Network, shapes: Mapping[str, ProfileShapes], *, every: bool) -> list[str]:
+def _profiles(network: Network, shapes: Mapping[str, ShapeRange],
+              further: Sequence[Mapping[str, ShapeRange]], *, every: bool) -> list[str]:
+    """The options of all profiles; their numbers stand in front of each where there are several."""
+    if not further:
+        return _shape_options(network, shapes, every=every)
+    return [word for place, one in enumerate((shapes, *further))
+            for word in (f"--profile={place}", *_shape_options(network, one, every=every))]
+
+
+def _shape_options(network: Network, shapes: Mapping[str, ShapeRange], *, every: bool) -> list[str]:
     """The profile's options; none for a static network, whatever ``shapes`` says.
 
     Args:

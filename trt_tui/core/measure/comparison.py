@@ -5,7 +5,7 @@ A value that was not measured is None here and absent in the file; it is never z
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from trt_tui.core.engines.failures import NoEngine
@@ -16,7 +16,7 @@ from trt_tui.core.engines.rungs import ASKED, Rung, one_line
 from trt_tui.core.measure.bootstrap import Spread
 from trt_tui.core.precision import Precision
 from trt_tui.errors import TrtTuiError
-from trt_tui.words import SIMULATED, decibels
+from trt_tui.words import SIMULATED, decibels, milliseconds, visible
 
 
 @dataclass(frozen=True)
@@ -187,6 +187,45 @@ class EngineErrors:
     missing: str = ""
 
 
+def profile_words(name: str, least: Sequence[int], usual: Sequence[int], most: Sequence[int]) -> str:
+    """The shapes of an input in a profile: ``image 4x3x8x8 (1x3x8x8 to 8x3x8x8)``."""
+    least_word, usual_word, most_word = ("x".join(map(str, shape)) for shape in (least, usual, most))
+    return f"{visible(name)} {usual_word}" + (f" ({least_word} to {most_word})" if least_word != most_word else "")
+
+
+@dataclass(frozen=True)
+class ProfileTimes:
+    """How fast an engine is in one of several optimization profiles, at its usual shapes.
+
+    Attributes:
+        shapes: Least, usual and largest shape by input name, of dynamic inputs.
+        samples: How many samples a run takes there.
+        latency_ms: Median, minimum and maximum of runs that were enqueued; ``graph_ms`` as one CUDA graph each.
+        missing: What could not be measured and why, "" where all was.
+    """
+
+    shapes: Mapping[str, tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]]
+    samples: int
+    latency_ms: tuple[float, float, float] | None = None
+    graph_ms: tuple[float, float, float] | None = None
+    missing: str = ""
+
+    @property
+    def samples_per_s(self) -> float | None:
+        """By the faster of the two ways to run it."""
+        known = [one[0] for one in (self.latency_ms, self.graph_ms) if one is not None and one[0] > 0]
+        return 1e3 * self.samples / min(known) if known else None
+
+    @property
+    def said(self) -> str:
+        """In words."""
+        shapes = ", ".join(profile_words(name, *ranges) for name, ranges in self.shapes.items())
+        told = [f"{round(rate):,} samples/s"] if (rate := self.samples_per_s) is not None else []
+        told += [milliseconds(self.latency_ms[0])] if self.latency_ms is not None else []
+        told += [f"{milliseconds(self.graph_ms[0])} as one CUDA graph"] if self.graph_ms is not None else []
+        return f"{shapes}: {', '.join((*told, *filter(None, [self.missing])))}"
+
+
 @dataclass(frozen=True)
 class OneBuild:
     """What one of several builds of the same config came to.
@@ -228,6 +267,7 @@ class EngineResult:
         inside: Errors at the groups; None where they were not measured.
         builds: What each of several builds came to, of which this is the worst; () where it was built once.
         graph_ms: The same as ``latency_ms`` of runs that were launched as one CUDA graph each.
+        profiles: How fast it is in each profile, where it has several; () else.
         rows_differ: Outputs at which identical samples of one batch came out different.
     """
 
@@ -253,6 +293,12 @@ class EngineResult:
     rows_differ: tuple[str, ...] = ()
     graph_ms: tuple[float, float, float] | None = None
     remarks: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    profiles: tuple[ProfileTimes, ...] = ()
+
+    @property
+    def profiles_said(self) -> tuple[str, ...]:
+        """How fast it is in each of several profiles, in words."""
+        return tuple(f"profile {place}: {one.said}" for place, one in enumerate(self.profiles))
 
     @property
     def as_asked(self) -> bool:

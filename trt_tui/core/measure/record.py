@@ -17,6 +17,7 @@ from trt_tui.core.measure.comparison import (
     Measured,
     OneBuild,
     OutputErrors,
+    ProfileTimes,
     Verdict,
 )
 from trt_tui.core.measure.reference import Named
@@ -107,6 +108,8 @@ def engine_record(engine: EngineResult) -> dict[str, Any]:
         record["latency_ms"] = dict(zip(("median", "min", "max"), engine.latency_ms, strict=True))
     if engine.graph_ms is not None:
         record["cuda_graph_ms"] = dict(zip(("median", "min", "max"), engine.graph_ms, strict=True))
+    if engine.profiles:
+        record["profiles"] = [_profile_record(one) for one in engine.profiles]
     if engine.bytes is not None:
         record["engine_bytes"] = engine.bytes
     if engine.device_memory is not None:
@@ -148,6 +151,17 @@ def engine_record(engine: EngineResult) -> dict[str, Any]:
     if engine.note:
         record["note"] = engine.note
     return record
+
+
+def _profile_record(profile: ProfileTimes) -> dict[str, Any]:
+    """One optimization profile: its shapes and how fast the engine is at the usual one."""
+    ends = ("median", "min", "max")
+    times = {"latency_ms": profile.latency_ms, "cuda_graph_ms": profile.graph_ms}
+    told = {"samples_per_s": profile.samples_per_s, "missing": profile.missing or None}
+    return {"shapes": {name: dict(zip(("min", "opt", "max"), map(list, one), strict=True))
+                       for name, one in profile.shapes.items()}, "samples": profile.samples,
+            **{name: dict(zip(ends, one, strict=True)) for name, one in times.items() if one is not None},
+            **{name: value for name, value in told.items() if value is not None}}
 
 
 def _build_record(build: OneBuild) -> dict[str, Any]:

@@ -86,6 +86,8 @@ def _summary(session: Session, shown: Shown, width: int) -> list[Line]:
         median, least, most = result.graph_ms
         lines += _labelled("", f"{milliseconds(median)}, {number(least)} to {number(most)} as one CUDA graph, as "
                            "trtexec 11 measures", width)
+    for index, said in enumerate(result.profiles_said):
+        lines += _labelled("" if index else "profiles", said, width)
     if result.device_memory:
         lines += _labelled("memory", f"{byte_size(result.device_memory)} on the device, beside weights and tensors",
                            width)
