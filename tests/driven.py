@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import queue
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 import numpy as np
@@ -118,8 +118,8 @@ class DrivenWorker(Worker):
         job = self.ask(request)
         return [event for event in self.finish() if event.job == job]
 
-    def stop(self) -> None:
-        self.scheduler.stop_before = self.last + 1
+    def stop(self, *jobs: int) -> None:
+        self.scheduler.to_stop.update(jobs or range(self.last + 1))
 
 
 class DrivenSession(Session):
@@ -178,8 +178,8 @@ class LocalClient:
         self.scheduler.inbox.append((self._last, request))
         return self._last
 
-    def stop(self) -> None:
-        self.scheduler.stop_before = self._last + 1
+    def stop(self, jobs: Collection[int] | None = None) -> None:
+        self.scheduler.to_stop.update(range(self._last + 1) if jobs is None else jobs)
 
     def close(self) -> None:
         self.scheduler.tasks.clear()

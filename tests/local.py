@@ -171,12 +171,13 @@ class NullClient(LocalClient):
             self._waiting.append(self.scheduler.inbox.pop())
         return job
 
-    def stop(self) -> None:
+    def stop(self, jobs: Collection[int] | None = None) -> None:
         self.stops += 1
         self.searched = None
-        super().stop()
-        self.scheduler.inbox.extend(self._waiting)
-        self._waiting.clear()
+        super().stop(jobs)
+        released = [one for one in self._waiting if jobs is None or one[0] in jobs]
+        self.scheduler.inbox.extend(released)
+        self._waiting = [one for one in self._waiting if one not in released]
 
     def close(self) -> None:
         self.closed = True

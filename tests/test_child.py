@@ -160,7 +160,7 @@ def test_a_stop_leaves_a_child_that_heeds_it_alive(session, tmp_path):
     driven.start()
     driven.until(lambda e: isinstance(e, ev.VerdictMeasured))
     pid = driven.child_pid
-    driven.stop_job()
+    driven.stop()
     driven.until_type(ev.Cancelled)
     assert not driven.busy and driven.child_pid == pid
     driven.build()
@@ -175,7 +175,7 @@ def test_a_stuck_child_is_killed_after_the_grace_and_reported_as_stopped(session
     driven = session(replace(save_mlp(tmp_path), data=str(data)))
     driven.start()
     pid, other = ids(data)
-    driven.stop_job()
+    driven.stop()
     driven.until_type(ev.Cancelled)
     assert gone(pid) and gone(other) and not driven.busy and driven.child_pid is None
     assert not of(driven.seen, ev.Died) and driven.error is None

@@ -217,7 +217,7 @@ def test_a_builder_that_heeds_a_stop_leaves_the_child_alive(standin, session, tm
     pid = driven.child_pid
     driven.build(config=FP32)
     driven.until(lambda event: isinstance(event, ev.Progress) and "Timing graph nodes" in event.phase)
-    driven.stop_job()
+    driven.stop()
     driven.until_type(ev.Cancelled)
     assert driven.child_pid == pid and not driven.busy and driven.error is None
     assert not of(driven.seen, ev.Built, ev.Fp32EngineJudged) and headers(tmp_path) == []
@@ -233,7 +233,7 @@ def test_a_builder_that_does_not_heed_is_killed_and_the_session_builds_again(sta
     pid = driven.child_pid
     driven.build(config=INT8)
     driven.until(lambda event: isinstance(event, ev.Progress) and event.phase == "FP32 engine: building")
-    driven.stop_job()
+    driven.stop()
     driven.until_type(ev.Cancelled)
     assert driven.child_pid is None and not driven.busy and driven.error is None
     assert driven.measured("int8").verdict is known

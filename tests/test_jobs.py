@@ -321,6 +321,15 @@ def test_a_stop_ends_waiting_jobs_too_and_not_those_that_come_after_it(opened):
     assert ends(events, third) == [ev.Done]
 
 
+def test_a_stop_of_one_job_leaves_the_others(opened):
+    worker = opened()
+    first, second = worker.ask(EVERYTHING), worker.ask(rq.WhatIf(raised(worker, 0)))
+    worker.step()
+    worker.stop(first)
+    events = worker.finish()
+    assert ends(events, first) == [ev.Cancelled] and ends(events, second) == [ev.Done]
+
+
 def test_a_stopped_job_that_had_not_begun_is_not_taken_for_replaced(opened):
     worker = opened()
     first = worker.ask(rq.WhatIf(INT8))

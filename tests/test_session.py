@@ -127,7 +127,7 @@ def test_late_events_of_stopped_jobs_are_dropped(session):
     driven.compare(layers=False)
     job = max(driven.asked)
     verdict = driven.until_type(ev.VerdictMeasured)
-    driven.stop_job()
+    driven.stop()
     log = len(driven.log)
     stray = replace(verdict, job=job, config=FP16.with_range("x", None), run="stray")
     driven.apply(replace(stray, config=PrecisionConfig.uniform(Precision.FP32)))
@@ -158,7 +158,7 @@ def test_an_event_of_no_known_type_does_not_vanish(session):
 def test_stopping_the_opening_starts_no_comparison(session):
     driven = session()
     driven.start()
-    driven.stop_job()
+    driven.stop()
     driven.until_idle()
     assert not any(isinstance(event, ev.VerdictMeasured) for event in driven.seen)
 

@@ -295,7 +295,7 @@ def test_a_build_is_stopped_within_seconds_and_the_next_one_works(open_session, 
     session.until(lambda event: isinstance(event, ev.Progress) and "building" in event.phase)
     time.sleep(2)
     since = time.monotonic()
-    session.stop_job()
+    session.stop()
     session.until_idle()
     assert time.monotonic() - since < 3  # 2 s, and what a busy machine adds
     assert FP16 not in session.results or session.results[FP16].engine is None

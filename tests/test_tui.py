@@ -26,6 +26,7 @@ from trt_tui.tui.screens.configs import ConfigsPage
 from trt_tui.tui.screens.dialogs import ErrorDialog, Page, Picker, Prompt, Question
 from trt_tui.tui.screens.export import FORMATS, ExportDialog
 from trt_tui.tui.screens.help import HelpPage
+from trt_tui.tui.screens.jobs import JobList
 from trt_tui.tui.screens.log import LogPage
 from trt_tui.tui.state.figures import Measure
 from trt_tui.tui.state.tree import TAIL, View
@@ -479,6 +480,20 @@ async def test_stop_asks_only_for_old_jobs(tmp_path):
         assert app.session.child.stops == 2
         await answered(pilot, "f5")
         assert asked(app, rq.Compare) == 3
+
+
+async def test_the_list_of_jobs_stops_the_one_under_the_cursor_or_all(tmp_path):
+    async with opened(tmp_path, builder=H200, held=(rq.Build, rq.CompareMethods)) as (app, main, pilot):
+        await press(pilot, "b", "7", "f9")
+        jobs = app.screen.query_one(JobList)
+        assert [job.words for job in jobs.values[:2]] == ["build of c0", "calibration methods"]
+        await answered(pilot, "down", "x")
+        assert "stopped: calibration methods; the last results stay; 1 job goes on" in status(main)
+        assert app.session.building and jobs.chosen.how == "stopped"
+        await answered(pilot, "a")
+        assert not app.session.asked and "stopped" in app.screen.text.splitlines()[0]
+        await answered(pilot, "a", "escape")
+        assert app.screen is main and "no job is running" in status(main)
 
 
 async def test_changes_the_target(tmp_path):

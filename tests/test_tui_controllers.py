@@ -9,7 +9,9 @@ from trt_tui.jobs import events as ev
 from trt_tui.tui import keys
 from trt_tui.tui.controllers import ACTIONS, CONTROLLERS, DRAWN_ONLY
 from trt_tui.tui.controllers.controller import Controller
+from trt_tui.tui.screens.dialogs import Answered, Setting
 from trt_tui.tui.state.figures import BARRED
+from trt_tui.tui.widgets.choices import Choices, ConfigList
 from trt_tui.tui.widgets.lines import Lines
 
 pytestmark = pytest.mark.usefixtures("quick")
@@ -64,6 +66,8 @@ FILES = {
         "line 1: g is the key of target; build keeps b", "line 2: b is the key of build; undo keeps z",
         "line 3: zz is no key; target keeps g"]),
     "an unknown action": ('{\n"biuld": "f4"}', {}, ["line 2: there is no action biuld; is it build?"]),
+    "a clash in a dialog": ('{"mark": "f7",\n"name": "d", "copy": "n"}', {"mark": ("f7",)}, [
+        "line 2: d is the key of diff in the configs; name keeps n", "line 2: n is the key of next_bad; copy keeps y"]),
     "twice": ('{"build": "f4",\n"build": "f7"}', {"build": ("f4",)}, ["line 2: build stands in line 1 already"]),
     "nothing that is a key": ('{"build": [],\n"undo": {},\n"stop": "hyper+x", "quit": "A"}', {}, [
         "line 1: build needs a key; it keeps b", "line 2: that is no key; undo keeps z",
@@ -81,15 +85,28 @@ def test_a_file_changes_keys_and_loses_none(tmp_path, name):
     if text is not None:
         path.write_text(text)
     table, told = keys.read(path)
-    assert {action: names for action, names in table.items() if names != keys.KEYS[action]} == changed
+    assert {action: names for action, names in table.items() if names != keys.DEFAULTS[action]} == changed
     assert told == [f"keys.json, {line}" for line in wrong] and all(table.values())
-    names = [name for one in table.values() for name in one]
-    assert len(names) == len(set(names))
+    for actions in keys.PLACES.values():
+        names = [name for action in actions for name in table[action]]
+        assert len(names) == len(set(names))
+
+
+def test_dialogs_bind_what_the_table_has():
+    dialogs = [one for one in events(Answered) if one.__module__.startswith("trt_tui")]
+    assert len(dialogs) > 10
+    for kind in (*dialogs, Choices, Setting):
+        bound = [one for base in kind.__mro__ if base.__module__.startswith("trt_tui")
+                 for one in base.__dict__.get("BINDINGS", ())]
+        assert any({one.id for one in bound} <= set(place) for place in keys.PLACES.values()), kind
+        for one in bound:
+            assert set(one.key.split(",")) <= set(keys.DEFAULTS[one.id]), (kind, one)
 
 
 async def test_the_users_keys_are_bound_shown_and_named_in_words(tmp_path):
     keys.user_file().parent.mkdir(parents=True)
-    keys.user_file().write_text('{"toggle": "f4",\n"build": "f7", "undo": "g"}')
+    keys.user_file().write_text('{"toggle": "f4",\n"build": "f7", "undo": "g", "mark": "f11", "down": ["down", "2"],'
+                                '"pane_detail": "f12"}')
     async with opened(tmp_path) as (app, main, pilot):
         said = "keys.json, line 2: g is the key of target; undo keeps z"
         assert said in app.session.log and "keys.json, line 2: g is the key of target" in status(main)
@@ -104,7 +121,10 @@ async def test_the_users_keys_are_bound_shown_and_named_in_words(tmp_path):
             app.screen.query_one(".hint").render())
         await answered(pilot, "enter", "f7")
         assert not app.session.config.groups and app.session.built is not None
-    keys.use(keys.KEYS)
+        await answered(pilot, "c", "2", "f11", "m")
+        assert list(main.desk.marks.configs.values()) == [app.screen.query_one(ConfigList).values[1]]
+        assert "f11 marks A" in str(app.screen.query_one(".hint").render())
+    keys.use(keys.DEFAULTS)
 
 
 def test_every_event_is_asked_for_or_only_drawn(tmp_path):

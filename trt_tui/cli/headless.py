@@ -100,7 +100,7 @@ def compare_session(options: Options, config_path: str | None, target: str | Non
             if not all(_whole(session.measured(run).verdict) for run in runs):
                 raise
             with held():
-                session.stop_job()
+                session.stop()
                 with suppress(TrtTuiError):
                     drain()
                 session.stopped = True
@@ -217,7 +217,7 @@ def search_session(options: Options, config_path: str | None, force: bool, preci
             drain()
         except KeyboardInterrupt:
             with held():
-                session.stop_job()
+                session.stop()
                 with suppress(TrtTuiError):
                     drain()
         except TrtTuiError as error:

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from multiprocessing import Pipe
 from pathlib import Path
 from typing import BinaryIO
@@ -118,16 +118,17 @@ class Client:
                 self._living(opens=isinstance(request, rq.Open)).ask(self._number(), request)
             return self._last
 
-    def stop(self) -> None:
-        """Stops every job: asks first, and kills the process if one still runs after `GRACE_S` seconds."""
+    def stop(self, jobs: Collection[int] | None = None) -> None:
+        """Stops jobs, by default all: asks first, and kills the process if one of them still runs after `GRACE_S`
+        seconds; the other jobs then begin anew in another process."""
         with self._lock:
             child = self._child
-            if child is None or not child.running:
+            stopped = frozenset(child.running if jobs is None else jobs) if child is not None else frozenset()
+            if child is None or stopped.isdisjoint(child.running):
                 return
-            before = self._last + 1
             with contextlib.suppress(OSError):
-                child.pipe.send(rq.Stop(before))
-        timer = threading.Timer(GRACE_S, self._kill_if_running, (child, before))
+                child.pipe.send(rq.Stop(stopped))
+        timer = threading.Timer(GRACE_S, self._kill_if_running, (child, stopped))
         timer.daemon = True
         timer.start()
 
@@ -185,21 +186,21 @@ class Client:
         if not self._closing and not child.killed:
             self._deliver(child.died(code))
 
-    def _kill_if_running(self, child: _Child, before: int) -> None:
-        """Kills a child that works on a job that was stopped; what was asked later goes to a new one.
+    def _kill_if_running(self, child: _Child, stopped: frozenset[int]) -> None:
+        """Kills a child that works on a job that was stopped; what was not stopped goes to a new one.
 
         The job is reported as stopped at once, since a process may take long to free much memory.
         """
         with self._lock:
-            if not child.alive or all(job >= before for job in child.running):
+            if not child.alive or stopped.isdisjoint(child.running):
                 return
             child.killed = True
             child.kill()
-            stopped = sorted(job for job in child.running if job < before)
-            waiting = {job: request for job, request in child.running.items() if job >= before}
+            ended = sorted(stopped.intersection(child.running))
+            waiting = {job: request for job, request in child.running.items() if job not in stopped}
             for job, request in waiting.items():
                 self._living(opens=isinstance(request, rq.Open)).ask(job, request)
-        for job in stopped:
+        for job in ended:
             self._deliver(ev.Cancelled(job))
 
 

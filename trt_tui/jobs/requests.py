@@ -383,6 +383,6 @@ Request = (Open | Calibrate | UseRanges | Preflight | Compare | WhatIf | Measure
 
 @dataclass(frozen=True)
 class Stop:
-    """End every job whose number is below ``before``; each is answered by `Cancelled`."""
+    """End the jobs of these numbers; each is answered by `Cancelled`."""
 
-    before: int
+    jobs: frozenset[int]

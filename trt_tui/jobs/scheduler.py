@@ -53,7 +53,7 @@ class Scheduler:
     Attributes:
         inbox: Requests that have come in, with the numbers of their jobs; filled by another thread.
         arrived: Set when there is something to do.
-        stop_before: Jobs whose numbers are below it are stopped.
+        to_stop: Numbers of jobs that are to end; added to by another thread.
     """
 
     def __init__(self, start: Callable[[rq.Request, Report], Steps[None]],
@@ -61,7 +61,7 @@ class Scheduler:
                  lasting: Collection[type[rq.Request]] = ()) -> None:
         self.inbox: deque[tuple[int, rq.Request]] = deque()
         self.arrived = threading.Event()
-        self.stop_before = 0
+        self.to_stop: set[int] = set()
         self.tasks: list[Task] = []
         self.send = send
         self._start = start
@@ -111,7 +111,7 @@ class Scheduler:
         self._end_stopped()
 
     def _end_stopped(self) -> None:
-        for task in [task for task in self.tasks if task.job < self.stop_before]:
+        for task in [task for task in self.tasks if task.job in self.to_stop]:
             self._end(task, ev.Cancelled(task.job))
 
     def _advance(self, task: Task) -> None:
@@ -190,7 +190,7 @@ class Report:
 
         def progress(done: int, total: int) -> None:
             self.progress(phase, done, total, since)
-            if self.job < scheduler.stop_before:
+            if self.job in scheduler.to_stop:
                 raise CancelledError("stopped")
             if gives_way and any(
                     type(later) is type(request) or scheduler.urgency(later) < scheduler.urgency(request)

@@ -121,7 +121,7 @@ class Worker:
         with contextlib.suppress(EOFError, OSError):
             while (received := pipe.recv()) is not None:
                 if isinstance(received, rq.Stop):
-                    scheduler.stop_before = max(scheduler.stop_before, received.before)
+                    scheduler.to_stop.update(received.jobs)
                 else:
                     scheduler.inbox.append(received)
                 scheduler.arrived.set()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
@@ -39,7 +39,7 @@ class Asked(Mapping[int, rq.Request]):
 
     def add(self, job: int, request: rq.Request, words: str) -> None:
         """Counts a request as under way; ``words`` are what its job is called."""
-        self._under_way[job] = Job(request, words)
+        self._under_way[job] = Job(job, request, words)
         self.jobs.append(self._under_way[job])
 
     def job(self, number: int) -> Job | None:
@@ -59,11 +59,11 @@ class Asked(Mapping[int, rq.Request]):
             job.end(how)
         return job
 
-    def stop(self) -> None:
-        """Counts all as stopped: of their events only those that end them are taken in."""
-        self._stopped.update(self._under_way)
-        for job in self._under_way.values():
-            job.stopping = True
+    def stop(self, numbers: Iterable[int]) -> None:
+        """Counts requests as stopped: of their events only those that end them are taken in."""
+        for number in self._under_way.keys() & set(numbers):
+            self._stopped.add(number)
+            self._under_way[number].stopping = True
 
     def stopped(self, job: int) -> bool:
         """Whether a job was stopped and has not ended yet."""
@@ -95,6 +95,10 @@ class Asked(Mapping[int, rq.Request]):
     def keep_busy(self) -> bool:
         """Whether any are under way that somebody waits for: previews and flips are not."""
         return not all(isinstance(job.request, (rq.PreviewEngine, rq.TryFlips)) for job in self._under_way.values())
+
+    def numbers(self, kind: type[rq.Request]) -> list[int]:
+        """The numbers of the requests of a kind that are under way."""
+        return [number for number, job in self._under_way.items() if isinstance(job.request, kind)]
 
     def any(self, *kinds: type[rq.Request]) -> bool:
         """Whether a request of some kinds is under way."""

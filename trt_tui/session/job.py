@@ -31,6 +31,7 @@ class Job:
         stopping: Whether it was told to stop.
     """
 
+    number: int
     request: rq.Request
     words: str
     sent: float = field(default_factory=time.monotonic)

@@ -7,7 +7,7 @@ by the child process, so that a closed terminal loses nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
@@ -112,10 +112,10 @@ class Session(Changing):
         except TrtTuiError as error:
             self.show(ev.Failed(event.job, error.title, error.cause, error.next_step, int(error.exit_code)))
 
-    def stop_job(self) -> None:
-        """Stops the running job: asks, and kills the child process if it has not stopped within 2 s."""
-        self.asked.stop()
-        self._client.stop()
+    def stop(self, jobs: Collection[int] | None = None) -> None:
+        """Stops jobs, by default all: asks, and kills the child process if one has not stopped within 2 s."""
+        self.asked.stop(self.asked if jobs is None else jobs)
+        self._client.stop(jobs)
 
     def _reopening(self) -> list[rq.Request]:
         """The requests that bring a new child process to the state of the last one."""

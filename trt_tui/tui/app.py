@@ -67,6 +67,7 @@ class TrtTuiApp(Punctual, App[None]):
         self.session = session_factory(options, self.deliver, **session_options)
         table, self._untaken = keys.read(keys.user_file())
         keys.use(table)
+        self.set_keymap(keys.changed())
         self.main = MainScreen(self.session, self.quit)
         self._session_ended = False
         self.typed_ahead = TypedAhead(self, super().on_event)

@@ -34,6 +34,22 @@ KEYS: Table = {
     "theme": ("f8",), "close": ("escape",), "quit": ("q",)}
 """The keys as they are without a file. The first of each takes neither ctrl nor shift."""
 
+DIALOG_KEYS: Table = {"yes": ("y",), "no": ("n",), "name": ("n",), "pin": ("p",), "axis": ("a",),
+                      "next_picture": ("tab", "n"), "stop_all": ("a",)}
+"""The keys of what can be done in dialogs alone; what is also done on the main screen has the same key there."""
+
+DEFAULTS: Table = {**KEYS, **DIALOG_KEYS}
+"""All of them."""
+
+_MOVING = ("up", "down", "page_up", "page_down", "first", "last", "open", "close", "quit")
+PLACES: Mapping[str, tuple[str, ...]] = {
+    "": tuple(KEYS), "a question": ("yes", "no", "open", "close", "quit"), "an error": (*_MOVING, "copy", "log"),
+    "lists": (*_MOVING, "toggle"), "settings": ("up", "down", "left", "right", "toggle", "open", "close"),
+    "the configs": (*_MOVING, "toggle", "configs", "mark", "diff", "name", "pin"),
+    "the jobs": (*_MOVING, "toggle", "jobs", "stop", "stop_all"),
+    "the pictures": (*_MOVING, "left", "right", "axis", "next_picture")}
+"""Which actions have keys at once: on the main screen, of the name "", and in each kind of dialog."""
+
 _SHOWN = {"full_stop": ".", "comma": ",", "slash": "/", "question_mark": "?", "minus": "-", "equals_sign": "=",
           "semicolon": ";", "apostrophe": "'", "grave_accent": "`", "backslash": "\\", "right_square_bracket": "]",
           "escape": "esc", "pageup": "pgup", "pagedown": "pgdn", "up": "↑", "down": "↓", "left": "←", "right": "→"}
@@ -45,7 +61,7 @@ _UNLIKE = {"commercial_at": "at", "plus_sign": "plus", "low_line": "underscore"}
 _SPLIT = "[OABCD"
 """Characters that a slow line leaves of an arrow key whose bytes it splits."""
 
-_in_use: dict[str, tuple[str, ...]] = dict(KEYS)
+_in_use: dict[str, tuple[str, ...]] = dict(DEFAULTS)
 
 
 def use(table: Table) -> None:
@@ -61,6 +77,16 @@ def keys(action: str) -> tuple[str, ...]:
 def key(action: str) -> str:
     """The key of an action as it is shown."""
     return key_text(_in_use[action][0])
+
+
+def worded(text: str) -> str:
+    """A text with the keys in use in place of the names of actions in braces: ``{close} closes``."""
+    return text.format_map({action: key(action) for action in _in_use})
+
+
+def changed() -> dict[str, str]:
+    """The keys that are others than without a file, as Textual takes them in place of those of bindings."""
+    return {action: ",".join(names) for action, names in _in_use.items() if names != DEFAULTS[action]}
 
 
 def now(shown: str) -> str:
@@ -92,22 +118,23 @@ def read(path: Path) -> tuple[Table, list[str]]:
 
     The file is JSON (YAML's comments may stand in it): ``{"build": "f4", "help": ["h", "?"]}``, the keys of an action
     in place of those that it has. An entry that clashes with another action is not taken, and every action keeps a key.
+    Movement, closing and the like have the same keys in dialogs.
     """
     try:
         text = read_bytes(path, TEXT_BYTES).decode(errors="replace")
         root = yaml.compose(text.replace("\t", " "), Loader=yaml.SafeLoader)
     except FileNotFoundError:
-        return KEYS, []
+        return DEFAULTS, []
     except yaml.YAMLError as error:
         mark = error.problem_mark if isinstance(error, yaml.MarkedYAMLError) else None
         line = mark.line + 1 if mark is not None else 1
-        return KEYS, [f"{_line(path, line)}: it is no JSON; no key is taken from it"]
+        return DEFAULTS, [f"{_line(path, line)}: it is no JSON; no key is taken from it"]
     except (OSError, TrtTuiError, RecursionError) as error:
-        return KEYS, [] if not path.exists() else [f"{path} cannot be read: {error}"]
+        return DEFAULTS, [] if not path.exists() else [f"{path} cannot be read: {error}"]
     if root is None:
-        return KEYS, []
+        return DEFAULTS, []
     if not isinstance(root, yaml.MappingNode):
-        return KEYS, [f"{_line(path, root.start_mark.line + 1)}: it is to be an object: {{\"build\": \"f4\"}}"]
+        return DEFAULTS, [f"{_line(path, root.start_mark.line + 1)}: it is to be an object: {{\"build\": \"f4\"}}"]
     entries: dict[str, _Entry] = {}
     wrong: list[tuple[int, str]] = []
     for name, value in root.value:
@@ -118,7 +145,7 @@ def read(path: Path) -> tuple[Table, list[str]]:
         else:
             entries[entry.action] = entry
     wrong += _without_clashes(entries)
-    table = {**KEYS, **{entry.action: entry.keys for entry in entries.values()}}
+    table = {**DEFAULTS, **{entry.action: entry.keys for entry in entries.values()}}
     return table, [f"{_line(path, line)}: {why}" for line, why in sorted(wrong)]
 
 
@@ -128,8 +155,8 @@ def _line(path: Path, line: int) -> str:
 
 def _entry(action: object, value: yaml.Node, line: int, before: Mapping[str, _Entry]) -> _Entry | str:
     """An entry of the file, or why it cannot be taken."""
-    if not isinstance(action, str) or action not in KEYS:
-        near = difflib.get_close_matches(str(action), KEYS, 1)
+    if not isinstance(action, str) or action not in DEFAULTS:
+        near = difflib.get_close_matches(str(action), DEFAULTS, 1)
         return f"there is no action {action}" + (f"; is it {near[0]}?" if near else "")
     if action in before:
         return f"{action} stands in line {before[action].line} already"
@@ -149,7 +176,7 @@ def _entry(action: object, value: yaml.Node, line: int, before: Mapping[str, _En
 
 
 def _told(action: str) -> str:
-    return " ".join(map(key_text, KEYS[action]))
+    return " ".join(map(key_text, DEFAULTS[action]))
 
 
 def _key_named(text: str) -> str | None:
@@ -172,15 +199,18 @@ def _without_clashes(entries: dict[str, _Entry]) -> list[tuple[int, str]]:
     """Drops the entries that give an action a key of another one, the later of two; tells their lines and why."""
     wrong: list[tuple[int, str]] = []
     while True:
-        owners: dict[str, list[str]] = {}
-        for action, names in {**KEYS, **{entry.action: entry.keys for entry in entries.values()}}.items():
-            for name in names:
-                owners.setdefault(name, []).append(action)
-        clash = next(((name, those) for name, those in owners.items() if len(those) > 1), None)
+        table = {**DEFAULTS, **{entry.action: entry.keys for entry in entries.values()}}
+        owners: dict[tuple[str, str], list[str]] = {}
+        for place, actions in PLACES.items():
+            for action in actions:
+                for name in table[action]:
+                    owners.setdefault((place, name), []).append(action)
+        clash = next(((place, name, those) for (place, name), those in owners.items() if len(those) > 1), None)
         if clash is None:
             return wrong
-        name, those = clash
+        place, name, those = clash
         last = max((entries[action] for action in those if action in entries), key=lambda entry: entry.line)
         other = next(action for action in those if action != last.action)
         del entries[last.action]
-        wrong.append((last.line, f"{key_text(name)} is the key of {other}; {last.action} keeps {_told(last.action)}"))
+        wrong.append((last.line, f"{key_text(name)} is the key of {other}{f' in {place}' if place else ''}; "
+                                 f"{last.action} keeps {_told(last.action)}"))

@@ -22,8 +22,10 @@ from trt_tui.tui.controllers.controller import Controller
 from trt_tui.tui.controllers.desk import Desk
 from trt_tui.tui.controllers.filtering import Filtering
 from trt_tui.tui.controllers.view import Looks
+from trt_tui.tui.keys import worded
 from trt_tui.tui.punctual import Punctual
 from trt_tui.tui.screens.dialogs import Following
+from trt_tui.tui.screens.jobs import JobsPage
 from trt_tui.tui.screens.pictures import PicturesPage
 from trt_tui.tui.state.tree import View
 from trt_tui.tui.widgets.blocks import BlockMap
@@ -89,7 +91,7 @@ class MainScreen(Punctual, Screen[None]):
             with Vertical(id="right"):
                 yield Rule(id="detail-rule")
                 yield Lines(id="detail")
-                yield Rule("4 Configs", "m marks A/B, d diff", id="configs-rule")
+                yield Rule(worded("{pane_configs} Configs"), worded("{mark} marks A/B, {diff} diff"), id="configs-rule")
                 yield Lines(id="configs-header")
                 yield ConfigList(id="configs")
         yield Rule(id="job-rule")
@@ -123,7 +125,7 @@ class MainScreen(Punctual, Screen[None]):
 
     def _follow(self) -> None:
         """The page that is open shows what has come since."""
-        if isinstance(self.app.screen, (Following, PicturesPage)) and self.app.screen.is_mounted:
+        if isinstance(self.app.screen, (Following, JobsPage, PicturesPage)) and self.app.screen.is_mounted:
             self.app.screen.follow()
 
     def _tick(self) -> None:

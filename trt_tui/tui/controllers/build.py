@@ -62,7 +62,7 @@ class Builds(Controller):
         """Shows the page of the engine."""
         width = min(90, self.desk.width * 96 // 100 - 5)
         self.desk.app.push_screen(Page(engine_page.page_title(self.session),
-                                       engine_page.page_lines(self.session, width), "↑↓ scroll  esc close"))
+                                       engine_page.page_lines(self.session, width)))
 
     def _build(self, quick: bool) -> None:
         self.session.build(quick)

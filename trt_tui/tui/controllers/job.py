@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from trt_tui.jobs import events as ev
@@ -13,7 +13,7 @@ from trt_tui.tui.screens.dialogs import Question
 from trt_tui.tui.screens.export import waiting_for
 from trt_tui.tui.screens.jobs import JobsPage
 from trt_tui.tui.state.jobs import stopped_words
-from trt_tui.words import duration
+from trt_tui.words import duration, plural
 
 ASK_AFTER_S = 10.0
 """A job older than this is stopped only after a question."""
@@ -52,35 +52,48 @@ class Jobs(Controller):
 
     def no_job(self) -> str:
         """Why there is nothing to stop."""
-        return "" if self.session.asked else "no job is running"
+        return "" if self._stoppable() else "no job is running"
 
-    @action(label="stop", help="Stop what runs and waits (asks if it is older than 10 s)", group="Work",
-            disabled=no_job, footer=60)
+    @action(label="stop", help="Stop the job that is named (asks if it is older than 10 s); the list of jobs stops "
+            "any or all", group="Work", disabled=no_job, footer=60)
     def stop(self) -> None:
-        """Stops the job, an old one after a question."""
-        jobs = self._stoppable()
-        age = max(job.seconds for job in jobs)
+        """Stops the job that the line of jobs names, an old one after a question."""
+        self._stop(self._stoppable()[:1])
+
+    def _stoppable(self) -> list[Job]:
+        """What can be stopped; first the one that is named on the main screen."""
+        asked = self.session.asked
+        return [job for job in (*asked.running, *asked.waiting) if not job.stopping]
+
+    def _stop(self, jobs: Sequence[Job]) -> None:
+        """Stops those of some jobs that are under way, after a question where one is old."""
+        wanted = [job for job in jobs if job in self._stoppable()]
+        if not wanted:
+            self.desk.say("that job has ended" if jobs else "no job is running")
+            return
+        age = max(job.seconds for job in wanted)
         if age <= ASK_AFTER_S:
-            self._stop()
+            self._stop_now(wanted)
             return
 
         def answered(yes: bool | None) -> None:
             if yes:
-                self._stop()
+                self._stop_now([job for job in wanted if job in self._stoppable()])
 
-        self.desk.app.push_screen(Question(f"Stop {stopped_words(jobs)}? It has run for {duration(age)}.", "stop it",
+        self.desk.app.push_screen(Question(f"Stop {stopped_words(wanted)}? It has run for {duration(age)}.", "stop it",
                                            "go on"), answered)
 
-    def _stoppable(self) -> list[Job]:
-        """What a stop ends, what runs first."""
-        return [*self.session.asked.running, *self.session.asked.waiting]
+    def _stop_now(self, jobs: Sequence[Job]) -> None:
+        if not jobs:
+            self.desk.say("it has ended meanwhile; its results are there", "")
+            return
+        self.session.stop([job.number for job in jobs])
+        rest = len(self._stoppable())
+        more = f"; {plural(rest, 'job')} {'go' if rest > 1 else 'goes'} on" if rest else ""
+        self.desk.say(f"stopped: {stopped_words(jobs)}; the last results stay{more}", "")
 
-    def _stop(self) -> None:
-        jobs = self._stoppable()
-        self.session.stop_job()
-        self.desk.say(f"stopped: {stopped_words(jobs)}; the last results stay", "")
-
-    @action(label="jobs", help="All jobs: what runs and what was done, with their times", group="Work")
+    @action(label="jobs", help="All jobs: what runs and what was done, with their times; stops one or all",
+            group="Work")
     def jobs(self) -> None:
         """Shows all jobs."""
-        self.desk.app.push_screen(JobsPage(self.session, lambda: self.desk.perform("stop")))
+        self.desk.app.push_screen(JobsPage(self.session, self._stop))

@@ -91,7 +91,7 @@ class Searches(Controller):
                 return
             self._told_of = finding
             if self.session.searching and self.session.finding is finding:
-                self.session.stop_job()
+                self.session.stop(self.session.asked.numbers(rq.FindConfig))
             if self.session.take_found():
                 self.desk.changed()
             self.desk.say(f"{known.config_name(self.session)}, {key('undo')} takes it back: "

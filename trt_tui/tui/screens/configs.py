@@ -13,7 +13,8 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.errors import InputError
 from trt_tui.session.history import LONGEST_NAME, Note
 from trt_tui.session.session import Session
-from trt_tui.tui.screens.dialogs import CLOSE, Dialog, Prompt
+from trt_tui.tui.keys import worded
+from trt_tui.tui.screens.dialogs import CLOSE, QUIT, Dialog, Prompt
 from trt_tui.tui.state.configs import Marks
 from trt_tui.tui.widgets.choices import ConfigList
 from trt_tui.tui.widgets.lines import Lines
@@ -26,8 +27,8 @@ class ConfigsPage(Dialog):
         diff: Shows what differs between the marked ones.
     """
 
-    BINDINGS = [CLOSE, Binding("q,c", "close", show=False), Binding("m", "mark", show=False),
-                Binding("d", "diff", show=False), Binding("n", "name", show=False), Binding("p", "pin", show=False)]
+    BINDINGS = [CLOSE, QUIT, Binding("c", "close", id="configs"), Binding("m", "mark", id="mark"),
+                Binding("d", "diff", id="diff"), Binding("n", "name", id="name"), Binding("p", "pin", id="pin")]
 
     def __init__(self, session: Session, marks: Marks, diff: Callable[[], None]) -> None:
         super().__init__()
@@ -39,7 +40,8 @@ class ConfigsPage(Dialog):
             yield Static("Configs", classes="heading")
             yield Lines(id="config-header")
             yield ConfigList()
-            yield Static("enter takes it up  n name  p pin  m marks A, then B  d diff  esc close", classes="hint")
+            yield Static(worded("{open} takes it up  {name} name  {pin} pin  {mark} marks A, then B  {diff} diff  "
+                                "{close} close"), classes="hint")
 
     def on_mount(self) -> None:
         """Fills it and gives the keys to where they are wanted."""

@@ -18,6 +18,7 @@ from textual.screen import ModalScreen, Screen
 from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
+from trt_tui.tui.keys import PLACES, key, keys, worded
 from trt_tui.tui.spans import Line
 from trt_tui.tui.widgets.choices import Choices
 from trt_tui.tui.widgets.field import Field
@@ -26,7 +27,9 @@ from trt_tui.words import visible
 
 V = TypeVar("V")
 
-CLOSE = Binding("escape", "close", "close", show=False)
+CLOSE = Binding("escape", "close", id="close")
+"""The ids of bindings are names of `trt_tui.tui.keys`, so that a user's file changes them."""
+QUIT = Binding("q", "close", id="quit")
 
 
 class Answered(Screen[Any]):
@@ -51,9 +54,10 @@ class Dialog(Answered, ModalScreen[Any]):
     """A box over the main screen, which stays in sight: it is drawn again, and this over it, whenever it changes."""
 
 
-_SCROLLS = [Binding("j,down", "scroll('down')", show=False), Binding("k,up", "scroll('up')", show=False),
-            Binding("pagedown", "scroll('page_down')", show=False), Binding("pageup", "scroll('page_up')", show=False),
-            Binding("home", "scroll('home')", show=False), Binding("end", "scroll('end')", show=False)]
+_SCROLLS = [Binding("down,j", "scroll('down')", id="down"), Binding("up,k", "scroll('up')", id="up"),
+            Binding("pagedown", "scroll('page_down')", id="page_down"),
+            Binding("pageup", "scroll('page_up')", id="page_up"), Binding("home", "scroll('home')", id="first"),
+            Binding("end", "scroll('end')", id="last")]
 
 
 class Scrolling(Dialog):
@@ -72,8 +76,8 @@ class ErrorDialog(Scrolling):
     Dismisses with True where the log is asked for.
     """
 
-    BINDINGS = [CLOSE, Binding("enter,q", "close", "close", show=False), Binding("y", "copy", "copy", show=False),
-                Binding("o", "log", "log", show=False)]
+    BINDINGS = [CLOSE, QUIT, Binding("enter", "close", id="open"), Binding("y", "copy", id="copy"),
+                Binding("o", "log", id="log")]
 
     def __init__(self, title: str, cause: str = "", next_step: str = "") -> None:
         super().__init__()
@@ -89,14 +93,14 @@ class ErrorDialog(Scrolling):
                     yield Static(visible(cause, lines=True), markup=False)
             if next_step:
                 yield Static(visible(next_step, lines=True), classes="next", markup=False)
-            yield Static(self._hint("y copy"), classes="hint")
+            yield Static(self._hint(worded("{copy} copy")), classes="hint")
 
     @property
     def _long(self) -> bool:
         return "\n" in self.parts[1]
 
     def _hint(self, copy: str) -> str:
-        return f"{'↑↓ scroll  ' if self._long else ''}esc close  {copy}  o log"
+        return worded(f"{'{up}{down} scroll  ' if self._long else ''}{{close}} close  {copy}  {{log}} log")
 
     def action_copy(self) -> None:
         """Copies what it says."""
@@ -111,7 +115,8 @@ class ErrorDialog(Scrolling):
 class Question(Dialog):
     """A question that y or n answers; dismisses with True or None."""
 
-    BINDINGS = [CLOSE, Binding("y,enter", "yes", "yes", show=False), Binding("n,q", "close", "no", show=False)]
+    BINDINGS = [CLOSE, QUIT, Binding("y", "yes", id="yes"), Binding("enter", "yes", id="open"),
+                Binding("n", "close", id="no")]
 
     def __init__(self, question: str, yes: str = "yes", no: str = "no") -> None:
         super().__init__()
@@ -121,7 +126,7 @@ class Question(Dialog):
         """Its parts."""
         with Vertical(classes="box"):
             yield Static(visible(self.question), classes="heading", markup=False)
-            yield Static(f"y {self.yes}  n {self.no}", classes="hint")
+            yield Static(f"{key('yes')} {self.yes}  {key('no')} {self.no}", classes="hint")
 
     def action_yes(self) -> None:
         """Answers yes."""
@@ -146,12 +151,13 @@ class Picker(Dialog):
         header: The titles of the entries' columns.
     """
 
-    BINDINGS = [CLOSE, Binding("q", "close", show=False)]
+    BINDINGS = [CLOSE, QUIT]
 
     def __init__(self, title: str, items: Sequence[Item], chosen: object = None,
                  preview: Callable[[object], None] | None = None, header: str = "") -> None:
         super().__init__()
         self.heading, self.items, self.chosen, self.preview, self.header = title, list(items), chosen, preview, header
+        self._moves = {name for action in PLACES["lists"] for name in keys(action)}
 
     def compose(self) -> ComposeResult:
         """Its parts."""
@@ -162,10 +168,11 @@ class Picker(Dialog):
             options = []
             for item in self.items:
                 mark = "●" if item.value == self.chosen else " "
-                text = f"{mark} {item.key}  {item.text}" + (f"  {item.refused}" if item.refused else "")
+                own = " " if item.key in self._moves else item.key
+                text = f"{mark} {own}  {item.text}" + (f"  {item.refused}" if item.refused else "")
                 options.append(Option(Content(visible(text)), disabled=bool(item.refused)))
             yield Choices(*options, compact=True)
-            yield Static("enter takes it  esc close", classes="hint")
+            yield Static(worded("{open} takes it  {close} close"), classes="hint")
 
     def on_mount(self) -> None:
         """Fills it and gives the keys to where they are wanted."""
@@ -207,7 +214,7 @@ class Prompt(Dialog):
             yield Static(visible(self.heading), classes="heading", markup=False)
             yield Field(self.value, compact=True, select_on_focus=False)
             yield Static(visible(self.note), id="note", markup=False)
-            yield Static("enter takes it  esc close", classes="hint")
+            yield Static(worded("{open} takes it  {close} close"), classes="hint")
 
     def on_mount(self) -> None:
         """Fills it and gives the keys to where they are wanted."""
@@ -227,11 +234,11 @@ class Prompt(Dialog):
 class Page(Scrolling):
     """A full page of lines to read, with a heading."""
 
-    BINDINGS = [CLOSE, Binding("q", "close", show=False)]
+    BINDINGS = [CLOSE, QUIT]
 
-    def __init__(self, title: str, lines: Sequence[Line], hint: str = "esc close", at_end: bool = False) -> None:
+    def __init__(self, title: str, lines: Sequence[Line], at_end: bool = False) -> None:
         super().__init__()
-        self.heading, self.page_lines, self.hint, self.at_end = title, list(lines), hint, at_end
+        self.heading, self.page_lines, self.at_end = title, list(lines), at_end
 
     def compose(self) -> ComposeResult:
         """Its parts."""
@@ -241,7 +248,7 @@ class Page(Scrolling):
                 lines = Lines(self.page_lines)
                 lines.styles.height = max(1, len(self.page_lines))
                 yield lines
-            yield Static(self.hint, classes="hint")
+            yield Static(worded("{up}{down} scroll  {close} close"), classes="hint")
 
     def on_mount(self) -> None:
         """Fills it and gives the keys to where they are wanted."""
@@ -260,8 +267,8 @@ class Following(Page):
     While its end is in sight it follows what comes there, if it began ``at_end``.
     """
 
-    def __init__(self, title: str, hint: str = "↑↓ scroll  esc close", at_end: bool = False) -> None:
-        super().__init__(title, [], hint, at_end)
+    def __init__(self, title: str, at_end: bool = False) -> None:
+        super().__init__(title, [], at_end)
         self._shown: list[Line] | None = None
 
     @abstractmethod
@@ -289,7 +296,8 @@ class Following(Page):
 class Setting(Static, Generic[V], can_focus=True):
     """One line with a choice that the left and right keys change."""
 
-    BINDINGS = [Binding("right,l,space", "change(1)", show=False), Binding("left,h", "change(-1)", show=False)]
+    BINDINGS = [Binding("right,l", "change(1)", id="right"), Binding("space", "change(1)", id="toggle"),
+                Binding("left,h", "change(-1)", id="left")]
 
     class Changed(Message):
         """Another value was chosen."""

@@ -16,6 +16,7 @@ from textual.widgets.option_list import Option
 
 from trt_tui.errors import TrtTuiError
 from trt_tui.session.session import Session
+from trt_tui.tui.keys import worded
 from trt_tui.tui.screens.dialogs import CLOSE, Dialog
 from trt_tui.tui.widgets.choices import Choices
 from trt_tui.tui.widgets.field import Field
@@ -50,7 +51,7 @@ class ExportDialog(Dialog):
         job: The job that writes, None while none does.
     """
 
-    BINDINGS = [CLOSE, Binding("up", "formats", show=False)]
+    BINDINGS = [CLOSE, Binding("up", "formats", id="up")]
 
     def __init__(self, session: Session, write: Callable[[str, Path], None]) -> None:
         super().__init__()
@@ -74,7 +75,8 @@ class ExportDialog(Dialog):
             yield Static("to", classes="dim")
             yield Field(self.default_path(self.kind), compact=True, select_on_focus=False)
             yield Static("", id="note", markup=False)
-            yield Static("enter chooses the format, then writes  ↑ back to the formats  esc close", classes="hint")
+            yield Static(worded("{open} chooses the format, then writes  {up} back to the formats  {close} close"),
+                         classes="hint")
 
     def on_mount(self) -> None:
         """Fills it and gives the keys to where they are wanted."""
@@ -108,7 +110,7 @@ class ExportDialog(Dialog):
     def wait_for(self, job: int) -> None:
         """A job writes; the dialog stands until it has ended."""
         self.job = job
-        self._note("writing …  esc closes this, and it is written all the same")
+        self._note(worded("writing …  {close} closes this, and it is written all the same"))
 
     def tell(self, title: str, cause: str, next_step: str) -> None:
         """Says why nothing was written; another path or format can be tried."""

@@ -16,6 +16,7 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision, rank
 from trt_tui.jobs import requests as rq
 from trt_tui.session.session import Session
+from trt_tui.tui.keys import worded
 from trt_tui.tui.screens.dialogs import CLOSE, Dialog, Setting
 from trt_tui.tui.widgets.field import Field
 from trt_tui.words import visible
@@ -45,8 +46,8 @@ class FindDialog(Dialog):
 
     AUTO_FOCUS = "#tolerance"
 
-    BINDINGS = [CLOSE, Binding("enter", "start", show=False), Binding("down,j", "app.focus_next", show=False),
-                Binding("up,k", "app.focus_previous", show=False)]
+    BINDINGS = [CLOSE, Binding("enter", "start", id="open"), Binding("down,j", "app.focus_next", id="down"),
+                Binding("up,k", "app.focus_previous", id="up")]
 
     def __init__(self, session: Session, name: str, wrong_with: Callable[[str], str]) -> None:
         super().__init__()
@@ -86,7 +87,7 @@ class FindDialog(Dialog):
             else:
                 yield Static("engines      none run here: simulated only", classes="dim setting")
             yield Static("", id="note", markup=False)
-            yield Static("enter starts  ↑↓ go  ←→ change  esc close", classes="hint")
+            yield Static(worded("{open} starts  {up}{down} go  {left}{right} change  {close} close"), classes="hint")
 
     @property
     def budgets(self) -> str:

@@ -12,7 +12,7 @@ from textual.widgets import Input, OptionList, Static
 from textual.widgets.option_list import Option
 
 from trt_tui.tui.actions import BoundAction
-from trt_tui.tui.keys import key_text
+from trt_tui.tui.keys import key_text, worded
 from trt_tui.tui.screens.dialogs import CLOSE, Dialog
 from trt_tui.tui.spans import wrap
 from trt_tui.tui.widgets.choices import Choices
@@ -32,8 +32,9 @@ class HelpPage(Dialog):
         offers: The actions; groups are shown in the order in which their first ones come.
     """
 
-    BINDINGS = [CLOSE, Binding("down", "go('down')", show=False), Binding("up", "go('up')", show=False),
-                Binding("pagedown", "go('page_down')", show=False), Binding("pageup", "go('page_up')", show=False)]
+    BINDINGS = [CLOSE, Binding("down", "go('down')", id="down"), Binding("up", "go('up')", id="up"),
+                Binding("pagedown", "go('page_down')", id="page_down"),
+                Binding("pageup", "go('page_up')", id="page_up")]
 
     def __init__(self, offers: Iterable[BoundAction]) -> None:
         super().__init__()
@@ -115,8 +116,9 @@ class HelpPage(Dialog):
 
     def on_option_list_option_highlighted(self, event: OptionList.OptionHighlighted) -> None:
         """The cursor is on another action: its name in a file of keys is told."""
-        name = f"keys.json: \"{event.option_id}\"" if event.option_id is not None else ""
-        self.query_one(".hint", Static).update(f"type to find  ↑↓ go  enter does it  esc close   {name}")
+        name = f"   keys.json: \"{event.option_id}\"" if event.option_id is not None else ""
+        self.query_one(".hint", Static).update(
+            worded("type to find  {up}{down} go  {open} does it  {close} close") + name)
 
     def on_input_submitted(self) -> None:
         """Enter was pressed behind the words."""

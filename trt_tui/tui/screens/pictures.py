@@ -12,7 +12,8 @@ from textual.containers import Vertical
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import Group
 from trt_tui.session.session import Session
-from trt_tui.tui.screens.dialogs import CLOSE, Answered
+from trt_tui.tui.keys import worded
+from trt_tui.tui.screens.dialogs import CLOSE, QUIT, Answered
 from trt_tui.tui.spans import Line
 from trt_tui.tui.state.figures import Figures
 from trt_tui.tui.state.picture import Drawn, Frame
@@ -33,12 +34,12 @@ class PicturesPage(Answered):
         shown: Which picture is shown first.
     """
 
-    BINDINGS = [CLOSE, Binding("q", "close", show=False), Binding("right,l", "move(1)", show=False),
-                Binding("left,h", "move(-1)", show=False), Binding("enter", "take", show=False),
-                Binding("a", "axis", show=False), Binding("tab,n", "turn(1)", show=False),
-                Binding("down,j", "scroll(1)", show=False), Binding("up,k", "scroll(-1)", show=False),
-                Binding("pagedown", "scroll(10)", show=False), Binding("pageup", "scroll(-10)", show=False),
-                Binding("home", f"scroll({-_END})", show=False), Binding("end", f"scroll({_END})", show=False)]
+    BINDINGS = [CLOSE, QUIT, Binding("right,l", "move(1)", id="right"), Binding("left,h", "move(-1)", id="left"),
+                Binding("enter", "take", id="open"), Binding("a", "axis", id="axis"),
+                Binding("tab,n", "turn(1)", id="next_picture"),
+                Binding("down,j", "scroll(1)", id="down"), Binding("up,k", "scroll(-1)", id="up"),
+                Binding("pagedown", "scroll(10)", id="page_down"), Binding("pageup", "scroll(-10)", id="page_up"),
+                Binding("home", f"scroll({-_END})", id="first"), Binding("end", f"scroll({_END})", id="last")]
 
     def __init__(self, session: Session, figures: Callable[[], Figures], group: Group | None, shown: int = 0) -> None:
         super().__init__()
@@ -90,10 +91,12 @@ class PicturesPage(Answered):
                                                "strong" if here else "dim"), (" ", "")]
         pane.lines = drawn.lines[self._top:self._top + height]
         below = len(drawn.lines) - self._top - height
-        hints = ["1-8 picture"] + [f"←→ point  enter {drawn.enter}"] * bool(drawn.values) + ["a axis"] * drawn.axes
-        hints += [f"↑↓ scroll, {max(0, below)} lines below"] * (len(drawn.lines) > height) + ["esc close"]
+        hints = ["1-8 picture"] + [f"{{left}}{{right}} point  {{open}} {drawn.enter}"] * bool(drawn.values)
+        hints += ["{axis} axis"] * drawn.axes
+        hints += [f"{{up}}{{down}} scroll, {max(0, below)} lines below"] * (len(drawn.lines) > height)
+        hints += ["{close} close"]
         self.query_one("#pictures", Lines).lines = [heads]
-        self.query_one("#picture-keys", Lines).lines = [[("  ".join(hints), "dim")]]
+        self.query_one("#picture-keys", Lines).lines = [[(worded("  ".join(hints)), "dim")]]
 
     def on_key(self, event: events.Key) -> None:
         """A number shows its picture."""

@@ -16,6 +16,7 @@ from trt_tui.core.moves.keeping import RULE_TEXTS, RULES
 from trt_tui.core.network.layers import Outline
 from trt_tui.core.precision import Precision
 from trt_tui.errors import TrtTuiError
+from trt_tui.tui.keys import worded
 from trt_tui.tui.screens.dialogs import CLOSE, Dialog, Setting
 from trt_tui.tui.widgets.field import Field
 from trt_tui.words import visible
@@ -30,8 +31,8 @@ class RulesDialog(Dialog):
 
     AUTO_FOCUS = ".setting"
 
-    BINDINGS = [CLOSE, Binding("enter", "apply", show=False), Binding("down,j", "app.focus_next", show=False),
-                Binding("up,k", "app.focus_previous", show=False)]
+    BINDINGS = [CLOSE, Binding("enter", "apply", id="open"), Binding("down,j", "app.focus_next", id="down"),
+                Binding("up,k", "app.focus_previous", id="up")]
 
     def __init__(self, outline: Outline, config: PrecisionConfig, kept: Callable[[list[str]], PrecisionConfig]) -> None:
         super().__init__()
@@ -61,7 +62,8 @@ class RulesDialog(Dialog):
                 yield Field(self.more, placeholder="/regex/ or layers, with commas; =fp16 behind one", compact=True,
                             select_on_focus=False, id="more")
             yield Static("", id="note", markup=False)
-            yield Static("enter applies all at once  ↑↓ go  ←→ change  esc close", classes="hint")
+            yield Static(worded("{open} applies all at once  {up}{down} go  {left}{right} change  {close} close"),
+                         classes="hint")
 
     def on_input_submitted(self) -> None:
         """Enter was pressed in the line."""

@@ -108,20 +108,26 @@ def _with_bar(session: Session, job: Job, key: str) -> Line:
             (f"{after.removeprefix(',')}  ", "")]
 
 
-def job_rows(session: Session, width: int) -> list[Line]:
+def job_header() -> Line:
+    """The titles of the columns of `job_rows`; a line of a list stands one cell in."""
+    return [(f" {'asked at':<10}{'time':>11}  what", "dim")]
+
+
+def job_rows(session: Session, width: int) -> list[tuple[Job, Line]]:
     """All jobs with when they were asked for, their time, what they are and how they went; those under way first,
     then the newest first."""
     asked = session.asked
     open_ = [*asked.running, *asked.waiting]
     ended = [job for job in reversed(asked.jobs) if job.ended is not None]
-    lines: list[Line] = [[(f"{'asked at':<10}{'time':>11}  what", "dim")]]
+    lines: list[tuple[Job, Line]] = []
     for job in (*open_, *ended):
         clock = time.strftime("%H:%M:%S", time.localtime(job.sent_at))
         words, style = _told(session, job)
         took = elapsed(job.seconds) if job.ended is None else duration(job.seconds) if job.begun is not None else ""
         room = max(10, width - 23 - cells(words) - 2)
-        lines.append([(f"{clock:<10}", "dim"), (f"{took:>11}  ", "" if job.ended is None else "dim"),
-                      (fitted(_called(job), room), "strong" if job in asked.running else ""), (f"  {words}", style)])
+        lines.append((job, [
+            (f"{clock:<10}", "dim"), (f"{took:>11}  ", "" if job.ended is None else "dim"),
+            (fitted(_called(job), room), "strong" if job in asked.running else ""), (f"  {words}", style)]))
     return lines
 
 
@@ -143,10 +149,6 @@ def _told(session: Session, job: Job) -> tuple[str, str]:
 
 
 def stopped_words(jobs: Sequence[Job]) -> str:
-    """What a stop ends, in words: "the search from c3 and 2 others"."""
-    asked = [job for job in jobs if not isinstance(job.request, BY_ITSELF)] or list(jobs)
-    if not asked:
-        return "nothing"
-    oldest = asked[0].words
-    others = len(jobs) - 1
-    return f"{oldest} and {plural(others, 'other')}" if others else oldest
+    """Jobs that a stop ends, in words: "the search from c3 and 2 others"."""
+    first = next((job for job in jobs if not isinstance(job.request, BY_ITSELF)), jobs[0])
+    return f"{first.words} and {plural(len(jobs) - 1, 'other')}" if len(jobs) > 1 else first.words

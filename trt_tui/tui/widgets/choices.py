@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Generic, TypeVar
 
 from textual.binding import Binding
 from textual.content import Content
@@ -17,15 +18,56 @@ from trt_tui.tui.state.configs import config_table
 from trt_tui.tui.widgets.lines import Lines
 from trt_tui.words import visible
 
-
-class Choices(OptionList):
-    """A list that j and k move in, too."""
-
-    BINDINGS = [Binding("j", "cursor_down", show=False), Binding("k", "cursor_up", show=False),
-                Binding("space", "select", show=False)]
+V = TypeVar("V")
 
 
-class ConfigList(Choices):
+class Choices(OptionList, inherit_bindings=False):
+    """A list whose keys are those of `trt_tui.tui.keys`."""
+
+    BINDINGS = [Binding("down,j", "cursor_down", id="down"), Binding("up,k", "cursor_up", id="up"),
+                Binding("pagedown", "page_down", id="page_down"), Binding("pageup", "page_up", id="page_up"),
+                Binding("home", "first", id="first"), Binding("end", "last", id="last"),
+                Binding("enter", "select", id="open"), Binding("space", "select", id="toggle")]
+
+
+class Listed(Choices, Generic[V]):
+    """A list of lines that stand for values; filled again, its cursor stays on its value.
+
+    Attributes:
+        values: What the lines stand for.
+    """
+
+    def __init__(self, *, id: str | None = None) -> None:
+        super().__init__(id=id, compact=True)
+        self.values: list[V] = []
+        self._shown: list[Line] = []
+
+    def fill(self, values: Sequence[V], lines: Sequence[Line]) -> None:
+        """Shows these in place of those before, where anything differs."""
+        shown = list(lines)
+        if shown == self._shown:
+            return
+        current = self.chosen
+        self._shown, self.values = shown, list(values)
+        self.clear_options()
+        self.add_options([Option(_content(line)) for line in shown])
+        if self.values:
+            self.highlighted = self.values.index(current) if current in self.values else 0
+
+    @property
+    def text(self) -> str:
+        """What is listed, without styles."""
+        return "\n".join("".join(text for text, _ in line).rstrip() for line in self._shown)
+
+    @property
+    def chosen(self) -> V | None:
+        """What stands under the cursor."""
+        if self.highlighted is None or self.highlighted >= len(self.values):
+            return None
+        return self.values[self.highlighted]
+
+
+class ConfigList(Listed[PrecisionConfig]):
     """The configs of a session, the newest first; enter switches to one."""
 
     class Taken(Message):
@@ -35,40 +77,21 @@ class ConfigList(Choices):
             super().__init__()
             self.config = config
 
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id, compact=True)
-        self.configs: list[PrecisionConfig] = []
-        self._shown: list[Line] = []
-
     def show(self, session: Session, marks: Mapping[str, PrecisionConfig], header: Lines) -> None:
         """Refills the list and its header where they changed; the cursor stays on its config."""
         titles, lines = config_table(session, marks, header.size.width - 1 or 60)
         header.lines = [[(" ", ""), *titles]]  # an option stands one cell in
-        shown = [one.line for one in lines]
-        if shown == self._shown:
-            return
-        current = self.chosen
-        self._shown, self.configs = shown, [one.config for one in lines]
-        self.clear_options()
-        self.add_options([Option(_content(line)) for line in shown])
-        if self.configs:
-            self.highlighted = self.configs.index(current) if current in self.configs else 0
-
-    @property
-    def chosen(self) -> PrecisionConfig | None:
-        """The config under the cursor."""
-        if self.highlighted is None or self.highlighted >= len(self.configs):
-            return None
-        return self.configs[self.highlighted]
+        self.fill([one.config for one in lines], [one.line for one in lines])
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
         """Enter was pressed."""
         event.stop()
-        self.post_message(self.Taken(self.configs[event.option_index]))
+        self.post_message(self.Taken(self.values[event.option_index]))
 
 
 def _content(line: Line) -> Content:
     return Content.assemble(*((visible(text), _CONTENT.get(style, "")) for text, style in line))
 
 
-_CONTENT = {"dim": "$text-muted", "strong": "bold", "key": "bold $accent", "bad": "bold $error", "good": "$success"}
+_CONTENT = {"dim": "$text-muted", "strong": "bold", "key": "bold $accent", "bad": "bold $error", "good": "$success",
+            "warn": "$warning"}
