@@ -221,6 +221,22 @@ def test_what_is_large_inside_a_group_is_named_with_the_free_way_out(scale, rewr
     assert (errors.fp16_at == "/norm/square/Pow") is (not rewritten)
 
 
+@pytest.mark.parametrize(("padding", "largest"), [(1.0, 40.0), (1e3, 40.0), (1e5, 1e5)])
+def test_padding_counts_in_the_headroom_only_where_it_overflows(padding, largest, opened, backend, tmp_path):
+    b = Builder()
+    b.node("Mul", ["x", b.weight("two", np.float32(2))], "/twice", output="y")
+    network = opened(b.model([floats("x", 2, 3, 4)], [floats("y", 2, 3, 4)]))
+    mask = np.ones((2, 3), np.int64)
+    mask[:, 2] = 0
+    x = np.full((2, 3, 4), 20, np.float32)
+    x[:, 2] = padding / 2
+    np.savez(tmp_path / "x.npz", x=x, mask=mask)
+    data = load_samples(tmp_path / "x.npz", network.inputs)
+    with Analysis(network, backend, data, judged_outputs(network, ["y@mask"], ["mask"])) as analysis:
+        list(analysis.measure_largest())
+        assert analysis.largest == {"y": largest}
+
+
 def test_scaled_channels_bring_back_what_outliers_take(opened, backend):
     gains = np.ones(CHANNELS, np.float32)
     gains[:2] = 100

@@ -103,3 +103,14 @@ def test_tensorrt_rtx_refuses_what_is_not_strongly_typed(named_network):
     matmul.replace_input_with(0, cast.outputs[0])
     with pytest.raises(AssertionError, match="fc2"):
         rtx.build(model)
+
+
+@pytest.mark.rtx
+@pytest.mark.parametrize("precision", [FP16, FP32])
+def test_a_window_that_the_parser_wants_as_weights_is_stored_in_its_type(precision, opened):
+    b = networks.Builder(opset=18)
+    window = b.weight("window", np.hanning(16).astype(np.float32))
+    b.node("STFT", ["x", b.weight("step", np.int64(4)), window], "/spectrum", output="y", onesided=1)
+    network = opened(b.model([networks.floats("x", 1, 64, 1)], [networks.floats("y", 1, 13, 9, 2)]))
+    typed = lower_typed(network, PrecisionConfig.uniform(precision), {}).model
+    assert len(rtx.build(typed)) > 10_000

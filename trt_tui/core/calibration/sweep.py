@@ -103,12 +103,27 @@ class Probe:
             raise InputError(f"Tensor '{tensor}' is {value.dtype.name}", "Only floating-point tensors have a range.")
         return value if value.dtype == ir.DataType.FLOAT else self.apply("Cast", value, to=int(ir.DataType.FLOAT))
 
-    def apply(self, operator: str, value: ir.Value, dtype: ir.DataType = ir.DataType.FLOAT,
-              **attributes: int | float) -> ir.Value:
-        """Adds an operator with one input right behind its producer and returns its output."""
+    def input(self, name: str, dtype: ir.DataType, rank: int) -> ir.Value:
+        """A further input of the network, of any sizes."""
+        value = ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape([None] * rank))
+        self.model.graph.inputs.append(value)
+        return value
+
+    def constant(self, array: np.ndarray | np.generic) -> ir.Value:
+        """An initializer of its own."""
         self._number += 1
-        node = ir.node(operator, [value], attributes, name=f"trt_tui_probe_{self._number}")
-        producer = value.producer()
+        name = f"trt_tui_constant_{self._number}"
+        value = ir.Value(name=name, type=ir.TensorType(ir.DataType.from_numpy(array.dtype)),
+                         shape=ir.Shape(array.shape), const_value=ir.tensor(np.asarray(array), name=name))
+        self.model.graph.register_initializer(value)
+        return value
+
+    def apply(self, operator: str, *values: ir.Value, dtype: ir.DataType = ir.DataType.FLOAT,
+              **attributes: int | float) -> ir.Value:
+        """Adds an operator right behind what computes the one input that a layer computes; returns its output."""
+        self._number += 1
+        node = ir.node(operator, list(values), attributes, name=f"trt_tui_probe_{self._number}")
+        producer = next(filter(None, (value.producer() for value in values)), None)
         if producer is None:
             self.model.graph.append(node)
         else:
@@ -261,7 +276,7 @@ def _tensor_bytes(model: ir.Model, tensors: Iterable[str], samples: Samples, bac
     """Bytes of each tensor as FP32 in the first feed."""
     probe = Probe(model)
     outputs = {
-        tensor: probe.emit(scalar(probe.apply("Size", probe.float_value(tensor), ir.DataType.INT64)))
+        tensor: probe.emit(scalar(probe.apply("Size", probe.float_value(tensor), dtype=ir.DataType.INT64)))
         for tensor in tensors
     }
     with probe.load(backend) as runner:

@@ -79,7 +79,7 @@ def shares_beyond(model: ir.Model, ranges: Mapping[str, float], samples: Samples
         value = probe.float_value(tensor)
         over = probe.apply("ThresholdedRelu", probe.apply("Abs", value), alpha=amax * BEYOND)
         outputs[tensor] = (probe.emit(scalar(probe.apply("ReduceSum", probe.apply("Sign", over), keepdims=0))),
-                           probe.emit(scalar(probe.apply("Size", value, ir.DataType.INT64))))
+                           probe.emit(scalar(probe.apply("Size", value, dtype=ir.DataType.INT64))))
     counts, sizes = dict.fromkeys(ranges, 0.0), dict.fromkeys(ranges, 0)
     with probe.load(backend) as runner:
         for feed in samples.feeds():

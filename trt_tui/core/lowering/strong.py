@@ -121,7 +121,8 @@ class _Subtraction(TypedLowering):
             if index in sites:
                 value = self._quantized(*sites[index], value, around)
             elif self.network.is_float(tensor):
-                value = self._cast(value, around if not opaque and follows[index] else ir.DataType.FLOAT)
+                value = self._read(layer, index, value,
+                                   around if not opaque and follows[index] else ir.DataType.FLOAT)
             node.replace_input_with(index, value)
         if self.opset >= UNSAFE_OPSET and layer.op_type == "Add":
             self._spread_bias(node, layer, around)

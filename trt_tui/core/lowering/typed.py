@@ -26,6 +26,7 @@ from trt_tui.core.network.graph import reads_shape
 from trt_tui.core.network.layers import Kind, Layer, Site
 from trt_tui.core.network.naming import name_of
 from trt_tui.core.network.network import Network
+from trt_tui.core.network.operators import STORED
 from trt_tui.core.precision import UNSAFE_OPSET, Precision
 from trt_tui.words import first_few
 
@@ -164,7 +165,8 @@ class TypedLowering(Added):
             if index in sites:
                 node.replace_input_with(index, self._quantized(*sites[index], value, around))
             else:
-                node.replace_input_with(index, self._cast(value, around if follows[index] else ir.DataType.FLOAT))
+                node.replace_input_with(index, self._read(layer, index, value,
+                                                          around if follows[index] else ir.DataType.FLOAT))
         if around is not ir.DataType.FLOAT and self.casts:
             for output, typed in zip(node.outputs, own, strict=True):
                 if typed and output.name and self.network.is_float(output.name):
@@ -288,6 +290,13 @@ class TypedLowering(Added):
         self.graph.outputs[index] = cast.outputs[0]
 
     # -- pieces -------------------------------------------------------------------------------------------------
+
+    def _read(self, layer: Layer, index: int, value: ir.Value, dtype: ir.DataType) -> ir.Value:
+        """What a layer reads for a value, in a type: by a Cast, or as an initializer where TensorRT takes no other."""
+        held = constant_tensor(value) if index in STORED.get(layer.op_type, ()) and self.casts else None
+        if held is None:
+            return self._cast(value, dtype)
+        return self._initializer(held.numpy().astype(dtype.numpy()), f"{value.name}__{_short(dtype)}")
 
     def _cast(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
         name = name_of(value)

@@ -7,20 +7,27 @@ the sum in front of a division.
 from __future__ import annotations
 
 import math
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
+
+import numpy as np
+import onnx_ir as ir
 
 from trt_tui.core.calibration.sweep import Probe, scalar
 from trt_tui.core.data.samples import Samples
 from trt_tui.core.lowering.folds import rewritten
+from trt_tui.core.lowering.gated.gated import with_axes
 from trt_tui.core.lowering.rules import typed_results
+from trt_tui.core.measure.judge import Judged
+from trt_tui.core.measure.masks import axes_of_mask, common_mask, kept_rows
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.free import Norm
 from trt_tui.core.network.layers import Group
+from trt_tui.core.network.naming import name_of
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import FP16_LEAST, FP16_MAX
-from trt_tui.core.runner import Backend, Runner
+from trt_tui.core.runner import Backend
 from trt_tui.words import number
 
 LEAST_HEADROOM = 4.0
@@ -50,6 +57,7 @@ class Simulated(Protocol):
     network: Network
     samples: Samples
     backend: Backend
+    judged: tuple[Judged, ...]
 
 
 class Measures(Protocol):
@@ -62,10 +70,13 @@ class Measures(Protocol):
 
 class LargestOfFeed:
     """An errand: the largest magnitude of every float tensor that a group computes, masked ones left out, in a feed, by
-    tensor name; not finite where the tensor is not. Only scalars leave the session."""
+    tensor name; not finite where the tensor is not. Only scalars leave the session.
+
+    Padding (what the judged outputs' one mask leaves out) counts where the tensor has not its axes, and where it lies
+    beyond FP16: what overflows there reaches other positions, since 0 times an infinity is NaN."""
 
     def __init__(self) -> None:
-        self._loaded: tuple[Runner, dict[str, list[str]]] | None = None
+        self._loaded: _Reduced | None = None
 
     def __getstate__(self) -> dict[str, None]:
         return {"_loaded": None}
@@ -78,31 +89,63 @@ class LargestOfFeed:
         """See `trt_tui.core.hands.Errand`."""
         analysis = subject.analysis
         if self._loaded is None:
-            self._loaded = _reduced(analysis.network, analysis.backend)
-        runner, outputs = self._loaded
-        scalars = runner.run(analysis.samples.feed(item)) if outputs else {}
+            self._loaded = _Reduced(analysis)
+        found = self._loaded.largest(analysis.samples, item)
         yield
-        return {tensor: max(float(scalars[most]), -float(scalars[least])) for tensor, (most, least) in outputs.items()}
+        return found
 
     def close(self) -> None:
         """Frees the session."""
         if self._loaded is not None:
-            self._loaded[0].close()
+            self._loaded.runner.close()
             self._loaded = None
 
 
-def _reduced(network: Network, backend: Backend) -> tuple[Runner, dict[str, list[str]]]:
-    """The network with the largest and the least value of each tensor as outputs."""
-    tensors = [tensor for group in network.groups for name in group.layers
-               for tensor in typed_results(network, network.layer(name))
-               if tensor not in network.masked and tensor not in network.behind]
-    probe = Probe(network.model)
-    outputs: dict[str, list[str]] = {}
-    for tensor in dict.fromkeys(tensors):
-        value = probe.float_value(tensor)
-        outputs[tensor] = [probe.emit(scalar(probe.apply(operator, value, keepdims=0)))
-                           for operator in ("ReduceMax", "ReduceMin")]
-    return probe.load(backend), outputs
+class _Reduced:
+    """The network with the largest and the least value of each tensor as outputs, and both without padding."""
+
+    def __init__(self, analysis: Simulated) -> None:
+        network = analysis.network
+        tensors = list(dict.fromkeys(tensor for group in network.groups for name in group.layers
+                                     for tensor in typed_results(network, network.layer(name))
+                                     if tensor not in network.masked and tensor not in network.behind))
+        self._mask = common_mask(analysis.judged)
+        axes = axes_of_mask(network, analysis.backend, analysis.samples, self._mask, tensors) if self._mask else {}
+        probe = Probe(network.model)
+        self._fed = {one: probe.input(f"trt_tui_kept_{number}", ir.DataType.BOOL, len(one))
+                     for number, one in enumerate(dict.fromkeys(axes.values()))}
+        zero = probe.constant(np.float32(0))
+        self._outputs: dict[str, list[str]] = {}
+        self._kept: dict[str, list[str]] = {}
+        for tensor in tensors:
+            value = probe.float_value(tensor)
+            self._outputs[tensor] = _extremes(probe, value)
+            if tensor in axes:
+                self._kept[tensor] = _extremes(probe, probe.apply("Where", self._fed[axes[tensor]], value, zero))
+        self.runner = probe.load(analysis.backend)
+
+    def largest(self, samples: Samples, index: int) -> dict[str, float]:
+        """The largest magnitude of each tensor in a feed."""
+        if not self._outputs:
+            return {}
+        feed = samples.feed(index)
+        if self._fed:
+            mask = kept_rows(self._mask, samples, index)
+            feed = {**feed, **{name_of(value): with_axes(mask, axes) for axes, value in self._fed.items()}}
+        scalars = self.runner.run(feed)
+        found = {tensor: _magnitude(scalars, outputs) for tensor, outputs in self._outputs.items()}
+        found.update((tensor, _magnitude(scalars, outputs)) for tensor, outputs in self._kept.items()
+                     if found[tensor] <= FP16_MAX)
+        return found
+
+
+def _extremes(probe: Probe, value: ir.Value) -> list[str]:
+    return [probe.emit(scalar(probe.apply(operator, value, keepdims=0))) for operator in ("ReduceMax", "ReduceMin")]
+
+
+def _magnitude(scalars: Mapping[str, np.ndarray], outputs: Sequence[str]) -> float:
+    most, least = outputs
+    return max(float(scalars[most]), -float(scalars[least]))
 
 
 def largest_inside(network: Network, config: PrecisionConfig, group: Group, magnitudes: Mapping[str, float]

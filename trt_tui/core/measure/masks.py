@@ -82,7 +82,7 @@ def _shapes(network: Network, backend: Backend, samples: Samples, index: int, te
             ) -> dict[str, tuple[int, ...]]:
     """The shapes of float tensors in a feed."""
     probe = Probe(network.model)
-    outputs = {tensor: probe.emit(probe.apply("Shape", probe.float_value(tensor), ir.DataType.INT64))
+    outputs = {tensor: probe.emit(probe.apply("Shape", probe.float_value(tensor), dtype=ir.DataType.INT64))
                for tensor in dict.fromkeys(tensors)}
     with probe.load(backend) as runner:
         found = runner.run(samples.feed(index))

@@ -52,3 +52,6 @@ TENSORRT_LACKS = {
     Precision.BF16: frozenset("Celu ConvTranspose GRU HardSwish LpNormalization LpPool MeanVarianceNormalization Mish "
                               "TensorScatter".split())}
 """Operators that TensorRT-RTX 1.7 builds in FP32 and refuses in a 16-bit type."""
+
+STORED = {"STFT": (2,)}
+"""Float inputs that TensorRT's parser reads from initializers alone, no Cast between, by operator."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -150,8 +150,7 @@ class Gated:
         """What a feed is run with so that sums count what a mask (bool) has."""
         if not self.present:
             return {}
-        fed = {name: mask.reshape([next(sizes) if has else 1 for has in axes])
-               for axes, name in self.present.items() for sizes in (iter(mask.shape),)}
+        fed = {name: with_axes(mask, axes) for axes, name in self.present.items()}
         return {**fed, "present/share": np.array(mask.mean(dtype=np.float64))}
 
     def _scalar(self, value: np.ndarray) -> np.ndarray:
@@ -196,3 +195,9 @@ class Gated:
 def _plain(group: Group) -> bool:
     """Whether a group is FP32 in the file."""
     return group.given is None or group.given.plain
+
+
+def with_axes(mask: np.ndarray, axes: Sequence[bool]) -> np.ndarray:
+    """A mask in a shape that goes with a tensor: its sizes where the tensor has its axes, 1 at the others."""
+    sizes = iter(mask.shape)
+    return mask.reshape([next(sizes) if has else 1 for has in axes])
