@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import threading
 import time
@@ -10,11 +11,13 @@ from collections import Counter
 from dataclasses import replace
 from unittest import mock
 
+import dask
 import numpy as np
 import onnx
 import pytest
 
 from tests import networks, nursery
+from tests.standins import dask_host
 from trt_tui.cluster import cluster as clusters
 from trt_tui.cluster import crew, hiring, settling
 from trt_tui.cluster.crew import Hired
@@ -265,13 +268,33 @@ def test_a_scheduler_that_is_named_has_to_answer(workspace):
         hired.close()
 
 
-def test_without_the_scheduler_the_work_goes_on_here(running, other, tmp_path):
-    far = other()
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes the certificate")
+def test_with_tls_and_without_the_scheduler_the_work_goes_on_here(workspace, tmp_path):
+    """The scheduler is killed: what the worker had not given back is done here, and nothing twice."""
+    tls = dask_host.certificate(tmp_path)
+    address, processes = dask_host.start(tls, tmp_path)
+    assert address.startswith("tls://")
+    with dask.config.set({f"distributed.comm.tls.{name}": path for name, path in tls.items()}):
+        far = Running(workspace, Hiring(address)).serving(1)
     hands = far.hands()
-    work = far.steps(hands, hands.work(Errand(tmp_path), [f"nap {number}" for number in range(80)]))
+    work = far.steps(hands, hands.work(Errand(tmp_path), [f"nap {number}" for number in range(40)]))
     found = [next(one for one in work if one is not None)]
-    running.hired.close()
+    processes[0].kill()
+    since = time.monotonic()
     found += [one for one in work if one is not None]
-    assert len({item for item, _ in found}) == len(found) == 80 and found[-1][1][1] == os.getpid()
-    far.until(lambda: far.hired.lost)
+    assert Counter(item for item, _ in found) == Counter(f"nap {number}" for number in range(40))
+    assert found[0][1][1] == processes[1].pid and found[-1][1][1] == os.getpid() and time.monotonic() - since < 30
     assert any("The Dask scheduler is lost" in text for _, text in far.hired.told())
+    far.hired.close()
+    for process in processes:  # the worker ends with its scheduler
+        process.join(10)
+        assert process.exitcode is not None
+
+
+def test_with_tls_alone_a_certificate_is_needed(workspace):
+    with mock.patch.object(clusters, "CONNECT_S", 0.3):
+        hired = Hired(Hiring("tls://127.0.0.1:9"))
+        with pytest.raises(TrtTuiError) as refused:
+            hired.share(workspace)
+        hired.close()
+    assert "TLS" in refused.value.cause and "tls" in refused.value.next_step

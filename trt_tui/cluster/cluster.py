@@ -83,7 +83,8 @@ class Cluster:
         if self.hiring.scheduler:
             if not self._connected.wait(2 * CONNECT_S) or self.lost:
                 raise TrtTuiError(f"no Dask scheduler answers at {self.hiring.scheduler}", self.lost,
-                                  "Check the address, and that a scheduler with TLS was named as tls://HOST:PORT.")
+                                  "Check the address. With TLS it is tls://HOST:PORT, and Dask's configuration "
+                                   "names the certificates (distributed.comm.tls: ca-file, client.cert, client.key).")
 
     def open(self, parcel: Parcel, here: there.Kind) -> None:
         """Has workers open something, in place of what they have open.
