@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 
+from trt_tui.cli.made import warned
 from trt_tui.core.measure.agreement import engine_remarks, inside_words
 from trt_tui.core.measure.comparison import EngineErrors, EngineResult, Errors, GroupErrors
 from trt_tui.core.network.hierarchy import build_tree, titles
@@ -15,10 +16,12 @@ ROWS = 20
 
 
 def remark_lines(engines: Mapping[str, EngineResult]) -> list[str]:
-    """How fast several profiles are, what several builds of a config came to, and what engines do to identical samples,
-    by their titles."""
+    """How fast several profiles are, what several builds of a config came to, what engines do to identical samples, and
+    what parser and builder warned of, by their titles."""
     lines = [f"{title}: {remark}" for title, result in engines.items()
              for remark in (*result.profiles_said, *engine_remarks(result))]
+    for title, result in engines.items():
+        lines += [f"{title}: warnings of parser and builder", *warned(result.remarks)] if result.remarks else []
     return ["", *lines] if lines else []
 
 

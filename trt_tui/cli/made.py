@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from trt_tui.core.engines.inspector import IDLE, EngineReport
 from trt_tui.core.engines.made import made_of
@@ -11,7 +11,17 @@ from trt_tui.core.measure.record import preview_record
 from trt_tui.core.network.hierarchy import build_tree, titles
 from trt_tui.core.network.layers import Outline
 from trt_tui.session.session import Session
-from trt_tui.words import table
+from trt_tui.words import plural, table
+
+REMARKS = 5
+"""Warnings of parser and builder that are listed of a run."""
+
+
+def warned(remarks: Mapping[str, Sequence[str]]) -> list[str]:
+    """The first warnings of parser and builder, by the group that they are about."""
+    told = [f"  {name}: {text}" for name, said in remarks.items() for text in said]
+    more = len(told) - REMARKS
+    return told[:REMARKS] + ([f"  and {plural(more, 'more warning')}"] if more > 0 else [])
 
 
 def engine_table(network: Outline, report: EngineReport) -> str:
@@ -34,7 +44,7 @@ def engine_table(network: Outline, report: EngineReport) -> str:
 
 
 def preview_lines(session: Session, runs: Mapping[str, str]) -> list[str]:
-    """How many groups of each run a builder would not run as asked, or why that is not known.
+    """How many groups of each run a builder would not run as asked and what it warns of, or why that is not known.
 
     Args:
         runs: What the runs are called, by run.
@@ -49,4 +59,5 @@ def preview_lines(session: Session, runs: Mapping[str, str]) -> list[str]:
             continue
         lines.append(f"{title}: "
                      f"{preview_words(preview_record(session.opened.outline, configs[run], preview))}")
+        lines += warned(preview.remarks)
     return lines and ["", *lines]

@@ -2,16 +2,17 @@
 
 Warnings name layers, fused layers, weights or tensors; what names none of the network's stays in the log alone. Some
 are known and said in few words, by their texts in TensorRT 8.5 to 10 (NVIDIA/TensorRT issues 2462, 3692, 3748;
-Linaom1214/TensorRT-For-YOLO-Series issue 56); all others are quoted.
+Linaom1214/TensorRT-For-YOLO-Series issue 56), or of TensorRT-RTX 1.7; all others are quoted.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 
 from trt_tui.core.engines.inspector import ADDED
-from trt_tui.core.network.layers import Outline
+from trt_tui.core.network.layers import Layer, Outline
 from trt_tui.core.network.network import Network
 
 LAYERNORMS = "Detected layernorm nodes in FP16"
@@ -26,10 +27,15 @@ _KNOWN = (
      "no implementation has its precision: the fastest was taken"),
     (re.compile(LAYERNORMS + r"[.:]\s*(?P<named>.*)", re.S),
      "a LayerNorm in FP16, which may overflow behind an attention"),
+    (re.compile(r"^(?P<named>.+): IShuffleLayer with zeroIsPlaceHolder=true has reshape dimension"),
+     "{named} reshapes to a computed size that might be 0: resolved at run time, it may take much memory"),
 )
 _PLACE = re.compile(r"^\w+\.(?:cpp|h|cu):\d+:\s*")
 _TOKEN = re.compile(r"[^\s,()\[\]{}|=\"'`;]+")
 _PART = re.compile(r"\.(?:weight|bias|kernel)$|_output$")
+_BEHIND = 3
+"""Of how many rows a layer in no group is told: one of shape arithmetic may be read throughout the network."""
+
 _MOST = 160
 """Characters of a warning that is quoted."""
 
@@ -75,17 +81,29 @@ def _joined(printed: Iterable[tuple[str, str]]) -> Iterator[str]:
 
 
 def _names(network: Network | Outline) -> dict[str, tuple[str, ...]]:
-    """The groups of each layer, of each tensor that a layer makes or reads, and of each weight."""
+    """The groups of each layer, of each tensor that a layer makes or reads, and of each weight; of a layer in no group
+    those behind it."""
     found: dict[str, dict[str, None]] = {}
     for layer in network.layers:
         group = network.group_of(layer.name)
         if group is not None:
             for tensor in (*layer.outputs, *layer.inputs):
                 found.setdefault(tensor, {})[group.name] = None
-    for layer in network.layers:  # a layer's name stands for itself alone, also where a tensor is called the same
+    readers: dict[str, list[Layer]] = {}
+    for layer in network.layers:
+        for tensor in dict.fromkeys(layer.inputs):
+            readers.setdefault(tensor, []).append(layer)
+    behind: dict[str, dict[str, None]] = {}
+    for layer in reversed(network.layers):  # a layer's name stands for itself alone, also where a tensor's is the same
         if (group := network.group_of(layer.name)) is not None:
-            found[layer.name] = {group.name: None}
-    return {name: tuple(groups) for name, groups in found.items() if name}
+            found[layer.name] = behind[layer.name] = {group.name: None}
+        else:  # it copies or computes a shape, and has no row: those that take what it makes have
+            after = (name for tensor in layer.outputs for reader in readers.get(tensor, ())
+                     for name in behind.get(reader.name, ()))
+            behind[layer.name] = dict.fromkeys(islice(after, _BEHIND))
+            found[layer.name] = behind[layer.name] or {
+                name: None for tensor in layer.inputs for name in found.get(tensor, ())}
+    return {name: tuple(groups) for name, groups in found.items() if name and groups}
 
 
 def _tells(name: str) -> bool:

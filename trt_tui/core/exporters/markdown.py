@@ -72,8 +72,12 @@ def comparison_markdown(comparison: Mapping[str, Any], network: Structure | None
         lines += ["## Metric by part", "", *parts, ""]
     lines += ["## Judged outputs", "", *_outputs(runs), ""]
     if previews := {name: run["preview"] for name, run in runs.items() if "preview" in run}:
-        said = (f"- {_run_name(runs, name)}: {text_cell(preview_words(one))}" for name, one in previews.items())
-        lines += ["## What a builder would make of it", "", *said, ""]
+        lines += ["## What a builder would make of it", ""]
+        for name, one in previews.items():
+            lines.append(f"- {_run_name(runs, name)}: {text_cell(preview_words(one))}")
+            lines += (f"  - {text_cell(group)}: {text_cell(text)}" for group, told in one.get("remarks", {}).items()
+                      for text in told)
+        lines.append("")
     if stages := comparison.get("stages", ()):
         lines += ["## Stages", "", *_stages(stages), "", *map(text_cell, comparison.get("stages_say", ())), ""]
     engines = {name: run for name, run in runs.items() if run.get("source") == "engine"}

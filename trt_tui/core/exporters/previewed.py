@@ -98,6 +98,8 @@ def preview_record(network: Outline, config: PrecisionConfig, preview: Preview) 
             entry |= {"as_asked": not differs(group, config, preview.made), "shares_kernel_with": list(made.shares),
                       "attention_kernel": made.mha, "reformats": made.reformats, "casts": made.casts,
                       "stand_alone_qdq": made.qdq}
+        if told := preview.remarks.get(group.name):
+            entry["remarks"] = list(told)
         marks = [mark for mark in preview.marks(group, config) if mark != ALONE]
         record["groups"][group.name] = entry | ({"marks": marks} if marks else {})
     return record
@@ -142,7 +144,7 @@ def around_words(made: Made | None) -> str:
 
 
 def preview_summary(network: Outline, config: PrecisionConfig, preview: Preview) -> list[str]:
-    """How many kernels there are for how many groups, and how many groups run as asked."""
+    """How many kernels there are for how many groups, how many groups run as asked, and what the builder warns of."""
     others = preview.otherwise(network, config)
     shared = sum(bool(made.shares) for made in preview.made.values())
     groups = len(network.groups)
@@ -159,7 +161,8 @@ def preview_summary(network: Outline, config: PrecisionConfig, preview: Preview)
                                                                          preview.breaks_mha)):
         if names:
             lines.append(f"{what}: {first_few(names)}")
-    return [*lines, *(f"fusion barrier {tensor}: {one.said}" for tensor, one in preview.barred.items())]
+    lines += (f"fusion barrier {tensor}: {one.said}" for tensor, one in preview.barred.items())
+    return [*lines, *(f"{name}: {text}" for name, told in preview.remarks.items() for text in told)]
 
 
 def preview_markdown(network: Outline, config: PrecisionConfig, preview: Preview | None, titles: Mapping[str, str],

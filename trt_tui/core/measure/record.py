@@ -218,7 +218,8 @@ def preview_record(network: Network | Outline, config: PrecisionConfig, preview:
     """How many groups of a config a builder would not run as asked, by what it says without a GPU."""
     return {"builder": "TensorRT-RTX", "release": preview.release, "gpu": f"SM{preview.target[0]}{preview.target[1]}",
             "seconds": round(preview.seconds, 3), "kernels": len(preview.kernels), "groups": len(network.groups),
-            "not_as_asked": list(preview.otherwise(network, config))}
+            "not_as_asked": list(preview.otherwise(network, config)),
+            **({"remarks": {name: list(told) for name, told in preview.remarks.items()}} if preview.remarks else {})}
 
 
 def run_record(network: Network | Outline, run: Measured) -> dict[str, Any]:
