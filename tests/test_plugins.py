@@ -27,6 +27,8 @@ from trt_tui.errors import InputError
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.engine_building import lower_for
+from trt_tui.jobs.orders import Order, Subject
+from trt_tui.jobs.previewer import Previewer
 from trt_tui.options import Options
 
 FP16, INT8 = (PrecisionConfig.uniform(one) for one in (Precision.FP16, Precision.INT8))
@@ -176,6 +178,25 @@ def test_libraries_are_registered_where_they_export_creators(tmp_path, monkeypat
     standins.libraries.clear()
     load_plugins(trt, release, paths)
     assert standins.libraries == paths[1:]
+
+
+@pytest.mark.rtx
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="there is no gcc to compile a library with")
+def test_the_preview_is_given_the_libraries_and_says_which_does_not_load(tmp_path):
+    pytest.importorskip("tensorrt_rtx", reason="TensorRT-RTX is not installed")
+    network, heard = middle(tmp_path / "mid.onnx").model, tmp_path / "loaded"
+    good, bad = tmp_path / "a.so", tmp_path / "b.so"
+    code = f'int creat(const char*, int); __attribute__((constructor)) void load() {{ creat("{heard}", 0600); }}'
+    subprocess.run(["gcc", "-shared", "-fPIC", "-x", "c", "-o", good, "-"], input=code, text=True, check=True)
+    bad.write_text("no library")
+    profile = {"x": ((2, 3, 8, 8),) * 3}
+    for plugins, said in (((), "custom (Twice)"), ((good,), "custom (Twice)"), ((good, bad), f"{bad} does not load")):
+        previewer = Previewer()
+        previewer.wanted = 1
+        subject = Subject(network, "", plugins=tuple((str(path), "") for path in plugins))
+        refused = previewer.answer(Order(1, subject, FP16, {}, profile)).refused
+        assert said in refused.title and refused.node == "custom" and heard.exists() == bool(plugins)
+    assert "custom" in refused.cause
 
 
 def test_a_node_without_its_plugin_is_named_with_the_option(tmp_path):

@@ -108,8 +108,10 @@ IDLE_OPTIONS = (
                 "Add --preview or --scheme, or leave it out."),
     IdleOptions(("inspect",), ("compute_capability", "reference", *_DATA), lambda values: not values["preview"],
                 "it is for the preview, and none is asked for", "Add --preview, or leave it out."),
-    IdleOptions(("inspect",), ("backend", "plugins"), lambda values: not values["engine"],
+    IdleOptions(("inspect",), ("backend",), lambda values: not values["engine"],
                 "it loads an engine, and none is named", "Name one with --engine, or leave it out."),
+    IdleOptions(("inspect",), ("plugins",), lambda values: not (values["engine"] or values["preview"]),
+                "it is for an engine or a preview, and none is asked for", "Add --preview, or leave it out."),
 )
 
 

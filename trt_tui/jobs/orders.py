@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from trt_tui.backends.tensorrt.listing import Profile
 from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.runner import Profile
 
 
 @dataclass(frozen=True)
@@ -17,12 +17,14 @@ class Subject:
         sha256: Of the file and its external data.
         reference: The FP32 network of a quantized one.
         ort_ops: Libraries of operators.
+        plugins: Libraries of plugins, each with its SHA-256.
     """
 
     path: str
     sha256: str
     reference: str | None = None
     ort_ops: tuple[str, ...] = ()
+    plugins: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)

@@ -41,6 +41,7 @@ class Previewer:
         self.wanted = 0
         self._lister: Lister | None = None
         self._opened: tuple[Subject, Network] | None = None
+        self._libraries: dict[str, TrtTuiError | None] = {}
 
     def answer(self, order: Order) -> Preview | None:
         """The preview of an order, or why there is none; None if nobody waits for it any more."""
@@ -78,11 +79,32 @@ class Previewer:
             written = export_typed(typed.model, network, folder / "network.onnx")
             if self.wanted != order.number:
                 raise CancelledError("stopped")
-            text, printed = lister.listing(Path(written.path), order.profile, order.config.tf32, known.target,
-                                           lambda: self.wanted == order.number)
+            unloaded = self._load_plugins(lister, order.subject)
+            try:
+                text, printed = lister.listing(Path(written.path), order.profile, order.config.tf32, known.target,
+                                               lambda: self.wanted == order.number)
+            except ParseFailed as error:
+                if unloaded is None:
+                    raise
+                raise ParseFailed(unloaded.title, f"{unloaded.cause}; {error.title}", unloaded.next_step,
+                                  error.node) from None
         preview = preview_of(read_listing(text, network), network, known.release, known.target,
                              time.perf_counter() - since, known.here)
         return replace(preview, remarks=remarks(printed, network))
+
+    def _load_plugins(self, lister: Lister, subject: Subject) -> TrtTuiError | None:
+        """Loads the libraries of plugins that this process has not loaded; returns why one does not load. Builders of
+        other releases may need it, and the network here none of it."""
+        failed: TrtTuiError | None = None
+        for path, _ in subject.plugins:
+            if path not in self._libraries:
+                self._libraries[path] = None
+                try:
+                    lister.load_plugins([path])
+                except TrtTuiError as error:
+                    self._libraries[path] = error
+            failed = failed or self._libraries[path]
+        return failed
 
     def listen(self, pipe: Connection, arrived: threading.Event, inbox: list[Order]) -> None:
         """Takes in what comes on a pipe until the other end closes it, then ends the process; run by a thread."""

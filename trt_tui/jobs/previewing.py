@@ -23,6 +23,7 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import Group
 from trt_tui.core.runner import FixedShape
 from trt_tui.errors import BackendUnavailableError, CancelledError, TrtTuiError
+from trt_tui.files.reading import digest
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.calibrating import ranges_to_write
@@ -86,7 +87,8 @@ class Asking:
         options = workspace.options
         source = workspace.source
         sha256 = source.sha256 if source is not None else store.network_sha256(workspace.network)
-        self._subject = Subject(str(workspace.network.path), sha256, options.reference, tuple(options.ort_ops))
+        self._subject = Subject(str(workspace.network.path), sha256, options.reference, tuple(options.ort_ops),
+                                tuple((path, digest(path)) for path in options.production.plugins))
         self._profile, self._asked = _profile(workspace), options.compute_capability
         self._gpu: tuple[int, int] | None = None
         with suppress(BackendUnavailableError):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -10,16 +10,14 @@ from typing import Any
 from trt_tui.backends.tensorrt.failures import build_error, parse_error
 from trt_tui.backends.tensorrt.log import Printed
 from trt_tui.backends.tensorrt.package import buildable, module_for
+from trt_tui.backends.tensorrt.plugins import load_plugins
 from trt_tui.core.engines.listing import HEADING
 from trt_tui.core.engines.remarks import LAYERNORMS
-from trt_tui.core.runner import FixedShape
+from trt_tui.core.runner import Profile
 from trt_tui.errors import CancelledError, InputError
 
 _DETAILS = 400
 """How many of the verbose messages are kept, for a build that fails without naming a layer."""
-
-Profile = Mapping[str, tuple[FixedShape, FixedShape, FixedShape]]
-"""Least, usual and largest shape by input name."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +42,14 @@ class Lister:
         """
         trt = module_for("tensorrt-rtx")
         return cls(trt, str(trt.__version__), buildable(trt))
+
+    def load_plugins(self, paths: Sequence[str]) -> None:
+        """Loads libraries of plugins; see `trt_tui.backends.tensorrt.plugins.load_plugins`.
+
+        Raises:
+            InputError: one does not load, or is not taken.
+        """
+        load_plugins(self.trt, f"tensorrt-rtx {self.release}", paths)
 
     def listing(self, model: Path, profile: Profile, tf32: bool, target: tuple[int, int],
                 going_on: Callable[[], bool]) -> tuple[str, Printed]:
