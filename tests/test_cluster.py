@@ -24,7 +24,6 @@ from trt_tui.cluster.crew import Hired
 from trt_tui.cluster.hiring import Hiring
 from trt_tui.core.calibration.calibrate import calibrate
 from trt_tui.core.calibration.statistics import collect_stats
-from trt_tui.core.measure.comparison import EngineResult
 from trt_tui.core.measure.free import corrections
 from trt_tui.core.measure.group_sweep import GroupSweep
 from trt_tui.core.measure.layers import measure_layers
@@ -32,6 +31,7 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.errors import TrtTuiError
 from trt_tui.jobs.build import Building
+from trt_tui.jobs.rebuilding import Made
 from trt_tui.options import Options
 from trt_tui.workspace import Workspace
 
@@ -169,9 +169,12 @@ def test_engines_are_built_at_once(workspace, running):
     other.workspace.identify(other.workspace.network.sha256())
     hands = other.hands()
     other.serving(2)
-    configs = [PrecisionConfig.uniform(Precision.FP32), PrecisionConfig.uniform(Precision.FP16)]
-    made = dict(one for one in other.steps(hands, hands.work(Building({}), configs)) if one is not None)
-    assert [isinstance(made[config], EngineResult) and made[config].bytes > 0 for config in configs] == [True, True]
+    fp32, fp16 = map(PrecisionConfig.uniform, (Precision.FP32, Precision.FP16))
+    items = [(fp32, 0), (fp16, 0), (fp16, 1)]
+    made = dict(one for one in other.steps(hands, hands.work(Building({}), items)) if one is not None)
+    assert all(isinstance(made[item], Made) and made[item].result.bytes > 0 for item in items) and len(made) == 3
+    again = made[items[2]]  # the engine of a further build comes along, with its timings
+    assert [len(data) for data in again.engines.values()] == [again.result.bytes] and not made[items[1]].engines
     assert other.workspace.builder is None  # nothing was built here
     running.hands()
     running.serving(2)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import ml_dtypes
 import numpy as np
@@ -13,6 +15,7 @@ import pytest
 from trt_tui.backends.tensorrt.debug import listener
 from trt_tui.core.engines.ends import KernelEnd, Scale, Written, kernel_ends, readings
 from trt_tui.core.engines.listing import read_listing
+from trt_tui.core.hands import Here
 from trt_tui.core.lowering.strong import lower_strong
 from trt_tui.core.measure.agreement import engine_remarks, inside_words, parting, what_to_check
 from trt_tui.core.measure.comparison import (
@@ -29,7 +32,7 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.core.runner import Handed
 from trt_tui.errors import InputError
-from trt_tui.jobs import rebuilding
+from trt_tui.jobs import build, rebuilding
 from trt_tui.jobs.engine_building import BuildProgress
 from trt_tui.jobs.store import EngineCache
 from trt_tui.workspace import Plan
@@ -95,21 +98,30 @@ def test_the_listener_takes_every_type_of_values(word, dtype, precision) -> None
         assert heard.found["t"].precision is precision and heard.found["t"].values.tolist() == [[1, -2, 3]]
 
 
-def test_the_worst_of_several_builds_counts_and_its_engine_is_the_one_kept(monkeypatch, tmp_path) -> None:
+@pytest.fixture
+def scripted(monkeypatch):
+    """Builds that come to what a script says, in dB or with an error."""
+    def make(*script):
+        left = iter(script)
+
+        def build_and_judge(*arguments, cache, **options):
+            db = next(left)
+            yield BuildProgress("building")
+            if isinstance(db, Exception):
+                raise db
+            cache.write("ab" * 32, str(db).encode())
+            cache.timing_cache("x").write_text(str(db))
+            worst = {"y": OutputErrors(Errors(sqnr_db=db))}
+            yield EngineResult(Verdict(worst, energy=10 ** (-db / 10)), "TensorRT", (1.0, 1.0, 1.0))
+
+        monkeypatch.setattr(rebuilding, "build_and_judge", build_and_judge)
+
+    return make
+
+
+def test_the_worst_of_several_builds_counts_and_its_engine_is_the_one_kept(scripted, tmp_path) -> None:
     """One that fails later counts for nothing; what the worst was built with takes the place of the first."""
-    script = iter([30.0, InputError("no luck"), 20.0, 25.0])
-
-    def build_and_judge(*arguments, cache, **options):
-        db = next(script)
-        yield BuildProgress("building")
-        if isinstance(db, Exception):
-            raise db
-        cache.write("ab" * 32, str(db).encode())
-        cache.timing_cache("x").write_text(str(db))
-        worst = {"y": OutputErrors(Errors(sqnr_db=db))}
-        yield EngineResult(Verdict(worst, energy=10 ** (-db / 10)), "TensorRT", (1.0, 1.0, 1.0))
-
-    monkeypatch.setattr(rebuilding, "build_and_judge", build_and_judge)
+    scripted(30.0, InputError("no luck"), 20.0, 25.0)
     cache = EngineCache(tmp_path / "engines")
     steps = list(rebuilding.build_several(None, None, None, {}, (), Plan(builds=4), quick=False, cache=cache,
                                           wake=print))
@@ -118,6 +130,37 @@ def test_the_worst_of_several_builds_counts_and_its_engine_is_the_one_kept(monke
     assert any("build 2 of 4 failed: no luck" in str(one) for one in steps)
     assert cache.read("ab" * 32) == b"20.0" and cache.timing_cache("x").read_text() == "20.0"
     assert engine_remarks(steps[-1]) == ["built 3 times: 20.0 to 30.0 dB, 1.00 ms to 1.00 ms; the worst is shown"]
+
+
+@pytest.mark.parametrize(("script", "figures", "kept"), [
+    ((30.0, 20.0, 25.0), [30.0, 20.0, 25.0], b"20.0"), ((20.0, InputError("no luck"), 25.0), [20.0, 25.0], b"20.0"),
+    ((InputError("no luck"), 20.0, 25.0), None, None)])
+def test_several_builds_are_made_by_workers_at_once(monkeypatch, scripted, named_network, tmp_path, script, figures,
+                                                    kept) -> None:
+    """They come to the same, whoever is done first; a first build that fails is left to this process."""
+    class LastFirst(Here):
+        def work(self, errand, items):
+            yield from [one for one in super().work(pickle.loads(pickle.dumps(errand)), items) if one][::-1]
+
+    scripted(*script)
+    config, results, sent = PrecisionConfig.uniform(FP16), {}, []
+    workspace = SimpleNamespace(network=named_network("attention_block"), plan=Plan(builds=3), ranges={}, feeds=(),
+                                analysis=None, builder=Mock(), options=Mock(), others=SimpleNamespace(lost=""))
+    cache = EngineCache(tmp_path / "engines")
+    store = SimpleNamespace(engines=cache, engine=lambda workspace, config: results.get(config),
+                            keep_engine=lambda workspace, config, result: results.update({config: result}))
+    monkeypatch.setattr(build, "hands_of", lambda workspace, report, engines: LastFirst(workspace))
+    monkeypatch.setattr(build, "EngineCache", lambda: cache)  # as on the same host
+    report = SimpleNamespace(wake=print, send=sent.append, progress=lambda *at: None, job=1)
+    steps = build.ahead(workspace, store, report, (config,))
+    with pytest.raises(StopIteration) as ended:
+        while True:
+            next(steps)
+    assert ended.value.value == len(results) == (figures is not None)
+    if figures:
+        assert [one.errors.sqnr_db for one in results[config].builds] == figures
+        assert results[config].verdict.worst[1].errors.sqnr_db == min(figures) and cache.read("ab" * 32) == kept
+    assert [note.text for note in sent] == ["build 2 of 3 failed: no luck"] * (figures == [20.0, 25.0])
 
 
 def verdict(db: float) -> Verdict:

@@ -28,13 +28,13 @@ from trt_tui.cluster.crew import Hired
 from trt_tui.cluster.hiring import Hiring
 from trt_tui.core.calibration.calibrate import calibrate
 from trt_tui.core.hands import Hands
-from trt_tui.core.measure.comparison import EngineResult
 from trt_tui.core.measure.group_sweep import GroupSweep, Swept
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.core.production import Production
 from trt_tui.errors import TrtTuiError
-from trt_tui.jobs.build import Building
+from trt_tui.jobs.build import Build, Building
+from trt_tui.jobs.rebuilding import Made
 from trt_tui.jobs.steps import Wait
 from trt_tui.options import Options
 from trt_tui.workspace import Workspace
@@ -46,7 +46,7 @@ START_S = 120.0
 class Cold(Building):
     """Builds that find no engine and no timing of another."""
 
-    def do(self, subject: Workspace, item: PrecisionConfig) -> Generator[Wait | None, None, EngineResult | TrtTuiError]:
+    def do(self, subject: Workspace, item: Build) -> Generator[Wait | None, None, Made | TrtTuiError]:
         """See `Building`."""
         with tempfile.TemporaryDirectory() as cache:
             os.environ["XDG_CACHE_HOME"] = cache
@@ -100,10 +100,11 @@ class Bench:
         from tests.benchmarks import cluster  # as workers import it
 
         hands, since = self.hands(engines=True), time.perf_counter()
-        for made in self.taken(hands, hands.work(cluster.Cold(ranges), configs)):
+        for made in self.taken(hands, hands.work(cluster.Cold(ranges), [(config, 0) for config in configs])):
             if made is not None:
-                assert isinstance(made[1], EngineResult) and made[1].bytes, made[1]
-                print(f"# {made[1].build_s or 0:.1f} s, {made[1].bytes} bytes", file=sys.stderr, flush=True)
+                assert isinstance(made[1], Made), made[1]
+                print(f"# {made[1].result.build_s or 0:.1f} s, {made[1].result.bytes} bytes", file=sys.stderr,
+                      flush=True)
         return time.perf_counter() - since
 
 

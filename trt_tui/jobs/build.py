@@ -27,13 +27,13 @@ from trt_tui.jobs import requests as rq
 from trt_tui.jobs.calibrating import ensure_ranges, ranges_to_write
 from trt_tui.jobs.engine_building import BuilderLine, BuildProgress, Engine, build_engine
 from trt_tui.jobs.judging import run_typed
-from trt_tui.jobs.rebuilding import build_several
+from trt_tui.jobs.rebuilding import Made, Several, build_one, build_several, failed_words
 from trt_tui.jobs.scheduler import Report
 from trt_tui.jobs.spreading import following, hands_of
 from trt_tui.jobs.steps import Steps, Urgency, Wait
 from trt_tui.jobs.store import EngineCache, Store
 from trt_tui.words import builder_title, duration
-from trt_tui.workspace import Workspace, profile_of, runs_here
+from trt_tui.workspace import Plan, Workspace, profile_of, runs_here
 
 Making = Generator[BuildProgress | BuilderLine | Wait | EngineResult, None, None]
 """A build under way; its result comes last."""
@@ -65,7 +65,15 @@ def run(workspace: Workspace, store: Store, report: Report, request: rq.Build) -
 
 def build(workspace: Workspace, store: Store, report: Report, config: PrecisionConfig, quick: bool = False
           ) -> Steps[EngineResult]:
-    """Returns a config's engine, built and judged, and sends it. A quick one is not kept."""
+    """Returns a config's engine, built and judged, and sends it. A quick one is not kept.
+
+    Several builds of one config are made at once where other processes are.
+    """
+    if not quick and _plan(workspace, config).builds > 1:
+        yield from ahead(workspace, store, report, (config,))
+        if (known := store.engine(workspace, config)) is not None:
+            report.send(ev.Built(report.job, config, known))
+            return known
     return (yield from _made(workspace, store, report, config,
                              making(workspace, workspace.ranges, config, quick, store.engines, report.wake), quick))
 
@@ -73,15 +81,21 @@ def build(workspace: Workspace, store: Store, report: Report, config: PrecisionC
 def making(workspace: Workspace, ranges: Mapping[str, float], config: PrecisionConfig, quick: bool, cache: EngineCache,
            wake: Callable[[], None]) -> Making:
     """The build of a config by the workspace's builder."""
-    plan, builder = workspace.plan, _builder(workspace)
-    if not lowers(workspace.network, config):
-        plan = replace(plan, weak=False, builds=1)  # what others are held against
-    return build_several(workspace.analysis, builder, config, ranges, workspace.feeds, plan, quick=quick, cache=cache,
-                         wake=wake)
+    return build_several(workspace.analysis, _builder(workspace), config, ranges, workspace.feeds,
+                         _plan(workspace, config), quick=quick, cache=cache, wake=wake)
+
+
+def _plan(workspace: Workspace, config: PrecisionConfig) -> Plan:
+    """The workspace's, but for what others are held against."""
+    return workspace.plan if lowers(workspace.network, config) else replace(workspace.plan, weak=False, builds=1)
+
+
+Build = tuple[PrecisionConfig, int]
+"""One of the builds of a config, the first of them 0."""
 
 
 class Building:
-    """An errand: the engine of a config, built and judged, or why there is none.
+    """An errand: a build of a config, judged, or why there is none.
 
     Args:
         cache: Holds engines; in another process that of its user.
@@ -95,22 +109,26 @@ class Building:
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_cache": None, "_wake": _nobody}
 
-    def words(self, item: PrecisionConfig) -> str:
+    def words(self, item: Build) -> str:
         """See `trt_tui.core.hands.Errand`."""
-        return "the build of a config"
+        return f"build {item[1] + 1} of a config" if item[1] else "the build of a config"
 
-    def do(self, subject: Workspace, item: PrecisionConfig) -> Generator[Wait | None, None, EngineResult | TrtTuiError]:
+    def do(self, subject: Workspace, item: Build) -> Generator[Wait | None, None, Made | TrtTuiError]:
         """See `trt_tui.core.hands.Errand`."""
+        config, number = item
         options = subject.options
         printed: list[tuple[str, str]] = []
         if subject.builder is None:
             subject.builder = get_builder(options.backend, plugins=options.production.plugins)
         try:
             cache = self._cache or EngineCache()
-            with contextlib.closing(making(subject, self._ranges, item, False, cache, self._wake)) as steps:
+            with contextlib.closing(build_one(subject.analysis, _builder(subject), config, self._ranges, subject.feeds,
+                                              _plan(subject, config), number, quick=False, cache=cache,
+                                              wake=self._wake)) as steps:
                 for made in steps:
-                    if isinstance(made, EngineResult):
-                        return replace(made, remarks=remarks(printed, subject.network))
+                    if isinstance(made, Made):
+                        told = remarks(printed, subject.network)
+                        return replace(made, result=replace(made.result, remarks=told))
                     if isinstance(made, BuilderLine):
                         printed.append((made.level, made.text))
                     yield made if isinstance(made, Wait) else None
@@ -126,23 +144,43 @@ def _nobody() -> None:
 
 
 def ahead(workspace: Workspace, store: Store, report: Report, configs: Sequence[PrecisionConfig]) -> Steps[int]:
-    """Has other processes build several configs at once, where there are any; returns how many engines that made. What
-    fails there is built again here.
+    """Has other processes make several builds at once, where there are any; returns how many configs have an engine of
+    that. One whose first build fails there is built again here.
     """
-    unknown = [config for config in dict.fromkeys(configs) if store.engine(workspace, config) is None]
-    if workspace.others is None or workspace.others.lost or len(unknown) < 2:
+    wanted = {config: _plan(workspace, config).builds for config in dict.fromkeys(configs)
+              if store.engine(workspace, config) is None}
+    items = [(config, number) for config, builds in wanted.items() for number in range(builds)]
+    if workspace.others is None or workspace.others.lost or len(items) < 2:
         return 0
-    hands, since, done, kept = hands_of(workspace, report, engines=True), time.monotonic(), 0, 0
-    for made in hands.work(Building(workspace.ranges, store.engines, report.wake), unknown):
+    hands, since, kept = hands_of(workspace, report, engines=True), time.monotonic(), 0
+    found: dict[Build, Made | TrtTuiError] = {}
+    for made in hands.work(Building(workspace.ranges, store.engines, report.wake), items):
         if made is not None:
-            config, result = made
-            if isinstance(result, EngineResult):
-                store.keep_engine(workspace, config, result)
-                kept += 1
-            done += 1
-        report.progress(f"building {len(unknown)} engines{hands.words}", done, len(unknown), since)
+            (config, _), builds = made[0], wanted[made[0][0]]
+            found[made[0]] = made[1]
+            if all((config, number) in found for number in range(builds)):
+                result = _worst(store, report, [found.pop((config, number)) for number in range(builds)])
+                if result is not None:
+                    store.keep_engine(workspace, config, result)
+                    kept += 1
+                wanted.pop(config)
+        done = len(items) - (sum(wanted.values()) - len(found))
+        report.progress(f"building {len(items)} engines{hands.words}", done, len(items), since)
         yield following(hands, Urgency.BUILD)
     return kept
+
+
+def _worst(store: Store, report: Report, builds: Sequence[Made | TrtTuiError]) -> EngineResult | None:
+    """The worst of the builds of a config, which is kept; None if the first failed."""
+    if isinstance(builds[0], TrtTuiError):
+        return None
+    several = Several(store.engines)
+    for number, made in enumerate(builds):
+        if isinstance(made, TrtTuiError):
+            report.send(ev.Note(report.job, failed_words(number, len(builds), made), "warning"))
+        else:
+            several.add(made)
+    return several.result()
 
 
 def _check(workspace: Workspace, store: Store, report: Report, builder: EngineBackend, fp32: PrecisionConfig,

@@ -9,10 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-import shutil
 from collections.abc import Callable, Generator, Mapping, Sequence
-from dataclasses import replace
-from pathlib import Path
+from dataclasses import dataclass, field, replace
 
 from trt_tui.core.measure.analysis import Analysis
 from trt_tui.core.measure.comparison import EngineResult, OneBuild
@@ -20,6 +18,7 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.runner import EngineBackend
 from trt_tui.errors import CancelledError, TrtTuiError
 from trt_tui.files.scratch import scratch_folder
+from trt_tui.files.writing import write_atomic
 from trt_tui.jobs.engine_building import BuilderLine, BuildProgress
 from trt_tui.jobs.judging import build_and_judge
 from trt_tui.jobs.steps import Wait
@@ -27,44 +26,110 @@ from trt_tui.jobs.store import EngineCache
 from trt_tui.workspace import Plan
 
 
+@dataclass(frozen=True)
+class Made:
+    """What came of one build.
+
+    Attributes:
+        engines: Of a further build what the cache is to hold in place of the first one's, by key.
+        timings: Of a further build its measured tactics, by the name of their file.
+    """
+
+    result: EngineResult
+    engines: Mapping[str, bytes] = field(default_factory=dict)
+    timings: Mapping[str, bytes] = field(default_factory=dict)
+
+
+def build_one(
+    analysis: Analysis, backend: EngineBackend, config: PrecisionConfig, ranges: Mapping[str, float],
+    feeds: Sequence[int], plan: Plan, number: int, *, quick: bool, cache: EngineCache | None, wake: Callable[[], None],
+) -> Generator[BuildProgress | BuilderLine | Wait | Made, None, None]:
+    """`trt_tui.jobs.judging.build_and_judge`, anew if it is not the first (0); yields a `Made` last."""
+    with contextlib.ExitStack() as held:
+        folder = held.enter_context(scratch_folder()) if number else None
+        anew = plan if folder is None else replace(plan, settings=plan.settings.untimed())
+        own = EngineCache(folder / "engines") if folder is not None else cache
+        for step in build_and_judge(analysis, backend, config, ranges, feeds, anew, quick=quick, cache=own, wake=wake):
+            if isinstance(step, EngineResult):
+                files = [{path.name: path.read_bytes() for path in folder.glob(pattern)} if folder is not None else {}
+                         for pattern in ("engines/*/*", "timing/*.cache")]
+                yield Made(step, *files)
+            elif number and isinstance(step, BuildProgress):
+                yield replace(step, phase=f"build {number + 1} of {plan.builds}: {step.phase}")
+            else:
+                yield step
+
+
 def build_several(
     analysis: Analysis, backend: EngineBackend, config: PrecisionConfig, ranges: Mapping[str, float],
     feeds: Sequence[int], plan: Plan, *, quick: bool, cache: EngineCache | None, wake: Callable[[], None],
 ) -> Generator[BuildProgress | BuilderLine | Wait | EngineResult, None, None]:
-    """`trt_tui.jobs.judging.build_and_judge` as often as the plan says, once for a quick build or an engine that cannot
-    run here; yields the worst of the results last.
+    """`build_one` as often as the plan says, once for a quick build or an engine that cannot run here; yields the worst
+    of the results last.
 
     Raises:
         TrtTuiError: as `build_and_judge` of the first build; a later one that fails is said, and counts for nothing.
     """
-    results: list[EngineResult] = []
-    folders: list[Path | None] = []
-    with contextlib.ExitStack() as held:
-        for number in range(1 if quick else max(1, plan.builds)):
-            folder = held.enter_context(scratch_folder()) if number else None
-            anew = plan if folder is None else replace(plan, settings=plan.settings.untimed())
-            own = EngineCache(folder / "engines") if folder is not None else cache
-            try:
-                for step in build_and_judge(analysis, backend, config, ranges, feeds, anew, quick=quick, cache=own,
-                                            wake=wake):
-                    if isinstance(step, EngineResult):
-                        results.append(step)
-                        folders.append(folder)
-                    else:
-                        yield _numbered(step, number, plan.builds) if number else step
-            except CancelledError:
+    several = Several(cache)
+    for number in range(1 if quick else max(1, plan.builds)):
+        try:
+            for step in build_one(analysis, backend, config, ranges, feeds, plan, number, quick=quick, cache=cache,
+                                  wake=wake):
+                if isinstance(step, Made):
+                    several.add(step)
+                else:
+                    yield step
+        except CancelledError:
+            raise
+        except TrtTuiError as error:
+            if not number:
                 raise
-            except TrtTuiError as error:
-                if not number:
-                    raise
-                yield BuilderLine("warning", f"build {number + 1} of {plan.builds} failed: {error.title}")
-            if results[0].verdict is None:
-                break
-        worst = max(range(len(results)), key=lambda place: badness(results[place]))
-        if (folder := folders[worst]) is not None and cache is not None:
-            _adopt(folder, cache)
-    builds = tuple(map(_one, results)) if len(results) > 1 else ()
-    yield replace(results[worst], builds=builds)
+            yield BuilderLine("warning", failed_words(number, plan.builds, error))
+        if not several.runs:
+            break
+    yield several.result()
+
+
+def failed_words(number: int, builds: int, error: TrtTuiError) -> str:
+    """That a further build failed."""
+    return f"build {number + 1} of {builds} failed: {error.title}"
+
+
+class Several:
+    """The worst of the builds of a config, in the order in which they are added.
+
+    Args:
+        cache: Takes the engine of the worst, with its timings.
+    """
+
+    def __init__(self, cache: EngineCache | None) -> None:
+        self._cache = cache
+        self._worst: Made | None = None
+        self._builds: list[OneBuild] = []
+
+    def add(self, made: Made) -> None:
+        """Takes one more."""
+        self._builds.append(_one(made.result))
+        if self._worst is None or badness(made.result) > badness(self._worst.result):
+            self._worst = made
+
+    @property
+    def runs(self) -> bool:
+        """Whether the engine can run here."""
+        return self._worst is not None and self._worst.result.verdict is not None
+
+    def result(self) -> EngineResult:
+        """The worst, with what each of several came to."""
+        assert self._worst is not None, "the first build failed"
+        if self._cache is not None:
+            for key, data in self._worst.engines.items():
+                self._cache.write(key, data)
+            for name, data in self._worst.timings.items():
+                with contextlib.suppress(OSError):
+                    timings = self._cache.folder.parent / "timing"
+                    timings.mkdir(parents=True, exist_ok=True)
+                    write_atomic(timings / name, data)
+        return replace(self._worst.result, builds=tuple(self._builds) if len(self._builds) > 1 else ())
 
 
 def badness(result: EngineResult) -> tuple[float, float, float]:
@@ -80,20 +145,3 @@ def _one(result: EngineResult) -> OneBuild:
     worst = result.verdict.worst if result.verdict is not None else None
     return OneBuild(worst[1].errors if worst is not None else None,
                     result.latency_ms[0] if result.latency_ms is not None else None, result.build_s, result.bytes)
-
-
-def _numbered(step: BuildProgress | BuilderLine | Wait, number: int, builds: int
-              ) -> BuildProgress | BuilderLine | Wait:
-    return replace(step, phase=f"build {number + 1} of {builds}: {step.phase}") if isinstance(step, BuildProgress) \
-        else step
-
-
-def _adopt(folder: Path, cache: EngineCache) -> None:
-    """Puts the engine of a further build, and its timings, in the place of the first one's."""
-    for path in (folder / "engines").glob("*/*"):
-        cache.write(path.name, path.read_bytes())
-    timings = cache.folder.parent / "timing"
-    for path in (folder / "timing").glob("*.cache"):
-        with contextlib.suppress(OSError):
-            timings.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, timings / path.name)
