@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import replace
 from pathlib import Path
 
@@ -245,6 +246,12 @@ async def test_the_order_is_live_until_the_cursor_moves_and_old_after_that(tmp_p
         assert rows[1:4] == list(listing.figures.worst_first[:3]) and [line.key for line in tree.rows] != shown
         await press(pilot, "down")
         assert not listing.following
+
+
+def model_rows(listing):
+    """The rows of groups in the order of the list, whatever scopes they are in."""
+    lines = listing.model.worst_first(set(), listing.order)
+    return [line for line in lines if isinstance(line.row, GroupRow)]
 
 
 async def test_what_loses_next_to_nothing_stands_in_one_row(tmp_path):
@@ -645,6 +652,17 @@ async def test_clicks_on_keys_views_target_and_heads(tmp_path, size):
         before = main.desk.listing.order
         await click("tree-header", "share")
         assert main.desk.listing.order != before or "order" in status(main)
+        for word, of in (("op", lambda cells: cells.operator), ("prec", lambda cells: cells.asked)):
+            await click("tree-header", word)
+            listing = main.desk.listing
+            rows = model_rows(listing)
+            told = [of(listing.figures.cells(row)) for row in rows]
+            changes = [1 for one, two in itertools.pairwise(told) if one != two]
+            assert told and len(changes) == len(set(told)) - 1, told
+            assert f", by {listing.by.value}" in title(main)
+        await click("tree-header", "layer")
+        assert "network order" in title(main) and [row.row.group.name for row in model_rows(listing)] == [
+            row.group.name for row in listing.model.group_rows]
         await click("footer", "FP32")
         assert app.session.config.groups
         await click("footer", "undo")

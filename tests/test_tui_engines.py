@@ -377,7 +377,7 @@ def test_neither_jobs_nor_words_hide_the_other(start, said, width):
     assert all(part in shown for part in (("██░", "1 waits") if width >= 120 else ("+1",)))
     session.apply(ev.Done(number))
     assert "34/98" not in "".join(map(text, status_lines(session, status, "", width, width >= 120)))
-    header, *rows = map(text, job_rows(session, width))
+    rows = [text(line) for _, line in job_rows(session, width)]
     assert [row[23:].split("  ")[0] for row in rows] == ["what-if c1", "build of c0", "comparison", "opening vit.onnx"]
     assert rows[0].endswith("waits") and rows[1].endswith("done") and max(map(len, rows)) <= width
 

@@ -238,6 +238,7 @@ class NullEngine(NullRunner):
     """A loaded engine of a `NullBuilder`."""
 
     device_memory = 12_600_000
+    profiles = ()
 
     def __init__(self, builder: NullBuilder, model: onnx.ModelProto) -> None:
         super().__init__(model)

@@ -27,6 +27,7 @@ from trt_tui.tui.punctual import Punctual
 from trt_tui.tui.screens.dialogs import Following
 from trt_tui.tui.screens.jobs import JobsPage
 from trt_tui.tui.screens.pictures import PicturesPage
+from trt_tui.tui.state.order import Column
 from trt_tui.tui.state.tree import View
 from trt_tui.tui.widgets.blocks import BlockMap
 from trt_tui.tui.widgets.choices import ConfigList
@@ -146,6 +147,10 @@ class MainScreen(Punctual, Screen[None]):
     def action_see(self, view: str) -> None:
         """The name of a view was clicked."""
         self._the(Looks).see(View(view))
+
+    def action_sort(self, column: str) -> None:
+        """The title of a column was clicked."""
+        self._the(Looks).sort_by(Column[column])
 
     @on(LayerTree.Resized)
     def _tree_resized(self) -> None:

@@ -245,7 +245,7 @@ class Desk(Panes):
         if self.listing.is_measured:
             found = self.listing.figures
             columns = Columns.fit(self.tree.size.width or self.width, found.has_engines)
-            self.lines("tree-header").lines = [tree_header(columns, found)]
+            self.lines("tree-header").lines = [tree_header(columns, found, self.listing.by)]
 
     def draw_detail(self) -> None:
         """Draws the detail pane for the row under the cursor."""

@@ -10,6 +10,7 @@ from trt_tui.jobs import events as ev
 from trt_tui.tui.controllers.controller import Controller, action
 from trt_tui.tui.screens.dialogs import Item, Picker
 from trt_tui.tui.state.figures import Measure, engine_errors
+from trt_tui.tui.state.order import Column, weights_by
 from trt_tui.tui.state.tree import View
 from trt_tui.words import visible
 
@@ -52,7 +53,7 @@ class Looks(Controller):
         line = desk.current_line
         desk.set_view(view)
         if listing.view is View.WORST and listing.figures.values:
-            listing.sort()
+            listing.sort(Column.SHARE)
         if listing.view is View.BLOCKS:
             desk.show_blocks(line.row.group.name if line is not None and isinstance(line.row, GroupRow) else "")
         else:
@@ -102,24 +103,32 @@ class Looks(Controller):
             return engine.inside.missing
         return self.no_marked_engine() or "not measured"
 
-    @action(label="sort", help="Sort by the newest figures; again: network order", group="Look",
-            disabled=Controller.not_open)
+    @action(label="sort", help="Sort by the newest figures, worst first; again: network order. A click on a column's "
+            "title sorts by it", group="Look", disabled=Controller.not_open)
     def sort(self) -> None:
         """Orders the rows anew, or as in the network."""
+        self.sort_by(Column.SHARE)
+
+    def sort_by(self, column: Column) -> None:
+        """Orders the rows by the newest figures of a column; as in the network where they are so already."""
         desk, listing = self.desk, self.listing
-        desk.touched()
-        newest = listing.figures.weights
-        if not newest:
-            desk.say("nothing was measured to sort by")
+        if not listing.is_measured:
             return
-        newest_first = listing.order is not None and dict(listing.order) == newest
-        if newest_first and listing.view is View.TREE:
-            listing.order = None
+        desk.touched()
+        newest = weights_by(listing.figures, column)
+        if not newest and column is not Column.LAYER:
+            desk.say(f"nothing is known to sort by {column.value}" if column is not Column.SHARE else
+                     "nothing was measured to sort by")
+            return
+        there = listing.by is column and listing.order is not None and dict(listing.order) == newest
+        if column is Column.LAYER or there and listing.view is View.TREE:
+            listing.sort(Column.LAYER)
             desk.say("network order", "")
         else:
-            listing.sort()
+            listing.sort(column)
             listing.following = True
-            desk.say("worst first, and follows the figures until the cursor moves", "")
+            what = column.value if column is Column.SHARE else f"sorted by {column.value}"
+            desk.say(f"{what}, and follows the figures until the cursor moves", "")
         desk.draw_tree()
 
     @action(label="copy name", help="Copy the full name to the clipboard (OSC 52)", group="Look",

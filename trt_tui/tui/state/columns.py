@@ -9,6 +9,7 @@ from trt_tui.tui.spans import Line, clip, fitted, shorten_path
 from trt_tui.tui.state.figures import FOUND, TRIED, Cells, Figures, Measure
 from trt_tui.tui.state.flips import flip_title
 from trt_tui.tui.state.listing import Listing
+from trt_tui.tui.state.order import Column
 from trt_tui.tui.state.tree import View
 from trt_tui.words import cells, left
 
@@ -68,24 +69,24 @@ class Columns:
         return cls(max(8, rest()), **fixed)
 
 
-def tree_header(columns: Columns, found: Figures) -> Line:
-    """The titles of the columns; a click sorts."""
-    parts = ["   " + "  layer".ljust(columns.name + 2)]
-    if columns.operator:
-        parts.append("op".ljust(columns.operator))
-    parts.append("prec".ljust(columns.asked))
-    if columns.made:
-        title = "preview" if found.preview is not None else f"in {found.made_of}" if found.made_of else "engine"
-        parts.append(fitted(title, columns.made))
+def tree_header(columns: Columns, found: Figures, by: Column | None = None) -> Line:
+    """The titles of the columns; a click on one sorts by it. That of ``by``, which the rows are ordered by, is strong,
+    unless it is the share, by which they mostly are."""
     room = columns.value + (columns.bar + 1 if columns.bar else 0)
     titles = (f"share of {found.of}", f"share {found.of}", "share") if found.measure is Measure.OWNS else (
         f"{found.measure.value} dB", "dB")
-    parts.append(next((one for one in titles if cells(one) <= room), titles[-1]).ljust(room))
-    if columns.flip:
-        parts.append(flip_title(found.title, columns.flip).rjust(columns.flip))
-    if columns.cost:
-        parts.append(("ms" if found.times else "MACs").rjust(columns.cost))
-    return [(" ".join(parts), "dim@do('sort')")]
+    made = "preview" if found.preview is not None else f"in {found.made_of}" if found.made_of else "engine"
+    parts = [(Column.LAYER, "  layer".ljust(columns.name + 2)), (Column.OPERATOR, "op".ljust(columns.operator)),
+             (Column.ASKED, "prec".ljust(columns.asked)), (Column.MADE, fitted(made, columns.made)),
+             (Column.SHARE, next((one for one in titles if cells(one) <= room), titles[-1]).ljust(room)),
+             (Column.FLIP, flip_title(found.title, columns.flip).rjust(columns.flip)),
+             (Column.COST, ("ms" if found.times else "MACs").rjust(columns.cost))]
+    widths = (1, columns.operator, 1, columns.made, 1, columns.flip, columns.cost)
+    shown = [one for one, width in zip(parts, widths, strict=True) if width]
+    strong = by if by is not Column.SHARE else None
+    return [("   ", ""), *((title if column is shown[-1][0] else f"{title} ",
+                            f"{'strong' if column is strong else 'dim'}@sort('{column.name}')")
+                           for column, title in shown)]
 
 
 def operator_text(operator: str, width: int) -> str:
@@ -152,7 +153,8 @@ def tree_title(listing: Listing) -> tuple[str, Line]:
     """Left and right words of the list's rule; a click on a view shows it."""
     model, found, finding = listing.model, listing.figures, listing.session.finding
     old = f", old: {key('sort')} sorts" if listing.is_old else ""
-    left = f"{key('pane_tree')} {listing.view.value.capitalize()} in {found.of}{old}"
+    by = f", {'' if listing.by is Column.LAYER else 'by '}{listing.by.value}" if listing.by is not Column.SHARE else ""
+    left = f"{key('pane_tree')} {listing.view.value.capitalize()} in {found.of}{by}{old}"
     if listing.matches is not None:
         left += f" ─ {len(listing.matches)} of {len(model.group_rows)} match, {key('close')} clears"
     elif listing.session.searching and finding is not None and finding.progress is not None:

@@ -268,9 +268,7 @@ class Figures:
         marks, instead = self._marks(group, asked), self._instead(group, asked)
         if instead == "raised" and not bad:
             glyph, style = RAISED, "strong"
-        made = built.made_text(self.made.get(group.name), group.seen_as(asked))
-        made_cell = previewed.cell(self.preview, group, asked) if self.preview is not None else (
-            made, self._made_style(made.startswith(built.DIFFERS)))
+        made_cell = self.made_cell(group)
         quiet = style in ("dim", "band4") and not marks
         bar = 0.0
         if value is not None and not bad and self.measure is Measure.OWNS and self.top > 0:
@@ -289,6 +287,14 @@ class Figures:
                      self.flip(group) if self.run == "config" else Flip(),
                      self._cost(self.model.macs[group.name], self.times.get(group.name)), reason, instead,
                      self.stale_of if stale else "")
+
+    def made_cell(self, group: Group) -> Span:
+        """What the builder makes of a group, or would make; "" where nothing tells."""
+        asked = self.asked(group)
+        if self.preview is not None:
+            return previewed.cell(self.preview, group, asked)
+        made = built.made_text(self.made.get(group.name), group.seen_as(asked))
+        return made, self._made_style(made.startswith(built.DIFFERS))
 
     def _marks(self, group: Group, asked: Precision | None = None) -> str:
         """What was changed on a row: `MARKS`, and an arrow where it is not simply raised to FP32."""

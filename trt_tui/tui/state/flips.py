@@ -17,12 +17,14 @@ class Flip:
     Attributes:
         outcome: FAIL where it misses the target, PASS where it meets one that the config misses; ``on 8`` where it is
             on so few samples, which settles nothing.
+        margin: By how much the figure is better than the target's bound; None where that is not known.
     """
 
     figure: str = ""
     outcome: str = ""
     figure_style: str = ""
     outcome_style: str = ""
+    margin: float | None = None
 
 
 def flip_of(session: Session, group: Group) -> Flip:
@@ -35,13 +37,14 @@ def flip_of(session: Session, group: Group) -> Flip:
     if verdict is not None:
         figure, style = headline(session, verdict)
         figure = figure.removesuffix(" dB")
+        margin = session.target.margin(verdict) if session.target is not None else None
         if verdict.samples < verdict.total:
-            return Flip(figure, f"on {verdict.samples}", style, "dim")
+            return Flip(figure, f"on {verdict.samples}", style, "dim", margin)
         then = met(session, verdict)
         if then is None or then and now is not False:
-            return Flip(figure, "", style)
+            return Flip(figure, "", style, margin=margin)
         told = "good" if then else "dim" if now is False else "bad"
-        return Flip(figure, verdict_outcome(session, verdict), style, told)
+        return Flip(figure, verdict_outcome(session, verdict), style, told, margin)
     return _by_share(session, group)
 
 
@@ -51,11 +54,12 @@ def _by_share(session: Session, group: Group) -> Flip:
     if share is None or share.kept_db is None or target is None or target.kind != "sqnr" or target.output is not None:
         return Flip()
     figure, now = decibels(share.kept_db), config_met(session, session.config)
+    margin = share.kept_db - target.value
     if session.data is not None and share.samples < session.data.whatif:
-        return Flip(figure, f"on {share.samples}", "", "dim")
-    if share.kept_db < target.value:
-        return Flip(figure, outcome(False), "", "dim" if now is False else "bad")
-    return Flip(figure, outcome(True) if now is False else "", "", "good")
+        return Flip(figure, f"on {share.samples}", "", "dim", margin)
+    if margin < 0:
+        return Flip(figure, outcome(False), "", "dim" if now is False else "bad", margin)
+    return Flip(figure, outcome(True) if now is False else "", "", "good", margin)
 
 
 def flip_title(name: str, width: int) -> str:

@@ -12,6 +12,7 @@ from trt_tui.core.network.layers import Group, Outline
 from trt_tui.session.session import Session
 from trt_tui.tui.state.figures import SHARE_BANDS, Figures, Measure, figures_of
 from trt_tui.tui.state.filters import Filter, Subject
+from trt_tui.tui.state.order import Column, in_order, weights_by
 from trt_tui.tui.state.tree import TAIL, TreeModel, View, VisibleRow
 
 FOLLOW_S = 1.0
@@ -28,7 +29,7 @@ class Listing:
         view: What the main pane lists.
         measure: What rows are coloured by, in the run named ``run``.
         opened: Paths of the scopes and rows that are open.
-        order: Weights that rows are ordered by, None for network order.
+        order: Weights that rows are ordered by, None for network order; ``by`` is the column that they are of.
         filter: What rows are filtered by, None where all show.
         matches: Names of the groups that it finds, None where there is none.
         following: The cursor was not moved since the rows were sorted, so their order follows the figures.
@@ -42,6 +43,7 @@ class Listing:
         self.run = "config"
         self.opened: set[str] = set()
         self.order: Mapping[str, float] | None = None
+        self.by = Column.SHARE
         self.filter: Filter | None = None
         self.matches: set[str] | None = None
         self.following = True
@@ -115,18 +117,22 @@ class Listing:
             self._followed = now
             self.sort()
             for name in found.worst_first[:MOST_REVEALED]:
-                if name in found.loud:
+                if name in found.loud and self.by is Column.SHARE:
                     self.reveal(name)
         elif self._small - found.small:
             self._small &= found.small  # a row whose share has grown is not hidden; others stay where they are
 
-    def sort(self) -> None:
-        """Orders the rows by the newest figures, those that were raised before the worst in the worst-first view."""
+    def sort(self, by: Column | None = None) -> None:
+        """Orders the rows by the newest figures of a column, that of before by default; in the worst-first view those
+        that were raised stand before the worst."""
         found = self.figures
-        if self.order != found.weights:
-            self.order = found.weights
-        if (self._first, self._small) != (found.raised, found.small):
-            self._first, self._small = found.raised, found.small
+        self.by = by if by is not None else self.by
+        order = weights_by(found, self.by) or None
+        if self.order != order:
+            self.order = order
+        first, small = (found.raised, found.small) if self.by is Column.SHARE else (frozenset[str](),) * 2
+        if (self._first, self._small) != (first, small):
+            self._first, self._small = first, small
 
     @property
     def is_old(self) -> bool:
@@ -134,6 +140,9 @@ class Listing:
         if self.order is None:
             return False
         found = self.figures
+        if self.by is not Column.SHARE:
+            weights = weights_by(found, self.by)
+            return in_order(list(weights), weights) != in_order(list(weights), self.order)
         least = SHARE_BANDS[-1] if found.measure is Measure.OWNS else 0.0
         now = [name for name in found.worst_first if found.weights[name] >= least]
         then = sorted(now, key=lambda name: -self.order.get(name, -math.inf) if self.order is not None else 0.0)
@@ -182,15 +191,15 @@ class Listing:
             if self.view is View.WORST:
                 self._rows = self.model.worst_first(self.opened, self.order, self.matches, self._first, self._small)
             else:
-                self._rows = self.model.visible(self.opened, self.order, self.matches)
+                self._rows = self.model.visible(self.opened, self.order, self.matches, self.by.sums)
         return self._rows
 
     @property
     def worst_loud(self) -> str | None:
-        """Path of the heaviest row of the order, None where it is not a bad one."""
-        if not self.order:
+        """Path of the worst row, None where it is not a bad one."""
+        worst = next(iter(self.figures.worst_first), None)
+        if not self.order or worst is None:
             return None
-        worst = max(self.order.items(), key=lambda item: item[1])[0]
         return self.model.rows[worst].path if worst in self.figures.loud else None
 
     def beside(self, chosen: Sequence[Group], forward: bool) -> str | None:
@@ -203,7 +212,7 @@ class Listing:
         if self.view is View.WORST:
             lines = model.worst_first(set(), self.order, self.matches, self._first)
         else:
-            lines = model.visible({scope.path for scope in model.scopes}, self.order, self.matches)
+            lines = model.visible({scope.path for scope in model.scopes}, self.order, self.matches, self.by.sums)
         order = [line.row.group.name for line in lines if isinstance(line.row, GroupRow)]
         bad = [index for index, name in enumerate(order) if name in self.figures.loud]
         if not bad:

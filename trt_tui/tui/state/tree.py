@@ -133,19 +133,24 @@ class TreeModel:
         name = row.group.name
         return f"{self.titles[name]} {row.path} {name} {row.group.operator}"
 
-    def weights_of_scopes(self, weights: Mapping[str, float]) -> dict[str, float]:
-        """Sum of the weights below each scope, by path."""
-        sums: dict[str, float] = {}
+    def weights_of_scopes(self, weights: Mapping[str, float], summed: bool = True) -> dict[str, float]:
+        """The weights below each scope, by path: their sum, or the heaviest."""
+        below: dict[str, float] = {}
         for name, weight in weights.items():
             for scope in self.ancestors.get(name, ()):
-                sums[scope.path] = sums.get(scope.path, 0.0) + weight
-        return sums
+                before = below.get(scope.path, 0.0)
+                below[scope.path] = before + weight if summed else max(before, weight)
+        return below
 
     def visible(self, opened: set[str], weights: Mapping[str, float] | None = None,
-                matches: set[str] | None = None) -> list[VisibleRow]:
-        """The lines of the tree view: siblings by weight where weights are given, else in network order."""
+                matches: set[str] | None = None, summed: bool = True) -> list[VisibleRow]:
+        """The lines of the tree view: siblings by weight where weights are given, else in network order.
+
+        Args:
+            summed: A scope weighs what is below it together, not as much as the heaviest of it.
+        """
         weights = weights or {}
-        sums = self.weights_of_scopes(weights)
+        sums = self.weights_of_scopes(weights, summed)
         allowed = {scope.path for name in matches or () for scope in self.ancestors[name]}
 
         def weigh(row: Row) -> float:
