@@ -76,7 +76,7 @@ def tree_header(columns: Columns, found: Figures, by: Column | None = None) -> L
     titles = (f"share of {found.of}", f"share {found.of}", "share") if found.measure is Measure.OWNS else (
         f"{found.measure.value} dB", "dB")
     made = "preview" if found.preview is not None else f"in {found.made_of}" if found.made_of else "engine"
-    parts = [(Column.LAYER, "  layer".ljust(columns.name + 2)), (Column.OPERATOR, "op".ljust(columns.operator)),
+    parts = [(Column.LAYER, "     layer".ljust(columns.name + 5)), (Column.OPERATOR, "op".ljust(columns.operator)),
              (Column.ASKED, "prec".ljust(columns.asked)), (Column.MADE, fitted(made, columns.made)),
              (Column.SHARE, next((one for one in titles if cells(one) <= room), titles[-1]).ljust(room)),
              (Column.FLIP, flip_title(found.title, columns.flip).rjust(columns.flip)),
@@ -84,9 +84,8 @@ def tree_header(columns: Columns, found: Figures, by: Column | None = None) -> L
     widths = (1, columns.operator, 1, columns.made, 1, columns.flip, columns.cost)
     shown = [one for one, width in zip(parts, widths, strict=True) if width]
     strong = by if by is not Column.SHARE else None
-    return [("   ", ""), *((title if column is shown[-1][0] else f"{title} ",
-                            f"{'strong' if column is strong else 'dim'}@sort('{column.name}')")
-                           for column, title in shown)]
+    return [(title if column is shown[-1][0] else f"{title} ",
+             f"{'strong' if column is strong else 'dim'}@sort('{column.name}')") for column, title in shown]
 
 
 def operator_text(operator: str, width: int) -> str:
