@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 
 from tests.driven import LIMIT_S, DrivenSession, DrivenWorker, isolate, save_mlp, save_resnet
@@ -16,6 +17,7 @@ from trt_tui.backends import onnxruntime as backend
 from trt_tui.core.engines.failures import BuildFailed
 from trt_tui.core.engines.made import Made
 from trt_tui.core.engines.preview import Preview
+from trt_tui.core.lowering.typed import lower_typed
 from trt_tui.core.measure.comparison import (
     MARKED,
     UNFUSED,
@@ -154,6 +156,27 @@ def test_what_is_free_goes_before_what_is_raised(opened):
     assert made and not made.keys() & set(ended.result.best.raised)
     steps = list(dict.fromkeys(one.step for one in ended.evaluations))
     assert steps[:3] == ["start", "all raised", "free"]
+
+
+def test_rows_as_in_the_file_leave_it_for_what_is_free(options, tmp_path):
+    """A file with ranges four times too wide: ranges of the samples come first, then corrected biases beside them."""
+    plain = open_network(options.model)
+    wide = dict.fromkeys(plain.activations, 40.0)
+    onnx.save(ir.to_proto(lower_typed(plain, PrecisionConfig.uniform(Precision.INT8, Precision.FP32), wide).model),
+              tmp_path / "wide.onnx")
+    options = replace(options, model=str(tmp_path / "wide.onnx"))
+    worker = DrivenWorker(tmp_path)
+    worker.answer(rq.Open(options))
+    start = PrecisionConfig.uniform(Precision.FILE)
+    ended = found(worker.answer(replace(GOAL, config=start, ranges=False)))
+    assert [one.free for one in ended.evaluations[:4]] == [
+        (), (), ("recalibration, no longer as in the file",),
+        ("recalibration, no longer as in the file", "bias correction")]
+    best, config = ended.result.best, ended.result.config
+    assert ended.result.met and "recalibration" in best.free[0] and ended.evaluations[0].judgement.score < 20
+    left = {name for name, one in config.groups.items() if one.precision is Precision.INT8}
+    assert left and all(config.groups[name].reason == "search:auto" for name in left | set(best.raised))
+    assert all(config.groups[name].precision is Precision.FP32 for name in best.raised)
 
 
 def test_kept_layers_and_ranges_are_heeded(opened):

@@ -16,6 +16,7 @@ from trt_tui.core.measure.group_sweep import GroupSweep, Swept
 from trt_tui.core.measure.shares import Impact, impact_of
 from trt_tui.core.measure.target import judge, parse_target
 from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.moves.offers import out_of_the_file
 from trt_tui.core.network.layers import Group
 from trt_tui.core.search import Space
 from trt_tui.errors import CancelledError, InputError
@@ -162,8 +163,16 @@ class WorkspaceBench:
 
     def free(self, config: PrecisionConfig, kinds: str) -> dict[str, PrecisionConfig]:
         """See `trt_tui.jobs.searching.Bench`."""
-        found = proposals(self._workspace, self._report, self._workspace.network.groups, config,
-                          reason=f"search:{self._request.method}", kinds=kinds)
+        workspace, leaves_file = self._workspace, False
+        if workspace.network.given is not None:
+            try:
+                ensure_ranges(workspace, self._store, self._report, [out_of_the_file(config, workspace.network.groups)])
+                leaves_file = True
+            except InputError as error:
+                self._report.send(ev.Note(self._report.job, "What costs nothing at run time is tried on no layer that "
+                                                            f"is as in the file: {error.title}.", "warning"))
+        found = proposals(workspace, self._report, workspace.network.groups, config,
+                          reason=f"search:{self._request.method}", kinds=kinds, leaves_file=leaves_file)
         return {one.label: one.config for one in found}
 
     def ranges(self, groups: Sequence[Group], config: PrecisionConfig) -> dict[str, dict[str, float]]:

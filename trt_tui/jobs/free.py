@@ -47,31 +47,40 @@ def proposals(workspace: Workspace, report: Report, groups: Sequence[Group], con
     """
     network = workspace.network
     found: list[Proposal] = []
-    as_given = config
-    if leaves_file:
-        config = out_of_the_file(config, groups)
-    suffix = LEAVES_FILE if config != as_given else ""
+
+    def leaving(changed: Iterable[Group]) -> tuple[PrecisionConfig, str]:
+        """The config with some groups ready to be changed, and what stands behind the proposal's name."""
+        ready = out_of_the_file(config, changed, reason) if leaves_file else config
+        return ready, LEAVES_FILE if ready != config else ""
+
+    ready, _ = leaving(groups)
+    changed, suffix = leaving(group for group in groups if kinds == "form" and config.precision_of(group)
+                              is Precision.FILE and group.ranged(ready.precision_of(group)))
+    if suffix:  # so that what other ranges give is not taken for a gain of the moves that follow
+        found.append(Proposal(f"recalibration{suffix}", changed))
     low = [group for group in groups
-           if kinds != "bias" and config.precision_of(group).values in (Precision.FP16, Precision.BF16)]
+           if kinds != "bias" and ready.precision_of(group).values in (Precision.FP16, Precision.BF16)]
     written = free.rewrites(network, (group for group in low if group.name not in config.of(Rewrite)), reason)
     if written:
         words = dict.fromkeys(move.operator.replace("alization", "") for move in written.values())
-        found.append(Proposal(f"{' and '.join(words)} operator{suffix}", config.with_moves(written)))
+        changed, suffix = leaving(group for group in low if group.name in written)
+        found.append(Proposal(f"{' and '.join(words)} operator{suffix}", changed.with_moves(written)))
     norms = _norms(workspace, groups, config, leaves_file) if kinds != "bias" else []
     for strength in STRENGTHS if norms else ():
         made = free.smoothings(network, norms, workspace.calibrating, workspace.backend, strength=strength,
                                reason=reason, known=workspace.channel_amax,
                                progress=report.sweeping("largest values of channels", gives_way=True),
                                hands=hands_of(workspace, report))
-        changed = out_of_the_file(config, _around(network, norms)) if leaves_file else config
-        found.append(Proposal(f"SmoothQuant {strength:g}{LEAVES_FILE if changed != as_given else ''}",
-                              free.with_smoothings(changed, network, made)))
-    able = [group for group in groups if kinds != "form" and not no_correction(network, group, config)
+        changed, suffix = leaving(_around(network, norms))
+        found.append(Proposal(f"SmoothQuant {strength:g}{suffix}", free.with_smoothings(changed, network, made)))
+    able = [group for group in groups if kinds != "form" and not no_correction(network, group, ready)
             and group.name not in config.of(BiasCorrection)]
     if able:
-        shifts = {name: replace(move, reason=reason) for name, move in _shifts(workspace, report, able, config).items()}
+        changed, suffix = leaving(able)
+        shifts = {name: replace(move, reason=reason)
+                  for name, move in _shifts(workspace, report, able, changed).items()}
         if shifts:
-            found.append(Proposal(f"bias correction{suffix}", config.with_moves(shifts)))
+            found.append(Proposal(f"bias correction{suffix}", changed.with_moves(shifts)))
     return found
 
 

@@ -19,6 +19,7 @@ from trt_tui.core.network.network import Network
 from trt_tui.core.search import DOWNWARDS, Evaluation, Search, Space
 from trt_tui.core.search.front import front
 from trt_tui.core.search.ranges import LEAST_GAIN
+from trt_tui.core.search.space import made_beside
 from trt_tui.errors import CancelledError, InputError, TrtTuiError
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
@@ -157,8 +158,7 @@ class SearchJob:
             found = self.bench.free(start, kinds)
             if not found or self.search.asked is None:
                 continue
-            more = {name: {key: move for key, move in config.moves.items() if start.moves.get(key) is not move}
-                    for name, config in found.items()}
+            more = {name: made_beside(self.network, start, config) for name, config in found.items()}
             self.space = replace(self.space, free={**self.space.free, **more})
             self.search = self._make(self.search.evaluations, self.latency, None, self.search.margins)
             yield from self._evaluate(("free",))

@@ -35,12 +35,12 @@ def no_correction(network: Structure, group: Group, config: PrecisionConfig) -> 
     return "" if config.precision_of(group) is Precision.INT8 else "it does not run in INT8"
 
 
-def out_of_the_file(config: PrecisionConfig, groups: Iterable[Group]) -> PrecisionConfig:
+def out_of_the_file(config: PrecisionConfig, groups: Iterable[Group], reason: str = "user") -> PrecisionConfig:
     """A config with those of some groups that are as in the file in the precision that comes nearest to it: what a free
     move changes can no longer be written back as it is."""
     for group in groups:
         if config.precision_of(group) is Precision.FILE and group.given is not None:
-            config = config.with_groups([group], group.given.stands_for)
+            config = config.with_groups([group], group.given.stands_for, reason)
     return config
 
 

@@ -8,6 +8,7 @@ from functools import cached_property
 
 from trt_tui.core.codes import CODES
 from trt_tui.core.moves.bias_correction import BiasCorrection
+from trt_tui.core.moves.choice import Choice
 from trt_tui.core.moves.config import MoveKey, PrecisionConfig
 from trt_tui.core.moves.move import Move
 from trt_tui.core.moves.range_choice import RangeChoice
@@ -73,15 +74,15 @@ class Space:
     def config(self, raised: Iterable[str], ranges: Mapping[str, RangeChoice] | None = None,
                reason: str = "search", rungs: Mapping[str, Precision] | None = None,
                free: Iterable[str] = ()) -> PrecisionConfig:
-        """The start with groups raised, ranges replaced and sets of free moves made, each with the reason."""
-        raised, free = tuple(raised), tuple(free)
-        config = self.start.with_groups((self.network.group(name) for name in raised), self.higher, reason)
+        """The start with sets of free moves made, groups raised and ranges replaced, each with the reason."""
+        raised, free, config = tuple(raised), tuple(free), self.start
+        for name in free:
+            config = replace(config, moves={**config.moves, **self.free[name]})
+        config = config.with_groups((self.network.group(name) for name in raised), self.higher, reason)
         if Precision.TF32 in (rungs or {}).values():
             config = replace(config, tf32=True)
         for name, rung in (rungs or {}).items():
             config = config.with_groups([self.network.group(name)], rung, reason)
-        for name in free:
-            config = replace(config, moves={**config.moves, **self.free[name]})
         if free:
             config = config.without(BiasCorrection, raised)
         for tensor, choice in (ranges or {}).items():
@@ -119,3 +120,11 @@ def lowered_beside(network: Network | Outline, config: PrecisionConfig, higher: 
         start = start.with_groups([group], config.precision_of(group), config.groups[group.name].reason
                                   if group.name in config.groups else "user")
     return start, tuple(group.name for group in fixed)
+
+
+def made_beside(network: Network | Outline, start: PrecisionConfig, config: PrecisionConfig) -> dict[MoveKey, Move]:
+    """The moves that a config has beside those of a start, with the precisions of groups that have their default again.
+    """
+    back = {key: Choice(config.precision_of(network.group(key[1])), start.moves[key].set_by)
+            for key in start.moves.keys() - config.moves.keys() if key[0] == Choice.kind}
+    return {**back, **{key: move for key, move in config.moves.items() if start.moves.get(key) is not move}}
