@@ -52,8 +52,8 @@ def write(folder: Path, gigabytes: float) -> int:
         nodes.append(helper.make_node("MatMul", [value, f"w{number}"], [f"m{number}"], f"/{number}/MatMul"))
         nodes.append(helper.make_node("Tanh", [f"m{number}"], ["y" if last else f"t{number}"], f"/{number}/Tanh"))
         value = f"t{number}"
-    graph = helper.make_graph(nodes, "big", *([helper.make_tensor_value_info(name, 1, ["batch", 8, NARROW])]
-                                              for name in ("x", "y")), weights)
+    given, result = ([helper.make_tensor_value_info(name, 1, ["batch", 8, NARROW])] for name in ("x", "y"))
+    graph = helper.make_graph(nodes, "big", given, result, weights)
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
     (folder / "big.onnx").write_bytes(model.SerializeToString())
     onnx.load(folder / "big.onnx", load_external_data=False)

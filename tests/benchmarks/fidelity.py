@@ -37,6 +37,7 @@ from trt_tui.core.lowering.gated.lower import lower_gated
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network, open_network
 from trt_tui.core.precision import Precision
+from trt_tui.core.production import Production
 from trt_tui.core.runner import BuildSettings
 from trt_tui.workspace import profile_of
 
@@ -228,7 +229,8 @@ class Worker:
         from trt_tui.jobs.engine_building import Engine, build_engine
         from trt_tui.jobs.steps import Wait
 
-        settings = BuildSettings(profile=profile, optimization_level=level, tactic_sources=self.sources)
+        production = Production(optimization_level=level, tactic_sources=self.sources or ())
+        settings = BuildSettings(profile=profile, production=production)
         for step in build_engine(self.backend, network, config, ranges, settings, cache=None, wake=lambda: None,
                                  strict=True):
             if isinstance(step, Wait):

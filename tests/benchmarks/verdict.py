@@ -125,7 +125,8 @@ def main() -> None:
     parser.add_argument("--drive", nargs=3, help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     if arguments.drive:
-        drive(*arguments.drive, arguments.limit)
+        model, data, calibration = arguments.drive
+        drive(model, data, calibration, arguments.limit)
         return
     print(f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}, numpy {np.__version__}, "
           f"ONNX Runtime {onnxruntime.__version__}")
