@@ -6,7 +6,7 @@ seconds on a line of 5 kB/s. Colours are written where they change, not around e
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 from typing import TypeAlias
 
@@ -23,8 +23,17 @@ Pen: TypeAlias = tuple[str, str, str]
 Cell: TypeAlias = tuple[str, Pen]
 """A character and how it is drawn; the right half of a wide character is an empty text."""
 
-_GAP = 7
+_GAP = 4
 """Equal cells between two that differ are written too, up to as many: to move the cursor takes as many bytes."""
+
+_ERASED = 8
+"""Blank cells in a row that are written as such; to erase more, and to go on behind them, takes fewer bytes."""
+
+_SEEN = frozenset(("4", "7", "9"))
+"""Attributes that show on a space: underlined, reversed, struck."""
+
+_OFF = {"1": "22", "2": "22", "3": "23", "4": "24", "5": "25", "7": "27", "9": "29"}
+"""What takes an attribute back, without a reset, after which colours would have to be told again."""
 
 
 @lru_cache(maxsize=4096)
@@ -42,7 +51,7 @@ def _pen(style: Style | None, system: ColorSystem) -> Pen:
 def _blank(pen: Pen) -> Pen:
     """How a space is drawn: its own colour shows only where it is underlined, struck or reversed."""
     attributes, _, behind = pen
-    return pen if {"4", "7", "9"} & set(attributes.split(";")) else ("", "39", behind)
+    return pen if _SEEN.intersection(attributes.split(";")) else ("", "39", behind)
 
 
 def _cells(strip: Strip, system: ColorSystem) -> tuple[list[Cell], bool]:
@@ -83,15 +92,22 @@ def _pieces(update: LayoutUpdate | ChopsUpdate) -> Iterator[tuple[int, int, Stri
 
 
 class Painted:
-    """The cells that stand on the terminal, as far as they are known."""
+    """The cells that stand on the terminal, as far as they are known, and the pen that it has.
 
-    def __init__(self) -> None:
+    Args:
+        erases: Whether the terminal erases cells in the colour of the pen (``bce`` of terminfo).
+    """
+
+    def __init__(self, erases: bool = False) -> None:
+        self._erases = erases
         self._rows: dict[int, list[Cell | None]] = {}
         self._size: object = None
+        self._pen: Pen | None = None
 
     def forget(self) -> None:
         """Nothing is known of what stands there: all that is drawn next is written."""
         self._rows = {}
+        self._pen = None
 
     def render(self, update: LayoutUpdate | ChopsUpdate, system: ColorSystem) -> str:
         """What to write for the cells of an update that differ, which then stand there."""
@@ -99,46 +115,73 @@ class Painted:
             self.forget()
             self._size = update.region
         out: list[str] = []
-        pen: Pen | None = None
         for y, x, strip in _pieces(update):
             new, single = _cells(strip, system)
+            end = x + len(new)
             row = self._rows.setdefault(y, [])
-            row.extend([None] * (x + len(new) - len(row)))
-            old = row[x:x + len(new)]
+            row.extend([None] * (end - len(row)))
+            old = row[x:end]
             if old == new:
                 continue
-            row[x:x + len(new)] = new
-            for start, stop in _runs(old, new) if single else [(0, len(new))]:
-                out.append(f"\x1b[{y + 1};{x + start + 1}H")
-                for text, own in new[start:stop]:
-                    if own != pen:
-                        out.append(_change(pen, own))
-                        pen = own
-                    out.append(text)
-        return "".join(out) + ("\x1b[0m" if out else "")
+            if not single or any(cell is not None and len(cell[0]) != 1 for cell in row[x:end + 1]):
+                old = [None] * len(new)  # a terminal may take other widths for such characters, so all of it is written
+                for half, beside in ((x, x - 1), (end, end)):  # and the half that is left of one is blank
+                    if 0 <= beside and half < len(row) and (right := row[half]) is not None and right[0] == "":
+                        row[beside] = None
+            row[x:end] = new
+            self._write(out, y, x, old, new)
+        return "".join(out)
+
+    def _write(self, out: list[str], y: int, x: int, old: list[Cell | None], new: list[Cell]) -> None:
+        """Writes the cells that differ of a piece of a line."""
+        cursor, at, pen = -1, 0, self._pen
+        while at < len(new):
+            cell = new[at]
+            if cell == old[at]:
+                at += 1
+                continue
+            between = new[cursor:at]
+            if cursor < 0:
+                out.append(f"\x1b[{y + 1};{x + at + 1}H")
+            elif len(between) <= _GAP and all(pen is not None and _draws(pen, one) for one in between):
+                out.extend(text for text, _ in between)
+            else:
+                out.append(f"\x1b[{len(between)}C")
+            if pen is None or not _draws(pen, cell):
+                out.append(_change(pen, cell[1]))
+                pen = cell[1]
+            cursor, end = at, at
+            if self._erases and cell[0] == " " and not cell[1][0]:
+                end = next((stop for stop in range(at, len(new)) if new[stop] != cell), len(new))
+                end = next(stop for stop in range(end, at, -1) if new[stop - 1] != old[stop - 1])
+            if end - at > _ERASED:
+                out.append(f"\x1b[{end - at}X")
+                at = end
+            else:
+                out.append(cell[0])
+                cursor = at = at + 1
+        self._pen = pen
 
 
-def _runs(old: list[Cell | None], new: list[Cell]) -> Iterable[tuple[int, int]]:
-    """From where to where cells differ; a short stretch of equal ones that needs no other pen joins two."""
-    runs: list[tuple[int, int]] = []
-    for at, (before, now) in enumerate(zip(old, new, strict=True)):
-        if before == now:
-            continue
-        stop = runs[-1][1] if runs else 0
-        if runs and at - stop <= _GAP and all(pen == new[stop - 1][1] for _, pen in new[stop:at]):
-            runs[-1] = (runs[-1][0], at + 1)
-        else:
-            runs.append((at, at + 1))
-    return runs
+def _draws(pen: Pen, cell: Cell) -> bool:
+    """Whether a pen draws a cell as it is to look: a blank one by every pen that has what is behind it and is not seen
+    on a space."""
+    text, own = cell
+    return own == pen or text == " " and own[0] == "" and own[2] == pen[2] and not _SEEN.intersection(pen[0].split(";"))
 
 
+@lru_cache(maxsize=4096)
 def _change(before: Pen | None, now: Pen) -> str:
-    """The sequence that changes one pen into another; ``None`` is the terminal's own, unchanged."""
-    if before is None or before[0] != now[0]:
-        codes = ["0", now[0], now[1] if now[1] != "39" else "", now[2] if now[2] != "49" else ""]
-    else:
-        codes = [own for own, other in zip(now, before, strict=True) if own != other]
-    return f"\x1b[{';'.join(code for code in codes if code)}m"
+    """The sequence that changes one pen into another; ``None`` is the terminal's own, unknown."""
+    attributes = [code for code in now[0].split(";") if code]
+    anew = ["0", *attributes, *(color for color in now[1:] if color not in ("39", "49"))]
+    if before is None:
+        return f"\x1b[{';'.join(anew)}m"
+    had = [code for code in before[0].split(";") if code]
+    off = list(dict.fromkeys(_OFF[code] for code in had if code not in attributes))
+    on = [code for code in attributes if code not in had or _OFF[code] in off]
+    step = [*off, *on, *(own for own, other in zip(now[1:], before[1:], strict=True) if own != other)]
+    return f"\x1b[{min((';'.join(step), ';'.join(anew)), key=len)}m"
 
 
 class Changes(CompositorUpdate):

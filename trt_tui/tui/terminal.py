@@ -41,6 +41,16 @@ def check_terminal() -> None:
                          f"Set TERM to what the terminal is, such as xterm-256color. {instead}")
 
 
+def _erases_in_colour() -> bool:
+    """Whether the terminal's erased cells have the colour behind its text, by what is known of its TERM."""
+    try:
+        import curses
+        curses.setupterm()
+    except Exception:  # Python is built without it, or nothing describes this TERM
+        return False
+    return curses.tigetflag("bce") > 0 and curses.tigetstr("ech") is not None
+
+
 class TerminalDriver(LinuxDriver):
     """Textual's driver, which draws on stderr, made to draw on stdout where stderr goes elsewhere.
 
@@ -54,12 +64,17 @@ class TerminalDriver(LinuxDriver):
         assert file is not None, "check_terminal refuses to open the app where it could not be drawn"
         file.reconfigure(errors="replace")  # a locale that has no "│" gets a "?"
         self._file = file
-        self.painted = Painted()
+        self.painted = Painted(_erases_in_colour())
 
     def start_application_mode(self) -> None:
         """Takes the terminal, on which nothing of the app stands yet."""
         self.painted.forget()
         super().start_application_mode()  # type: ignore[no-untyped-call]
+
+    def stop_application_mode(self) -> None:
+        """Gives the terminal back, with its own colours."""
+        self.write("\x1b[m")
+        super().stop_application_mode()
 
     def run_input_thread(self) -> None:
         """Reads keys until the app ends."""
