@@ -32,6 +32,7 @@ from trt_tui.core.precision import Precision
 from trt_tui.errors import TrtTuiError
 from trt_tui.jobs.build import Building
 from trt_tui.jobs.rebuilding import Made
+from trt_tui.jobs.verdicts import Judging
 from trt_tui.options import Options
 from trt_tui.workspace import Workspace
 
@@ -159,6 +160,15 @@ def test_errors_at_the_groups_are_equal_to_the_last_bit(workspace, running):
         found.append((last.value, last.done, workspace.analysis.largest))
         workspace.analysis._largest_of = ()
     assert found[0] == found[1] and found[0][1] == 2 * len(workspace.feeds)
+
+
+def test_candidates_of_a_search_are_judged_at_once_and_to_the_last_bit(workspace, running):
+    ranges, groups = ranges_of(workspace), workspace.network.groups
+    configs = [INT8, *(INT8.with_groups(groups[:count], Precision.FP32) for count in range(1, len(groups)))]
+    found = dict(running.done(Judging(ranges, workspace.feeds), configs))
+    for config in configs:
+        *_, last = workspace.analysis.verdict(config, ranges, workspace.feeds)
+        assert found[config] == last.value and last.value.samples == workspace.judged_count
 
 
 @pytest.mark.rtx

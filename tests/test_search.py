@@ -28,6 +28,7 @@ from trt_tui.core.search import (
     Search,
     Space,
     lowest,
+    upcoming,
 )
 from trt_tui.core.search.ranking import best_ranking
 from trt_tui.errors import InputError
@@ -101,12 +102,32 @@ class Noise:
 
 
 def finish(search, evaluate):
-    for _ in search.run(evaluate):
-        pass
+    while (config := search.ask()) is not None:
+        search.tell(evaluate(config))
     return search.result
 
 
 # -- every strategy -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("method", SEARCH_METHODS)
+def test_what_a_search_may_ask_for_next_is_known_ahead(method):
+    """With four judged at once it comes to the same in fewer rounds; where only what passes decides, two are enough to
+    know the next in any case."""
+    noise, rounds, known = Noise(12, 1), 0, set()
+    search, alone = noise.search(method), noise.search(method)
+    while (config := search.ask()) is not None:
+        before = search.asked, list(search.evaluations), search.outcome
+        ahead = upcoming(search, 4)
+        assert ahead[0] == config and len(set(ahead)) == len(ahead) <= 4
+        assert (search.asked, search.evaluations, search.outcome) == before
+        assert upcoming(search, 4, only=("nothing",)) == []
+        if config not in known:
+            rounds += 1
+            known.update(ahead)
+        search.tell(noise(config))
+        assert method in ("auto", "greedy") or search.ask() in (None, *ahead)
+    assert search.result == finish(alone, noise) and rounds < 0.7 * len(search.evaluations)
 
 
 @pytest.mark.parametrize("method", SEARCH_METHODS)

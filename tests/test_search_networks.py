@@ -118,8 +118,8 @@ def test_impacts_of_a_group_that_overflows_are_infinite_alone(simulated):
     assert overflowing == ["/big/MatMul", "/small/MatMul"] and found["/big/MatMul"].impact_db is None
     assert all(impact.owns == 0.0 for impact in found.values())  # raising one alone mends nothing
     search = Search(Space(one.network, fp16), impacts=found)
-    for _ in search.run(lambda config: judge([parse_target("sqnr>=50")], one.verdict(config))):
-        pass
+    while (config := search.ask()) is not None:
+        search.tell(judge([parse_target("sqnr>=50")], one.verdict(config)))
     assert search.result.met and search.result.best.raised == ("/big/MatMul", "/small/MatMul")
 
 
@@ -155,8 +155,8 @@ def test_auto_finds_at_most_one_group_more_than_brute_force(simulated, seed):
     for more in (3, 8):
         target = parse_target(f"sqnr>={start + more:.3f}")
         search = Search(space, impacts=impacts)
-        for _ in search.run(lambda config, target=target: judge([target], one.verdict(config))):
-            pass
+        while (config := search.ask()) is not None:
+            search.tell(judge([target], one.verdict(config)))
         assert search.result.met and target.reached(one.verdict(search.result.config))
         assert len(search.result.best.raised) <= brute_force(one, space, target) + 1
 
@@ -169,8 +169,8 @@ def test_a_vision_transformer_from_int8_to_either_precision(simulated, higher):
     space = Space(one.network, start, higher)
     target = parse_target(f"sqnr>={one.decibels(start) + 3:.2f}")
     search = Search(space, impacts=one.impacts(start))
-    for _ in search.run(lambda config: judge([target], one.verdict(config))):
-        pass
+    while (config := search.ask()) is not None:
+        search.tell(judge([target], one.verdict(config)))
     result = search.result
     assert result.met and {choice.precision for choice in result.config.groups.values()} == {higher}
     assert 0 < len(result.best.raised) < len(space.candidates) / 2

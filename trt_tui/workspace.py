@@ -88,6 +88,10 @@ class Others(Protocol):
     def lost(self) -> str:
         """Why there are none any more, "" while there are."""
 
+    @property
+    def able(self) -> int:
+        """How many take part now in what does not depend on the builder."""
+
     def hands(self, workspace: Workspace, wake: Callable[[], None], engines: bool) -> Hands[Workspace]:
         """They for one job, with what is open in the workspace open there too.
 

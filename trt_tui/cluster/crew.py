@@ -38,6 +38,11 @@ class Hired:
         """See `trt_tui.workspace.Others`."""
         return self.cluster.lost
 
+    @property
+    def able(self) -> int:
+        """See `trt_tui.workspace.Others`."""
+        return self.cluster.able()
+
     def told(self) -> Iterator[tuple[str, str]]:
         """See `trt_tui.workspace.Others`."""
         while self.cluster.news:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -37,8 +37,11 @@ from trt_tui.jobs.spreading import following, hands_of
 from trt_tui.jobs.statistics import ranges_by_method
 from trt_tui.jobs.steps import Steps, Urgency, at
 from trt_tui.jobs.store import Store
-from trt_tui.jobs.verdicts import reference_metric, verdict_of
+from trt_tui.jobs.verdicts import judge_ahead, reference_metric, verdict_of
 from trt_tui.workspace import Workspace, runs_here
+
+WORTH_S = 0.1
+"""Configs are judged ahead by others where a verdict takes at least so long here."""
 
 
 def run(workspace: Workspace, store: Store, report: Report, request: rq.FindConfig) -> Steps[None]:
@@ -121,6 +124,7 @@ class WorkspaceBench:
         self.builds = builder is not None and runs_here(builder, workspace.plan.settings)
         self.checks = request.check is not None
         self.feed: int | None = None
+        self._took = 0.0
 
     def report(self, work: SearchJob, heard: bool = False) -> None:
         """Sends the search's progress, at most ten times a second unless it must be heard."""
@@ -132,6 +136,14 @@ class WorkspaceBench:
         if self._request.sample:
             return (yield from self._verdict_of_sample(config))
         return (yield from self._verdict_of_all(config))
+
+    def judge_ahead(self, likely: Callable[[int], Sequence[PrecisionConfig]]) -> Steps[None]:
+        """See `trt_tui.jobs.searching.Bench`; not where a verdict takes less than it takes to ask for it elsewhere."""
+        workspace, others = self._workspace, self._workspace.others
+        if others is None or others.lost or self._request.sample or self._took < WORTH_S:
+            return
+        if (able := others.able) > 1 and self._store.known(workspace, "verdict", likely(1)[0], Verdict) is None:
+            yield from judge_ahead(workspace, self._store, self._report, likely(able), Urgency.SEARCH)
 
     def _verdict_of_sample(self, config: PrecisionConfig) -> Steps[Verdict]:
         """Returns the verdict on the batch of one sample."""
@@ -155,8 +167,10 @@ class WorkspaceBench:
 
     def _verdict_of_all(self, config: PrecisionConfig) -> Steps[Verdict]:
         whole: Verdict | None = None
+        since = time.monotonic()
         for verdict in verdict_of(self._workspace, self._store, self._report, config):
             whole = verdict
+            self._took = max(self._took, time.monotonic() - since)
             yield Urgency.SEARCH
         assert whole is not None, "a workspace has feeds"
         return whole

@@ -16,7 +16,7 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.smooth import Smooth
 from trt_tui.core.network.layers import Group
 from trt_tui.core.network.network import Network
-from trt_tui.core.search import DOWNWARDS, Evaluation, Search, Space
+from trt_tui.core.search import DOWNWARDS, Evaluation, Search, Space, upcoming
 from trt_tui.core.search.front import front
 from trt_tui.core.search.ranges import LEAST_GAIN
 from trt_tui.core.search.space import made_beside
@@ -45,6 +45,13 @@ class Bench(Looks, Workshop, Protocol):
 
     def verdict(self, config: PrecisionConfig) -> Steps[Verdict]:
         """Returns a config's whole verdict at the judged outputs."""
+
+    def judge_ahead(self, likely: Callable[[int], Sequence[PrecisionConfig]]) -> Steps[None]:
+        """Has other processes, where there are any, judge at once what is asked for and what may be asked for next.
+
+        Args:
+            likely: So many configs at most, what is asked for first.
+        """
 
     def costs(self, space: Space) -> Mapping[str, float]:
         """What each candidate costs with all of them raised: milliseconds of that engine where it is known and timed,
@@ -138,6 +145,7 @@ class SearchJob:
         while (config := self.search.ask()) is not None and (asked := self.search.asked) is not None and (
                 not only or asked.step in only):
             self.bench.report(self)
+            yield from self.bench.judge_ahead(lambda count: upcoming(self.search, count, only))
             verdict = yield from self.bench.verdict(config)
             judgement = self._judged(verdict)
             if self.bench.checks:

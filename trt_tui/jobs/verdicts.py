@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 
 from trt_tui.core.measure.analysis import Partial
 from trt_tui.core.measure.comparison import Verdict
@@ -12,6 +12,7 @@ from trt_tui.core.precision import Precision
 from trt_tui.jobs import events as ev
 from trt_tui.jobs.calibrating import ensure_ranges
 from trt_tui.jobs.scheduler import Report
+from trt_tui.jobs.spreading import following, hands_of
 from trt_tui.jobs.steps import Steps, Urgency
 from trt_tui.jobs.store import Store
 from trt_tui.workspace import Workspace
@@ -31,6 +32,36 @@ def verdict_of(workspace: Workspace, store: Store, report: Report, config: Preci
         if phase:
             report.progress(phase, partial.done, partial.total, since)
         yield partial.value
+
+
+class Judging:
+    """An errand: the whole verdict of a config on some feeds."""
+
+    def __init__(self, ranges: Mapping[str, float], feeds: Sequence[int]) -> None:
+        self._ranges, self._feeds = ranges, tuple(feeds)
+
+    def words(self, item: PrecisionConfig) -> str:
+        """See `trt_tui.core.hands.Errand`."""
+        return "the verdict of a config"
+
+    def do(self, subject: Workspace, item: PrecisionConfig) -> Generator[None, None, Verdict]:
+        """See `trt_tui.core.hands.Errand`."""
+        verdict = Verdict({})
+        for partial in subject.analysis.verdict(item, self._ranges, self._feeds):
+            verdict = partial.value
+            yield
+        return verdict
+
+
+def judge_ahead(workspace: Workspace, store: Store, report: Report, configs: Sequence[PrecisionConfig], urgency: Urgency
+                ) -> Steps[None]:
+    """Has other processes judge several configs at once, one each; what comes of them is stored."""
+    unknown = [config for config in configs if store.known(workspace, "verdict", config, Verdict) is None]
+    hands = hands_of(workspace, report)
+    for made in hands.work(Judging(workspace.ranges, workspace.feeds), unknown):
+        if made is not None:
+            store.keep(workspace, "verdict", *made)
+        yield following(hands, urgency)
 
 
 Settling = dict[str, Iterator[Partial[Verdict]]]

@@ -3,8 +3,9 @@
 from trt_tui.core.search.board import LoweredLayer
 from trt_tui.core.search.evaluation import Evaluation, Trial
 from trt_tui.core.search.ranking import Ranking, best_ranking
-from trt_tui.core.search.search import DOWNWARDS, SEARCH_METHODS, Evaluated, Outcome, Result, Search
+from trt_tui.core.search.search import DOWNWARDS, SEARCH_METHODS, Outcome, Result, Search
 from trt_tui.core.search.space import Space, lowered_beside, lowest
+from trt_tui.core.search.upcoming import upcoming
 
 __all__ = [
     "DOWNWARDS",
@@ -12,7 +13,6 @@ __all__ = [
     "Evaluation",
     "LoweredLayer",
     "Outcome",
-    "Evaluated",
     "Ranking",
     "Result",
     "Search",
@@ -21,4 +21,5 @@ __all__ = [
     "best_ranking",
     "lowered_beside",
     "lowest",
+    "upcoming",
 ]

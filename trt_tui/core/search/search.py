@@ -8,8 +8,9 @@ takes effect in the same way.
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from typing import TypeVar
@@ -81,15 +82,6 @@ class Result:
     evaluations: int
     said: str
     rows: tuple[LoweredLayer, ...] = ()
-
-
-@dataclass(frozen=True)
-class Evaluated:
-    """The state after one more evaluation."""
-
-    done: int
-    latest: Evaluation
-    best: Evaluation
 
 
 class Search:
@@ -178,12 +170,6 @@ class Search:
         self._advance(evaluation)
         return evaluation
 
-    def run(self, evaluate: Callable[[PrecisionConfig], Judgement]) -> Iterator[Evaluated]:
-        """Evaluates until the search is over, yielding after each evaluation."""
-        while (config := self.ask()) is not None:
-            latest = self.tell(evaluate(config))
-            yield Evaluated(len(self.evaluations), latest, self.best or latest)
-
     def tighten(self, margins: Sequence[float]) -> None:
         """Goes on with a stricter criterion: each score at least its margin. Nothing is evaluated again, but latencies
         are estimated anew."""
@@ -193,6 +179,13 @@ class Search:
         for one in known:
             self._remember(one)
         self._restart()
+
+    def copied(self) -> Search:
+        """Another that has come to the same."""
+        other = copy.copy(self)
+        other.evaluations, other._memory = list(self.evaluations), dict(self._memory)
+        other._restart()
+        return other
 
     def _remember(self, evaluation: Evaluation) -> Evaluation:
         if evaluation.key not in self._memory:
