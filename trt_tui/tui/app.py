@@ -27,6 +27,7 @@ from trt_tui.tui.painting import Changes
 from trt_tui.tui.punctual import Punctual
 from trt_tui.tui.terminal import TerminalDriver, on_ending
 from trt_tui.tui.typed_ahead import TypedAhead
+from trt_tui.tui.widgets.lines import COMPONENTS
 from trt_tui.words import visible
 
 
@@ -41,6 +42,7 @@ class TrtTuiApp(Punctual, App[None]):
 
     TITLE = "trt-tui"
     CSS_PATH = "app.tcss"
+    COMPONENT_CLASSES = COMPONENTS
     BINDINGS = [Binding("ctrl+z", "suspend_process", show=False, priority=True),
                 Binding("ctrl+l", "redraw", show=False, priority=True)]
     ENABLE_COMMAND_PALETTE = False  # `trt_tui.tui.screens.palette` is the one

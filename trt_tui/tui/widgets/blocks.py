@@ -12,14 +12,12 @@ from trt_tui.core.network.blocks import Blocks
 from trt_tui.tui.spans import Line, fitted, width_of
 from trt_tui.tui.state.columns import legend
 from trt_tui.tui.state.figures import Figures, block_cell, block_note
-from trt_tui.tui.widgets.lines import COMPONENTS, Styled
+from trt_tui.tui.widgets.lines import Styled
 from trt_tui.words import right, visible
 
 
 class BlockMap(ScrollView, Styled, can_focus=True, inherit_bindings=False):
     """The heat map with a cursor on a cell, or on a role's label (column -1)."""
-
-    COMPONENT_CLASSES = COMPONENTS
 
     class Moved(Message):
         """The cursor moved to another cell."""

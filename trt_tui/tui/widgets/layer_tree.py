@@ -14,7 +14,7 @@ from trt_tui.tui.spans import Line
 from trt_tui.tui.state.columns import Columns, row_line
 from trt_tui.tui.state.figures import Figures
 from trt_tui.tui.state.tree import VisibleRow
-from trt_tui.tui.widgets.lines import COMPONENTS, Styled
+from trt_tui.tui.widgets.lines import Styled
 from trt_tui.words import visible
 
 
@@ -23,8 +23,6 @@ class LayerTree(ScrollView, Styled, can_focus=True, inherit_bindings=False):
 
     The rows and their figures are given with `show`; the widget keeps the cursor on the row with the same key.
     """
-
-    COMPONENT_CLASSES = COMPONENTS
 
     class Moved(Message):
         """The cursor moved to another row."""

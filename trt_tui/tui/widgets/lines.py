@@ -17,14 +17,14 @@ from trt_tui.words import cells, visible
 STYLES = ("dim", "strong", "bad", "good", "warn", "stale", "key", "rule", "plot", "cursor",
           "band0", "band1", "band2", "band3", "band4")
 
-
 COMPONENTS = {f"span--{name}" for name in STYLES}
+"""Component classes of the app, which all that draw spans ask: were they of each widget, they would be most of what the
+style sheet is asked for at the start and whenever a page opens."""
 
 
 class Styled(Widget):
     """Turns a line into a strip, with the component classes ``span--<style>`` of the style sheet."""
 
-    COMPONENT_CLASSES = COMPONENTS
     _span_styles: dict[str, Style]
 
     def span_style(self, name: str) -> Style:
@@ -32,7 +32,7 @@ class Styled(Widget):
         if not (look := name.partition("@")[0]):
             return Style.null()
         if look not in self._span_styles:
-            self._span_styles[look] = self.get_component_rich_style(f"span--{look}", partial=True)
+            self._span_styles[look] = self.app.get_component_styles(f"span--{look}").partial_rich_style
         return self._span_styles[look]
 
     def strip_of(self, line: Line, width: int, *overlays: str) -> Strip:
@@ -54,8 +54,6 @@ class Styled(Widget):
 
 class Lines(Styled):
     """A block of lines; setting ``lines`` repaints those that differ."""
-
-    COMPONENT_CLASSES = COMPONENTS
 
     def __init__(self, lines: Sequence[Line] = (), *, id: str | None = None, classes: str | None = None) -> None:
         self._span_styles = {}
