@@ -17,12 +17,15 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnxruntime.quantization import QuantFormat, QuantType
 
-from tests import networks, rtx
+from tests import lowered, networks, rtx
 from tests.networks.build import Builder, floats
 from trt_tui.core.lowering.gated.lower import lower_gated
 from trt_tui.core.lowering.strong import lower_strong
 from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.inference import infer_shapes
 from trt_tui.core.network.network import open_network
+from trt_tui.core.network.refused import round_by_casts
+from trt_tui.core.network.steps import LOW_FLOATS
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
 
@@ -165,13 +168,30 @@ def test_what_tensorrt_refuses_is_named_and_gone_from_the_export(tmp_path, backe
     assert words == {"a zero point other than 0", "a DequantizeLinear on an int32 bias"}
     assert all(network.given.node(one.node) is not None for one in network.given.refused)
     assert sum("TensorRT refuses" in note for note in network.notes) == 2
-    lowered = lower_strong(network, AS_GIVEN, {})
-    assert len(lowered.notes) == 2
-    zeros = [node.inputs[2].const_value for node in lowered.model.graph if node.op_type == "QuantizeLinear"]
+    typed = lower_strong(network, AS_GIVEN, {})
+    assert len(typed.notes) == 2
+    zeros = [node.inputs[2].const_value for node in typed.model.graph if node.op_type == "QuantizeLinear"]
     assert zeros and all(zero.dtype == ir.DataType.INT8 and not zero.numpy().any() for zero in zeros)
     feeds = networks.feeds(networks.quantized(), 9, n=4)
     reference = run(backend, lower_strong(network, PrecisionConfig.uniform(FP32), {}).model, feeds)
-    assert sqnr(reference, run(backend, lowered.model, feeds)) > 15
+    assert sqnr(reference, run(backend, typed.model, feeds)) > 15
+
+
+@pytest.mark.parametrize("precision", [FP16, Precision.BF16, INT8])
+def test_a_typed_network_between_casts_rounds_as_it_is_simulated(precision, opened, backend):
+    network = opened(networks.small_resnet() if precision is FP16 else networks.mlp(0))
+    feeds = networks.feeds(ir.to_proto(network.model), 3)
+    ranges = dict.fromkeys(network.activations, 6.0)
+    config = PrecisionConfig.uniform(precision, FP16 if precision is INT8 else precision)
+    model = lower_strong(network, config, ranges).model
+    infer_shapes(model)
+    round_by_casts(model.graph, {value.name: value.dtype for node in model.graph for value in (
+        *node.inputs, *node.outputs) if value is not None and value.dtype in LOW_FLOATS})
+    assert not [node for node in model.graph if node.op_type != "Cast" and node.outputs[0].dtype in LOW_FLOATS]
+    reference, tail = run(backend, network.model, feeds), network.outputs[0].name
+    expected = lowered.gated_values(backend, network, config, ranges, feeds)[tail]
+    found = run(backend, model, feeds)
+    assert sqnr(expected, found) > sqnr(reference, expected) + 20
 
 
 def test_16_bit_codes_leave_the_tensor_in_floats_behind_its_relu(tmp_path, backend):
@@ -179,9 +199,9 @@ def test_16_bit_codes_leave_the_tensor_in_floats_behind_its_relu(tmp_path, backe
     network = open_network(tmp_path / "x.onnx")
     assert "16-bit codes" in {one.what for one in network.given.refused}
     feeds = networks.feeds(networks.quantized(), 9, n=4)
-    lowered, reference = (run(backend, lower_strong(network, config, {}).model, feeds)
-                          for config in (AS_GIVEN, PrecisionConfig.uniform(FP32)))
-    assert sqnr(reference, lowered) > 60  # weights are the same, and no activation is in codes
+    typed, reference = (run(backend, lower_strong(network, config, {}).model, feeds)
+                        for config in (AS_GIVEN, PrecisionConfig.uniform(FP32)))
+    assert sqnr(reference, typed) > 60  # weights are the same, and no activation is in codes
 
 
 @pytest.mark.parametrize("operator", ["HardSwish", "ConvTranspose"])

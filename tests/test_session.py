@@ -97,6 +97,7 @@ def test_a_quantized_network_opens_as_in_its_file_and_goes_back_to_it(session, t
     lines = ["".join(part for part, _ in line) for line in verdict_lines(driven, 80)]
     assert lines[-1].startswith(" as exported ") and "~" in lines[-1] and all(len(line) <= 80 for line in lines)
     driven.toggle(driven.outline.groups)
+    assert driven.measured("config").exported is None, "nothing is as in the file"
     assert {driven.config.precision_of(group) for group in driven.outline.groups} == {Precision.FP32}
     driven.toggle(driven.outline.groups)
     assert driven.config == as_given

@@ -7,6 +7,10 @@ from collections.abc import Mapping
 from trt_tui.core.lowering.strong import lower_strong
 from trt_tui.core.measure.comparison import Verdict
 from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.inference import infer_shapes
+from trt_tui.core.network.naming import name_of
+from trt_tui.core.network.refused import round_by_casts
+from trt_tui.core.network.steps import LOW_FLOATS
 from trt_tui.core.precision import Precision
 from trt_tui.jobs import events as ev
 from trt_tui.jobs.judging import judged_run
@@ -18,22 +22,30 @@ from trt_tui.workspace import Workspace
 
 def send_amended(workspace: Workspace, store: Store, report: Report, runs: Mapping[str, PrecisionConfig]
                  ) -> Steps[None]:
-    """Measures, for a file of which TensorRT refuses something, what the network loses as the export has it."""
-    network = workspace.network
-    given = network.given
-    config = next((config for config in runs.values() if config.quantized is Precision.FILE and not config.moves), None)
-    if given is None or config is None or not given.refused or "BF16" in given.float_words:
-        return
-    yield Urgency.VERDICT
-    known = store.known(workspace, "amended", config, Verdict)
-    if known is None:
-        typed = lower_strong(network, config, workspace.ranges)
-        steps = judged_run(workspace.analysis, typed.model, workspace.feeds)
-        while known is None:
-            try:
-                next(steps)
-            except StopIteration as stop:
-                known = stop.value
+    """Measures, where TensorRT refuses something of what stays as in the file, what the network loses as the export
+    has it."""
+    for config in runs.values():
+        if any(config.precision_of(group) is Precision.FILE and group.given is not None and group.given.refused
+               for group in workspace.network.groups):
             yield Urgency.VERDICT
-        store.keep(workspace, "amended", config, known)
-    report.send(ev.ExportedMeasured(report.job, config, known))
+            known = store.known(workspace, "amended", config, Verdict)
+            if known is None:
+                known = yield from _judged(workspace, config)
+                store.keep(workspace, "amended", config, known)
+            report.send(ev.ExportedMeasured(report.job, config, known))
+
+
+def _judged(workspace: Workspace, config: PrecisionConfig) -> Steps[Verdict]:
+    """Returns the verdict of the typed network of a config, run as it is written."""
+    typed = lower_strong(workspace.network, config, workspace.ranges).model
+    infer_shapes(typed)
+    values = (value for node in typed.graph for value in (*node.inputs, *node.outputs) if value is not None)
+    round_by_casts(typed.graph, {name_of(value): value.dtype for value in values if value.dtype in LOW_FLOATS})
+    steps = judged_run(workspace.analysis, typed, workspace.feeds)
+    while True:
+        try:
+            next(steps)
+        except StopIteration as stop:
+            verdict: Verdict = stop.value
+            return verdict
+        yield Urgency.VERDICT

@@ -280,8 +280,9 @@ def comparison_record(network: Network | Outline, sha256: str, data: _Data, back
     engines = {f"{name}-engine": engine_record(run.engine) for name, run in runs.items() if run.engine is not None}
     if fp32_engine is not None:
         engines = {"fp32-engine": engine_record(fp32_engine), **engines}
-    as_exported = next((run.exported for run in runs.values() if run.exported is not None), None)
-    exported = {} if as_exported is None else {EXPORTED: {"source": "simulated", **verdict_record(as_exported)}}
+    as_exported = {name: run.exported for name, run in runs.items() if run.exported is not None}
+    exported = {f"{name}-{EXPORTED}" if number else EXPORTED: {"source": "simulated", **verdict_record(verdict)}
+                for number, (name, verdict) in enumerate(as_exported.items())}
     record: dict[str, Any] = {
         "format": FORMAT, "version": VERSION,
         "model": {"name": network.name, "structure_sha256": network.structure_sha256, "sha256": sha256,

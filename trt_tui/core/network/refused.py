@@ -137,6 +137,20 @@ def amend(graph: ir.Graph, written: Callable[[ir.Node], bool], types: Mapping[st
             for what, count in counts.items() if count]
 
 
+def round_by_casts(graph: ir.Graph, types: Mapping[str, ir.DataType]) -> None:
+    """Has every operator compute in FP32, in place, with Casts around it that round as its own types do: ONNX Runtime's
+    CPU provider lacks most operators in BF16, and computes those in FP16 in FP32 without rounding between them.
+
+    Args:
+        types: The types of the graph's tensors below FP32, by name.
+    """
+    way = _WaysOut(graph)
+    for node in list(graph):
+        within = any(one.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS) for one in node.attributes.values())
+        if not node.domain and node.op_type != "Cast" and not within:
+            way.raise_to_fp32(node, types)
+
+
 class _WaysOut:
     def __init__(self, graph: ir.Graph) -> None:
         self._graph = graph
