@@ -568,6 +568,19 @@ def test_an_engine_of_nan_ends_the_search(with_builder, looked_into):
     assert ended.confirmed is False and len(worker.built) == 1 and "NaN" in ended.remarks[0]
 
 
+def test_lowering_begins_with_what_takes_most_time_in_the_engine_of_all_raised(with_builder, monkeypatch):
+    worker = with_builder(0.0)
+    names = Space(worker.network, INT8).candidates
+    times = {name: float(place) for place, name in enumerate(names)}  # ms: the last layer takes most
+    monkeypatch.setattr(bench.WorkspaceBench, "times", lambda self, space: times if worker.built else {})
+    goal = replace(GOAL, method="lower", ranges=False, free=False)
+    ended = found(worker.answer(goal))
+    assert worker.built[0] == Space(worker.network, INT8).config(names)
+    assert [row.layer for row in ended.result.rows] == list(reversed(names)) and "time" in ended.remarks[0]
+    worker = with_builder(0.0)
+    assert "multiply-accumulates" in found(worker.answer(replace(goal, max_builds=1))).remarks[0]
+
+
 def test_int8_that_passes_simulated_and_fails_as_built_is_searched(with_builder):
     worker = with_builder(3.0)
     ended = found(worker.answer(replace(GOAL, tolerances=("sqnr>=33",), free=False)))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Callable, Sequence
 from typing import Any, TextIO
 from unicodedata import category
@@ -174,6 +175,11 @@ def decibels(sqnr_db: float | None, *, exact: bool = False, nan: int = 0, inf: i
     if exact:
         return "exact"
     return NOTHING if sqnr_db is None else f"{mark}{sqnr_db:.1f}"
+
+
+def simulated(figures: str) -> str:
+    """Figures in words, each marked as simulated: ``cosine ~0.99903, ~26.3 dB``; other words stay as they are."""
+    return re.sub(r"(^|, )((?:\S+ )?)(?=-?\.?\d)", rf"\1\2{SIMULATED}", figures)
 
 
 def with_unit(text: str, unit: str = "dB") -> str:

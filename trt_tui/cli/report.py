@@ -18,14 +18,14 @@ from trt_tui.core.lowering.lowered import lowers, quantizes
 from trt_tui.core.measure.agreement import fp32_fault, gap_db
 from trt_tui.core.measure.comparison import EngineResult, Share, Verdict
 from trt_tui.core.measure.metric_parts import part_rows
-from trt_tui.core.measure.target import UPPER, parse_target
+from trt_tui.core.measure.target import UPPER
 from trt_tui.core.moves.config import PrecisionConfig, tables
 from trt_tui.core.network.hierarchy import build_tree, titles
 from trt_tui.core.network.layers import Outline
 from trt_tui.core.search import Evaluation, Outcome
 from trt_tui.errors import InputError
 from trt_tui.jobs.events import SearchEnded
-from trt_tui.session.finding import Finding, held_out_words, lowered_table
+from trt_tui.session.finding import Finding, held_out_words, iteration_table, lowered_table
 from trt_tui.session.parts import parts_table
 from trt_tui.session.session import Session
 from trt_tui.words import COMPUTED_IN, EXPORTED, NOTHING, SIMULATED, engine_title, run_named, run_title, table
@@ -299,7 +299,8 @@ def search_table(session: Session) -> str:
     how = f"{ended.how}; " if ended.ranked else ""
     lines = [search_headline(session), f"  {how}{words.plural(result.evaluations, 'evaluation')}"]
     lines += [f"  {line}" for line in (*search_source(session), *ended.remarks)]
-    lines += ["", *table(lowered_rows(session) or iteration_rows(session), flush_left=3)]
+    lowered = lowered_rows(session)
+    lines += ["", *table(lowered or iteration_rows(session), flush_left=3 if lowered else 4)]
     places = titles(build_tree(outline.layers, outline.groups))
     for header, rows in tables(result.config, outline):
         lines += ["", *table([(*header, "why"), *((places.get(row[0], row[0]), *row[1:], result.why.get(row[0], ""))
@@ -319,22 +320,9 @@ def lowered_rows(session: Session) -> list[list[str]]:
 
 
 def iteration_rows(session: Session) -> list[list[str]]:
-    """Every config that a search has tried: who asked, how many groups are raised, each tolerance's figure, and what
-    its engine yields; with a header."""
-    finding, ended = _finding(session), _ended(session)
-    targets = [parse_target(text) for text in finding.request.tolerances]
-    places = titles(build_tree(session.opened.outline.layers, session.opened.outline.groups))
-    rows = [["", "step", "about", "raised", *finding.request.tolerances, "", "engine"]]
-    for place, one in enumerate(ended.evaluations):
-        verdict = one.judgement.verdict
-        figures = [f"{SIMULATED}{target.measured(verdict)}" if verdict is not None else "" for target in targets]
-        if not targets:
-            figures, rows[0][4:-2] = [one.judgement.figure], ["check"]
-        rows.append([str(place + 1), one.step, places.get(one.about, one.about), str(len(one.raised)), *figures,
-                     words.outcome(one.passed), ended.built.get(place, "")])
-    if not ended.built:
-        rows = [row[:-1] for row in rows]
-    return rows
+    """Every config that a search has tried; see `trt_tui.session.finding.iteration_table`."""
+    ended = _ended(session)
+    return iteration_table(ended.evaluations, ended.built, session.opened.outline, _finding(session).request)
 
 
 def _finding(session: Session) -> Finding:
@@ -362,16 +350,18 @@ def search_headline(session: Session) -> str:
     if result.outcome is Outcome.NOTHING_TO_DO:
         start = result.config
         name = "the file" if start.as_in_file else "the config" if start.moves else start.quantized.label
-        said = f"{name} meets it already: nothing to do ({_best(session).judgement.figure})"
+        said = f"{name} meets it already: nothing to do ({words.simulated(_best(session).judgement.figure)})"
     tolerances = " and ".join((*request.tolerances,
                                *([f"check {request.check!r}"] if request.check is not None else [])))
     return f"{tolerances}: {said}"
 
 
 def search_source(session: Session) -> list[str]:
-    """Where the figures come from: on held-out samples or not, confirmed by an engine or simulated only."""
+    """Where the figures come from: the reference if one is named, on held-out samples or not, confirmed by an engine or
+    simulated only."""
     held_out = _ended(session).held_out
-    return [*([held_out_words(held_out)] if held_out is not None else []), *_confirmation(session)]
+    against = [f"against {session.reference}"] if session.opened.reference is not None else []
+    return [*against, *([held_out_words(held_out)] if held_out is not None else []), *_confirmation(session)]
 
 
 def _confirmation(session: Session) -> list[str]:

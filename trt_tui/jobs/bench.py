@@ -30,7 +30,6 @@ from trt_tui.jobs.comparing import send_layers
 from trt_tui.jobs.free import proposals
 from trt_tui.jobs.previewing import Asking, is_installed
 from trt_tui.jobs.scheduler import Report
-from trt_tui.jobs.searched_engines import macs_of
 from trt_tui.jobs.searching import SearchJob
 from trt_tui.jobs.shares import known_shares, send_shares, suspects
 from trt_tui.jobs.spreading import following, hands_of
@@ -158,12 +157,11 @@ class WorkspaceBench:
         assert verdict is not None, "a feed was named"
         return verdict
 
-    def costs(self, space: Space) -> dict[str, float]:
+    def times(self, space: Space) -> dict[str, float]:
         """See `trt_tui.jobs.searching.Bench`."""
         engine = self._store.engine(self._workspace, space.config(space.candidates))
         made = engine.made if engine is not None else {}
-        times = {name: ms for name in space.candidates if name in made and (ms := made[name].ms) is not None}
-        return times or macs_of(space)
+        return {name: ms for name in space.candidates if name in made and (ms := made[name].ms) is not None}
 
     def _verdict_of_all(self, config: PrecisionConfig) -> Steps[Verdict]:
         whole: Verdict | None = None

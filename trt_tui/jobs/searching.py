@@ -23,7 +23,7 @@ from trt_tui.core.search.space import made_beside
 from trt_tui.errors import CancelledError, InputError, TrtTuiError
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.jobs.searched_engines import Engines, Workshop, timed_as
+from trt_tui.jobs.searched_engines import Engines, Workshop, macs_of, timed_as
 from trt_tui.jobs.steps import Steps
 from trt_tui.jobs.triage import Looks, Triage, gap_said, unexplained
 from trt_tui.words import first_few, milliseconds
@@ -53,9 +53,9 @@ class Bench(Looks, Workshop, Protocol):
             likely: So many configs at most, what is asked for first.
         """
 
-    def costs(self, space: Space) -> Mapping[str, float]:
-        """What each candidate costs with all of them raised: milliseconds of that engine where it is known and timed,
-        else multiply-accumulates."""
+    def times(self, space: Space) -> Mapping[str, float]:
+        """What each candidate takes in the engine with all of them raised, in ms; empty where none is known and timed.
+        """
 
     def impacts(self, config: PrecisionConfig, names: Sequence[str]) -> Steps[Mapping[str, Impact]]:
         """Returns what some groups of a config do to the judged outputs, by name."""
@@ -97,7 +97,7 @@ class SearchJob:
         self.network, self.request, self.targets, self.bench = network, request, tuple(targets), bench
         self.space = Space(network, request.config, request.higher, request.rungs, fixed=frozenset(request.fixed))
         self.impacts: Mapping[str, Impact] = {}
-        self.costs = bench.costs(self.space)
+        self.costs = bench.times(self.space) or macs_of(self.space)
         self.engines = Engines(bench, self.targets, lambda: bench.report(self, heard=True))
         self.latency: Callable[[PrecisionConfig], float] | None = None
         self._previews = request.preview
@@ -123,6 +123,8 @@ class SearchJob:
         """Does the work; `progress` and `ended` tell at any time how far it is."""
         if self.request.max_latency is not None:
             yield from self._estimate_latency()
+        if self.request.method == "lower":
+            yield from self._order()
         going_on = True
         while going_on:
             yield from self._evaluate(NEED_NO_RANKING)
@@ -193,6 +195,24 @@ class SearchJob:
 
     def _estimate_latency(self) -> Steps[None]:
         self.latency = yield from self.engines.estimate(self.space, self.remarks)
+        self.search = self._make(self.search.evaluations, self.latency)
+
+    def _order(self) -> Steps[None]:
+        """What saves most time is lowered first: by the layers' times in the engine of all raised, where one can be
+        built and one is left to confirm the result."""
+        times = self.bench.times(self.space)
+        if not times and self.bench.builds and self.engines.builds + 2 <= self.request.max_builds:
+            try:
+                yield from self.engines.of(self.space.config(self.space.candidates))
+                times = self.bench.times(self.space)
+            except CancelledError:
+                raise
+            except TrtTuiError as error:
+                self.remarks.append(f"the engine of all raised could not be built: {error.title}")
+        self.costs = times or macs_of(self.space)
+        by = ("the time that each takes in the engine of all raised" if times else "multiply-accumulates, since no "
+              "engine's layers were timed" if any(self.costs.values()) else "the network alone: its sizes are open")
+        self.remarks.append(f"lowered in the order of {by}")
         self.search = self._make(self.search.evaluations, self.latency)
 
     def _withdrawn(self) -> Steps[bool]:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from trt_tui.core.measure.target import parse_target
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.hierarchy import build_tree, titles
 from trt_tui.core.network.layers import Outline
 from trt_tui.core.search import Evaluation, LoweredLayer, Outcome
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.words import SIMULATED, outcome, plural
+from trt_tui.words import outcome, plural, simulated
+
+FEW = 2
+"""Layers that a row of the iterations names; of more it gives the number."""
 
 SEARCHING = "the search"
 """The phase of a search that evaluates configs."""
@@ -105,11 +110,41 @@ def lowered_table(rows: Sequence[LoweredLayer], outline: Outline, request: rq.Fi
     for place, row in enumerate(rows):
         shape = outline.shape(outline.group(row.layer).tail)
         sizes = "x".join("?" if size is None else str(size) for size in shape) if shape is not None else ""
-        similarity = _simulated(row.similarity)
+        similarity = simulated(row.similarity)
         because = f"lowered, it misses the threshold with {similarity}" if row.sticks else ""
         table.append([str(place), places.get(row.layer, row.layer), sizes, similarity, threshold, because,
                       higher if row.sticks else ""])
     return table
+
+
+def iteration_table(evaluations: Sequence[Evaluation], built: Mapping[int, str], outline: Outline,
+                    request: rq.FindConfig) -> list[list[str]]:
+    """Every config that a search has tried, with a header: which step asked, about what, how it differs from the start,
+    each tolerance's figure, and what its engine yields.
+
+    Args:
+        built: What engines yield, by the number of the evaluation; see `trt_tui.jobs.events.SearchEnded`.
+    """
+    targets = [parse_target(text) for text in request.tolerances]
+    places = titles(build_tree(outline.layers, outline.groups))
+    rows = [["", "step", "about", "config", *(request.tolerances or ["check"]), "", "engine"]]
+    for number, one in enumerate(evaluations):
+        verdict = one.judgement.verdict
+        figures = [simulated(target.measured(verdict)) if verdict is not None else "" for target in targets]
+        rows.append([str(number + 1), one.step, places.get(one.about, one.about), _changes(one, request, places),
+                     *(figures or [one.judgement.figure]), outcome(one.passed), built.get(number, "")])
+    return rows if built else [row[:-1] for row in rows]
+
+
+def _changes(one: Evaluation, request: rq.FindConfig, places: Mapping[str, str]) -> str:
+    """How a config that was tried differs from the start: "o_proj in FP32, SmoothQuant, 2 ranges by entropy"."""
+    if 0 < len(one.raised) <= FEW:
+        said = [f"{places.get(name, name)} in {one.rungs.get(name, request.higher).label}" for name in one.raised]
+    else:
+        said = [one.in_words(request.higher)] if one.raised else []
+    counts = Counter(choice.method for choice in one.ranges.values())
+    said += [*one.free, *(f"{plural(count, 'range')} by {method}" for method, count in counts.items())]
+    return ", ".join(said) or "the start"
 
 
 def held_out_words(held_out: ev.HeldOut) -> str:
@@ -118,15 +153,11 @@ def held_out_words(held_out: ev.HeldOut) -> str:
     For example "chosen on 64 samples; on 32 held out ~19.8 dB: FAIL".
     """
     told = held_out.judgement
-    return (f"chosen on {held_out.chosen_on} samples; on {held_out.samples} held out {_simulated(told.figure)}: "
+    return (f"chosen on {held_out.chosen_on} samples; on {held_out.samples} held out {simulated(told.figure)}: "
             f"{outcome(told.passed)}")
 
 
-def _simulated(figure: str) -> str:
-    return f"{SIMULATED if figure[:1].isdigit() else ''}{figure}"
-
-
-def found_so_far(finding: Finding, mark: str = "~") -> str:
+def found_so_far(finding: Finding) -> str:
     """The best of a search in words: "3 in FP32, 2 other ranges: met, ~20.4 dB"."""
     best = finding.best
     if best is None:
@@ -135,6 +166,4 @@ def found_so_far(finding: Finding, mark: str = "~") -> str:
     changed += best.free
     if best.ranges:
         changed.append(f"{plural(len(best.ranges), 'other range')}")
-    figure = best.judgement.figure
-    return (f"{', '.join(changed)}: {'met' if finding.met else 'not met'}, "
-            f"{mark if figure[:1].isdigit() else ''}{figure}")
+    return f"{', '.join(changed)}: {'met' if finding.met else 'not met'}, {simulated(best.judgement.figure)}"

@@ -30,7 +30,7 @@ from trt_tui.core.search.revert import revert
 from trt_tui.core.search.rungs import settle
 from trt_tui.core.search.space import Space
 from trt_tui.errors import InputError
-from trt_tui.words import milliseconds, percent, plural
+from trt_tui.words import milliseconds, percent, plural, simulated
 
 T = TypeVar("T")
 
@@ -386,7 +386,7 @@ class Search:
 
 
 def _figure(evaluation: Evaluation) -> str:
-    return evaluation.judgement.figure or f"score {evaluation.score:+.3g}"
+    return simulated(evaluation.judgement.figure) or f"score {evaluation.score:+.3g}"
 
 
 def _labelled(steps: Generator[Trial, Evaluation, T], step: str) -> Generator[Trial, Evaluation, T]:

@@ -9,7 +9,7 @@ from trt_tui.core.search import Outcome
 from trt_tui.errors import TrtTuiError
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.session.finding import Finding, found_so_far, held_out_words, lowered_table
+from trt_tui.session.finding import Finding, found_so_far, held_out_words, iteration_table, lowered_table
 from trt_tui.tui import known
 from trt_tui.tui.controllers.controller import Controller, action
 from trt_tui.tui.controllers.desk import Desk
@@ -110,6 +110,8 @@ class Searches(Controller):
                 self._ask_to_take(finding, f"Take what the search found? {found_so_far(finding)}.")
             return
         result = finding.ended.result
+        session.log.extend(table(iteration_table(finding.ended.evaluations, finding.ended.built,
+                                                 session.opened.outline, finding.request), flush_left=4))
         if rows := lowered_table(result.rows, session.opened.outline, finding.request):
             session.log.extend(table(rows, flush_left=3))
         if result.config == session.config:

@@ -9,7 +9,7 @@ from trt_tui.session.finding import SEARCHING, found_so_far
 from trt_tui.session.job import BY_ITSELF, DONE, Job
 from trt_tui.session.session import Session
 from trt_tui.tui.spans import Line, clip, fitted, shorten, width_of
-from trt_tui.words import SIMULATED, cells, duration, elapsed, plural
+from trt_tui.words import cells, duration, elapsed, plural
 
 _BAR = 20
 """Cells of a bar."""
@@ -50,7 +50,7 @@ def job_forms(session: Session, job: Job, key: str = "") -> list[str]:
         said = finding.progress
         tried = shorten(said.about, 24) if said.about else f"{len(said.trying)} raised"
         short = f"{job.words}, {said.done} tried"
-        best = f"best: {found_so_far(finding, SIMULATED)}"
+        best = f"best: {found_so_far(finding)}"
         forms = [f"{said.step or 'search'}: {tried}, {said.done} tried; {best}", f"{short}; {best}", short]
     else:
         forms = [f"{full}{far}{left}", f"{job.words}{far}{left}", f"{job.words}{far}", job.words,
