@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import json
+import math
 import os
 import select
 import shlex
 import shutil
 import signal
+import statistics
 import struct
 import subprocess
 import sys
@@ -31,6 +33,9 @@ from tests.test_hostile_names import hostile_mlp
 
 pytestmark = [pytest.mark.terminal,
               pytest.mark.skipif(shutil.which("tmux") is None, reason="tmux is not installed")]
+
+SLOW = 5000
+"""Bytes a second."""
 
 PROGRAM = f"{shlex.quote(sys.executable)} -m trt_tui"
 
@@ -140,23 +145,18 @@ def test_the_main_job(shell, tmp_path):
     one.wait_for("c1 · 1 FP32")
     one.keys(".")
     one.wait_for("c2 · 2 FP32")
-    one.close()  # as when the connection is lost
-
-    again = shell()
-    again.run(DEMO)
-    again.wait_for("Resumed: c2", "2 FP32", "PASS")
-    again.keys("e")
-    again.wait_for("enter chooses the format")
-    again.keys("Enter")
+    one.keys("e")
+    one.wait_for("enter chooses the format")
+    one.keys("Enter")
     time.sleep(0.3)  # keys that come at once answer one question
-    again.keys("Enter")
+    one.keys("Enter")
     written = tmp_path / "scenes.precision.json"
     until(written.exists, "exported")
     config = json.loads(written.read_text())
     raised = {name for move in config["moves"] if move.get("precision") == "fp32" for name in move["layers"]}
     assert {"/enc1/widen/conv/Conv", "/enc1/residual/depthwise/conv/Conv"} <= raised
-    again.keys("q")
-    again.wait_for("code 0")
+    one.keys("q")
+    one.wait_for("code 0")
 
 
 def test_a_broken_file_is_explained(shell, tmp_path):
@@ -265,13 +265,14 @@ def test_hostile_names_reach_no_terminal(shell, tmp_path):
 
 
 @contextlib.contextmanager
-def on_a_line(folder: Path, size: tuple[int, int]) -> Iterator[tuple[subprocess.Popen, int]]:
+def on_a_line(folder: Path, size: tuple[int, int], **variables: str) -> Iterator[tuple[subprocess.Popen, int]]:
     """The app on a pseudo-terminal of some rows and columns that is its controlling one, and our end of it."""
     ours, its = os.openpty()
     fcntl.ioctl(its, termios.TIOCSWINSZ, struct.pack("HHHH", *size, 0, 0))
     onnx.save(networks.mlp(), folder / "mlp.onnx")
     environment = {key: value for key, value in os.environ.items() if key not in ("LINES", "COLUMNS")}
     environment |= {"XDG_STATE_HOME": str(folder), "XDG_CACHE_HOME": str(folder), "TERM": "xterm-256color"}
+    environment |= variables
     app = subprocess.Popen([sys.executable, "-m", "trt_tui", str(folder / "mlp.onnx"), "--no-preview",
                             "--whatif-samples", "4"], stdin=its, stdout=its, stderr=its, env=environment,
                            start_new_session=True, preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0))
@@ -308,47 +309,42 @@ def test_a_terminal_that_tells_no_size_is_drawn_on_and_left(tmp_path, size):
     assert len(written) < 1_000_000
 
 
-def test_a_line_that_stalls_and_is_lost_leaves_no_process(tmp_path):
-    """Nobody reads what it draws until the queue of its writer is full; then the terminal is gone."""
-    with on_a_line(tmp_path, (24, 80)) as (app, ours):
-        quiet, end = 0, time.monotonic() + LIMIT_S
-        while quiet < 10 and time.monotonic() < end:  # drawn, and for a second nothing more
-            quiet = 0 if read(ours) or not psutil.Process(app.pid).children() else quiet + 1
-        for _ in range(100):
-            os.write(ours, b"jk")
-            time.sleep(0.02)
-        child = psutil.Process(app.pid).children()
-        os.close(ours)
-        assert child and app.wait(LIMIT_S) == 128 + signal.SIGHUP
-        until(lambda: not any(process.is_running() for process in child), "ended the worker")
+def test_it_is_used_over_a_line_of_5_kilobytes_a_second_and_leaves_no_process_when_that_is_lost(tmp_path):
+    """What makes keys slow on such a line are the bytes of a move, of a page and of going back."""
+    with on_a_line(tmp_path, (24, 80), COLORTERM="truecolor") as (app, ours):
+        def drawn(rate: float, quiet_s: float = 0.4) -> tuple[bytes, float]:
+            """What is written, read at so many bytes a second, until that pauses; and seconds up to its last byte."""
+            written, begun = b"", time.monotonic()
+            last = begun
+            while (now := time.monotonic()) < min(last + quiet_s, begun + LIMIT_S):
+                if select.select([ours], [], [], 0.05)[0]:
+                    block = os.read(ours, 200)
+                    written, last = written + block, now
+                    time.sleep(len(block) / rate)
+            return written, last - begun
 
-
-def test_it_is_used_over_a_line_of_5_kilobytes_a_second(tmp_path):
-    """Bytes of a move, of a page and of going back, which is what makes keys slow on such a line."""
-    with on_a_line(tmp_path, (24, 80)) as (_, ours):
-        def slowly(quiet_s: float = 0.8) -> bytes:
-            written, last = b"", time.monotonic()
-            end = last + LIMIT_S
-            while time.monotonic() < min(last + quiet_s, end):
-                if select.select([ours], [], [], 0.1)[0]:
-                    written += os.read(ours, 500)
-                    last = time.monotonic()
-                    time.sleep(0.1)
-            return written
-
-        def pressed(key: str) -> int:
+        def pressed(key: str, rate: float = math.inf) -> tuple[int, float]:
             os.write(ours, key.encode())
-            return len(slowly())
+            written, seconds = drawn(rate)
+            return len(written), seconds
 
         opened, end = b"", time.monotonic() + LIMIT_S
         while b"PASS" not in opened and b"FAIL" not in opened:
             assert time.monotonic() < end, opened[-500:]
-            opened += slowly()
-        slowly(3)
-        moves = [pressed(key) for key in "jjkjk"]
-        pages = {key: (pressed(key), pressed("\x1b")) for key in "e?c/85"}
-    assert 0 < sorted(moves)[len(moves) // 2] <= 800, moves
-    assert all(0 < count <= 8000 for both in pages.values() for count in both), pages
+            opened += drawn(SLOW)[0]
+        opened += drawn(SLOW, 1.0)[0]
+        moves = [pressed(key, SLOW) for key in "jjkjkjk"]
+        pages = {key: (pressed(key), pressed("\x1b")) for key in "e?85"}
+        for _ in range(100):  # until the queue of its writer is full, as nobody reads
+            os.write(ours, b"jk")
+            time.sleep(0.01)
+        child = psutil.Process(app.pid).children()
+        os.close(ours)
+        assert child and app.wait(LIMIT_S) == 128 + signal.SIGHUP
+        until(lambda: not any(process.is_running() for process in child), "ended the worker")
+    assert 0 < statistics.median(count for count, _ in moves) <= 650, moves
+    assert min(seconds for _, seconds in moves) < 0.5, moves  # the least, since others may have the processor
+    assert all(0 < count <= 8000 for both in pages.values() for count, _ in both), pages
 
 
 def test_what_is_written_cell_by_cell_is_what_a_whole_repaint_shows(shell):
