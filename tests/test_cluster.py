@@ -9,6 +9,7 @@ import threading
 import time
 from collections import Counter
 from dataclasses import replace
+from types import SimpleNamespace
 from unittest import mock
 
 import dask
@@ -24,6 +25,7 @@ from trt_tui.cluster.crew import Hired
 from trt_tui.cluster.hiring import Hiring
 from trt_tui.core.calibration.calibrate import calibrate
 from trt_tui.core.calibration.statistics import collect_stats
+from trt_tui.core.engines.preview import Preview
 from trt_tui.core.measure.free import corrections
 from trt_tui.core.measure.group_sweep import GroupSweep
 from trt_tui.core.measure.layers import measure_layers
@@ -31,7 +33,9 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.errors import TrtTuiError
 from trt_tui.jobs.build import Building
+from trt_tui.jobs.previewing import Asking, Previewing
 from trt_tui.jobs.rebuilding import Made
+from trt_tui.jobs.store import ResultCache, Store
 from trt_tui.jobs.verdicts import Judging
 from trt_tui.options import Options
 from trt_tui.workspace import Workspace
@@ -117,6 +121,17 @@ def running(workspace):
         made.hired.close()
 
 
+def finished(steps):
+    """What steps return that wait."""
+    while True:
+        try:
+            waits = next(steps)
+        except StopIteration as stop:
+            return stop.value
+        while waits is not None and not waits.ready():
+            time.sleep(0.01)
+
+
 def ranges_of(workspace, **options):
     return calibrate(workspace.network.model, workspace.network.activations, workspace.calibrating,
                      workspace.backend, **options).ranges
@@ -172,7 +187,7 @@ def test_candidates_of_a_search_are_judged_at_once_and_to_the_last_bit(workspace
 
 
 @pytest.mark.rtx
-def test_engines_are_built_at_once(workspace, running):
+def test_engines_are_built_and_previewed_at_once(workspace, running, tmp_path):
     options = replace(workspace.options, backend="tensorrt-rtx", compute_capability=(8, 9))
     other = Running.__new__(Running)
     other.__dict__.update(running.__dict__, workspace=Workspace(options))
@@ -186,6 +201,14 @@ def test_engines_are_built_at_once(workspace, running):
     again = made[items[2]]  # the engine of a further build comes along, with its timings
     assert [len(data) for data in again.engines.values()] == [again.result.bytes] and not made[items[1]].engines
     assert other.workspace.builder is None  # nothing was built here
+    other.workspace.others = running.hired
+    report, before = SimpleNamespace(wake=running.woken.set), running.hired.cluster.traffic.results
+    asking = Asking(other.workspace, Store(ResultCache(tmp_path)), report, {})
+    previews = finished(asking.previews([fp32, fp16, fp32]))
+    for config, found in zip((fp32, fp16, fp32), previews, strict=True):
+        here = finished(Previewing(asking._order(config)).do(other.workspace, config))
+        assert replace(found, seconds=0) == replace(here, seconds=0) and here.made and here.refused is None
+    assert running.hired.cluster.traffic.results > before and asking._store.results.get(asking._key(fp16), Preview)
     running.hands()
     running.serving(2)
 

@@ -88,9 +88,8 @@ class Others(Protocol):
     def lost(self) -> str:
         """Why there are none any more, "" while there are."""
 
-    @property
-    def able(self) -> int:
-        """How many take part now in what does not depend on the builder."""
+    def able(self, engines: bool = False) -> int:
+        """How many take part now, in what depends on the builder and the GPU or in the rest."""
 
     def hands(self, workspace: Workspace, wake: Callable[[], None], engines: bool) -> Hands[Workspace]:
         """They for one job, with what is open in the workspace open there too.

@@ -267,9 +267,9 @@ class Cluster:
         self.wake()
 
     def _work_for(self, worker: Worker) -> Work | None:
-        if worker.place is None:
-            return None
-        return next((work for work in self._works if work.waits() and not (work.engines and worker.engines)), None)
+        """The work that was begun last goes first: somebody waits for it, while a sweep goes on for long."""
+        able = (work for work in reversed(self._works) if work.waits() and not (work.engines and worker.engines))
+        return next(able, None) if worker.place is not None else None
 
     async def _give(self, worker: Worker, work: Work, bundle: Bundle) -> None:
         """Has a worker do a bundle."""

@@ -38,10 +38,9 @@ class Hired:
         """See `trt_tui.workspace.Others`."""
         return self.cluster.lost
 
-    @property
-    def able(self) -> int:
+    def able(self, engines: bool = False) -> int:
         """See `trt_tui.workspace.Others`."""
-        return self.cluster.able()
+        return self.cluster.able(engines)
 
     def told(self) -> Iterator[tuple[str, str]]:
         """See `trt_tui.workspace.Others`."""

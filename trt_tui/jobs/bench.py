@@ -141,7 +141,7 @@ class WorkspaceBench:
         workspace, others = self._workspace, self._workspace.others
         if others is None or others.lost or self._request.sample or self._took < WORTH_S:
             return
-        if (able := others.able) > 1 and self._store.known(workspace, "verdict", likely(1)[0], Verdict) is None:
+        if (able := others.able()) > 1 and self._store.known(workspace, "verdict", likely(1)[0], Verdict) is None:
             yield from judge_ahead(workspace, self._store, self._report, likely(able), Urgency.SEARCH)
 
     def _verdict_of_sample(self, config: PrecisionConfig) -> Steps[Verdict]:
@@ -233,7 +233,7 @@ class WorkspaceBench:
         workspace, builder = self._workspace, self._workspace.builder
         if not is_installed() or builder is not None and (workspace.plan.weak or not builder.capabilities.strong):
             return None
-        asking = Asking(workspace, self._store, self._report.wake, workspace.ranges)
+        asking = Asking(workspace, self._store, self._report, workspace.ranges)
         preview = yield from asking.preview(config)
         if preview.refused is not None:
             return None

@@ -35,12 +35,19 @@ from trt_tui.jobs.orders import Order, Subject
 
 
 class Previewer:
-    """Answers orders, one after the other."""
+    """Answers orders, one after the other.
 
-    def __init__(self) -> None:
+    Args:
+        opened: A network that is open already.
+
+    Attributes:
+        wanted: The number of the order that somebody waits for.
+    """
+
+    def __init__(self, opened: tuple[Subject, Network] | None = None) -> None:
         self.wanted = 0
         self._lister: Lister | None = None
-        self._opened: tuple[Subject, Network] | None = None
+        self._opened = opened
         self._libraries: dict[str, TrtTuiError | None] = {}
 
     def answer(self, order: Order) -> Preview | None:

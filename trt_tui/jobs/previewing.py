@@ -7,10 +7,11 @@ import importlib.util
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from multiprocessing import Pipe
+from typing import Any
 
 import trt_tui
 from trt_tui.backends.cuda import first_device
@@ -30,6 +31,7 @@ from trt_tui.jobs.calibrating import ranges_to_write
 from trt_tui.jobs.death import why_it_ended
 from trt_tui.jobs.orders import CallOff, Order, Subject
 from trt_tui.jobs.scheduler import Report
+from trt_tui.jobs.spreading import hands_of
 from trt_tui.jobs.steps import Steps, Urgency, Wait
 from trt_tui.jobs.store import FileCache, Store
 from trt_tui.workspace import ReplacedError, Workspace, profile_of
@@ -54,7 +56,7 @@ def run(workspace: Workspace, store: Store, report: Report, request: rq.PreviewE
         yield Urgency.STATS  # not before the first verdict, which needs no ranges
     try:
         ranges, _ = ranges_to_write(workspace, store, report, config, request.given)
-        asking = Asking(workspace, store, report.wake, ranges, request.background)
+        asking = Asking(workspace, store, report, ranges, request.background)
         preview = yield from asking.preview(config)
         report.send(ev.EnginePreviewed(report.job, config, preview))
         if request.effects and preview.refused is None and preview.no_effect is None:
@@ -71,25 +73,68 @@ def is_installed() -> bool:
     return importlib.util.find_spec("tensorrt_rtx") is not None
 
 
+def _subject(workspace: Workspace, sha256: str) -> Subject:
+    """The network of a workspace, by its hash."""
+    options = workspace.options
+    return Subject(str(workspace.network.path), sha256, options.reference, tuple(options.ort_ops),
+                   tuple((path, digest(path)) for path in options.production.plugins))
+
+
+class Previewing:
+    """An errand: what the builder makes of a config, asked in a thread of the process.
+
+    Args:
+        order: One about the same network; its config is not read.
+    """
+
+    def __init__(self, order: Order) -> None:
+        self._order = order
+        self._previewer: Any = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_previewer": None}
+
+    def words(self, item: PrecisionConfig) -> str:
+        """See `trt_tui.core.hands.Errand`."""
+        return "the preview of a config"
+
+    def do(self, subject: Workspace, item: PrecisionConfig) -> Generator[Wait, None, Preview]:
+        """See `trt_tui.core.hands.Errand`."""
+        from trt_tui.jobs.previewer import Previewer  # needed in workers alone
+
+        network = _subject(subject, self._order.subject.sha256)
+        previewer = self._previewer = self._previewer or Previewer((network, subject.network))
+        order, found = replace(self._order, subject=network, config=item), list[Preview | None]()
+        previewer.wanted = order.number
+        thread = threading.Thread(target=lambda: found.append(previewer.answer(order)), daemon=True)
+        thread.start()
+        try:
+            while thread.is_alive():
+                yield Wait(lambda: not thread.is_alive())
+        finally:
+            previewer.wanted = 0
+            thread.join()
+        preview = found[0] if found else None
+        return preview if preview is not None else Preview(refused=Refusal("the builder was called off", "", ""))
+
+
 class Asking:
     """What is asked of the builder about one network.
 
     Args:
-        wake: Called from a thread when there is an answer.
+        report: Woken from a thread when there is an answer.
         ranges: amax by tensor, in the tensors' own units.
         background: Somebody waits for something else.
     """
 
-    def __init__(self, workspace: Workspace, store: Store, wake: Callable[[], None], ranges: Mapping[str, float],
+    def __init__(self, workspace: Workspace, store: Store, report: Report, ranges: Mapping[str, float],
                  background: bool = False) -> None:
-        self.network, self._store, self._wake, self._ranges = workspace.network, store, wake, ranges
-        self._niceness = NICENESS if background else 0
-        options = workspace.options
+        self.network, self._store, self._report, self._ranges = workspace.network, store, report, ranges
+        self._workspace, self._niceness = workspace, NICENESS if background else 0
         source = workspace.source
         sha256 = source.sha256 if source is not None else store.network_sha256(workspace.network)
-        self._subject = Subject(str(workspace.network.path), sha256, options.reference, tuple(options.ort_ops),
-                                tuple((path, digest(path)) for path in options.production.plugins))
-        self._profile, self._asked = _profile(workspace), options.compute_capability
+        self._subject = _subject(workspace, sha256)
+        self._profile, self._asked = _profile(workspace), workspace.options.compute_capability
         self._gpu: tuple[int, int] | None = None
         with suppress(BackendUnavailableError):
             self._gpu = first_device().compute_capability
@@ -100,9 +145,9 @@ class Asking:
         known = self._store.results.get(key, Preview)
         if known is not None:
             return known
-        order = Order(_PROCESS.number(), self._subject, config, self._ranges, self._profile, self._gpu, self._asked)
+        order = self._order(config)
         try:
-            _PROCESS.send(order, self._wake, self._niceness)
+            _PROCESS.send(order, self._report.wake, self._niceness)
             yield Wait(lambda: _PROCESS.done(order.number), ahead_of=Urgency.LAYERS)
             preview = _PROCESS.taken(order.number)
         finally:
@@ -111,34 +156,53 @@ class Asking:
             self._store.results.put(key, preview)
         return preview
 
+    def previews(self, configs: Sequence[PrecisionConfig]) -> Steps[list[Preview]]:
+        """Returns what the builder makes of several configs: at once where other processes are, else one by one."""
+        others, found = self._workspace.others, dict[PrecisionConfig, Preview]()
+        unknown = [config for config in dict.fromkeys(configs)
+                   if self._store.results.get(self._key(config), Preview) is None]
+        if others is not None and min(len(unknown), others.able(engines=True)) > 1:
+            hands = hands_of(self._workspace, self._report, engines=True)
+            for made in hands.work(Previewing(self._order(configs[0])), unknown):
+                if made is not None:
+                    found.update([made])
+                    if made[1].refused is None:
+                        self._store.results.put(self._key(made[0]), made[1])
+                yield Wait(hands.ready)
+        told = []
+        for config in configs:
+            told.append(found[config] if config in found else (yield from self.preview(config)))
+        return told
+
     def with_effects(self, config: PrecisionConfig, preview: Preview) -> Steps[Preview]:
         """Returns the preview with what the config's choices do to the engine, found by leaving them out."""
         network = self.network
         idle: set[str] = set()
         waiting: list[Sequence[Group]] = [suspects(network, config, preview)]
-        while waiting:
-            groups = waiting.pop()
-            if not groups:
-                continue
-            without = yield from self.preview(config.without_groups(groups))
-            if without.refused is None and same_engine(preview, without):
-                idle.update(group.name for group in groups)
-            elif without.refused is None and len(groups) > 1:
-                half = len(groups) // 2
-                waiting += [groups[half:], groups[:half]]
+        while asked := [groups for groups in waiting if groups]:
+            answers = yield from self.previews([config.without_groups(groups) for groups in asked])
+            waiting = []
+            for groups, without in zip(asked, answers, strict=True):
+                if without.refused is None and same_engine(preview, without):
+                    idle.update(group.name for group in groups)
+                elif without.refused is None and len(groups) > 1:
+                    half = len(groups) // 2
+                    waiting += [groups[:half], groups[half:]]
         apart: tuple[str, ...] = ()
         if chosen := [group for group in taken_apart(network, config, preview) if group.name not in idle]:
             without = yield from self.preview(config.without_groups(chosen))
             apart = broken(network, chosen, without)
-        barred: dict[str, Barred] = {}
-        for tensor in Barrier.subject.ordered(network, config.of(Barrier))[:MOST_BARRIERS]:
-            without = yield from self.preview(config.without(Barrier, [tensor]))
-            if without.refused is None:
-                barred[tensor] = Barred(tuple(gained(preview, without)), tuple(gained(without, preview)))
+        tensors = Barrier.subject.ordered(network, config.of(Barrier))[:MOST_BARRIERS]
+        answers = yield from self.previews([config.without(Barrier, [tensor]) for tensor in tensors])
+        barred = {tensor: Barred(tuple(gained(preview, without)), tuple(gained(without, preview)))
+                  for tensor, without in zip(tensors, answers, strict=True) if without.refused is None}
         preview = replace(preview, no_effect=tuple(group.name for group in network.groups if group.name in idle),
                           breaks_mha=apart, barred=barred)
         self._store.results.put(self._key(config), preview)
         return preview
+
+    def _order(self, config: PrecisionConfig) -> Order:
+        return Order(_PROCESS.number(), self._subject, config, self._ranges, self._profile, self._gpu, self._asked)
 
     def _key(self, config: PrecisionConfig) -> str:
         """All that an engine's kernels depend on; ranges too, since equal scales are fused where others are not."""
