@@ -23,6 +23,7 @@ class Runner:
     """Runs the network itself; fails at what is named: feeds of 8 samples, timing, layers."""
 
     device_memory = 1
+    profiles = ()
 
     def __init__(self, runner, fails: str) -> None:
         self.runner, self.fails = runner, fails

@@ -3,8 +3,9 @@
     python -m tests.benchmarks.preview MODEL.onnx[=DATA.npz] ... [--toggles N]
 
 A toggle raises another group of all INT8 to FP32. As in the app, the what-if and the preview are asked together; the
-what-if is also asked alone, in turns. Processor seconds are those of the process that builds, per toggle: on a machine
-that does other things they tell what the wall clock would say on an idle one.
+what-if is also asked alone, in turns: what it takes beside is held against what it takes alone right after. Processor
+seconds are those of the process that builds, per toggle: on a machine that does other things they tell what the wall
+clock would say on an idle one.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import argparse
 import os
 import queue
 import statistics
+import tempfile
 import time
 from pathlib import Path
 
@@ -96,8 +98,11 @@ def row(model: str, data: str | None, toggles: int) -> list[str]:
     others, told = len(preview.otherwise(outline, start)), sum(word not in ("", "fused") for word in words)
     shared = sum(bool(made.shares) for made in preview.made.values())
     middle = [statistics.median(times) for times in (seconds, marks, alone, beside)]
+    ratios = sorted(one / other for one, other in zip(beside, alone, strict=True))
+    spread = f"{statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f}, {len(ratios)})"
     return [Path(model).stem, f"{len(outline.groups)}", f"{len(preview.kernels)}", f"{shared}", f"{told - others}",
-            f"{others}", *(f"{one:.1f}" for one in middle[:2]), f"{used:.1f}", *(f"{one:.2f}" for one in middle[2:])]
+            f"{others}", *(f"{one:.1f}" for one in middle[:2]), f"{used:.1f}", *(f"{one:.2f}" for one in middle[2:]),
+            spread]
 
 
 def main() -> None:
@@ -107,12 +112,15 @@ def main() -> None:
     arguments = parser.parse_args()
     print(measure.machine())
     rows = []
-    for text in arguments.models:
-        model, _, data = text.partition("=")
-        rows.append(row(model, data or None, arguments.toggles))
-        print(rows[-1], flush=True)
+    with tempfile.TemporaryDirectory() as folder:  # nothing that was measured before
+        os.environ["XDG_CACHE_HOME"] = folder
+        for text in arguments.models:
+            model, _, data = text.partition("=")
+            rows.append(row(model, data or None, arguments.toggles))
+            print(rows[-1], flush=True)
     print(measure.table(["", "groups", "kernels", "share one", "as asked", "otherwise", "preview s", "to marks s",
-                         "processor s", "what-if alone s", "beside s"], rows))
+                         "processor s", "what-if alone s", "beside s", "beside / alone (range, pairs)"], rows))
+    print(f"load {os.getloadavg()[0]:.1f} in the last minute")
 
 
 if __name__ == "__main__":

@@ -254,6 +254,9 @@ class NullEngine(NullRunner):
     def latency_ms(self, feeds: Mapping[str, np.ndarray]) -> float:
         return 1.02 * sum(self.layer_times_ms(feeds, 1).values())
 
+    def use_profile(self, index: int | None) -> None:
+        pass
+
     def graph_latency_ms(self, feeds: Mapping[str, np.ndarray]) -> float:
         return 0.98 * self.latency_ms(feeds)
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
@@ -50,6 +51,21 @@ def test_it_is_strongly_typed_and_builds_for_named_gpus(rtx) -> None:
     assert has.strong and not has.weak and has.builds and has.bf16
     assert (8, 9) in has.compute_capabilities and all(len(one) == 2 for one in has.compute_capabilities)
     assert rtx.version.startswith("1.")
+
+
+@pytest.mark.parametrize("precision", [Precision.FP16, Precision.INT8])
+def test_what_kernels_hand_on_is_marked_in_the_plan_and_changes_no_kernel(rtx, lowered, precision) -> None:
+    """The plan has a flag for it, and is the same otherwise but for some bytes that differ from build to build."""
+    path = lowered(PrecisionConfig.uniform(precision))
+    plain, marked = (np.frombuffer(rtx.build(path, replace(ADA, hands_out=one)), np.uint8) for one in (False, True))
+    assert rtx.capabilities.hands_out and len(plain) == len(marked)
+    assert 0 < np.count_nonzero(plain != marked) < len(plain) / 5000
+
+
+def test_several_profiles_are_built(rtx, lowered) -> None:
+    path = lowered(PrecisionConfig.uniform(Precision.FP16))
+    more = replace(ADA, further=({"image": ((8, 3, 32, 32), (16, 3, 32, 32), (32, 3, 32, 32))},))
+    assert len(rtx.build(path, more)) > 1.2 * len(rtx.build(path, ADA))
 
 
 def test_attention_in_fp32_is_built_in_several_layers(rtx, tmp_path) -> None:

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import onnx
+
 from trt_tui.backends.tensorrt.log import Printed, printed_errors
 from trt_tui.core.engines.failures import BuildFailed, ParseFailed
 from trt_tui.errors import BackendUnavailableError, InputError, TrtTuiError
@@ -60,17 +62,18 @@ def parse_error(name: str, version: str, found: Sequence[Any], model: Path) -> P
         return ParseFailed(f"{name} {version} does not take this network", description,
                            "Check the file with onnx.checker, or export it with another opset.")
     where = f" at node {node_name}" + (f" ({operator})" if operator else "")
-    return ParseFailed(f"{name} {version} does not take this network{where}", description,
-                       "Load its plugin with --plugins LIB.so." if _PLUGIN.search(description) else
-                       "Replace the node, export the network with another opset, or give its layer FP32 if it has "
-                       "another precision; an operator that TensorRT does not know needs a plugin (--plugins LIB.so).",
-                       node_name)
+    next_step = ("Replace the node, export the network with another opset, or give its layer FP32 if it has "
+                 "another precision; an operator that TensorRT does not know needs a plugin (--plugins LIB.so).")
+    if _PLUGIN.search(description):
+        next_step = "Load its plugin with --plugins LIB.so."
+        if operator and onnx.defs.has(operator):
+            next_step = (f"{name} {version} has no {operator} of ONNX: export the network without it, use another "
+                         "release, or load a plugin for it with --plugins LIB.so.")
+    return ParseFailed(f"{name} {version} does not take this network{where}", description, next_step, node_name)
 
 
 def _node_at(model: Path, index: int) -> tuple[str, str] | None:
     """Name and operator of a node of the file; releases before 10 give its number only."""
-    import onnx
-
     try:
         nodes = onnx.load(model, load_external_data=False).graph.node
     except Exception:  # the parser could not read it either

@@ -112,7 +112,7 @@ def preview_rows(network: Outline, config: PrecisionConfig, preview: Preview, ti
     for group in network.groups:
         asked, made = config.precision_of(group), preview.made.get(group.name)
         rows.append([titles.get(group.name, group.name), group.operator, group.label(asked),
-                     made_word(made, group, asked), kernel_words(made, titles), around_words(made),
+                     made_word(made, group, asked), kernel_words(made, group, titles), around_words(made),
                      ", ".join(preview.marks(group, config))])
     return rows
 
@@ -125,11 +125,17 @@ def made_word(made: Made | None, group: Group, asked: Precision) -> str:
     return seen.label if seen is not None else "fused"
 
 
-def kernel_words(made: Made | None, titles: Mapping[str, str]) -> str:
+def shared_with(made: Made, group: Group, titles: Mapping[str, str]) -> str:
+    """The groups in a group's kernel; those beside it in the tree without their scope, which is its own."""
+    beside = titles.get(group.name, "").rpartition("/")[0] + "/"
+    return first_few([titles.get(name, name).removeprefix(beside) for name in made.shares], _MOST)
+
+
+def kernel_words(made: Made | None, group: Group, titles: Mapping[str, str]) -> str:
     """What a group shares its kernel with: "alone", "with q, k", "in MHA with Softmax, PV"."""
     if made is None:
         return "none has its name"
-    others = first_few([titles.get(name, name) for name in made.shares], _MOST)
+    others = shared_with(made, group, titles)
     if made.mha:
         return f"in MHA with {others}" if others else "in MHA"
     return f"with {others}" if others else "alone"

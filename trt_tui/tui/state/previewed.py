@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from trt_tui.core.engines.made import Made, other_than
 from trt_tui.core.engines.preview import ALONE, BREAKS_MHA, NO_EFFECT, SPLITS, Preview
+from trt_tui.core.exporters.previewed import shared_with
 from trt_tui.core.measure.kernels import kernel_change
 from trt_tui.core.moves.barrier import Barrier
 from trt_tui.core.moves.config import PrecisionConfig
@@ -14,7 +15,7 @@ from trt_tui.core.precision import Precision
 from trt_tui.session.session import Session
 from trt_tui.tui.keys import key
 from trt_tui.tui.spans import Line, Span
-from trt_tui.words import first_few, plural
+from trt_tui.words import plural
 
 _SHORT = {ALONE: "Q/DQ", BREAKS_MHA: "MHA split"}
 _MOST = 12
@@ -87,9 +88,8 @@ def sentences(preview: Preview, group: Group, asked: Precision, titles: Mapping[
         text = f"≠ {text}, asked {wanted}"
     parts = [f"{where}: {text}"]
     if made.shares:
-        beside = titles.get(group.name, "").rpartition("/")[0] + "/"
-        others = first_few([titles.get(name, name).removeprefix(beside) for name in made.shares], 3)
-        parts.append(f"{'one MHA kernel' if made.mha else 'one kernel'} with {others} (u: FP32 for all of them)")
+        parts.append(f"{'one MHA kernel' if made.mha else 'one kernel'} with {shared_with(made, group, titles)} "
+                     "(u: FP32 for all of them)")
     if made.casts:
         parts.append(f"{plural(made.casts, 'cast')} around it")
     if made.reformats > made.casts:
