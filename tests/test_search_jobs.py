@@ -620,6 +620,27 @@ def test_an_engine_slower_than_estimated_sends_the_search_on(with_builder, opene
     assert ended.confirmed and ended.result.met and not ended.remarks
 
 
+@pytest.mark.parametrize(("most", "points"), [(9, 5), (4, 4), (2, 2)])
+def test_points_near_a_latency_budget_are_built_at_once_where_workers_are(with_builder, monkeypatch, most, points):
+    worker = with_builder(0.0, latency=lambda config: 1.0 + len(config.groups) / 100)
+    together = []
+
+    def ahead(workspace, store, report, configs):
+        together.append(configs)
+        for config in configs:
+            yield from build.build(workspace, store, report, config)
+        return len(configs)
+
+    monkeypatch.setattr(bench.WorkspaceBench, "at_once", 3)
+    monkeypatch.setattr(build, "ahead", ahead)
+    ended = found(worker.answer(replace(GOAL, max_latency=1.5, max_builds=most)))
+    assert len(set(worker.built) - {PrecisionConfig.uniform(Precision.FP32)}) == points == len(ended.built)
+    ends, *beside = together
+    assert len(ends) == 2 and [len(one) for one in beside] == [points - 2] * (points > 2)
+    if beside:
+        assert beside[0][0] == ended.result.config and set(beside[0]) <= set(ended.front.values())
+
+
 def test_latency_goes_from_one_end_to_the_other(options):
     network = open_network(options.model)
     space = Space(network, INT8)

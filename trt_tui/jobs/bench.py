@@ -198,6 +198,12 @@ class WorkspaceBench:
                 found[tensor] = {method: amax for method, amax in known[tensor].items() if amax != current.get(tensor)}
         return found
 
+    @property
+    def at_once(self) -> int:
+        """See `trt_tui.jobs.searched_engines.Workshop`."""
+        others = self._workspace.others
+        return max(1, others.able(engines=True)) if others is not None and not others.lost else 1
+
     def ahead(self, configs: Sequence[PrecisionConfig]) -> Steps[int]:
         """See `trt_tui.jobs.searching.Bench`."""
         return (yield from build.ahead(self._workspace, self._store, self._report, configs))

@@ -25,6 +25,10 @@ class Workshop(Protocol):
     def build(self, config: PrecisionConfig) -> Steps[EngineResult]:
         """Returns a config's engine, judged as built, from the store where it is known."""
 
+    @property
+    def at_once(self) -> int:
+        """How many engines are built at once."""
+
     def ahead(self, configs: Sequence[PrecisionConfig]) -> Steps[int]:
         """Has other processes, where there are any, build configs at once whose engines are asked for next; returns how
         many that made."""
@@ -61,6 +65,19 @@ class Engines:
         if engine.latency_ms is not None and engine.as_asked:
             self.times[timed_as(config)] = engine.latency_ms[0]
         return engine
+
+    def beside(self, config: PrecisionConfig, others: Sequence[PrecisionConfig], most: int) -> Steps[None]:
+        """Builds the first of some others at the same time as a config, as many as are built at once.
+
+        Args:
+            most: How many may be built for this search.
+        """
+        room = min(self._workshop.at_once, most - self.builds) - 1
+        points = [one for one in others if one != config and not self._workshop.built(one)][:max(0, room)]
+        if points and not self._workshop.built(config):
+            self.builds += yield from self._workshop.ahead((config, *points))
+            for point in filter(self._workshop.built, points):
+                yield from self.of(point)
 
     def estimate(self, space: Space, remarks: list[str]) -> Steps[Callable[[PrecisionConfig], float]]:
         """Builds both ends of a space; returns `latency_between` them.

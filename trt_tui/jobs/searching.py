@@ -264,6 +264,8 @@ class SearchJob:
                 self.remarks.append(f"not confirmed by an engine: {self.engines.builds} builds are used up "
                                     "(--max-builds)")
             return False
+        if timed and budget is not None:
+            yield from self.engines.beside(found.config, self._around(budget), self.request.max_builds)
         try:
             engine = yield from self.engines.of(found.config)
         except CancelledError:
@@ -360,6 +362,11 @@ class SearchJob:
                  for _, one in finite]
         return {finite[place][0]: self.search.config_of(finite[place][1])
                 for place in front([(cost, one.score) for cost, (_, one) in zip(costs, finite, strict=True)])}
+
+    def _around(self, budget: float) -> list[PrecisionConfig]:
+        """The points of the front, those first whose latency is thought to be nearest to a budget."""
+        points, known = self._front(), self.search.evaluations
+        return [points[place] for place in sorted(points, key=lambda one: abs((known[one].latency or 0.0) - budget))]
 
 
 def _checked(judgement: Judgement, code: int, bounded: bool) -> Judgement:
