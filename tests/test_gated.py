@@ -17,7 +17,9 @@ from trt_tui.core.lowering.gated.gated import Gated
 from trt_tui.core.lowering.gated.lower import lower_gated
 from trt_tui.core.lowering.gated.sums import SUMS
 from trt_tui.core.lowering.typed import lower_typed
+from trt_tui.core.measure import piecewise
 from trt_tui.core.measure.metrics import Sums
+from trt_tui.core.measure.piecewise import Piecewise
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import FP16_MAX, Precision
@@ -394,3 +396,34 @@ def test_gates_as_data_give_what_control_flow_gives(name, lows, case, backend):
             for tensor in floats(one.plain):
                 expected, found = (result[form.outputs[tensor]] for form, result in zip(forms, results, strict=True))
                 assert lowered.sqnr(expected, found) > 60, (tensor, precisions, other)
+
+
+@pytest.mark.parametrize("room", [0, 1 << 24])
+def test_candidates_share_what_they_have_in_common(case, backend, room, monkeypatch):
+    """Pieces yield what they yield when all of them are run, for several groups in turn, on two feeds, with room for
+    what was computed or without."""
+    monkeypatch.setattr(piecewise, "KEPT_BYTES", room)
+    one = case("unet_small")
+    gated = lower_gated(one.network)
+    base, outputs = PrecisionConfig.uniform(INT8, FP16), list(gated.outputs.values())
+    feeds = [{key: array[part] for key, array in one.feeds.items()} for part in (slice(0, 2), slice(2, 4))]
+    wide = {tensor: 2 * amax for tensor, amax in one.ranges.items()}
+    candidates = [base.with_groups([group], FP32) for group in one.network.groups[::3]]
+    configs = [*((config, one.ranges) for config in (base, *candidates)), (PrecisionConfig.uniform(FP32), {}),
+               (base, wide)]
+    with Piecewise.load(backend, gated) as kept, Piecewise.load(backend, gated) as anew, \
+            backend.load(gated.model, lean=True) as whole:
+        assert isinstance(kept, Piecewise) and isinstance(anew, Piecewise)
+        for config, ranges in configs:
+            fed = gated.feeds(config, ranges)
+            for feed in feeds:
+                expected = anew.run({**feed, **{key: array.copy() for key, array in fed.items()}}, outputs)
+                found, exact = kept.run({**feed, **fed}, outputs), whole.run({**feed, **fed}, outputs)
+                for key in outputs:
+                    assert np.array_equal(found[key], expected[key])
+                    sums = Sums()
+                    sums.add(exact[key], expected[key])
+                    found_db = sums.errors().sqnr_db  # codes may flip for a rounding of FP32
+                    assert found_db is None or found_db > 30
+        assert anew.computed > len(configs) * len(feeds)  # several pieces
+        assert kept.computed < 0.9 * anew.computed if room else kept.computed == anew.computed

@@ -20,6 +20,7 @@ from trt_tui.core.measure.fp16 import LargestOfFeed, Measures
 from trt_tui.core.measure.held import Held
 from trt_tui.core.measure.judge import FLOAT, Judged, class_scores, kept_tensors, take, tensor_outputs
 from trt_tui.core.measure.masks import axes_of_mask, common_mask, kept_elements
+from trt_tui.core.measure.piecewise import Piecewise
 from trt_tui.core.measure.reference import Outputs
 from trt_tui.core.measure.scoring import Scoring
 from trt_tui.core.measure.tally import comparable
@@ -156,7 +157,8 @@ class Simulation:
             gated = lower_gated(self.network, floats=offer.floats, others=offer.others, codes=offer.codes,
                                 constants=offer.constants, operators=offer.operators, outputs=self.tensors, data=data,
                                 compared=self._compared)
-            runner = self.backend.load(gated.model, lean=True, bound=self._at_level if data else None)
+            runner = (self.backend.load(gated.model, lean=True, bound=self._at_level) if data
+                      else Piecewise.load(self.backend, gated))
             self._loaded, self.offer = (gated, runner), offer
             self.sessions += 1
         return self._loaded

@@ -159,7 +159,7 @@ class Emitter:
             if id(node) in kept:
                 continue
             kept.add(id(node))
-            for value in _reads(node):
+            for value in reads(node):
                 used.add(id(value))
                 if id(value) in producers:
                     stack.append(producers[id(value)])
@@ -167,13 +167,13 @@ class Emitter:
                 [value for value in self.initializers.values() if id(value) in used])
 
 
-def _reads(node: ir.Node) -> list[ir.Value]:
+def reads(node: ir.Node) -> list[ir.Value]:
     """Values that a node and its subgraphs read."""
     found = [value for value in node.inputs if value is not None]
     for attr in node.attributes.values():
         if attr.type in (ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS):
             for graph in (attr.as_graph(),) if attr.type == ir.AttributeType.GRAPH else attr.as_graphs():
-                found.extend(value for inner in graph for value in _reads(inner))
+                found.extend(value for inner in graph for value in reads(inner))
                 found.extend(graph.outputs)
     return found
 

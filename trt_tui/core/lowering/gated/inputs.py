@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -103,6 +104,11 @@ class GatedInputs:
         shape = emitter.network.value(tensor).shape if tensor else ir.Shape([what.channels])
         self.weights[what.group, what.site.layer, what.site.index] = emitter.input(name, ir.DataType.FLOAT, shape)
         self.stand_for[name] = what
+
+    @property
+    def bytes_of_weights(self) -> int:
+        """What all weights that are fed take."""
+        return 4 * sum(math.prod(value.shape.numpy()) for value in self.weights.values() if value.shape is not None)
 
     def norm(self, group: str) -> Norm | None:
         """The normalisation of a group that can be run as the operator rounds; None where there is none on offer."""

@@ -24,6 +24,9 @@ from trt_tui.core.network.naming import name_of
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
 
+_REMEMBERED_BYTES = 1 << 28
+"""Weights up to this size are kept for one feed more than the last."""
+
 
 def lower_gated(
     network: Network,
@@ -122,7 +125,7 @@ def lower_gated(
         measured=names,
         counting=counting,
         present={axes: name_of(value) for axes, value in padding.items()},
-        remembers=2 if data else 1)
+        remembers=2 if data or inputs.bytes_of_weights <= _REMEMBERED_BYTES else 1)
 
 
 def _share_inputs(emitter: Emitter) -> None:
