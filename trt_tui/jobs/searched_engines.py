@@ -73,7 +73,8 @@ class Engines:
             most: How many may be built for this search.
         """
         room = min(self._workshop.at_once, most - self.builds) - 1
-        points = [one for one in others if one != config and not self._workshop.built(one)][:max(0, room)]
+        unlike = {timed_as(one): one for one in others if not self._workshop.built(one)}
+        points = [one for timed, one in unlike.items() if timed != timed_as(config)][:max(0, room)]
         if points and not self._workshop.built(config):
             self.builds += yield from self._workshop.ahead((config, *points))
             for point in filter(self._workshop.built, points):
