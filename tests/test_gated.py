@@ -220,6 +220,25 @@ def test_how_often_a_sum_is_rounded(operator, shapes, attributes, count, opened)
     assert accumulation.roundings(network, network.layers[-1]) == count
 
 
+@pytest.mark.parametrize("data", [False, True])
+def test_an_infinity_that_an_fp16_product_reads_is_one_behind_it_as_in_a_kernel(data, opened, backend):
+    """And NaN stays NaN; an infinity of either sign in one sum is NaN."""
+    b = networks.Builder()
+    weights = np.ones((64, 4), np.float32)
+    weights[1, 1], weights[0, 2] = -1, -1
+    b.node("MatMul", [b.node("Mul", ["x", b.weight("k", np.float32(400))], "/mul"), b.weight("w", weights)], "/fc",
+           output="y")
+    network = opened(b.model([networks.floats("x", 3, 64)], [networks.floats("y", 3, 4)]))
+    x = np.ones((3, 64), np.float32)
+    x[0, :2], x[1, 0] = 300, np.nan
+    config = PrecisionConfig.uniform(FP16)
+    gated = lower_gated(network, outputs=["y"], data=data)
+    with backend.load(gated.model, lean=True) as runner:
+        y = runner.run({"x": x, **gated.feeds(config, {})})[gated.outputs["y"]]
+    assert y[0].tolist() == pytest.approx([np.inf, np.nan, np.nan, np.inf], nan_ok=True)
+    assert np.isnan(y[1]).all() and y[2] == pytest.approx([25600, 24800, 24800, 25600], rel=1e-2)
+
+
 # --------------------------------------------------------------------------------------------------------------- sums
 
 

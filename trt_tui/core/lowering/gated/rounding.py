@@ -11,6 +11,7 @@ from trt_tui.core.lowering.gated.emitter import Emitter, Nodes
 from trt_tui.core.lowering.rules import TYPES
 from trt_tui.core.precision import Precision
 
+_FINITE = float(np.finfo(np.float32).max)
 _STATIC_BYTES = 1 << 20
 """Constants up to this size are held a second time, rounded to each lower precision."""
 
@@ -29,9 +30,10 @@ class Rounding:
 
     def summed(self, value: ir.Value, factor: ir.Value, nodes: Nodes) -> ir.Value:
         """A sum of products as a kernel that accumulates in FP16 yields it: split by a factor of
-        `trt_tui.core.lowering.accumulation.splitter`."""
+        `trt_tui.core.lowering.accumulation.splitter`. What is infinite stays so, as in any kernel, and NaN too: the
+        product alone is finite, so that nothing is subtracted from its like."""
         add = self._emitter.add
-        product = add(nodes, "Mul", [value, factor], "split")
+        product = self.clamped(add(nodes, "Mul", [value, factor], "split"), _FINITE, nodes)
         return add(nodes, "Sub", [product, add(nodes, "Sub", [product, value], "rest")], "summed")
 
     def read(self, value: ir.Value, tensor: str, precision: Precision, nodes: Nodes) -> ir.Value:
