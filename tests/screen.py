@@ -17,6 +17,7 @@ from tests import local
 from tests.driven import LIMIT_S
 from trt_tui.tui.app import TrtTuiApp
 from trt_tui.tui.main_screen import MainScreen
+from trt_tui.tui.walk import Walk
 from trt_tui.tui.widgets.lines import Lines, Rule
 
 SMALL, LARGE = (80, 24), (120, 40)
@@ -25,10 +26,10 @@ _NAMED = {"slash": "/", "full_stop": ".", "comma": ",", "question_mark": "?", "e
 
 
 def make_app(folder: Path, network: str = "vit", target: str | None = "sqnr>=20", *, metric: bool = True,
-             random: bool = False, **session: Any) -> TrtTuiApp:
+             random: bool = False, walk: Walk | None = None, **session: Any) -> TrtTuiApp:
     """An app on one of the networks of `tests.local`; ``session`` goes to its `NullSession`."""
     options = local.options(folder, network, metric, random)
-    return TrtTuiApp(options, partial(local.NullSession, folder=folder, **session), target=target, resume=False)
+    return TrtTuiApp(options, partial(local.NullSession, folder=folder, **session), walk, target=target, resume=False)
 
 
 @asynccontextmanager

@@ -31,6 +31,7 @@ from trt_tui.tui.screens.jobs import JobList
 from trt_tui.tui.screens.log import LogPage
 from trt_tui.tui.state.figures import Measure
 from trt_tui.tui.state.tree import TAIL, View
+from trt_tui.tui.walk import Walk
 from trt_tui.tui.widgets.choices import ConfigList
 from trt_tui.tui.widgets.lines import Lines
 from trt_tui.words import decibels, number
@@ -469,6 +470,37 @@ async def test_a_failed_build_shows_the_builders_lines_and_scrolls(tmp_path):
         assert "MemUsageChange" in app.screen.text and lines[-1] in app.screen.text
         await press(pilot, "escape")
         assert app.screen is main and not app.session.building
+
+
+async def test_the_hint_walks_a_newcomer_through_four_keys_once(tmp_path):
+    path = tmp_path / "state" / "walk.json"
+    async with opened(tmp_path, builder=H200, walk=Walk(path)) as (app, main, pilot):
+        assert "1 of 4: t puts the layers that lose most first" in status(main)
+        await answered(pilot, "t")
+        assert "2 of 4: space raises this one" in status(main)
+        await answered(pilot, "space")
+        assert "2 of 4: " in status(main) and "n, space raises" in status(main)
+        app.session.set_precision(app.session.outline.groups[:-1], Precision.FP32)
+        await settle(pilot)
+        main.desk.draw_status()
+        assert Walk(path).step == 2 and f"3 of 4: b builds {main.session.names[app.session.config]} " in status(main)
+        await answered(pilot, "b", "down")
+        assert "4 of 4: e hands " in status(main)
+        await press(pilot, "e", "escape")
+        assert Walk(path).over and "that is the whole loop" in status(main)
+        await press(pilot, "down")
+        assert " of 4" not in status(main)
+    async with opened(tmp_path, walk=Walk(path)) as (_, main, _):
+        assert "next: " in status(main)
+
+
+async def test_the_walk_goes_on_from_what_was_pressed(tmp_path):
+    path = tmp_path / "walk.json"
+    path.write_text("no number")
+    async with opened(tmp_path, builder=H200, walk=Walk(path)) as (_, main, pilot):
+        assert "1 of 4" in status(main)
+        await answered(pilot, "b", "down")
+        assert "4 of 4" in status(main) and Walk(path).step == 3
 
 
 async def test_stop_asks_only_for_old_jobs(tmp_path):

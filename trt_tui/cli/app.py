@@ -58,23 +58,25 @@ def demo(new: bool, no_mouse: bool, whatif_samples: int, no_preview: bool) -> No
 
     options = Options(str(bundled.network_path()), str(bundled.samples_path()), str(bundled.calibration_path()),
                       metric=bundled.metric_spec(), whatif_samples=whatif_samples, preview=not no_preview)
-    _run_app(options, None, None, False, new, not no_mouse)
+    _run_app(options, None, None, False, new, not no_mouse, walked=True)
 
 
 def _run_app(options: Options, config_path: str | None, target: str | None, force: bool, new: bool,
-             mouse: bool) -> None:
+             mouse: bool, walked: bool = False) -> None:
     from trt_tui.core.measure.target import parse_target
 
     if target:
         parse_target(target)
     from trt_tui.tui.app import TrtTuiApp
     from trt_tui.tui.terminal import check_terminal
+    from trt_tui.tui.walk import Walk
 
     check_terminal()
 
     gc.set_threshold(100_000, 20, 50)  # a big network is many small objects that all stay
     interrupts.release()
-    app = TrtTuiApp(options, config_path=config_path, target=target, force=force, resume=not new)
+    app = TrtTuiApp(options, config_path=config_path, target=target, force=force, resume=not new,
+                     walk=Walk() if walked else None)
     app.run(mouse=mouse)
     from trt_tui.cli.recent import remember
 

@@ -27,6 +27,7 @@ from trt_tui.tui.painting import Changes
 from trt_tui.tui.punctual import Punctual
 from trt_tui.tui.terminal import TerminalDriver, on_ending
 from trt_tui.tui.typed_ahead import TypedAhead
+from trt_tui.tui.walk import Walk
 from trt_tui.tui.widgets.lines import COMPONENTS
 from trt_tui.words import visible
 
@@ -38,6 +39,7 @@ class TrtTuiApp(Punctual, App[None]):
         options: What to open.
         session_factory: Makes the session from options, the function that takes events from any thread, and
             ``session_options``, which are those of `Session`.
+        walk: The walk that a newcomer is taken on, if any.
     """
 
     TITLE = "trt-tui"
@@ -55,7 +57,7 @@ class TrtTuiApp(Punctual, App[None]):
             self.event = event
 
     def __init__(self, options: Options, session_factory: Callable[..., Session] = Session,
-                 **session_options: Any) -> None:
+                 walk: Walk | None = None, **session_options: Any) -> None:
         super().__init__()
         self.animation_level = "none"
         self._filters.append(HiddenFilter())
@@ -70,7 +72,7 @@ class TrtTuiApp(Punctual, App[None]):
         table, self._untaken = keys.read(keys.user_file())
         keys.use(table)
         self.set_keymap(keys.changed())
-        self.main = MainScreen(self.session, self.quit)
+        self.main = MainScreen(self.session, self.quit, walk)
         self._session_ended = False
         self.typed_ahead = TypedAhead(self, super().on_event)
 

@@ -29,6 +29,7 @@ from trt_tui.tui.screens.jobs import JobsPage
 from trt_tui.tui.screens.pictures import PicturesPage
 from trt_tui.tui.state.order import Column
 from trt_tui.tui.state.tree import View
+from trt_tui.tui.walk import Walk
 from trt_tui.tui.widgets.blocks import BlockMap
 from trt_tui.tui.widgets.choices import ConfigList
 from trt_tui.tui.widgets.field import Field
@@ -53,18 +54,19 @@ class MainScreen(Punctual, Screen[None]):
     Args:
         session: What is shown and driven.
         leave: Ends the application.
+        walk: The walk that a newcomer is taken on, if any.
     """
 
     HORIZONTAL_BREAKPOINTS = [(0, "-thin"), (60, "-narrow"), (120, "-wide")]
     VERTICAL_BREAKPOINTS = [(0, "-low"), (15, "-short"), (34, "-tall")]
 
-    def __init__(self, session: Session, leave: Callable[[], None]) -> None:
+    def __init__(self, session: Session, leave: Callable[[], None], walk: Walk | None = None) -> None:
         super().__init__()
         self._bindings = BindingsMap.merge([self._bindings, BindingsMap([  # of the keys in use, so not of the class
             Binding(key, f"do('{action.id}')", action.label, show=False)
             for action in ACTIONS for key in action.keys])])
         self.session = session
-        self.desk = Desk(session, self, leave)
+        self.desk = Desk(session, self, leave, walk)
         self.controllers = [kind(self.desk) for kind in CONTROLLERS]
         self.desk.offers = {offer.action.id: offer for one in self.controllers for offer in one.offers()}
         self._heeding: defaultdict[type[ev.Event], list[Callable[[Any], None]]] = defaultdict(list)

@@ -21,6 +21,8 @@ class Builds(Controller):
         return {ev.Built: self._built}
 
     def _built(self, event: ev.Built) -> None:
+        if self.desk.walk is not None:
+            self.desk.walk.built()
         self.desk.say(self._told(event.result), "")
 
     def _told(self, result: EngineResult) -> str:

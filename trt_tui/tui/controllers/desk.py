@@ -11,7 +11,7 @@ from trt_tui.errors import NotYetError, TrtTuiError
 from trt_tui.session.session import Session
 from trt_tui.tui.actions import BoundAction, footer_line
 from trt_tui.tui.controllers.panes import Panes
-from trt_tui.tui.keys import key
+from trt_tui.tui.keys import key, worded
 from trt_tui.tui.screens.dialogs import Answered, Dialog, ErrorDialog
 from trt_tui.tui.spans import Span
 from trt_tui.tui.state import detail, verdict
@@ -21,6 +21,7 @@ from trt_tui.tui.state.hint import next_step
 from trt_tui.tui.state.listing import Listing
 from trt_tui.tui.state.status import Status, first_warning, status_lines
 from trt_tui.tui.state.tree import View
+from trt_tui.tui.walk import Walk
 
 REST_S = 0.15
 """The detail follows once the cursor has rested this long."""
@@ -32,6 +33,7 @@ class Desk(Panes):
     Attributes:
         offers: All actions by their ids, in the order of help.
         marks: The configs marked as A and B.
+        walk: The walk that the hint takes a newcomer on, if any.
         stale_figures: Whether what the rows say has changed since it was drawn.
 
     Args:
@@ -39,9 +41,10 @@ class Desk(Panes):
         leave: Ends the application.
     """
 
-    def __init__(self, session: Session, screen: Screen[None], leave: Callable[[], None]) -> None:
+    def __init__(self, session: Session, screen: Screen[None], leave: Callable[[], None],
+                 walk: Walk | None = None) -> None:
         super().__init__(screen, Listing(session))
-        self.session, self.leave = session, leave
+        self.session, self.leave, self.walk = session, leave, walk
         self.status = Status()
         self.marks = Marks()
         self.offers: dict[str, BoundAction] = {}
@@ -65,6 +68,10 @@ class Desk(Panes):
             self.say(f"{offer.action.key} {offer.action.label}: {error.title}. {error.next_step}")
         except TrtTuiError as error:
             self.show_error(error)
+        if self.walk is not None and not self.walk.over:
+            self.walk.pressed(action_id)
+            if self.walk.over:
+                self.say(f"that is the whole loop; {key('help')} has all keys", "")
         if had_message and self.status.message is None:
             self.draw_status()
 
@@ -224,9 +231,9 @@ class Desk(Panes):
         tree, rule, listing = self.tree, self.rule("tree"), self.listing
         if not listing.is_open:
             tree.show_empty(self.status.instead_of_rows(self.session.options.model))
-            rule.set("1 Tree")
+            rule.set(worded("{pane_tree} Tree"))
             return
-        rule.set(*tree_title(listing))
+        rule.set(*tree_title(listing, rule.size.width or self.width))
         self.draw_tree_header()
         rows = listing.rows()
         if not listing.placed and cursor_key is None:
@@ -255,12 +262,12 @@ class Desk(Panes):
         width, height = pane.size.width or self.width, pane.size.height or 3
         if not self.listing.is_measured:
             pane.lines = []
-            rule.set("2 Detail")
+            rule.set(worded("{pane_detail} Detail"))
             return
         line = self.current_line
         pane.lines = detail.pane_lines(self.session, self.listing.figures, line, self.current_group, width, height)
-        more = "2: less" if self.zoomed == "detail" else "2: more"
-        rule.set(detail.detail_title(self.listing.model, line), "" if self.wide else more)
+        more = worded("{pane_detail}: less" if self.zoomed == "detail" else "{pane_detail}: more")
+        rule.set(f"{key('pane_detail')} {detail.detail_title(self.listing.model, line)}", "" if self.wide else more)
 
     def draw_status(self) -> None:
         """Draws job, next step and footer."""
@@ -268,7 +275,10 @@ class Desk(Panes):
             return
         session, group = self.session, self.current_group
         found = self.listing.figures if self.listing.is_measured else None
-        step = next_step(session, found, group.name if group is not None else "", not self.wide and bool(session.asked))
+        place = group.name if group is not None else "", not self.wide and bool(session.asked), 60 if self.wide else 24
+        step = next_step(session, found, *place)
+        if self.walk is not None and (hint := self.walk.hint(session, found, *place)):
+            step = hint
         warning = first_warning(session.warned) if session.outline is not None else ""
         self.lines("status").lines = status_lines(session, self.status, step, self.width, self.wide)
         self.rule("job").set(f"! {warning}" if warning else "Jobs" if self.wide else "")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from trt_tui.tui.keys import key
-from trt_tui.tui.spans import Line, clip, fitted, shorten_path
+from trt_tui.tui.spans import Line, clip, fitted, shorten_path, width_of
 from trt_tui.tui.state.figures import FOUND, TRIED, Cells, Figures, Measure
 from trt_tui.tui.state.flips import flip_title
 from trt_tui.tui.state.listing import Listing
@@ -148,12 +148,14 @@ def _taken_on(listing: Listing) -> str:
         f"shares on {min(taken)} of {every}")
 
 
-def tree_title(listing: Listing) -> tuple[str, Line]:
-    """Left and right words of the list's rule; a click on a view shows it."""
+def tree_title(listing: Listing, width: int) -> tuple[str, Line]:
+    """Left and right words of the list's rule of so many cells; a click on a view shows it. Where not all fits, on how
+    many samples shares are is left to the rows' details."""
     model, found, finding = listing.model, listing.figures, listing.session.finding
     old = f", old: {key('sort')} sorts" if listing.is_old else ""
     by = f", {'' if listing.by is Column.LAYER else 'by '}{listing.by.value}" if listing.by is not Column.SHARE else ""
     left = f"{key('pane_tree')} {listing.view.value.capitalize()} in {found.of}{by}{old}"
+    more = ""
     if listing.matches is not None:
         left += f" ─ {len(listing.matches)} of {len(model.group_rows)} match, {key('close')} clears"
     elif listing.session.searching and finding is not None and finding.progress is not None:
@@ -164,8 +166,8 @@ def tree_title(listing: Listing) -> tuple[str, Line]:
         left += f" ─ {key('toggle')} on a label: the role everywhere"
     else:
         able = f"{found.able} of {len(model.group_rows)} can run {found.lowest.label}"
-        left += f" ─ {_taken_on(listing) or able}"
+        more = f" ─ {_taken_on(listing) or able}"
     right: Line = [(f"{key('view')}:", "dim@do('view')")]
     for place, one in enumerate(listing.views):
         right += [(" · " if place else " ", "dim"), (one.value.removesuffix(" first"), f"dim@see('{one.value}')")]
-    return left, right
+    return left + (more if cells(left + more) + width_of(right) + 8 <= width else ""), right

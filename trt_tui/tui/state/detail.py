@@ -240,16 +240,16 @@ def option_spans(session: Session, group: Group, width: int) -> list[Line]:
 def detail_title(model: TreeModel, line: VisibleRow | None) -> str:
     """The title of the detail pane."""
     if line is None:
-        return "2 Detail"
+        return "Detail"
     row = line.row
     if row is None:
         layer = model.outline.layer_by_name[line.node]
-        return f"2 {layer.name} ─ {layer.op_type}"
+        return f"{layer.name} ─ {layer.op_type}"
     if isinstance(row, GroupRow):
-        return f"2 {model.titles[row.group.name]} ─ {row.group.operator}, {plural(len(row.group.layers), 'node')}"
+        return f"{model.titles[row.group.name]} ─ {row.group.operator}, {plural(len(row.group.layers), 'node')}"
     if isinstance(row, Scope):
-        return f"2 {row.path} ─ {plural(len(row.groups), 'fused layer')}"
-    return f"2 {row.label}"
+        return f"{row.path} ─ {plural(len(row.groups), 'fused layer')}"
+    return row.label
 
 
 def detail_lines(session: Session, found: Figures, line: VisibleRow | None, width: int, height: int) -> list[Line]:
@@ -402,7 +402,9 @@ def _long_detail(session: Session, found: Figures, group: Group, width: int) -> 
         room = f"headroom ×{number(FP16_MAX / errors.fp16_largest, 2)}: {errors.fp16_at} reaches"
         lines += _wrapped("fp16", f"{room} {number(errors.fp16_largest, 2)}", width, "dim")
     share = session.measured(found.run).shares.get(group.name)
-    if share is not None:
+    if found.instead(group):
+        lines.append([(" share    ", "dim"), (f"{found.instead(group)}: it has none", "dim")])
+    elif share is not None:
         every = session.data.whatif if session.data is not None else share.samples
         line: Line = [(" share    ", "dim"), (near(share.owns, share.margin, SIMULATED), "")]
         if share.samples < every:

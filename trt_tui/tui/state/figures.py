@@ -265,7 +265,7 @@ class Figures:
         bad = group.name in self.bad
         glyph, style = self.style_of(value, bad, group.name in self.stale)
         asked, stale = self.asked(group), group.name in self.stale
-        marks, instead = self._marks(group, asked), self._instead(group, asked)
+        marks, instead = self._marks(group, asked), self.instead(group)
         if instead == "raised" and not bad:
             glyph, style = RAISED, "strong"
         made_cell = self.made_cell(group)
@@ -307,9 +307,9 @@ class Figures:
         found = [mark_of(move) for _, move in self.config.moves_on(group)]
         return marks + "".join(dict.fromkeys(found))
 
-    def _instead(self, group: Group, asked: Precision) -> str:
+    def instead(self, group: Group) -> str:
         """A row in FP32 by choice or by rule has no share of what is lost."""
-        if self.run != "config" or self.measure is not Measure.OWNS or asked is not Precision.FP32:
+        if self.run != "config" or self.measure is not Measure.OWNS or self.asked(group) is not Precision.FP32:
             return ""
         return "kept" if group.name in self.config.held else "raised" if group.name in self.config.groups else ""
 

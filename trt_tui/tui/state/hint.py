@@ -13,12 +13,14 @@ from trt_tui.tui.state.figures import Figures, Measure
 from trt_tui.tui.state.flips import flip_of
 
 
-def next_step(session: Session, found: Figures | None, cursor: str = "", short: bool = False) -> str:
+def next_step(session: Session, found: Figures | None, cursor: str = "", short: bool = False,
+              room: int = 24) -> str:
     """What to do next, in one phrase.
 
     Args:
         cursor: The group under the cursor.
         short: Leave out what it leads to, for a line that is shared with jobs.
+        room: Cells that the name of a row may take.
     """
     if session.outline is None or found is None:
         return ""
@@ -37,11 +39,11 @@ def next_step(session: Session, found: Figures | None, cursor: str = "", short: 
     if reached is None and session.target is not None:
         return ""
     return f"next: {key('build')} builds {config_name(session)} and confirms it" if reached else (
-        _next_raise(session, found, cursor, short))
+        next_raise(session, found, cursor, short, room))
 
 
-def _next_raise(session: Session, found: Figures, cursor: str, short: bool) -> str:
-    """How to reach the target from here: the worst rows that are not yet FP32."""
+def next_raise(session: Session, found: Figures, cursor: str, short: bool, room: int) -> str:
+    """How to reach the target from here: the worst rows that are not yet FP32. See `next_step`."""
     config = session.config
     by_name = found.model.outline.group_by_name
     order = found.worst_first if found.run == "config" and found.measure is Measure.OWNS else ()
@@ -62,7 +64,7 @@ def _next_raise(session: Session, found: Figures, cursor: str, short: bool) -> s
         flip = flip_of(session, by_name[worst]).figure
         gain = f" → {found.title} {flip}" if flip else ""
         return f"{lead}{key('toggle')} raises this one{gain}"
-    return f"{lead}{key('next_bad')}, {key('toggle')} raises {shorten(found.model.titles[worst], 24)}"
+    return f"{lead}{key('next_bad')}, {key('toggle')} raises {shorten(found.model.titles[worst], room)}"
 
 
 def rows_to_target(session: Session, results: Measured) -> int | None:
