@@ -18,6 +18,7 @@ from trt_tui.tui.state import detail, verdict
 from trt_tui.tui.state.columns import Columns, tree_header, tree_title
 from trt_tui.tui.state.configs import Marks
 from trt_tui.tui.state.hint import next_step
+from trt_tui.tui.state.jobs import shown_jobs
 from trt_tui.tui.state.listing import Listing
 from trt_tui.tui.state.status import Status, first_warning, status_lines
 from trt_tui.tui.state.tree import View
@@ -275,7 +276,8 @@ class Desk(Panes):
             return
         session, group = self.session, self.current_group
         found = self.listing.figures if self.listing.is_measured else None
-        place = group.name if group is not None else "", not self.wide and bool(session.asked), 60 if self.wide else 24
+        beside = not self.wide and any(shown_jobs(session))
+        place = group.name if group is not None else "", beside, 60 if self.wide else 24
         step = next_step(session, found, *place)
         if self.walk is not None and (hint := self.walk.hint(session, found, *place)):
             step = hint

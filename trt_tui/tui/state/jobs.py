@@ -18,6 +18,17 @@ _SAME = 4
 """A phase that begins with as many letters of the job's words as these says no more than they do."""
 
 
+_AT_ONCE_S = 0.5
+"""What follows the cursor and is over by then is not told: the line would flicker with each key."""
+
+
+def shown_jobs(session: Session) -> tuple[list[Job], list[Job]]:
+    """The jobs to tell of: those that run, and those that wait."""
+    running, waiting = ([job for job in jobs if not isinstance(job.request, BY_ITSELF) or job.seconds >= _AT_ONCE_S]
+                        for jobs in (session.asked.running, session.asked.waiting))
+    return running, waiting
+
+
 def _phase(job: Job) -> str:
     phase = job.phase.removeprefix("building: ")
     known = phase == SEARCHING or phase[:_SAME] == job.words[:_SAME]
@@ -73,11 +84,11 @@ def place_forms(session: Session, key: str) -> list[Line]:
     Args:
         key: The one that stops jobs.
     """
-    shown = session.asked.running or session.asked.waiting
+    running, waiting = shown_jobs(session)
+    shown = running or waiting
     if not shown:
         return [[(f" {_last(session)}", "dim")], []] if session.asked.last is not None else [[]]
-    jobs = [*session.asked.running, *session.asked.waiting]
-    waited_for = [job for job in jobs if not isinstance(job.request, BY_ITSELF)]
+    waited_for = [job for job in (*running, *waiting) if not isinstance(job.request, BY_ITSELF)]
     more = len(waited_for) - (shown[0] in waited_for)
     others: Line = [(f" +{more}", "dim")] if more else []
     return [[(" ⋯ ", "key"), (text, ""), *others] for text in job_forms(session, shown[0], key)]
@@ -85,11 +96,11 @@ def place_forms(session: Session, key: str) -> list[Line]:
 
 def jobs_line(session: Session, width: int, key: str) -> Line:
     """The last job, then those that run, with bars, as many as fit; then how many wait."""
-    asked = session.asked
-    running = asked.running or asked.waiting[:1]
-    waiting = len(asked.running) + len(asked.waiting) - len(running)
+    begun, held_up = shown_jobs(session)
+    running = begun or held_up[:1]
+    waiting = len(begun) + len(held_up) - len(running)
     end: Line = [(f"   {waiting} wait{'s' if waiting == 1 else ''}", "dim")] if waiting else []
-    start: Line = [(f" {_last(session)} ", "dim")] if asked.last is not None else []
+    start: Line = [(f" {_last(session)} ", "dim")] if session.asked.last is not None else []
     parts = [_with_bar(session, job, key if place == 0 else "") for place, job in enumerate(running)]
     line = [*start, *(span for part in parts for span in part), *end]
     if width_of(line) > width:
