@@ -88,7 +88,7 @@ def classes(calibrating, of=10, samples=64):
 
 def half(run, fp16, target="sqnr>=20"):
     return Facts(run="INT8", verdict=verdict(run), half=verdict(fp16), floats="fp16", target=parse_target(target),
-                 in_float=InFloat(0.0, False, 0, 9))
+                 codes=True, in_float=InFloat(0.0, False, 0, 9))
 
 
 OFF = {f"t{index}": (8.0, 2.0) for index in range(5)}

@@ -13,6 +13,7 @@ from tests import networks
 from tests.networks import Builder, floats
 from trt_tui.core.network.layers import FOLDED_KINDS, Kind
 from trt_tui.core.network.network import open_network
+from trt_tui.core.network.sizes import sized
 from trt_tui.core.precision import Precision
 from trt_tui.errors import BackendUnavailableError, InputError
 
@@ -77,6 +78,18 @@ def test_multiply_accumulates_by_hand(named_network, opened):
     assert named_network("mlp").layer("/fc1/Gemm").macs == 16 * 32
     assert named_network("mlp").layer("/fc2/MatMul").macs == 32 * 32
     assert named_network("bert").layer("/layers.0/attention/query/MatMul").macs is None  # open sequence length
+
+
+def test_sizes_that_the_file_leaves_open_are_those_of_the_samples(named_network):
+    network = named_network("bert")
+    fed = {info.name: (4, 24) for info in network.inputs}
+    outline = sized(network, fed)
+    query = network.layer("/layers.0/attention/query/MatMul")
+    hidden = network.shape(query.inputs[1])[0]
+    assert outline.layer(query.name).macs == 24 * hidden * hidden  # a batch of 1
+    assert outline.shape(query.outputs[0]) == (1, 24, hidden)
+    assert all(layer.macs is not None for layer in outline.layers)
+    assert sized(network, {}).layer(query.name).macs is None
 
 
 # ------------------------------------------------------------------------------------------------- constants

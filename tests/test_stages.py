@@ -82,6 +82,7 @@ def test_whether_production_is_what_was_tested(here, there, between, tested):
      "normalised otherwise: there channel 0 is 5.00 times this - 2.00; channel 1 is 3.33 times this - 1.67; "
      "channel 2 is 2.50 times this - 1.50"),
     (IMAGES.swapaxes(2, 3), "height and width are swapped"),
+    (IMAGES[..., ::-1], "it is mirrored along axis 3"),
     (IMAGES[[1, 0, 3, 2]], "the samples are in another order: there 1, 0, 3, 2, … of those here"),
     (np.where(IMAGES > 0.5, np.nan, IMAGES), "production has NaN or Inf"),
     (RNG.random(IMAGES.shape), ""),

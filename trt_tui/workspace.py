@@ -39,7 +39,9 @@ from trt_tui.core.measure.reference import (
 from trt_tui.core.measure.user_metric import Metric, load_metric
 from trt_tui.core.moves.bias_correction import BiasCorrection
 from trt_tui.core.moves.config import PrecisionConfig
+from trt_tui.core.network.layers import Outline
 from trt_tui.core.network.network import Network, open_network
+from trt_tui.core.network.sizes import sized
 from trt_tui.core.runner import Backend, BuildSettings, EngineBackend, FixedShape, Level
 from trt_tui.errors import InputError
 from trt_tui.files.reading import digest
@@ -331,6 +333,11 @@ class Workspace:
         judged = self.data.judged
         found = profile_of(self.network, judged, range(len(judged)))
         return {**{name: ShapeRange(*one) for name, one in found.items()}, **self.shapes}
+
+    @cached_property
+    def outline(self) -> Outline:
+        """The network without its weights, what the file leaves open of its sizes as the samples have it."""
+        return sized(self.network, {name: array.shape for name, array in self.samples.feed(0).items()})
 
     def close(self) -> None:
         """Frees the sessions of the simulation."""

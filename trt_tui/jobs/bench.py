@@ -30,6 +30,7 @@ from trt_tui.jobs.comparing import send_layers
 from trt_tui.jobs.free import proposals
 from trt_tui.jobs.previewing import Asking, is_installed
 from trt_tui.jobs.scheduler import Report
+from trt_tui.jobs.searched_engines import macs_of
 from trt_tui.jobs.searching import SearchJob
 from trt_tui.jobs.shares import known_shares, send_shares, suspects
 from trt_tui.jobs.spreading import following, hands_of
@@ -156,6 +157,10 @@ class WorkspaceBench:
             yield Urgency.SEARCH
         assert verdict is not None, "a feed was named"
         return verdict
+
+    def macs(self, space: Space) -> dict[str, float]:
+        """See `trt_tui.jobs.searching.Bench`."""
+        return macs_of(space, self._workspace.outline)
 
     def times(self, space: Space) -> dict[str, float]:
         """See `trt_tui.jobs.searching.Bench`."""

@@ -151,7 +151,7 @@ def _opened(job: int, workspace: Workspace) -> ev.Opened:
         reference = named(workspace.against, network, scored, workspace.judgeable)
         warnings += reference_notes(reference, network.name, bool(scored))
     return ev.Opened(
-        job, network.outline(), workspace.judged,
+        job, workspace.outline, workspace.judged,
         DataSummary(samples.source, data.judged.count, data.calibration.count, workspace.judged_count,
                     samples.random, tuple(samples.label_names), tuple(dict.fromkeys(warnings)), workspace.profile),
         BackendSummary("ONNX Runtime", backend.version, backend.provider.upper(), backend.capabilities.real_fp16),

@@ -12,6 +12,7 @@ from trt_tui.core.measure.comparison import EngineResult
 from trt_tui.core.measure.target import Target, judge
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.range_choice import RangeChoice
+from trt_tui.core.network.layers import Outline
 from trt_tui.core.precision import WIDTHS
 from trt_tui.core.search import Space
 from trt_tui.errors import InputError
@@ -136,10 +137,11 @@ def timed_as(config: PrecisionConfig) -> PrecisionConfig:
     return config.without(RangeChoice).without_measured()
 
 
-def macs_of(space: Space) -> dict[str, float]:
-    """The multiply-accumulates of each candidate; 0 where they are unknown."""
+def macs_of(space: Space, network: Outline | None = None) -> dict[str, float]:
+    """The multiply-accumulates of each candidate, as the network says or a given outline; 0 where they are unknown."""
     groups = {name: space.network.group(name) for name in space.candidates}
-    return {name: float(sum(space.network.layer(layer).macs or 0 for layer in group.layers))
+    outline = space.network if network is None else network
+    return {name: float(sum(outline.layer(layer).macs or 0 for layer in group.layers))
             for name, group in groups.items()}
 
 

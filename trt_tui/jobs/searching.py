@@ -23,7 +23,7 @@ from trt_tui.core.search.space import made_beside
 from trt_tui.errors import CancelledError, InputError, TrtTuiError
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.jobs.searched_engines import Engines, Workshop, macs_of, timed_as
+from trt_tui.jobs.searched_engines import Engines, Workshop, timed_as
 from trt_tui.jobs.steps import Steps
 from trt_tui.jobs.triage import Looks, Triage, gap_said, unexplained
 from trt_tui.words import first_few, milliseconds
@@ -56,6 +56,9 @@ class Bench(Looks, Workshop, Protocol):
     def times(self, space: Space) -> Mapping[str, float]:
         """What each candidate takes in the engine with all of them raised, in ms; empty where none is known and timed.
         """
+
+    def macs(self, space: Space) -> Mapping[str, float]:
+        """The multiply-accumulates of each candidate; 0 where they are unknown."""
 
     def impacts(self, config: PrecisionConfig, names: Sequence[str]) -> Steps[Mapping[str, Impact]]:
         """Returns what some groups of a config do to the judged outputs, by name."""
@@ -97,7 +100,7 @@ class SearchJob:
         self.network, self.request, self.targets, self.bench = network, request, tuple(targets), bench
         self.space = Space(network, request.config, request.higher, request.rungs, fixed=frozenset(request.fixed))
         self.impacts: Mapping[str, Impact] = {}
-        self.costs = bench.times(self.space) or macs_of(self.space)
+        self.costs = bench.times(self.space) or bench.macs(self.space)
         self.engines = Engines(bench, self.targets, lambda: bench.report(self, heard=True))
         self.latency: Callable[[PrecisionConfig], float] | None = None
         self._previews = request.preview
@@ -209,7 +212,7 @@ class SearchJob:
                 raise
             except TrtTuiError as error:
                 self.remarks.append(f"the engine of all raised could not be built: {error.title}")
-        self.costs = times or macs_of(self.space)
+        self.costs = times or self.bench.macs(self.space)
         by = ("the time that each takes in the engine of all raised" if times else "multiply-accumulates, since no "
               "engine's layers were timed" if any(self.costs.values()) else "the network alone: its sizes are open")
         self.remarks.append(f"lowered in the order of {by}")

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from trt_tui.core.calibration.calibrate import Calibration
+from trt_tui.core.codes import CODES
 from trt_tui.core.data.watched import Source
 from trt_tui.core.engines.preview import Refusal
 from trt_tui.core.guards.facts import Facts
@@ -233,7 +234,7 @@ class State:
         framework = fp32.outputs if fp32 is not None and dumped and fp32.samples >= fp32.total else {}
         return replace(self.facts, framework={output: one.errors for output, one in framework.items()}, run=name,
                        verdict=self.results.of(config).verdict, half=self.measured("fp16").verdict,
-                       floats=config.other.value, target=self.target,
+                       floats=config.other.value, codes=config.quantized in CODES, target=self.target,
                        in_float=in_float(self.outline, config, self.measured("int8").engine))
 
     @property

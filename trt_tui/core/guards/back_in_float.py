@@ -27,7 +27,9 @@ class BackInFloat(Guard):
 
     def lacks(self, facts: Facts) -> str:
         """Why these facts tell it nothing."""
-        return "" if facts.in_float is not None else "nothing is to run in codes, or the work of layers is not known"
+        if facts.in_float is not None:
+            return ""
+        return "the work of some layers is not known" if facts.codes else "nothing is to run in codes"
 
     def check(self, facts: Facts) -> Iterator[Alarm]:
         """Yields what it warns of."""

@@ -146,6 +146,7 @@ class Facts:
         verdict: Of that run.
         half: Of the run that is wholly in FP16.
         floats: What that run computes in outside of its codes.
+        codes: Whether it is in codes by default.
         target: What it must reach.
         in_float: Of that run; None where it is not in codes.
     """
@@ -164,6 +165,7 @@ class Facts:
     verdict: Verdict | None = None
     half: Verdict | None = None
     floats: str = ""
+    codes: bool = False
     target: Target | None = None
     in_float: InFloat | None = None
 

@@ -34,7 +34,7 @@ class Fp16Floor(Guard):
         verdict, half = facts.verdict, facts.half
         if verdict is None or half is None or min(verdict.samples, half.samples) < max(verdict.total, half.total):
             return "the runs are not measured"
-        if facts.floats != "fp16" or facts.in_float is None:
+        if facts.floats != "fp16" or not facts.codes:
             return "the run is not of codes within FP16"
         return "" if _sqnr(verdict) is not None and _sqnr(half) is not None else "no SQNR was measured"
 

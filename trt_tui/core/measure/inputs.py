@@ -57,8 +57,8 @@ def compare_inputs(name: str, pairs: Iterator[tuple[np.ndarray, np.ndarray]]) ->
 
 
 def explain(here: np.ndarray, there: np.ndarray) -> str:
-    """What turns ``here`` into ``there``, in words: a scale and an offset, channels in another order, samples in
-    another order; "" where none of these does.
+    """What turns ``here`` into ``there``, in words: a scale and an offset, channels in another order, another axis
+    mirrored or swapped, samples in another order; "" where none of these does.
 
     Args:
         here, there: Of one shape, first axis samples.
@@ -78,6 +78,9 @@ def explain(here: np.ndarray, there: np.ndarray) -> str:
                 return f"normalised otherwise: there {lines}"
     if here.ndim == 4 and here.shape[2] == here.shape[3] and _line(here.swapaxes(2, 3), there) == (1.0, 0.0):
         return "height and width are swapped"
+    for axis in range(1, here.ndim):
+        if here.shape[axis] > 4 and _line(np.flip(here, axis), there) == (1.0, 0.0):
+            return f"it is mirrored along axis {axis}"
     if len(here) > 1 and (order := _order(here, there)) is not None:
         return f"the samples are in another order: there {', '.join(map(str, order[:5]))}, … of those here"
     return ""

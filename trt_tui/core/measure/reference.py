@@ -155,13 +155,16 @@ class NothingCommonError(InputError):
     """Two sides have no tensor in common."""
 
 
-def nothing_common(one: str, has: Sequence[str], other: str, wanted: Sequence[str]) -> NothingCommonError:
-    """That two sides have no tensor in common; names both, and what may have been meant."""
+def nothing_common(one: str, has: Sequence[str], other: str, wanted: Sequence[str], inputs: bool = False
+                   ) -> NothingCommonError:
+    """That two sides have no tensor in common, outputs or inputs; names both, and what may have been meant."""
     near = [f"{name} for {match[0]}" for name in has if (match := difflib.get_close_matches(name, wanted, 1, 0.6))]
     return NothingCommonError(f"{one} and {other} have no tensor in common",
-                      f"{one} has {first_few(list(has))}; {other} yields {first_few(list(wanted))}",
+                      f"{one} has {first_few(list(has))}; {other} {'takes' if inputs else 'yields'} "
+                      f"{first_few(list(wanted))}",
                       f"Call the tensors alike: {first_few(near, 2)}?" if near else
-                      "Name the arrays after the network's outputs, or name another file.")
+                      f"Name the arrays after the network's {'inputs' if inputs else 'outputs'}, or name another "
+                      "file.")
 
 
 def _each(network: Network, name: str) -> int | None:

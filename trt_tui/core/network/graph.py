@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import onnx
@@ -148,7 +148,7 @@ def _layer(index: int, node: ir.Node, constant: set[str], static: set[str], behi
             kind, note = Kind.SHAPE, "shape arithmetic"
             static.update(outputs)
     return Layer(node.name or "", node.op_type, node.domain, index, inputs, outputs, kind,
-                 stated_scope(node.metadata_props, node.meta.get(SCOPE_KEY, ())), _macs(node), note)
+                 stated_scope(node.metadata_props, node.meta.get(SCOPE_KEY, ())), macs(node, _shape), note)
 
 
 def _kind(node: ir.Node) -> tuple[Kind, str]:
@@ -180,17 +180,17 @@ def _kind(node: ir.Node) -> tuple[Kind, str]:
     return (Kind.COPY if node.op_type in COPIES else Kind.COMPUTE), ""
 
 
-def _macs(node: ir.Node) -> int | None:
+def macs(node: ir.Node, shape_of: Callable[[ir.Value], Shape | None]) -> int | None:
     """Multiply-accumulates of one run, an open batch taken as 1; None where sizes are open."""
     if node.op_type not in ANCHORS or node.domain != "":
         return 0
-    result, weight = _sizes(node.outputs[0]), _sizes(node.inputs[1])
+    result, weight = (_sizes(value, shape_of) for value in (node.outputs[0], node.inputs[1]))
     if result is None or weight is None:
         return None
     if node.op_type == "Conv":
         return math.prod(result) * math.prod(weight[1:])
     if node.op_type == "ConvTranspose":
-        data = _sizes(node.inputs[0])
+        data = _sizes(node.inputs[0], shape_of)
         return None if data is None else math.prod(data) * math.prod(weight[1:])
     if node.op_type == "Gemm":
         return math.prod(result) * weight[1 if node.attributes.get_int("transB", 0) else 0]
@@ -203,9 +203,9 @@ def _shape(value: ir.Value) -> Shape | None:
     return tuple(d if isinstance(d, int) else d.value for d in value.shape)
 
 
-def _sizes(value: ir.Value | None) -> list[int] | None:
+def _sizes(value: ir.Value | None, shape_of: Callable[[ir.Value], Shape | None]) -> list[int] | None:
     """Static sizes, an open first dimension (the batch) taken as 1; None where another one is open."""
-    shape = None if value is None else _shape(value)
+    shape = None if value is None else shape_of(value)
     if shape is None:
         return None
     sizes = [size if isinstance(size, int) else 1 for index, size in enumerate(shape)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Protocol, TypeAlias
 
@@ -11,8 +12,10 @@ import onnx
 import onnx_ir as ir
 
 from trt_tui.core.network.conversion import without_weights
+from trt_tui.core.network.graph import macs
 from trt_tui.core.network.inference import inferred
-from trt_tui.core.network.layers import Shape
+from trt_tui.core.network.layers import Outline, Shape
+from trt_tui.core.network.network import Network
 from trt_tui.core.runner import TensorInfo
 
 Attributes: TypeAlias = Mapping[str, Any]
@@ -20,6 +23,9 @@ Attributes: TypeAlias = Mapping[str, Any]
 
 _MOST_ROUNDS = 40
 """Each round gets past the next such Slice of a chain."""
+
+_MOST_LAYERS = 5_000
+"""Sizes are looked for in networks of so many layers, which takes about a second."""
 
 _LARGEST = 64
 """Elements of a tensor that may still be a shape."""
@@ -66,22 +72,51 @@ class Shapes:
 
     @cached_property
     def _folded(self) -> Mapping[str, Shape]:
-        model, _ = without_weights(self._network.model)
-        shapes: dict[str, Shape] = {}
-        for _ in range(_MOST_ROUNDS):
-            del model.graph.value_info[:]
-            try:
-                graph = inferred(model)
-            except Exception:
-                break
-            shapes |= {info.name: _shape(info) for info in (*graph.input, *graph.value_info, *graph.output)
-                       if info.type.tensor_type.HasField("shape")}
-            shapes |= {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer}
-            before = len(self._values)
-            _fold(model.graph, shapes, self._values)
-            if len(self._values) == before:
-                break
-        return shapes
+        return _inferred_folded(without_weights(self._network.model)[0], self._values)
+
+
+def sized(network: Network, fed: Mapping[str, Sequence[int]]) -> Outline:
+    """The outline, with multiply-accumulates and shapes that the file leaves open as they are for inputs of some sizes.
+
+    Args:
+        fed: Sizes by input; those of an open first axis that all of them share count as a batch, of 1.
+    """
+    outline = network.outline()
+    if len(outline.layers) > _MOST_LAYERS or all(layer.macs is not None for layer in outline.layers):
+        return outline
+    open_first = [info.name for info in network.inputs if info.shape and not isinstance(info.shape[0], int)]
+    batched = len({tuple(fed[name][:1]) for name in open_first if name in fed}) == 1
+    model, _ = without_weights(network.model)
+    for info in model.graph.input:
+        for axis, (dim, size) in enumerate(zip(info.type.tensor_type.shape.dim, fed.get(info.name, ()), strict=False)):
+            if not dim.HasField("dim_value"):
+                dim.dim_value = 1 if batched and not axis else size
+    found = _inferred_folded(model, {})
+    layers = tuple(layer if layer.macs is not None else replace(
+        layer, macs=macs(network.node(layer.name), lambda value: found.get(value.name or "")))
+        for layer in outline.layers)
+    shapes = {name: found.get(name, shape) if shape is None or None in shape[1:] or any(
+        isinstance(size, str) for size in shape[1:]) else shape for name, shape in outline.shapes.items()}
+    return replace(outline, layers=layers, shapes=shapes)
+
+
+def _inferred_folded(model: onnx.ModelProto, values: dict[str, np.ndarray]) -> dict[str, Shape]:
+    """The shapes of a model's tensors with what it computes of shapes folded, in place; adds that to ``values``."""
+    shapes: dict[str, Shape] = {}
+    for _ in range(_MOST_ROUNDS):
+        del model.graph.value_info[:]
+        try:
+            graph = inferred(model)
+        except Exception:
+            break
+        shapes |= {info.name: _shape(info) for info in (*graph.input, *graph.value_info, *graph.output)
+                   if info.type.tensor_type.HasField("shape")}
+        shapes |= {tensor.name: tuple(tensor.dims) for tensor in model.graph.initializer}
+        before = len(values)
+        _fold(model.graph, shapes, values)
+        if len(values) == before:
+            break
+    return shapes
 
 
 def _shape(info: onnx.ValueInfoProto) -> Shape:
