@@ -20,6 +20,7 @@ from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.network.hierarchy import GroupRow, Scope
 from trt_tui.core.precision import Precision
 from trt_tui.jobs import events as ev
+from trt_tui.jobs.flips import flipped
 from trt_tui.tui import known, spans, themes
 from trt_tui.tui.state import detail, parts, verdict
 from trt_tui.tui.state.columns import Columns, bar_text, row_line, tree_header
@@ -223,6 +224,14 @@ def test_a_row_says_what_the_figure_becomes_when_it_is_flipped(session):
     session.rest()
     back = cell(worst)
     assert (back.outcome.rstrip("?"), back.outcome_style) == ("FAIL", "bad"), "flipped, the target is missed"
+    scope = MODEL.ancestors[worst][0]
+    changed = session.config.toggled(MODEL.groups_of(scope))
+    assert changed in flipped(session.config, VIT, session.measured("config").shares)
+    session.set_config(changed)
+    session.rest()
+    session.undo()
+    shown = found(session).cells(VisibleRow("x", 0, scope)).flip
+    assert shown.figure == decibels(session.results.of(changed).verdict.worst[1].errors.sqnr_db)
     assert "score if flipped" in text(tree_header(Columns.fit(80), replace(found(session), title="score")))
 
 

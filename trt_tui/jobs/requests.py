@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from trt_tui.core.calibration.calibrate import Calibration
 from trt_tui.core.data.watched import Source
@@ -136,9 +136,14 @@ class TryWaysOut:
 
 @dataclass(frozen=True)
 class TryFlips:
-    """The config with one row flipped, for each row that matters, in the background; each answered by
-    `VerdictMeasured` of run "flip"."""
+    """The config with one row or scope flipped, for each that matters, in the background; each answered by
+    `VerdictMeasured` of run "flip".
 
+    Attributes:
+        LARGEST_SCOPE: Groups of a scope that is flipped, at most.
+    """
+
+    LARGEST_SCOPE: ClassVar[int] = 256
     config: PrecisionConfig
 
 

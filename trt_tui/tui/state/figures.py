@@ -103,7 +103,7 @@ class Figures:
     Attributes:
         stale: Groups whose share is of another config, that of the name ``stale_of``; ``of`` is this one's.
         scope_part: Scopes whose sums lack what is still being measured, by path.
-        flip: What the judged figure, of the name ``title``, becomes with a group flipped; asked as its row is drawn.
+        flip: What the judged figure, of the name ``title``, becomes with groups flipped; asked as their row is drawn.
         has_engines: Whether there is a column for what the builder makes: it may come to tell, or has told.
         made: What the engine made of each group, by name.
         preview: What the builder would make of the groups, where no engine tells.
@@ -123,7 +123,7 @@ class Figures:
     bad: frozenset[str] = frozenset()
     of: str = ""
     stale_of: str = ""
-    flip: Callable[[Group], Flip] = field(default=lambda group: Flip())
+    flip: Callable[[Sequence[Group]], Flip] = field(default=lambda groups: Flip())
     title: str = "SQNR"
     calm: bool = False
     scope_values: dict[str, float] = field(default_factory=dict)
@@ -257,6 +257,7 @@ class Figures:
                      made=f"{differ} {built.DIFFERS}" if differ else "", made_style=self._made_style(bool(differ)),
                      value=text, value_style="dim" if style == "band4" else style,
                      of=self.stale_of if scope.path in self.scope_stale else "…" * (scope.path in self.scope_part),
+                     flip=self.flip(self.model.groups_of(scope)) if self.run == "config" else Flip(),
                      cost=self._cost(self.model.scope_macs.get(scope.path), self.scope_times.get(scope.path)))
 
     def _group_cells(self, row: GroupRow, full: bool) -> Cells:
@@ -284,7 +285,7 @@ class Figures:
                      f"{label}{gap}{marks}", "strong" if marks or instead else "dim",
                      made_cell[0] or UNKNOWN_GLYPH, made_cell[1] if made_cell[0] else "dim",
                      text, "dim" if style == "band4" else style, bar,
-                     self.flip(group) if self.run == "config" else Flip(),
+                     self.flip([group]) if self.run == "config" else Flip(),
                      self._cost(self.model.macs[group.name], self.times.get(group.name)), reason, instead,
                      self.stale_of if stale else "")
 

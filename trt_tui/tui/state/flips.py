@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from trt_tui.core.network.layers import Group
+from trt_tui.jobs.requests import TryFlips
 from trt_tui.session.session import Session
 from trt_tui.tui.known import config_met, headline, met, verdict_outcome
 from trt_tui.words import decibels, outcome
@@ -27,10 +29,13 @@ class Flip:
     margin: float | None = None
 
 
-def flip_of(session: Session, group: Group) -> Flip:
-    """The figure of the config with a row flipped: of a what-if that was measured, else of the row's share."""
+def flip_of(session: Session, groups: Sequence[Group]) -> Flip:
+    """The figure of the config with a row or a scope flipped, by its groups: of a what-if that was measured, else of
+    the row's share; nothing for a scope that is too large to be measured."""
     config = session.config
-    changed = config.toggled([group])
+    if len(groups) > TryFlips.LARGEST_SCOPE:
+        return Flip()
+    changed = config.toggled(groups)
     if changed == config:
         return Flip()
     verdict, now = session.results.of(changed).verdict, config_met(session, config)
@@ -45,7 +50,7 @@ def flip_of(session: Session, group: Group) -> Flip:
             return Flip(figure, "", style, margin=margin)
         told = "good" if then else "dim" if now is False else "bad"
         return Flip(figure, verdict_outcome(session, verdict), style, told, margin)
-    return _by_share(session, group)
+    return _by_share(session, groups[0]) if len(groups) == 1 else Flip()
 
 
 def _by_share(session: Session, group: Group) -> Flip:

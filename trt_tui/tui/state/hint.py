@@ -61,7 +61,7 @@ def next_raise(session: Session, found: Figures, cursor: str, short: bool, room:
     if cursor == worst and short:
         return f"{lead}{key('toggle')} raises this one"
     if cursor == worst:
-        flip = flip_of(session, by_name[worst]).figure
+        flip = flip_of(session, [by_name[worst]]).figure
         gain = f" → {found.title} {flip}" if flip else ""
         return f"{lead}{key('toggle')} raises this one{gain}"
     return f"{lead}{key('next_bad')}, {key('toggle')} raises {shorten(found.model.titles[worst], room)}"

@@ -43,7 +43,7 @@ def weights_by(found: Figures, column: Column) -> dict[str, float]:
         Column.OPERATOR: lambda group: (group.operator.lower(),),
         Column.ASKED: lambda group: (-group.rank(found.asked(group)), group.label(found.asked(group))),
         Column.MADE: lambda group: _made_key(found.made_cell(group)[0]),
-        Column.FLIP: lambda group: None if (margin := found.flip(group).margin) is None else (-margin,)}
+        Column.FLIP: lambda group: None if (margin := found.flip([group]).margin) is None else (-margin,)}
     keyed = {group.name: key for group in groups if (key := keys[column](group)) is not None}
     places = {key: place for place, key in enumerate(sorted(set(keyed.values())))}
     return {name: float(len(places) - places[key]) for name, key in keyed.items()}
