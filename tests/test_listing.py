@@ -37,6 +37,7 @@ from trt_tui.core.engines.preview import (
     taken_apart,
     together,
 )
+from trt_tui.core.engines.sources import attention_sums
 from trt_tui.core.lowering.strong import lower_strong
 from trt_tui.core.moves.barrier import Barrier
 from trt_tui.core.moves.config import PrecisionConfig
@@ -46,7 +47,7 @@ from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
 from trt_tui.session.session import Session
 
-FP32, FP16, INT8 = Precision.FP32, Precision.FP16, Precision.INT8
+FP32, FP16, INT8, FP16_PLUS = Precision.FP32, Precision.FP16, Precision.INT8, Precision.FP16_SUMS_FP32
 FOLDER = Path(__file__).parent / "listings"
 Q, K, V, QK, SOFTMAX, PV, OUT, NORM = ("/q/MatMul", "/k/MatMul", "/v/MatMul", "/scores/MatMul", "/Softmax",
                                        "/values/MatMul", "/o/MatMul", "/norm/LayerNormalization")
@@ -95,7 +96,8 @@ def test_both_spellings_say_the_same(recorded, name) -> None:
 def test_the_builder_lists_what_was_recorded(recorded, name) -> None:
     network, config, preview = recorded(name)
     text = rtx.layers(lower_strong(network, config, ranges_of(network)).model)
-    assert same_engine(preview_of(read_listing(text, network), network, "", (8, 9), 0), preview)
+    now = preview_of(read_listing(text, network), network, "", (8, 9), 0)
+    assert not gained(now, preview) and not gained(preview, now)
 
 
 @pytest.mark.rtx
@@ -132,7 +134,7 @@ def test_products_summed_in_fp32_take_the_kernels_of_fp16(named_network, name) -
         made[precision] = preview_of(read_listing(text, network), network, "", (8, 9), 0)
         assert not made[precision].otherwise(network, config)
     assert {config.precision_of(group) for group in network.groups} >= {Precision.FP16_SUMS_FP32}
-    assert same_engine(*made.values()), gained(*made.values())
+    assert not gained(*made.values()) and not gained(*reversed(made.values()))
 
 
 # -- what became of the groups ----------------------------------------------------------------------------------------
@@ -170,17 +172,48 @@ def test_marks(recorded, name, marks) -> None:
     assert preview.otherwise(network, config) == tuple(name for name, one in marks.items() if "≠" in one[0])
 
 
-def test_a_softmax_inside_an_attention_changes_nothing_and_its_scores_take_it_apart(recorded) -> None:
+@pytest.mark.rtx
+@pytest.mark.parametrize(("precision", "raised", "sums", "marks", "same"), [
+    (FP16, [], (FP16, FP16), {}, None), (FP16, [SOFTMAX], (FP32, FP16), {}, False),
+    (FP16, [PV], (FP16, FP32), {PV: ("≠ FP16",)}, False), (FP16_PLUS, [], (FP32, FP32), {}, None),
+    (FP16_PLUS, [PV], (FP32, FP32), {PV: ("≠ FP16",)}, True), (INT8, [], (None, None), {}, None)])
+def test_what_an_attention_is_summed_in_stands_in_the_plan(named_network, precision, raised, sums, marks, same) -> None:
+    """A Softmax in FP32 has QK summed in FP32, by a kernel that is called the same in a listing."""
+    network = named_network("attention_block")
+    before, config = (PrecisionConfig.uniform(precision).with_groups(map(network.group, groups), FP32)
+                      for groups in ((), raised))
+
+    def asked(config: PrecisionConfig) -> Preview:
+        listings: list[str] = []
+        plan = rtx.build(lower_strong(network, config, ranges_of(network)).model, None, listings)
+        return preview_of(read_listing(listings[-1], network, attention_sums(plan)), network, "", (8, 9), 0)
+
+    preview = asked(config)
+    assert (preview.made[QK].sums, preview.made[PV].sums) == sums
+    assert {group.name: one for group in network.groups if (one := preview.marks(group, config))} == marks
+    assert same is None or same_engine(asked(before), preview) is same
+
+
+def test_kernels_of_one_name_that_are_summed_otherwise_are_not_told_apart() -> None:
+    source = b"fmha::Kernel_traits_v2<\n\tfmha::A_hmma_%b_traits,\n\tfmha::A_hmma_fp16_traits,\n\tfalse> ... "
+    kernel = b'\0extern "C" __global__ void %b(__myln_half* __v1) {}\0'
+    one, other, third = (source % kind + kernel % name for kind, name in (
+        (b"fp32", b"k_0x1"), (b"fp16", b"k_0x2"), (b"fp16", b"k_0x1")))
+    assert attention_sums(one + other) == {"k_0x1": (FP32, FP16), "k_0x2": (FP16, FP16)}
+    assert attention_sums(one + other + third)["k_0x1"] == () and attention_sums(source % b"fp32") == {}
+
+
+def test_a_softmax_inside_an_attention_leaves_its_kernels_and_its_scores_take_it_apart(recorded) -> None:
     network, _, plain = recorded("attention-fp16")
     _, softmax, same = recorded("attention-fp16-softmax-fp32")
     _, scores, apart = recorded("attention-fp16-scores-fp32")
-    assert same_engine(plain, same) and not same_engine(plain, apart)
+    assert same_engine(plain, plain) and not same_engine(plain, same)  # other code, as its name says
     assert [group.name for group in suspects(network, softmax, same)] == [SOFTMAX]
     assert suspects(network, scores, apart) == [] == taken_apart(network, softmax, same)
     chosen = taken_apart(network, scores, apart)
     assert [group.name for group in chosen] == [QK]
     assert broken(network, chosen, plain) == (QK,) and broken(network, chosen, apart) == ()
-    assert gained(plain, same) == []
+    assert gained(plain, same) == [] != gained(plain, apart)
     assert [kernel.word for kernel in gained(apart, plain)][-1] == "mha"
     assert Kernel("gemm", ("FP32", "FP32"), ("FP32",), (QK,)) in gained(plain, apart)
 
@@ -258,19 +291,17 @@ def test_the_command_tells_what_would_not_run_as_asked(run, tmp_path) -> None:
     model, config, out = tmp_path / "model.onnx", tmp_path / "precision.json", tmp_path / "report.md"
     onnx.save(networks.attention_block(), model)
     network = open_network(model)
-    raised = [(SOFTMAX,), (QK,)]
-    for groups, expected, marks in zip(raised, (1, 0), ({SOFTMAX: ["≠ FP16", "no effect"]}, {QK: ["breaks MHA"]}),
-                                       strict=True):
-        chosen = PrecisionConfig.uniform(FP16).with_groups(map(network.group, groups), FP32)
+    for start, group, expected, marks in ((FP16_PLUS, PV, 1, {PV: ["≠ FP16", "no effect"]}), (FP16, SOFTMAX, 0, {}),
+                                          (FP16, QK, 0, {QK: ["breaks MHA"]})):
+        chosen = PrecisionConfig.uniform(start).with_groups([network.group(group)], FP32)
         config.write_text(config_text(network, chosen, None))
         code, text, _ = run("inspect", model, "--config", config, "--preview", "--scheme", "--json", "--markdown", out)
         record = json.loads(text)
-        assert code == expected and record["not_as_asked"] == [SOFTMAX] * expected
+        assert code == expected and record["not_as_asked"] == [PV] * expected
         assert {name: one["marks"] for name, one in record["groups"].items() if "marks" in one} == marks
         assert record["gpu"] == "SM89" or record["gpu_here"]
-        assert record["scheme"]["operators"]["MatMul"]["FP16"] + record["scheme"]["operators"]["MatMul"].get(
-            "FP32", 0) == 6
-        assert ", ".join(marks.popitem()[1]) in out.read_text("utf-8")
+        assert sum(record["scheme"]["operators"]["MatMul"].values()) == 6
+        assert all(", ".join(one) in out.read_text("utf-8") for one in marks.values())
 
 
 def test_a_scheme_needs_no_builder(run, tmp_path) -> None:

@@ -88,14 +88,14 @@ class Previewer:
                 raise CancelledError("stopped")
             unloaded = self._load_plugins(lister, order.subject)
             try:
-                text, printed = lister.listing(Path(written.path), order.profile, order.config.tf32, known.target,
-                                               lambda: self.wanted == order.number)
+                text, printed, sums = lister.listing(Path(written.path), order.profile, order.config.tf32, known.target,
+                                                     lambda: self.wanted == order.number)
             except ParseFailed as error:
                 if unloaded is None:
                     raise
                 raise ParseFailed(unloaded.title, f"{unloaded.cause}; {error.title}", unloaded.next_step,
                                   error.node) from None
-        preview = preview_of(read_listing(text, network), network, known.release, known.target,
+        preview = preview_of(read_listing(text, network, sums), network, known.release, known.target,
                              time.perf_counter() - since, known.here)
         return replace(preview, remarks=remarks(printed, network))
 

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from trt_tui.core.engines.inspector import EngineReport, report_of
+from trt_tui.core.engines.sources import Sums
 from trt_tui.core.network.layers import Outline
 from trt_tui.core.network.network import Network
 from trt_tui.errors import InputError
@@ -29,11 +31,12 @@ _WEIGHTS = re.compile(r', Weights: \{"Type": "(\w+)"')
 _ENDS = ("", "Bindings:", "I/O Tensors:", "Engine Metadata:")
 
 
-def read_listing(text: str, network: Network | Outline) -> EngineReport:
+def read_listing(text: str, network: Network | Outline, sums: Sums | None = None) -> EngineReport:
     """Reads a builder's list of engine layers.
 
     Args:
         text: The message, from its heading on.
+        sums: What attention kernels sum in, by tactic, where the plan tells.
 
     Raises:
         InputError: it is no such list, or a row of it cannot be read; says which.
@@ -42,7 +45,8 @@ def read_listing(text: str, network: Network | Outline) -> EngineReport:
     if not rows:
         raise InputError("the builder's list of layers cannot be read", "it has no row",
                          "Its release may write it in another way; a build on a GPU tells through the inspector.")
-    return report_of([_entry(row) for row in rows], network)
+    report = report_of([_entry(row) for row in rows], network)
+    return EngineReport(tuple(replace(layer, sums=(sums or {}).get(layer.tactic, ())) for layer in report.layers))
 
 
 def _rows(text: str) -> list[str]:

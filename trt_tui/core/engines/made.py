@@ -44,6 +44,7 @@ class Made:
         mha: That kernel is one of fused attention.
         casts: Those of them that change a float type.
         qdq: Unfused Q or DQ whose codes or values it reads.
+        sums: What its product is summed in, where the kernel's source tells; see `trt_tui.core.engines.sources`.
     """
 
     precision: Precision | None
@@ -56,6 +57,7 @@ class Made:
     mha: bool = False
     casts: int = 0
     qdq: int = 0
+    sums: Precision | None = None
 
     def seen(self, asked: Precision) -> Precision | None:
         """What it computes in, as far as that shows, where a precision was asked for."""
@@ -111,12 +113,15 @@ class _Reading:
         precisions = {_computes_in(group, layer, bool(sharing)) for layer in deciding}
         among = {one for layer in deciding if not _shows(group, layer)
                  for one in (*_floats(layer.takes), *_floats(layer.gives), *_cast_to(layer))}
+        if not group.multiplied():  # of a fused attention: what QK's sums are handed on in, as far as that is told
+            among |= {one for layer in deciding if layer.sums and layer.sums[0] is not None
+                      for one in (*_floats(layer.takes), layer.sums[0])}
         return Made(
             precisions.pop() if len(precisions) == 1 else None, region, tuple(layer.name for layer in layers),
             sum(times) if alone and len(times) == len(layers) else None,
             sum(layer.kind == REFORMAT for layer in around), tuple(sorted(among)),
             tuple(one.name for one in self.network.groups if one.name in sharing),
-            any(layer.is_mha for layer in deciding), len(casts), len(qdq))
+            any(layer.is_mha for layer in deciding), len(casts), len(qdq), _sums(group, deciding))
 
 
 def _deciding(layers: Sequence[EngineLayer]) -> Sequence[EngineLayer]:
@@ -144,6 +149,13 @@ def _computes_in(group: Group, layer: EngineLayer, shared: bool) -> Precision | 
         return floats[0] if floats else layer.precision
     types = {one for one in (*layer.takes, *layer.gives) if one is not None}
     return types.pop() if len(types) == 1 else None
+
+
+def _sums(group: Group, deciding: Sequence[EngineLayer]) -> Precision | None:
+    """What a product of an attention is summed in; None where that is not told, or its kernels differ in it."""
+    place = 1 if group.role == VALUES else 0
+    found = {layer.sums[place] if layer.sums else None for layer in deciding} if group.multiplied() else {None}
+    return found.pop() if len(found) == 1 else None
 
 
 def _floats(types: Iterable[Precision | None]) -> list[Precision]:
@@ -176,6 +188,8 @@ def other_than(group: Group, asked: Precision, made: Made) -> bool:
     """The same of one group, and the precision that it is asked to run in."""
     if group.operator in EXACT:
         return False
+    if asked is Precision.FP16_SUMS_FP32 and made.sums is Precision.FP16:
+        return True
     asked = group.seen_as(asked)
     seen = made.seen(asked)
     if seen in CODES and asked not in CODES and group.operator in COPIES:

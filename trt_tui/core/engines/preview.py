@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from trt_tui.core.engines.inspector import IDLE, QDQ, EngineReport
 from trt_tui.core.engines.made import Made, differs, made_of
@@ -20,6 +21,8 @@ NO_EFFECT, BREAKS_MHA, ALONE, SPLITS = "no effect", "breaks MHA", "stand-alone Q
 reads are made, or taken apart, by a layer of their own; its fusion barrier takes a kernel apart."""
 
 
+_CODE = re.compile(r"_0x[0-9a-f]{8,}$")
+
 MHA = "mha"
 """The word for the kernel of a fused attention."""
 
@@ -32,12 +35,16 @@ class Kernel:
         word: The builder's type of it, or `MHA` for a fused attention.
         takes: Types of what it reads, "" where it is none of ours; ``gives`` of what it writes.
         nodes: Names of the network's layers in it, sorted.
+        sums: Of a fused attention: types that QK and PV are summed in, "" where it is not told; else empty.
+        code: Which code the builder has generated for it, "" where that is not told.
     """
 
     word: str
     takes: tuple[str, ...]
     gives: tuple[str, ...]
     nodes: tuple[str, ...]
+    sums: tuple[str, ...] = ()
+    code: str = ""
 
     @property
     def types(self) -> str:
@@ -48,7 +55,8 @@ class Kernel:
     @property
     def said(self) -> str:
         """With the layers in it: ``gemm INT8 > FP16: /q/MatMul``."""
-        return f"{self.word} {self.types}" + (f": {first_few(self.nodes, 4)}" if self.nodes else "")
+        sums = f", sums {'+'.join(self.sums)}" if any(self.sums) else ""
+        return f"{self.word} {self.types}{sums}" + (f": {first_few(self.nodes, 4)}" if self.nodes else "")
 
 
 @dataclass(frozen=True)
@@ -163,8 +171,14 @@ def preview_of(report: EngineReport, network: Network | Outline, release: str, t
 def kernels_of(report: EngineReport) -> tuple[Kernel, ...]:
     """The engine layers of a listing that do something in each run, by what they are."""
     return tuple(Kernel(MHA if layer.is_mha else layer.type, _labels(layer.takes), _labels(layer.gives),
-                        tuple(sorted(layer.nodes)))
+                        tuple(sorted(layer.nodes)), _labels(layer.sums), _code(layer.tactic))
                  for layer in report.layers if layer.kind != IDLE and not layer.prepares)
+
+
+def _code(tactic: str) -> str:
+    """The part of a tactic's name that tells generated code apart."""
+    match = _CODE.search(tactic)
+    return match[0] if match is not None else ""
 
 
 def _labels(types: Iterable[Precision | None]) -> tuple[str, ...]:
@@ -172,15 +186,15 @@ def _labels(types: Iterable[Precision | None]) -> tuple[str, ...]:
 
 
 def same_engine(one: Preview, other: Preview) -> bool:
-    """Whether two previews are of engines with the same layers."""
+    """Whether two previews are of engines with the same layers, and the same code in those that are generated."""
     return Counter(one.kernels) == Counter(other.kernels)
 
 
 def gained(one: Preview, other: Preview) -> list[Kernel]:
     """The kernels of the other engine that this one lacks, in their order."""
-    known = Counter(one.kernels)
+    known = Counter(replace(kernel, code="") for kernel in one.kernels)
     found = []
-    for kernel in other.kernels:
+    for kernel in (replace(kernel, code="") for kernel in other.kernels):
         if known[kernel] > 0:
             known[kernel] -= 1
         else:
@@ -207,9 +221,14 @@ def nearest(known: Iterable[tuple[int, int]], gpu: tuple[int, int] | None, asked
 
 
 def suspects(network: Network | Outline, config: PrecisionConfig, preview: Preview) -> list[Group]:
-    """Groups that were given a precision of their own and do not run in it: their choice may do nothing."""
+    """Groups that were given a precision of their own and do not run in it, or lie in an attention that does not tell:
+    their choice may do nothing."""
+    def untold(group: Group) -> bool:
+        made = preview.made.get(group.name)
+        return made is not None and made.mha and made.seen(group.seen_as(config.precision_of(group))) is None
+
     return [group for group in network.groups if config.precision_of(group) is not config.default_for(group)
-            and differs(group, config, preview.made)]
+            and (differs(group, config, preview.made) or untold(group))]
 
 
 def taken_apart(network: Network | Outline, config: PrecisionConfig, preview: Preview) -> list[Group]:

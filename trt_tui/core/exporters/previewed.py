@@ -98,6 +98,7 @@ def preview_record(network: Outline, config: PrecisionConfig, preview: Preview) 
             entry |= {"as_asked": not differs(group, config, preview.made), "shares_kernel_with": list(made.shares),
                       "attention_kernel": made.mha, "reformats": made.reformats, "casts": made.casts,
                       "stand_alone_qdq": made.qdq}
+            entry |= {"summed_in": made.sums.value} if made.sums is not None else {}
         if told := preview.remarks.get(group.name):
             entry["remarks"] = list(told)
         marks = [mark for mark in preview.marks(group, config) if mark != ALONE]
@@ -137,7 +138,8 @@ def kernel_words(made: Made | None, group: Group, titles: Mapping[str, str]) -> 
         return "none has its name"
     others = shared_with(made, group, titles)
     if made.mha:
-        return f"in MHA with {others}" if others else "in MHA"
+        sums = f", summed in {made.sums.label}" if made.sums is not None else ""
+        return (f"in MHA with {others}" if others else "in MHA") + sums
     return f"with {others}" if others else "alone"
 
 

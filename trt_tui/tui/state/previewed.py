@@ -90,6 +90,8 @@ def sentences(preview: Preview, group: Group, asked: Precision, titles: Mapping[
     if made.shares:
         parts.append(f"{'one MHA kernel' if made.mha else 'one kernel'} with {shared_with(made, group, titles)} "
                      "(u: FP32 for all of them)")
+    if made.sums is not None:
+        parts.append(f"summed in {made.sums.label}")
     if made.casts:
         parts.append(f"{plural(made.casts, 'cast')} around it")
     if made.reformats > made.casts:
