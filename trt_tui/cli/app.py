@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import difflib
 import gc
+import os
+import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +19,7 @@ from trt_tui.cli.options import CONTEXT, EVERYTHING, PREVIEW, STAGES, Command, o
 from trt_tui.cli.places import check_evidence
 from trt_tui.cli.usage import check_usage
 from trt_tui.errors import InputError
+from trt_tui.words import first_cells, visible
 
 if TYPE_CHECKING:
     from trt_tui.options import Options
@@ -61,17 +66,32 @@ def demo(new: bool, no_mouse: bool, whatif_samples: int, no_preview: bool) -> No
     _run_app(options, None, None, False, new, not no_mouse, walked=True)
 
 
+@contextmanager
+def _saying(what: str) -> Iterator[None]:
+    """Says on a line of the terminal what is done, and takes it back after that: the app takes a second to load."""
+    stream = sys.__stderr__
+    if stream is None or not stream.isatty() or os.environ.get("TERM") in (None, "dumb", "unknown"):
+        yield
+        return
+    print(first_cells(visible(what), shutil.get_terminal_size().columns - 1), end="\r", file=stream, flush=True)
+    try:
+        yield
+    finally:
+        print(end="\x1b[K", file=stream, flush=True)
+
+
 def _run_app(options: Options, config_path: str | None, target: str | None, force: bool, new: bool,
              mouse: bool, walked: bool = False) -> None:
-    from trt_tui.core.measure.target import parse_target
+    with _saying(f"opening {Path(options.model).name} …"):
+        from trt_tui.core.measure.target import parse_target
 
-    if target:
-        parse_target(target)
-    from trt_tui.tui.app import TrtTuiApp
-    from trt_tui.tui.terminal import check_terminal
-    from trt_tui.tui.walk import Walk
+        if target:
+            parse_target(target)
+        from trt_tui.tui.app import TrtTuiApp
+        from trt_tui.tui.terminal import check_terminal
+        from trt_tui.tui.walk import Walk
 
-    check_terminal()
+        check_terminal()
 
     gc.set_threshold(100_000, 20, 50)  # a big network is many small objects that all stay
     interrupts.release()
