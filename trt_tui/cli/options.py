@@ -303,7 +303,8 @@ def _production(arguments: Mapping[str, Any]) -> Production:
     """
     said: dict[str, Any] = {}
     for name, setting in settings().items():
-        if (value := arguments.get(name)) not in (None, (), False):
+        value = arguments.get(name)
+        if value is not None and value is not False and value != ():  # 0 is a level
             said[name] = [one for one in map(str.strip, value.split(",")) if one] if setting.takes == "names" else value
             if said[name] == []:
                 raise InputError(f"{setting.option} names nothing", "", "Name some with commas, or leave it out.")
