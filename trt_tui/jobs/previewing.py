@@ -207,7 +207,7 @@ class Asking:
     def _key(self, config: PrecisionConfig) -> str:
         """All that an engine's kernels depend on; ranges too, since equal scales are fused where others are not."""
         ranges = stamp(self._ranges) if quantizes(self.network, config) else ()
-        return FileCache.key(trt_tui.__version__, ARITHMETIC, "preview with sums", self._subject, config.key(), ranges,
+        return FileCache.key(trt_tui.__version__, ARITHMETIC, "preview, code", self._subject, config.key(), ranges,
                              sorted(self._profile.items()), self._gpu, self._asked, _release())
 
 

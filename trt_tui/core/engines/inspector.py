@@ -67,7 +67,8 @@ class EngineLayer:
         writes: Names of the tensors that it writes; ``gives`` their types.
         prepares: It works on constants alone: what it writes is the same in every run.
         added: Names of the nodes that the lowering has added (Q, DQ, Cast) and that it stands for.
-        sums: Of a fused attention: what QK and PV are summed in, see `trt_tui.core.engines.sources`; else empty.
+        sums: Of a fused attention: what QK and PV are summed in, and in the other kernels of its name, see
+            `trt_tui.core.engines.sources`; else empty.
     """
 
     name: str
@@ -84,7 +85,7 @@ class EngineLayer:
     gives: tuple[Precision | None, ...] = ()
     prepares: bool = False
     added: tuple[str, ...] = ()
-    sums: tuple[Precision | None, ...] = ()
+    sums: tuple[tuple[Precision | None, Precision | None], ...] = ()
 
     @property
     def is_mha(self) -> bool:

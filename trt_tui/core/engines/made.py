@@ -13,6 +13,7 @@ from dataclasses import dataclass
 
 from trt_tui.core.codes import CODES
 from trt_tui.core.engines.inspector import COMPUTE, QDQ, REFORMAT, EngineLayer, EngineReport
+from trt_tui.core.engines.sources import one_of
 from trt_tui.core.lowering.rules import EXACT
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.fusion.attention import VALUES
@@ -113,9 +114,9 @@ class _Reading:
         precisions = {_computes_in(group, layer, bool(sharing)) for layer in deciding}
         among = {one for layer in deciding if not _shows(group, layer)
                  for one in (*_floats(layer.takes), *_floats(layer.gives), *_cast_to(layer))}
-        if not group.multiplied():  # of a fused attention: what QK's sums are handed on in, as far as that is told
-            among |= {one for layer in deciding if layer.sums and layer.sums[0] is not None
-                      for one in (*_floats(layer.takes), layer.sums[0])}
+        if not group.multiplied():  # in a fused attention: what goes in, and what QK's sums are handed on in
+            among |= {one for layer in deciding if layer.is_mha
+                      for one in (*_floats(layer.takes), *_floats([one_of(layer.sums)[0]]))}
         return Made(
             precisions.pop() if len(precisions) == 1 else None, region, tuple(layer.name for layer in layers),
             sum(times) if alone and len(times) == len(layers) else None,
@@ -136,11 +137,9 @@ def _shows(group: Group, layer: EngineLayer) -> bool:
 
 def _computes_in(group: Group, layer: EngineLayer, shared: bool) -> Precision | None:
     """What a kernel computes a group in, None where that does not show."""
-    if layer.region:
+    if layer.region or layer.is_mha and not group.multiplied():
         return None
     floats = _floats(layer.takes) or _floats(layer.gives)
-    if layer.is_mha and not group.multiplied():
-        return floats[0] if floats else None
     if layer.is_mha and group.role == VALUES:
         return next((one for one in reversed(layer.takes) if one is not None), layer.precision)
     if layer.type not in _GENERATED:
@@ -154,7 +153,7 @@ def _computes_in(group: Group, layer: EngineLayer, shared: bool) -> Precision | 
 def _sums(group: Group, deciding: Sequence[EngineLayer]) -> Precision | None:
     """What a product of an attention is summed in; None where that is not told, or its kernels differ in it."""
     place = 1 if group.role == VALUES else 0
-    found = {layer.sums[place] if layer.sums else None for layer in deciding} if group.multiplied() else {None}
+    found = {one_of(layer.sums)[place] for layer in deciding} if group.multiplied() else {None}
     return found.pop() if len(found) == 1 else None
 
 

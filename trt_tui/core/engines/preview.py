@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
-from trt_tui.core.engines.inspector import IDLE, QDQ, EngineReport
+from trt_tui.core.engines.inspector import IDLE, QDQ, EngineLayer, EngineReport
 from trt_tui.core.engines.made import Made, differs, made_of
+from trt_tui.core.engines.sources import one_of
 from trt_tui.core.moves.barrier import Barrier
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import Group, Outline
@@ -171,14 +172,14 @@ def preview_of(report: EngineReport, network: Network | Outline, release: str, t
 def kernels_of(report: EngineReport) -> tuple[Kernel, ...]:
     """The engine layers of a listing that do something in each run, by what they are."""
     return tuple(Kernel(MHA if layer.is_mha else layer.type, _labels(layer.takes), _labels(layer.gives),
-                        tuple(sorted(layer.nodes)), _labels(layer.sums), _code(layer.tactic))
+                        tuple(sorted(layer.nodes)), _labels(one_of(layer.sums)) if layer.sums else (), _code(layer))
                  for layer in report.layers if layer.kind != IDLE and not layer.prepares)
 
 
-def _code(tactic: str) -> str:
-    """The part of a tactic's name that tells generated code apart."""
-    match = _CODE.search(tactic)
-    return match[0] if match is not None else ""
+def _code(layer: EngineLayer) -> str:
+    """What tells generated code apart: part of the tactic's name, and what all kernels of that name sum in."""
+    match = _CODE.search(layer.tactic)
+    return " ".join((match[0] if match is not None else "", *("+".join(_labels(pair)) for pair in layer.sums))).strip()
 
 
 def _labels(types: Iterable[Precision | None]) -> tuple[str, ...]:

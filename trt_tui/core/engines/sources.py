@@ -12,9 +12,11 @@ from collections.abc import Mapping
 
 from trt_tui.core.precision import Precision
 
-Sums = Mapping[str, tuple[Precision | None, ...]]
-"""By tactic: what QK and PV are summed in, None for integers and what is not known; empty where a plan holds kernels
-of one name that differ."""
+Pair = tuple["Precision | None", "Precision | None"]
+"""What QK and PV of an attention are summed in; None for integers and what is not known."""
+
+Sums = Mapping[str, tuple[Pair, ...]]
+"""By tactic, of each kernel of that name in a plan; which is which is not told."""
 
 MHA = "_mha"
 """What the names of attention kernels have in a listing."""
@@ -26,16 +28,21 @@ _REACH = 1 << 16
 """Bytes of source behind the traits within which the kernel's name stands."""
 
 
-def attention_sums(plan: bytes) -> dict[str, tuple[Precision | None, ...]]:
+def attention_sums(plan: bytes) -> dict[str, tuple[Pair, ...]]:
     """Reads what the attention kernels of a plan sum in; nothing where it holds no such source."""
-    found: dict[str, set[tuple[Precision | None, ...]]] = {}
+    found: dict[str, list[Pair]] = {}
     at = -1
     while (at := plan.find(_BEGINS, at + 1)) >= 0:
         traits = _TRAITS.match(plan, at + len(_BEGINS))
         name = _NAME.search(plan, traits.end(), traits.end() + _REACH) if traits is not None else None
         if traits is not None and name is not None:
-            found.setdefault(name[1].decode("ascii"), set()).add((_sum(traits[1]), _sum(traits[2])))
-    return {name: sums.pop() if len(sums) == 1 else () for name, sums in found.items()}
+            found.setdefault(name[1].decode("ascii"), []).append((_sum(traits[1]), _sum(traits[2])))
+    return {name: tuple(sorted(sums, key=str)) for name, sums in found.items()}
+
+
+def one_of(pairs: tuple[Pair, ...]) -> Pair:
+    """What all kernels of a name sum in; not known where they differ."""
+    return pairs[0] if len(set(pairs)) == 1 else (None, None)
 
 
 def _sum(traits: bytes) -> Precision | None:
