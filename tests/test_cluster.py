@@ -23,20 +23,23 @@ from trt_tui.cluster import cluster as clusters
 from trt_tui.cluster import crew, hiring, settling
 from trt_tui.cluster.crew import Hired
 from trt_tui.cluster.hiring import Hiring
-from trt_tui.core.calibration.calibrate import calibrate
+from trt_tui.core.calibration.calibrate import Calibration, calibrate
 from trt_tui.core.calibration.statistics import collect_stats
 from trt_tui.core.engines.preview import Preview
+from trt_tui.core.measure.comparison import Verdict
 from trt_tui.core.measure.free import corrections
 from trt_tui.core.measure.group_sweep import GroupSweep
 from trt_tui.core.measure.layers import measure_layers
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.errors import TrtTuiError
+from trt_tui.jobs import bench
+from trt_tui.jobs import requests as rq
 from trt_tui.jobs.build import Building
 from trt_tui.jobs.previewing import Asking, Previewing
 from trt_tui.jobs.rebuilding import Made
+from trt_tui.jobs.steps import Wait
 from trt_tui.jobs.store import ResultCache, Store
-from trt_tui.jobs.verdicts import Judging
 from trt_tui.options import Options
 from trt_tui.workspace import Workspace
 
@@ -128,7 +131,7 @@ def finished(steps):
             waits = next(steps)
         except StopIteration as stop:
             return stop.value
-        while waits is not None and not waits.ready():
+        while isinstance(waits, Wait) and not waits.ready():
             time.sleep(0.01)
 
 
@@ -177,13 +180,18 @@ def test_errors_at_the_groups_are_equal_to_the_last_bit(workspace, running):
     assert found[0] == found[1] and found[0][1] == 2 * len(workspace.feeds)
 
 
-def test_candidates_of_a_search_are_judged_at_once_and_to_the_last_bit(workspace, running):
-    ranges, groups = ranges_of(workspace), workspace.network.groups
+def test_candidates_of_a_search_are_judged_at_once_and_to_the_last_bit(workspace, running, tmp_path):
+    groups, store = workspace.network.groups, Store(ResultCache(tmp_path))
     configs = [INT8, *(INT8.with_groups(groups[:count], Precision.FP32) for count in range(1, len(groups)))]
-    found = dict(running.done(Judging(ranges, workspace.feeds), configs))
-    for config in configs:
-        *_, last = workspace.analysis.verdict(config, ranges, workspace.feeds)
-        assert found[config] == last.value and last.value.samples == workspace.judged_count
+    workspace.calibration = Calibration("minmax", 8, "", ranges_of(workspace))
+    request, report = rq.FindConfig(INT8, ("sqnr>=40",)), SimpleNamespace(wake=running.woken.set)
+    with mock.patch.object(workspace, "others", running.hired), mock.patch.object(bench, "WORTH_S", 0.0):
+        finished(bench.WorkspaceBench(workspace, store, report, request).judge_ahead(lambda count: configs[:count]))
+    found = [store.known(workspace, "verdict", config, Verdict) for config in configs]
+    assert all(found[:2]) and not any(found[2:])  # one for each worker
+    for config, verdict in zip(configs, found[:2], strict=False):
+        *_, last = workspace.analysis.verdict(config, workspace.ranges, workspace.feeds)
+        assert verdict == last.value and verdict.samples == workspace.judged_count
 
 
 @pytest.mark.rtx

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -64,12 +63,11 @@ class Histogram:
         self.counts += np.bincount(bins, minlength=self.BINS)
 
     def merge(self, later: Histogram) -> None:
-        """Takes the counts of another, which are exact: the same as if its values had been added here."""
-        other = copy.copy(later)
-        self._grow(other._exponent)
-        other._grow(self._exponent)
-        self.counts = self.counts + other.counts
-        self.amax = max(self.amax, other.amax)
+        """Takes the counts of another, which is widened to the same bins: as if its values had been added here."""
+        self._grow(later._exponent)
+        later._grow(self._exponent)
+        self.counts += later.counts
+        self.amax = max(self.amax, later.amax)
 
     def __getstate__(self) -> dict[str, Any]:
         counts = self.counts[:self.used]
@@ -80,10 +78,11 @@ class Histogram:
         self.counts = np.pad(state["counts"].astype(np.int64), (0, self.BINS - len(state["counts"])))
 
     def _grow(self, exponent: int) -> None:
-        while self._exponent < exponent:
-            joined = self.counts.reshape(-1, 2).sum(axis=1)
-            self.counts = np.concatenate([joined, np.zeros_like(joined)])
-            self._exponent += 1
+        steps = exponent - self._exponent
+        if steps > 0:
+            joined = self.counts.reshape(-1, min(1 << steps, self.BINS)).sum(axis=1)
+            self.counts = np.pad(joined, (0, self.BINS - len(joined)))
+            self._exponent = exponent
 
     def percentile(self, percent: float) -> float:
         """The upper edge of the bin that holds the given percentile of all values, at most the largest value."""
