@@ -80,11 +80,11 @@ def test_build_writes_an_engine_and_prints_how_trtexec_would(command, mlp, confi
     assert ["--stronglyTyped" in line for line in lines] == [True, False, False]
     assert ["--precisionConstraints=obey" in line for line in lines] == [False, True, False]
 
-    shown = elsewhere("10.16.1", "inspect", mlp.model, "--engine", engine)
+    shown = command("10.16.1", "inspect", mlp.model, "--engine", engine)
     assert shown.returncode == 0, shown.stderr
     assert "fc1" in shown.stdout and "INT8" in shown.stdout and "FP32" in shown.stdout
     assert not re.search("error|warning", shown.stderr, re.I)
-    other = elsewhere("11.4.0", "inspect", mlp.model, "--engine", engine, "--backend", "tensorrt")
+    other = command("11.4.0", "inspect", mlp.model, "--engine", engine, "--backend", "tensorrt")
     assert other.returncode == 2 and other.stdout.count("\n") <= 1
     assert "tensorrt 11.4.0 on Stand-in GPU cannot load this engine" in other.stderr
     assert "Version tag" in other.stderr and "Build it again here" in other.stderr

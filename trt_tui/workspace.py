@@ -390,7 +390,7 @@ class Workspace:
             raise ReplacedError(self._replaced)
 
     def identify(self, sha256: str) -> Source:
-        """Sets the hashes of what figures are of, and compares them with what was expected.
+        """Sets the hashes of what figures are of, compares them with what was expected, and returns them.
 
         Args:
             sha256: Of the network and its external data.

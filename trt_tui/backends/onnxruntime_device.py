@@ -191,7 +191,7 @@ class _Graph:
             for name, array in feeds.items())
 
     def run(self, feeds: Mapping[str, np.ndarray], names: Sequence[str], device: OnDevice) -> list[np.ndarray]:
-        """Copies what changed to its slots, and replays."""
+        """Copies what changed to its slots, and replays; returns the results on the host, as named."""
         fed, copies = self._fed, []
         for name, array in feeds.items():
             if fed[name] is not array:

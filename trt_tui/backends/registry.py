@@ -89,7 +89,7 @@ def _version(*distributions: str) -> str:
     for name in distributions:
         try:
             return importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
+        except importlib.metadata.PackageNotFoundError:  # the next name may be the installed one
             continue
     return ""
 

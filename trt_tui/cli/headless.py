@@ -101,7 +101,7 @@ def compare_session(options: Options, config_path: str | None, target: str | Non
                 raise
             with held():
                 session.stop()
-                with suppress(TrtTuiError):
+                with suppress(TrtTuiError):  # what was measured is told, whatever the stop made of the rest
                     drain()
                 session.stopped = True
                 yield session
@@ -218,7 +218,7 @@ def search_session(options: Options, config_path: str | None, force: bool, preci
         except KeyboardInterrupt:
             with held():
                 session.stop()
-                with suppress(TrtTuiError):
+                with suppress(TrtTuiError):  # what was measured is told, whatever the stop made of the rest
                     drain()
         except TrtTuiError as error:
             if not _found(session):
@@ -366,19 +366,19 @@ class Writer:
         self._opened.close()
 
     def export(self, kind: str, path: str) -> ev.Exported:
-        """Writes a format of `trt_tui.core.exporters.production.EXPORT_FORMATS`."""
+        """Writes a format of `trt_tui.core.exporters.production.EXPORT_FORMATS`; returns what was written."""
         return self._answer(rq.Export(kind, path, self.config, self._given), ev.Exported)
 
     def subgraph(self, path: str, start: tuple[str, ...], stop: tuple[str, ...]) -> ev.Exported:
-        """Writes the part of the network between some tensors as a folder."""
+        """Writes the part of the network between some tensors as a folder; returns what was written."""
         return self._answer(rq.WriteSubgraph(path, self.config, start, stop, given=self._given), ev.Exported)
 
     def text(self, text: str, path: str) -> ev.Exported:
-        """Writes a text."""
+        """Writes a text; returns what was written."""
         return self._answer(rq.WriteText(path, text), ev.Exported)
 
     def engine(self, path: str, quick: bool) -> ev.EngineWritten:
-        """Builds the engine and writes it; prints the builder's warnings on stderr."""
+        """Builds the engine and writes it; prints the builder's warnings on stderr, returns what was written."""
         return self._answer(rq.WriteEngine(self.config, path, quick, self._given), ev.EngineWritten)
 
     def read_engine(self, path: str) -> EngineReport:

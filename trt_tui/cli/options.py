@@ -58,7 +58,7 @@ class Command(click.Command):
 
 
 def files(ctx: click.Context, parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Tells a shell to complete the names of files."""
+    """The completion by which a shell completes the names of files."""
     return [CompletionItem(incomplete, type="file")]
 
 
@@ -251,7 +251,7 @@ config_or_precision = _config("--precision",
 
 
 def takes(*shared: Decorator) -> Callable[[F], F]:
-    """Adds the argument MODEL and options that commands share."""
+    """A decorator that adds the argument MODEL and options that commands share."""
     def add(function: F) -> F:
         for one in reversed(shared):
             one(function)

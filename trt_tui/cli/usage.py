@@ -165,7 +165,7 @@ def stdout_for(path: str | None) -> str | None:
         return path
     try:
         here, out = os.stat(str(path)), os.fstat(1)
-    except (OSError, ValueError):
+    except (OSError, ValueError):  # nothing stands there, so it is not stdout
         return path
     null = stat.S_ISCHR(here.st_mode) and os.path.samestat(here, os.stat(os.devnull))
     return "-" if os.path.samestat(here, out) and not null else path

@@ -161,7 +161,7 @@ class Cluster:
                     self._hire(worker)
                 self._connected.set()
                 while client.status == "running" and not self._closing.is_set():
-                    with suppress(asyncio.TimeoutError):
+                    with suppress(asyncio.TimeoutError):  # time to look again
                         await asyncio.wait_for(self._closing.wait(), LOOK_S)
                 if not self._closing.is_set():
                     self._lose("the connection ended")

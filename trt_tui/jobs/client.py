@@ -173,7 +173,7 @@ class Client:
         while True:
             try:
                 event = child.pipe.recv()
-            except (EOFError, OSError):
+            except (EOFError, OSError):  # the process has ended; why is said below
                 break
             if event.job in child.preparing:
                 continue
@@ -236,5 +236,5 @@ def _tail(path: Path, start: int, lines: int = 30) -> str:
         with open(path, "rb") as stream:
             stream.seek(max(start, stream.seek(0, os.SEEK_END) - _TAIL_BYTES))
             return "\n".join(stream.read().decode(errors="replace").splitlines()[-lines:])
-    except OSError:
+    except OSError:  # no log could be written, so there are no last words
         return ""

@@ -136,7 +136,7 @@ class Asking:
         self._subject = _subject(workspace, sha256)
         self._profile, self._asked = _profile(workspace), workspace.options.compute_capability
         self._gpu: tuple[int, int] | None = None
-        with suppress(BackendUnavailableError):
+        with suppress(BackendUnavailableError):  # without a GPU one has to be named
             self._gpu = first_device().compute_capability
 
     def preview(self, config: PrecisionConfig) -> Steps[Preview]:
@@ -213,7 +213,7 @@ class Asking:
 
 def _release() -> str:
     for name in ("tensorrt-rtx", "tensorrt_rtx"):
-        with suppress(importlib.metadata.PackageNotFoundError):
+        with suppress(importlib.metadata.PackageNotFoundError):  # the package has two names
             return importlib.metadata.version(name)
     return ""
 
@@ -243,7 +243,7 @@ class _Process:
         threading.Thread(target=self._read, daemon=True).start()
 
     def _read(self) -> None:
-        with suppress(EOFError, OSError):
+        with suppress(EOFError, OSError):  # the process has ended, which `ended` says
             while True:
                 number, preview = self.pipe.recv()
                 self.answers[number] = preview
@@ -270,7 +270,7 @@ class _Asked:
         if self._process is None or self._process.ended:
             self._process = _Process(wake, niceness)
         self._process.wake = wake
-        with suppress(OSError):
+        with suppress(OSError):  # it has ended, which `ended` says soon
             self._process.pipe.send(order)
 
     def done(self, number: int) -> bool:
@@ -290,7 +290,7 @@ class _Asked:
     def call_off(self, number: int) -> None:
         """Ends an order that nobody waits for any more; nothing where it was answered."""
         if self._process is not None and not self._process.ended and number not in self._process.answers:
-            with suppress(OSError):
+            with suppress(OSError):  # it has ended, and the order with it
                 self._process.pipe.send(CallOff(number))
         if self._process is not None:
             self._process.answers.pop(number, None)

@@ -57,7 +57,7 @@ class FileCache:
             data = read_bytes(path)
             os.utime(path)
             return data
-        except (OSError, InputError):
+        except (OSError, InputError):  # it is measured again
             return None
 
     def write(self, key: str, data: bytes) -> None:

@@ -124,7 +124,7 @@ class Triage:
             result = yield from self._build(self._config.with_moves({one: Barrier(REASON) for one in tensors}))
         except CancelledError:
             raise
-        except TrtTuiError:
+        except TrtTuiError:  # an engine that does not build is none that does as simulated
             return False
         return result.as_asked and result.verdict is not None and not unexplained(self._simulated, result.verdict)
 

@@ -30,7 +30,7 @@ class Acts(Protocol):
         """Asks what was measured of the other configs before."""
 
     def take_found(self) -> bool:
-        """Makes what a search found the config."""
+        """Makes what a search found the config; False where there is none, or it is already."""
 
     def take_ranges(self, ranges: Mapping[str, RangeChoice]) -> None:
         """Gives tensors ranges, as one change."""

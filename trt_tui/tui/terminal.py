@@ -81,7 +81,7 @@ class TerminalDriver(LinuxDriver):
         while True:
             try:
                 return super().run_input_thread()
-            except UnicodeDecodeError:
+            except UnicodeDecodeError:  # bytes that are no keys
                 continue
 
     def _get_terminal_size(self) -> tuple[int, int]:

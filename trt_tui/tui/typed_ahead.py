@@ -81,5 +81,5 @@ class TypedAhead:
         while not heeded.is_set() and node.is_running and loop.time() < end:
             try:
                 await asyncio.wait_for(heeded.wait(), _LOOK_S)
-            except asyncio.TimeoutError:
+            except asyncio.TimeoutError:  # time to look whether it still runs
                 continue

@@ -65,7 +65,7 @@ class Calibrating(Protocol):
 
     @property
     def backend(self) -> Backend:
-        """Runs the network."""
+        """What runs the network."""
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class Probe:
         return result
 
     def load(self, backend: Backend) -> Runner:
-        """Loads what the outputs need: a network may hold plugins behind it that no library was given for."""
+        """A runner of what the outputs need: a network may hold plugins behind it that no library was given for."""
         drop_unused(self.model)
         try:
             return backend.load(self.model, lean=True)

@@ -73,7 +73,7 @@ class FeedRows:
 
 
 def layout_of(part: Part, inputs: Sequence[TensorInfo]) -> Layout:
-    """Checks the inputs of a part and decides how it is cut, by the rule of this module's docstring.
+    """How a part is cut, whose inputs are checked here, by the rule of this module's docstring.
 
     Raises:
         InputError: they do not fit.

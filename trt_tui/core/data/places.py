@@ -26,7 +26,7 @@ def files_read(model: str, *specs: str | None) -> list[Path]:
 def _inside(folder: Path) -> list[Path]:
     try:
         return [path for path in folder.iterdir() if path.suffix in (".npz", ".json")]
-    except OSError:
+    except OSError:  # who reads it says so
         return []
 
 
@@ -51,7 +51,7 @@ def refuse_over(written: Iterable[Path | str], read: Iterable[Path]) -> None:
 def _same(one: Path, other: Path) -> bool:
     try:
         return os.path.samefile(one, other)
-    except OSError:
+    except OSError:  # one of them is not there
         return False
 
 

@@ -137,16 +137,17 @@ class Spool:
         self._file = tempfile.TemporaryFile(prefix="trt-tui-")
 
     def put(self, array: np.ndarray) -> Mapped:
-        """Appends an array of any shape and fixed-size type; raises as `copy`."""
+        """Appends an array of any shape and fixed-size type; returns where it lies, raises as `copy`."""
         raw = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
         return self.copy(io.BytesIO(raw.data), Header(array.dtype, array.shape, False, 0))
 
     def copy(self, stream: IO[bytes], header: Header) -> Mapped:
-        """Appends what a stream holds from its place on: the values of an array; raises as `append`."""
+        """Appends what a stream holds from its place on, the values of an array; returns where they lie, raises as
+        `append`."""
         return self.append(iter(lambda: stream.read(1 << 20), b""), header)
 
     def append(self, pieces: Iterator[bytes], header: Header) -> Mapped:
-        """Appends the values of an array, piece by piece.
+        """Appends the values of an array, piece by piece; returns where they lie.
 
         Raises:
             InputError: the disk has no room for it.

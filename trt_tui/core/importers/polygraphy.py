@@ -92,7 +92,7 @@ def _constants(tree: ast.Module) -> dict[str, Any]:
                 found[targets[0].id] = ast.literal_eval(value.args[0])
             else:
                 found[targets[0].id] = ast.literal_eval(value)
-        except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
+        except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):  # computed, not written down
             continue
     return found
 
@@ -108,7 +108,7 @@ def _own(constants: Mapping[str, Any]) -> Asked | None:
         asked.outputs = {str(name): Precision(word) for name, word in told.get("output_types", {}).items()}
         asked.ranges = {str(name): abs(float(amax)) for name, amax in told.get("ranges", {}).items()
                         if math.isfinite(float(amax))}
-    except (ValueError, TypeError, AttributeError):
+    except (ValueError, TypeError, AttributeError):  # edited since: read as any other script
         return None
     floats = [one for one in (Precision.FP16, Precision.BF16) if one.value in flags]
     asked.other = floats[0] if floats else Precision.FP32
@@ -194,7 +194,7 @@ class _Script:
                 for value in list(values):
                     self._body(loop.body, layer, {**names, loop.target.id: value})
                 return
-            except (_Unreadable, TypeError):
+            except (_Unreadable, TypeError):  # said below, where the loop sets precisions
                 pass
         if any(_sets(one) for one in ast.walk(loop)):
             self._unread[loop.lineno] = f"for {ast.unparse(loop.target)} in {iterated[:60]}"
@@ -215,7 +215,7 @@ class _Script:
                 try:
                     if isinstance(self._value(one, names), Layer):
                         self._unread[call.lineno] = f"{ast.unparse(call)[:60]}: what a function does is not worked out"
-                except _Unreadable:
+                except _Unreadable:  # no layer that is known here, so nothing is told of it
                     continue
             return
         method, owner = call.func.attr, call.func.value

@@ -51,5 +51,5 @@ def _record(text: str, path: Path) -> Any:
         if path.suffix.lower() in (".yaml", ".yml"):
             return yaml.safe_load(text)
         return json.loads(text)
-    except (ValueError, RecursionError, yaml.YAMLError):
+    except (ValueError, RecursionError, yaml.YAMLError):  # other readers try the file next
         return None

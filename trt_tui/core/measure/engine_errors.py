@@ -20,7 +20,7 @@ Read = Callable[[Mapping[str, np.ndarray], Mapping[str, np.ndarray]], Mapping[st
 
 
 def through_kernels(runner: EngineRunner, ends: Mapping[str, KernelEnd]) -> Read:
-    """Reads the ends of kernels of an engine as built."""
+    """A function that reads the ends of kernels of an engine as built."""
     names = {one.name for end in ends.values() for one in end.written}
 
     def read(feed: Mapping[str, np.ndarray], reference: Mapping[str, np.ndarray]) -> Mapping[str, Sequence[np.ndarray]]:
@@ -31,7 +31,7 @@ def through_kernels(runner: EngineRunner, ends: Mapping[str, KernelEnd]) -> Read
 
 
 def through_outputs(runner: Runner, tails: Mapping[str, str]) -> Read:
-    """Reads the outputs of an engine that has the groups' results among them."""
+    """A function that reads the outputs of an engine that has the groups' results among them."""
     def read(feed: Mapping[str, np.ndarray], reference: Mapping[str, np.ndarray]) -> Mapping[str, Sequence[np.ndarray]]:
         found = runner.run(feed, list(tails.values()))
         return {group: [found[tensor].astype(np.float32, copy=False).reshape(reference[tensor].shape)]

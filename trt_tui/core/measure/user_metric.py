@@ -106,7 +106,7 @@ def _describe(value: object) -> str:
         return f"an array of shape {value.shape} and type {value.dtype}"
     try:
         text = repr(value)
-    except Exception:
+    except Exception:  # a class of the user, whose text fails
         return type(value).__name__
     return f"{type(value).__name__} {text}" if value is not None and len(text) <= 40 else type(value).__name__
 

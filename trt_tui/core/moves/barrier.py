@@ -76,10 +76,10 @@ class Barrier(Move):
 
     @property
     def note(self) -> str:
-        """``fusion barrier``."""
+        """``fusion barrier: its result is a hidden output``."""
         return "fusion barrier: its result is a hidden output"
 
     @classmethod
     def about(cls, title: str) -> str:
-        """``barrier behind <title>``."""
+        """``barrier at <title>``."""
         return f"barrier at {title}"

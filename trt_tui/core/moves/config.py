@@ -115,11 +115,11 @@ class PrecisionConfig(Defaults):
         return self.of(RangeChoice)
 
     def with_moves(self, moves: Mapping[str, Move]) -> PrecisionConfig:
-        """Makes moves, by target, in place of those of the same kind on the same target."""
+        """The config with moves, by target, in place of those of the same kind on the same target."""
         return replace(self, moves={**self.moves, **{(move.kind, target): move for target, move in moves.items()}})
 
     def without(self, kind: type[Move], targets: Iterable[str] | None = None) -> PrecisionConfig:
-        """Takes the moves of a kind back: those on some targets, or all."""
+        """The config without the moves of a kind: those on some targets, or all."""
         gone = None if targets is None else set(targets)
         return replace(self, moves={(word, target): move for (word, target), move in self.moves.items()
                                     if word != kind.kind or gone is not None and target not in gone})
@@ -169,7 +169,7 @@ class PrecisionConfig(Defaults):
         return frozenset(target for (_, target), move in self.moves.items() if move.holds)
 
     def with_groups(self, groups: Iterable[Group], precision: Precision, reason: str = "user") -> PrecisionConfig:
-        """Gives groups a precision; those that cannot run in it, or are held, keep what they have."""
+        """The config that gives groups a precision; those that cannot run in it, or are held, keep what they have."""
         able = [group for group in groups if precision in group.allowed and group.name not in self.held]
         chosen = {group.name: Choice(precision, reason) for group in able if precision is not self.default_for(group)}
         return self.without_groups(able).with_moves(chosen)
@@ -198,7 +198,7 @@ class PrecisionConfig(Defaults):
         return self.without(RangeChoice, (tensor,)) if choice is None else self.with_moves({tensor: choice})
 
     def without_measured(self) -> PrecisionConfig:
-        """Takes back the moves that hold measured figures: a method's ranges, factors of channels, shifts of biases."""
+        """The config without the moves that hold figures: ranges of a method, factors of channels, shifts of biases."""
         return replace(self, moves={key: move for key, move in self.moves.items() if not move.measured})
 
 

@@ -33,7 +33,7 @@ def previews(path: Path | str) -> Iterator[Outline]:
     try:
         regular(path, most=LARGEST_FILE)
         graph = onnx.load(path, load_external_data=False).graph
-    except Exception:
+    except Exception:  # `open_model` says it
         return
     if len(graph.node) < FEWEST_NODES:
         return

@@ -37,7 +37,9 @@ class Pairs:
 
 
 def take_out_pairs(graph: ir.Graph) -> Pairs:
-    """Takes Q/DQ pairs out of the graph, in place; a DequantizeLinear on a constant becomes what it computes.
+    """Takes Q/DQ pairs out of the graph, in place, and returns what they said.
+
+    A DequantizeLinear on a constant becomes what it computes.
 
     Raises:
         InputError: a node's scale, zero point or blocks make no sense; names it.

@@ -107,7 +107,7 @@ def _inferred_folded(model: onnx.ModelProto, values: dict[str, np.ndarray]) -> d
         del model.graph.value_info[:]
         try:
             graph = inferred(model)
-        except Exception:
+        except Exception:  # onnx stops at the first operator that it cannot infer: what is known stands
             break
         shapes |= {info.name: _shape(info) for info in (*graph.input, *graph.value_info, *graph.output)
                    if info.type.tensor_type.HasField("shape")}
@@ -164,7 +164,7 @@ def _value(node: onnx.NodeProto, values: Mapping[str, np.ndarray], shapes: Mappi
         return None
     try:
         return np.asarray(operator(attributes, *(values[name] for name in node.input if name)))
-    except (IndexError, ValueError):
+    except (IndexError, ValueError):  # sizes that only a run knows
         return None
 
 

@@ -80,7 +80,7 @@ def _schema(op_type: str, domain: str, opset: int) -> OpSchema | None:
     opset = min(opset, newest) if domain == _DOMAIN else min(opset, 1 << 20)
     try:
         return onnx.defs.get_schema(op_type, opset, domain)
-    except onnx.defs.SchemaError:
+    except onnx.defs.SchemaError:  # an operator of somebody else
         return None
 
 

@@ -17,7 +17,7 @@ class Builds(Controller):
     """See the module's docstring."""
 
     def heeds(self) -> Mapping[type[ev.Event], Callable[[Any], None]]:
-        """Tells what a build made."""
+        """Handlers that tell what a build made."""
         return {ev.Built: self._built}
 
     def _built(self, event: ev.Built) -> None:

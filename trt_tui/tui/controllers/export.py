@@ -19,7 +19,7 @@ class Exports(Controller):
     """See the module's docstring."""
 
     def heeds(self) -> Mapping[type[ev.Event], Callable[[Any], None]]:
-        """Says what was written."""
+        """Handlers that say what was written."""
         return {ev.Exported: self._exported, ev.Cancelled: self._stopped}
 
     def _exported(self, event: ev.Exported) -> None:

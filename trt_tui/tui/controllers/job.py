@@ -23,7 +23,7 @@ class Jobs(Controller):
     """See the module's docstring."""
 
     def heeds(self) -> Mapping[type[ev.Event], Callable[[Any], None]]:
-        """Shows why a job failed, that of an export in its dialog."""
+        """Handlers that show why a job failed, that of an export in its dialog."""
         return {ev.Failed: self._failed, ev.Died: self._died}
 
     def _failed(self, event: ev.Failed) -> None:

@@ -30,7 +30,7 @@ class Ranges(Controller):
     """See the module's docstring."""
 
     def heeds(self) -> Mapping[type[ev.Event], Callable[[Any], None]]:
-        """Says what ranges became, and shows the methods once all are compared."""
+        """Handlers that say what ranges became, and show the methods once all are compared."""
         return {ev.RangesSet: self._set, ev.MethodsCompared: self._compared}
 
     def _set(self, event: ev.RangesSet) -> None:

@@ -30,7 +30,7 @@ class Searches(Controller):
         self._told_of: Finding | None = None
 
     def heeds(self) -> Mapping[type[ev.Event], Callable[[Any], None]]:
-        """Marks what is tried, and tells once what was found."""
+        """Handlers that mark what is tried, and tell once what was found."""
         return {ev.SearchProgress: self._progressed, ev.SearchEnded: self._ended,
                 ev.Cancelled: self._stopped}
 

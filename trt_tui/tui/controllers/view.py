@@ -23,7 +23,7 @@ class Looks(Controller):
     """See the module's docstring."""
 
     def heeds(self) -> Mapping[type[ev.Event], Callable[[Any], None]]:
-        """Draws the rows anew where their figures are others, the detail where it tells more."""
+        """Handlers that draw the rows anew where their figures are others, the detail where it tells more."""
         figures = (ev.Opened, ev.VerdictMeasured, ev.LayersMeasured, ev.SharesMeasured,
                    ev.RaisedMeasured, ev.ExportedMeasured, ev.Built, ev.Fp32EngineJudged, ev.BuilderReady,
                    ev.EnginePreviewed, ev.EngineErrorsMeasured, ev.ReferenceMeasured, ev.Replaced, ev.Failed, ev.Died)

@@ -85,7 +85,7 @@ class Listing:
         return [view for view in View if view is not View.BLOCKS or self.model.blocks is not None]
 
     def open(self, outline: Outline) -> bool:
-        """Lists a network; False where it is listed already."""
+        """Lists a network; whether it is another one than was listed."""
         if self._model is not None and self._model.outline is outline:
             return False
         self._model = TreeModel(outline)

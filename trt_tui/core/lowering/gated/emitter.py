@@ -59,7 +59,7 @@ class Emitter:
         return output
 
     def reduce(self, nodes: Nodes, operator: str, value: ir.Value, axis: int) -> ir.Value:
-        """Appends a reduction of one axis, which goes; opsets before 18 have it as an attribute."""
+        """The result of a reduction of one axis, which goes; opsets before 18 have it as an attribute."""
         inputs: list[ir.Value] = [value]
         attributes: dict[str, Sequence[int] | int] = {"keepdims": 0}
         if self.network.opset < 18:
@@ -94,25 +94,25 @@ class Emitter:
     # -- inputs and constants -----------------------------------------------------------------------------------
 
     def input(self, name: str, dtype: ir.DataType, shape: ir.Shape | None = None) -> ir.Value:
-        """Declares an input of the graph, a scalar by default."""
+        """A new input of the graph, a scalar by default."""
         value = ir.Value(name=name, type=ir.TensorType(dtype), shape=ir.Shape([]) if shape is None else shape)
         self.inputs.append(value)
         return value
 
     def constant(self, name: str, tensor: ir.TensorProtocol) -> ir.Value:
-        """Holds a constant of the network, shared and not copied."""
+        """A constant of the network, shared and not copied."""
         shape = ir.Shape([int(size) for size in tensor.shape.numpy()])
         value = ir.Value(name=name, type=ir.TensorType(tensor.dtype), shape=shape, const_value=tensor)
         self.initializers[name] = value
         return value
 
     def array(self, array: np.ndarray, name: str) -> ir.Value:
-        """Holds a constant of our own; one name is one constant."""
+        """A constant of our own; one name is one constant."""
         name = f"gated/{name}"
         return self.initializers[name] if name in self.initializers else self.held(array, name)
 
     def held(self, array: np.ndarray, name: str) -> ir.Value:
-        """Holds an array under the name given."""
+        """An array as a constant under the name given."""
         value = ir.Value(name=name, type=ir.TensorType(ir.DataType.from_numpy(array.dtype)),
                          shape=ir.Shape(array.shape), const_value=ir.tensor(array, name=name))
         self.initializers[name] = value
