@@ -32,6 +32,6 @@ def test_it_is_a_backend_and_builds_engines(tmp_path, measured_before):
     path = next((tmp_path / "engines").glob("*/*"))
     with NullBuilder().load_engine(path.read_bytes()) as engine:
         assert isinstance(engine, EngineRunner)
-    assert session.results.fp32_engine.verdict.worst[1].errors.exact
+    assert session.results.fp32_engine.verdict.worst[1].errors.max_abs < 1e-5  # what pieces hand on is in FP32
     assert built.verdict.worst[1].errors.sqnr_db == pytest.approx(
         session.measured("int8").verdict.worst[1].errors.sqnr_db, abs=3.0)
