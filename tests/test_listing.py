@@ -37,7 +37,7 @@ from trt_tui.core.engines.preview import (
     taken_apart,
     together,
 )
-from trt_tui.core.engines.sources import attention_sums, one_of
+from trt_tui.core.engines.sources import Sums, one_of, sums_of
 from trt_tui.core.lowering.strong import lower_strong
 from trt_tui.core.moves.barrier import Barrier
 from trt_tui.core.moves.config import PrecisionConfig
@@ -186,10 +186,11 @@ def test_what_an_attention_is_summed_in_stands_in_the_plan(named_network, precis
     def asked(config: PrecisionConfig) -> Preview:
         listings: list[str] = []
         plan = rtx.build(lower_strong(network, config, ranges_of(network)).model, None, listings)
-        return preview_of(read_listing(listings[-1], network, attention_sums(plan)), network, "", (8, 9), 0)
+        return preview_of(read_listing(listings[-1], network, sums_of(plan)), network, "", (8, 9), 0)
 
     preview = asked(config)
     assert (preview.made[QK].sums, preview.made[PV].sums) == sums
+    assert {preview.made[name].sums for name in (Q, OUT)} == {FP32 if precision is FP16_PLUS else None}
     assert {group.name: one for group in network.groups if (one := preview.marks(group, config))} == marks
     assert same is None or same_engine(asked(before), preview) is same
 
@@ -199,10 +200,10 @@ def test_kernels_of_one_name_that_are_summed_otherwise_are_not_told_apart() -> N
     kernel = b'\0extern "C" __global__ void %b(__myln_half* __v1) {}\0'
     one, other, third = (source % kind + kernel % name for kind, name in (
         (b"fp32", b"k_0x1"), (b"fp16", b"k_0x2"), (b"fp16", b"k_0x1")))
-    assert attention_sums(one + other) == {"k_0x1": ((FP32, FP16),), "k_0x2": ((FP16, FP16),)}
-    both = attention_sums(one + other + third)["k_0x1"]
+    assert sums_of(one + other).attentions == {"k_0x1": ((FP32, FP16),), "k_0x2": ((FP16, FP16),)}
+    both = sums_of(one + other + third).attentions["k_0x1"]
     assert both == ((FP16, FP16), (FP32, FP16)) and one_of(both) == (None, None) and one_of(both[:1]) == both[0]
-    assert attention_sums(source % b"fp32") == {}
+    assert sums_of(source % b"fp32") == sums_of(b"") == Sums()
 
 
 def test_a_softmax_inside_an_attention_leaves_its_kernels_and_its_scores_take_it_apart(recorded) -> None:

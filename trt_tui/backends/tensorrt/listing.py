@@ -13,7 +13,7 @@ from trt_tui.backends.tensorrt.package import buildable, module_for
 from trt_tui.backends.tensorrt.plugins import load_plugins
 from trt_tui.core.engines.listing import HEADING
 from trt_tui.core.engines.remarks import LAYERNORMS
-from trt_tui.core.engines.sources import MHA, Sums, attention_sums
+from trt_tui.core.engines.sources import Sums, sums_of
 from trt_tui.core.runner import Profile
 from trt_tui.errors import CancelledError, InputError
 
@@ -55,7 +55,7 @@ class Lister:
     def listing(self, model: Path, profile: Profile, tf32: bool, target: tuple[int, int],
                 going_on: Callable[[], bool]) -> tuple[str, Printed, Sums]:
         """Builds a strongly typed network for a GPU; returns the list of the engine's layers, what was printed,
-        and what its attention kernels sum in.
+        and what its products are summed in.
 
         Args:
             going_on: Asked between two steps; the build ends where it returns False.
@@ -96,8 +96,7 @@ class Lister:
             raise InputError("TensorRT-RTX does not list the layers of the engine",
                              f"release {self.release} prints no message that begins with {HEADING}",
                              "Another release may; a build on a GPU tells through the inspector.")
-        listing = str(log.listings[-1])
-        return listing, log.said, attention_sums(bytes(built)) if MHA in listing else {}
+        return str(log.listings[-1]), log.said, sums_of(bytes(built))
 
 
 def _log(trt: Any) -> Any:

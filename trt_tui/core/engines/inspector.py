@@ -67,8 +67,8 @@ class EngineLayer:
         writes: Names of the tensors that it writes; ``gives`` their types.
         prepares: It works on constants alone: what it writes is the same in every run.
         added: Names of the nodes that the lowering has added (Q, DQ, Cast) and that it stands for.
-        sums: Of a fused attention: what QK and PV are summed in, and in the other kernels of its name, see
-            `trt_tui.core.engines.sources`; else empty.
+        sums: What its products are summed in, see `trt_tui.core.engines.sources`: of a fused attention, and of the
+            others of its name, QK and PV; empty where it is not told.
     """
 
     name: str

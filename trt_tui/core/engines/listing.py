@@ -11,10 +11,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from trt_tui.core.engines.inspector import EngineReport, report_of
-from trt_tui.core.engines.sources import Sums
+from trt_tui.core.engines.inspector import EngineLayer, EngineReport, report_of
+from trt_tui.core.engines.sources import Pair, Sums
 from trt_tui.core.network.layers import Outline
 from trt_tui.core.network.network import Network
+from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
 
 HEADING = "Layers:"
@@ -36,7 +37,7 @@ def read_listing(text: str, network: Network | Outline, sums: Sums | None = None
 
     Args:
         text: The message, from its heading on.
-        sums: What attention kernels sum in, by tactic, where the plan tells.
+        sums: What products are summed in, where the plan tells.
 
     Raises:
         InputError: it is no such list, or a row of it cannot be read; says which.
@@ -46,7 +47,14 @@ def read_listing(text: str, network: Network | Outline, sums: Sums | None = None
         raise InputError("the builder's list of layers cannot be read", "it has no row",
                          "Its release may write it in another way; a build on a GPU tells through the inspector.")
     report = report_of([_entry(row) for row in rows], network)
-    return EngineReport(tuple(replace(layer, sums=(sums or {}).get(layer.tactic, ())) for layer in report.layers))
+    return EngineReport(tuple(replace(layer, sums=_sums(layer, sums)) for layer in report.layers)) if sums else report
+
+
+def _sums(layer: EngineLayer, sums: Sums) -> tuple[Pair, ...]:
+    if layer.is_mha:
+        return sums.attentions.get(layer.tactic, ())
+    summed = layer.type != "kgen" and sums.in_fp32.intersection(layer.nodes)  # one may add the bias of a product
+    return ((Precision.FP32, Precision.FP32),) if summed else ()
 
 
 def _rows(text: str) -> list[str]:

@@ -36,7 +36,7 @@ class Kernel:
         word: The builder's type of it, or `MHA` for a fused attention.
         takes: Types of what it reads, "" where it is none of ours; ``gives`` of what it writes.
         nodes: Names of the network's layers in it, sorted.
-        sums: Of a fused attention: types that QK and PV are summed in, "" where it is not told; else empty.
+        sums: What its product, or QK and PV of an attention, are summed in, "" or empty where it is not told.
         code: Which code the builder has generated for it, "" where that is not told.
     """
 
@@ -56,7 +56,7 @@ class Kernel:
     @property
     def said(self) -> str:
         """With the layers in it: ``gemm INT8 > FP16: /q/MatMul``."""
-        sums = f", sums {'+'.join(self.sums)}" if any(self.sums) else ""
+        sums = f", sums {'+'.join(dict.fromkeys(self.sums))}" if any(self.sums) else ""
         return f"{self.word} {self.types}{sums}" + (f": {first_few(self.nodes, 4)}" if self.nodes else "")
 
 

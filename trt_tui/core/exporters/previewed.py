@@ -137,10 +137,10 @@ def kernel_words(made: Made | None, group: Group, titles: Mapping[str, str]) -> 
     if made is None:
         return "none has its name"
     others = shared_with(made, group, titles)
+    sums = f", summed in {made.sums.label}" if made.sums is not None else ""
     if made.mha:
-        sums = f", summed in {made.sums.label}" if made.sums is not None else ""
         return (f"in MHA with {others}" if others else "in MHA") + sums
-    return f"with {others}" if others else "alone"
+    return (f"with {others}" if others else "alone") + sums
 
 
 def around_words(made: Made | None) -> str:
