@@ -17,7 +17,8 @@ from trt_tui.jobs import requests as rq
 from trt_tui.session import job
 
 pytestmark = pytest.mark.usefixtures("quick")
-SIZES = {SMALL: "small", LARGE: "large"}
+HUGE = (200, 60)
+SIZES = {SMALL: "small", LARGE: "large", HUGE: "huge"}
 OTHERWISE = replace(H200, otherwise={QKV: Precision.FP16})
 NOISY = replace(OTHERWISE, worse=0.8)
 FAILING = replace(H200, fails="\n".join((
@@ -29,18 +30,18 @@ WRONG = ev.Failed(1, "vit.onnx is not an ONNX file", "It begins with <html>.",
 STEP = ev.Progress(0, "building: Timing tactics", 34, 128, 61.0)
 
 PICTURES = {
-    "compared": ({}, "", (SMALL, LARGE)),
-    "no_color": ({}, "", (SMALL,)),
+    "compared": ({}, "", (SMALL, LARGE, HUGE)),
+    "no_color": ({}, "", (SMALL, LARGE)),
     "loading": ({"held": (rq.Open,)}, "", (SMALL,)),
-    "empty": ({"random": True, "held": (rq.Compare,)}, "", (SMALL,)),
-    "error": ({"held": (rq.Open,)}, "", (SMALL,)),
-    "stale": ({}, "b space", (SMALL,)),
+    "empty": ({"random": True, "held": (rq.Compare,)}, "", (SMALL, LARGE)),
+    "error": ({"held": (rq.Open,)}, "", (SMALL, LARGE)),
+    "stale": ({}, "b space", (SMALL, LARGE)),
     "target_met": ({}, "space n space n space", (SMALL,)),
     "nan": ({"network": "overflowing", "metric": False}, "v 6", (LARGE,)),
-    "worst_first": ({}, "t", (SMALL,)),
-    "blocks": ({}, "3 down right", (SMALL,)),
+    "worst_first": ({}, "t", (SMALL, HUGE)),
+    "blocks": ({}, "3 down right", (SMALL, LARGE)),
     "detail": ({}, "2", (SMALL,)),
-    "light": ({}, "f8", (LARGE,)),
+    "light": ({}, "f8", (SMALL, LARGE)),
     "help": ({}, "question_mark", (SMALL,)),
     "configs": ({}, "c", (SMALL,)),
     "precision": ({}, "p", (SMALL,)),

@@ -97,7 +97,7 @@ class HelpPage(Dialog):
         text += [" " * _MARGIN + line for line in (wrap(f"not now: {reason}", width) if reason else ())]
         content = Content("\n".join(text))
         if self.reasons[action.id]:
-            return content.stylize("$text-muted")
+            return content.stylize("$quiet")
         return content.stylize("bold $accent", 2, 2 + len(names))
 
     @property

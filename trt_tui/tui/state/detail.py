@@ -228,10 +228,9 @@ def option_spans(session: Session, group: Group, width: int) -> list[Line]:
     lines = []
     for option in session.results.ways_out.get((group.name, session.config), ()):
         text, style = headline(session, option.verdict)
-        reached = met(session, option.verdict)
-        room = max(8, min(18, width - 17))
-        line: Line = [(f"{now(option.key):<6}", "key"), (f"{fitted(option.label, room)} ", ""), (f"{text:>9}", style)]
-        if reached:
+        name = fitted(option.label.removesuffix(" range"), max(8, min(18, width - 15)))
+        line: Line = [(f"{now(option.key):<6}", "key"), (f"{name} ", ""), (f"{text:>8}", style)]
+        if met(session, option.verdict):
             line.append(("  meets the target", "good"))
         lines.append(clip(line, width))
     return lines
@@ -392,9 +391,9 @@ def _long_detail(session: Session, found: Figures, group: Group, width: int) -> 
     errors = session.measured(found.run).groups.get(group.name)
     if errors is not None and (errors.isolated is not None or errors.accumulated is not None):
         isolated, accumulated = decibel(errors.isolated), decibel(errors.accumulated)
-        lines.append(clip([(" error    ", "dim"), ("isolated ", "dim"), isolated, (" · accumulated ", "dim"),
-                           accumulated, (" dB", "dim"),
-                           *([(f" in {found.of}", "dim")] if width > 60 else [])], width))
+        alone: Line = [(" error    ", "dim"), ("isolated ", "dim"), isolated]
+        whole: Line = [("accumulated ", "dim"), accumulated, (f" dB in {found.of}" if width > 60 else " dB", "dim")]
+        lines += [clip([*alone, (" · ", "dim"), *whole], width)] if width > 48 else [alone, [(" " * 10, ""), *whole]]
     if (inside := engine_errors(session, found.run).get(group.name)) is not None:
         lines.append(clip([(" engine   ", "dim"), ("accumulated ", "dim"), decibel(inside, False), (" dB", "dim")],
                           width))
@@ -419,8 +418,9 @@ def _long_detail(session: Session, found: Figures, group: Group, width: int) -> 
     if not known:
         empty = "nothing stands out" if group.name in session.results.statistics else "measuring …"
         lines += _wrapped("why", empty if session.data is not None else NOTHING, width, "dim")
-    for index, option in enumerate(option_spans(session, group, max(10, width - 10))):
-        lines.append([(" try      " if index == 0 else " " * 10, "dim"), *option])
+    margin = 10 if width > 48 else 5
+    for index, option in enumerate(option_spans(session, group, max(10, width - margin))):
+        lines.append([((" try" if index == 0 else "").ljust(margin), "dim"), *option])
     lines += _engine_lines(session, found, group, width)
     said = _set_by(session, found.config, group) + other_moves(session, found.config, group)
     lines += _wrapped("set", said, width)
@@ -439,7 +439,7 @@ def _cumulative(session: Session, found: Figures, group: Group, width: int) -> l
     if place >= len(measured.raised):
         return []
     text, style = headline(session, measured.raised[place])
-    line: Line = [(" sweep    ", "dim"), (f"the worst {place + 1} in FP32: " if place else "this row in FP32: ", "dim"),
+    line: Line = [(" sweep    ", "dim"), (f"worst {place + 1} in FP32: " if place else "in FP32: ", "dim"),
                   (text, style)]
     if met(session, measured.raised[place]):
         line.append((" meets the target", "good"))

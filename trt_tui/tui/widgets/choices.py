@@ -93,5 +93,5 @@ def _content(line: Line) -> Content:
     return Content.assemble(*((visible(text), _CONTENT.get(style, "")) for text, style in line))
 
 
-_CONTENT = {"dim": "$text-muted", "strong": "bold", "key": "bold $accent", "bad": "bold $error", "good": "$success",
+_CONTENT = {"dim": "$quiet", "strong": "bold", "key": "bold $accent", "bad": "bold $error", "good": "$success",
             "warn": "$warning"}
