@@ -335,6 +335,7 @@ def test_with_tls_and_without_the_scheduler_the_work_goes_on_here(workspace, tmp
         assert process.exitcode is not None
 
 
+@pytest.mark.filterwarnings("ignore:coroutine 'wait_for'")  # of Dask's client
 def test_with_tls_alone_a_certificate_is_needed(workspace):
     with mock.patch.object(clusters, "CONNECT_S", 0.3):
         hired = Hired(Hiring("tls://127.0.0.1:9"))

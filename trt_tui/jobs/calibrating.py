@@ -66,8 +66,9 @@ def measured(workspace: Workspace, store: Store, report: Report, method: str) ->
                         workspace.backend.version, network.activations, [code.precision.value for code in OTHER_CODES])
     calibration = store.results.get(key, Calibration)
     if calibration is None:
+        hands = hands_of(workspace, report)
         calibration = calibrate(network.model, network.activations, source, workspace.backend, method=method,
-                                progress=report.sweeping(f"calibrating ({method})"), hands=hands_of(workspace, report))
+                                progress=report.sweeping(f"calibrating ({method})", hands=hands), hands=hands)
         store.results.put(key, calibration)
     return calibration
 

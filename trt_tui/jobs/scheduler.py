@@ -12,8 +12,10 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from trt_tui.core.engines.failures import NoEngine
+from trt_tui.core.hands import Hands
 from trt_tui.errors import CancelledError, TrtTuiError, memory_error, system_error, text_of
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
@@ -180,16 +182,18 @@ class Report:
             left = (time.monotonic() - since) / done * (total - done) if done and total > done else None
             self.send(ev.Progress(self.job, phase, done, total, left))
 
-    def sweeping(self, phase: str, gives_way: bool = False) -> Callable[[int, int], None]:
+    def sweeping(self, phase: str, gives_way: bool = False, hands: Hands[Any] | None = None
+                 ) -> Callable[[int, int], None]:
         """A progress callback that ends a sweep over the samples when its job is stopped.
 
         Args:
             gives_way: The sweep also ends when something more urgent or a newer request of this kind has come in.
+            hands: Who does it, which is said.
         """
         since, scheduler, request = time.monotonic(), self._scheduler, self._task.request
 
         def progress(done: int, total: int) -> None:
-            self.progress(phase, done, total, since)
+            self.progress(phase + (hands.words if hands is not None else ""), done, total, since)
             if self.job in scheduler.to_stop:
                 raise CancelledError("stopped")
             if gives_way and any(

@@ -45,8 +45,8 @@ def ranges_by_method(workspace: Workspace, report: Report, groups: Iterable[Grou
     tensors = {site.tensor: config.precision_of(group) for group in groups for site in group.activations()}
     missing = [tensor for tensor in tensors if tensor not in workspace.statistics]
     if missing:
+        hands = hands_of(workspace, report)
         stats = collect_stats(workspace.network.model, missing, workspace.calibrating, workspace.backend,
-                              progress=report.sweeping("other ranges", gives_way=True),
-                              hands=hands_of(workspace, report))
+                              progress=report.sweeping("other ranges", gives_way=True, hands=hands), hands=hands)
         workspace.statistics.update(stats)
     return {tensor: workspace.statistics[tensor].ranges_for(precision) for tensor, precision in tensors.items()}
