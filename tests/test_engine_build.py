@@ -181,6 +181,22 @@ def test_a_build_goes_down_the_rungs_and_says_which(resnet) -> None:
     assert not backend.told[-1].output_types and backend.told[-1].flags == {Precision.FP16}
 
 
+def test_a_builder_that_fails_of_itself_is_asked_for_less_effort_first(resnet) -> None:
+    backend, levels = Refusing("Assertion engine failed.", ("obey",)), []
+    build = backend.build
+
+    def at_level_0(model, settings, told=None, **more) -> bytes:
+        levels.append(settings.production.optimization_level)
+        if levels[-1] is None:
+            raise BuildFailed("it failed", backend.says)
+        return build(model, settings, told, **more)
+
+    backend.build = at_level_0
+    made = built(backend, resnet)
+    assert levels == [None, 0] and [rung.name for rung in made.rungs] == ["asked", "eased"] and made.rungs[-1].as_asked
+    assert backend.told[-1].constraints == "obey" and backend.told[-1].precisions
+
+
 def test_what_fails_on_every_rung_is_told_with_each_and_strict_tries_one(resnet) -> None:
     with pytest.raises(BuildFailed, match=r"it failed at /fc/Gemm \(Gemm\)") as raised:
         built(Refusing("no implementation for node /fc/Gemm."), resnet)

@@ -7,6 +7,7 @@ import pytest
 from trt_tui.core.engines.made import Made
 from trt_tui.core.engines.rungs import (
     ASKED,
+    EASED,
     FREE,
     NAMED,
     NAMED_TRIES,
@@ -40,8 +41,8 @@ def names(groups) -> list[str]:
     return [group.name for group in groups]
 
 
-def ladder(network, config, told=True, loosens=True) -> Ladder:
-    return Ladder(network, config, told, loosens)
+def ladder(network, config, told=True, loosens=True, eases=False) -> Ladder:
+    return Ladder(network, config, told, loosens, eases)
 
 
 # -- what a message names ---------------------------------------------------------------------------------------------
@@ -105,6 +106,10 @@ def test_in_a_region_what_was_told_goes_before_int8(encoder) -> None:
 def test_a_message_that_names_nothing_and_too_many_tries_lead_to_the_next_rung(resnet) -> None:
     assert ladder(resnet, INT8).below(Rung(), "Assertion engine failed.") == Rung(PREFER)
     assert ladder(resnet, INT8, loosens=False).below(Rung(), "Assertion engine failed.") is None
+    eased = ladder(resnet, INT8, eases=True).below(Rung(), "Assertion engine failed.")
+    assert eased == Rung(EASED) and eased.as_asked and rung_lines([eased], {}) == [f"{eased.said}: built"]
+    assert ladder(resnet, INT8, eases=True).below(eased, "Assertion engine failed.") == Rung(PREFER)
+    assert ladder(resnet, INT8, loosens=False, eases=True).below(eased, "the same") is None
     going, rung = ladder(resnet, INT8), Rung()
     names = [group.name for group in resnet.groups]
     assert len(names) > NAMED_TRIES

@@ -146,8 +146,8 @@ FixedShape = tuple[int, ...]
 Profile = Mapping[str, tuple[FixedShape, FixedShape, FixedShape]]
 """Least, usual and largest shape by input name."""
 
-QUICK_LEVEL = 1
-"""The optimization level of a quick build."""
+LEAST_LEVEL, QUICK_LEVEL = 0, 1
+"""The lowest optimization level, and that of a quick build."""
 
 
 @dataclass(frozen=True)
@@ -175,8 +175,15 @@ class BuildSettings:
         return replace(self, production=replace(self.production, timing_cache=""))
 
     def quick(self) -> BuildSettings:
-        """The same with the lowest effort."""
-        return replace(self, production=replace(self.production, optimization_level=QUICK_LEVEL))
+        """The same with little effort."""
+        return self._at(QUICK_LEVEL)
+
+    def eased(self) -> BuildSettings:
+        """The same with the lowest effort, at which nothing is timed."""
+        return self._at(LEAST_LEVEL)
+
+    def _at(self, level: int) -> BuildSettings:
+        return replace(self, production=replace(self.production, optimization_level=level))
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ from typing import Any
 from trt_tui.backends.registry import get_builder
 from trt_tui.core.engines.failures import BuildFailed
 from trt_tui.core.engines.remarks import remarks
+from trt_tui.core.engines.rungs import EASED
 from trt_tui.core.exporters.production import files_beside, trtexec_lines
 from trt_tui.core.lowering.lowered import lowers
 from trt_tui.core.measure.comparison import EngineResult, unbuilt
@@ -260,7 +261,7 @@ def write(workspace: Workspace, store: Store, report: Report, request: rq.WriteE
                     about = (*_about(workspace, builder, made), *(
                         f"{name}: {' to '.join('x'.join(map(str, one)) for one in (shapes[0], shapes[2]))}, as the "
                         "data has it (--shapes sets another profile)" for name, shapes in taken.items()))
-                    otherwise = made.rungs[-1].said if len(made.rungs) > 1 else ""
+                    otherwise = "" if made.rungs[-1].as_asked else made.rungs[-1].said
                     about = (*about, *_quick(request.quick), *_with_trtexec(workspace, request, ranges))
                     report.send(ev.EngineWritten(report.job, request.path, len(made.data), about, otherwise, needless))
                 case BuilderLine():
@@ -313,4 +314,5 @@ def _about(workspace: Workspace, builder: EngineBackend, engine: Engine) -> tupl
     cannot = () if runs_here(builder, settings) else ("It cannot run on this machine.",)
     asked = (f"asked for: {', '.join(said)}",) if (said := settings.production.said) else ()
     tried = [f"failed {rung.said}: {rung.failed}" for rung in engine.rungs[:-1]]
+    tried += [f"built with {engine.rungs[-1].said}"] if engine.rungs[-1].name == EASED else []
     return (f"{made}, {took}", *asked, *tried, *cannot, *engine.notes)

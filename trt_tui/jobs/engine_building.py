@@ -15,7 +15,7 @@ import onnx_ir as ir
 
 from trt_tui import __version__
 from trt_tui.core.engines.failures import BuildFailed, ParseFailed
-from trt_tui.core.engines.rungs import FREE, PREFER, Ladder, Rung, one_line
+from trt_tui.core.engines.rungs import EASED, FREE, PREFER, Ladder, Rung, one_line
 from trt_tui.core.exporters.onnx import export_typed
 from trt_tui.core.lowering.ends import with_outputs
 from trt_tui.core.lowering.releases import refuse_codes
@@ -26,7 +26,14 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.layers import Layer
 from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
-from trt_tui.core.runner import TIMINGS_REFUSED, BuildSettings, Capabilities, EngineBackend, Told
+from trt_tui.core.runner import (
+    LEAST_LEVEL,
+    TIMINGS_REFUSED,
+    BuildSettings,
+    Capabilities,
+    EngineBackend,
+    Told,
+)
 from trt_tui.errors import InputError, TrtTuiError
 from trt_tui.files.scratch import scratch_folder
 from trt_tui.jobs.steps import Wait
@@ -135,11 +142,13 @@ def build_engine(
         yield BuildProgress("lowering")
         lowered = lower_for(network, rung.config(network, config), ranges, backend.capabilities,
                             f"{backend.name} {backend.version}", weak, settings.compute_capability)
-        ladder = ladder or _ladder(network, config, lowered.told)
+        eases = settings.production.optimization_level != LEAST_LEVEL
+        ladder = ladder or _ladder(network, config, lowered.told, eases)
         lowered = replace(lowered, told=_loosened(lowered.told, rung, network),
                           model=with_outputs(lowered.model, kept))
         try:
-            engine = yield from _built(backend, network, lowered, settings, cache, wake)
+            effort = settings.eased() if rung.name == EASED else settings
+            engine = yield from _built(backend, network, lowered, effort, cache, wake)
         except (BuildFailed, ParseFailed) as error:
             tried.append(replace(rung, failed=one_line(error.cause or error.title)))
             first = first or error
@@ -197,11 +206,11 @@ def _names(error: BuildFailed | ParseFailed) -> str:
     return error.node if isinstance(error, ParseFailed) else error.cause
 
 
-def _ladder(network: Network, config: PrecisionConfig, told: Told | None) -> Ladder:
+def _ladder(network: Network, config: PrecisionConfig, told: Told | None, eases: bool) -> Ladder:
     """The rungs of a config, by what the builder is told if it builds as asked."""
     if told is None or not told.flags:
-        return Ladder(network, config, False, False)
-    return Ladder(network, config, True, bool(told.precisions or told.output_types))
+        return Ladder(network, config, False, False, eases)
+    return Ladder(network, config, True, bool(told.precisions or told.output_types), eases)
 
 
 def _loosened(told: Told | None, rung: Rung, network: Network) -> Told | None:

@@ -11,7 +11,7 @@ import onnx_ir as ir
 
 from trt_tui.core.engines.inspector import EngineReport, read_inspector
 from trt_tui.core.engines.made import made_of
-from trt_tui.core.engines.rungs import REASON
+from trt_tui.core.engines.rungs import EASED, REASON
 from trt_tui.core.lowering import rules
 from trt_tui.core.lowering.ends import ending_in
 from trt_tui.core.lowering.strong import lower_strong
@@ -106,7 +106,8 @@ def build_and_judge(
     if engine is None:
         raise AssertionError("a build ends with an engine")
     result = EngineResult(None, builder_title(backend.name, backend.version), None, len(engine.data), engine.seconds,
-                          "; ".join((*engine.notes, *_asked_note(plan), *_kept_note(kept))), backend.device,
+                          "; ".join((*engine.notes, *_asked_note(plan), *_eased_note(engine), *_kept_note(kept))),
+                          backend.device,
                           origin=engine.origin, quick=quick, rungs=engine.rungs,
                           otherwise=made_otherwise(network, config, engine.rungs[-1], {}))
     if not runs_here(backend, settings):
@@ -175,6 +176,13 @@ def _asked_note(plan: Plan) -> list[str]:
     production = plan.settings.production
     weights = ", judged with its weights in it" if production.strip_plan else ""
     return [f"built with {', '.join(production.said)}{weights}"] if production.said else []
+
+
+def _eased_note(engine: Engine) -> tuple[str, ...]:
+    if engine.rungs[-1].name != EASED:
+        return ()
+    return (f"the builder failed at its own effort ({engine.rungs[0].failed}): built with {engine.rungs[-1].said}, so "
+            "neither latency nor size is the best",)
 
 
 def _kept_note(kept: Sequence[str]) -> list[str]:

@@ -1,9 +1,11 @@
 """The rungs of a build: what is tried, one after the other, if no engine can be built as asked.
 
 For releases that take precisions beside the graph (8.6, and 10 with ``--weak``) the rungs are: all precisions obeyed;
-those of the layers that the builder's message names dropped or raised by one step; all precisions preferred; no
-precision given. In a strongly typed release precisions are in the graph, so the named layers can be raised, but nothing
-else can be done. What is built on a lower rung is not the engine that was asked for; `Rung` says how it differs.
+those of the layers that the builder's message names dropped or raised by one step; where it names none, all as asked
+with the lowest effort (TensorRT 8.6 ends INT8 builds with "buildRefitEngine: Assertion engine failed" at level 3 that
+it does at level 0); all precisions preferred; no precision given. In a strongly typed release precisions are in the
+graph, so the named layers can be raised and the effort lowered, but nothing else can be done. What is built in other
+precisions is not the engine that was asked for; `Rung` says how it differs.
 """
 
 from __future__ import annotations
@@ -20,11 +22,11 @@ from trt_tui.core.network.network import Network
 from trt_tui.core.precision import Precision
 from trt_tui.words import first_few
 
-ASKED, NAMED, PREFER, FREE = "asked", "named", "prefer", "free"
+ASKED, NAMED, EASED, PREFER, FREE = "asked", "named", "eased", "prefer", "free"
 """The rungs, the highest first."""
 
-TITLES = {ASKED: "as asked", NAMED: "named layers changed", PREFER: "precisions preferred, not obeyed",
-          FREE: "no precision told"}
+TITLES = {ASKED: "as asked", NAMED: "named layers changed", EASED: "the lowest effort (--optimization-level 0)",
+          PREFER: "precisions preferred, not obeyed", FREE: "no precision told"}
 """Their names in reports."""
 
 NAMED_TRIES = 6
@@ -57,6 +59,11 @@ class Rung:
     failed: str = ""
 
     @property
+    def as_asked(self) -> bool:
+        """Whether the precisions are those that were asked for."""
+        return self.name in (ASKED, EASED)
+
+    @property
     def said(self) -> str:
         """How it differs from what was asked, in words."""
         if self.name != NAMED:
@@ -86,7 +93,7 @@ def rung_lines(rungs: Sequence[Rung], otherwise: Mapping[str, Precision]) -> lis
         otherwise: Groups that run in a precision other than asked, with that precision.
     """
     lines = [f"{rung.said}: {f'failed: {rung.failed}' if rung.failed else 'built'}" for rung in rungs]
-    if rungs and not rungs[-1].failed and rungs[-1].name != ASKED:
+    if rungs and not rungs[-1].failed and not rungs[-1].as_asked:
         lines.append(f"built in another precision than asked: {made_words(otherwise)}")
     return lines
 
@@ -106,10 +113,11 @@ class Ladder:
     Args:
         told: Whether precisions are given beside the graph, and can therefore be left out.
         loosens: Whether any precision is given at first, so that the lower rungs differ from it.
+        eases: Whether the builder's effort can be lowered.
     """
 
-    def __init__(self, network: Network, config: PrecisionConfig, told: bool, loosens: bool) -> None:
-        self.network, self.asked, self.told, self.loosens = network, config, told, loosens
+    def __init__(self, network: Network, config: PrecisionConfig, told: bool, loosens: bool, eases: bool) -> None:
+        self.network, self.asked, self.told, self.loosens, self.eases = network, config, told, loosens, eases
         self._named = 0
 
     def below(self, rung: Rung, message: str) -> Rung | None:
@@ -119,6 +127,9 @@ class Ladder:
             if changed is not None:
                 self._named += 1
                 return changed
+            if self.eases and not self._named:
+                return Rung(EASED)
+        if rung.name in (ASKED, NAMED, EASED):
             return Rung(PREFER) if self.loosens else None
         return Rung(FREE) if rung.name == PREFER else None
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from trt_tui.core.engines.inspector import QDQ
 from trt_tui.core.engines.made import Made, differs
-from trt_tui.core.engines.rungs import ASKED, Rung
+from trt_tui.core.engines.rungs import Rung
 from trt_tui.core.lowering.lowered import quantizes
 from trt_tui.core.measure.comparison import MARKED, EngineErrors, EngineResult, Errors, GroupErrors, Verdict
 from trt_tui.core.moves.config import PrecisionConfig
@@ -166,7 +166,7 @@ def made_otherwise(network: Network, config: PrecisionConfig, rung: Rung, made: 
         config: What was asked for.
         made: What the engine says of its groups; a group of which it says nothing counts as the rung has asked.
     """
-    if rung.name == ASKED:
+    if rung.as_asked:
         return {}
     built = rung.config(network, config)
     found = {}

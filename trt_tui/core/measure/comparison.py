@@ -12,7 +12,7 @@ from trt_tui.core.engines.failures import NoEngine
 from trt_tui.core.engines.inspector import EngineReport
 from trt_tui.core.engines.made import Made
 from trt_tui.core.engines.preview import Preview
-from trt_tui.core.engines.rungs import ASKED, Rung, one_line
+from trt_tui.core.engines.rungs import Rung, one_line
 from trt_tui.core.measure.bootstrap import Spread
 from trt_tui.core.precision import Precision
 from trt_tui.errors import TrtTuiError
@@ -303,7 +303,7 @@ class EngineResult:
     @property
     def as_asked(self) -> bool:
         """Whether it is an engine of the config that was asked for, so that its figures are figures of that config."""
-        return not self.failed and (not self.rungs or self.rungs[-1].name == ASKED)
+        return not self.failed and (not self.rungs or self.rungs[-1].as_asked)
 
     def beside(self, asked: Verdict | None) -> Verdict | None:
         """The simulation to compare it with: of what was built instead if it was not built as asked, else ``asked``."""
