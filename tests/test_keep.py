@@ -59,6 +59,8 @@ def test_rules_that_name_nothing_are_refused(rule, title, cause):
     with pytest.raises(InputError, match=title) as refused:
         matched(toy(3), rule)
     assert cause in refused.value.cause
+    with pytest.raises(InputError, match="keeps nothing in int8"):
+        with_kept(toy(3), INT8, [f"{rule}=int8"])
 
 
 def test_layers_that_take_no_precision_are_refused():

@@ -69,7 +69,19 @@ async def test_what_is_found_becomes_the_config_in_one_step_and_says_why(tmp_pat
         await press(pilot, "full_stop")
         assert raised(main)
         await press(pilot, "a")
-        assert "meets the target already" in status(main) and app.screen is main
+        assert "scoped and lower alone" in str(app.screen.query_one("#note", Static).content)
+        dialog = app.screen
+        while dialog.method.value != "scoped":
+            dialog.method.action_change(1)
+        await settle(pilot)
+        assert dialog.ranges.value is False  # they stay as they are, unless they are asked for
+        await answered(pilot, "enter")
+        request, rows = main.session.finding.request, main.session.finding.ended.result.rows
+        assert (request.method, request.ranges, request.free) == ("scoped", False, False) and rows
+        log = main.session.log
+        header = next(place for place, line in enumerate(log) if "choose this layer because" in line)
+        table = log[header + 1:header + 1 + len(rows)]
+        assert [int(line.split()[0]) for line in table] == list(range(len(rows)))
         app.deliver(ev.Failed(99, "no metric", "none was named", "Name one."))
         await settle(pilot)
         assert isinstance(app.screen, ErrorDialog)

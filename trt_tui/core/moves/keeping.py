@@ -170,9 +170,16 @@ def _split(network: Named, texts: Iterable[str]) -> tuple[str, ...]:
 
 
 def _precision(rule: str) -> tuple[str, Precision]:
-    """A rule without the precision that it ends in, as in ``head=fp16``, and that precision."""
+    """A rule without the precision that it ends in, as in ``head=fp16``, and that precision.
+
+    Raises:
+        InputError: it ends in a precision that nothing is kept in.
+    """
     start, equals, word = rule.rpartition("=")
     kept = {one.value: one for one in KEPT_IN}
+    if equals and word.lower() in {one.value for one in Precision} - {*kept}:
+        raise InputError(f"a rule keeps nothing in {word}", f"{start} can be kept in {', '.join(kept)}",
+                         "Name one of them behind =; what is to be lowered is set in the config.")
     return (start, kept[word.lower()]) if equals and word.lower() in kept else (rule, Precision.FP32)
 
 

@@ -60,10 +60,6 @@ class Searches(Controller):
                               f"{found_so_far(session.finding)}.")
             return
         name = known.config_name(session)
-        if known.is_met(session):
-            self.desk.say(f"{name} meets the target already: nothing to find; {key('target')} changes the target", "")
-            return
-
         def chosen(answer: tuple[str, rq.FindConfig] | None) -> None:
             if answer is not None:
                 tolerance, request = answer
@@ -71,7 +67,8 @@ class Searches(Controller):
                     session.set_target(tolerance)
                 self._find(request)
 
-        self.desk.app.push_screen(FindDialog(session, name, lambda text: wrong_target(session, text)), chosen)
+        self.desk.app.push_screen(FindDialog(session, name, lambda text: wrong_target(session, text),
+                                            known.is_met(session)), chosen)
 
     def _find(self, request: rq.FindConfig) -> None:
         try:

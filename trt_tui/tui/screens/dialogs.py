@@ -311,6 +311,11 @@ class Setting(Static, Generic[V], can_focus=True):
         """What is chosen."""
         return self.values[self.index][0]
 
+    def choose(self, value: V) -> None:
+        """Takes one of the values, without a message."""
+        self.index = [one for one, _ in self.values].index(value)
+        self.refresh()
+
     def render(self) -> Content:
         """The choice as it is drawn."""
         arrows = ("◂ ", " ▸") if len(self.values) > 1 else ("  ", "")

@@ -14,6 +14,7 @@ from textual.widgets import Input, Static
 from trt_tui.core.lowering.lowered import quantizes
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision, rank
+from trt_tui.core.search import DOWNWARDS
 from trt_tui.jobs import requests as rq
 from trt_tui.session.session import Session
 from trt_tui.tui.keys import worded
@@ -42,6 +43,7 @@ class FindDialog(Dialog):
 
     Args:
         wrong_with: What is wrong with a tolerance, "" where nothing is.
+        met: Whether the config meets the target: then only what lowers from FP32 has anything to find.
     """
 
     AUTO_FOCUS = "#tolerance"
@@ -49,9 +51,10 @@ class FindDialog(Dialog):
     BINDINGS = [CLOSE, Binding("enter", "start", id="open"), Binding("down,j", "app.focus_next", id="down"),
                 Binding("up,k", "app.focus_previous", id="up")]
 
-    def __init__(self, session: Session, name: str, wrong_with: Callable[[str], str]) -> None:
+    def __init__(self, session: Session, name: str, wrong_with: Callable[[str], str], met: bool = False) -> None:
         super().__init__()
-        self.config, self.config_name, self.wrong_with = session.config, name, wrong_with
+        self.config, self.config_name, self.wrong_with, self.met = session.config, name, wrong_with, met
+        self.down = False
         self.tolerance = session.target.text if session.target is not None else "sqnr>=20"
         self.confirms = session.builder is not None and session.builder.runs
         outline = session.outline
@@ -86,13 +89,21 @@ class FindDialog(Dialog):
                 yield self.builds
             else:
                 yield Static("engines      none run here: simulated only", classes="dim setting")
-            yield Static("", id="note", markup=False)
+            met = f"{self.config_name} meets it: scoped and lower alone have something to do, from FP32 down"
+            yield Static(visible(met) if self.met else "", id="note", markup=False)
             yield Static(worded("{open} starts  {up}{down} go  {left}{right} change  {close} close"), classes="hint")
 
     @property
     def budgets(self) -> str:
         """An example of each budget that can be given."""
         return "8 layers or 1.5 ms" if self.confirms else "8 layers"
+
+    def on_setting_changed(self) -> None:
+        """Ranges stay as they are in what goes downwards, unless they are asked for."""
+        down = self.method.value in DOWNWARDS
+        if self.ranges is not None and down is not self.down:
+            self.ranges.choose(not down)
+        self.down = down
 
     def on_input_submitted(self) -> None:
         """Enter was pressed in a line."""
@@ -119,7 +130,7 @@ class FindDialog(Dialog):
         self.dismiss((tolerance, rq.FindConfig(
             self.config, (tolerance,), self.method.value, higher,
             ranges=self.ranges is not None and self.ranges.value, max_raised=raised, max_latency=latency,
-            max_builds=builds, shares=True, rungs=between)))
+            max_builds=builds, shares=True, rungs=between, free=self.method.value not in DOWNWARDS)))
 
 
 def parse_budget(text: str) -> tuple[int | None, float | None]:
