@@ -24,7 +24,8 @@ from trt_tui.core.lowering.strong import lower_strong
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.network.inference import infer_shapes
 from trt_tui.core.network.network import open_network
-from trt_tui.core.network.refused import round_by_casts
+from trt_tui.core.network.refused import ASYMMETRIC as ASYM
+from trt_tui.core.network.refused import NARROW, round_by_casts
 from trt_tui.core.network.steps import LOW_FLOATS
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
@@ -244,6 +245,44 @@ def test_int4_blocks_are_read_shown_and_written_back(tmp_path, backend):
     expected = run(backend, ir.from_proto(model), feeds)
     assert sqnr(expected, simulated(backend, network, AS_GIVEN, feeds)) > 100
     assert content(ir.to_proto(lower_strong(network, AS_GIVEN, {}).model)) == content(model)
+
+
+@pytest.mark.parametrize(("codes", "zero", "block"), [
+    (TensorProto.INT4, 0, 0), (TensorProto.UINT4, 7, 0), (TensorProto.UINT4, 0, 0), (TensorProto.UINT4, 5, 4)])
+def test_weights_of_4_bits_that_tensorrt_refuses_are_the_same_in_8(codes, zero, block, tmp_path, backend):
+    """Beside INT8 activations; their zero points go."""
+    b = Builder(opset=21)
+    shape = (2, 4) if block else ()
+    b.weights.append(helper.make_tensor("codes", codes, [8, 4], [(7 * one) % 15 - 7 * (codes == TensorProto.INT4)
+                                                                 for one in range(32)]))
+    b.weights.append(helper.make_tensor("zero", codes, shape, [zero] * (8 if block else 1)))
+    pair = [b.weight("step", np.float32(0.02)), b.weight("none", np.int8(0))]
+    x = b.node("DequantizeLinear", [b.node("QuantizeLinear", ["x", *pair], "q"), *pair], "dq")
+    more = {"axis": 0, "block_size": block} if block else {}
+    weight = b.node("DequantizeLinear", ["codes", b.weight("scale", np.full(shape, 0.1, np.float32)), "zero"], "w",
+                    **more)
+    b.node("MatMul", [x, weight], "matmul", output="y")
+    onnx.save(model := b.model([floats("x", 2, 8)], [floats("y", 2, 4)]), tmp_path / "x.onnx")
+    network = open_network(tmp_path / "x.onnx")
+    assert [one.what for one in network.given.refused] == [NARROW if codes == TensorProto.INT4 else ASYM]
+    typed = lower_strong(network, AS_GIVEN, {}).model
+    assert all(value.dtype is not ir.DataType.UINT4 and value.dtype is not ir.DataType.INT4
+               for value in typed.graph.initializers.values())
+    feeds = {"x": np.random.default_rng(0).standard_normal((2, 8)).astype(np.float32)}
+    assert sqnr(run(backend, ir.from_proto(model), feeds), run(backend, typed, feeds)) > 100
+    rtx.build(typed)
+
+
+def test_codes_of_16_bits_of_onnx_runtimes_own_operators_run_as_onnx_has_them(tmp_path, backend):
+    b, contrib = Builder(), {"domain": "com.microsoft"}
+    pair = [b.weight("step", np.float32(0.001)), b.weight("none", np.uint16(30000))]
+    x = b.node("DequantizeLinear", [b.node("QuantizeLinear", ["x", *pair], "q", **contrib), *pair], "dq", **contrib)
+    b.node("MatMul", [x, b.kernel("w", (8, 4), 8)], "matmul", output="y")
+    model = b.model([floats("x", 2, 8)], [floats("y", 2, 4)], domains=["com.microsoft"])
+    onnx.save(model, tmp_path / "x.onnx")
+    network = open_network(tmp_path / "x.onnx")
+    feeds = {"x": np.random.default_rng(0).standard_normal((2, 8)).astype(np.float32)}
+    assert sqnr(run(backend, ir.from_proto(model), feeds), simulated(backend, network, AS_GIVEN, feeds)) > 100
 
 
 @pytest.mark.parametrize(("change", "why"), [

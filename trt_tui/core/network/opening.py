@@ -23,7 +23,7 @@ from trt_tui.core.network.qoperators import read_as_pairs, stored_blocks
 from trt_tui.core.network.reading import read_model
 from trt_tui.core.network.refused import summary
 from trt_tui.core.network.rotary_caches import spread_rotary_caches
-from trt_tui.core.network.steps import dequantizes, quantizes
+from trt_tui.core.network.steps import dequantizes, quantizes, read_step
 from trt_tui.core.network.structure import OLDEST_OPSET, check_ranks
 from trt_tui.core.network.types import spread_types
 from trt_tui.core.network.unread import unread_notes
@@ -37,7 +37,10 @@ _CODES_ALONE = ("{} stored as codes alone: what quantizing this lost is not know
                 "weights that the codes stand for; --reference FP32.onnx names the network that they were made from.")
 
 CODES_OPSET = 21
-"""The first opset in which Q and DQ hold all that TensorRT's own operators for the same do."""
+"""The first opset in which Q and DQ hold all that the operators of TensorRT and ONNX Runtime for the same do."""
+
+_EIGHT_BITS = (ir.DataType.INT8, ir.DataType.UINT8, ir.DataType.INT32)
+"""The codes that Q and DQ of any opset hold."""
 
 BASE_OPSET = 17
 """The lowest opset that the program works in; TensorRT 8.6 reads no higher one."""
@@ -112,7 +115,8 @@ def open_model(path: Path) -> OpenedModel:
         opened.notes += _said_of(given)
     opset = model.graph.opset_imports[""]
     if opset < CODES_OPSET and as_read is not None and any(
-            node.domain == "trt" and dequantizes(node) for node in as_read.graph):
+            dequantizes(node) and (node.domain == "trt" or node.domain and read_step(node).codes not in _EIGHT_BITS)
+            for node in as_read.graph):
         opened.model = model = _converted(opened, path, opset, CODES_OPSET)
     failed = infer_shapes(model)
     if spread_types(model):

@@ -6,6 +6,8 @@ taken, and neither is a DequantizeLinear on an int32 bias (TensorRT developer gu
 - A zero point other than 0: the range is widened to its larger side. Codes of UINT8 around 128 are those of INT8 around
   0, and mean the same. Where a quantizer left a Relu to a range that begins at 0 there is a Relu again.
 - An int32 bias is stored as floats, which mean the same.
+- Codes of 4 bits that are unsigned, or have one scale for the tensor (beside INT8 TensorRT-RTX 1.7 builds none of these):
+  in 8 bits, which hold the same weights.
 - 16-bit codes are left out: the tensor stays in floats, behind the Relu or ReLU6 that their range stood for.
 - An operator in a float type that it has no kernel for (`operators.TENSORRT_LACKS`) is computed in FP32.
 """
@@ -41,11 +43,13 @@ ASYMMETRIC = "a zero point other than 0"
 UNSIGNED = "unsigned codes"
 BIAS = "a DequantizeLinear on an int32 bias"
 WIDE = "16-bit codes"
+NARROW = "4-bit codes with one scale for the tensor"
 
 _WAYS_OUT = {ASYMMETRIC: "the export widens the range to its larger side",
             UNSIGNED: "the export has the same codes signed",
             BIAS: "the export stores the bias in floats",
-            WIDE: "the export leaves the tensor in floats"}
+            WIDE: "the export leaves the tensor in floats",
+            NARROW: "the export has them in 8 bits"}
 """What the typed export does, by what is refused of codes."""
 
 
@@ -87,7 +91,9 @@ def refusal(step: Step) -> str:
     zero = step.zero.astype(np.float32)
     if step.codes is ir.DataType.UINT8 and (zero == 128).all():
         return UNSIGNED
-    return ASYMMETRIC if step.codes is ir.DataType.UINT8 or zero.any() else ""
+    if step.codes in (ir.DataType.UINT8, ir.DataType.UINT4) or zero.any():
+        return ASYMMETRIC
+    return NARROW if step.codes is ir.DataType.INT4 and not zero.shape else ""
 
 
 def refusals(nodes: Iterable[ir.Node], types: Mapping[str, ir.DataType]) -> tuple[Refusal, ...]:
@@ -208,7 +214,7 @@ class _WaysOut:
         """Gives a node on an activation INT8 codes around 0."""
         assert step.scale is not None and step.zero is not None and step.codes is not None
         scale = step.scale
-        if what == ASYMMETRIC:
+        if what != UNSIGNED:
             low, high = limits(step.codes)
             zero = step.zero.astype(np.float32)
             scale = np.maximum(high - zero, zero - low) * step.scale / np.float32(127)
@@ -225,11 +231,16 @@ class _WaysOut:
         else:
             zero = spread(step.zero.astype(np.int32), codes.shape, step.axis, step.block)
             centred = codes - zero
-            axes = tuple(axis for axis in range(codes.ndim) if step.scale.size == 1 or axis != step.axis % codes.ndim)
-            most = np.maximum(np.abs(centred).max(axis=axes), 1).astype(np.float32).reshape(step.scale.shape)
+            axis = step.axis % max(codes.ndim, 1)
+            if step.block:
+                most = np.maximum.reduceat(np.abs(centred), np.arange(0, codes.shape[axis], step.block), axis=axis)
+            else:
+                most = np.abs(centred).max(axis=tuple(one for one in range(codes.ndim)
+                                                      if step.scale.size == 1 or one != axis))
+            most = np.maximum(most, 1).astype(np.float32).reshape(step.scale.shape)
             factor = np.maximum(most / np.float32(127), 1)  # codes that fit stay as they are
             scale = (step.scale * factor).astype(np.float32)
-            signed = np.clip(np.rint(centred / spread(factor, codes.shape, step.axis, 0)), -128, 127)
+            signed = np.clip(np.rint(centred / spread(factor, codes.shape, step.axis, step.block)), -128, 127)
         before = node.inputs[0]
         node.replace_input_with(0, self._new(np.ascontiguousarray(signed.astype(np.int8)), f"{node.name}__codes"))
         if before is not None:
