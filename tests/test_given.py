@@ -273,6 +273,25 @@ def test_weights_of_4_bits_that_tensorrt_refuses_are_the_same_in_8(codes, zero, 
     rtx.build(typed)
 
 
+def test_a_weight_that_the_file_computes_from_quantized_ones_is_the_files(tmp_path, backend):
+    """As of LoRA: a product of two matrices, and a sum, each behind Q and DQ."""
+    b = Builder()
+    pair = [b.weight("step", np.float32(0.05)), b.weight("none", np.int8(0))]
+
+    def quantized(tensor, name):
+        return b.node("DequantizeLinear", [b.node("QuantizeLinear", [tensor, *pair], f"{name}/q"), *pair], f"{name}/dq")
+
+    low = [quantized(b.kernel(name, shape, 4), name) for name, shape in (("a", (8, 4)), ("b", (4, 6)))]
+    product = quantized(b.node("MatMul", low, "/low"), "/low")
+    weight = b.node("Add", [quantized(b.kernel("w", (8, 6), 8), "w"), b.node("Mul", [product, b.weight(
+        "two", np.float32(2))], "/twice")], "/sum")
+    b.node("MatMul", [quantized("x", "x"), quantized(weight, "/sum")], "matmul", output="y")
+    onnx.save(model := b.model([floats("x", 2, 8)], [floats("y", 2, 6)]), tmp_path / "x.onnx")
+    network = open_network(tmp_path / "x.onnx", lambda: backend)
+    feeds = {"x": np.random.default_rng(0).standard_normal((2, 8)).astype(np.float32)}
+    assert sqnr(run(backend, ir.from_proto(model), feeds), simulated(backend, network, AS_GIVEN, feeds)) > 100
+
+
 def test_codes_of_16_bits_of_onnx_runtimes_own_operators_run_as_onnx_has_them(tmp_path, backend):
     b, contrib = Builder(), {"domain": "com.microsoft"}
     pair = [b.weight("step", np.float32(0.001)), b.weight("none", np.uint16(30000))]

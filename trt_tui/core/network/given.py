@@ -7,15 +7,17 @@ of them is as in the file.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
+import onnx
 import onnx_ir as ir
+from onnx.reference import ReferenceEvaluator
 
 from trt_tui.core.network.constants import constant_tensor
 from trt_tui.core.network.layers import AsGiven, Group, Layer
-from trt_tui.core.network.operators import ANCHORS, COPIES
+from trt_tui.core.network.operators import ANCHORS, COPIES, POINTWISE, REDUCTIONS
 from trt_tui.core.network.refused import Refusal, refusal, refusals, refused_type
 from trt_tui.core.network.steps import (
     FLOATS,
@@ -27,9 +29,13 @@ from trt_tui.core.network.steps import (
     dequantizes,
     quantizes,
     read_step,
+    rounded,
 )
 from trt_tui.core.network.structure import schema_of
 from trt_tui.core.precision import Precision
+
+_EVALUATED = POINTWISE | REDUCTIONS | ANCHORS
+"""Operators whose results on constants are computed here, none of which makes more of them than its operands say."""
 
 _NARROW = ("FP4", "INT4", "FP8", "FP8 E5M2", "INT8", "INT16")
 """Codes from the fewest bits up, as `steps.WORDS` calls them."""
@@ -63,6 +69,7 @@ class Given:
         self.types = _types(graph, model.graph.opset_imports)
         self._steps: dict[str, Step] = {}
         self._chains: dict[tuple[str, int], tuple[Step, ...] | None] = {}
+        self._expressions: dict[ir.Value, np.ndarray | None] = {}
 
     # -- tensors ------------------------------------------------------------------------------------------------
 
@@ -131,10 +138,7 @@ class Given:
     # -- constants ----------------------------------------------------------------------------------------------
 
     def constant(self, layer: Layer, index: int) -> np.ndarray | None:
-        """The constant that a layer reads in the file, float32; None where it is the FP32 network's own.
-
-        Constants that other operators than copies make of others are the FP32 network's too.
-        """
+        """The constant that a layer reads in the file, float32; None where it is the FP32 network's own."""
         value = self.read(layer, index)
         tensor = layer.inputs[index]
         if value is None or (value is self.value(tensor) and constant_tensor(value) is not None
@@ -151,6 +155,8 @@ class Given:
         node = value.producer()
         if node is None or not node.inputs or node.inputs[0] is None:
             return None
+        if node.domain == "" and node.op_type in _EVALUATED:
+            return self._evaluated(node, value)
         source = self._computed(node.inputs[0])
         if source is None:
             return None
@@ -158,6 +164,18 @@ class Given:
             step = self.step(node)
             return applied(step, source) if step.known else None
         return _copied(node, source) if node.domain == "" and node.op_type in COPIES else None
+
+    def _evaluated(self, node: ir.Node, value: ir.Value) -> np.ndarray | None:
+        """What an operator makes of constants of the file, with ONNX's own arithmetic; None where that cannot be told.
+        """
+        if value not in self._expressions:
+            self._expressions[value] = None
+            sources = [self._computed(one) if one is not None else None for one in node.inputs]
+            if all(one is None or array is not None for one, array in zip(node.inputs, sources, strict=True)):
+                made = _made_by(node, sources, self.model.graph.opset_imports.get("", 0))
+                dtype = self.types.get(value.name or "", ir.DataType.FLOAT)
+                self._expressions[value] = rounded(made, dtype) if made.dtype == np.float32 else made
+        return self._expressions[value]
 
     # -- groups -------------------------------------------------------------------------------------------------
 
@@ -265,6 +283,21 @@ def _types(graph: ir.Graph, opsets: Mapping[str, int]) -> dict[str, ir.DataType]
             if output.name and dtype is not None:
                 types[output.name] = dtype
     return types
+
+
+def _made_by(node: ir.Node, inputs: Sequence[np.ndarray | None], opset: int) -> np.ndarray:
+    """What a node of one output makes of arrays."""
+    names = [f"i{index}" if array is not None else "" for index, array in enumerate(inputs)]
+    proto = onnx.NodeProto.FromString(ir.to_proto(node).SerializeToString())
+    proto.ClearField("input")
+    proto.ClearField("output")
+    proto.input.extend(names)
+    proto.output.append("made")
+    fed = {name: array for name, array in zip(names, inputs, strict=True) if array is not None}
+    function = onnx.helper.make_function("constants", "of", list(fed), ["made"], [proto],
+                                         [onnx.helper.make_opsetid("", opset)])
+    made, = ReferenceEvaluator(function).run(["made"], fed, attributes={})
+    return np.asarray(made)
 
 
 def _made_types(node: ir.Node, types: Mapping[str, ir.DataType],

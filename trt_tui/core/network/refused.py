@@ -6,8 +6,8 @@ taken, and neither is a DequantizeLinear on an int32 bias (TensorRT developer gu
 - A zero point other than 0: the range is widened to its larger side. Codes of UINT8 around 128 are those of INT8 around
   0, and mean the same. Where a quantizer left a Relu to a range that begins at 0 there is a Relu again.
 - An int32 bias is stored as floats, which mean the same.
-- Codes of 4 bits that are unsigned, or have one scale for the tensor (beside INT8 TensorRT-RTX 1.7 builds none of these):
-  in 8 bits, which hold the same weights.
+- Codes of 4 bits that are unsigned, or have one scale for the tensor (beside INT8 TensorRT-RTX 1.7 builds none of
+  these): in 8 bits, which hold the same weights.
 - 16-bit codes are left out: the tensor stays in floats, behind the Relu or ReLU6 that their range stood for.
 - An operator in a float type that it has no kernel for (`operators.TENSORRT_LACKS`) is computed in FP32.
 """
