@@ -17,6 +17,9 @@ from trt_tui.core.engines.sources import Sums, sums_of
 from trt_tui.core.runner import Profile
 from trt_tui.errors import CancelledError, InputError
 
+_LARGEST = 1 << 30
+"""Bytes of the largest plan that is looked through."""
+
 _DETAILS = 400
 """How many of the verbose messages are kept, for a build that fails without naming a layer."""
 
@@ -96,7 +99,8 @@ class Lister:
             raise InputError("TensorRT-RTX does not list the layers of the engine",
                              f"release {self.release} prints no message that begins with {HEADING}",
                              "Another release may; a build on a GPU tells through the inspector.")
-        return str(log.listings[-1]), log.said, sums_of(bytes(built))
+        # A plan is looked through in a copy, which a very large one is spared.
+        return str(log.listings[-1]), log.said, sums_of(bytes(built)) if built.nbytes <= _LARGEST else Sums()
 
 
 def _log(trt: Any) -> Any:
