@@ -21,6 +21,7 @@ from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.range_choice import RangeChoice
 from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
+from trt_tui.jobs import events as ev
 from trt_tui.session.history import ConfigNames, History
 from trt_tui.session.saved import HISTORY_LIMIT, Saved, SavedSessions
 from trt_tui.session.saving import Saver
@@ -169,6 +170,39 @@ def test_one_network_under_two_paths_is_one(tmp_path, monkeypatch, way):
     assert second.config == first.config and not [text for text in second.warnings if "same structure" in text]
     second.close()
     assert len(list((tmp_path / "sessions").glob("*.json"))) == 1
+
+
+@pytest.mark.parametrize("changed", [False, True])
+def test_the_session_of_the_same_content_goes_before_a_newer_one_of_the_same_structure(tmp_path, changed):
+    """Unless somebody has begun to work on the newer one before the content was known."""
+    made = save_mlp(tmp_path)
+    tuned, copy = tmp_path / "tuned.onnx", tmp_path / "copy.onnx"
+    copy.write_bytes(Path(made.model).read_bytes())
+    model = onnx.load(made.model)
+    weight = next(one for one in model.graph.initializer if one.data_type == onnx.TensorProto.FLOAT and one.dims)
+    weight.CopyFrom(onnx.numpy_helper.from_array(2 * onnx.numpy_helper.to_array(weight), weight.name))
+    onnx.save(model, tuned)
+    configs = []
+    for path, place in ((Path(made.model), 0), (tuned, 1)):
+        session = LocalSession(replace(made, model=str(path)), tmp_path, resume=False)
+        session.start()
+        session.until_idle()
+        session.toggle([session.opened.outline.groups[place]])
+        session.until_idle()
+        configs.append(session.config)
+        session.close()
+    session = LocalSession(replace(made, model=str(copy)), tmp_path)
+    session.start()
+    session.until_type(ev.Opened)
+    assert session.config == configs[1] and any("same structure" in text for text in session.warnings)
+    if changed:
+        session.undo()
+    before = session.config
+    session.until_idle()
+    assert session.config == (before if changed else configs[0])
+    assert any("same structure" in text for text in session.warnings) is changed
+    session.close()
+    assert len(list((tmp_path / "sessions").glob("*.json"))) == (3 if changed else 2)
 
 
 def test_a_second_program_starts_from_a_copy_and_writes_apart(store):

@@ -9,6 +9,7 @@ from pathlib import Path
 import onnx
 import pytest
 from click.testing import CliRunner
+from textual.events import MouseScrollDown
 from textual.widgets import Input
 
 from tests import local
@@ -32,7 +33,7 @@ from trt_tui.tui.screens.log import LogPage
 from trt_tui.tui.state.figures import Measure
 from trt_tui.tui.state.tree import TAIL, View
 from trt_tui.tui.walk import Walk
-from trt_tui.tui.widgets.choices import ConfigList
+from trt_tui.tui.widgets.choices import Choices, ConfigList
 from trt_tui.tui.widgets.lines import Lines
 from trt_tui.words import decibels, number
 
@@ -695,6 +696,19 @@ async def test_clicks_on_keys_views_target_and_heads(tmp_path, size):
         await click("tree-header", "layer")
         assert "network order" in title(main) and [row.row.group.name for row in model_rows(listing)] == [
             row.group.name for row in listing.model.group_rows]
+        tree, detail = main.desk.tree, main.query_one("#detail", Lines)
+        tree.scroll_to(y=0, animate=False)
+        for pane in ("#verdict", "#footer"):
+            await pilot._post_mouse_events([MouseScrollDown], pane)
+        assert tree.scroll_offset.y == min(6, tree.max_scroll_y) > 0
+        detail.lines = [*detail.lines, *[[("more", "")]] * 60]
+        first = detail.render_line(0).text
+        await pilot._post_mouse_events([MouseScrollDown], "#detail")
+        assert detail.top == 3 and detail.render_line(0).text != first
+        await press(pilot, "f1")
+        await pilot._post_mouse_events([MouseScrollDown], ".heading")
+        assert app.screen.query_one(Choices).scroll_offset.y == 3
+        await press(pilot, "escape")
         await click("footer", "FP32")
         assert app.session.config.groups
         await click("footer", "undo")

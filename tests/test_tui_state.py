@@ -58,6 +58,12 @@ def test_shorten_keeps_the_end(name, width, short):
     assert spans.shorten(name, width) == short
 
 
+@pytest.mark.parametrize(("texts", "shown"), [
+    (("try ", "", "space: FP32"), "try spac…"), (("12345678", "9"), "123456789"), (("12345678", "9a"), "12345678…")])
+def test_a_line_is_cut_where_it_is_too_long_and_nowhere_else(texts, shown):
+    assert "".join(text for text, _ in spans.clip([(text, "") for text in texts], 9)) == shown
+
+
 @pytest.mark.parametrize(("path", "short"), [
     ("enc1/residual/depthwise/conv", "enc1/…/depthwise/conv"),
     ("model/layer/10/attention/self/key", "model/…/10/…/self/key"),

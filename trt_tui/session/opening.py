@@ -20,6 +20,7 @@ from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.session.history import ConfigNames, History
 from trt_tui.session.results import Results
+from trt_tui.session.saved import Saved
 from trt_tui.session.state import TOLERANCES, State
 from trt_tui.words import plural
 
@@ -39,6 +40,8 @@ class Opening:
         self._resume = resume
         self._replaced: tuple[str, ...] = ()
         self._resumed: str | None = None
+        self._untouched: object = None
+        self._saved_target: str | None = None
 
     def opened(self, event: ev.Opened) -> None:
         """Takes a network: the first time with what was saved of it, later with what was chosen so far."""
@@ -56,6 +59,7 @@ class Opening:
         state.history.apply(self._with_options(state.config))
         state.set_first_target()
         state.names.give(state.config)
+        self._untouched = state.history.snapshot()
 
     def _with_options(self, config: PrecisionConfig) -> PrecisionConfig:
         """A config with TF32 and with the layers kept that the command line asks for.
@@ -74,17 +78,20 @@ class Opening:
         state.warnings.extend(state.store.lost)
         if saved is None:
             return
-        state.history = saved.history()
-        state.names = saved.names()
         if not state.target_text:
-            state.target_text = saved.target
-        count = len(state.config.moves)
-        state.notice = (f"Resumed: {state.names.give(state.config)}, "
-                        f"{count} {'change' if count == 1 else 'changes'}.")
+            state.target_text = self._saved_target = saved.target
+        self._take_up(saved)
         if saved.note:
             state.warnings.append(saved.note)
             self._resumed = saved.note
-        state.saved_sha256 = saved.sha256
+
+    def _take_up(self, saved: Saved) -> None:
+        """Goes on with the configs of a session."""
+        state = self._state
+        state.history, state.names, state.saved_sha256 = saved.history(), saved.names(), saved.sha256
+        count = len(state.config.moves)
+        state.notice = (f"Resumed: {state.names.give(state.config)}, "
+                        f"{count} {'change' if count == 1 else 'changes'}.")
 
     def hashed(self, source: Source) -> None:
         """Takes the hashes of what figures are of, and drops ranges that were measured on something else."""
@@ -93,10 +100,29 @@ class Opening:
         if before is not None:
             self._take_over(before, source)
             return
-        if state.saved_sha256 == source.sha256 and self._resumed is not None and state.store.adopt():
-            state.warnings = [text for text in state.warnings if text != self._resumed]
+        self._adopt(source)
         if state.saved_sha256 not in ("", source.sha256):
             self._drop_ranges("other weights, in the session resumed,")
+
+    def _adopt(self, source: Source) -> None:
+        """One network under two paths is one network: its own session takes the place of that of another network of
+        the same structure, unless somebody has changed that one meanwhile."""
+        state = self._state
+        if self._resumed is None or (
+                state.saved_sha256 != source.sha256 and state.history.snapshot() != self._untouched):
+            return
+        before, own = state.target_text, state.store.adopt(source.sha256)
+        if own is None:
+            return
+        state.warnings = [text for text in state.warnings if text != self._resumed]
+        if state.saved_sha256 == source.sha256:
+            return
+        self._take_up(own)
+        state.history.apply(self._with_options(state.config))
+        state.names.give(state.config)
+        if before == self._saved_target:
+            state.target_text = own.target
+            state.set_first_target()
 
     def config_read(self, loaded: LoadedConfig) -> None:
         """Starts from a config file; undo brings back the resumed config."""

@@ -156,7 +156,7 @@ class SavedSessions:
         self.folder = folder or Path(platformdirs.user_state_dir("trt-tui")) / "sessions"
         self.lost: list[str] = []
         self._path: Path | None = None
-        self._elsewhere: Path | None = None
+        self._others: list[tuple[int, Path, Saved]] = []
         self._lock: FileLock | None = None
 
     def load(self, structure: str, network: str, outline: Outline | None = None) -> Saved | None:
@@ -191,18 +191,25 @@ class SavedSessions:
         saved.note = ""
         if not same:
             saved.note = f"The session resumed is the one of {saved.network}, which has the same structure."
-            self._elsewhere = path
+            self._others = [one[1:] for one in found]
         elif not self._take(path):
             saved.note = "This network is open in another terminal too; the two sessions are saved apart."
         return saved
 
-    def adopt(self) -> bool:
-        """Goes on in the session that was loaded of another file, which turned out to have the same content.
+    def adopt(self, sha256: str) -> Saved | None:
+        """Goes on in the newest session of a network of another path that has the same content, where `load` found no
+        session of this path.
+
+        Args:
+            sha256: Of the network with its weights.
 
         Returns:
-            Whether that is so: another program may have it, or this one has begun a session of its own.
+            That session; None where there is none, another program has it, or this one has begun one of its own.
         """
-        return self._elsewhere is not None and self._path is None and self._take(self._elsewhere)
+        fitting = sorted((one for one in self._others if one[2].sha256 == sha256), key=lambda one: -one[0])
+        if self._path is not None:
+            return None
+        return next((saved for _, path, saved in fitting if self._take(path)), None)
 
     def save(self, structure: str, saved: Saved) -> None:
         """Writes the session; the work goes on even if the disk is full or read-only."""

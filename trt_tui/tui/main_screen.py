@@ -34,7 +34,7 @@ from trt_tui.tui.widgets.blocks import BlockMap
 from trt_tui.tui.widgets.choices import ConfigList
 from trt_tui.tui.widgets.field import Field
 from trt_tui.tui.widgets.layer_tree import LayerTree
-from trt_tui.tui.widgets.lines import Lines, Rule
+from trt_tui.tui.widgets.lines import WHEEL, Lines, Rule
 
 C = TypeVar("C", bound=Controller)
 
@@ -73,7 +73,7 @@ class MainScreen(Punctual, Screen[None]):
         for controller in self.controllers:
             for kind, heed in controller.heeds().items():
                 self._heeding[kind].append(heed)
-        self._noticed = False
+        self._noticed = ""
         self._update: Timer | None = None
 
     def _the(self, kind: type[C]) -> C:
@@ -113,8 +113,8 @@ class MainScreen(Punctual, Screen[None]):
         """Passes an event on to who asked for it, and draws soon. The session has taken it in already."""
         for heed in self._heeding[type(event)]:
             heed(event)
-        if self.session.notice and not self._noticed:
-            self._noticed = True
+        if self.session.notice != self._noticed:
+            self._noticed = self.session.notice
             if self.desk.status.message is None:
                 said = self.desk.say(self.session.notice, "")
                 self.set_timer(NOTICE_S, lambda: self.desk.unsay(said))
@@ -153,6 +153,14 @@ class MainScreen(Punctual, Screen[None]):
     def action_sort(self, column: str) -> None:
         """The title of a column was clicked."""
         self._the(Looks).sort_by(Column[column])
+
+    def on_mouse_scroll_down(self) -> None:
+        """The wheel, over what does not scroll itself."""
+        self.desk.rows.scroll_relative(y=WHEEL, animate=False)
+
+    def on_mouse_scroll_up(self) -> None:
+        """The wheel."""
+        self.desk.rows.scroll_relative(y=-WHEEL, animate=False)
 
     @on(LayerTree.Resized)
     def _tree_resized(self) -> None:

@@ -78,10 +78,11 @@ def clip(line: Line, width: int) -> Line:
     result: Line = []
     room = width - 1
     for text, style in line:
-        text = first_cells(visible(text), room)
-        result.append((text, style))
-        room -= cells(text)
-        if room <= 0 or not text:
+        shown = visible(text)
+        first = first_cells(shown, room)
+        result.append((first, style))
+        room -= cells(first)
+        if first != shown:
             break
     return [*result, ("…", "dim")]
 

@@ -33,7 +33,7 @@ CONTROLLERS: tuple[type[Controller], ...] = (
 ACTIONS: tuple[Action, ...] = tuple(handler.action for kind in CONTROLLERS for handler in kind.handlers)
 """All actions."""
 
-DRAWN_ONLY = (ev.Previewed, ev.Begun, ev.Recalled, ev.Progress, ev.Hashed, ev.Calibrated, ev.FactsMeasured, ev.Note,
+DRAWN_ONLY = (ev.Previewed, ev.Begun, ev.Recalled, ev.Progress, ev.Calibrated, ev.FactsMeasured, ev.Note,
               ev.RunsAt, ev.EngineWritten, ev.ConfigRead, ev.EngineRead, ev.DumpsCompared, ev.StageMeasured,
               ev.SamplesMeasured, ev.SampleJudged)
 """Events that no controller handles: the screen is drawn anew, as after every event, and nothing else."""

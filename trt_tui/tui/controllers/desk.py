@@ -151,6 +151,7 @@ class Desk(Panes):
     def moved(self) -> None:
         """The cursor is on another row: the detail follows once it rests there."""
         self.touched()
+        self.lines("detail").top = 0
         if self._rest is not None:
             self._rest.stop()
         self._rest = self.screen.set_timer(REST_S, self._rested)

@@ -8,7 +8,7 @@ from textual.widgets import Input
 
 from trt_tui.core.network.layers import Group
 from trt_tui.tui.state.listing import Listing
-from trt_tui.tui.state.tree import VisibleRow
+from trt_tui.tui.state.tree import View, VisibleRow
 from trt_tui.tui.widgets.blocks import BlockMap
 from trt_tui.tui.widgets.choices import ConfigList
 from trt_tui.tui.widgets.layer_tree import LayerTree
@@ -50,6 +50,11 @@ class Panes:
     def block_map(self) -> BlockMap:
         """The heat map."""
         return self.screen.query_one("#blocks", BlockMap)
+
+    @property
+    def rows(self) -> LayerTree | BlockMap:
+        """The one of the two that is shown."""
+        return self.block_map if self.listing.view is View.BLOCKS else self.tree
 
     @property
     def filter(self) -> Input:

@@ -24,7 +24,7 @@ class Looks(Controller):
 
     def heeds(self) -> Mapping[type[ev.Event], Callable[[Any], None]]:
         """Handlers that draw the rows anew where their figures are others, the detail where it tells more."""
-        figures = (ev.Opened, ev.VerdictMeasured, ev.LayersMeasured, ev.SharesMeasured,
+        figures = (ev.Opened, ev.Hashed, ev.VerdictMeasured, ev.LayersMeasured, ev.SharesMeasured,
                    ev.RaisedMeasured, ev.ExportedMeasured, ev.Built, ev.Fp32EngineJudged, ev.BuilderReady,
                    ev.EnginePreviewed, ev.EngineErrorsMeasured, ev.ReferenceMeasured, ev.Replaced, ev.Failed, ev.Died)
         return {**dict.fromkeys(figures, self._figures_changed),

@@ -22,7 +22,7 @@ from trt_tui.tui.keys import PLACES, key, keys, worded
 from trt_tui.tui.spans import Line
 from trt_tui.tui.widgets.choices import Choices
 from trt_tui.tui.widgets.field import Field
-from trt_tui.tui.widgets.lines import Lines
+from trt_tui.tui.widgets.lines import WHEEL, Lines
 from trt_tui.words import visible
 
 V = TypeVar("V")
@@ -48,6 +48,19 @@ class Answered(Screen[Any]):
     def action_close(self) -> None:
         """Closes it without an answer."""
         self.dismiss(None)
+
+    def on_mouse_scroll_down(self) -> None:
+        """The wheel, wherever the pointer is."""
+        self.wheel(WHEEL)
+
+    def on_mouse_scroll_up(self) -> None:
+        """The wheel."""
+        self.wheel(-WHEEL)
+
+    def wheel(self, by: int) -> None:
+        """Scrolls what can be scrolled by so many lines."""
+        for one in self.query("VerticalScroll, OptionList"):
+            one.scroll_relative(y=by, animate=False)
 
 
 class Dialog(Answered, ModalScreen[Any]):

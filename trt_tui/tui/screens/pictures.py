@@ -104,13 +104,9 @@ class PicturesPage(Answered):
             event.stop()
             self.show(int(event.character) - 1)
 
-    def on_mouse_scroll_down(self) -> None:
+    def wheel(self, by: int) -> None:
         """The wheel."""
-        self.action_scroll(3)
-
-    def on_mouse_scroll_up(self) -> None:
-        """The wheel."""
-        self.action_scroll(-3)
+        self.action_scroll(by)
 
     def action_scroll(self, by: int) -> None:
         """Shows lines further down or up."""

@@ -475,25 +475,26 @@ def _scope_detail(session: Session, found: Figures, scope: Scope, width: int, he
         label = group.label(found.config.precision_of(group))
         counts[label] = counts.get(label, 0) + 1
     asked = " · ".join(f"{count} {label}" for label, count in sorted(counts.items()))
-    lines = [_labelled("asked", asked, width)]
+    said = [("asked", asked, "")]
     shown = built.shown_engine(session, found.run)
     if found.preview is not None and found.preview.refused is None:
-        lines.append(_labelled("made", previewed.scope_sentence(found.preview, groups, found.config), width))
+        said.append(("made", previewed.scope_sentence(found.preview, groups, found.config), ""))
     elif shown is not None and (text := built.scope_text(shown, groups, found.scope_differs.get(scope.path, 0))):
         time = found.scope_times.get(scope.path)
-        lines.append(_labelled("made", text + (f" · {milliseconds(time)}" if time is not None else ""), width,
-                               "stale" if shown.stale else ""))
-    ranked = sorted((name for name in scope.groups if name in found.values),
-                    key=lambda name: -found.weights.get(name, 0.0))
+        said.append(("made", text + (f" · {milliseconds(time)}" if time is not None else ""),
+                     "stale" if shown.stale else ""))
+    told = {name: found.value_text(found.values[name]) for name in scope.groups if name in found.values}
+    ranked = sorted((name for name in told if told[name] != "·"), key=lambda name: -found.weights.get(name, 0.0))
     if ranked:
-        worst = " · ".join(f"{found.model.titles[name]} {found.value_text(found.values[name])}"
-                           for name in ranked[:1 if height < 8 else 3])
-        lines.append(_labelled("worst", worst, width))
+        said.append(("worst", " · ".join(f"{found.model.titles[name]} {told[name]}"
+                                         for name in ranked[:1 if height < 8 else 3]), ""))
     worse = sum(found.values.get(name, 0.0) < 0 for name in scope.groups) if found.measure is Measure.OWNS else 0
     if worse and (value := found.scope_values.get(scope.path)) is not None:
         left = f"{worse} left out: raising {'it' if worse == 1 else 'one'} alone makes the error larger"
-        lines.append(_labelled("share", f"{found.value_text(value)} added up, {left}", width, "dim"))
+        said.append(("share", f"{found.value_text(value)} added up, {left}", "dim"))
     fixed = sum(found.lowest not in group.allowed for group in groups)
     if fixed:
-        lines.append(_labelled("fixed", f"{fixed} of {len(groups)} cannot run {found.lowest.label}", width, "dim"))
-    return lines[:height]
+        said.append(("fixed", f"{fixed} of {len(groups)} cannot run {found.lowest.label}", "dim"))
+    if height < 8:
+        return [_labelled(label, text, width, style) for label, text, style in said][:height]
+    return [line for label, text, style in said for line in _wrapped(label, text, width, style)][:height]

@@ -52,12 +52,21 @@ class Styled(Widget):
         super().notify_style_update()
 
 
+WHEEL = 3
+"""Lines that a turn of the wheel goes."""
+
+
 class Lines(Styled):
-    """A block of lines; setting ``lines`` repaints those that differ."""
+    """A block of lines; setting ``lines`` repaints those that differ. The wheel shows those that have no room.
+
+    Attributes:
+        top: How many lines are above the first one that is shown.
+    """
 
     def __init__(self, lines: Sequence[Line] = (), *, id: str | None = None, classes: str | None = None) -> None:
         self._span_styles = {}
         self._lines: list[Line] = list(lines)
+        self.top = 0
         super().__init__(id=id, classes=classes)
 
     @property
@@ -68,10 +77,29 @@ class Lines(Styled):
     @lines.setter
     def lines(self, lines: Sequence[Line]) -> None:
         old, self._lines = self._lines, list(lines)
+        if self.top:
+            self.turn(0)
         for y in range(max(len(old), len(self._lines))):
             before = old[y] if y < len(old) else None
             if before != (self._lines[y] if y < len(self._lines) else None):
-                self.refresh(Region(0, y, self.size.width, 1))
+                self.refresh(Region(0, y - self.top, self.size.width, 1))
+
+    def turn(self, by: int) -> bool:
+        """Shows lines further down or up; whether there were any."""
+        before, self.top = self.top, max(0, min(self.top + by, len(self._lines) - self.size.height))
+        if self.top != before:
+            self.refresh()
+        return self.top != before
+
+    def on_mouse_scroll_down(self, event: events.MouseScrollDown) -> None:
+        """The wheel; where nothing is below, what is around it may scroll."""
+        if self.turn(WHEEL):
+            event.stop()
+
+    def on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        """The wheel."""
+        if self.turn(-WHEEL):
+            event.stop()
 
     @property
     def text(self) -> str:
@@ -80,6 +108,7 @@ class Lines(Styled):
 
     def line_at(self, y: int) -> Line:
         """The line that is drawn at a height."""
+        y += self.top
         return self._lines[y] if y < len(self._lines) else []
 
     def render_line(self, y: int) -> Strip:
