@@ -7,7 +7,7 @@ import ctypes
 import functools
 import io
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -102,16 +102,14 @@ class OnnxRuntimeBackend:
         levels = self._ort.GraphOptimizationLevel
         options.graph_optimization_level = levels.ORT_ENABLE_ALL if optimize else levels.ORT_DISABLE_ALL
         arguments: dict[str, Any] = {"enable_fallback": 0}
-        weights: dict[str, np.ndarray] = {}
         inputs = [name_of(value) for value in model.graph.inputs]
         if lean:
             options.enable_mem_pattern = False
             arguments["disabled_optimizers"] = ["ConstantFolding"]
-            model = model.clone()
-            weights = _fed_weights(model)
         if bound is not None and self.provider == "cuda":
             options.enable_mem_reuse = False  # planning it takes time that grows with the square of the nodes
-        proto, names, arrays = _without_weights(model)
+        with _fed_weights(model, _FED_BYTES if lean else None) as weights:
+            proto, names, arrays = _without_weights(model)
         values = [self._ort.OrtValue.ortvalue_from_numpy(array) for array in arrays]
         if names:
             options.add_external_initializers(names, values)
@@ -270,23 +268,36 @@ def _weight(value: ir.Value) -> ir.TensorProtocol:
     return value.const_value
 
 
-def _fed_weights(model: ir.Model) -> dict[str, np.ndarray]:
-    """Turns big initializers into inputs, in place; returns their arrays by input name, which every run is fed."""
+@contextlib.contextmanager
+def _fed_weights(model: ir.Model, least: int | None) -> Iterator[dict[str, np.ndarray]]:
+    """Makes inputs of initializers that take some bytes, of none without a number; yields their arrays by input name,
+    which every run is fed. The model is as it was behind that."""
     graph = model.graph
+    before, inputs = dict(graph.initializers), list(graph.inputs)
+    taken: dict[ir.Value, ir.TensorProtocol] = {}
     weights = {}
-    for value in list(graph.initializers.values()):
-        name, tensor = name_of(value), _weight(value)
-        if tensor.nbytes < _FED_BYTES or tensor.dtype == ir.DataType.STRING or value.is_graph_output():
-            continue
-        array = tensor.numpy()
-        if array.dtype.kind not in "fiub":
-            continue
-        weights[name] = np.ascontiguousarray(array)
-        del graph.initializers[name]
-        value.const_value = None
-        if not value.is_graph_input():
-            graph.inputs.append(value)
-    return weights
+    try:
+        for name, value in before.items() if least is not None else ():
+            tensor = _weight(value)
+            if tensor.nbytes < (least or 0) or tensor.dtype == ir.DataType.STRING or value.is_graph_output():
+                continue
+            array = tensor.numpy()
+            if array.dtype.kind not in "fiub":
+                continue
+            weights[name] = np.ascontiguousarray(array)
+            taken[value] = tensor
+            del graph.initializers[name]
+            value.const_value = None
+            if not value.is_graph_input():
+                graph.inputs.append(value)
+        yield weights
+    finally:
+        if taken:
+            graph.inputs[len(inputs):] = []
+            for value, tensor in taken.items():
+                value.const_value = tensor
+            graph.initializers.clear()
+            graph.initializers.update(before)
 
 
 def _without_weights(model: ir.Model) -> tuple[bytes, list[str], list[np.ndarray]]:
