@@ -60,6 +60,7 @@ def test_where_it_first_diverges(stages, target, said):
     found = [(stage(name, f"cause of {name}", verdict(before) if before is not None else None), verdict(db, metric))
              for name, db, before, metric in stages]
     assert diverges(found, parse_target(target)) == said
+    assert diverges(found, parse_target(target), more=True) == ("" if said.startswith("no stage") else said)
 
 
 @pytest.mark.parametrize(("here", "there", "between", "tested"), [

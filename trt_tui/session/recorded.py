@@ -21,6 +21,7 @@ from trt_tui.core.measure.stages import PRODUCTION, Stage, diverges, is_tested
 from trt_tui.core.moves import file as config_file
 from trt_tui.core.precision import Precision
 from trt_tui.errors import InputError
+from trt_tui.jobs import requests as rq
 from trt_tui.session.state import RUNS, TOLERANCES, State
 
 
@@ -130,7 +131,8 @@ class Recorded(State):
     def stage_summary(self) -> list[str]:
         """Where the stages first go wrong, and whether production is what was tested, a line each."""
         rows = self.stage_rows()
-        lines = [diverges([one for one in rows if one[0].name != PRODUCTION], self.target)]
+        lines = [diverges([one for one in rows if one[0].name != PRODUCTION], self.target,
+                          self.asked.any(rq.MeasureStages))]
         return [*filter(None, lines), *(self.production[1:] if self.production is not None else ())]
 
     @property

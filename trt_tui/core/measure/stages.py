@@ -150,7 +150,7 @@ def worst_db(verdict: Verdict | None) -> float | None:
     return math.inf if errors.exact or errors.sqnr_db is None else errors.sqnr_db
 
 
-def diverges(stages: Sequence[tuple[Stage, Verdict | None]], target: Target | None) -> str:
+def diverges(stages: Sequence[tuple[Stage, Verdict | None]], target: Target | None, more: bool = False) -> str:
     """Where it first goes wrong, in a line; "" without stages that have figures.
 
     The first stage that misses the target is it. If its outputs agree and only the metric does not, what comes behind
@@ -158,6 +158,7 @@ def diverges(stages: Sequence[tuple[Stage, Verdict | None]], target: Target | No
 
     Args:
         stages: In their order, each with its verdict against FP32.
+        more: Others are still to be measured, so that nobody knows that none misses the target.
     """
     known = [(stage, verdict) for stage, verdict in stages if verdict is not None]
     for stage, verdict in known:
@@ -168,7 +169,7 @@ def diverges(stages: Sequence[tuple[Stage, Verdict | None]], target: Target | No
             return f"first diverges: {stage.name}: its outputs agree, the metric does not: look at the postprocessing"
         return f"first diverges: {stage.name}: {stage.cause}"
     lowest = min(known, key=lambda one: _loss(one[0], one[1]), default=None)
-    if lowest is None:
+    if lowest is None or more:
         return ""
     stage, verdict = lowest
     against = stage.before if stage.before is not None else verdict
