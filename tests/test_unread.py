@@ -10,6 +10,7 @@ from onnx import helper
 from onnxruntime.quantization import quantize_dynamic
 from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
 
+from tests import rtx
 from tests.networks import Builder, floats
 from trt_tui.core.lowering.gated.lower import lower_gated
 from trt_tui.core.lowering.strong import lower_strong
@@ -71,6 +72,33 @@ def test_only_what_none_reads_is_said(operator, domain, said, tmp_path):
     network = open_network(path)
     assert any(operator in note for note in network.notes) == said and not network.behind
     assert network.layer("/behind/Relu").note == ""
+
+
+@pytest.mark.rtx
+@pytest.mark.parametrize(("operator", "attributes", "said"), [
+    ("AveragePool", {"kernel_shape": [2, 2], "dilations": [2, 2]}, "with dilations"),
+    ("AveragePool", {"kernel_shape": [2, 2], "dilations": [1, 1]}, ""),
+    ("LpPool", {"kernel_shape": [2, 2], "p": 3}, "another norm"), ("LpPool", {"kernel_shape": [2, 2]}, ""),
+    ("Resize", {"antialias": 1, "mode": "linear"}, "antialiasing"), ("Resize", {"mode": "linear"}, ""),
+    ("ScatterND", {"reduction": "add"}, "reduction"), ("ScatterND", {}, ""),
+    ("Transpose", {"perm": [0, 2, 3, 1]}, "of UINT8"), ("Cast", {"to": 1}, "")])
+def test_forms_that_tensorrt_rtx_refuses_are_said_at_opening(operator, attributes, said, tmp_path):
+    b = Builder(opset=18)
+    byte = operator in ("Transpose", "Cast")
+    inputs = {"Resize": ["x", "", b.weight("by", np.float32([1, 1, .5, .5]))],
+              "ScatterND": ["x", b.weight("at", np.int64([[0]])), b.weight("new", np.ones((1, 4, 8, 8), np.float32))]}
+    x = b.node(operator, inputs.get(operator, ["x"]), "/it", **attributes)
+    if operator == "Transpose":
+        x = b.node("Cast", [x], "/float", to=1)
+    b.node("Relu", [x], "/behind", output="y")
+    given = helper.make_tensor_value_info("x", 2 if byte else 1, [1, 4, 8, 8])
+    onnx.save(model := b.model([given], [floats("y", *[None] * 4)]), path := tmp_path / "model.onnx")
+    assert any(said in note and "/it/" in note for note in open_network(path).notes) == bool(said)
+    if said:
+        with pytest.raises(AssertionError, match="TensorRT-RTX cannot"):
+            rtx.build(ir.from_proto(model))
+    else:
+        rtx.build(ir.from_proto(model))
 
 
 def packed(path, bits, block, size=64, symmetric=True, bias=True):

@@ -4,11 +4,13 @@ Sources: `OnnxParser.supports_operator` of TensorRT-RTX 1.7.1, asked for every o
 asks it again), and onnx-tensorrt's docs/operators.md, which has none of them either; DeformConv is TensorRT's by a
 plugin. Of ONNX Runtime's own operators that release builds those of `_READ_OF_ORT`, which it goes by the name of alone.
 What neither ONNX nor ONNX Runtime has is a plugin.
+
+Forms that TensorRT-RTX 1.7.1 refuses of operators that it reads were found by building ONNX's own node tests with it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import onnx_ir as ir
 
@@ -32,6 +34,43 @@ _SUMS = frozenset(("MatMulInteger", "ConvInteger"))
 """Operators that sum products of codes in 32 bits."""
 
 
+def refused_form(node: ir.Node) -> str:
+    """What TensorRT-RTX 1.7 refuses of the form of an operator that it reads, in a few words; "" where it takes it."""
+    kind = node.op_type
+    if node.domain not in ("", "ai.onnx"):
+        return ""
+    if kind not in _READ_UINT8 and any(one is not None and one.dtype is ir.DataType.UINT8 for one in node.inputs):
+        return f"{kind} of UINT8, which only a Cast may read"
+    return next((f"{kind} {what}" for what, refuses in _FORMS.get(kind, {}).items() if refuses(node)), "")
+
+
+def _yields_more(node: ir.Node) -> bool:
+    return sum(bool(value.name) for value in node.outputs) > 1
+
+
+def _says(name: str, default: str, refused: Callable[[str], bool]) -> Callable[[ir.Node], bool]:
+    return lambda node: refused(node.attributes.get_string(name, default) or default)
+
+
+_FORMS: dict[str, dict[str, Callable[[ir.Node], bool]]] = {
+    "AveragePool": {"with dilations": lambda node: set(node.attributes.get_ints("dilations", [1]) or [1]) != {1}},
+    "LayerNormalization": {"with further results": _yields_more},
+    "LpPool": {"of another norm than the first or second": lambda node: node.attributes.get_int("p", 2) not in (1, 2)},
+    "MaxPool": {"that yields indices": _yields_more},
+    "Resize": {"with antialiasing": lambda node: bool(node.attributes.get_int("antialias", 0)),
+               "by tf_crop_and_resize": _says("coordinate_transformation_mode", "half_pixel",
+                                              lambda word: word == "tf_crop_and_resize"),
+               "that keeps the aspect ratio": _says("keep_aspect_ratio_policy", "stretch",
+                                                    lambda word: word != "stretch")},
+    "ScatterND": {"with a reduction": _says("reduction", "none", lambda word: word != "none")},
+}
+"""What of an operator is refused, and whether a node is such, by operator."""
+
+_READ_UINT8 = frozenset("Cast QuantizeLinear DequantizeLinear QLinearConv QLinearMatMul ConvInteger "
+                        "MatMulInteger".split())
+"""Operators that read UINT8, or of which other words say that TensorRT does not."""
+
+
 def why_unread(node: ir.Node) -> str:
     """Why TensorRT does not read a node, in a few words; "" where one does, or where it is a plugin."""
     if node.domain in ("", "ai.onnx"):
@@ -49,7 +88,8 @@ def sums_codes(node: ir.Node | None) -> bool:
 
 
 def unread_notes(nodes: Iterable[ir.Node]) -> list[str]:
-    """Why no engine can be built of a network as it is, a sentence for each domain."""
+    """Why no engine can be built of a network as it is, a sentence for each domain and each form."""
+    nodes = tuple(nodes)
     found: dict[str, list[ir.Node]] = {}
     for node in nodes:
         if why_unread(node):
@@ -60,7 +100,13 @@ def unread_notes(nodes: Iterable[ir.Node]) -> list[str]:
         of, more = f" of {domain}" if domain else "", f" and {len(ones) - 1} more" if len(ones) > 1 else ""
         notes.append(f"No TensorRT reads {operators}{of} ({ones[0].name}{more}), so that without a plugin of that name "
                      f"no engine can be built of this network: {_way_out(domain, ones)}.")
-    return notes
+    forms: dict[str, list[ir.Node]] = {}
+    for node in nodes:
+        if what := refused_form(node):
+            forms.setdefault(what, []).append(node)
+    return notes + [f"TensorRT-RTX 1.7 refuses {what} ({first_few([one.name or '' for one in ones], most=2)}): the "
+                    "simulation runs it, and there no engine can be built of this network as it is."
+                    for what, ones in forms.items()]
 
 
 def _way_out(domain: str, nodes: Sequence[ir.Node]) -> str:
