@@ -301,6 +301,10 @@ def test_another_gpu_or_builder_matters_to_engines_alone(workspace, other, tmp_p
     with mock.patch.object(crew, "kind_of", lambda backend: replace(kind_of(backend), gpu="NVIDIA Other")):
         one = other()
     assert one.hired.cluster.able(engines=True) == 0
+    for _ in range(2):
+        one.hired.hands(workspace, one.woken.set, engines=True)
+    said = [text for _, text in one.hired.told() if "builds no engines: it has GPU " in text]
+    assert len(said) == 2 and all(text.startswith("Worker tcp://127.0.0.1:") for text in said)  # each of them once
     assert one.done(Errand(tmp_path), ["1"])[0][1][1] != os.getpid()
 
 
@@ -321,12 +325,12 @@ def test_with_tls_and_without_the_scheduler_the_work_goes_on_here(workspace, tmp
     with dask.config.set({f"distributed.comm.tls.{name}": path for name, path in tls.items()}):
         far = Running(workspace, Hiring(address)).serving(1)
     hands = far.hands()
-    work = far.steps(hands, hands.work(Errand(tmp_path), [f"nap {number}" for number in range(40)]))
+    work = far.steps(hands, hands.work(Errand(tmp_path), [f"nap {number}" for number in range(20)]))
     found = [next(one for one in work if one is not None)]
     processes[0].kill()
     since = time.monotonic()
     found += [one for one in work if one is not None]
-    assert Counter(item for item, _ in found) == Counter(f"nap {number}" for number in range(40))
+    assert Counter(item for item, _ in found) == Counter(f"nap {number}" for number in range(20))
     assert found[0][1][1] == processes[1].pid and found[-1][1][1] == os.getpid() and time.monotonic() - since < 30
     assert any("The Dask scheduler is lost" in text for _, text in far.hired.told())
     far.hired.close()
@@ -335,7 +339,6 @@ def test_with_tls_and_without_the_scheduler_the_work_goes_on_here(workspace, tmp
         assert process.exitcode is not None
 
 
-@pytest.mark.filterwarnings("ignore:coroutine 'wait_for'")  # of Dask's client
 def test_with_tls_alone_a_certificate_is_needed(workspace):
     with mock.patch.object(clusters, "CONNECT_S", 0.3):
         hired = Hired(Hiring("tls://127.0.0.1:9"))

@@ -34,6 +34,7 @@ class Worker:
         place: What it has open, of ``parcel``.
         refused: Why it takes no part.
         engines: Why it takes no part in what depends on the GPU and the builder.
+        told: Whether that was said.
     """
 
     address: str
@@ -43,6 +44,7 @@ class Worker:
     parcel: Parcel | None = None
     refused: str = ""
     engines: str = ""
+    told: bool = False
 
     @property
     def name(self) -> str:

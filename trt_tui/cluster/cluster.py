@@ -119,6 +119,12 @@ class Cluster:
         return sum(one.place is not None and one.parcel is self._parcel and not (engines and one.engines)
                    for one in list(self._workers.values()))
 
+    def name_unfit(self) -> None:
+        """Says, once for each, which workers take no part in what depends on the GPU and the builder."""
+        for worker in [one for one in list(self._workers.values()) if one.engines and not one.told]:
+            worker.told = True
+            self._tell("warning", f"Worker {worker.name} builds no engines: it has {worker.engines}.")
+
     @property
     def words(self) -> str:
         """How many take part, for a line about a job; "" while nobody does."""
@@ -253,7 +259,9 @@ class Cluster:
             self._wake_all()
 
     def _settled(self, worker: Worker, parcel: Parcel) -> None:
-        """Says that the workers are ready, once all of them are."""
+        """Says that the workers are ready, once all of them are, and who cannot do what waits."""
+        if any(work.engines for work in self._works):
+            self.name_unfit()
         if not any(one.parcel is parcel and one.place is None and not one.refused for one in self._workers.values()):
             self._settling.forget()
             assert worker.greeting is not None, "it was asked for it"

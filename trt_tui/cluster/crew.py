@@ -63,6 +63,8 @@ class Hired:
         """See `trt_tui.workspace.Others`."""
         self.cluster.wake = wake
         self.share(workspace)
+        if engines:
+            self.cluster.name_unfit()
         return Crew(self.cluster, workspace, wake, engines)
 
     def close(self) -> None:
