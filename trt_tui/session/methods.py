@@ -25,7 +25,8 @@ def method_rows(session: State) -> list[list[str]]:
     """
     target, compared = session.target, _compared(session)
     names = list(dict.fromkeys(name for row in compared.rows for name in list(row.verdict.metric)[:1]))
-    table = [["method", "SQNR", "worst sample", *names, "target" if target is not None else "", "s"]]
+    titles = (name.rpartition(":")[2] for name in names)  # of FILE.py:FUNCTION the function
+    table = [["method", "SQNR", "worst sample", *titles, "target" if target is not None else "", "s"]]
     for row in compared.rows:
         worst = row.verdict.worst
         errors = worst[1] if worst is not None else None

@@ -210,7 +210,7 @@ class Desk(Panes):
         if self.listing.is_open and figures:
             self.stale_figures = False
             self.listing.take_figures()
-        self.lines("header").lines = [verdict.header_line(session, width)]
+        self.lines("header").lines = [verdict.header_line(session, width, self.status.failure is not None)]
         panel = self.lines("verdict")
         panel.lines = verdict.verdict_lines(session, width, self.screen.size.height)
         panel.styles.height = len(panel.lines)

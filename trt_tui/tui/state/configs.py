@@ -101,7 +101,8 @@ def _built_cells(session: Session, engine: EngineResult | None) -> tuple[Span, S
     if engine.verdict is None:
         return (byte_size(engine.bytes) if engine.bytes is not None else "built", "dim"), (NOTHING, "dim")
     latency = number(engine.latency_ms[0]) if engine.latency_ms else NOTHING
-    figure = ("" if engine.as_asked else built.DIFFERS) + headline(session, engine.verdict, False)[0]
+    figure = headline(session, engine.verdict, False)[0].removesuffix(" dB")
+    figure = figure if engine.as_asked else f"{built.DIFFERS}{figure}"
     return (figure, ""), ("quick", "dim") if engine.quick else (latency, "")
 
 

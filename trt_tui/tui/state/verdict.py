@@ -46,11 +46,16 @@ _WIDEST = 120
 """Cells that the table takes at most."""
 
 
-def header_line(session: Session, width: int) -> Line:
-    """What is open, in which config, the target, on how many samples, on what; what matters least is dropped first."""
+def header_line(session: Session, width: int, failed: bool = False) -> Line:
+    """What is open, in which config, the target, on how many samples, on what; what matters least is dropped first.
+
+    Args:
+        failed: What was to be opened could not be.
+    """
     outline = session.outline
     if outline is None:
-        return [(" ", ""), (session.options.model.rpartition("/")[2], "strong"), ("  opening", "dim")]
+        return [(" ", ""), (session.options.model.rpartition("/")[2], "strong"),
+                ("  not opened" if failed else "  opening", "dim")]
     table = _Table.fit(session, width)
     right: Line = [(f"{config_title(session, max(20, width // 5))} ", "strong")]
     target = "" if table.target else _target(session)
