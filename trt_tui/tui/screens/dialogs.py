@@ -177,7 +177,7 @@ class Picker(Dialog):
         with Vertical(classes="box wide" if self.header else "box"):
             yield Static(visible(self.heading), classes="heading", markup=False)
             if self.header:
-                yield Static(f"      {visible(self.header)}", classes="dim", markup=False)
+                yield Static(f"     {visible(self.header)}", classes="dim", markup=False)
             options = []
             for item in self.items:
                 mark = "●" if item.value == self.chosen else " "
