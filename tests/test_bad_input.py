@@ -13,7 +13,7 @@ import onnx
 import pytest
 
 from tests import networks
-from tests.driven import isolate, save_mlp
+from tests.driven import save_mlp
 from trt_tui.cli.main import main
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.file import config_text
@@ -25,8 +25,7 @@ INT8 = PrecisionConfig.uniform(Precision.INT8)
 
 
 @pytest.fixture(autouse=True)
-def _isolated(monkeypatch, tmp_path):
-    isolate(monkeypatch, tmp_path)
+def _placed(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
 
 

@@ -39,7 +39,7 @@ def is_clean(text: str) -> bool:
 
 
 @pytest.fixture(autouse=True)
-def _isolated(monkeypatch, tmp_path, tmp_path_factory):
+def _placed(monkeypatch, tmp_path, tmp_path_factory):
     isolate(monkeypatch, tmp_path, cache=tmp_path_factory.getbasetemp() / "cache")
     monkeypatch.chdir(tmp_path)
 

@@ -25,7 +25,7 @@ TEXT = helper.make_tensor_value_info("t", TensorProto.STRING, [])
 
 
 @pytest.fixture(autouse=True)
-def _isolated(monkeypatch, tmp_path, tmp_path_factory):
+def _placed(monkeypatch, tmp_path, tmp_path_factory):
     isolate(monkeypatch, tmp_path, cache=tmp_path_factory.getbasetemp() / "cache")
     monkeypatch.chdir(tmp_path)
 

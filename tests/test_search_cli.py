@@ -34,7 +34,7 @@ from trt_tui.words import number
 
 
 @pytest.fixture(autouse=True)
-def _isolated(monkeypatch, tmp_path, tmp_path_factory):
+def _placed(monkeypatch, tmp_path, tmp_path_factory):
     isolate(monkeypatch, tmp_path, cache=tmp_path_factory.getbasetemp() / "search-cache")
 
 

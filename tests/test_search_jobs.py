@@ -12,7 +12,7 @@ import onnx
 import onnx_ir as ir
 import pytest
 
-from tests.driven import LIMIT_S, DrivenSession, DrivenWorker, isolate, save_mlp, save_resnet
+from tests.driven import LIMIT_S, DrivenSession, DrivenWorker, save_mlp, save_resnet
 from trt_tui.backends import onnxruntime as backend
 from trt_tui.core.engines.failures import BuildFailed
 from trt_tui.core.engines.made import Made
@@ -51,8 +51,7 @@ GOAL = rq.FindConfig(INT8, ("sqnr>=40",))
 
 
 @pytest.fixture(autouse=True)
-def _isolated(monkeypatch, tmp_path):
-    isolate(monkeypatch, tmp_path)
+def _told(monkeypatch):
     monkeypatch.setattr(scheduler, "REPORT_S", 0.0)
 
 

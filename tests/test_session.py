@@ -40,7 +40,7 @@ INT8 = PrecisionConfig.uniform(Precision.INT8)
 
 
 @pytest.fixture(autouse=True)
-def _isolated(monkeypatch, tmp_path, tmp_path_factory):
+def _placed(monkeypatch, tmp_path, tmp_path_factory):
     isolate(monkeypatch, tmp_path, cache=tmp_path_factory.getbasetemp() / "cache")
 
 

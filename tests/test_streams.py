@@ -20,7 +20,7 @@ pytestmark = pytest.mark.skipif(not FULL.exists(), reason="there is no /dev/full
 
 
 @pytest.fixture(autouse=True)
-def _isolated(monkeypatch, tmp_path, tmp_path_factory):
+def _placed(monkeypatch, tmp_path, tmp_path_factory):
     isolate(monkeypatch, tmp_path, cache=tmp_path_factory.getbasetemp() / "cache")
 
 

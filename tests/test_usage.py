@@ -20,7 +20,7 @@ from trt_tui.core.network.network import open_network
 
 
 @pytest.fixture(autouse=True)
-def _isolated(monkeypatch, tmp_path, tmp_path_factory):
+def _placed(monkeypatch, tmp_path, tmp_path_factory):
     isolate(monkeypatch, tmp_path, cache=tmp_path_factory.getbasetemp() / "cache")
     monkeypatch.chdir(tmp_path)
 
