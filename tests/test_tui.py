@@ -476,7 +476,7 @@ async def test_a_failed_build_shows_the_builders_lines_and_scrolls(tmp_path):
 async def test_the_hint_walks_a_newcomer_through_four_keys_once(tmp_path):
     path = tmp_path / "state" / "walk.json"
     async with opened(tmp_path, builder=H200, walk=Walk(path)) as (app, main, pilot):
-        assert "1 of 4: t puts the layers that lose most first" in status(main)
+        assert "1 of 4: t puts the worst layers first" in status(main)
         await answered(pilot, "t")
         assert "2 of 4: space raises this one" in status(main)
         await answered(pilot, "space")

@@ -60,10 +60,12 @@ class Walk:
             self._go(self.step + 1)
         if self.over:
             return ""
+        raising = next_raise(session, found, cursor, short, room).removeprefix("next: ")
+        if self.step == STEPS.index("toggle") and not raising and session.config.groups:
+            return ""
         name, pressed = config_name(session), key(STEPS[self.step])
-        said = {"view": f"{pressed} puts the layers that lose most first",
-                "toggle": next_raise(session, found, cursor, short, room).removeprefix("next: ")
-                or f"{pressed} raises a row to FP32, the worst once the shares are there",
+        said = {"view": f"{pressed} puts the worst layers first",
+                "toggle": raising or f"{pressed} raises a row to FP32",
                 "build": f"{pressed} builds {name} and judges what was built",
                 "export": f"{pressed} hands {name} over to production"}[STEPS[self.step]]
         return f"{self.step + 1} of {len(STEPS)}: {said}"

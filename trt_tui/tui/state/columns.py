@@ -128,7 +128,7 @@ def row_line(row: Cells, depth: int, columns: Columns, cursor: bool) -> Line:
 def _share_spans(row: Cells, width: int, bar: int) -> Line:
     """The share with its bar; in their place a word, or behind a figure of another config that config's name."""
     if row.instead:
-        return [(fitted(row.instead, width + bar) + " ", "dim")]
+        return [((row.instead if len(row.instead) <= width + bar else "up").ljust(width + bar) + " ", "dim")]
     if row.of:
         if not bar:
             return [(" " * (width + 1), "")]

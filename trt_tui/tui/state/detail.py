@@ -23,7 +23,7 @@ from trt_tui.jobs.events import FREE_KEY, WayOut
 from trt_tui.session.session import Session
 from trt_tui.tui.keys import now
 from trt_tui.tui.known import headline, met
-from trt_tui.tui.spans import Line, clip, decibel, fitted, shorten, wrap
+from trt_tui.tui.spans import Line, clip, decibel, fitted, shorten, width_of, wrap
 from trt_tui.tui.state import built, previewed
 from trt_tui.tui.state.depth import depth_lines
 from trt_tui.tui.state.figures import Figures, Measure, engine_errors
@@ -229,9 +229,9 @@ def option_spans(session: Session, group: Group, width: int) -> list[Line]:
     for option in session.results.ways_out.get((group.name, session.config), ()):
         text, style = headline(session, option.verdict)
         name = fitted(option.label.removesuffix(" range"), max(8, min(18, width - 15)))
-        line: Line = [(f"{now(option.key):<6}", "key"), (f"{name} ", ""), (f"{text:>8}", style)]
-        if met(session, option.verdict):
-            line.append(("  meets the target", "good"))
+        reached: Line = [("  meets the target", "good")] if met(session, option.verdict) else []
+        line: Line = [(f"{now(option.key):<6}", "key"), (f"{name} ", ""), (f"{text:>8}", "good" if reached else style)]
+        line += reached if width_of(line + reached) <= width else []
         lines.append(clip(line, width))
     return lines
 
@@ -442,7 +442,8 @@ def _cumulative(session: Session, found: Figures, group: Group, width: int) -> l
     line: Line = [(" sweep    ", "dim"), (f"worst {place + 1} in FP32: " if place else "in FP32: ", "dim"),
                   (text, style)]
     if met(session, measured.raised[place]):
-        line.append((" meets the target", "good"))
+        line[-1] = (text, "good")
+        line += [(" meets it", "good")] if width_of(line) + 9 <= width else []
     return [clip(line, width)]
 
 
@@ -495,6 +496,5 @@ def _scope_detail(session: Session, found: Figures, scope: Scope, width: int, he
     fixed = sum(found.lowest not in group.allowed for group in groups)
     if fixed:
         said.append(("fixed", f"{fixed} of {len(groups)} cannot run {found.lowest.label}", "dim"))
-    if height < 8:
-        return [_labelled(label, text, width, style) for label, text, style in said][:height]
-    return [line for label, text, style in said for line in _wrapped(label, text, width, style)][:height]
+    tell = _wrapped if height >= 8 else lambda *told: [_labelled(*told)]
+    return [line for label, text, style in said for line in tell(label, text, width, style)][:height]

@@ -352,7 +352,8 @@ def _outcome(session: Session, verdict: Verdict | None, engine: EngineResult | N
         return [(" …" if session.busy else "", "dim")]
     wanted = min(verdict.total, session.data.whatif) if session.data is not None else verdict.total
     if verdict.samples < wanted:
-        return [(f" on {verdict.samples}/{wanted}", "dim")]
+        said = f" on {verdict.samples}/{wanted}"
+        return [(said if len(said) <= room else f" on {verdict.samples}", "dim")]
     simulated = met(session, verdict)
     built = engine_met(session, engine)
     reached = simulated if built is None else built
