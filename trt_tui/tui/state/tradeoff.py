@@ -212,7 +212,7 @@ def _chosen(session: Session, found: Figures, point: Point, at: int, count: int,
     reached = met(session, point.verdict)
     now = " (now)" if point.config == session.config else ""
     yield []
-    yield clip([(f" {point.name or 'unnamed'}{now}", "strong"), (f"  {text}  {cost}  ", ""),
+    yield clip([(f" {point.name or 'what-if'}{now}", "strong"), (f"  {text}  {cost}  ", ""),
                 (outcome(reached), "good" if reached else "bad"), (f"   {at + 1} of {count}", "dim")], width)
     titles = found.model.titles
     told = [f"{line.kind.about(titles.get(line.target, line.target))} {line.there}"
