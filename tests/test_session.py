@@ -96,6 +96,10 @@ def test_a_quantized_network_opens_as_in_its_file_and_goes_back_to_it(session, t
     assert f"the file's range {number(driven.outline.quantized_ranges[tensor])} of amax 9000" in said
     lines = ["".join(part for part, _ in line) for line in verdict_lines(driven, 80)]
     assert lines[-1].startswith(" as exported ") and "~" in lines[-1] and all(len(line) <= 80 for line in lines)
+    driven.toggle(driven.outline.groups[:1])
+    driven.until_idle()
+    assert 0 < driven.measured("config").exported.energy < exported.energy, "one is raised, the others as in the file"
+    driven.undo()
     driven.toggle(driven.outline.groups)
     assert driven.measured("config").exported is None, "nothing is as in the file"
     assert {driven.config.precision_of(group) for group in driven.outline.groups} == {Precision.FP32}

@@ -20,22 +20,22 @@ from trt_tui.jobs.store import Store
 from trt_tui.workspace import Workspace
 
 
-def send_amended(workspace: Workspace, store: Store, report: Report, runs: Mapping[str, PrecisionConfig]
-                 ) -> Steps[None]:
+def send_amended(workspace: Workspace, store: Store, report: Report, runs: Mapping[str, PrecisionConfig],
+                 urgency: Urgency = Urgency.VERDICT) -> Steps[None]:
     """Measures, where TensorRT refuses something of what stays as in the file, what the network loses as the export
     has it."""
     for config in runs.values():
         if any(config.precision_of(group) is Precision.FILE and group.given is not None and group.given.refused
                for group in workspace.network.groups):
-            yield Urgency.VERDICT
+            yield urgency
             known = store.known(workspace, "amended", config, Verdict)
             if known is None:
-                known = yield from _judged(workspace, config)
+                known = yield from _judged(workspace, config, urgency)
                 store.keep(workspace, "amended", config, known)
             report.send(ev.ExportedMeasured(report.job, config, known))
 
 
-def _judged(workspace: Workspace, config: PrecisionConfig) -> Steps[Verdict]:
+def _judged(workspace: Workspace, config: PrecisionConfig, urgency: Urgency) -> Steps[Verdict]:
     """Returns the verdict of the typed network of a config, run as it is written."""
     typed = lower_strong(workspace.network, config, workspace.ranges).model
     infer_shapes(typed)
@@ -48,4 +48,4 @@ def _judged(workspace: Workspace, config: PrecisionConfig) -> Steps[Verdict]:
         except StopIteration as stop:
             verdict: Verdict = stop.value
             return verdict
-        yield Urgency.VERDICT
+        yield urgency
