@@ -4,6 +4,7 @@
     python -m tests.benchmarks.fidelity gather FOLDER OUT [NAME ...] [--done ENGINES.json] [--workers N] [--seconds S]
         [--tactic-sources A,B]                                    all networks and "products", or those that are named
     python -m tests.benchmarks.fidelity show FOLDER OUT [NAME ...]      simulated against what was gathered
+    python -m tests.benchmarks.fidelity codes FOLDER OUT                what INT8 kernels do between a sum and codes
 
 ``demo`` as a model stands for the bundled network. ``gather`` needs TensorRT and a GPU, the others neither. It builds
 every mix of every network and every single product, several at a time, and writes OUT/engines.json (SQNR by sample in
@@ -352,6 +353,8 @@ def show(folder: Path, out: Path, names: list[str]) -> None:
         gated = lower_gated(case.network)
         gates = {one["sums"]: np.array(False) for one in gated.gates.values() if "sums" in one}
         gaps: list[list[float]] = []
+        engines: dict[str, list[float]] = {}
+        ranked: dict[str, list[list[float]]] = {}
         with simulation().load(gated.model) as runner:
             for row in (row for row in rows if row["network"] == name):
                 config, _ = mixes(case.network)[row["mix"]]
@@ -368,10 +371,54 @@ def show(folder: Path, out: Path, names: list[str]) -> None:
                         found.append(decibel(power, error) - engine)
                     if "INT8" not in row["mix"]:
                         gaps.append(found)
+                        engines.setdefault(tensor, []).append(engine)
+                        ranked.setdefault(tensor, []).append(found)
                     print(f"| {name} | {row['mix']} | {tensor} | {engine:.2f} | {found[0]:+.2f} | {found[1]:+.2f} |",
                           flush=True)
         middle = np.median(np.abs(gaps), axis=0) if gaps else [np.nan, np.nan]
+        for tensor, levels in engines.items():
+            order = [rank_correlation(levels, [level + gap[place] for level, gap in zip(levels, ranked[tensor],
+                                                                                       strict=True)])
+                     for place in (0, 1)]
+            print(f"| {name} | ranks (Spearman), {len(levels)} mixes | {tensor} | | {order[0]:.2f} | {order[1]:.2f} |")
         print(f"| {name} | median of sizes, INT8 aside | | | {middle[0]:.2f} | {middle[1]:.2f} |", flush=True)
+
+
+def rank_correlation(one: list[float], other: list[float]) -> float:
+    """Spearman's, without ties."""
+    return float(np.corrcoef(np.argsort(np.argsort(one)), np.argsort(np.argsort(other)))[0, 1])
+
+
+def codes(out: Path) -> None:
+    """Of the codes that INT8 kernels of single products yield, how many in a thousand differ from what is computed: in
+    FP32 from the sum to the codes, with FP16 once behind the bias, with FP16 before and behind the bias."""
+    def half(array: np.ndarray) -> np.ndarray:
+        return array.astype(np.float16).astype(np.float32)
+
+    with np.load(out / "products.npz") as stored:
+        told = {key: stored[key] for key in stored.files if "-codes|" in key}
+    print("| product | codes | FP32 | FP16 behind the bias | FP16 before and behind |\n" + "| --- " * 5 + "|")
+    for key, result in told.items():
+        what, depth, data = key.split("|")
+        model, x = product(what, int(depth), data)
+        ranges = product_config(what)[1]
+        held = {one.name: numpy_helper.to_array(one) for one in model.graph.initializer}
+        step, weight = np.float32(ranges["x"] / 127), held["w"]
+        read = np.clip(np.rint(x / step), -128, 127)
+        kernel = weight.reshape(len(weight), -1).T if "gemm" not in what else weight
+        steps = (np.abs(kernel).max(0) / 127).astype(np.float32)
+        padded = np.pad(read, ((0, 0), (0, 0), (1, 1), (1, 1))) if "gemm" not in what else read
+        columns = padded if "gemm" in what else np.lib.stride_tricks.sliding_window_view(
+            padded, (3, 3), (2, 3)).transpose(0, 2, 3, 1, 4, 5).reshape(*x.shape[:1], *x.shape[2:], -1)
+        exact = columns.astype(np.float64) @ np.rint(kernel / steps).astype(np.float64)
+        scaled = (exact * (step * steps)).astype(np.float32)
+        bias = held.get("b", np.zeros(kernel.shape[1], np.float32))
+        skip = (read * step).transpose(0, 2, 3, 1) if "skip" in what else np.float32(0)
+        last = np.float32(ranges["r" if "skip" in what else "q"] / 127)
+        found = np.rint((result if "gemm" in what else result.transpose(0, 2, 3, 1)) / last)
+        ways = (scaled + bias + skip, half(half(scaled + bias) + skip), half(half(half(scaled) + half(bias)) + skip))
+        differ = [1e3 * np.mean(np.clip(np.rint(np.maximum(way, 0) / last), -128, 127) != found) for way in ways]
+        print(f"| {what} | {found.size} | " + " | ".join(f"{one:.2f}" for one in differ) + " |")
 
 
 def decibel(power: np.ndarray, noise: np.ndarray) -> float:
@@ -405,7 +452,7 @@ def prepare(folder: Path, texts: list[str]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=["prepare", "gather", "show"])
+    parser.add_argument("what", choices=["prepare", "gather", "show", "codes"])
     parser.add_argument("folder", type=Path)
     parser.add_argument("rest", nargs="*")
     parser.add_argument("--workers", type=int, default=max(1, (os.cpu_count() or 2) - 2))
@@ -418,6 +465,9 @@ def main() -> None:
         return
     if arguments.what == "show":
         show(arguments.folder, Path(arguments.rest[0]), arguments.rest[1:])
+        return
+    if arguments.what == "codes":
+        codes(Path(arguments.rest[0]))
         return
     sources = tuple(arguments.tactic_sources.split(",")) if arguments.tactic_sources else None
     done = json.loads(arguments.done.read_text()) if arguments.done else []
