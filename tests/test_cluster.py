@@ -186,7 +186,7 @@ def test_candidates_of_a_search_are_judged_at_once_and_to_the_last_bit(workspace
     workspace.calibration = Calibration("minmax", 8, "", ranges_of(workspace))
     request, report = rq.FindConfig(INT8, ("sqnr>=40",)), SimpleNamespace(wake=running.woken.set)
     with mock.patch.object(workspace, "others", running.hired), mock.patch.object(bench, "WORTH_S", 0.0):
-        finished(bench.WorkspaceBench(workspace, store, report, request).judge_ahead(lambda count: configs[:count]))
+        finished(bench.WorkspaceBench(workspace, store, report, request).judge_ahead(lambda count, _: configs[:count]))
     found = [store.known(workspace, "verdict", config, Verdict) for config in configs]
     assert all(found[:2]) and not any(found[2:])  # one for each worker
     for config, verdict in zip(configs, found[:2], strict=False):

@@ -137,13 +137,14 @@ class WorkspaceBench:
             return (yield from self._verdict_of_sample(config))
         return (yield from self._verdict_of_all(config))
 
-    def judge_ahead(self, likely: Callable[[int], Sequence[PrecisionConfig]]) -> Steps[None]:
+    def judge_ahead(self, likely: Callable[[int, float], Sequence[PrecisionConfig]]) -> Steps[None]:
         """See `trt_tui.jobs.searching.Bench`; not where a verdict takes less than it takes to ask for it elsewhere."""
         workspace, others = self._workspace, self._workspace.others
         if others is None or others.lost or self._request.sample or self._took < WORTH_S:
             return
-        if (able := others.able()) > 1 and self._store.known(workspace, "verdict", likely(1)[0], Verdict) is None:
-            yield from judge_ahead(workspace, self._store, self._report, likely(able), Urgency.SEARCH)
+        if (able := others.able()) > 1 and self._store.known(workspace, "verdict", likely(1, 0.0)[0], Verdict) is None:
+            yield from judge_ahead(workspace, self._store, self._report, likely(able, self._took / 4),
+                                   Urgency.SEARCH)
 
     def _verdict_of_sample(self, config: PrecisionConfig) -> Steps[Verdict]:
         """Returns the verdict on the batch of one sample."""

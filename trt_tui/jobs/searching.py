@@ -46,11 +46,11 @@ class Bench(Looks, Workshop, Protocol):
     def verdict(self, config: PrecisionConfig) -> Steps[Verdict]:
         """Returns a config's whole verdict at the judged outputs."""
 
-    def judge_ahead(self, likely: Callable[[int], Sequence[PrecisionConfig]]) -> Steps[None]:
+    def judge_ahead(self, likely: Callable[[int, float], Sequence[PrecisionConfig]]) -> Steps[None]:
         """Has other processes, where there are any, judge at once what is asked for and what may be asked for next.
 
         Args:
-            likely: So many configs at most, what is asked for first.
+            likely: So many configs at most, what is asked for first, found in so many seconds.
         """
 
     def times(self, space: Space) -> Mapping[str, float]:
@@ -150,7 +150,7 @@ class SearchJob:
         while (config := self.search.ask()) is not None and (asked := self.search.asked) is not None and (
                 not only or asked.step in only):
             self.bench.report(self)
-            yield from self.bench.judge_ahead(lambda count: upcoming(self.search, count, only))
+            yield from self.bench.judge_ahead(lambda *most: upcoming(self.search, most[0], only, most[1]))
             verdict = yield from self.bench.verdict(config)
             judgement = self._judged(verdict)
             if self.bench.checks:

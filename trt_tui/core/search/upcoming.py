@@ -7,6 +7,7 @@ the guess is right. Guesses decide what is judged ahead of being asked for, and 
 from __future__ import annotations
 
 import math
+import time
 from collections import deque
 from collections.abc import Collection
 
@@ -18,12 +19,15 @@ MOST_COPIES = 4
 """For each config that is wanted, so many copies are told a guess at most."""
 
 
-def upcoming(search: Search, count: int, only: Collection[str] = ()) -> list[PrecisionConfig]:
+def upcoming(search: Search, count: int, only: Collection[str] = (), seconds: float = math.inf
+             ) -> list[PrecisionConfig]:
     """What is asked for now, then what may be asked for next, the likelier and the sooner first: ``count`` at most.
 
     Args:
         only: The steps that are of use; all of them where none is named.
+        seconds: It is worth so long to guess.
     """
+    until = time.monotonic() + seconds
     found: dict[object, PrecisionConfig] = {}
     open_: deque[Search] = deque([search])
     copies = 0
@@ -33,7 +37,7 @@ def upcoming(search: Search, count: int, only: Collection[str] = ()) -> list[Pre
         if asked is None or config is None or only and asked.step not in only:
             continue
         found.setdefault(asked.key, config)
-        if len(found) < count and copies < MOST_COPIES * count:
+        if len(found) < count and copies < MOST_COPIES * count and time.monotonic() < until:
             likely = _guess(now).passed
             for passed in (likely, not likely):
                 supposed = now.copied()
