@@ -189,11 +189,11 @@ def test_the_best_so_far_is_there_at_any_moment(method):
     search = noise.search(method)
     assert search.result.best is None and search.result.config == INT8 and search.result.said
     seen = []
-    for progress in search.run(noise):
-        seen.append(progress.latest)
+    while (config := search.ask()) is not None:
+        seen.append(search.tell(noise(config)))
         passing = [one for one in seen if one.passed]
         best = search.result.best
-        assert progress.done == len(seen) and progress.best is best and best in seen
+        assert len(search.evaluations) == len(seen) and best in seen
         if passing:
             assert best.passed and len(best.raised) == min(len(one.raised) for one in passing)
         else:

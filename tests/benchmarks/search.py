@@ -108,8 +108,9 @@ class Simulated:
 
     def search(self, target: Target, method: str, **options) -> Search:
         search = Search(self.space, method=method, **options)
-        for _ in search.run(self.judged_by(target)):
-            pass
+        judged = self.judged_by(target)
+        while (config := search.ask()) is not None:
+            search.tell(judged(config))
         if not search.result.met:
             raise RuntimeError(search.result.said)
         return search

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Protocol
 
 from trt_tui.core.engines.preview import Preview
@@ -150,7 +151,7 @@ class SearchJob:
         while (config := self.search.ask()) is not None and (asked := self.search.asked) is not None and (
                 not only or asked.step in only):
             self.bench.report(self)
-            yield from self.bench.judge_ahead(lambda *most: upcoming(self.search, most[0], only, most[1]))
+            yield from self.bench.judge_ahead(partial(upcoming, self.search, only=only))
             verdict = yield from self.bench.verdict(config)
             judgement = self._judged(verdict)
             if self.bench.checks:

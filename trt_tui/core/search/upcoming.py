@@ -19,13 +19,13 @@ MOST_COPIES = 4
 """For each config that is wanted, so many copies are told a guess at most."""
 
 
-def upcoming(search: Search, count: int, only: Collection[str] = (), seconds: float = math.inf
+def upcoming(search: Search, count: int, seconds: float = math.inf, only: Collection[str] = ()
              ) -> list[PrecisionConfig]:
     """What is asked for now, then what may be asked for next, the likelier and the sooner first: ``count`` at most.
 
     Args:
-        only: The steps that are of use; all of them where none is named.
         seconds: It is worth so long to guess.
+        only: The steps that are of use; all of them where none is named.
     """
     until = time.monotonic() + seconds
     found: dict[object, PrecisionConfig] = {}
