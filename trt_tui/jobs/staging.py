@@ -340,7 +340,8 @@ def _inputs(workspace: Workspace, request: rq.MeasureStages) -> tuple[InputDiffe
     if not there:
         if request.inputs is None:
             return ()
-        raise nothing_common(dump.source, dump.names, workspace.network.name, names, inputs=True)
+        raise nothing_common(dump.source, dump.names, workspace.network.name, names, "takes",
+                             "Name the arrays after the network's inputs, or name another file.")
     given = DumpedOutputs(dump, workspace.network, workspace.samples, inputs=True)
 
     def pairs(name: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:

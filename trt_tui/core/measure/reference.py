@@ -155,16 +155,19 @@ class NothingCommonError(InputError):
     """Two sides have no tensor in common."""
 
 
-def nothing_common(one: str, has: Sequence[str], other: str, wanted: Sequence[str], inputs: bool = False
+def nothing_common(one: str, has: Sequence[str], other: str, wanted: Sequence[str], verb: str = "yields",
+                   way: str = "Name the arrays after the network's outputs, or name another file."
                    ) -> NothingCommonError:
-    """That two sides have no tensor in common, outputs or inputs; names both, and what may have been meant."""
+    """That two sides have no tensor in common; names both, and what may have been meant.
+
+    Args:
+        verb: What the other does with its tensors.
+        way: The next step where no names are near each other.
+    """
     near = [f"{name} for {match[0]}" for name in has if (match := difflib.get_close_matches(name, wanted, 1, 0.6))]
     return NothingCommonError(f"{one} and {other} have no tensor in common",
-                      f"{one} has {first_few(list(has))}; {other} {'takes' if inputs else 'yields'} "
-                      f"{first_few(list(wanted))}",
-                      f"Call the tensors alike: {first_few(near, 2)}?" if near else
-                      f"Name the arrays after the network's {'inputs' if inputs else 'outputs'}, or name another "
-                      "file.")
+                      f"{one} has {first_few(list(has))}; {other} {verb} {first_few(list(wanted))}",
+                      f"Call the tensors alike: {first_few(near, 2)}?" if near else way)
 
 
 def _each(network: Network, name: str) -> int | None:
