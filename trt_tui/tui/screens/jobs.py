@@ -42,7 +42,7 @@ class JobsPage(Dialog):
             yield Static("Jobs", classes="heading")
             yield Lines([job_header()], id="jobs-header")
             yield JobList()
-            yield Static(worded("{stop} stops the one under the cursor  {stop_all} all  {up}{down} go  {close} close"),
+            yield Static(worded("{stop} stops this one  {stop_all} all  {up}{down} go  {close} close"),
                          classes="hint")
 
     def on_mount(self) -> None:

@@ -67,11 +67,15 @@ def header_line(session: Session, width: int, failed: bool = False) -> Line:
     if session.builder is None:
         choices = [(count, device) for count in counts for device in devices]
     wanted = [(some, target, *one) for some in (samples, samples.partition(",")[0]) for one in choices]
-    wanted += [(samples, target.partition(" (")[0], "", ""), (samples, "", groups, ""), (samples, "", "", "")]
-    for some, goal, count, device in wanted:
+    short = target.partition(" (")[0]
+    bare = short.replace("target ", "", 1)
+    wanted += [(samples, short, "", ""), (samples, bare, "", "")]
+    with_config = len(wanted)
+    wanted += [(samples, short, "", ""), (samples, bare, "", ""), (samples, "", "", "")]
+    for place, (some, goal, count, device) in enumerate(wanted):
         line: Line = [(" ", ""), (outline.name, "strong"), (count, "dim"), (goal, "@do('target')"),
                       (some, "warn" if random else ""), (device, "dim")]
-        if width_of(line) + (width_of(right) + 2 if goal == target else 0) <= width:
+        if width_of(line) + (width_of(right) + 2 if place < with_config else 0) <= width:
             break
     return padded(line, width, right)
 
