@@ -306,6 +306,7 @@ def test_a_terminal_that_tells_no_size_is_drawn_on_and_left(tmp_path, size):
                 os.write(ours, b"q")
                 asked = True
         assert asked and app.wait(5) == 0, written[-500:]
+    assert b"\x1b[m" in written[:written.rindex(b"\x1b[?1049l")][-200:], "the shell gets its own colours back"
     assert len(written) < 1_000_000
 
 
