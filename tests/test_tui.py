@@ -21,7 +21,7 @@ from trt_tui.core.network.hierarchy import GroupRow, Scope
 from trt_tui.core.precision import Precision
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.tui import main_screen, spans, terminal
+from trt_tui.tui import main_screen, spans
 from trt_tui.tui.app import TrtTuiApp
 from trt_tui.tui.controllers import ACTIONS
 from trt_tui.tui.screens.configs import ConfigsPage
@@ -726,7 +726,7 @@ async def test_clicks_on_keys_views_target_and_heads(tmp_path, size):
 def test_the_mouse_can_be_left_to_the_terminal(monkeypatch, flags):
     ran = []
     monkeypatch.setattr(TrtTuiApp, "run", lambda self, mouse: ran.append(mouse))
-    monkeypatch.setattr(terminal, "check_terminal", lambda: None)
+    monkeypatch.setattr("trt_tui.cli.app._check_terminal", lambda: None)
     assert CliRunner().invoke(main, ["demo", *flags], standalone_mode=False).exit_code == 0 and ran == [not flags]
 
 

@@ -30,6 +30,9 @@ _new = option("Config", "--new", is_flag=True, help="Do not resume the saved ses
 
 _no_mouse = option("Output", "--no-mouse", is_flag=True, help="Leave the mouse to the terminal, for selecting text.")
 
+_NO_SCREENS = ("dumb", "unknown")
+"""Values of TERM of terminals whose cursor cannot be moved."""
+
 
 @click.command("open", cls=Command, context_settings=CONTEXT)
 @takes(*EVERYTHING, *PREVIEW, *STAGES)
@@ -66,11 +69,26 @@ def demo(new: bool, no_mouse: bool, whatif_samples: int, no_preview: bool) -> No
     _run_app(options, None, None, False, new, not no_mouse, walked=True)
 
 
+def _check_terminal() -> None:
+    """Refuses to open the app where it could not be seen or typed to.
+
+    Raises:
+        InputError: stdin or stdout is no terminal, or one that cannot be drawn on.
+    """
+    instead = "Use `trt-tui compare` for figures without the app."
+    for number, name in enumerate(("stdin", "stdout")):
+        if not os.isatty(number):
+            raise InputError("the app needs a terminal", f"{name} is no terminal", instead)
+    if (term := os.environ.get("TERM", "")) in _NO_SCREENS:
+        raise InputError("the app needs a terminal that can be drawn on", f"TERM is {term}",
+                         f"Set TERM to what the terminal is, such as xterm-256color. {instead}")
+
+
 @contextmanager
 def _saying(what: str) -> Iterator[None]:
     """Says on a line of the terminal what is done, and takes it back after that: the app takes a second to load."""
     stream = sys.__stderr__
-    if stream is None or not stream.isatty() or os.environ.get("TERM") in (None, "dumb", "unknown"):
+    if stream is None or not stream.isatty():
         yield
         return
     print(first_cells(visible(what), shutil.get_terminal_size().columns - 1), end="\r", file=stream, flush=True)
@@ -82,16 +100,14 @@ def _saying(what: str) -> Iterator[None]:
 
 def _run_app(options: Options, config_path: str | None, target: str | None, force: bool, new: bool,
              mouse: bool, walked: bool = False) -> None:
-    with _saying(f"opening {Path(options.model).name} …"):
+    if target:
         from trt_tui.core.measure.target import parse_target
 
-        if target:
-            parse_target(target)
+        parse_target(target)
+    _check_terminal()
+    with _saying(f"opening {Path(options.model).name} …"):
         from trt_tui.tui.app import TrtTuiApp
-        from trt_tui.tui.terminal import check_terminal
         from trt_tui.tui.walk import Walk
-
-        check_terminal()
 
     gc.set_threshold(100_000, 20, 50)  # a big network is many small objects that all stay
     interrupts.release()

@@ -15,30 +15,11 @@ from typing import Any
 
 from textual.drivers.linux_driver import LinuxDriver
 
-from trt_tui.errors import InputError
 from trt_tui.tui.painting import Painted
 
 _ENDING = (signal.SIGTERM, signal.SIGHUP)
 _LONGEST_END_S = 3.0
 """A terminal that is gone, or stalled, takes no more writing: then the process ends without having restored it."""
-
-_NO_SCREENS = ("dumb", "unknown")
-"""Values of TERM of terminals whose cursor cannot be moved."""
-
-
-def check_terminal() -> None:
-    """Refuses to open the app where it could not be seen or typed to.
-
-    Raises:
-        InputError: stdin or stdout is no terminal, or one that cannot be drawn on.
-    """
-    instead = "Use `trt-tui compare` for figures without the app."
-    for number, name in enumerate(("stdin", "stdout")):
-        if not os.isatty(number):
-            raise InputError("the app needs a terminal", f"{name} is no terminal", instead)
-    if (term := os.environ.get("TERM", "")) in _NO_SCREENS:
-        raise InputError("the app needs a terminal that can be drawn on", f"TERM is {term}",
-                         f"Set TERM to what the terminal is, such as xterm-256color. {instead}")
 
 
 def _erases_in_colour() -> bool:
@@ -61,7 +42,7 @@ class TerminalDriver(LinuxDriver):
     def __init__(self, *arguments: Any, **options: Any) -> None:
         super().__init__(*arguments, **options)
         file = sys.__stderr__ if os.isatty(2) else sys.__stdout__
-        assert file is not None, "check_terminal refuses to open the app where it could not be drawn"
+        assert file is not None, "the command refuses to open the app where it could not be drawn"
         file.reconfigure(errors="replace")  # a locale that has no "│" gets a "?"
         self._file = file
         self.painted = Painted(_erases_in_colour())
