@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from textual.widgets import Input
@@ -14,7 +15,8 @@ from trt_tui.core.precision import Precision
 from trt_tui.jobs import engine_building, judging, methods
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
-from trt_tui.session import job
+from trt_tui.session import events, job
+from trt_tui.tui.state import jobs
 
 pytestmark = pytest.mark.usefixtures("quick")
 HUGE = (200, 60)
@@ -70,6 +72,11 @@ PICTURES = {
     "find_with_builds": ({"builder": H200}, "a down down", (LARGE,)),
     "searching": ({"searched": 20}, "a enter", (SMALL,)),
     "found": ({}, "a enter n", (LARGE,)),
+    "classes": ({}, "8 6", (SMALL,)),
+    "stages": ({}, "8 7", (SMALL,)),
+    "guards": ({}, "8 8", (SMALL,)),
+    "jobs": ({"builder": H200, "held": (rq.Build,)}, "b f9", (SMALL,)),
+    "log": ({"builder": H200}, "b o", (SMALL,)),
 }
 """By name: what is opened and how, the keys pressed, and the sizes of the terminal."""
 
@@ -81,6 +88,9 @@ def steady(monkeypatch):
     monkeypatch.setattr(judging, "time", Clock(0.004))
     monkeypatch.setattr(methods, "time", Clock(0.004))
     monkeypatch.setattr(job, "time", Clock(0.0))
+    noon = SimpleNamespace(localtime=lambda seconds: None, strftime=lambda form, when: "12:00:00")
+    monkeypatch.setattr(events, "time", noon)
+    monkeypatch.setattr(jobs, "time", noon)
 
 
 @pytest.mark.parametrize(("name", "size"), [
@@ -94,7 +104,10 @@ def test_picture(snap_compare, tmp_path, monkeypatch, name, size):
 
     async def run(pilot) -> None:
         await settle(pilot)
-        await answered(pilot, *keys.split())
+        for key in keys.split():
+            await answered(pilot, key)
+            for one in pilot.app.session.asked.jobs:
+                one.sent = 0.0
         if name in ("error", "building"):
             pilot.app.deliver(WRONG if name == "error" else replace(STEP, job=max(pilot.app.session.asked)))
             await settle(pilot)
