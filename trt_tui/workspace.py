@@ -310,7 +310,7 @@ class Workspace:
             compute_capability=options.compute_capability, production=options.production,
             further=tuple({name: (one.min, one.opt, one.max) for name, one in profile.items()} for profile in
                           further_profiles(options.production.profiles, self.network.inputs, {})))
-        return Plan(settings, options.weak, options.strict, {where: self._at(where) for where in options.judge_at},
+        return Plan(settings, options.weak, options.strict, {where: _at(self, where) for where in options.judge_at},
                     options.builds)
 
     def read(self) -> Iterator[None]:
@@ -351,24 +351,6 @@ class Workspace:
         options = self.options
         return load_samples(spec, self.network.inputs, batch=options.batch, limit=limit, seed=options.seed,
                             shapes={name: one.opt for name, one in self.shapes.items()} or None)
-
-    def _at(self, where: str) -> Analysis:
-        """The simulation at another shape of the profile ("min" or "max")."""
-        options = self.options
-        if not self.shapes:
-            raise InputError(f"there is no {where} shape to judge at", "no profile was given",
-                             "Give --shapes NAME:MIN:OPT:MAX.")
-        wanted: dict[str, FixedShape] = {name: getattr(one, where) for name, one in self.shapes.items()}
-        rows = max(shape[0] for shape in wanted.values() if shape) if any(wanted.values()) else 1
-        limit = max(options.whatif_samples, rows) if options.whatif_samples else None
-        samples = load_samples(options.data, self.network.inputs, seed=options.seed, shapes=wanted,
-                               limit=min(filter(None, (options.samples, limit)), default=None))
-        for name, shape in wanted.items():
-            if (there := samples.feed(0)[name].shape) != shape:
-                raise InputError(f"the data has no {where} shape of input {name}",
-                                 f"it gives {'x'.join(map(str, there))}, the profile {'x'.join(map(str, shape))}",
-                                 "Give data of that shape, or leave --judge-at out.")
-        return Analysis(self.network, self.backend, samples, self.judged, metric=self.metric)
 
     # -- what was read ----------------------------------------------------------------------------------------------
 
@@ -418,6 +400,25 @@ class Workspace:
             for name, array in sorted(judged.labels(index).items()):
                 labels.update(f"{name} {array.dtype} {array.shape}".encode() + array.tobytes())
         return judged.take(self.feeds).sha256() + labels.hexdigest()
+
+
+def _at(workspace: Workspace, where: str) -> Analysis:
+    """The simulation at another shape of the profile ("min" or "max")."""
+    options = workspace.options
+    if not workspace.shapes:
+        raise InputError(f"there is no {where} shape to judge at", "no profile was given",
+                         "Give --shapes NAME:MIN:OPT:MAX.")
+    wanted: dict[str, FixedShape] = {name: getattr(one, where) for name, one in workspace.shapes.items()}
+    rows = max(shape[0] for shape in wanted.values() if shape) if any(wanted.values()) else 1
+    limit = max(options.whatif_samples, rows) if options.whatif_samples else None
+    samples = load_samples(options.data, workspace.network.inputs, seed=options.seed, shapes=wanted,
+                           limit=min(filter(None, (options.samples, limit)), default=None))
+    for name, shape in wanted.items():
+        if (there := samples.feed(0)[name].shape) != shape:
+            raise InputError(f"the data has no {where} shape of input {name}",
+                             f"it gives {'x'.join(map(str, there))}, the profile {'x'.join(map(str, shape))}",
+                             "Give data of that shape, or leave --judge-at out.")
+    return Analysis(workspace.network, workspace.backend, samples, workspace.judged, metric=workspace.metric)
 
 
 def _image_size(samples: Samples) -> tuple[int, int] | None:
