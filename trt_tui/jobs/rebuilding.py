@@ -125,7 +125,7 @@ class Several:
             for key, data in self._worst.engines.items():
                 self._cache.write(key, data)
             for name, data in self._worst.timings.items():
-                with contextlib.suppress(OSError):
+                with contextlib.suppress(OSError):  # tactics are measured again
                     timings = self._cache.folder.parent / "timing"
                     timings.mkdir(parents=True, exist_ok=True)
                     write_atomic(timings / name, data)
