@@ -1,7 +1,5 @@
 """Sessions and workers that a test drives by hand, and the small files they open."""
 
-from __future__ import annotations
-
 import queue
 import time
 from collections.abc import Callable, Collection

@@ -1,7 +1,5 @@
 """Figures of whole arrays and of every group, as tests and benchmarks take them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np

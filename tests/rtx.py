@@ -1,7 +1,5 @@
 """Building networks with TensorRT-RTX, which judges strongly typed ONNX without a GPU."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections.abc import Mapping, Sequence

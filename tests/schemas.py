@@ -1,7 +1,5 @@
 """The JSON Schemas that ship with the package, and records held against them."""
 
-from __future__ import annotations
-
 import json
 from importlib import resources
 from typing import Any

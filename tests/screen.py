@@ -1,7 +1,5 @@
 """The app on a session that is answered in the test's process, and what a test presses and reads."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress

@@ -1,7 +1,5 @@
 """trt_tui.core.measure.agreement: whether an engine does what was simulated, and what to look at where it does not."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

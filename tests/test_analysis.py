@@ -1,7 +1,5 @@
 """trt_tui.core.measure.analysis"""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 
@@ -76,9 +74,6 @@ def single(operator, weight_scale=1.0, **attributes):
     kernel = b.weight("w", np.eye(16, dtype=np.float32) * np.float32(weight_scale))
     b.node(operator, [b.node("MatMul", ["x", kernel], "/fc")], "/last", output="y", **attributes)
     return b.model([floats("x", "batch", 16)], [floats("y", "batch", 16)])
-
-
-# -- the same figures from networks that are run group by group -----------------------------------------------------
 
 
 def fake_quantized(array, scale):
@@ -207,9 +202,6 @@ def test_shares_are_measured_in_the_order_asked_for(analysed):
     order = [group.name for group in reversed(analysis.network.groups)]
     seen = [name for partial in measure_shares(analysis, INT8, ranges, order=order) for name in partial.value]
     assert list(dict.fromkeys(seen)) == order
-
-
-# -- verdicts -----------------------------------------------------------------------------------------------------
 
 
 def test_verdicts_are_pooled_over_uneven_batches_and_name_the_worst_sample(analysed):
@@ -341,9 +333,6 @@ def test_what_any_group_yields_can_be_judged(analysed, network):
         np.testing.assert_allclose(array, expected[name], rtol=1e-3, atol=1e-4)
 
 
-# -- metrics ------------------------------------------------------------------------------------------------------
-
-
 def metric_file(tmp_path, body):
     path = tmp_path / "metric.py"
     path.write_text(f"import numpy as np\n\ndef score(outputs, labels):\n    {body}\n")
@@ -385,9 +374,6 @@ def test_a_metric_that_fails_is_an_error_but_not_where_the_run_is_not_finite(ana
         last(broken.verdict(FP16, {}))
 
 
-# -- padding --------------------------------------------------------------------------------------------------------
-
-
 def tokens_network(tokens):
     """x (batch, tokens, 8) to y through a MatMul and a Softmax over each token, beside scores between all tokens."""
     b = Builder()
@@ -425,9 +411,6 @@ def test_what_the_judged_outputs_mask_leaves_out_counts_at_no_group_with_its_axe
         assert masked[name].fp16_over == 0
     assert whole["/fc/MatMul"].fp16_over > 0 and whole["/fc/MatMul"].accumulated.bad
     assert masked["/scores/MatMul"] == whole["/scores/MatMul"]  # two of its axes have that size
-
-
-# -- what does not fit FP16 -----------------------------------------------------------------------------------------
 
 
 def test_fp16_overflow_is_counted_and_named(analysed):
@@ -499,9 +482,6 @@ def test_an_int8_layer_without_a_range_is_an_error(analysed):
         last(analysis.verdict(INT8, {}))
 
 
-# -- sessions and memory ------------------------------------------------------------------------------------------
-
-
 def test_what_ifs_share_one_session(analysed):
     analysis = analysed(networks.mlp(), vectors())
     ranges = dict.fromkeys(analysis.network.activations, 4.0)
@@ -528,9 +508,6 @@ def test_feeds_can_be_chosen(analysed):
     assert last(analysis.verdict(FP16, {}, feeds=[1])).samples == 4
     assert replace(last(analysis.verdict(FP16, {}, feeds=[0, 1, 2])), total=0) == replace(
         last(analysis.verdict(FP16, {})), total=0)
-
-
-# -- on a device ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("judge", [(), ("logits[:, :3]", "logits[:, 3:]")])

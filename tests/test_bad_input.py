@@ -1,7 +1,5 @@
 """Bad input: each ends as an error that names the thing, its cause and the next step, and leaves nothing behind."""
 
-from __future__ import annotations
-
 import os
 import resource
 import subprocess
@@ -60,9 +58,6 @@ def files(folder: Path) -> dict[str, bytes]:
             if path.is_file() and path.relative_to(folder).parts[0] not in ("cache", "state", "__pycache__")}
 
 
-# -- networks -----------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("spoil", [lambda path: path.write_bytes(path.read_bytes()[:-400]), Path.unlink,
                                    lambda path: path.write_text("not a network\n" * 50)])
 @pytest.mark.parametrize("command", ["compare", "inspect", "build"])
@@ -76,9 +71,6 @@ def test_external_data_that_is_missing(refused, tmp_path):
     model = networks.save_with_external_data(tmp_path)
     model.with_name("model.onnx.data").unlink()
     assert "model.onnx.data" in refused("compare", model, "--data", images(tmp_path))
-
-
-# -- data ---------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("arrays", "named"), [
@@ -140,9 +132,6 @@ def test_a_data_script_that_raises_or_returns_nonsense(refused, mlp, tmp_path, b
     assert "data.py" in text and named in text
 
 
-# -- labels and metrics -------------------------------------------------------------------------------------------
-
-
 def metric(tmp_path, body):
     (tmp_path / "metric.py").write_text(f"def score(outputs, labels):\n    {body}\n")
     return f"{tmp_path}/metric.py:score"
@@ -176,9 +165,6 @@ def test_a_metric_that_is_none(refused, mlp, spec):
     assert spec.partition(":")[0] in refused("compare", mlp.model, "--data", mlp.data, "--metric", spec)
 
 
-# -- options ------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("options", "named"), [
     (["--judge", "no_such"], "no_such"),
     (["--judge", "y[9:]"], "y[9:]"),
@@ -199,9 +185,6 @@ def test_a_remainder_of_a_static_batch(refused, mlp):
         value.type.tensor_type.shape.dim[0].dim_value = 5
     onnx.save(model, mlp.model)
     assert "5" in refused("compare", mlp.model, "--data", mlp.data)
-
-
-# -- configs ------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -244,9 +227,6 @@ def images(folder):
     path = folder / "images.npz"
     np.savez(path, image=networks.random_images(np.random.default_rng(0), (4, 3, 32, 32)))
     return path
-
-
-# -- places that cannot be written --------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("place", ["no/folder/t.onnx", "here", "/sys/t.onnx"])  # root writes nothing there either

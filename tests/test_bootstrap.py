@@ -1,7 +1,5 @@
 """trt_tui.core.measure.bootstrap and scoring"""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """trt_tui.jobs.judging: what stands where a part of judging an engine fails."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """Bundles: what they hold for each release, and that Polygraphy passes what is as tested and fails what is not."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import xml.etree.ElementTree as ET
@@ -153,9 +151,6 @@ def test_figures_say_what_was_measured_and_nothing_else():
     assert texts["classes.svg"].index("f1") < texts["classes.svg"].index("f1/cat")
     assert "fp16: 2.50 ms, 60.0 dB" in texts["latency.svg"]
     assert figures.figures({}, "config", []) == {}
-
-
-# -- pieces -----------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("precision", ["int8", "fp16"])

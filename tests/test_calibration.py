@@ -1,7 +1,5 @@
 """Tests of trt_tui.core.calibration."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np
@@ -39,9 +37,6 @@ def histogram(*arrays):
 
 def ranges_of(hist):
     return {method: chosen(hist, method) for method in RANGE_METHODS}
-
-
-# ------------------------------------------------------------------------------------------------- histogram
 
 
 @settings(deadline=None, max_examples=60)
@@ -167,9 +162,6 @@ def test_histogram_refuses_what_is_not_finite(bad):
         histogram(np.array([1, bad, 2], np.float32))
 
 
-# ----------------------------------------------------------------------------------------------- calibration
-
-
 class OrtBackend(OnnxRuntimeBackend):
     """Counts what it loads."""
 
@@ -279,9 +271,6 @@ def test_weights_are_shared(model):
     assert Probe(model).model.graph.initializers["w"].const_value is weight
 
 
-# ------------------------------------------------------------------------------------------------ statistics
-
-
 def test_stats(tmp_path, model):
     samples, data = make_samples(tmp_path)
     stats = collect_stats(model, ["x", "b"], samples, OrtBackend())
@@ -316,9 +305,6 @@ def test_channels_of_changing_number_are_not_reported():
     accumulator.add(np.ones((2, 3), np.float32))
     accumulator.add(np.ones((2, 5), np.float32))
     assert accumulator.result(99.99).top_channels is None
-
-
-# ---------------------------------------------------------------------------------------- calibration caches
 
 
 @settings(deadline=None, max_examples=40)

@@ -1,7 +1,5 @@
 """trt_tui.jobs.client and .lifeline: how a child process starts, is stopped and dies, and goes with its program."""
 
-from __future__ import annotations
-
 import os
 import queue
 import signal
@@ -119,9 +117,6 @@ def test_what_a_child_has_started_goes_with_it_and_its_death_is_reported(session
     assert gone(ids(data)[1])
 
 
-# -- what becomes of a session --------------------------------------------------------------------------------------
-
-
 def test_a_killed_child_is_reported_and_the_session_goes_on(session, tmp_path):
     driven = session(save_resnet(tmp_path, samples=64))
     driven.start()
@@ -218,9 +213,6 @@ def test_close_ends_a_child_that_is_at_work(session, tmp_path):
     pid = driven.child_pid
     driven.close()
     assert gone(pid)
-
-
-# -- stops are bounded ------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture

@@ -1,7 +1,5 @@
 """trt_tui.cli.main: what goes to stdout and stderr, the exit codes, and the files that commands write"""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -48,9 +46,6 @@ def config(tmp_path, mlp):
         made = made.with_range(tensor, RangeChoice(4.0))
     path.write_text(config_text(network, made))
     return path
-
-
-# -- compare --------------------------------------------------------------------------------------------------------
 
 
 def test_compare_prints_a_table(run, mlp, config):
@@ -180,9 +175,6 @@ def test_ctrl_c_is_exit_code_130_and_leaves_no_child(tmp_path, mlp):
         os.kill(child, 0)
 
 
-# -- build and export ---------------------------------------------------------------------------------------------
-
-
 def test_build_is_the_same_byte_for_byte(run, mlp, config, tmp_path):
     written = []
     for name in ("one.onnx", "two.onnx"):
@@ -226,9 +218,6 @@ def test_a_calibration_cache_goes_out_and_comes_in(run, mlp, config, tmp_path):
     assert set(read_cache(cache)) >= set(open_network(mlp.model).activations)
     code, _, err = run("build", mlp.model, "--precision", "int8", "--calib-cache", cache, "-o", tmp_path / "t.onnx")
     assert code == 0, err
-
-
-# -- the others ---------------------------------------------------------------------------------------------------
 
 
 def test_inspect_prints_the_tree(run, mlp):

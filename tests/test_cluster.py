@@ -1,7 +1,5 @@
 """Workers of a Dask cluster: the same results, whatever becomes of workers and of the scheduler."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

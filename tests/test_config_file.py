@@ -1,7 +1,5 @@
 """trt_tui.core.moves.file and trt_tui.files.writing"""
 
-from __future__ import annotations
-
 import json
 import os
 from dataclasses import dataclass, field
@@ -75,9 +73,6 @@ def change(file, network):
 
 def ranges_of(network) -> dict[str, float]:
     return {tensor: 0.1 + index / 3 for index, tensor in enumerate(network.activations)}
-
-
-# -- round trips
 
 
 def test_a_config_survives_the_file(file, network):
@@ -163,9 +158,6 @@ def test_a_config_of_another_network_is_not_written(network, file):
     with pytest.raises(InputError, match="not one for"):
         file.write_text(config_text(network, PrecisionConfig().with_moves({"nowhere": Choice(Precision.FP32)})))
     assert not file.exists()
-
-
-# -- files that are refused
 
 
 @pytest.mark.parametrize(("content", "title", "cause"), [
@@ -267,9 +259,6 @@ def test_unknown_entries_are_warned_about(network, change):
     assert any("moves[0]: unknown entry 'shade'" in warning for warning in loaded.warnings)
 
 
-# -- version 1
-
-
 VERSION_1 = Path(__file__).parent / "version1" / "precision.json"
 
 
@@ -301,9 +290,6 @@ def test_what_is_wrong_in_a_file_of_version_1_is_named_as_it_stands_there(networ
     with pytest.raises(InputError) as raised:
         read_config(file, network)
     assert title in raised.value.title and raised.value.next_step
-
-
-# -- other networks
 
 
 def test_another_structure_is_refused_with_its_layers_unless_forced(network, change, tmp_path):
@@ -341,9 +327,6 @@ def test_new_weights_keep_the_config_and_make_its_ranges_stale(network, change, 
     assert loaded.stale_ranges and any("calibrate" in warning for warning in loaded.warnings)
     without = change(lambda record: record.pop("calibration"))
     assert not read_config(without, retrained).stale_ranges
-
-
-# -- writing files
 
 
 def test_a_block_that_raises_leaves_nothing(tmp_path):

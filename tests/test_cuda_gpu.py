@@ -3,8 +3,6 @@
     python -m pytest -m gpu tests/test_cuda_gpu.py
 """
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import pytest

@@ -1,7 +1,5 @@
 """trt_tui.jobs.death, and allocations that fail: what is told of a child that ended"""
 
-from __future__ import annotations
-
 import signal
 from dataclasses import replace
 

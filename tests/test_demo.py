@@ -1,7 +1,5 @@
 """trt_tui.demo: the bundled network breaks in INT8 for a reason that three layers in FP32 cure"""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import pytest

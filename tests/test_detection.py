@@ -1,7 +1,5 @@
 """trt_tui.core.measure.detection: mAP of cases computed by hand, in every form that boxes and scores come in."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """`compare A.json B.json`: two dumps of tensors, and what is written to mend the second"""
 
-from __future__ import annotations
-
 import json
 import sys
 from types import SimpleNamespace

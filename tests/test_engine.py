@@ -1,7 +1,5 @@
 """trt_tui.core.engines.inspector: what the inspector of each release says, as layers, groups and shares."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 from pathlib import Path
@@ -61,9 +59,6 @@ def onnx_layers(*names: str, separator: str = "\x1e") -> str:
     return separator.join(f"[ONNX Layer: {name}]" for name in names)
 
 
-# -- what TensorRT 8.6 said on an H200 --------------------------------------------------------------------------------
-
-
 @pytest.fixture(scope="module")
 def scenes(named_network):
     network = named_network("demo")
@@ -98,9 +93,6 @@ def test_what_a_real_engine_made_of_the_groups(scenes) -> None:
     assert {name: one.reformats for name, one in made.items() if one.reformats} == {
         "/enc1/widen/conv/Conv": 1, "/dec1/gate/Mul": 1, "/head/Conv": 1}
     assert all(len(one.layers) == 1 and not one.region and one.ms is None for one in made.values())
-
-
-# -- words of each release ------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("word", "precision", "typed"), [
@@ -150,9 +142,6 @@ def test_fused_names_tell_the_nodes_where_metadata_does_not(abc, name, nodes) ->
     assert layer.nodes == tuple(nodes)
 
 
-# -- kinds ----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("made", "kind"), [
     (entry("a", "CaskGemmMatrixMultiply"), COMPUTE),
     (entry("Reformatting CopyNode for Input Tensor 0 to a", "Reformat", Origin="REFORMAT"), REFORMAT),
@@ -189,9 +178,6 @@ def test_shares_name_what_does_not_compute_apart(abc) -> None:
     assert [layer.ms for layer in timed.layers[:4]] == [1.0, 3.0, 1.0, None]
 
 
-# -- regions --------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("name", "nodes"), [
     ("{ForeignNode[b...e]}", "bcde"), ("{ForeignNode[e...b]}", "bcde"), ("{ForeignNode[d]}", "d"),
     ("{ForeignNode[a_output_0__q...c_output_0__fp16__dq_1]}", "abc"), ("{ForeignNode[unknown...c]}", "abc"),
@@ -210,9 +196,6 @@ def test_a_region_leaves_out_what_other_layers_name(abc) -> None:
                   entry("Reformatting CopyNode for Input Tensor 0 to {ForeignNode[a...f]}", "Reformat")), abc)
     assert {one.region for one in made.values()} == {True} and {one.precision for one in made.values()} == {None}
     assert {one.reformats for one in made.values()} == {1}
-
-
-# -- what became of a group -----------------------------------------------------------------------------------------
 
 
 def test_times_are_given_where_they_are_a_groups_own(abc) -> None:
@@ -253,9 +236,6 @@ def test_an_outline_serves_as_well_as_the_network(resnet) -> None:
     text = json.dumps({"Layers": [entry("/conv1/Conv + /relu/Relu", "CaskConvolution")]})
     whole, outline = (made_of(read_inspector(text, one), one) for one in (resnet, resnet.outline()))
     assert whole == outline and set(whole) == {"/conv1/Conv"}
-
-
-# -- what is refused ------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("text", ["", "nonsense", "[]", "{}", "null", "3", '{"Layers": 3}', '{"Layers": null}',

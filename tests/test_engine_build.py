@@ -1,7 +1,5 @@
 """trt_tui.jobs.engine_building: following a build in a thread, and what tells cached engines apart."""
 
-from __future__ import annotations
-
 import contextlib
 import threading
 from collections.abc import Iterator
@@ -139,9 +137,6 @@ def test_a_build_of_another_version_of_this_program_is_not_taken(resnet, tmp_pat
     assert [origin(), origin()] == ["cold", "engine cache"] and backend.built == 1
     monkeypatch.setattr(engine_building, "__version__", "99.0")
     assert [origin(), origin()] == ["cold", "engine cache"] and backend.built == 2
-
-
-# -- the rungs --------------------------------------------------------------------------------------------------------
 
 
 class Refusing(Backend):

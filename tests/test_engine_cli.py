@@ -1,7 +1,5 @@
 """trt_tui.cli.main: engines built, compared and shown by commands; data on stdout, the rest on stderr, exit codes."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os
@@ -50,9 +48,6 @@ def elsewhere(release: str, *arguments: object, **variables: str) -> subprocess.
 
 def installed(module: str) -> bool:
     return importlib.util.find_spec(module) is not None
-
-
-# -- build ------------------------------------------------------------------------------------------------------------
 
 
 def test_build_writes_an_engine_and_prints_how_trtexec_would(command, mlp, config, tmp_path) -> None:
@@ -135,9 +130,6 @@ def test_without_tensorrt_the_way_out_is_said(run, mlp, tmp_path) -> None:
     assert code == 3 and "--exportLayerInfo" in err
 
 
-# -- compare ----------------------------------------------------------------------------------------------------------
-
-
 def test_compare_builds_and_judges_the_engines(command, mlp, config, tmp_path) -> None:
     done = command("10.16.1", "compare", mlp.model, "--data", mlp.data, "--batch", 4, "--config", config, "--engines",
                    "--profile", "x:5x16:6x16:8x16", "--json", "-", "--markdown", tmp_path / "out.md", "--layers",
@@ -198,9 +190,6 @@ def test_compare_shows_a_table_of_engines(command, mlp) -> None:
     assert "engine layers, share of the time" in rows
 
 
-# -- inspect, doctor, export --------------------------------------------------------------------------------------
-
-
 def test_inspect_reads_trtexecs_json_without_tensorrt(run) -> None:
     code, out, err = run("inspect", demo.network_path(), "--engine", REAL_JSON)
     assert (code, err) == (0, "")
@@ -250,9 +239,6 @@ def test_export_writes_what_the_tool_needs(run, mlp, config, tmp_path, kind, fil
         assert "/fc1/Gemm" in json.dumps(exclusions).replace("\\\\", "")
     else:
         compile(text, "out.sh", "exec")
-
-
-# -- what is refused as asked -----------------------------------------------------------------------------------------
 
 
 @pytest.fixture

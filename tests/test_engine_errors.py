@@ -1,7 +1,5 @@
 """trt_tui.core.engines.ends, core.measure.engine_errors, agreement.parting and the debug listener."""
 
-from __future__ import annotations
-
 import json
 import pickle
 from pathlib import Path

@@ -1,7 +1,5 @@
 """trt_tui.jobs.judging and .engines: engines built and judged in a real child process, on stand-ins of TensorRT."""
 
-from __future__ import annotations
-
 import re
 import signal
 from dataclasses import replace
@@ -71,9 +69,6 @@ def headers(folder: Path) -> list[dict]:
 
 def phases(events: list[ev.Event]) -> list[str]:
     return list(dict.fromkeys(event.phase for event in of(events, ev.Progress)))
-
-
-# -- what a build is answered with ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("release", standins.RELEASES)
@@ -208,9 +203,6 @@ def test_a_what_if_is_answered_while_a_build_goes_on_and_another_build_is_not_be
     assert kinds.index(ev.VerdictMeasured) < kinds.index(ev.Fp32EngineJudged) < kinds.index(ev.Built)
 
 
-# -- stops and failures -----------------------------------------------------------------------------------------------
-
-
 def test_a_builder_that_heeds_a_stop_leaves_the_child_alive(standin, session, tmp_path) -> None:
     standin("10.16.1", STANDIN_STEP_SECONDS="0.3")
     driven = session()
@@ -278,9 +270,6 @@ def test_what_a_release_cannot_honour_is_said_before_a_build(standin, session) -
     assert "--weak cannot be honoured" in failed.title and "11.4.0" in failed.cause and failed.exit_code == 2
 
 
-# -- where engines cannot run, and where none is built ----------------------------------------------------------------
-
-
 def test_without_a_gpu_rtx_builds_and_nothing_is_judged(standin, session, tmp_path) -> None:
     standin("rtx-1.7.1", STANDIN_FAULT="no gpu")
     driven = session(backend="tensorrt-rtx", compute_capability=(8, 9))
@@ -310,9 +299,6 @@ def test_a_backend_that_was_named_and_does_not_work_is_an_error(standin, session
     assert driven.error.exit_code == 3 and "no GPU is visible" in driven.error.title
 
 
-# -- shapes -----------------------------------------------------------------------------------------------------------
-
-
 def test_the_profile_is_that_of_the_data_where_none_is_given(standin, session, tmp_path) -> None:
     standin("10.16.1")
     built(session(save_mlp(tmp_path, samples=14)), FP16)
@@ -333,9 +319,6 @@ def test_engines_are_judged_at_other_shapes_on_request(standin, session, tmp_pat
 def test_other_shapes_need_a_profile(tmp_path) -> None:
     failed = DrivenWorker(tmp_path).answer(rq.Open(replace(save_mlp(tmp_path), judge_at=("max",))))[-1]
     assert "no max shape to judge at" in failed.title and "--shapes" in failed.next_step
-
-
-# -- the node of a message --------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("text", "node"), [

@@ -1,7 +1,5 @@
 """trt_tui.core.exporters"""
 
-from __future__ import annotations
-
 import errno
 import os
 import shutil
@@ -186,9 +184,6 @@ def inline_or_external(request, tmp_path, external):
         return external
     onnx.save(networks.small_resnet(), tmp_path / "inline.onnx")
     return open_network(tmp_path / "inline.onnx")
-
-
-# -- Markdown
 
 
 COMPARISON = {

@@ -1,7 +1,5 @@
 """trt_tui.files.reading and trt_tui.files.writing: what is read, what is written over, scratch folders."""
 
-from __future__ import annotations
-
 import json
 import os
 import resource
@@ -80,9 +78,6 @@ def test_no_place_for_a_scratch_folder_is_said(monkeypatch, tmp_path):
     clear_scratch()
 
 
-# -- writing ------------------------------------------------------------------------------------------------------
-
-
 def test_a_pipe_stays_a_pipe_and_is_written_to(tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
@@ -125,9 +120,6 @@ def test_what_utf8_cannot_hold_is_written_so_that_json_reads_it(tmp_path):
     name = "broken\udcff"
     write_atomic(tmp_path / "a.json", json.dumps({"name": name}, ensure_ascii=False))
     assert json.loads((tmp_path / "a.json").read_text("utf-8")) == {"name": name}
-
-
-# -- reading ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("read", [files.read_bytes, files.read_text, files.open_regular, files.regular])

@@ -1,7 +1,5 @@
 """Moves that cost nothing at run time: normalisations as operators, scaled channels, corrected biases."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import replace
 

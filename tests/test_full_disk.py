@@ -1,7 +1,5 @@
 """Disks that are full, folders that are gone, links that lead in circles: said plainly, and nothing is lost or left"""
 
-from __future__ import annotations
-
 import os
 import resource
 import subprocess

@@ -1,7 +1,5 @@
 """Each rule of trt_tui.core.network.fusion: a case where it applies, and one for each reason it declines for."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 
@@ -258,9 +256,6 @@ def test_a_copy_that_waits_for_a_later_group_does_not_join(opened):
     growing.ready[copy.inputs[1]] = members.position + 1
     assert copies.source(growing, copy) is members
     assert copy.inputs[1] in copies.match(growing, members, copy).reason
-
-
-# -- attention ----------------------------------------------------------------------------------------------------
 
 
 def seen(b):

@@ -1,7 +1,5 @@
 """Damaged networks open or are refused by a clear error; `tests.fuzz.files` does it by the thousand."""
 
-from __future__ import annotations
-
 import hashlib
 
 import pytest

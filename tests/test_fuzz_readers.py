@@ -1,7 +1,5 @@
 """Damaged data, configs, caches, sessions and engine layers are read or refused; `tests.fuzz.readers` runs longer."""
 
-from __future__ import annotations
-
 from tests.fuzz import readers
 
 

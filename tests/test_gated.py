@@ -1,7 +1,5 @@
 """Tests of trt_tui.core.lowering.gated: the same arithmetic as the typed network, whatever is asked of a group."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -87,9 +85,6 @@ def assignment(network: Network, precisions: Sequence[Precision], other: Precisi
     return config
 
 
-# ------------------------------------------------------------------------------------------------ the same arithmetic
-
-
 @pytest.mark.parametrize("lean", [True, False])
 @pytest.mark.parametrize("name", NAMES)
 def test_all_gates_in_fp32_reproduce_the_network(name, lean, case, backend):
@@ -160,9 +155,6 @@ def test_inputs_that_are_rounded_already_need_no_rounding(name, config, case, ba
         direct, rounded = (runner.run({**one.feeds, **feeds}) for feeds in (fed, careful))
     for tensor in floats(one.plain):
         np.testing.assert_array_equal(direct[gated.outputs[tensor]], rounded[gated.outputs[tensor]])
-
-
-# ------------------------------------------------------------------------------------------------------ sums in FP16
 
 
 def in_chunks(x: np.ndarray, weight: np.ndarray, chunk: int) -> np.ndarray:
@@ -237,9 +229,6 @@ def test_an_infinity_that_an_fp16_product_reads_is_one_behind_it_as_in_a_kernel(
         y = runner.run({"x": x, **gated.feeds(config, {})})[gated.outputs["y"]]
     assert y[0].tolist() == pytest.approx([np.inf, np.nan, np.nan, np.inf], nan_ok=True)
     assert np.isnan(y[1]).all() and y[2] == pytest.approx([25600, 24800, 24800, 25600], rel=1e-2)
-
-
-# --------------------------------------------------------------------------------------------------------------- sums
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -358,9 +347,6 @@ def test_sums_of_large_tensors_are_accurate(size, tolerance, opened, backend):
     expected.add(result["reference/y"], result["test/y"])
     for column, value in zip(SUMS, result[gated.accumulated][0], strict=True):
         assert value == pytest.approx(getattr(expected, column), rel=tolerance), column
-
-
-# -------------------------------------------------------------------------------------------------------------- feeds
 
 
 def test_feeds_share_the_networks_weights_and_keep_rounded_ones(case):

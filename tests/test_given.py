@@ -4,8 +4,6 @@ As given means: what ONNX Runtime computes from the file with every operator as 
 quantizer are made here by it; those of ModelOpt lie in ``tests/files`` with the way they were made.
 """
 
-from __future__ import annotations
-
 import functools
 import random
 from pathlib import Path

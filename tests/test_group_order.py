@@ -1,7 +1,5 @@
 """Groups never wait for each other, whatever the network looks like, and are found in time linear in its size."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np
@@ -61,8 +59,6 @@ def assert_gated_computes_the_network(network: Network, backend, feeds: dict[str
                 for name, output in gated.outputs.items():
                     np.testing.assert_allclose(got[output], plain[name], rtol=tolerance, atol=tolerance)
 
-
-# ------------------------------------------------------------------------------------------------- random networks
 
 OPERATORS = ("MatMul", "Relu", "Add", "Mul", "ReduceMean", "Sub", "Div", "Sqrt", "Transpose", "Reshape", "Reshape both",
              "Gather", "Gather shape", "If", "nested If", "Celu")
@@ -128,9 +124,6 @@ def test_random_networks_have_an_order(opened, steps):
     network = opened(b.model([SQUARE, flag], [floats(name, "n", 4) for name in sorted({tensors[-1], *ends})]))
     assert_acyclic(network)
     lower_gated(network)
-
-
-# ------------------------------------------------------------------------------------------------- what was a cycle
 
 
 def crossed() -> Builder:
@@ -236,9 +229,6 @@ def fusion_of(one, other):
                    outputs=(*one.outputs, *other.outputs))
 
 
-# ------------------------------------------------------------------------------------------------- effort
-
-
 class _Looks:
     """Counts what is looked up and gone through."""
 
@@ -331,9 +321,6 @@ def test_finding_groups_takes_time_linear_in_the_network(build, opened):
         last = b.nodes[-1].output[0]
         efforts.append(effort(opened(b.model([SQUARE], [floats(last, None, None)]))))
     assert efforts[1] < 1.5 * efforts[0] and efforts[1] < 60, efforts
-
-
-# ------------------------------------------------------------------------------------------------- known networks
 
 
 @pytest.mark.parametrize("name", [*NAMES, *(f"light_{name}" for name in LIGHT_NAMES if name not in (

@@ -1,7 +1,5 @@
 """Tests of trt_tui.core.network.fusion and forms."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import pytest
@@ -35,9 +33,6 @@ def finish(b, tensor, inputs=(IMAGE,), shape=(1, 4, 8, 8)):
     return b.model(list(inputs), [floats("y", *shape)])
 
 
-# ------------------------------------------------------------------------------------------------- on every network
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_groups_partition_the_float_layers(name, named_network):
     network = named_network(name)
@@ -51,9 +46,6 @@ def test_groups_partition_the_float_layers(name, named_network):
         assert group.tail in produced and set(group.outputs) <= produced and not produced & set(group.inputs)
         assert group.name in group.layers and network.group_of(group.name) is group
         assert Precision.FP32 in group.allowed
-
-
-# ------------------------------------------------------------------------------------------------- what fuses
 
 
 def _conv_bn_relu(b):
@@ -171,9 +163,6 @@ def test_a_recurrent_layer_without_its_first_output_has_a_tail(opened):
     assert [(group.name, group.tail, group.outputs) for group in network.groups] == [("gru", "y", ("y",))]
 
 
-# ------------------------------------------------------------------------------------------------- what can be INT8
-
-
 def _axis_network(operator, trans_b=0):
     b = Builder()
     if operator == "Conv":
@@ -220,9 +209,6 @@ def test_other_operators_say_that_tensorrt_does_not_quantize_them(operator, open
     group = opened(finish(b, b.node(operator, ["x"], "/a", **attributes), shape=shape)).groups[0]
     assert not group.quantizable and not group.sites
     assert operator in group.refusals[Precision.INT8] and Precision.FP16 in group.allowed
-
-
-# ------------------------------------------------------------------------------------------------- what stays FP32
 
 
 def refusals_of(opened, operator, inputs=("x",), outputs=("y",), opset=22, **attributes):
@@ -296,9 +282,6 @@ def test_operators_of_newer_opsets_take_16_bits(operator, opened):
     b.node(operator, inputs, "/a", output="y")
     network = opened(b.model([IMAGE], [floats("y", 1, 4, 8, 8)], ir_version=11))
     assert {Precision.FP16, Precision.BF16} <= network.groups[0].allowed
-
-
-# ------------------------------------------------------------------------------------------------- Concat
 
 
 def test_concats_share_ranges_transitively_and_through_copies(opened):

@@ -1,7 +1,5 @@
 """Tests of trt_tui.core.network.growth: constants that a few bytes ask for are refused, not computed."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import pytest

@@ -1,7 +1,5 @@
 """trt_tui.core.guards, trt_tui.jobs.guarding, trt_tui.jobs.preflight, `preflight` and what other commands say."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 
@@ -44,8 +42,6 @@ RNG = np.random.default_rng(0)
 def _placed(monkeypatch, tmp_path, tmp_path_factory):
     isolate(monkeypatch, tmp_path, cache=tmp_path_factory.getbasetemp() / "cache")
 
-
-# -- each guard: what it warns of, and what not ------------------------------------------------------------------------
 
 def verdict(sqnr):
     return Verdict({"y": OutputErrors(Errors(sqnr, 0.9))}, samples=8, total=8)
@@ -157,9 +153,6 @@ def test_what_a_warning_says():
     assert "would help" in rising and "falls" in falling
 
 
-# -- what they are told ------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("line", "release", "method"), [
     ("TRT-8601-EntropyCalibration2", "8.6.1", "entropy"), ("TRT-101601-MinMaxCalibration", "10.16.1", "minmax"),
     ("TRT-7103-LegacyCalibration", "7.1.3", "percentile"), ("TRT-100300-Own", "10.3.0", "")])
@@ -222,9 +215,6 @@ def test_labels_that_name_classes(resnet):
 def _saved(folder, **labels):
     np.savez(folder / "masks.npz", image=np.zeros((8, 3, 32, 32), np.float32), **labels)
     return folder / "masks.npz"
-
-
-# -- commands ----------------------------------------------------------------------------------------------------------
 
 
 def test_preflight_has_every_guard_look(resnet, run, tmp_path):

@@ -1,7 +1,5 @@
 """trt_tui.core.network.hierarchy"""
 
-from __future__ import annotations
-
 import dataclasses
 import random
 from pathlib import Path
@@ -64,9 +62,6 @@ def rows(tree: Scope) -> dict[str, object]:
     return result
 
 
-# -- stated scopes
-
-
 def test_name_scopes_are_read_as_paths_that_contain_each_other():
     scopes = "['', 'blocks.0', 'blocks.0.attn', 'blocks.0.attn.qkv', 'linear']"
     assert scope_of(node(**{"pkg.torch.onnx.name_scopes": scopes})) == ("blocks", "0", "attn", "qkv")
@@ -96,9 +91,6 @@ def test_calls_of_inlined_functions_are_scopes_below_the_metadata():
     call = node(**{"pkg.torch.onnx.name_scopes": "['', 'blocks.0', 'add']"})
     call.meta[SCOPE_KEY] = ("/attention.1", "core")
     assert scope_of(call) == ("blocks", "0", "attention", "1", "core")
-
-
-# -- trees of networks
 
 
 def test_vit_by_metadata(opened):
@@ -180,9 +172,6 @@ def test_names_deeper_than_the_recursion_limit():
     assert len(text.splitlines()) == 1 + 2 * 1500 - 1
 
 
-# -- structure
-
-
 def test_resnet50_without_names_is_cut_at_its_residual_joins(opened):
     _, tree = opened(light("resnet50"))
     found = rows(tree)
@@ -216,9 +205,6 @@ def test_a_mask_that_all_layers_read_does_not_hide_the_blocks(opened):
     assert all(len(scope.children) <= 8 for scope in around)
 
 
-# -- repetition
-
-
 def test_blocks_of_vit(opened):
     _, tree = opened(networks.vit())
     matrix = blocks(tree)
@@ -250,9 +236,6 @@ def test_nested_blocks(opened):
     named = [name for row in matrix.cells for cell in row for name in cell]
     assert len(named) == len(set(named)) > 400
     assert len(set(matrix.columns)) == len(matrix.columns)
-
-
-# -- text
 
 
 def test_text_has_operator_shape_and_reasons(opened):

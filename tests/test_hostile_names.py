@@ -1,7 +1,5 @@
 """Names that steer terminals, read as commands or break tables: what the commands print and write of them."""
 
-from __future__ import annotations
-
 import ast
 import json
 import shutil

@@ -1,7 +1,5 @@
 """Names that steer terminals, wide and long ones: what the app draws and copies of them."""
 
-from __future__ import annotations
-
 from functools import partial
 
 import numpy as np

@@ -1,7 +1,5 @@
 """trt_tui.core.importers: what other tools were told, as a config"""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

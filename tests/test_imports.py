@@ -1,7 +1,5 @@
 """What may import what, and what a start pulls in."""
 
-from __future__ import annotations
-
 import json
 import pkgutil
 import subprocess

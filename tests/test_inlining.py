@@ -1,7 +1,5 @@
 """Tests of trt_tui.core.network.inlining."""
 
-from __future__ import annotations
-
 import time
 
 import numpy as np

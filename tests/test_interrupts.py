@@ -1,7 +1,5 @@
 """trt_tui.cli.interrupts: SIGTERM and SIGHUP stop every command as ctrl-C does, and what was measured is kept"""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

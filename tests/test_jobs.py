@@ -1,7 +1,5 @@
 """trt_tui.jobs: the worker's order of work, stops, results kept by content, and the child process itself"""
 
-from __future__ import annotations
-
 import os
 import time
 from dataclasses import replace
@@ -82,9 +80,6 @@ def of(events, *types):
 
 def ends(events, job):
     return [type(one) for one in events if one.job == job and isinstance(one, ev.Done | ev.Cancelled | ev.Failed)]
-
-
-# -- what a request is answered with ------------------------------------------------------------------------------
 
 
 def test_a_comparison_measures_verdicts_layers_and_the_shares_of_every_run(opened):
@@ -261,9 +256,6 @@ def test_progress_is_reported_at_most_ten_times_a_second(opened, tmp_path):
     assert len(progress) <= spent / scheduler.REPORT_S + 1 + len({event.phase for event in progress})
 
 
-# -- stops --------------------------------------------------------------------------------------------------------
-
-
 PHASES = {
     "reading the network": rq.Open,
     "hashing the network": rq.Open,
@@ -395,9 +387,6 @@ def test_no_export_takes_the_place_of_another_and_none_waits_for_a_comparison(op
     assert Path(paths[2]).read_text() == paths[2]
 
 
-# -- failures -----------------------------------------------------------------------------------------------------
-
-
 def test_a_defect_ends_the_job_and_not_the_worker(opened, monkeypatch):
     worker = opened()
     monkeypatch.setattr(statistics, "collect_stats", lambda *args, **kwargs: 1 / 0)
@@ -412,9 +401,6 @@ def test_what_stood_in_the_way_of_opening_is_said_again(tmp_path):
     failed = worker.answer(rq.Open(Options(str(tmp_path / "none.onnx"))))[-1]
     assert isinstance(failed, ev.Failed) and "none.onnx" in failed.title
     assert worker.answer(rq.WhatIf(INT8))[-1].title == failed.title
-
-
-# -- results by content -------------------------------------------------------------------------------------------
 
 
 def figures(events):

@@ -1,7 +1,5 @@
 """trt_tui.core.measure.judge"""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import pytest
@@ -163,9 +161,6 @@ def test_a_network_that_computes_nothing_cannot_be_judged(opened):
         judged_outputs(opened(b.model([floats("x", "batch", 8)], [integers("y", 2)])))
 
 
-# -- named by the user
-
-
 @pytest.fixture
 def detector(opened):
     return opened(yolo().model([X], [floats("out", "batch", 10, 8, 8)]))
@@ -230,9 +225,6 @@ def test_names_with_brackets_are_names_first(opened):
     network = opened(b.model([X], [floats("out", "batch", 10, 8, 8)]))
     assert judged_outputs(network, ["a[0]"])[0].tensor == "a[0]"
     assert judged_outputs(network, ["a[0][:, 1:]"])[0].slices == (AxisSlice(1, 1),)
-
-
-# -- masks --------------------------------------------------------------------------------------------------------
 
 
 class Padded:

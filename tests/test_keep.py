@@ -1,7 +1,5 @@
 """Layers kept by rule: what rules name, that nothing lowers or takes them back, files, commands and the screen."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from types import SimpleNamespace

@@ -4,8 +4,6 @@ The listings in ``tests/listings`` are TensorRT-RTX 1.7.1's for SM89, of network
 that is installed it must list the same today. ``tensorrt-10-conv`` is written as TensorRT 10 writes.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections import Counter
@@ -137,9 +135,6 @@ def test_products_summed_in_fp32_take_the_kernels_of_fp16(named_network, name) -
     assert not gained(*made.values()) and not gained(*reversed(made.values()))
 
 
-# -- what became of the groups ----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("name", "group", "precision", "shares", "mha"), [
     ("attention-fp16", Q, FP16, {K, V}, False), ("attention-fp16", SOFTMAX, FP16, {QK, PV}, True),
     ("attention-fp16", NORM, FP16, set(), False), ("attention-fp16", OUT, FP16, set(), False),
@@ -230,8 +225,6 @@ def test_reformats_and_casts_are_counted_where_they_stand(recorded) -> None:
     assert odd.qdq == 1
 
 
-# -- the other spelling, of Conv kernels on a GPU ---------------------------------------------------------------------
-
 TEN = (FOLDER / "tensorrt-10-conv.txt").read_text("utf-8")
 
 
@@ -283,9 +276,6 @@ def test_unfused_q_and_dq_are_of_their_own_kind(recorded) -> None:
     network, _, _ = recorded("odd-int8")
     report = read_listing((FOLDER / "odd-int8.txt").read_text("utf-8"), network)
     assert [layer.prepares for layer in report.layers if layer.kind == QDQ] == [True, False, True]
-
-
-# -- the command ------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.rtx

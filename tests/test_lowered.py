@@ -3,8 +3,6 @@
 ``python -m tests.fuzz.lowering`` does the same for longer, and asks TensorRT-RTX.
 """
 
-from __future__ import annotations
-
 from random import Random
 
 import ml_dtypes
@@ -65,7 +63,6 @@ def one_layer(operator: str, activation: str = "", row: float = 1.0, weight: flo
     return b.model([floats("x", *given)], [floats("y", *result)])
 
 
-# ------------------------------------------------------------------------------------------------- any network
 # The same networks at each run, since a few lie a little beyond `lowered.CLOSE_DB`: `tests.fuzz.lowering` draws others.
 
 
@@ -88,9 +85,6 @@ def test_a_graph_that_offers_more_gives_the_same(random: Random, opened, backend
         largest = np.abs(one, where=np.isfinite(one), out=np.zeros_like(one)).max(initial=0)
         apart = ~np.isclose(one, two, rtol=0, atol=1e-5 * largest, equal_nan=True)  # kernels of the two may differ
         assert apart.mean() <= lowered.FLIPPED
-
-
-# ------------------------------------------------------------------------------------------------- single rules
 
 
 @pytest.mark.parametrize("operator", ["MatMul", "Gemm", "Conv"])
@@ -263,9 +257,6 @@ def test_results_of_another_type_are_not_rounded(opened, backend) -> None:
             mean = runner.run({**feeds, **gated.feeds(chosen, {})})[gated.outputs["mean"]]
             x = feeds["x"] if config.quantized is FP32 else feeds["x"].astype(np.float16).astype(np.float32)
             np.testing.assert_allclose(mean, x.mean(-1, keepdims=True), rtol=1e-6, atol=1e-7)
-
-
-# ------------------------------------------------------------------------------------------------- any mix
 
 
 def mixed(network: Network) -> PrecisionConfig:

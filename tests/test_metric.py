@@ -1,7 +1,5 @@
 """Tests of trt_tui.core.measure.user_metric."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

@@ -1,7 +1,5 @@
 """trt_tui.core.measure.metrics"""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given

@@ -1,7 +1,5 @@
 """trt_tui.jobs: one config may ask for any mix of precisions, whatever is asked about it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """trt_tui.core.moves: what a kind of move must bring along, shown by one that is made up here"""
 
-from __future__ import annotations
-
 import json
 from dataclasses import dataclass
 from types import SimpleNamespace

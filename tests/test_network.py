@@ -1,7 +1,5 @@
 """Tests of trt_tui.core.network.network."""
 
-from __future__ import annotations
-
 import pickle
 
 import numpy as np
@@ -92,9 +90,6 @@ def test_sizes_that_the_file_leaves_open_are_those_of_the_samples(named_network)
     assert sized(network, {}).layer(query.name).macs is None
 
 
-# ------------------------------------------------------------------------------------------------- constants
-
-
 def test_constants_are_found_as_initializers_nodes_and_expressions(opened):
     b = Builder()
     stored = b.weight("stored", np.arange(6, dtype=np.float32).reshape(2, 3))
@@ -183,9 +178,6 @@ def test_expressions_without_anything_to_run_them_are_refused_by_name(expression
         open_network(path, missing).constant(picked)
     assert picked in raised.value.title and "not installed" in raised.value.cause
     assert raised.value.next_step == "pip install it"
-
-
-# ------------------------------------------------------------------------------------------------- opsets, hashes
 
 
 @pytest.mark.parametrize("name", ["small_resnet", "unet_small", "bert", "light_squeezenet"])

@@ -1,7 +1,5 @@
 """tests.standins.null: the figures that tests of the screen read are those that ONNX Runtime gives."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests import local

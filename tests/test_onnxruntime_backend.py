@@ -1,7 +1,5 @@
 """Tests of trt_tui.backends.onnxruntime."""
 
-from __future__ import annotations
-
 import ctypes
 from unittest.mock import Mock
 
@@ -21,8 +19,6 @@ from trt_tui.backends import onnxruntime_device
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
 from trt_tui.core.runner import Level
 from trt_tui.errors import BackendUnavailableError, InputError, TrtTuiError
-
-# ----------------------------------------------------------------------------------------------------- loading, running
 
 
 @pytest.mark.parametrize("name", ["small_resnet", "unet_small", "mlp", "bert", "vit"])

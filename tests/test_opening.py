@@ -1,7 +1,5 @@
 """Tests of trt_tui.core.network.opening."""
 
-from __future__ import annotations
-
 import os
 import shutil
 
@@ -46,9 +44,6 @@ def test_the_first_layers_of_a_large_network_are_told_before_all(tmp_path, nodes
     names = [node.name for node in onnx.load(path).graph.node]
     assert all([layer.name for layer in one.layers] == names[:len(one.layers)] for one in looks)
     assert all({group.name for group in one.groups} <= set(names[:len(one.layers)]) and one.groups for one in looks)
-
-
-# ------------------------------------------------------------------------------------------------- bad files
 
 
 def _text(path):
@@ -113,9 +108,6 @@ def test_bad_file_is_named_with_a_next_step(write, says, tmp_path):
     assert caught.value.next_step
 
 
-# ------------------------------------------------------------------------------------------------- external data
-
-
 def test_external_data_stays_outside_until_it_is_read(tmp_path, backend):
     path = networks.save_with_external_data(tmp_path)
     opened = open_model(path)
@@ -168,9 +160,6 @@ def test_linked_external_data_is_refused_with_the_way_out(link, tmp_path):
     with pytest.raises(InputError) as caught:
         open_model(path)
     assert "model.onnx.data" in caught.value.cause and "opy" in caught.value.next_step
-
-
-# ------------------------------------------------------------------------------------------------- names, functions
 
 
 @pytest.mark.parametrize("name", ODD)
@@ -231,9 +220,6 @@ def test_nested_functions_nest_their_scopes(tmp_path):
         ("Relu", ("call", "first")), ("Tanh", ("call",))]
 
 
-# ------------------------------------------------------------------------------------------------- opsets
-
-
 def test_old_opset_is_converted_and_its_weights_are_no_inputs(tmp_path):
     opened = open_model(save(networks.opset7(), tmp_path))
     assert [value.name for value in opened.model.graph.inputs] == ["image"]
@@ -270,9 +256,6 @@ def test_one_row_of_angles_is_spread_to_the_batch(batch, tmp_path, backend):
     one_by_one = [run(backend, ir.load(path), {"x": x[i:i + 1]})["y"] for i in range(3)]
     got = run(backend, opened.model, {"x": x if batch == "n" else x[:1]})["y"]
     np.testing.assert_allclose(got, np.concatenate(one_by_one)[:len(got)], atol=1e-6)
-
-
-# ------------------------------------------------------------------------------------------------- Q/DQ
 
 
 def sqnr(reference, value):
@@ -356,9 +339,6 @@ def test_a_stored_weight_is_dequantized_when_it_is_read(dtype, tmp_path):
     np.testing.assert_allclose(stored.numpy(), (codes - shift) * scale, rtol=1e-6)
 
 
-# ------------------------------------------------------------------------------------------------- 16-bit files
-
-
 def test_half_network_keeps_the_types_of_inputs_and_outputs(tmp_path):
     opened = open_model(save(networks.half(), tmp_path))
     graph = opened.model.graph
@@ -407,9 +387,6 @@ def test_subgraphs_of_a_half_network_are_raised_too(tmp_path, backend):
         np.testing.assert_array_equal(got, expected)
 
 
-# ------------------------------------------------------------------------------------------------- graph ends
-
-
 @pytest.mark.parametrize("taken", [True, False])
 def test_a_branch_may_return_what_the_graph_around_it_holds(taken, tmp_path, backend):
     """An initializer from one branch and an input from the other; no runtime takes that as it is."""
@@ -448,9 +425,6 @@ def test_inputs_and_constants_may_be_outputs(tmp_path, backend):
     np.testing.assert_array_equal(got["x"], x)
     np.testing.assert_array_equal(got["constant"], np.arange(3))
     np.testing.assert_array_equal(got["y"], [0, 2])
-
-
-# ------------------------------------------------------------------------------------------------- opsets
 
 
 def _scaled(values, **attributes):
@@ -527,9 +501,6 @@ def test_a_batch_norm_in_training_mode_stays_in_it_and_is_told_of(tmp_path, back
     mean, spread = (of(feeds["x"], axis=(0, 2, 3), keepdims=True) for of in (np.mean, np.var))
     np.testing.assert_allclose(got, (feeds["x"] - mean) / np.sqrt(spread + 1e-5) * scale + bias, rtol=1e-3, atol=1e-4)
     assert any("training mode" in note for note in opened.notes)
-
-
-# ------------------------------------------------------------------------------------------------- types
 
 
 def test_types_behind_an_operator_of_another_domain_are_what_those_behind_it_ask_for(tmp_path):

@@ -3,8 +3,6 @@
 What runs in C++ (parsing, onnx's shape inference and opset conversion) is not counted.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Outputs that are no float tensors, and networks of which nothing can be lowered: said, and never a figure"""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """What is written cell by cell looks as Textual's own writing does: trt_tui.tui.painting."""
 
-from __future__ import annotations
-
 import random
 import re
 

@@ -1,7 +1,5 @@
 """Parts of detectors: each head of each stride is judged by itself, whatever shapes its result on the way."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import pytest

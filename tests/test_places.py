@@ -1,7 +1,5 @@
 """Nothing that is read is written over, and no two exports share a file."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """trt_tui.core.network.plugins: networks with plugins open, are simulated up to them, and leave with them."""
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys
@@ -135,9 +133,6 @@ def test_a_plugin_with_nothing_before_it_leaves_nothing_to_judge(tmp_path):
     with pytest.raises(InputError, match="no output that can be judged") as refused:
         judged_outputs(open_network(options.model))
     assert "custom, a plugin" in refused.value.cause
-
-
-# -- libraries ----------------------------------------------------------------------------------------------------
 
 
 def test_a_library_of_operators_brings_them_to_the_simulation(tmp_path):

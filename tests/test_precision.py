@@ -1,7 +1,5 @@
 """Tests of trt_tui.core.precision."""
 
-from __future__ import annotations
-
 import copy
 import pickle
 
@@ -124,8 +122,6 @@ def test_ranks_go_from_coarse_to_fine():
     assert rank(INT4) < rank(INT8) < rank(FP8) < rank(FP16) < rank(Precision.FP16_SUMS_FP32) < rank(BF16) \
         < rank(Precision.TF32) < rank(FP32)
 
-
-# ------------------------------------------------------------------------------------------------- history
 
 MOVES = st.tuples(
     st.dictionaries(st.sampled_from("abc"), st.builds(Choice, st.sampled_from([FP32, FP16]), st.sampled_from("us"))),

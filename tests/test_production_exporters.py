@@ -1,7 +1,5 @@
 """Tests of trt_tui.core.exporters.trtexec, .polygraphy and .modelopt."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import re
@@ -59,9 +57,6 @@ def awkward(opened):
         last = index == len(AWKWARD) - 1
         value = b.node("Softmax", [value], name=name, output="y" if last else f"t{index}")
     return opened(b.model([floats("x", 2, 4)], [floats("y", 2, 4)], name="awkward"))
-
-
-# ------------------------------------------------------------------------------------------------ trtexec
 
 
 def options(argv):
@@ -232,9 +227,6 @@ def test_each_line_of_the_script_has_its_release_beside_it(resnet):
     assert all(f"# {line.release}." in text for line in command_lines(network, config, weak))
 
 
-# ------------------------------------------------------------------------------------------------ Polygraphy
-
-
 def postprocess(path, parsed, monkeypatch):
     """Runs a script as Polygraphy does, on what its parser would give."""
     common = pytest.importorskip("polygraphy.backend.common")
@@ -301,9 +293,6 @@ def test_polygraphy_takes_the_command(resnet):
     tf32 = lower_weak(network, replace(config, tf32=True), ranges_of(network))
     assert parser.parse_args(polygraphy_command(tf32)[1:]).tf32
     assert shlex.join(polygraphy_command(tf32)).endswith("--tf32 --calibration-cache calibration.cache")
-
-
-# ------------------------------------------------------------------------------------------------ ModelOpt
 
 
 def matched(network, some):

@@ -1,7 +1,5 @@
 """Networks that ONNX Runtime's own quantizers write open, run, and compare; weights over 1 KiB, as real ones are."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Ranges as a user gives them: typed, on the command line, in the app, and calibration methods beside each other."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Tests of trt_tui.core.network.reading: external data wherever a tensor may stand."""
 
-from __future__ import annotations
-
 import os
 import shutil
 

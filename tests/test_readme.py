@@ -1,7 +1,5 @@
 """The README's examples: what it shows is printed, what it says to type is taken."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import shutil

@@ -1,7 +1,5 @@
 """trt_tui.core.measure.record and the comparison schema"""
 
-from __future__ import annotations
-
 import json
 import math
 from types import SimpleNamespace

@@ -1,7 +1,5 @@
 """Outputs from elsewhere: dumps as Polygraphy writes them, what errors are taken against, and what is refused"""
 
-from __future__ import annotations
-
 import base64
 import io
 import json
@@ -50,9 +48,6 @@ def mlp(tmp_path):
 
 def rows(y, batch):
     return [{"y": y[start:start + batch]} for start in range(0, len(y), batch)]
-
-
-# -- dumps ------------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("kept", [spans.KEPT_BYTES, 16])
@@ -146,9 +141,6 @@ def test_damaged_and_hostile_dumps_are_refused_by_name(name, text, said, tmp_pat
     with pytest.raises(InputError) as caught:
         open_dump(str(path))
     assert name in caught.value.title and said in str(caught.value) and caught.value.next_step
-
-
-# -- what errors are taken against ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("batch", [16, 4, 3])

@@ -1,7 +1,5 @@
 """Files that are replaced while a network is open: figures of what was and of what is never stand together"""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """Engines in the table of compare and in the Markdown report: trt_tui.cli.report, trt_tui.core.exporters.markdown."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """trt_tui.session.results: figures by what a config decides"""
 
-from __future__ import annotations
-
 import pytest
 
 from tests import local

@@ -1,7 +1,5 @@
 """trt_tui.backends.tensorrt on the real TensorRT-RTX: see `tests.standins.real_rtx`."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """trt_tui.core.engines.rungs: what a builder's message names, and what is tried next."""
 
-from __future__ import annotations
-
 import pytest
 
 from trt_tui.core.engines.made import Made
@@ -45,9 +43,6 @@ def ladder(network, config, told=True, loosens=True, eases=False) -> Ladder:
     return Ladder(network, config, told, loosens, eases)
 
 
-# -- what a message names ---------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("text", "alone"), [
     ("Error Code 10: Internal Error (Could not find any implementation for node /conv1/Conv + /relu/Relu.)",
      ["/conv1/Conv"]),
@@ -66,9 +61,6 @@ def test_a_fused_region_names_all_from_its_first_to_its_last_layer(resnet) -> No
     found, within = named_groups("no implementation for node {ForeignNode[/layer1/conv1/Conv.../fc/Gemm]}.", resnet)
     assert found == [] and names(within) == order[order.index("/layer1/conv1/Conv"):order.index("/fc/Gemm") + 1]
     assert names(named_groups("{ForeignNode[(Unnamed Layer* 3)...nowhere]}", resnet)[1]) == []
-
-
-# -- down the rungs ---------------------------------------------------------------------------------------------------
 
 
 def test_told_releases_let_go_prefer_and_tell_nothing(resnet) -> None:
@@ -137,9 +129,6 @@ def test_strongly_typed_releases_raise_what_is_named_step_by_step_and_nothing_el
     assert [one.raised, two.raised] == [{"/conv1/Conv": Precision.FP16}, {"/conv1/Conv": Precision.FP32}]
     assert two.let_go == () and going.below(two, "/conv1/Conv") is None
     assert ladder(resnet, INT8, False, False).below(Rung(), "no name") is None
-
-
-# -- in words, and what was made --------------------------------------------------------------------------------------
 
 
 def test_rungs_in_words() -> None:

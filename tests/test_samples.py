@@ -1,7 +1,5 @@
 """Tests of trt_tui.core.data.samples."""
 
-from __future__ import annotations
-
 import base64
 import io
 import json

@@ -1,7 +1,5 @@
 """trt_tui.session.saved"""
 
-from __future__ import annotations
-
 import os
 import threading
 from dataclasses import replace

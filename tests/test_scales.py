@@ -1,7 +1,5 @@
 """Tests of trt_tui.core.lowering.scales."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -53,9 +51,6 @@ def test_weight_scales_are_per_channel(named_network):
     weight = network.constant(site.tensor)
     scale = scales.weight_scale(network, site)
     np.testing.assert_allclose(scale, np.abs(weight).max(1) / 127, rtol=1e-6)
-
-
-# ------------------------------------------------------------------------------------------------- ranges
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,5 @@
 """Users' scripts run in the child process and nowhere else: what they print and how they end touches no command."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -1,7 +1,5 @@
 """trt_tui.core.search"""
 
-from __future__ import annotations
-
 import itertools
 import math
 from dataclasses import replace
@@ -107,9 +105,6 @@ def finish(search, evaluate):
     return search.result
 
 
-# -- every strategy -----------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("method", SEARCH_METHODS)
 def test_what_a_search_may_ask_for_next_is_known_ahead(method):
     """With four judged at once it comes to the same in fewer rounds; where only what passes decides, two are enough to
@@ -211,9 +206,6 @@ def test_ask_names_the_same_config_until_it_is_told_of():
     assert done.ask() is None
     with pytest.raises(ValueError, match="nothing was asked"):
         done.tell(Judgement(True, 0.0))
-
-
-# -- one by one ---------------------------------------------------------------------------------------------------
 
 
 def additive(weights, allowed):
@@ -345,9 +337,6 @@ def test_what_brings_about_nan_is_raised_first(method):
         assert set(search.ranking.order[:2]) == {"g3", "g6"}
 
 
-# -- rungs between ------------------------------------------------------------------------------------------------
-
-
 REST = {Precision.FP8: 0.5, Precision.FP16: 0.1, FP32: 0.0}
 """What is left of a group's noise on each rung."""
 
@@ -419,9 +408,6 @@ def test_each_group_starts_on_the_lowest_rung_that_it_can_have():
     assert list(start.assignment(network).values()) == [Precision.INT4, Precision.INT8, Precision.FP16]
 
 
-# -- where it starts ----------------------------------------------------------------------------------------------
-
-
 def test_nothing_to_do():
     noise = additive(WEIGHTS, 100)
     search = noise.search()
@@ -473,9 +459,6 @@ def test_kept_layers_are_raised_for_good_and_say_so():
     assert "kept as they are" in refused.value.cause
 
 
-# -- ranges -------------------------------------------------------------------------------------------------------
-
-
 def with_ranges(weights, allowed, better):
     """`additive`, where a range of ``better`` halves what a tensor's group adds."""
     noise = additive(weights, allowed)
@@ -511,9 +494,6 @@ def test_ranges_that_do_worse_are_not_taken():
     noise, judged = with_ranges(WEIGHTS, 3, better=0.123)
     result = finish(noise.search(ranges={"t2": {"mse": 0.7}, "t5": {"mse": 0.7}}), judged)
     assert result.met and not result.config.ranges
-
-
-# -- budgets ------------------------------------------------------------------------------------------------------
 
 
 def test_a_budget_of_layers_gives_the_best_reachable_and_says_that_it_falls_short():
@@ -579,9 +559,6 @@ def test_a_budget_where_the_start_is_not_finite():
     assert len(search.evaluations) < 3 * len(noise.names)
 
 
-# -- going on with a margin ---------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("method", SEARCH_METHODS)
 def test_a_margin_goes_on_from_what_is_known(method):
     noise = Noise(8, 4)
@@ -606,9 +583,6 @@ def test_a_margin_beyond_reach_says_so():
     search.tighten((50.0,))
     result = finish(search, noise)
     assert result.outcome is Outcome.UNREACHABLE and "margin of 50" in result.said and not result.met
-
-
-# -- why ----------------------------------------------------------------------------------------------------------
 
 
 def test_every_raised_group_says_why():

@@ -1,7 +1,5 @@
 """trt_tui.cli.main search: the table, the files, progress and the exit codes"""
 
-from __future__ import annotations
-
 import json
 import os
 import signal
@@ -227,9 +225,6 @@ def test_the_bundled_network_is_mended_by_at_most_three_layers(run, out):
     assert "metric>=base-0.01: " in shown and "FP32  start  found" in shown
     record = json.loads(out.read_text())["evidence"]["simulated"]
     assert len(record["metric_parts"]) > 2 and all(name in shown for name in record["metric_parts"])
-
-
-# -- the front ------------------------------------------------------------------------------------------------------
 
 
 def verdict(sqnr_db: float) -> Verdict:

@@ -1,7 +1,5 @@
 """trt_tui.jobs.searching and the worker's search: order of work, what is kept, stops, engines, commands, latency"""
 
-from __future__ import annotations
-
 import sys
 import textwrap
 from dataclasses import replace
@@ -91,9 +89,6 @@ def of_type(events, kind):
 def found(events) -> ev.SearchEnded:
     assert isinstance(events[-1], ev.Done), events[-1]
     return of_type(events, ev.SearchEnded)[-1]
-
-
-# -- the work -------------------------------------------------------------------------------------------------------
 
 
 def test_a_search_streams_shares_then_evaluations_then_what_it_found(opened):
@@ -222,9 +217,6 @@ def test_a_whatif_goes_first_and_background_work_waits(opened):
     assert min(shares) < ended < max(shares), "shares on few samples come first, the rest waits"
 
 
-# -- stops and what is kept -----------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize("at", [1, 3, 8])
 def test_a_stopped_search_says_its_best_and_goes_on_later(opened, tmp_path, runs, at):
     whole = found(opened().answer(GOAL))
@@ -304,9 +296,6 @@ def test_shares_that_are_known_are_not_measured_again(opened, runs):
         assert f"its share is {percent(shares[name].owns)} of" in why
 
 
-# -- the user's command ---------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
 def script(tmp_path):
     """A check that passes where the file's Gemm has no Q/DQ before it; it notes what it was given."""
@@ -366,9 +355,6 @@ def test_a_running_check_is_killed_with_its_search(opened):
 
 def test_words_of_a_command():
     assert check_words("a 'b c' {model}") == ["a", "b c", "{model}"]
-
-
-# -- engines --------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -475,9 +461,6 @@ def test_the_margin_is_that_of_the_tolerance_that_the_engine_misses(with_builder
     assert "margin of 3" in ended.remarks[0] and "cosine" not in ended.remarks[0]
     alone = found(with_builder(3.0).answer(GOAL))
     assert ended.result.best.raised == alone.result.best.raised
-
-
-# -- what a builder would make of what was found --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("tolerance", "idle_place"), [
@@ -661,9 +644,6 @@ def test_latency_goes_from_one_end_to_the_other(options):
     rungs = dict.fromkeys(names, Precision.FP16)  # INT8 has 1 byte, FP16 2, FP32 4
     assert latency_between(space, low, high, {})(space.config(names, rungs=rungs)) == pytest.approx(3.0)
     assert latency_between(space, low, high, {})(space.config(names, rungs=dict.fromkeys(names, Precision.FP8))) == 2.0
-
-
-# -- the session ----------------------------------------------------------------------------------------------------
 
 
 def test_a_session_takes_what_was_found_as_one_change(options, tmp_path):

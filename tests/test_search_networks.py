@@ -1,7 +1,5 @@
 """trt_tui.core.search and trt_tui.core.measure.analysis on networks that run"""
 
-from __future__ import annotations
-
 import itertools
 import math
 
@@ -82,9 +80,6 @@ def vectors(count, seed=0):
     return {"x": np.random.default_rng(seed).standard_normal((count, 16), dtype=np.float32)}
 
 
-# -- impacts ------------------------------------------------------------------------------------------------------
-
-
 def test_impacts_are_what_a_group_does_alone_and_what_goes_with_it(simulated):
     one = simulated(networks.chain(0), vectors(24))
     found = one.impacts(exact=True)
@@ -131,9 +126,6 @@ def test_impacts_are_shares_and_shares_stay_as_they_were(simulated):
     found = one.impacts()
     assert all(isinstance(impact, Impact) and isinstance(impact, Share) for impact in found.values())
     assert {n: (s.owns, s.kept_db) for n, s in shares.items()} == {n: (i.owns, i.kept_db) for n, i in found.items()}
-
-
-# -- searches -----------------------------------------------------------------------------------------------------
 
 
 def brute_force(one, space, target):

@@ -1,7 +1,5 @@
 """trt_tui.session.session: what is kept, resumed and shown again"""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -174,9 +172,6 @@ def test_a_new_name_is_none_that_is_taken():
     assert ConfigNames({FP16: "c1"}).give(INT8) == "c2"
 
 
-# -- saving and resuming ------------------------------------------------------------------------------------------
-
-
 def test_history_names_and_target_are_resumed(session):
     first = started(session())
     groups = first.outline.groups
@@ -299,9 +294,6 @@ def test_a_full_disk_keeps_the_last_whole_session(session, monkeypatch):
     driven.until_idle()
     driven.saver.flush()
     assert path.read_bytes() == whole and [p.suffix for p in driven.store.folder.iterdir() if p.suffix == ".tmp"] == []
-
-
-# -- configs from files -------------------------------------------------------------------------------------------
 
 
 def test_a_config_file_brings_its_ranges_and_target(session, tmp_path):

@@ -1,7 +1,5 @@
 """Stages on the way to production, engines and outputs from elsewhere, and what production was given"""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np
@@ -29,9 +27,6 @@ def mlp(tmp_path):
     with np.load(options.data) as data:
         x = data["x"]
     return options, x, onnxruntime.InferenceSession(options.model).run(None, {"x": x})[0]
-
-
-# -- what stages say --------------------------------------------------------------------------------------------------
 
 
 def verdict(db, metric=None, **errors):
@@ -107,9 +102,6 @@ def test_stages_have_names_of_their_own():
         stages_of(["a=q.onnx", "a=o.npz"], None, None)
     with pytest.raises(InputError, match="no dump of tensors"):
         stages_of([], None, "prod.plan")
-
-
-# -- commands ---------------------------------------------------------------------------------------------------------
 
 
 def test_a_comparison_has_a_row_for_each_stage(mlp, tmp_path, run):

@@ -1,7 +1,5 @@
 """`tests.standins`: the API and the words of the stand-ins; `tests.test_tensorrt_backend` builds and runs with them."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Arrays in files: what is damaged, promises too much or would fill the disk is refused before it is read."""
 
-from __future__ import annotations
-
 import errno
 import io
 import json
@@ -167,9 +165,6 @@ def test_invalid_json_is_told_without_reading_on(tmp_path, monkeypatch):
     with pytest.raises(InputError, match="no valid JSON"):
         load_samples(tmp_path / "a.json", DYNAMIC)
     assert len(reads) == 1
-
-
-# -- networks whose sizes say little ------------------------------------------------------------------------------
 
 
 def test_a_negative_size_is_one_that_is_not_known(tmp_path):

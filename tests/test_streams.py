@@ -1,7 +1,5 @@
 """trt_tui.cli.streams: full, closed and broken stdout and stderr, in the program as a shell runs it"""
 
-from __future__ import annotations
-
 import io
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Tests of trt_tui.core.network.structure: damage is told at opening, by the name of the node or tensor."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import pytest

@@ -1,7 +1,5 @@
 """Shares on a few samples first: trt_tui.core.measure.sampling, sweep and group_sweep."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import pytest
@@ -22,9 +20,6 @@ from trt_tui.core.network.network import open_network
 from trt_tui.core.precision import Precision
 
 INT8 = PrecisionConfig.uniform(Precision.INT8, Precision.FP32)
-
-
-# -- what a few samples say of all ------------------------------------------------------------------------------------
 
 
 def test_estimates_are_unbiased_and_intervals_hold_what_they_say():
@@ -56,9 +51,6 @@ def test_sizes_are_multiples_of_the_batch_up_to_all():
     assert sweeps.sizes(32, 3) == [3, 4, 8, 16, 24, 32]
     assert sweeps.sizes(96, 8, 8) == [8, 16, 24, 32, 48, 64, 96]
     assert sweeps.sizes(6, 1, 4) == [4, 6] and sweeps.sizes(8, 9) == [8]
-
-
-# -- which group is measured on more ----------------------------------------------------------------------------------
 
 
 def population(noise, count=64, groups=40, seed=0):
@@ -116,9 +108,6 @@ def test_what_is_not_finite_is_settled_at_once():
     sweep, _ = run(energies, added)
     figure = sweep.figure("5")
     assert figure.value == -np.inf and figure.settled and figure.units == 4
-
-
-# -- on networks ------------------------------------------------------------------------------------------------------
 
 
 def opened(tmp_path, backend, model, inputs, batch, **options):

@@ -1,7 +1,5 @@
 """trt_tui.core.measure.target"""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 from types import SimpleNamespace
@@ -95,9 +93,6 @@ def test_the_default_target(metric, labels, judged, shape, kind):
     assert target.kind == kind and target.shown
     if kind == "metric":
         assert target.bound is None and target.with_base({"f1": 93.0}).bound == pytest.approx(92.07)
-
-
-# -- of one output, upper bounds, margins, several -------------------------------------------------------------------
 
 
 def errors(sqnr=25.0, cosine=0.999, mse=1e-4, max_abs=0.05, mean_abs=0.01, **more):
@@ -215,8 +210,6 @@ def test_a_target_of_what_is_not_measured_is_refused(text, metric, title):
     with pytest.raises(InputError, match=title):
         parse_target(text).require_measurable(JUDGED, NETWORK, metric)
 
-
-# -- parts of a metric -------------------------------------------------------------------------------------------------
 
 FP32_PARTS = {"f1": 90.0, "f1/3": 95.0, "f1/8": 85.0, "f1/9": 90.0}
 

@@ -1,7 +1,5 @@
 """ONNX Runtime's telemetry stays off, whatever the environment says: nothing of it is left in the user's folders."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

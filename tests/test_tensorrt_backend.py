@@ -3,8 +3,6 @@
 What a backend that builds has to do is in `tests.standins.contract`, which runs in a process of each release.
 """
 
-from __future__ import annotations
-
 import ctypes
 import json
 import os
@@ -48,9 +46,6 @@ def test_what_is_installed_keeps_the_contract(name: str) -> None:
         pytest.skip(f"{name}: {detail}")
     done = run(["pytest", "-q", "-p", "no:cacheprovider", CONTRACT], "", CONTRACT=name)
     assert done.returncode == 0, done.stdout + done.stderr
-
-
-# -- what keeps it from working ---------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -124,9 +119,6 @@ def test_without_a_gpu_the_reason_is_said(monkeypatch, driver, title, cause) -> 
     with pytest.raises(BackendUnavailableError, match=title) as raised:
         cuda.first_device()
     assert re.search(cause, raised.value.cause) and raised.value.next_step
-
-
-# -- what its messages mean -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("text", "memory"), [

@@ -6,8 +6,6 @@ TACTIC_SOURCES names the tactic sources to build with, where some of TensorRT's 
 OPTIMIZATION_LEVEL=0 makes the builds quick.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 import os
@@ -345,8 +343,6 @@ def test_the_batch_may_be_any_of_the_profile(open_session):
         assert verdict.worst[1].errors.sqnr_db == pytest.approx(result.verdict.worst[1].errors.sqnr_db, abs=3)
 
 
-# -- what production consumes ---------------------------------------------------------------------------------------
-
 POLYGRAPHY = "import sys; from polygraphy.tools import main; sys.exit(main())"
 
 
@@ -539,9 +535,6 @@ def test_the_script_of_two_dumps_builds(tmp_path, monkeypatch, folder):
     assert decibels(tmp_path / "fixed.engine") > 30
 
 
-# -- search ---------------------------------------------------------------------------------------------------------
-
-
 def test_a_search_is_confirmed_by_engines(tmp_path, monkeypatch, folder):
     driven.isolate(monkeypatch, tmp_path, folder)
     told = command("search", *BUNDLED, "--metric", demo.metric_spec(), "--precision", "int8", "--no-ranges",
@@ -559,9 +552,6 @@ def test_a_latency_that_no_engine_keeps_is_said(tmp_path, monkeypatch, folder):
     said = command("search", *BUNDLED, "--precision", "int8", "--no-ranges", "--backend", "tensorrt", *EFFORT,
                    "--tolerance", "sqnr>=25", "--max-latency", "0.001", "-o", tmp_path / "found.json", codes=(1,))
     assert "nothing stays within the budget" in said
-
-
-# -- what TensorRT refuses --------------------------------------------------------------------------------------------
 
 
 @needs_weak

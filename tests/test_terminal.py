@@ -1,7 +1,5 @@
 """The program in a real terminal, from the command to the saved session: tmux types, and reads the screen."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import json

@@ -1,7 +1,5 @@
 """Tests of tests.networks: each network is valid, runs, and its outputs depend on its inputs."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import pytest

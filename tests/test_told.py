@@ -1,7 +1,5 @@
 """trt_tui.core.lowering.told: what TensorRT 8.6 is told beside Q/DQ."""
 
-from __future__ import annotations
-
 import onnx_ir as ir
 import pytest
 

@@ -6,8 +6,6 @@ more elements than `_KEPT` is an input whose doc_string is its mark (`stripped`)
 the operator, and the operators of its layers; a block that repeats an earlier one names it.
 """
 
-from __future__ import annotations
-
 import gzip
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Layers that are known to gain little or to lose much in codes: each rule where it applies and where it does not."""
 
-from __future__ import annotations
-
 from types import SimpleNamespace
 
 import numpy as np

@@ -1,7 +1,5 @@
 """trt_tui.core.network.true_weights: the FP32 network that a quantized one was made from"""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import onnx_ir as ir

@@ -1,7 +1,5 @@
 """The application driven by its keys: trt_tui.tui.app, main_screen, controllers and screens."""
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 from pathlib import Path
@@ -58,9 +56,6 @@ def worst_db(measured) -> str:
     return decibels(measured.worst[1].errors.sqnr_db)
 
 
-# -- opening --------------------------------------------------------------------------------------------------------
-
-
 async def test_paints_before_the_network_is_open_and_a_big_one_with_its_rows(tmp_path):
     async with opened(tmp_path, held=(rq.Open,)) as (app, main, pilot):
         assert not main.desk.listing.is_open and "opening" in text(main, "header")
@@ -98,9 +93,6 @@ async def test_random_inputs_are_a_lasting_warning(tmp_path):
     async with opened(tmp_path, random=True, held=(rq.Compare,)) as (_, main, pilot):
         await press(pilot, "down", "down")
         assert "random inputs" in text(main, "header") and "Random inputs" in title(main, "job")
-
-
-# -- moving ---------------------------------------------------------------------------------------------------------
 
 
 async def test_moves_by_rows_pages_and_to_the_ends(tmp_path):
@@ -165,9 +157,6 @@ async def test_goes_to_the_first_nan(tmp_path):
         await press(pilot, "end", "w")
         assert current(main) == next(one.name for one in VIT.groups if groups[one.name].accumulated.bad) == QKV
         assert "NaN" in text(main, "verdict")
-
-
-# -- changing -------------------------------------------------------------------------------------------------------
 
 
 async def test_space_raises_and_returns_a_group_or_a_scope(tmp_path):
@@ -276,9 +265,6 @@ async def test_what_loses_next_to_nothing_stands_in_one_row(tmp_path):
         assert current(main) == quiet[0], "what is looked for is not hidden"
 
 
-# -- looking --------------------------------------------------------------------------------------------------------
-
-
 async def test_views(tmp_path):
     async with opened(tmp_path) as (app, main, pilot):
         await press(pilot, "t")
@@ -368,9 +354,6 @@ async def test_panes_and_the_histogram_where_there_is_room(tmp_path, size):
         assert main.desk.in_blocks
         await press(pilot, "t")
         assert main.desk.tree.has_focus
-
-
-# -- work -----------------------------------------------------------------------------------------------------------
 
 
 async def test_leads_from_the_verdict_to_the_export(tmp_path):
@@ -544,9 +527,6 @@ async def test_changes_the_target(tmp_path):
             await press(pilot, "enter")
             assert isinstance(app.screen, kind)
         assert app.session.target.value == 8 and "PASS" in verdict(main)[2] and "SQNR ≥ 8 dB" in text(main, "header")
-
-
-# -- configs and files ----------------------------------------------------------------------------------------------
 
 
 async def test_marks_compares_and_takes_up_configs(tmp_path):

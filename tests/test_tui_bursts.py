@@ -1,7 +1,5 @@
 """Keys that arrive faster than dialogs open: trt_tui.tui.app and screens."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import time

@@ -1,7 +1,5 @@
 """What controllers declare: actions with handlers, reasons and words, and the events they ask for."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.screen import answered, make_app, opened, press, settle, status

@@ -1,7 +1,5 @@
 """What the screen says of engines, without a screen: trt_tui.tui.state.built, engine_page, and what others add."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import replace
 
@@ -86,9 +84,6 @@ def edited(session) -> str:
     """Raises the first group; returns the verdict's line of the config then."""
     session.toggle(FIRST)
     return table(session, 80)["c1 ·"]
-
-
-# -- the top --------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("builder", "shown"), [(H200, "H200 TensorRT 11.4"),
@@ -180,9 +175,6 @@ def test_the_engine_decides_where_it_and_the_simulation_differ(build):
     assert not found(session).calm
 
 
-# -- engines that are not as asked ----------------------------------------------------------------------------------
-
-
 def test_an_engine_that_is_not_as_asked_is_marked_and_decides_nothing_about_the_config(build):
     session, result = build(replace(NOISY, cannot=(QKV,)), target="sqnr>=5")
     assert result.otherwise == {QKV: Precision.FP16} and not session.target.reached(result.verdict)
@@ -208,9 +200,6 @@ def test_an_fp32_engine_that_could_not_be_built_is_not_called_sound(build):
         line = table(session, width, 24)["FP32"]
         assert "sound" not in line and line.count("not built") == 2
         assert any("not built: no implementation" in text(line) for line in engine_page.page_lines(session, width))
-
-
-# -- the tree -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("made", "shown"), [
@@ -270,9 +259,6 @@ def test_onnx_runtime_has_no_column_for_engines(build):
     assert "ONNX Runtime 1.0 · CPU, FP16 as FP32" in text(verdict.header_line(session, 140))
 
 
-# -- detail ---------------------------------------------------------------------------------------------------------
-
-
 def test_the_detail_says_what_the_engine_made(build):
     session, result = build(OTHERWISE)
 
@@ -297,9 +283,6 @@ def test_the_detail_says_what_the_engine_made(build):
     session.undo()
     session.results[session.config].engine = replace(result, made={CORE: result.made[CORE]})
     assert "no engine layer has its name" in said(QKV, 80, 3)
-
-
-# -- the result of a build ------------------------------------------------------------------------------------------
 
 
 def test_the_result_says_as_much_as_fits(build):
@@ -397,8 +380,6 @@ def test_rows_are_coloured_by_errors_inside_the_engine_and_the_first_that_parts_
     said = " ".join("\n".join(map(text, lines)).split())
     assert "⚡ kernel, not rounding: 12.0 dB for ~40.0 dB simulated" in said and "engine accumulated 12.0 dB" in said
 
-
-# -- what a builder would make of a config ----------------------------------------------------------------------------
 
 SCORES, WEIGHTS, PRODUCT = (group.name for group in VIT.groups if group.core == CORE)
 PREVIEW = Preview("1.7.1", (8, 9), made={

@@ -1,7 +1,5 @@
 """Pictures drawn in text, what they are drawn of, and the page that shows them."""
 
-from __future__ import annotations
-
 import itertools
 import math
 import random
@@ -48,9 +46,6 @@ def stats(amax=16.0, top=None) -> TensorStats:
     return TensorStats(amax, 1.0, amax / 8, amax / 4, 14000, 0, counts, 0.0, 0.0, 0, {}, top)
 
 
-# -- drawing ----------------------------------------------------------------------------------------------------------
-
-
 def test_bars_strips_and_sparklines():
     assert text(plots.bars([0, 0.001, 0.5, 1.0], 2, 2)) == "      ██\n  ▁▁████"
     assert plots.strip([8, 4, 2, 0, 0.001], 5) == "█▇▆ ▁"
@@ -92,9 +87,6 @@ def test_the_front_is_what_no_other_beats():
                   if other[0] <= one[0] and other[1] >= one[1] and other != one}
         assert {points[place] for place in front(points)} == set(points) - beaten
         assert len(front(points)) == len(set(points) - beaten)
-
-
-# -- what they are drawn of -------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("amax", "said", "silent"), [

@@ -1,7 +1,5 @@
 """Finding the fix in the app: trt_tui.tui.screens.find, the key, the marks, the status line, taking over and undo."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 

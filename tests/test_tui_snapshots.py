@@ -1,7 +1,5 @@
 """What the application looks like: trt_tui.tui, compared with pictures in ``__snapshots__``."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace

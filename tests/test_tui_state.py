@@ -1,7 +1,5 @@
 """What the screen says, without a screen: trt_tui.tui.state, spans, known, verdict and detail."""
 
-from __future__ import annotations
-
 import math
 import subprocess
 import sys
@@ -49,9 +47,6 @@ def found(session, measure=Measure.OWNS, run="config", last=None):
     return figures_of(session, MODEL, measure, run, last)
 
 
-# -- text -----------------------------------------------------------------------------------------------------------
-
-
 @pytest.mark.parametrize(("name", "width", "short"), [
     ("abc", 3, "abc"), ("abcdefgh", 5, "a…fgh"), ("abc", 1, "…"), ("abc", 0, "")])
 def test_shorten_keeps_the_end(name, width, short):
@@ -96,9 +91,6 @@ def test_bars_have_eighths():
     (0.002, Measure.OWNS, 3), (-0.3, Measure.OWNS, 4), (5.0, Measure.ISOLATED, 0), (math.inf, Measure.ISOLATED, 4)])
 def test_bands(value, measure, band):
     assert band_of(value, measure) == band
-
-
-# -- the tree -------------------------------------------------------------------------------------------------------
 
 
 def test_every_group_has_a_row_a_title_and_its_scopes():
@@ -281,9 +273,6 @@ def test_rows_fit_any_width(session, width):
     assert spans.width_of(tree_header(columns, figures)) <= width
 
 
-# -- verdict, detail, next ------------------------------------------------------------------------------------------
-
-
 def test_simulated_figures_are_marked_and_built_ones_are_not(session):
     session.build()
     session.rest()
@@ -428,9 +417,6 @@ def test_in_16_colours_only_errors_are_red(theme):
 def test_the_state_needs_no_textual():
     code = "import sys, trt_tui.tui.state.detail, trt_tui.tui.state.verdict; sys.exit('textual' in sys.modules)"
     assert subprocess.run((sys.executable, "-c", code), cwd=Path(__file__).parents[1]).returncode == 0
-
-
-# -- figures of every kind of target --------------------------------------------------------------------------------
 
 
 def judged_by() -> Verdict:

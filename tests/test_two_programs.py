@@ -1,7 +1,5 @@
 """Several programs on one cache, one folder of logs and one place at the same time: none damages what another has"""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """Tests of trt_tui.core.lowering.typed."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -108,9 +106,6 @@ def weights_of(model):
     return {value.name: value.const_value for value in model.graph.initializers.values()}
 
 
-# ------------------------------------------------------------------------------------------------- as a whole
-
-
 @pytest.mark.parametrize("name", [*SMALL, "bert", "vit", "decoder", "half", "demo"])
 def test_all_fp32_is_the_identity(name, named_network, backend):
     network = named_network(name)
@@ -203,9 +198,6 @@ def test_float_configs_lower_from_what_they_gave(named_network, opened):
     typed = lower(network, FP32, FP32)
     again = lower(opened(ir.to_proto(typed.model)), FP32, FP32)
     assert [(n.name, n.op_type) for n in again.model.graph] == [(n.name, n.op_type) for n in typed.model.graph]
-
-
-# ------------------------------------------------------------------------------------------------- Q/DQ
 
 
 def test_convs_quantize_input_and_weight_and_nothing_else(named_network):
@@ -365,9 +357,6 @@ def test_missing_range_names_the_tensor(named_network):
         lower(network, ranges=have)
     assert gone in caught.value.title
     lower(network, FP16, FP16, ranges=have)
-
-
-# ------------------------------------------------------------------------------------------------- types
 
 
 @pytest.mark.parametrize(("other", "held"), [
@@ -546,9 +535,6 @@ def test_group_that_lacks_the_surrounding_type_stands_in_fp32(named_network):
     assert "QuantizeLinear" in behind(model, "/up.0/ConvTranspose", 0)[0]
 
 
-# ------------------------------------------------------------------------------------------------- masks, the map
-
-
 def test_a_mask_beyond_fp16_is_clamped_and_said(opened, backend):
     b = Builder()
     mask = b.weight("mask", np.array([[0, -3.4e38], [-3.4e38, 0]], np.float32))
@@ -592,9 +578,6 @@ def test_what_is_kept_whole_is_left_alone_with_its_reason(named_network):
     typed = lower(named_network("with_loop"), FP16, FP16)
     assert "subgraph" in typed.left_alone["/loop/Loop"]
     assert typed.became["/loop/Loop"] == "FP32" and "/before/Gemm" not in typed.left_alone
-
-
-# ------------------------------------------------------------------------------------------------- any config
 
 
 @pytest.mark.parametrize("name", ["mlp", "small_resnet", "unet_small", "with_if", "quantized"])

@@ -3,8 +3,6 @@
 Every network in every config passes onnx's checker, runs in ONNX Runtime and builds with TensorRT-RTX.
 """
 
-from __future__ import annotations
-
 import random
 from dataclasses import dataclass
 

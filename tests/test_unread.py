@@ -1,7 +1,5 @@
 """What TensorRT does not read is named; a MatMulNBits becomes what it does: network.unread and network.qoperators."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 import onnx_ir as ir

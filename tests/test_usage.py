@@ -1,7 +1,5 @@
 """trt_tui.cli.usage: an option that would do nothing is refused, or it is said that it is not read"""
 
-from __future__ import annotations
-
 import os
 
 import click

@@ -1,7 +1,5 @@
 """Tests of trt_tui.core.lowering.weak."""
 
-from __future__ import annotations
-
 import functools
 import sys
 
@@ -56,9 +54,6 @@ class Parsed:
 
 def ranges_of(network):
     return {name: 1.0 + index for index, name in enumerate(network.activations)}
-
-
-# ------------------------------------------------------------------------------------------------ INT8
 
 
 def test_int8_is_allowed_and_demanded_of_nothing(named_network):
@@ -134,9 +129,6 @@ def test_constants_of_int8_groups_have_ranges_and_their_names_in_a_cache(named_n
     assert {name: cached[name] for name in weak.ranges} == weak.ranges
 
 
-# ------------------------------------------------------------------------------------------------ floats
-
-
 def test_fp32_is_told_nothing(named_network):
     network = named_network("small_resnet")
     weak = lower_weak(network, PrecisionConfig.uniform(Precision.FP32), {})
@@ -172,9 +164,6 @@ def test_a_release_without_bf16_keeps_fp32(named_network):
     mixed = PrecisionConfig(other=Precision.BF16)
     weak = lower_weak(network, mixed, ranges_of(network))
     assert weak.output_types["/layer2/relu2/Relu"] is Precision.FP32 and any("INT8" in note for note in weak.notes)
-
-
-# ------------------------------------------------------------------------------------------------ telling
 
 
 @pytest.mark.parametrize(("name", "metadata", "layer"), [
@@ -245,9 +234,6 @@ def test_explicit_quantization_is_told_precisions_alone(named_network):
 def test_another_network_is_noticed(named_network):
     weak = lower_weak(named_network("small_resnet"), PrecisionConfig(), ranges_of(named_network("small_resnet")))
     assert Parsed(named_network("unet_small"), "10.16.1").tell(weak) == list(weak.precisions)
-
-
-# ------------------------------------------------------------------------------------------------ TensorRT itself
 
 
 @pytest.mark.rtx

@@ -1,7 +1,5 @@
 """trt_tui.words"""
 
-from __future__ import annotations
-
 import math
 
 import pytest
@@ -57,9 +55,6 @@ def test_what_is_shown_can_be_written_and_shown_again(text, lines):
 @given(st.text(st.characters(codec="utf-8")).filter(lambda text: not text.isprintable()))
 def test_no_character_is_lost(text):
     assert len(visible(text)) >= len(text)
-
-
-# -- figures and tables -----------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("value", "shown"), [

@@ -118,9 +118,6 @@ def depth_of(network: Network, layers) -> int:
     return longest
 
 
-# -- single products -----------------------------------------------------------------------------------------------
-
-
 def product(what: str, depth: int, data: str) -> tuple[onnx.ModelProto, np.ndarray]:
     """One Conv or MatMul, and its input.
 
@@ -207,9 +204,6 @@ def product_config(what: str) -> tuple[PrecisionConfig, dict[str, float]]:
     result = 24.0 if "bias" in what or "gemm" in what else 4.0
     ranges = {"x": 4.0, "p": 4.0, "q": result, "r": 6.0 if "skip" in what else result}
     return PrecisionConfig.uniform(Precision.INT8, Precision.FP16), ranges
-
-
-# -- building ------------------------------------------------------------------------------------------------------
 
 
 def backend_here() -> Any:

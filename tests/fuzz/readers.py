@@ -190,9 +190,6 @@ def _layers(network: Network) -> bytes:
          "TacticName": "sm80", "Metadata": f"[ONNX Layer: {layer.name}]"} for layer in network.layers]}).encode()
 
 
-# -- damage -----------------------------------------------------------------------------------------------------------
-
-
 def damaged(reader: Reader, rng: random.Random) -> bytes:
     """A sound file of a reader, with one to four damages."""
     if reader.name == "npz" and rng.random() < 0.5:  # inside of the members, so that checksums hold
@@ -252,9 +249,6 @@ def _places(value: Any):
         for key in list(value) if isinstance(value, dict) else range(len(value)):
             yield value, key
             yield from _places(value[key])
-
-
-# -- running ----------------------------------------------------------------------------------------------------------
 
 
 def run(cases: int, seed: int, folder: Path, keep: Path | None = None) -> tuple[collections.Counter, list[str]]:

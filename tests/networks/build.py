@@ -1,7 +1,5 @@
 """Building networks node by node with onnx.helper."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """A block of a language model, as PyTorch's TorchScript exporter writes one."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Random small networks and configs: what the two lowerings must agree on."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from random import Random
 

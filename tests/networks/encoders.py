@@ -1,7 +1,5 @@
 """A BERT-like encoder and a vision transformer: graphs from files without weights, given seeded ones."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import onnx

@@ -6,8 +6,6 @@ A weight stays in the file as a graph input of fixed shape whose doc_string is `
 ``tests.networks.bert()`` and ``vit()`` turn those into seeded initializers.
 """
 
-from __future__ import annotations
-
 import math
 from pathlib import Path
 

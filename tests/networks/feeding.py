@@ -1,7 +1,5 @@
 """Seeded random inputs for any network."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Networks whose layers builders fuse, split or run in another precision than asked."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 

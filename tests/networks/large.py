@@ -1,7 +1,5 @@
 """Networks of many nodes, for benchmarks of the screen and of the lowerings."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import onnx

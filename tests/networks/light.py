@@ -1,7 +1,5 @@
 """The light networks that come with the ``onnx`` package, given seeded weights."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import onnx

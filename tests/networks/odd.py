@@ -1,7 +1,5 @@
 """Networks with what makes opening hard: subgraphs, functions, foreign operators, odd names, old opsets, odd types."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Small networks in the manner of real exports that TensorRT 8.6 does not build in INT8 with precisions obeyed."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 from onnx import numpy_helper

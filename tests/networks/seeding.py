@@ -1,7 +1,5 @@
 """Seeded weights for networks whose files hold none, and batch-norm statistics that fit them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Small networks of a few layers with seeded weights."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx
 

@@ -1,7 +1,5 @@
 """Networks as torch modules, and their export. The only modules here that need torch are this one and ``export``."""
 
-from __future__ import annotations
-
 import io
 import math
 import warnings

@@ -1,7 +1,5 @@
 """Building: loggers, builder, its configuration, profiles and timing caches."""
 
-from __future__ import annotations
-
 import copy
 import json
 import os

@@ -4,8 +4,6 @@ The environment is that of `tests.standins.environment`, or STANDIN_RELEASE alon
 a check prints one JSON object in its last line.
 """
 
-from __future__ import annotations
-
 import importlib
 import json
 import os

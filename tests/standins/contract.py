@@ -5,8 +5,6 @@ environment is that of `tests.standins.environment`, or a machine's own where ST
 the backend. What the builder was told is read out of the engines of stand-ins, so those tests are skipped elsewhere.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import sys
@@ -105,9 +103,6 @@ def told_of(backend: EngineBackend) -> object:
     from trt_tui.core.lowering.told import ToldFloats
 
     return ToldFloats({}, {}, {}, frozenset(), ())
-
-
-# -- the contract -----------------------------------------------------------------------------------------------------
 
 
 def test_an_fp32_engine_computes_what_onnx_runtime_does(runner: EngineRunner, network: Network) -> None:
@@ -302,9 +297,6 @@ def test_what_a_run_was_given_is_kept_while_it_is_timed(backend: EngineBackend, 
         assert len(given) == 2 and all(array() is not None for array in given)
 
 
-# -- what goes wrong in a stand-in --------------------------------------------------------------------------------
-
-
 @told_only
 def test_a_layer_without_an_implementation_is_in_the_error(backend, lowered, monkeypatch) -> None:
     monkeypatch.setenv("STANDIN_FAULT", "fail: /layer2/conv1/Conv")
@@ -395,9 +387,6 @@ def test_polygraphys_conclusions_are_left_out_where_tensorrt_said_something() ->
     assert printed_errors(said) == "Error Code 10\nx"
     assert printed_errors(said[:2]) == "Invalid Engine. Please ensure"
     assert printed_errors([("error", "Could not find any implementation for node a"), said[0]]).endswith("for node a")
-
-
-# -- what the builder is told -------------------------------------------------------------------------------------
 
 
 def told(engine: bytes) -> dict:

@@ -1,7 +1,5 @@
 """A GPU of host memory: `install` replaces Polygraphy's wrapper of the CUDA runtime, and the driver library."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 import sys

@@ -1,7 +1,5 @@
 """A Dask scheduler and a worker in processes of their own, with TLS, as on other hosts."""
 
-from __future__ import annotations
-
 import asyncio
 import multiprocessing
 import subprocess

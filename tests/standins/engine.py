@@ -1,7 +1,5 @@
 """Engines: their file, deserializing, the inspector, and execution contexts that compute with ONNX Runtime."""
 
-from __future__ import annotations
-
 import ctypes
 import json
 import time

@@ -5,8 +5,6 @@ BatchNormalization, activation and Add behind it; every other node is a layer of
 networks is read from what they said: ``inspector/`` and `tests.rtx.layers`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import onnx

@@ -1,7 +1,5 @@
 """Parsing: networks, tensors, layers, and the ONNX parser with what it refuses."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -3,8 +3,6 @@
 `tests.test_rtx_backend` runs this file with pytest in a process of its own: Polygraphy serves one TensorRT a process.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

@@ -5,8 +5,6 @@ and a module's function or constant to a description. The reduced file maps a cl
 signature is known written ``name()``, and ``""`` to the module's other names, a data type written ``name=DataType``.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

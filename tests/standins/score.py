@@ -1,7 +1,5 @@
 """A metric of classifiers that every small error moves."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np
