@@ -63,7 +63,7 @@ def one_layer(operator: str, activation: str = "", row: float = 1.0, weight: flo
     return b.model([floats("x", *given)], [floats("y", *result)])
 
 
-# The same networks at each run, since a few lie a little beyond `lowered.CLOSE_DB`: `tests.fuzz.lowering` draws others.
+# The same networks at each run: `tests.fuzz.lowering` draws others.
 
 
 @settings(deadline=None, max_examples=60, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
