@@ -224,7 +224,7 @@ def _stage_lines(session: Session, table: _Table, width: int, height: int) -> li
     fine = [stage.name for stage, verdict in rows if verdict is not None and met(session, verdict) is not False]
     wrong = [stage.name for stage, _ in rows if stage.name not in fine]
     shown = {*wrong[:room], *fine[:max(0, room - len(wrong))]}
-    lines: list[Line] = []
+    beside, lines = _cells(table.built), list[Line]()
     for stage, verdict in rows:
         if stage.name not in shown:
             continue
@@ -232,12 +232,15 @@ def _stage_lines(session: Session, table: _Table, width: int, height: int) -> li
         cells = zip(_verdict_cells(verdict, table, mark), table.simulated, strict=True)
         line: Line = [(f" {fitted(stage.name, table.name - 1)}", ""),
                       *((f"{text:>{w}} ", style) for (text, style), (_, w) in cells), _BAR]
+        change: Line = []
         if stage.failed:
             line.append((f" {stage.failed}", "dim"))
         elif stage.before is not None and stage.before.worst is not None:
             text, style = decibel(stage.before.worst[1].errors, mark)
-            line += [(f" {with_unit(text)} from the one before", style)]
+            words = (" from the one before", " from before", "")
+            change = [(fitting([f" {with_unit(text)}{one}" for one in words], beside), style)]
         if verdict is not None:
+            line += padded(change, beside)
             line += _outcome(session, verdict, None, width - width_of(line))
         lines.append(clip(line, width))
     if rows and len(shown) < len(rows):
