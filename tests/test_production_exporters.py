@@ -361,7 +361,7 @@ def test_what_modelopt_leaves_out_by_itself_is_said(tmp_path):
     record = json.loads((tmp_path / "m").read_text())
     note, = (one for one in record["_notes"] if "does not quantize some layers" in one)
     assert done.exit_code == 0 and len(record["quantize"]["nodes_to_quantize"]) == 28
-    assert re.findall(r"(/\S+) \((\d+) channels in, (\d+) out\)", note) == [
+    assert re.findall(r"(/\S+) \((\d+) channels? in, (\d+) out\)", note) == [
         ("/enc1/widen/conv/Conv", "1", "12"), ("/enc1/residual/depthwise/conv/Conv", "1", "12"),
         ("/enc1/residual/pointwise/Conv", "12", "12"), ("/dec2/gate/score/Conv", "12", "1"),
         ("/dec1/gate/query/Conv", "12", "6"), ("/dec1/gate/key/Conv", "12", "6"), ("/dec1/gate/score/Conv", "6", "1"),

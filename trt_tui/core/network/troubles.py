@@ -7,6 +7,7 @@ from typing import Protocol
 
 from trt_tui.core.network.layers import Group, Layer, Shape, Trouble
 from trt_tui.core.runner import TensorInfo
+from trt_tui.words import plural
 
 LEAST_CHANNELS = 16
 """ModelOpt leaves out Convs with fewer channels, and MatMuls and Gemms with a smaller K or N."""
@@ -60,7 +61,7 @@ def narrow(network: Shaped, layers: Iterable[Layer]) -> dict[str, str]:
             first = not inputs.isdisjoint(layer.inputs)
             taken = (made % 8 == 0 or read % 8 == 0) and (first or wide) and len(set(kernel)) == 1
         if not taken:
-            reasons[layer.name] = f"{read} channels in, {made} out"
+            reasons[layer.name] = f"{plural(read, 'channel')} in, {made} out"
     return reasons
 
 
