@@ -15,7 +15,7 @@ import pytest
 from tests import networks
 from tests.schemas import schema
 from trt_tui.core.exporters.markdown import comparison_markdown
-from trt_tui.core.exporters.onnx import export_typed
+from trt_tui.core.exporters.onnx import export_typed, weights_apart
 from trt_tui.core.moves.choice import Choice
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.range_choice import RangeChoice
@@ -154,6 +154,19 @@ def test_too_many_weights_go_into_a_data_file(inline, out, expected):
     export_typed(inline.model, inline, out / "other" / "typed.onnx", most_inline_bytes=1000)
     assert (out / "other" / "typed.onnx").read_bytes() == (out / "typed.onnx").read_bytes()
     assert (out / "other" / "typed.onnx.data").read_bytes() == (out / "typed.onnx.data").read_bytes()
+
+
+def test_weights_apart_and_the_rest_are_the_network(inline_or_external, expected, out):
+    network = inline_or_external
+    rest, weights = weights_apart(network.model)
+    proto = onnx.load_from_string(rest)
+    apart = [tensor for tensor in proto.graph.initializer if tensor.data_location == onnx.TensorProto.EXTERNAL]
+    assert {tensor.name for tensor in apart} == weights.keys() and weights
+    assert not any(value.const_value is None for value in network.model.graph.initializers.values())
+    for tensor in apart:
+        tensor.CopyFrom(onnx.numpy_helper.from_array(weights[tensor.name], tensor.name))
+    onnx.save(proto, out / "whole.onnx")
+    assert_same(out / "whole.onnx", expected)
 
 
 def test_a_data_file_of_that_name_that_is_somebody_elses_is_left_alone(inline, out, expected):

@@ -16,6 +16,7 @@ import pytest
 
 from tests import networks, rtx
 from tests.schemas import mismatches
+from trt_tui.backends.tensorrt.listing import Lister
 from trt_tui.core.engines.inspector import COMPUTE, QDQ, REFORMAT, report_of
 from trt_tui.core.engines.listing import read_listing
 from trt_tui.core.engines.made import differs, made_of
@@ -36,6 +37,7 @@ from trt_tui.core.engines.preview import (
     together,
 )
 from trt_tui.core.engines.sources import Sums, one_of, sums_of
+from trt_tui.core.exporters.onnx import weights_apart
 from trt_tui.core.lowering.strong import lower_strong
 from trt_tui.core.moves.barrier import Barrier
 from trt_tui.core.moves.config import PrecisionConfig
@@ -93,9 +95,12 @@ def test_both_spellings_say_the_same(recorded, name) -> None:
 @pytest.mark.parametrize("name", RECORDED)
 def test_the_builder_lists_what_was_recorded(recorded, name) -> None:
     network, config, preview = recorded(name)
-    text = rtx.layers(lower_strong(network, config, ranges_of(network)).model)
-    now = preview_of(read_listing(text, network), network, "", (8, 9), 0)
-    assert not gained(now, preview) and not gained(preview, now)
+    model = lower_strong(network, config, ranges_of(network)).model
+    listed = [rtx.layers(model), Lister.load().listing(*weights_apart(model), network.path, {}, False, (8, 9),
+                                                       lambda: True)[0]]
+    for text in listed:  # from one file, and with the weights where they lie
+        now = preview_of(read_listing(text, network), network, "", (8, 9), 0)
+        assert not gained(now, preview) and not gained(preview, now)
 
 
 @pytest.mark.rtx

@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from multiprocessing.connection import Connection
-from pathlib import Path
 
 from trt_tui.backends.registry import get_backend
 from trt_tui.backends.tensorrt.listing import Lister
@@ -26,11 +25,10 @@ from trt_tui.core.engines.listing import read_listing
 from trt_tui.core.engines.preview import Preview, Refusal, nearest, preview_of
 from trt_tui.core.engines.remarks import remarks
 from trt_tui.core.engines.rungs import named_groups, one_line
-from trt_tui.core.exporters.onnx import export_typed
+from trt_tui.core.exporters.onnx import weights_apart
 from trt_tui.core.lowering.strong import lower_strong
 from trt_tui.core.network.network import Network, open_network
 from trt_tui.errors import BackendUnavailableError, CancelledError, TrtTuiError, memory_error, text_of
-from trt_tui.files.scratch import scratch_folder
 from trt_tui.jobs.orders import Order, Subject
 
 
@@ -82,19 +80,18 @@ class Previewer:
     def _asked(self, lister: Lister, network: Network, order: Order, known: Preview) -> Preview:
         since = time.perf_counter()
         typed = lower_strong(network, order.config, order.ranges)
-        with scratch_folder() as folder:
-            written = export_typed(typed.model, network, folder / "network.onnx")
-            if self.wanted != order.number:
-                raise CancelledError("stopped")
-            unloaded = self._load_plugins(lister, order.subject)
-            try:
-                text, printed, sums = lister.listing(Path(written.path), order.profile, order.config.tf32, known.target,
-                                                     lambda: self.wanted == order.number)
-            except ParseFailed as error:
-                if unloaded is None:
-                    raise
-                raise ParseFailed(unloaded.title, f"{unloaded.cause}; {error.title}", unloaded.next_step,
-                                  error.node) from None
+        model, weights = weights_apart(typed.model)
+        if self.wanted != order.number:
+            raise CancelledError("stopped")
+        unloaded = self._load_plugins(lister, order.subject)
+        try:
+            text, printed, sums = lister.listing(model, weights, network.path, order.profile, order.config.tf32,
+                                                 known.target, lambda: self.wanted == order.number)
+        except ParseFailed as error:
+            if unloaded is None:
+                raise
+            raise ParseFailed(unloaded.title, f"{unloaded.cause}; {error.title}", unloaded.next_step,
+                              error.node) from None
         preview = preview_of(read_listing(text, network, sums), network, known.release, known.target,
                              time.perf_counter() - since, known.here)
         return replace(preview, remarks=remarks(printed, network))

@@ -48,15 +48,16 @@ def build_error(log: Printed, details: Sequence[str], error: Exception) -> TrtTu
                        tuple(details))
 
 
-def parse_error(name: str, version: str, found: Sequence[Any], model: Path) -> ParseFailed:
-    """The parser's first error: what it says, and the node."""
+def parse_error(name: str, version: str, found: Sequence[Any], model: Path | None = None) -> ParseFailed:
+    """The parser's first error: what it says, and the node; ``model`` is the file that it read, if it was one."""
     if not found:
-        return ParseFailed(f"{name} {version} cannot read {model.name}", "its parser gives no reason",
+        read = model.name if model is not None else "this network"
+        return ParseFailed(f"{name} {version} cannot read {read}", "its parser gives no reason",
                            "Check the file with onnx.checker.")
     error = found[0]
     node_name, operator = _called(error, "node_name"), _called(error, "node_operator")
     if not node_name:
-        node_name, operator = _node_at(model, error.node()) or ("", "")
+        node_name, operator = model is not None and _node_at(model, error.node()) or ("", "")
     description = " ".join((_called(error, "desc") or str(error)).split())
     if not node_name:
         return ParseFailed(f"{name} {version} does not take this network", description,

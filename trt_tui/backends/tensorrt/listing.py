@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from trt_tui.backends.tensorrt.failures import build_error, parse_error
 from trt_tui.backends.tensorrt.log import Printed
@@ -15,7 +17,7 @@ from trt_tui.core.engines.listing import HEADING
 from trt_tui.core.engines.remarks import LAYERNORMS
 from trt_tui.core.engines.sources import Sums, sums_of
 from trt_tui.core.runner import Profile
-from trt_tui.errors import CancelledError, InputError
+from trt_tui.errors import BackendUnavailableError, CancelledError, InputError
 
 _LARGEST = 1 << 30
 """Bytes of the largest plan that is looked through."""
@@ -45,6 +47,9 @@ class Lister:
             BackendUnavailableError: it is not installed, does not load, or is of an unsupported release.
         """
         trt = module_for("tensorrt-rtx")
+        if not hasattr(trt.OnnxParser, "load_initializer"):
+            raise BackendUnavailableError(f"TensorRT-RTX {trt.__version__} is too old to ask what it makes of layers",
+                                          "it takes no weights from memory", "pip install -U 'trt-tui[rtx]'")
         return cls(trt, str(trt.__version__), buildable(trt))
 
     def load_plugins(self, paths: Sequence[str]) -> None:
@@ -55,12 +60,14 @@ class Lister:
         """
         load_plugins(self.trt, f"tensorrt-rtx {self.release}", paths)
 
-    def listing(self, model: Path, profile: Profile, tf32: bool, target: tuple[int, int],
-                going_on: Callable[[], bool]) -> tuple[str, Printed, Sums]:
+    def listing(self, model: bytes, weights: Mapping[str, np.ndarray], beside: Path, profile: Profile, tf32: bool,
+                target: tuple[int, int], going_on: Callable[[], bool]) -> tuple[str, Printed, Sums]:
         """Builds a strongly typed network for a GPU; returns the list of the engine's layers, what was printed,
         and what its products are summed in.
 
         Args:
+            model: An ONNX file less its weights, which the parser reads where they lie, as the builder does.
+            beside: The file in whose folder others lie that it refers to.
             going_on: Asked between two steps; the build ends where it returns False.
 
         Raises:
@@ -75,9 +82,11 @@ class Lister:
         network = builder.create_network(0)
         parser = trt.OnnxParser(network, log)
         trt.init_libnvinfer_plugins(log, "")
-        if not parser.parse_from_file(str(model)) or parser.num_errors:
+        taken = parser.load_model_proto(model, str(beside)) and all(
+            parser.load_initializer(name, array.ctypes.data, array.nbytes) for name, array in weights.items())
+        if not taken or not parser.parse_model_proto() or parser.num_errors:
             found = [parser.get_error(index) for index in range(parser.num_errors)]
-            raise parse_error("tensorrt-rtx", self.release, found, model)
+            raise parse_error("tensorrt-rtx", self.release, found)
         config = builder.create_builder_config()
         config.num_compute_capabilities = 1
         config.set_compute_capability(getattr(trt.ComputeCapability, f"SM{target[0]}{target[1]}"), 0)

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
 
+import numpy as np
 import onnx
 import onnx_ir as ir
 
@@ -128,6 +129,27 @@ def export_typed(lowered_model: ir.Model, network: Network, path: Path | str, *,
                 file.unlink()
         raise
     return WrittenModel(path, data)
+
+
+def weights_apart(lowered_model: ir.Model) -> tuple[bytes, dict[str, np.ndarray]]:
+    """A lowered network for a reader in this process: an ONNX file that lacks its weights, and these by name as arrays
+    of the type and shape that they have in memory or in their files, uncopied.
+
+    Small weights, strings, and codes of less than 8 bits stay in the file; so do those of subgraphs.
+
+    Args:
+        lowered_model: Left as it is.
+    """
+    model, weights = lowered_model.clone(), dict[str, np.ndarray]()
+    for name, value in model.graph.initializers.items():
+        tensor = value.const_value
+        if tensor is None or tensor.dtype is ir.DataType.STRING or tensor.dtype.bitwidth < 8 or (
+                tensor.nbytes <= _SMALL_TENSOR_BYTES and not isinstance(tensor, ir.ExternalTensor)):
+            continue
+        weights[name] = np.ascontiguousarray(tensor.numpy())
+        value.const_value = ir.ExternalTensor("", 0, tensor.nbytes, tensor.dtype,
+                                              shape=ir.Shape(tensor.shape.numpy()), name=name)
+    return ir.to_proto(model).SerializeToString(), weights
 
 
 def _refuse_source(path: Path, network: Network) -> None:
