@@ -1,7 +1,5 @@
 """Modules that are loaded when something is asked of them: half of a start, for what hardly any network needs."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Sequence
 from importlib.machinery import ModuleSpec, PathFinder

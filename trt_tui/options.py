@@ -1,7 +1,5 @@
 """What the user asks for when a network is opened."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from trt_tui.core.precision import Precision

@@ -5,8 +5,6 @@ Text from files made safe to show, what things are called, figures with their un
 ``~`` before a figure says that it is simulated; figures of engines carry no mark.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import re

@@ -1,7 +1,5 @@
 """The GPU that this process would use, as the driver library tells; this needs no CUDA toolkit and no package."""
 
-from __future__ import annotations
-
 import ctypes
 import functools
 from collections.abc import Iterable

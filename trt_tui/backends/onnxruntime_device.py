@@ -10,8 +10,6 @@ its copy goes with it. Levels, from the fastest:
 - arrays handed over at each run, where the device has no memory left for what is bound.
 """
 
-from __future__ import annotations
-
 import weakref
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Which backends there are, which work on this machine, and why the others do not."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import importlib.util
 from collections.abc import Callable, Sequence

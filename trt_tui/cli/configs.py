@@ -1,7 +1,5 @@
 """Configs beside each other: `compare --config A --config B`."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The command `doctor`."""
 
-from __future__ import annotations
-
 import click
 
 from trt_tui.cli.options import CONTEXT, Command

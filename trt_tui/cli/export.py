@@ -1,7 +1,5 @@
 """The command `export`."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import click

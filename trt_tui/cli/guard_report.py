@@ -1,7 +1,5 @@
 """What guards say, as text for a terminal or a file."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from trt_tui import words

@@ -1,7 +1,5 @@
 """Errors inside engines, and what is to be said of several builds, as text."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 

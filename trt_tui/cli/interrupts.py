@@ -1,7 +1,5 @@
 """SIGINT, SIGTERM and SIGHUP: each stops a command as ctrl-C does, and none breaks off what is being finished."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import signal

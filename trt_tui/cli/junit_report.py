@@ -1,7 +1,5 @@
 """A comparison for a server that runs tests: fails where the command does."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What became of a network's groups in an engine, or would become of them, as text for a terminal."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from trt_tui.core.engines.inspector import IDLE, EngineReport

@@ -1,7 +1,5 @@
 """The command line. Data goes to stdout, messages go to stderr; the app is only imported when it is opened."""
 
-from __future__ import annotations
-
 import os
 import sys
 import traceback

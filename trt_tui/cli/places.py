@@ -1,7 +1,5 @@
 """Checks where commands will write before anything is measured, and writes there."""
 
-from __future__ import annotations
-
 import errno
 import os
 from collections.abc import Callable, Sequence

@@ -1,7 +1,5 @@
 """The command `preflight`."""
 
-from __future__ import annotations
-
 import json
 import sys
 from typing import Any

@@ -4,8 +4,6 @@ The bar is rich's. Its live display, like click's, hides the cursor, and a progr
 therefore the line is written here.
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import sys

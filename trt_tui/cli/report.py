@@ -1,7 +1,5 @@
 """Comparisons and configs as text for a terminal or a file."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

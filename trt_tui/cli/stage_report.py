@@ -1,7 +1,5 @@
 """The stages of a comparison as text: a row each, and where it first goes wrong."""
 
-from __future__ import annotations
-
 from trt_tui import words
 from trt_tui.cli.made import engine_table
 from trt_tui.cli.report import session_metric

@@ -1,7 +1,5 @@
 """Refuses options that would have no effect, with the reason, before anything is opened."""
 
-from __future__ import annotations
-
 import os
 import stat
 from collections.abc import Callable, Mapping

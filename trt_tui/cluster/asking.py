@@ -1,7 +1,5 @@
 """Asking a worker for something, and hearing at once that it is gone or that nobody waits for the answer."""
 
-from __future__ import annotations
-
 import asyncio
 import uuid
 from collections.abc import Callable, Coroutine

@@ -5,8 +5,6 @@ what is decided here: only workers of the same kind take part, each does one bun
 gone has what it was doing done by another.
 """
 
-from __future__ import annotations
-
 import asyncio
 import pickle
 import threading

@@ -1,7 +1,5 @@
 """Which cluster: one of this program's own on this host, or one that runs."""
 
-from __future__ import annotations
-
 import logging
 import multiprocessing
 import os

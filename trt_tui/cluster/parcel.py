@@ -4,8 +4,6 @@ Files go by content, and only to workers that do not see the same file at the sa
 script that gives samples is not run again: what it gave goes as files.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace

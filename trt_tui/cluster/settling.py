@@ -1,7 +1,5 @@
 """Having a worker open what is open here: it is looked at first, then sent what it does not see."""
 
-from __future__ import annotations
-
 import asyncio
 import pickle
 from typing import Any

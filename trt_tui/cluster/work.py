@@ -1,7 +1,5 @@
 """An errand under way: which items wait, which are being done, and what came of them."""
 
-from __future__ import annotations
-
 import pickle
 import threading
 from collections import deque

@@ -4,8 +4,6 @@ TensorRT quantizes symmetrically: ``code = round(clip(x / scale, least, greatest
 (TensorRT's documentation, "Quantization schemes"; block sizes of INT4 and weights only: there too).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

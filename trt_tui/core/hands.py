@@ -4,8 +4,6 @@ A measurement makes an `Errand` and says with which items; `Hands` do it with ea
 does it, and come in whatever order they are done.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Generic, Protocol, TypeVar
 

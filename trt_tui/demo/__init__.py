@@ -7,8 +7,6 @@ layers, whose INT8 steps are then coarser than the strokes of a dim digit. ``tra
 seed.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 _FOLDER = Path(__file__).resolve().parent

@@ -1,7 +1,5 @@
 """Per-pixel F1 of the bundled network: a metric as ``--metric FILE.py:FUNCTION`` takes it."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

@@ -8,8 +8,6 @@ dimmed and pasted on a background with noise.
 Half of the scenes have hot pixels: single pixels of the sensor that read up to full scale whatever is before them.
 """
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 import numpy as np

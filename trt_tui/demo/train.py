@@ -8,8 +8,6 @@ The same seed, versions and machine give the same files, byte for byte. The bund
 2.13.0, scikit-learn 1.9.1, scipy 1.17.1 and numpy 2.4.6.
 """
 
-from __future__ import annotations
-
 import argparse
 import io
 import zipfile

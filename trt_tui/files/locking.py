@@ -1,7 +1,5 @@
 """Locks for files that several programs of one user may write; they lie in the user's cache folder."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os

@@ -4,8 +4,6 @@ Reading a pipe or a device in place of a file would never end, and a file of ano
 both are refused before anything is read.
 """
 
-from __future__ import annotations
-
 import hashlib
 import os
 import stat

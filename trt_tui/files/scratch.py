@@ -1,7 +1,5 @@
 """Temporary folders and files: gone when their block ends, and cleared later where the process was killed in it."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

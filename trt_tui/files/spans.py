@@ -4,8 +4,6 @@ Parsers that stream (ijson, among others) hand over whole strings, and a tensor 
 them a gigabyte of values takes several of memory. Here one takes a few numbers.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Iterator

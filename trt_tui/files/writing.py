@@ -1,7 +1,5 @@
 """Writing files that are whole or not there at all."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

@@ -1,7 +1,5 @@
 """What a file loses where its export cannot be as the file is: the run as given beside that of its typed network."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from trt_tui.core.lowering.strong import lower_strong

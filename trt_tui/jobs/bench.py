@@ -1,7 +1,5 @@
 """How a search measures here: verdicts and impacts of the simulation, engines, the user's command."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 

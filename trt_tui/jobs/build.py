@@ -1,7 +1,5 @@
 """Engines of configs: built and judged, or built and written to a file."""
 
-from __future__ import annotations
-
 import contextlib
 import shlex
 import time

@@ -1,7 +1,5 @@
 """A folder that carries a config into production, with samples, a report and what checks the engine."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Mapping

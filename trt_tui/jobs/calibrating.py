@@ -1,7 +1,5 @@
 """The ranges that layers in INT8 and FP8 are quantized with: measured, or taken from a cache or a config."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The user's command that judges configs."""
 
-from __future__ import annotations
-
 import shlex
 import subprocess
 import threading

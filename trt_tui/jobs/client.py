@@ -1,7 +1,5 @@
 """The program's end of the child process: starts it, sends requests, stops it, and notices when it dies."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import subprocess

@@ -1,7 +1,5 @@
 """Runs against the reference: verdicts, shares on a few samples, errors at the groups, then shares as they end up."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Two dumps of tensors, held against each other; nothing has to be open for it."""
 
-from __future__ import annotations
-
 import time
 
 from trt_tui.core.data.dumps import open_dump

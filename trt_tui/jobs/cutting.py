@@ -1,7 +1,5 @@
 """A piece of the network as a folder that shows a fault by itself."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Why a child process ended: by the signal, by what it printed, and by the kernel's count of out-of-memory kills."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import signal

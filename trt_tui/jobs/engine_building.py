@@ -1,7 +1,5 @@
 """Building engines in a thread of the child process, with caches of engines and of measured tactics."""
 
-from __future__ import annotations
-
 import hashlib
 import os
 import re

@@ -1,8 +1,6 @@
 """Errors inside an engine, at the groups: of the engine as built where its release hands out what kernels hand on;
 where it is asked for, of a second engine that has every group's result as an output."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 from collections.abc import Generator, Mapping

@@ -4,8 +4,6 @@ An event carries the job that it belongs to; events of a job that was stopped or
 receives them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """Files for other tools and for people."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from pathlib import Path
 

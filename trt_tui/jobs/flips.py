@@ -1,8 +1,6 @@
 """What a config's judged figures become when one row or scope is flipped: raised to FP32, or taken back where it is
 there."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Iterable, Sequence
 

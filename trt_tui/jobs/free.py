@@ -1,7 +1,5 @@
 """The moves that cost nothing at run time, made for a config: on one row, and on all groups at once for a search."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """The facts that guards look at, from a workspace: those that are had at little cost, as they become known."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path

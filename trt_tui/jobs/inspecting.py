@@ -1,7 +1,5 @@
 """What an engine in a file is made of."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from trt_tui.backends.registry import get_builder

@@ -1,7 +1,5 @@
 """Building a config with a backend, and judging what came out by its own outputs."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import replace

@@ -6,8 +6,6 @@ with it what a user's script or command has started. On systems without ``F_SETS
 `trt_tui.jobs.worker` that reads requests ends the process as soon as it gets to run.
 """
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

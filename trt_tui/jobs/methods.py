@@ -1,7 +1,5 @@
 """Calibration methods beside each other: a config's figures with the ranges that each of them chooses."""
 
-from __future__ import annotations
-
 import time
 
 from trt_tui.core.measure.comparison import Verdict

@@ -1,7 +1,5 @@
 """Opening the network, the data and the backends."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial

@@ -1,7 +1,5 @@
 """What the process that asks TensorRT-RTX is told."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

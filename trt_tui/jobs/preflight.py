@@ -1,7 +1,5 @@
 """What guards need that takes runs of its own: other ranges, and judged values beyond those in use."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Mapping

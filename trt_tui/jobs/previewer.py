@@ -4,8 +4,6 @@ It opens the network itself, so that neither lowering nor building keeps the pro
 is asked only the newest is of use: a build whose order was replaced or called off ends at its next step.
 """
 
-from __future__ import annotations
-
 import contextlib
 import faulthandler
 import gc

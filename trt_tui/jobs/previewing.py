@@ -1,7 +1,5 @@
 """What the builder would make of a config: asked of a process of its own, kept on disk by what it depends on."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import importlib.util
 import subprocess

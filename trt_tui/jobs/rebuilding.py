@@ -5,8 +5,6 @@ them anew: with the timing cache of another build it would come to the same engi
 the cache with the timings that it came from.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections.abc import Callable, Generator, Mapping, Sequence

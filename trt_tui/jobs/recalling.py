@@ -1,7 +1,5 @@
 """What an earlier program measured of configs, read from disk; nothing runs."""
 
-from __future__ import annotations
-
 from trt_tui.core.measure.comparison import Verdict
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq

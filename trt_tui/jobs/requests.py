@@ -1,7 +1,5 @@
 """What the program asks its child process for. All requests are frozen and picklable."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar

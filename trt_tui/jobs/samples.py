@@ -1,7 +1,5 @@
 """Errors sample by sample, and one sample judged alone."""
 
-from __future__ import annotations
-
 import time
 
 from trt_tui.core.measure.single import SampleErrors, judge_alone, sample_errors

@@ -1,7 +1,5 @@
 """The outputs of runs on all samples, as Polygraphy's RunResults."""
 
-from __future__ import annotations
-
 import contextlib
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The engines that a search builds: how many, what they took, what they yield, and what a config between them takes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 

@@ -1,7 +1,5 @@
 """Ranges of tensors as a user gives them."""
 
-from __future__ import annotations
-
 import difflib
 
 from trt_tui.core.calibration.given import amax_chosen, amax_given

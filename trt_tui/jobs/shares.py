@@ -1,7 +1,5 @@
 """What each group owns of a config's error, and the error with the worst groups raised together."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """Who does a job's errands: this process, or the workers of the cluster that was asked for."""
 
-from __future__ import annotations
-
 import importlib.util
 
 from trt_tui.core.hands import Hands, Here

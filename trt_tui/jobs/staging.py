@@ -1,7 +1,5 @@
 """Stages on the way to production, each run on the judged samples and held against FP32 and the stage before."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path

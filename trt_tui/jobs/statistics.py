@@ -1,7 +1,5 @@
 """Statistics of tensors: histograms, what determines a range, and the ranges of every method."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from trt_tui.core.calibration.statistics import TopChannels, collect_stats

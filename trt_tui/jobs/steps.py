@@ -1,7 +1,5 @@
 """What a job consists of: steps, how urgent each is, and what it waits for."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from enum import IntEnum

@@ -1,7 +1,5 @@
 """Results and engines on disk, by all that they depend on: what was made once need not be made again."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import os

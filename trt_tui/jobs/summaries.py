@@ -1,7 +1,5 @@
 """What an opened network is measured with: data, backend and builder, as the program shows them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

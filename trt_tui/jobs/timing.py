@@ -1,7 +1,5 @@
 """How fast an engine is: runs that are enqueued, runs that are one CUDA graph, and both in each of several profiles."""
 
-from __future__ import annotations
-
 import statistics
 import time
 from collections.abc import Callable, Generator, Mapping

@@ -5,8 +5,6 @@ to avoid it. Errors inside the engine show where it begins. Barriers around that
 does what was simulated, halved as long as half of them suffices, keep the kernel from being chosen.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol

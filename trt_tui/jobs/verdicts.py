@@ -1,7 +1,5 @@
 """Configs at the judged outputs."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 

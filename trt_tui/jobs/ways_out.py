@@ -1,7 +1,5 @@
 """The ways out of a group's loss, and how each would do: free ones first, then a step up, FP32, another range."""
 
-from __future__ import annotations
-
 from trt_tui.core.calibration.methods import methods_of
 from trt_tui.core.codes import CODES
 from trt_tui.core.moves.config import PrecisionConfig, step

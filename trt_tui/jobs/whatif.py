@@ -1,7 +1,5 @@
 """The simulated figures of one config."""
 
-from __future__ import annotations
-
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.amended import send_amended

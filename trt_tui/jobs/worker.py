@@ -3,8 +3,6 @@
 Requests arrive on a pipe that a thread reads; when the program at the other end is gone, the process ends.
 """
 
-from __future__ import annotations
-
 import contextlib
 import faulthandler
 import gc

@@ -1,7 +1,5 @@
 """The requests to the child process: those that it has not answered yet, and the jobs of all of them."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 

@@ -1,7 +1,5 @@
 """The changes of a session's config: precisions, ranges, whole configs, with undo."""
 
-from __future__ import annotations
-
 import time
 from abc import abstractmethod
 from collections.abc import Iterable, Mapping

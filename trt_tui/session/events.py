@@ -1,7 +1,5 @@
 """What each event of the child process does to a session."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Mapping
 from functools import singledispatchmethod

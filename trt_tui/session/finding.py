@@ -1,7 +1,5 @@
 """A search, and what it has found so far."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A job of the child process as people see it: what it is called, how far it is, how long it took and how it ended."""
 
-from __future__ import annotations
-
 import time
 from dataclasses import dataclass, field
 from pathlib import Path

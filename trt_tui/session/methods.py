@@ -1,7 +1,5 @@
 """What is said of calibration methods that were compared."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

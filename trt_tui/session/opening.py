@@ -1,7 +1,5 @@
 """Opening a network, resuming its session, and opening it anew if its files were replaced."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path

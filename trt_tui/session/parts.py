@@ -1,7 +1,5 @@
 """The parts of the user's metric, such as one for each class, in FP32, each run and each engine."""
 
-from __future__ import annotations
-
 from trt_tui.core.measure.comparison import Verdict
 from trt_tui.core.measure.metric_parts import part_rows
 from trt_tui.session.state import State

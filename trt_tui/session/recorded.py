@@ -1,7 +1,5 @@
 """What a session hands out: the comparison as a record, the text of precision.json, what to look at in engines."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from typing import Any
 

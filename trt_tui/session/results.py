@@ -1,7 +1,5 @@
 """All that was measured, of configs by what each decides and of the network itself."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from functools import singledispatchmethod

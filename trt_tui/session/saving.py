@@ -1,7 +1,5 @@
 """Saving in a thread, since syncing to a disk would delay keys."""
 
-from __future__ import annotations
-
 import threading
 from collections.abc import Callable
 

@@ -5,8 +5,6 @@ A `Session` owns no thread and draws nothing. It sends requests to the child pro
 by the child process, so that a closed terminal loses nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """All that is known about what was opened: the network, its data, configs, results, the target, and its records."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The actions of the application as keys, footer, help and palette show them; `trt_tui.tui.controllers` do them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 

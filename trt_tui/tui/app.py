@@ -1,7 +1,5 @@
 """The application: one session, drawn by one main screen."""
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable
 from typing import Any

@@ -1,7 +1,5 @@
 """The net under every widget: no character that steers a terminal leaves the app."""
 
-from __future__ import annotations
-
 from rich.cells import get_character_cell_size
 from rich.segment import Segment
 from textual.color import Color

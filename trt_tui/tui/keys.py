@@ -3,8 +3,6 @@
 Words that name a key ask `key` for it, so that they hold whatever the file says.
 """
 
-from __future__ import annotations
-
 import difflib
 import unicodedata
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """What a session's configs are called, how far they are from each other, and whether they meet the target."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 from trt_tui.core.lowering.lowered import lowers

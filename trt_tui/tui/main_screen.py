@@ -1,7 +1,5 @@
 """The main screen: composes the panes, and passes keys and events on to the controllers."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable
 from typing import Any, TypeVar

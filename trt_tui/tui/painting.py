@@ -4,8 +4,6 @@ Textual writes whole widgets, and the whole screen where a dialog opens or close
 seconds on a line of 5 kB/s. Colours are written where they change, not around each word.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from functools import lru_cache
 from typing import TypeAlias

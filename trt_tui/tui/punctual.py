@@ -1,7 +1,5 @@
 """Timers that fire however late."""
 
-from __future__ import annotations
-
 from textual.message_pump import MessagePump
 from textual.timer import Timer, TimerCallback
 

@@ -4,8 +4,6 @@ Nothing here draws. A line is a list of spans, a span a text and the name of a s
 what the names look like. Figures are written by `trt_tui.words`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import TypeAlias
 

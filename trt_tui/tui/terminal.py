@@ -1,7 +1,5 @@
 """The terminal beneath the app: what it is drawn on, how it is stopped and gone on with, what signals end it."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -3,8 +3,6 @@
 Their nearest of 16 colours are yellow and grey, never red: red stands for NaN, Inf and a missed target only.
 """
 
-from __future__ import annotations
-
 from textual.theme import Theme
 
 DARK = Theme(

@@ -1,7 +1,5 @@
 """Keys typed ahead: each is handed on once all that the one before it did is done."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable

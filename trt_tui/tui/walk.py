@@ -1,7 +1,5 @@
 """The walk through the loop on the bundled network: four keys, one after another, in the place of the hint."""
 
-from __future__ import annotations
-
 import contextlib
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The backend of TensorRT 8.6, 10, 11 and TensorRT-RTX, on Polygraphy's loaders and runner."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A run as one CUDA graph, which trtexec 11 measures by default: no layer is enqueued on its own any more."""
 
-from __future__ import annotations
-
 import ctypes
 from collections.abc import Callable
 

@@ -4,8 +4,6 @@ Polygraphy's own drops BF16, FP8 and INT8. TensorRT calls a listener while a run
 own again afterwards.
 """
 
-from __future__ import annotations
-
 import ctypes
 import math
 from collections.abc import Container

@@ -1,7 +1,5 @@
 """Turns TensorRT's and Polygraphy's errors into a title, the cause in their words, and a next step."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Sequence
 from pathlib import Path

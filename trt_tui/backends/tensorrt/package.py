@@ -1,7 +1,5 @@
 """The TensorRT packages and releases that are supported, and the package in use."""
 
-from __future__ import annotations
-
 import importlib
 import re
 import sys

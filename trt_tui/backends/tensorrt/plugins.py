@@ -1,7 +1,5 @@
 """Libraries of plugins, loaded into TensorRT's registry."""
 
-from __future__ import annotations
-
 import ctypes
 import os
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """TensorRT's calibration caches: ranges of tensors in a text file."""
 
-from __future__ import annotations
-
 import math
 import re
 import struct

@@ -4,8 +4,6 @@ Symmetric INT8 maps ``[-amax, amax]`` to codes -127 to 127: scale = amax / 127, 
 that the tensor was zero throughout; whoever makes a scale of it takes 1.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@
 it. ``p99.9`` is the 99.9th percentile of all magnitudes.
 """
 
-from __future__ import annotations
-
 import math
 import re
 

@@ -11,8 +11,6 @@
 ``entropy`` measures equal steps, which FP8 has not: it is for INT8 alone.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 

@@ -1,7 +1,5 @@
 """Ranges by tensor, with those that a method chooses otherwise for another code type than INT8."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from trt_tui.core.codes import CodeType

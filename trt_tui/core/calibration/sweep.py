@@ -4,8 +4,6 @@ A pass is cut into slices of neighbouring feeds, the same whoever runs them, and
 order: sums are equal to the last bit on one process and on many.
 """
 
-from __future__ import annotations
-
 import copy
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence

@@ -15,8 +15,6 @@ feeds of one batch by one rule:
 - Arrays that are no input are labels: those with as many rows as the lead are cut with it, others are given whole.
 """
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ Polygraphy's RunResults (``polygraphy run --save-outputs``; a file, or a folder 
 JSON, or an ``.npz``. Types and shapes are known at once; values stay in their file until they are asked for.
 """
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

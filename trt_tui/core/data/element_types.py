@@ -4,8 +4,6 @@ An array is cast to its input's type where numpy calls that safe (``uint8`` to `
 between floating-point types, and between integer types if the values fit. Other casts are errors.
 """
 
-from __future__ import annotations
-
 import numpy as np
 
 from trt_tui.core.runner import TensorInfo

@@ -3,8 +3,6 @@
 Older releases wrote an ``.npz`` of one array, and bytes as Latin-1; both are read. Nothing is ever unpickled.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import io

@@ -1,7 +1,5 @@
 """Samples of several feeds put together in one, for figures that are taken on some samples only."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

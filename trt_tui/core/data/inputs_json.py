@@ -1,7 +1,5 @@
 """Polygraphy's inputs JSON: a list of feeds, or one; read one feed at a time."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 import io

@@ -1,7 +1,5 @@
 """Which files a command reads, so that nothing it writes takes the place of one of them."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Seeded random inputs, for networks that no data were given for."""
 
-from __future__ import annotations
-
 import math
 import zlib
 from collections.abc import Mapping, Sequence

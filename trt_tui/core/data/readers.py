@@ -1,7 +1,5 @@
 """Readers: an ``.npz``, a folder of them, Polygraphy's inputs JSON and scripts, as *parts* (see `batches`)."""
 
-from __future__ import annotations
-
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Shapes of inputs: how they are written, and what ``--shapes`` gives."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

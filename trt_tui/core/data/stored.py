@@ -4,8 +4,6 @@ Nothing is held in memory but what is asked for: uncompressed members of an npz 
 ones are unpacked when they are loaded, into an unnamed temporary file where they exceed `IN_MEMORY` together.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import io

@@ -1,7 +1,5 @@
 """Loading and calling one function of a Python file that the user names, with errors that name the file and line."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import importlib.util

@@ -5,8 +5,6 @@ in it. A group's result is there if the last kernel that names its layer ends wi
 are what a Quantize of the typed network makes of it, with that one's scale.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Why a config has no engine."""
 
-from __future__ import annotations
-
 from trt_tui.core.engines.rungs import Rung
 from trt_tui.errors import InputError, TrtTuiError
 

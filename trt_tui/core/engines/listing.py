@@ -4,8 +4,6 @@ TensorRT-RTX writes it without a GPU, TensorRT 8.6 and 10 after a build at detai
 fields of the inspector's JSON in their order; types are called ``Datatype`` (RTX, 11) or ``Format/Datatype`` (to 10).
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import replace

@@ -5,8 +5,6 @@ rows, a generated kernel that quantizes beside it and the product itself. Betwee
 TensorRT tells no types: there only what goes in, what comes out and the Casts that it names show.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

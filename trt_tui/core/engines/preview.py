@@ -1,7 +1,5 @@
 """What a builder would make of a config, as it says itself without a GPU: nothing was run."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable, Mapping

@@ -5,8 +5,6 @@ are known and said in few words, by their texts in TensorRT 8.5 to 10 (NVIDIA/Te
 Linaom1214/TensorRT-For-YOLO-Series issue 56), or of TensorRT-RTX 1.7; all others are quoted.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice

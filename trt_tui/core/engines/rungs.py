@@ -8,8 +8,6 @@ graph, so the named layers can be raised and the effort lowered, but nothing els
 precisions is not the engine that was asked for; `Rung` says how it differs.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -5,8 +5,6 @@ and for QK or PV where the product is. Kernels whose sums differ may have one na
 `accumulation_type=2` where it is summed in FP32, and 0 where that is left to the kernel; of a Conv nothing.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -6,8 +6,6 @@ tolerance is twice what the simulation of the config has on the same samples (en
 below their simulation, a factor of 1.2), and what FP32 itself may differ by.
 """
 
-from __future__ import annotations
-
 import shlex
 import shutil
 from collections.abc import Mapping, Sequence

@@ -4,8 +4,6 @@ The API follows ``NvInfer.h``: TensorRT 10 is strongly typed by a creation flag,
 told precisions layer by layer beside Q/DQ. TF32 is on by default in all of them.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping, Sequence
 

@@ -3,8 +3,6 @@
 Plain shapes and text, one hue and greys, legible in light and in dark viewers: the ground is drawn.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape

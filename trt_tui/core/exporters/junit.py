@@ -1,7 +1,5 @@
 """A comparison as JUnit's XML, as the servers that run tests read it: a case for each run, stage and engine."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """A comparison as a report in Markdown: a pure function of the comparison's JSON record."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any

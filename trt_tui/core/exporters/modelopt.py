@@ -7,8 +7,6 @@ start of a name only, so that ``conv1`` hits ``conv10`` too; ``$`` at the end ke
 before a last line break too, and stands as ``\\Z`` where that would hit another node.
 """
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Collection, Iterable

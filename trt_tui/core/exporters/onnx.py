@@ -5,8 +5,6 @@ than one hard link, so a link would make the export unreadable, and a hard link 
 can share blocks between files (btrfs, XFS), the copy takes neither time nor space.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import filecmp

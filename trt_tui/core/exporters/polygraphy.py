@@ -4,8 +4,6 @@ Polygraphy calls ``postprocess(network=...)`` of a ``--trt-network-postprocess-s
 stands alone: it holds what is told as JSON and the source of `trt_tui.core.lowering.weak.tell`, and imports tensorrt.
 """
 
-from __future__ import annotations
-
 import inspect
 import json
 import shlex

@@ -1,7 +1,5 @@
 """What a config asks for and what a builder would make of it, as text, Markdown and JSON."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Files that carry a config into a production build, by format: what `trt-tui export` and the app write."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 

@@ -4,8 +4,6 @@ Polygraphy calls ``postprocess(network=...)`` of a ``--trt-network-postprocess-s
 stands alone and knows tensors by the names that the dumps have.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from trt_tui.words import visible

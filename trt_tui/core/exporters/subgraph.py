@@ -5,8 +5,6 @@ Polygraphy commands that show the fault and make the piece smaller. Both network
 of inputs serves both.
 """
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Mapping, Sequence
 from pathlib import Path

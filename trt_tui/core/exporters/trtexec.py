@@ -13,8 +13,6 @@ What trtexec takes follows NVIDIA/TensorRT ``samples/common/sampleOptions.cpp`` 
   trtexec Usage from TensorRT 10.x to 11.x"). TF32 is on by default in all of them.
 """
 
-from __future__ import annotations
-
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -8,8 +8,6 @@ with a third of the products back in floats at half of INT8's rate, INT8's gain 
 (Amdahl), before reformatting between them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from trt_tui.core.guards.facts import Facts

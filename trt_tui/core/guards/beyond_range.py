@@ -8,8 +8,6 @@ themselves, hence the comparison with these. A value clipped from 1.1 of the ran
 within it of 1/440 (a step of 1/127 over the root of 12): 0.1 % of such values add twice the noise of all others.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from trt_tui.core.guards.facts import MEASURED, Facts

@@ -7,8 +7,6 @@ Source: of twelve draws of 8 of the bundled network's scenes, 2 of which calibra
 is missed with a chance above 3 % (0.9^32).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from trt_tui.core.guards.facts import CONFIG, Facts

@@ -9,8 +9,6 @@ Source: NVIDIA's developer guide ("calibration caches are not portable across re
 release fuses); releases up to 10.16 have calibrators. A cache says how it was made by the calibrator's name alone.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from trt_tui.core.calibration.methods import RANGE_METHODS

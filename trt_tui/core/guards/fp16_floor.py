@@ -7,8 +7,6 @@ Source: errors of INT8 layers and of FP16 roundings add up; a run within 1 dB of
 there (10^-0.1 = 0.79), and all of its INT8 layers together are worth the last fifth.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from trt_tui.core.guards.facts import Facts

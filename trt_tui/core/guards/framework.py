@@ -7,8 +7,6 @@ multiplied in TF32 or FP16 leaves 50 to 60. Below that the export computes somet
 otherwise, and no precision mends it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from trt_tui.core.guards.facts import Facts

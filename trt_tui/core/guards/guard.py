@@ -1,7 +1,5 @@
 """What a guard is, and what it says."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from dataclasses import dataclass

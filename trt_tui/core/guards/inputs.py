@@ -1,7 +1,5 @@
 """Figures of inputs and labels of some samples, which guards compare."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Iterator
 

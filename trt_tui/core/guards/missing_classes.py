@@ -9,8 +9,6 @@ Source: what only one class has (its brightest texture, its rare token) sets no 
 The draw is binomial; with a thousand classes and 64 samples most are missing, and that alone says nothing.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

@@ -8,8 +8,6 @@ to 24 and by 0.9 to 48; a simulation and its engine are apart by less than 0.5 d
 help, falling ones that each more sample widens min-max ranges, and that few make INT8 look better than it is.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 from trt_tui.core.guards.facts import Facts

@@ -1,7 +1,5 @@
 """Runs of the FP32 network for guards: what ranges samples call for, and what lies beyond a range."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 
 import onnx_ir as ir

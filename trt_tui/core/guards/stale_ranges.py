@@ -9,8 +9,6 @@ less: the bundled network's by at most 1.25 from 16 samples to 48, by 1.43 from 
 differ by more, so one alone does not count until it costs 3 bits.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping
 

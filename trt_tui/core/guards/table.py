@@ -1,7 +1,5 @@
 """All guards, and what they make of some facts."""
 
-from __future__ import annotations
-
 from trt_tui.core.guards.back_in_float import BackInFloat
 from trt_tui.core.guards.beyond_range import BeyondRange
 from trt_tui.core.guards.facts import Facts

@@ -15,8 +15,6 @@ falls to 8.5. Samples that are alike differ by chance as Student's t says, for w
 from 12 samples on.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator
 

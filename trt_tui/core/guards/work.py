@@ -1,7 +1,5 @@
 """How much of the work that a config's codes were to do it does in floats."""
 
-from __future__ import annotations
-
 from trt_tui.core.codes import CODES
 from trt_tui.core.guards.facts import InFloat
 from trt_tui.core.measure.comparison import EngineResult

@@ -1,7 +1,5 @@
 """What another tool's file asks for, and the config that this makes on a network."""
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Iterable, Mapping

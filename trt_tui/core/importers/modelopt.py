@@ -6,8 +6,6 @@ hits longer names too); ``nodes_to_quantize`` and ``op_types_to_quantize`` leave
 ``quantize`` and ``autocast`` hold what each of the two tools is told, as trt-tui exports it.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Mapping

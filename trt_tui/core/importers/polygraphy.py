@@ -7,8 +7,6 @@ depends on beyond that (an index of a layer, a function, a value that is compute
 and what it would have set is left out. A script that trt-tui wrote holds a table, which is taken as it is.
 """
 
-from __future__ import annotations
-
 import ast
 import json
 import math

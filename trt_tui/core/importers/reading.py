@@ -1,7 +1,5 @@
 """Any file that ``--config`` takes: a precision.json, or what another tool was told, known by its content."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -6,8 +6,6 @@ are joined by ``+``; ``*`` stands for the layers that are not named, and in a na
 ``--precisionConstraints`` they have no effect. Polygraphy's ``--layer-precisions name:type ...`` is read too.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 from collections.abc import Iterator, Sequence

@@ -8,8 +8,6 @@ that in Convs and MatMuls of 32 to 4,608 products, unless it split a long sum ov
 less.
 """
 
-from __future__ import annotations
-
 import math
 
 from trt_tui.core.network.layers import Layer

@@ -1,7 +1,5 @@
 """What a lowering adds to a graph: nodes and constants, each under a name that nothing else has."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx_ir as ir
 

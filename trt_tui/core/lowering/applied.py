@@ -5,8 +5,6 @@ What is written or told is lowered from there, with the same groups under the sa
 stay the base network's own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 

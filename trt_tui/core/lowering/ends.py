@@ -1,7 +1,5 @@
 """Lowered networks with other outputs: more, for what an engine has to yield, or those alone that can be run."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import onnx_ir as ir

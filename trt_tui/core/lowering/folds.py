@@ -1,7 +1,5 @@
 """The constants of a network as a config has them: scaled channels, corrected biases."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, MutableMapping
 
 import numpy as np

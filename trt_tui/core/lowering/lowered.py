@@ -1,7 +1,5 @@
 """Whether a config lowers anything: a run in which nothing is lowered is exact by construction and proves nothing."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from trt_tui.core.moves.config import PrecisionConfig

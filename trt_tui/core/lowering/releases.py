@@ -1,7 +1,5 @@
 """Which releases and GPUs take the precisions of a config: refused by name where one does not, with the way out."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 
 from trt_tui.core.codes import CODES

@@ -1,7 +1,5 @@
 """Ranges to scales of codes, and the type that the target holds them in. `lowering.rules` decides by it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 
 import numpy as np

@@ -5,8 +5,6 @@ group loses its own Q/DQ and Casts and gets what the rulebook says for its new p
 keeps it. Where nothing is touched the file's own network comes out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 

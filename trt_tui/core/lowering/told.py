@@ -11,8 +11,6 @@ Casts in the graph are no way for these releases: on TensorRT 8.6 a network type
 that also held Q/DQ did not build.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ It is what TensorRT 10 and 11 build with strong typing and what production build
 the network, shared and never copied; Cast and Q/DQ behind them are folded by TensorRT's builder.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import partial

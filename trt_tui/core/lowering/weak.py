@@ -21,8 +21,6 @@ What the rules follow:
   have no INT8 implementation and are never asked for one.
 """
 
-from __future__ import annotations
-
 from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Whether an engine does what was simulated, and what to look at if it does not."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ Tibshirani, An Introduction to the Bootstrap, 1993, chapter 13). The draws are t
 samples, so the intervals of two runs can be compared.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Mapping, Sequence

@@ -3,8 +3,6 @@
 A value that was not measured is None here and absent in the file; it is never zero.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 

@@ -5,8 +5,6 @@ average precision, and the same for small, medium and large objects (areas below
 image).
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 from collections.abc import Mapping

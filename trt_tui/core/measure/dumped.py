@@ -5,8 +5,6 @@ the difference by the norm of the first: 0.1 is an SQNR of 20 dB. Behind a layer
 so an error begins where it is at least twice that of what the tensor is computed from.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Errors inside an engine: what it computes at the groups, held against FP32 of the network."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np

@@ -4,8 +4,6 @@ A group's error is taken at its last tensor; what overflows may lie before that:
 the sum in front of a division.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass

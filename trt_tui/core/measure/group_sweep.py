@@ -4,8 +4,6 @@ Samples are run apart from their feeds where that changes nothing: where the row
 the samples, and FP32 yields the same for samples of several feeds together. Else whole feeds take their place.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """Tensors of feeds that are needed again, in memory up to a size and above that in a temporary file."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The inputs that production has dumped, held against those here, and what may have made them differ."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 

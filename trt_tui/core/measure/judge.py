@@ -6,8 +6,6 @@ NonMaxSuppression) or turned into integers, the float tensors that decided it ar
 fraction that differs.
 """
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Iterable, Sequence

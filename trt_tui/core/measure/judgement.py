@@ -1,7 +1,5 @@
 """Whether a config meets its targets, and by how much."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Which kernels one config's engine has and another's has not."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any
 

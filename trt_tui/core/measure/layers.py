@@ -1,7 +1,5 @@
 """Errors at the groups, accumulated and isolated: one graph holds both networks, and only sums leave it."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from typing import Any

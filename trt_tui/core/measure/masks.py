@@ -1,7 +1,5 @@
 """Masks of judged outputs: which elements count, padding left out; there, and at the groups whose tensors it fits."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 import numpy as np

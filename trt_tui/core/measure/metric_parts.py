@@ -1,7 +1,5 @@
 """The parts of a metric, such as one for each class, side by side: what each loses, the worst first."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

@@ -4,8 +4,6 @@ SQNR is 10·log10(Σref² / Σ(test-ref)²) in dB. The cosine follows from the s
 Σref·test = (Σref² + Σtest² - Σ(test-ref)²) / 2, which loses nothing where the two are close.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

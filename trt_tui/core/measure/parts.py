@@ -4,8 +4,6 @@ A detector joins boxes and scores of several strides, often before a Sigmoid, a 
 Concat is a part of the last tensor: a range of indices along some of its axes.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """Comparisons as the JSON record of schema ``comparison-v1``: keys that were not measured are absent, never zero."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import replace

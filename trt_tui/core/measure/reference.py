@@ -3,8 +3,6 @@
 Both yield tensors by the network's names, feed by feed of the same samples.
 """
 
-from __future__ import annotations
-
 import difflib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -13,8 +13,6 @@ that it falls into, so it stays, and only the other half is drawn from: the samp
 stages before, and each stage is such a draw by itself.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The user's metric on the outputs of a run: on all samples, and on draws of them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 

@@ -3,8 +3,6 @@
 All of it runs on the loaded session of an `Analysis`.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass

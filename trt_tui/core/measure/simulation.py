@@ -1,7 +1,5 @@
 """The runs of a network: the loaded gated session, the feeds, and the reference of the judged samples."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Errors sample by sample, and one sample judged alone: what each run yields on it, and which groups own that error."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """Stages: what a network goes through on its way to production, each held against FP32 and against the one before."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ A `Sweep` runs nothing. It asks for what groups add to a sum on some samples (`a
 time what is known (`figure`) and how much is left (`left`).
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Pools the judged outputs of a run, be it of the simulation or of an engine."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace

@@ -1,7 +1,5 @@
 """A user's metric: one Python function that turns outputs and labels into a figure of merit."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ People work around a kernel that computes something else that way. A debug mark 
 TensorRT-RTX 1.7 at least, so the tensor is an output that nobody has to read.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 

@@ -5,8 +5,6 @@ Source: Nagel et al., "Data-Free Quantization through Weight Equalization and Bi
 measured on the calibration samples (appendix D there).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The move that gives a fusion group a precision."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from trt_tui.core.moves.move import GROUPS, Defaults, Move, Structure

@@ -1,7 +1,5 @@
 """Moves as entries of files: the kind of a move, its fields under their own names, and what is said of a wrong one."""
 
-from __future__ import annotations
-
 import json
 import re
 import typing

@@ -4,8 +4,6 @@ Version 2 holds moves and is ``schemas/precision-config-v2.json``. Layers stand 
 group that was given a precision, so that a reader that knows nothing of groups can apply it. Version 1 is read too.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import json

@@ -1,7 +1,5 @@
 """The move that keeps a fusion group in a precision by rule: no other move lowers it or takes it back."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from trt_tui.core.moves.move import GROUPS, Move, Structure

@@ -6,8 +6,6 @@ is computed: a look-up multiplies nothing, so that its codes only lose; an error
 one in attention's scores goes through an exponential.
 """
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections.abc import Callable, Iterable

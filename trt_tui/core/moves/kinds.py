@@ -1,7 +1,5 @@
 """The kinds of move, by the word for each in files. A new kind is a module of its own and one entry here."""
 
-from __future__ import annotations
-
 from trt_tui.core.moves.barrier import Barrier
 from trt_tui.core.moves.bias_correction import BiasCorrection
 from trt_tui.core.moves.choice import Choice

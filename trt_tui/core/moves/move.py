@@ -1,7 +1,5 @@
 """What every kind of move has in common: one decision on one group or tensor of a network."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass

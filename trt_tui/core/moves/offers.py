@@ -1,7 +1,5 @@
 """Which moves that cost nothing at run time can be made on a group, and why the others cannot."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from trt_tui.core.moves.bias_correction import BiasCorrection

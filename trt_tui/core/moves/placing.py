@@ -1,7 +1,5 @@
 """Moves of a file, made on a network: names found, what cannot be refused, several for one target brought together."""
 
-from __future__ import annotations
-
 import dataclasses
 import difflib
 from collections.abc import Iterable, Mapping, Sequence

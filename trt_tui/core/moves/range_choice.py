@@ -1,7 +1,5 @@
 """The move that replaces the calibrated range of a tensor."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass

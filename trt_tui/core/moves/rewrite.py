@@ -4,8 +4,6 @@ TensorRT computes the operator's mean and variance in FP32 whatever the type aro
 result is rounded, and a square overflows FP16 from 256 up.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

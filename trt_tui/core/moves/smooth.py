@@ -6,8 +6,6 @@ normalisation's scale and bias, the product into the weights, so that nothing is
 sees a difference.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -4,8 +4,6 @@ Twins have the same layers that can be quantized, by name and operator. Quantize
 around these: Casts, Identities, an activation that they had left to a range.
 """
 
-from __future__ import annotations
-
 import hashlib
 from collections import Counter, defaultdict
 

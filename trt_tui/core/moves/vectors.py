@@ -1,7 +1,5 @@
 """A float32 vector as text: base64 of its little-endian bytes, as files and saved sessions hold a move's figures."""
 
-from __future__ import annotations
-
 import base64
 import binascii
 

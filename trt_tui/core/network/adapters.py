@@ -4,8 +4,6 @@ Each adapter stands with the opset that changed the operator. What has no form i
 node's name.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Networks that repeat, as a matrix of roles and blocks."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

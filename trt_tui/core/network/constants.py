@@ -1,7 +1,5 @@
 """Values of constant tensors: as the file stores them, or computed by what runs the network."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Sequence
 from functools import cached_property

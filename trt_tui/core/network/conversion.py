@@ -1,7 +1,5 @@
 """Models at another opset, and models without their big weights, for what onnx does in C++."""
 
-from __future__ import annotations
-
 import onnx
 import onnx_ir as ir
 

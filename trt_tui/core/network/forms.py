@@ -1,7 +1,5 @@
 """Which precisions a group can take: where Q/DQ goes, what an operator takes in which release, which ranges are one."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import onnx

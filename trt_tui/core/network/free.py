@@ -3,8 +3,6 @@
 Plain data, picklable: an outline carries it, so that what shows a network knows what can be done, and why not.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 

@@ -5,8 +5,6 @@ Layers are the same nodes in both, by name. What stands between a tensor of the 
 of them is as in the file.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 

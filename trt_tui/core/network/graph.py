@@ -1,7 +1,5 @@
 """Layers and tensors of an opened model, and what makes and reads each: all that the fusion rules look at."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator
 

@@ -1,7 +1,5 @@
 """Small files whose constants grow without bound when computed: they are refused, with the name of the layer."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Iterator, Mapping
 

@@ -1,7 +1,5 @@
 """Which network it is: hashes of its structure, layer by layer and as a whole, and of its files."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Iterable, Mapping
 from pathlib import Path

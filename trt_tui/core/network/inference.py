@@ -1,7 +1,5 @@
 """Shapes and types by onnx's inference."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 

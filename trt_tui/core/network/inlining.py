@@ -1,7 +1,5 @@
 """Local functions: each call is replaced by the nodes of its function, and its name becomes their scope."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 import onnx_ir as ir

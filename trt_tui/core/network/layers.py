@@ -30,7 +30,7 @@ class Kind(str, Enum):
 FOLDED_KINDS = (Kind.CAST, Kind.CONSTANT, Kind.SHAPE, Kind.INTEGER)
 """Kinds that make no difference to precision; the tree counts them in one row."""
 
-Shape: TypeAlias = "tuple[int | str | None, ...]"
+Shape: TypeAlias = tuple[int | str | None, ...]
 """Sizes of a tensor: a number, a name, or None for an open one without a name."""
 
 

@@ -1,7 +1,5 @@
 """Networks typed in 16 bits: the FP32 networks that they were made from."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Names of nodes and tensors: unique, and by TensorRT's rule where TensorRT has one."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 import onnx_ir as ir

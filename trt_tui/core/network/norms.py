@@ -1,7 +1,5 @@
 """Normalisations and biases of a network: where a LayerNorm or RMSNorm stands, taken apart or not, what it feeds."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Mapping, Sequence
 

@@ -5,8 +5,6 @@ inlined, the opset is at least 17, Q/DQ pairs and 16-bit types are taken out and
 Weights stay where they are: initializers in external files are memory-mapped when somebody reads them.
 """
 
-from __future__ import annotations
-
 from collections import ChainMap
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Operators by what TensorRT makes of them: the sets that the rules of fusion, precision and measuring name."""
 
-from __future__ import annotations
-
 from trt_tui.core.precision import Precision
 
 ANCHORS = frozenset(("Conv", "ConvTranspose", "Gemm", "MatMul"))

@@ -1,7 +1,5 @@
 """Types and shapes of what plugins make, as the runtime that was given their library tells them."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx_ir as ir
 

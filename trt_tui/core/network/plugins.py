@@ -4,8 +4,6 @@ Nothing runs such a node but what has its library. Without one for ONNX Runtime 
 node: what lies behind is left to engines, keeps FP32, and is judged by nothing that is simulated.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 

@@ -1,7 +1,5 @@
 """A first look at a big network: its layers by name, before types, shapes and fusion groups are worked out."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

@@ -4,8 +4,6 @@ TensorRT takes Q/DQ only. ``QLinearConv(x, w)`` is a Conv of what the codes stan
 are ONNX's (QLinearConv-10, QLinearMatMul-21) and ONNX Runtime's (``docs/ContribOperators.md``).
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property

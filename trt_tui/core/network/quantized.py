@@ -3,8 +3,6 @@
 What the file has in place of them is kept beside it (`trt_tui.core.network.given`).
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from functools import cached_property
 

@@ -1,7 +1,5 @@
 """From a file on disk to a parsed model whose structure and external data hold."""
 
-from __future__ import annotations
-
 import logging
 import os
 from collections.abc import Iterator

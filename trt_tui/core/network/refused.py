@@ -12,8 +12,6 @@ taken, and neither is a DequantizeLinear on an int32 bias (TensorRT developer gu
 - An operator in a float type that it has no kernel for (`operators.TENSORRT_LACKS`) is computed in FP32.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 

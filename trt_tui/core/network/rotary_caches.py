@@ -4,8 +4,6 @@ The operator wants `cos_cache` and `sin_cache` of (batch, sequence, half of the 
 one row of them for a batch of several.
 """
 
-from __future__ import annotations
-
 import numpy as np
 import onnx_ir as ir
 

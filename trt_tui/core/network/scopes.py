@@ -10,8 +10,6 @@ A scope comes from the first of these that says something:
    as alive. A network that is one plain chain is cut behind its pools.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterable, Mapping, Sequence

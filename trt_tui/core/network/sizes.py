@@ -1,7 +1,5 @@
 """Shapes behind shape arithmetic that a file holds unfolded: onnx infers none behind a Slice to ``size // 2 * 1``."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property

@@ -5,8 +5,6 @@ scale for a tensor, for each index of an axis, or for each block of ``block_size
 TensorRT's own operators for the same (domain ``trt``, as ModelOpt writes them) are read as ONNX's.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import ml_dtypes

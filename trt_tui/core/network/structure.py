@@ -7,8 +7,6 @@ each other are left to shape inference and to what runs the network. `onnx.check
 nodes, knows no operator outside of ONNX, names no node, and does not count the values of tensors.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Iterable, Iterator, MutableSequence, Sequence

@@ -1,7 +1,5 @@
 """The layer tree as text."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from trt_tui.core.network.hierarchy import GroupRow, LayerRow, Scope, walk

@@ -1,7 +1,5 @@
 """Layers that are known to gain little or to lose much in codes, each with where that is known from."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
 

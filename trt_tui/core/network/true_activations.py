@@ -4,8 +4,6 @@ A range tells that there was an activation, and where samples ended: a ReLU6 who
 Relu, and a tensor that happened not to be negative like one behind a Relu. The FP32 network knows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import numpy as np

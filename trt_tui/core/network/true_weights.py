@@ -6,8 +6,6 @@ where it is like the file's own: quantizers also fold (a BatchNormalization into
 weight has no counterpart.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path

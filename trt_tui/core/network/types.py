@@ -1,7 +1,5 @@
 """Types that onnx's inference leaves open behind operators of other domains, from the operators around them."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Iterator, Sequence
 

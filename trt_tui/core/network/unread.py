@@ -8,8 +8,6 @@ What neither ONNX nor ONNX Runtime has is a plugin.
 Forms that TensorRT-RTX 1.7.1 refuses of operators that it reads were found by building ONNX's own node tests with it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 
 import onnx_ir as ir

@@ -1,7 +1,5 @@
 """What no output needs, taken out of models of our own; a file's network keeps every node that it shows."""
 
-from __future__ import annotations
-
 import onnx_ir as ir
 from onnx_ir.passes.common import RemoveUnusedNodesPass
 

@@ -1,7 +1,5 @@
 """The method that is used when none is named."""
 
-from __future__ import annotations
-
 from trt_tui.core.search import bisect
 from trt_tui.core.search.board import Board
 from trt_tui.core.search.evaluation import Course

@@ -4,8 +4,6 @@ Source: Polygraphy's ``debug precision --mode bisect`` (``--dir forward`` and ``
 network order. The result is exact if every prefix longer than a passing one passes too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from trt_tui.core.search.board import Board

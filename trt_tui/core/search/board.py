@@ -1,7 +1,5 @@
 """What a strategy knows when it starts."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field

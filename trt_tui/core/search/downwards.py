@@ -8,8 +8,6 @@ most time.
 What sticks is the result: nothing is taken back afterwards, and a start that passes as a whole is no reason to stop.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from trt_tui.core.search.board import Board, LoweredLayer

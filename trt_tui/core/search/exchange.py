@@ -6,8 +6,6 @@ those whose loss costs least. Other groups take their place in the order of susp
 make up for the more costly of the two.
 """
 
-from __future__ import annotations
-
 from collections.abc import Generator
 from itertools import combinations
 

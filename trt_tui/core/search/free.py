@@ -5,8 +5,6 @@ Each set of moves is tried as a whole, on top of those that were kept before: th
 layers and hardly on each other, so that one evaluation tells of them all.
 """
 
-from __future__ import annotations
-
 from collections.abc import Generator, Mapping
 
 from trt_tui.core.moves.choice import Choice

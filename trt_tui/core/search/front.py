@@ -1,7 +1,5 @@
 """What no other beats: the front of a search, and of any points with a cost and a score."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 

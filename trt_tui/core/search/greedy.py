@@ -7,8 +7,6 @@ the best one beats the bound of the next. The energy of the judged error is near
 are measured anew.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Generator
 

@@ -4,8 +4,6 @@ Source: Polygraphy's ``debug precision --mode linear`` (``--dir forward`` and ``
 network order. It takes one evaluation for each group that it raises, and does not rely on larger sets doing better.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from trt_tui.core.search.board import Board

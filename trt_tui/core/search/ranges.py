@@ -5,8 +5,6 @@ Source: setting ranges by the error that they cause (Nagel et al., "A White Pape
 the ranges that the calibration methods propose.
 """
 
-from __future__ import annotations
-
 from collections.abc import Generator, Mapping
 
 from trt_tui.core.moves.range_choice import RangeChoice

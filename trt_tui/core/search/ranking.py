@@ -1,7 +1,5 @@
 """Orders of suspicion: which groups are expected to lower the judged error most when they are raised."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

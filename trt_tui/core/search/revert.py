@@ -6,8 +6,6 @@ then it tries each of the others alone, the least suspicious first. If a larger 
 no single group of the result can be taken back.
 """
 
-from __future__ import annotations
-
 from trt_tui.core.search.board import Board
 from trt_tui.core.search.evaluation import Course, Trial
 

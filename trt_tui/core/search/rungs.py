@@ -5,8 +5,6 @@ first, takes the least suspicious of them: as many as can go together, found by 
 TF32 takes all that are left or none: it is a setting of the whole engine.
 """
 
-from __future__ import annotations
-
 from collections.abc import Generator
 
 from trt_tui.core.precision import Precision

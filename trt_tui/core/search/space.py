@@ -1,7 +1,5 @@
 """What a search chooses from: the groups that can be raised, and the config that a choice makes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property

@@ -4,8 +4,6 @@ Strategies decide by answers alone, so a copy of the search that is told a guess
 the guess is right. Guesses decide what is judged ahead of being asked for, and nothing else.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections import deque

@@ -5,8 +5,6 @@ raised in the order of their errors until the network passes. Here the order is 
 same throughout.
 """
 
-from __future__ import annotations
-
 from trt_tui.core.search.board import Board
 from trt_tui.core.search.evaluation import Course
 from trt_tui.core.search.linear import linear

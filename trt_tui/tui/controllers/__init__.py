@@ -3,8 +3,6 @@
 A new key is a method in one of them, with `controller.action` above it; keys, footer, help and palette follow.
 """
 
-from __future__ import annotations
-
 from trt_tui.jobs import events as ev
 from trt_tui.tui.actions import Action
 from trt_tui.tui.controllers.application import Application

@@ -1,7 +1,5 @@
 """The application itself: keys, palette, log, theme, closing what is open, leaving."""
 
-from __future__ import annotations
-
 from trt_tui.tui.controllers.controller import Controller, action
 from trt_tui.tui.screens.help import HelpPage
 from trt_tui.tui.screens.log import LogPage

@@ -1,7 +1,5 @@
 """Building engines, and looking at them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

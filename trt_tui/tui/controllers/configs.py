@@ -1,7 +1,5 @@
 """The configs: taking one up, marking, what differs between two."""
 
-from __future__ import annotations
-
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.jobs import requests
 from trt_tui.tui import known

@@ -1,7 +1,5 @@
 """The base of all controllers: actions beside their handlers and reasons, and the events that they handle."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, ClassVar, Generic, Protocol, TypeVar

@@ -1,7 +1,5 @@
 """What controllers work on: the session, what is listed of it, what the status line tells, how the panes show it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from textual.screen import Screen

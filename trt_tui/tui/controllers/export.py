@@ -1,7 +1,5 @@
 """Writing files for production and for people."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any

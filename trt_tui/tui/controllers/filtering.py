@@ -1,7 +1,5 @@
 """The filter of the rows."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Sequence
 

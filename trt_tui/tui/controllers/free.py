@@ -1,7 +1,5 @@
 """What costs nothing at run time: a normalisation as its operator, scaled channels, a corrected bias."""
 
-from __future__ import annotations
-
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.offers import made, no_correction, no_rewrite, no_smoothing, out_of_the_file
 from trt_tui.jobs.events import FREE_KEY

@@ -1,7 +1,5 @@
 """Taking changes back, and doing them again."""
 
-from __future__ import annotations
-
 from trt_tui.tui.controllers.controller import Controller, action
 
 

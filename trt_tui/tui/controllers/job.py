@@ -1,7 +1,5 @@
 """The jobs: comparing, stopping, the list of them, and why they fail."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Moving the cursor over the rows, and opening and closing them."""
 
-from __future__ import annotations
-
 from trt_tui.tui.controllers.controller import Controller, action
 from trt_tui.tui.state.tree import VisibleRow
 

@@ -1,7 +1,5 @@
 """The panes of the main screen, found by their names, and what is chosen in them."""
 
-from __future__ import annotations
-
 from textual.app import App
 from textual.screen import Screen
 from textual.widgets import Input

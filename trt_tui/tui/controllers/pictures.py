@@ -1,7 +1,5 @@
 """The page of pictures."""
 
-from __future__ import annotations
-
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.tui import known
 from trt_tui.tui.controllers.controller import Controller, action

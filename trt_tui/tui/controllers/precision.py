@@ -1,7 +1,5 @@
 """The precision of what is chosen."""
 
-from __future__ import annotations
-
 from trt_tui.core.engines.preview import together
 from trt_tui.core.lowering.releases import needs
 from trt_tui.core.moves.barrier import Barrier

@@ -1,7 +1,5 @@
 """The ranges of inputs: the next method, one that is typed, and methods beside each other."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The rules that keep layers in a float precision."""
 
-from __future__ import annotations
-
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.moves.keep import Keep
 from trt_tui.core.moves.keeping import kept_words, with_kept

@@ -1,7 +1,5 @@
 """Finding the fix: starting a search, taking over what it finds, and telling it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

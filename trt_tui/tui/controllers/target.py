@@ -1,7 +1,5 @@
 """The target that runs must meet."""
 
-from __future__ import annotations
-
 from trt_tui.errors import TrtTuiError
 from trt_tui.session.session import Session
 from trt_tui.tui.controllers.controller import Controller, action

@@ -1,7 +1,5 @@
 """What the rows show: their view, their colour, their order; and the panes."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The list of configs as a page of its own."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from textual.app import ComposeResult

@@ -1,7 +1,5 @@
 """Small dialogs: an error, a question, a list to choose from, a line to type; and a line of a dialog with a choice."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Choosing a format and a path to export to."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any

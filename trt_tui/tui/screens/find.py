@@ -1,7 +1,5 @@
 """The dialog that starts a search: the tolerance, a budget, the strategy, what layers are raised to."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Sequence
 

@@ -1,7 +1,5 @@
 """The keys and actions: all of them in their groups, filtered by the words that are typed; enter does one."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from textual.app import ComposeResult

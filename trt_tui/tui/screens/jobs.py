@@ -1,7 +1,5 @@
 """The list of jobs: what runs, what waits and what was done, with the time that each took."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 from textual.app import ComposeResult

@@ -1,7 +1,5 @@
 """The log: what the child process and the builder said."""
 
-from __future__ import annotations
-
 from trt_tui.session.session import Session
 from trt_tui.tui.screens.dialogs import Following
 from trt_tui.tui.spans import Line, wrap

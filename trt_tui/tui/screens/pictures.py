@@ -1,7 +1,5 @@
 """The page of pictures: one at a time, chosen by number; points by arrows, and enter takes what a point stands for."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from textual import events

@@ -1,7 +1,5 @@
 """The dialog of the rules that keep layers in a float precision: a line for each, and one for patterns and layers."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from textual.app import ComposeResult

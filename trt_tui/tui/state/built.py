@@ -1,7 +1,5 @@
 """What the builder made of a config: who builds, what became of each group, and what follows from it."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """The list of configs with their results, and what differs between two of them."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

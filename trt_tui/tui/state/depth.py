@@ -1,7 +1,5 @@
 """How the loss is spread over the network: the shares of the groups in network order."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from trt_tui.tui.keys import key

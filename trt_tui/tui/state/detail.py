@@ -1,7 +1,5 @@
 """The detail pane: why the row under the cursor loses, what to try, what the engine made of it, who set it."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Mapping, Sequence

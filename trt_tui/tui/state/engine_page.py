@@ -1,7 +1,5 @@
 """The page of an engine: figures, what to check, its layers."""
 
-from __future__ import annotations
-
 from trt_tui.core.engines.inspector import COMPUTE, QDQ, REFORMAT, EngineReport
 from trt_tui.core.engines.made import differs
 from trt_tui.core.engines.rungs import rung_lines

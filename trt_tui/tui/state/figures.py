@@ -1,7 +1,5 @@
 """What the rows show: measured figures, their bands and glyphs, what is asked and what the engine made."""
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence

@@ -10,8 +10,6 @@
 | ``!term`` | it does not meet the term |
 """
 
-from __future__ import annotations
-
 import operator
 import re
 from collections.abc import Callable, Mapping

@@ -1,7 +1,5 @@
 """What the judged figure becomes when space is pressed on a row, as far as that is known; in the target's own unit."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """What to do next, in one phrase."""
 
-from __future__ import annotations
-
 from trt_tui.core.measure.comparison import Measured
 from trt_tui.core.precision import Precision
 from trt_tui.session.session import Session

@@ -1,7 +1,5 @@
 """The jobs as they are shown: in a place of the status line, on a line of their own where there is room, as a list."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """What is listed of a network, and how: the view, the figures, the order, the opened rows, what the filter finds."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Mapping, Sequence

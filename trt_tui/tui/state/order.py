@@ -1,7 +1,5 @@
 """What the rows can be ordered by: each column of the list."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from enum import Enum

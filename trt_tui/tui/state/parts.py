@@ -1,7 +1,5 @@
 """The page of the metric's parts."""
 
-from __future__ import annotations
-
 from trt_tui.session.parts import parts_table
 from trt_tui.session.session import Session
 from trt_tui.tui.keys import key

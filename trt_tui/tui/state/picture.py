@@ -1,7 +1,5 @@
 """What a picture is drawn of, and what comes out."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 

@@ -1,7 +1,5 @@
 """All pictures and tables that stand beside the list, each by the number that shows it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

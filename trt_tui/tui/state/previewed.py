@@ -1,7 +1,5 @@
 """What the rows and the detail say of what a builder would make of a config, where no engine of it was built."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from trt_tui.core.engines.made import Made, other_than

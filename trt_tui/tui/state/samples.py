@@ -1,7 +1,5 @@
 """The errors over the samples, and one of them judged alone."""
 
-from __future__ import annotations
-
 import math
 
 from trt_tui.core.measure.single import OneSample, SampleErrors

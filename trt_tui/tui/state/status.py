@@ -1,7 +1,5 @@
 """The lines that show what is going on, the last message, and what to do next."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 

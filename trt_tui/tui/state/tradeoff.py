@@ -1,7 +1,5 @@
 """Accuracy against cost: engines as built by their latency, and configs as simulated by what they keep in FP32."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace

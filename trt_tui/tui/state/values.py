@@ -1,7 +1,5 @@
 """Pictures of what a row reads: a histogram with its range, and the ranges of channels."""
 
-from __future__ import annotations
-
 import math
 
 from trt_tui.core.calibration.statistics import TensorStats, TopChannels

@@ -1,7 +1,5 @@
 """Roles × blocks as a heat map, for networks that repeat."""
 
-from __future__ import annotations
-
 from textual import events
 from textual.geometry import Region, Size
 from textual.message import Message

@@ -1,7 +1,5 @@
 """Lists to choose from."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Generic, TypeVar
 

@@ -1,7 +1,5 @@
 """A line to type on."""
 
-from __future__ import annotations
-
 from textual.widgets import Input
 
 

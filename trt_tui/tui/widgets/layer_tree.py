@@ -1,7 +1,5 @@
 """The layer tree: draws only the lines that show, and repaints only those that a key changed."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from textual import events

@@ -1,7 +1,5 @@
 """Widgets that draw lines of styled text, and repaint only the lines that changed."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from rich.segment import Segment

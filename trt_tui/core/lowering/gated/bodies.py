@@ -1,7 +1,5 @@
 """The walk over a group's layers, whatever implements its gates."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Protocol
 

@@ -1,7 +1,5 @@
 """Sums of each sample over what a run yields and the reference, taken where they lie: sums alone leave a device."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import dataclass
 

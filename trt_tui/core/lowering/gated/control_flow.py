@@ -4,8 +4,6 @@ On CPUs a branch that is not taken costs nothing, which makes this the faster fo
 through Q and DQ, and whether it is rounded before, are further ``If`` nodes inside of a branch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 
 import onnx_ir as ir

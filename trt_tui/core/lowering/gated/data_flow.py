@@ -7,8 +7,6 @@ Where only one float type lies below FP32, a tensor is rounded once for all grou
 by a gate of its own, which is true where the group that computed it or the one that reads it has that type.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir

@@ -1,7 +1,5 @@
 """Sums at the groups with no control flow: every row is taken in one way, and is not finite where a tensor is not."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

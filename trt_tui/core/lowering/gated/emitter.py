@@ -1,7 +1,5 @@
 """Emitting nodes: names, constants and copies of the network's layers."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, MutableMapping, Sequence
 
 import numpy as np

@@ -1,7 +1,5 @@
 """The record of a gated graph, and what makes it run in a config."""
 
-from __future__ import annotations
-
 import weakref
 from collections import deque
 from collections.abc import Hashable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """A group as the file has it, in FP32 arithmetic: its own Q/DQ with their scales and zero points, its own types."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 import numpy as np

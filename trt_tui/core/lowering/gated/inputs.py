@@ -1,7 +1,5 @@
 """What a gated graph is fed beside the network's own inputs: gates, scales and weights."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass

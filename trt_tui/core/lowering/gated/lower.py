@@ -1,7 +1,5 @@
 """Putting a gated graph together: inputs, the reference branch, the gated one, sums."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The order in which the gated branch is emitted: groups as a whole, each after everything it reads."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 
 from trt_tui.core.network.layers import Group, Layer

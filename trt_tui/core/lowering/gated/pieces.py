@@ -1,7 +1,5 @@
 """A gated graph cut into pieces that run one after the other, so that configs share what they have in common."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from itertools import accumulate

@@ -1,7 +1,5 @@
 """Roundings of tensors to lower precisions, in FP32 arithmetic: Cast pairs, Q and DQ, masks that are clamped."""
 
-from __future__ import annotations
-
 import numpy as np
 import onnx_ir as ir
 

@@ -1,7 +1,5 @@
 """Sums over pairs of tensors, taken inside the graph, so that no activation leaves the session."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple

@@ -4,8 +4,6 @@ Source: "PointWise fusion" of TensorRT's catalog. Spellings of GELU: Hendrycks a
 (erf, tanh, and x·sigmoid(1.702x)).
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 
 from trt_tui.core.network.fusion.growing import REGION_LIMIT, Growing, Match

@@ -4,8 +4,6 @@ Source: TensorRT-RTX 1.7, which makes one engine layer of them (`_gemm_mha_v2`) 
 given a precision of its own.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias

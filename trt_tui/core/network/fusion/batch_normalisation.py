@@ -4,8 +4,6 @@ Source: "Convolution and Scale" and "Scale and Activation" of TensorRT's catalog
 BatchNormalization in inference form.
 """
 
-from __future__ import annotations
-
 from trt_tui.core.network.fusion.growing import Growing, Match, Members
 
 

@@ -4,8 +4,6 @@ Source: "Convolution and ReLU", "Convolution and GELU", "Convolution and Clip", 
 "Scale and Activation" and "PointWise fusion" of TensorRT's catalog.
 """
 
-from __future__ import annotations
-
 from trt_tui.core.network.fusion.growing import Growing, Match, Members
 
 

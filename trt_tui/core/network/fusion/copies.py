@@ -3,8 +3,6 @@
 Source: "Shuffle and Shuffle", "Shuffle and Reduce" of TensorRT's catalog: moving values takes no precision of its own.
 """
 
-from __future__ import annotations
-
 from trt_tui.core.network.fusion.growing import Growing, Match, Members
 from trt_tui.core.network.layers import Layer
 

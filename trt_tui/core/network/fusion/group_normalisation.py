@@ -4,8 +4,6 @@ Source: PyTorch's exporters below opset 21. TensorRT makes one Normalization lay
 fuses what is pointwise behind it.
 """
 
-from __future__ import annotations
-
 from trt_tui.core.network.fusion.growing import Growing, Match
 from trt_tui.core.network.layers import Layer
 

@@ -1,7 +1,5 @@
 """Finds the fusion groups of a network by the rules beside it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from trt_tui.core.network import forms

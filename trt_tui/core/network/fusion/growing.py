@@ -1,7 +1,5 @@
 """What the rules of fusion work on: groups while they grow, and what is asked about the layers around them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass
 

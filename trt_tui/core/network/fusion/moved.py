@@ -4,8 +4,6 @@ Source: exports of attention (the heads are split before the bias is added), of 
 the Gemm), of Convs between layers over tokens; TensorRT-RTX 1.7 lists such MatMuls with their bias as one engine layer.
 """
 
-from __future__ import annotations
-
 from trt_tui.core.network.fusion import pointwise_region
 from trt_tui.core.network.fusion.growing import Growing, Match, Members
 from trt_tui.core.network.layers import Layer

@@ -3,8 +3,6 @@
 Source: PyTorch's exporters write it behind the Softmax of a scaled_dot_product_attention with a mask.
 """
 
-from __future__ import annotations
-
 from trt_tui.core.network.fusion.growing import Growing, Match, Members
 
 

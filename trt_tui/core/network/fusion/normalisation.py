@@ -3,8 +3,6 @@
 Source: "Reduce" fusions and Normalization of TensorRT's catalog; TensorRT-RTX 1.7 lists them as one engine layer.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from trt_tui.core.network.fusion.growing import REGION_LIMIT, Growing, Match

@@ -3,8 +3,6 @@
 Source: "PointWise fusion" of TensorRT's catalog.
 """
 
-from __future__ import annotations
-
 from trt_tui.core.network.fusion.growing import REGION_LIMIT, Growing, Match, Members
 from trt_tui.core.network.layers import Layer
 from trt_tui.core.network.operators import POINTWISE

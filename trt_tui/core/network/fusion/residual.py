@@ -4,8 +4,6 @@ Source: "Convolution And ElementWise Operation" of TensorRT's catalog. Groups of
 Add goes to the one that is computed last.
 """
 
-from __future__ import annotations
-
 from trt_tui.core.network.fusion.growing import Growing, Match, Members
 from trt_tui.core.network.operators import ANCHORS
 

@@ -3,8 +3,6 @@
 Source: Su et al., "RoFormer"; halves are swapped (Llama) or neighbours (GPT-J), the sine's part negated.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from trt_tui.core.network.fusion.growing import REGION_LIMIT, Growing, Match

@@ -4,8 +4,6 @@ Source: TensorRT-RTX 1.7, whose fused attention takes the scaling in (`_gemm_mha
 operands of a scaled_dot_product_attention.
 """
 
-from __future__ import annotations
-
 from trt_tui.core.network.fusion.growing import Growing, Match
 from trt_tui.core.network.layers import Kind, Layer
 from trt_tui.core.network.operators import POINTWISE, SAME_RANGE

@@ -4,8 +4,6 @@ Source: "PointWise fusion" of TensorRT's catalog; PyTorch's exporters make an ad
 scaled_dot_product_attention, and a Where of `masked_fill`.
 """
 
-from __future__ import annotations
-
 from trt_tui.core.network.fusion.growing import Growing, Match, Members
 from trt_tui.core.network.layers import Layer
 

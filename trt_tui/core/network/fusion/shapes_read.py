@@ -4,8 +4,6 @@ A shape is there once its group is computed. What reads one, through other shape
 member of that group or to stand behind its last layer, or groups would wait for each other.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable
 from heapq import merge
 from itertools import islice
