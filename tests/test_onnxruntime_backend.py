@@ -17,6 +17,7 @@ from tests.networks import Builder, floats
 from trt_tui.backends import onnxruntime as module
 from trt_tui.backends import onnxruntime_device
 from trt_tui.backends.onnxruntime import OnnxRuntimeBackend
+from trt_tui.core.network.network import open_network
 from trt_tui.core.runner import Level
 from trt_tui.errors import BackendUnavailableError, InputError, TrtTuiError
 
@@ -43,6 +44,28 @@ def test_inputs_and_outputs_in_bf16_are_exchanged_as_floats(backend):
         got = runner.run({"x": fed})["y"]
     assert np.array_equal(got[:, 0], fed.astype(np.float32))
     assert one.graph.inputs[0].dtype is ir.DataType.BFLOAT16
+
+
+@pytest.mark.parametrize(("operator", "attributes", "mean", "deviation"), [
+    ("RandomNormalLike", {"mean": 2.0, "scale": 3.0}, 2, 3),
+    ("RandomUniformLike", {"low": -1.0, "high": 3.0}, 1, 4 / 12 ** .5),
+    ("RandomNormal", {"shape": [40, 50], "seed": 1.0}, 0, 1),
+    ("RandomUniform", {"shape": [40, 50]}, .5, 1 / 12 ** .5),
+    ("Bernoulli", {}, .5, .5),
+    ("Dropout", {}, .5, (.25 / .75) ** .5 / 2)])
+def test_what_is_drawn_is_the_same_in_every_run(operator, attributes, mean, deviation, tmp_path, backend):
+    b, data = Builder(), {"x": np.full((40, 50), 0.5, np.float32)}
+    parts = [b.weight("ratio", np.float32(0.25)), b.weight("training", np.array(True))]
+    source = ["x"][:"shape" not in attributes] + parts * (operator == "Dropout")
+    b.node("Cast", [b.node(operator, source, "/drawn", **attributes)], output="y", to=onnx.TensorProto.FLOAT)
+    onnx.save(b.model([floats("x", "n", 50)], [floats("y", "n", 50)]), path := tmp_path / "model.onnx")
+    network = open_network(path)
+    with backend.load(network.model) as one, backend.load(network.model, lean=True) as other:
+        drawn = one.run(data)["y"]
+        assert all(np.array_equal(drawn, runner.run(data)["y"]) for runner in (one, other))
+    assert drawn.dtype == np.float32 and drawn.shape == (40, 50)
+    assert abs(drawn.mean() - mean) < .1 * deviation and abs(drawn.std() / deviation - 1) < .1
+    assert any(("training mode" if operator == "Dropout" else "Random numbers") in note for note in network.notes)
 
 
 def test_loading_leaves_the_model_as_it_is(named_network, backend):

@@ -17,7 +17,9 @@ import onnx
 import onnx_ir as ir
 
 from trt_tui.backends.cuda import first_device
+from trt_tui.backends.onnxruntime_chance import without_chance
 from trt_tui.backends.onnxruntime_device import ARRAYS, GRAPH_RUNS, BoundRuns
+from trt_tui.core.network.chance import draws
 from trt_tui.core.network.naming import name_of
 from trt_tui.core.runner import Capabilities, Level, TensorInfo
 from trt_tui.errors import FAILED_ALLOCATION, BackendUnavailableError, InputError, TrtTuiError, memory_error
@@ -331,6 +333,8 @@ def _without_weights(model: ir.Model) -> tuple[bytes, list[str], list[np.ndarray
         for name, value in before.items():
             value.const_value = stored[name]
             initializers[name] = value
+    if drawn := {name_of(node.outputs[0]) for node in model.graph.all_nodes() if draws(node)}:
+        without_chance(proto.graph, drawn)
     _bf16_as_floats(proto.graph)
     return proto.SerializeToString(), names, arrays
 

@@ -7,6 +7,7 @@ import numpy as np
 import onnx
 import onnx_ir as ir
 
+from trt_tui.core.network.chance import draws
 from trt_tui.core.network.inlining import SCOPE_KEY
 from trt_tui.core.network.layers import Kind, Layer, Shape
 from trt_tui.core.network.operators import ANCHORS, COPIES, QUANTIZED
@@ -136,8 +137,7 @@ def _layer(index: int, node: ir.Node, constant: set[str], static: set[str], behi
     if behind is not None and (plugin := cutting(node, read, behind)):
         behind.update(dict.fromkeys(filter(None, outputs), plugin))
         kind, note = Kind.OPAQUE, why_cut(node, plugin)
-    random = node.op_type.startswith("Random") or node.op_type in ("Bernoulli", "Multinomial")
-    if kind is not Kind.OPAQUE and not random:
+    if kind is not Kind.OPAQUE and not draws(node):
         if all(name in constant for name in read):
             kind, note = Kind.CONSTANT, "constant"
             constant.update(outputs)

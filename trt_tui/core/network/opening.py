@@ -12,6 +12,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from trt_tui.core.network import low_floats, quantized
+from trt_tui.core.network.chance import chance_notes
 from trt_tui.core.network.conversion import convert_opset, drop_initializer_inputs, ir_version_for
 from trt_tui.core.network.given import Given
 from trt_tui.core.network.inference import infer_shapes
@@ -127,7 +128,7 @@ def open_model(path: Path) -> OpenedModel:
                      for node in model.graph.all_nodes() if node.op_type == "BatchNormalization" and node.domain == ""
                      and "training_mode" in node.attributes and node.attributes["training_mode"].as_int()]
     low_floats.drop_idle_casts(model.graph)
-    opened.notes += unread_notes(model.graph.all_nodes())
+    opened.notes += chance_notes(model.graph.all_nodes()) + unread_notes(model.graph.all_nodes())
     return opened
 
 
