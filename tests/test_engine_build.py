@@ -229,6 +229,19 @@ def test_a_strongly_typed_release_raises_the_node_at_which_its_parser_stops(resn
     assert made.rungs[-1].raised == {"/fc/Gemm": Precision.FP32} and seen == [None, None]
 
 
+def test_no_effort_is_tried_for_what_a_parser_does_not_read(resnet) -> None:
+    backend, tried = Backend(), []
+
+    def build(*given, **more) -> bytes:
+        tried.append(given)
+        raise ParseFailed("not taken", "false", node="of no group")
+
+    backend.build = build
+    with pytest.raises(ParseFailed):
+        built(backend, resnet)
+    assert len(tried) == 1
+
+
 def test_a_timing_cache_in_a_folder_that_cannot_be_searched_is_none(resnet, monkeypatch) -> None:
     def refused(path: Path) -> bool:
         raise PermissionError(13, "Permission denied")

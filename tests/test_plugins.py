@@ -194,11 +194,13 @@ def test_the_preview_is_given_the_libraries_and_says_which_does_not_load(tmp_pat
     assert "custom" in refused.cause
 
 
-@pytest.mark.parametrize(("operator", "said"), [
-    ("EfficientNMS_TRT", "Load its plugin with --plugins LIB.so."), ("NonZero", "has no NonZero of ONNX")])
-def test_a_node_without_its_plugin_is_named_with_the_option(tmp_path, operator, said):
-    error = SimpleNamespace(node_name=lambda: "nms", node_operator=lambda: operator,
-                            desc=lambda: 'creator && "Plugin not found, are the plugin name, version, and namespace '
-                                         'correct?"')
+@pytest.mark.parametrize(("operator", "says", "said"), [
+    ("EfficientNMS_TRT", 'creator && "Plugin not found, are the plugin name, version, and namespace correct?"',
+     "Load its plugin with --plugins LIB.so."),
+    ("NonZero", "Assertion failed: creator: plugin not found", "has no NonZero of ONNX"),
+    ("SequenceAt", "false", "has no SequenceAt of ONNX")])
+def test_a_node_without_its_plugin_is_named_with_the_option(tmp_path, operator, says, said):
+    error = SimpleNamespace(node_name=lambda: "nms", node_operator=lambda: operator, desc=lambda: says)
     failed = parse_error("tensorrt", "10.16.1", [error], tmp_path / "net.onnx")
     assert f"nms ({operator})" in failed.title and said in failed.next_step and "--plugins" in failed.next_step
+    assert failed.cause != "false"

@@ -151,7 +151,7 @@ def build_engine(
             tried.append(replace(rung, failed=one_line(error.cause or error.title)))
             first = first or error
             following = None if strict or not _refused(error, lowered.told) else ladder.below(rung, _names(error))
-            if following is None:
+            if following is None or following.name == EASED and isinstance(error, ParseFailed):  # no effort parses more
                 raise _failed(first, tried, network) from None
             rung = following
             yield BuilderLine("warning", f"the build failed ({tried[-1].failed}); now with {rung.said}")

@@ -63,7 +63,10 @@ def parse_error(name: str, version: str, found: Sequence[Any], model: Path | Non
     where = f" at node {node_name}" + (f" ({operator})" if operator else "")
     next_step = ("Replace the node, export the network with another opset, or give its layer FP32 if it has "
                  "another precision; an operator that TensorRT does not know needs a plugin (--plugins LIB.so).")
-    if _PLUGIN.search(description):
+    unread = operator and description.removeprefix("Assertion failed: ") == "false"  # all that RTX says then
+    if unread:
+        description = f"its parser does not read {operator}"
+    if unread or _PLUGIN.search(description):
         next_step = "Load its plugin with --plugins LIB.so."
         if operator and onnx.defs.has(operator):
             next_step = (f"{name} {version} has no {operator} of ONNX: export the network without it, use another "
