@@ -8,6 +8,7 @@ import sys
 import textwrap
 import threading
 import time
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,9 +16,12 @@ import psutil
 import pytest
 
 from tests.driven import LIMIT_S, save_mlp, save_resnet
+from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.jobs import events as ev
+from trt_tui.jobs import previewing
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs.client import Client, log_path
+from trt_tui.jobs.orders import Order, Subject
 
 pytestmark = pytest.mark.spawned
 
@@ -45,23 +49,23 @@ def script(folder: Path, *, starts: str, then: str) -> Path:
     return path
 
 
+def in_time(true: Callable[[], bool], seconds: float = LIMIT_S / 4) -> bool:
+    """Whether something becomes true, within the limit."""
+    deadline = time.monotonic() + seconds
+    while not (is_true := true()) and time.monotonic() < deadline:
+        time.sleep(0.02)
+    return is_true
+
+
 def ids(path: Path) -> list[int]:
     """The process ids that a script has written down."""
-    deadline = time.monotonic() + LIMIT_S
-    while not path.with_suffix(".ids").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
+    assert in_time(path.with_suffix(".ids").exists, LIMIT_S)
     return [int(word) for word in path.with_suffix(".ids").read_text().split()]
 
 
 def gone(pid: int) -> bool:
     """Whether a process ends, within the limit."""
-    deadline = time.monotonic() + LIMIT_S / 4
-    while time.monotonic() < deadline:
-        if not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
-            return True
-        time.sleep(0.02)
-    return False
+    return in_time(lambda: not psutil.pid_exists(pid) or psutil.Process(pid).status() == psutil.STATUS_ZOMBIE)
 
 
 def of(events: list[ev.Event], *types: type) -> list[ev.Event]:
@@ -102,6 +106,25 @@ print('lived on')
                          capture_output=True, text=True)
     os.close(reading)
     assert run.returncode == -signal.SIGKILL and not run.stdout
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the interpreter must get to run")
+def test_a_previewer_that_is_held_does_nothing_takes_any_order_and_goes_with_its_program(tmp_path):
+    asked, told = previewing._Asked(), threading.Event()
+    order = Order(1, Subject(str(tmp_path / "none.onnx"), ""), PrecisionConfig(),
+                  dict.fromkeys(map(str, range(99999)), 1.0), {})
+    asked.hold(True)
+    asked.send(order, told.set, 0)  # more than a pipe holds
+    process = psutil.Process(asked._process.process.pid)
+    assert in_time(lambda: process.status() == psutil.STATUS_STOPPED)
+    used = process.cpu_times()
+    assert not told.wait(0.1) and process.cpu_times() == used and not asked.done(1)
+    asked.hold(False)
+    assert told.wait(LIMIT_S) and asked.taken(1).refused
+    asked.hold(True)
+    assert in_time(lambda: process.status() == psutil.STATUS_STOPPED)
+    asked._process.lifeline.close()
+    assert gone(process.pid)
 
 
 FORKS = "other = os.fork() or time.sleep(3600)"

@@ -21,6 +21,7 @@ from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.jobs import scheduler, statistics
 from trt_tui.jobs.shares import LEAST_OWNED
+from trt_tui.jobs.steps import Urgency
 from trt_tui.jobs.store import ResultCache
 from trt_tui.options import Options
 
@@ -161,6 +162,29 @@ def test_short_requests_are_answered_within_a_comparison_that_goes_on(opened, mo
     options = [e for e in events if e.job == tried and isinstance(e, ev.WaysOutMeasured)][-1].options
     assert [option.key for option in options] == ["9", "=", "space", "r", "r", "r"]
     assert all(option.verdict.samples == 12 for option in options)
+
+
+def test_others_are_held_off_while_somebody_waits_and_only_then():
+    """A long job holds nothing back, but for the what-if that comes between its steps."""
+    log = []
+
+    def start(request, report):
+        for _ in range(3):
+            log.append(type(request))
+            if isinstance(request, rq.Calibrate) and len(log) == 2:
+                steps.inbox.append((2, rq.WhatIf(INT8)))
+            yield Urgency.WHAT_IF if isinstance(request, rq.WhatIf) else Urgency.BACKGROUND
+
+    steps = scheduler.Scheduler(start, {rq.Calibrate: Urgency.BACKGROUND, rq.WhatIf: Urgency.WHAT_IF},
+                                lambda event: None, hold=log.append)
+    steps.inbox.append((1, rq.Calibrate("minmax")))
+    while steps.step():
+        pass
+    assert log == [*[rq.Calibrate] * 2, True, *[rq.WhatIf] * 3, False, rq.Calibrate]
+    steps.inbox.append((3, rq.WhatIf(INT8)))
+    while steps.step():
+        pass
+    assert log[-2:] == [rq.WhatIf, False]
 
 
 def test_only_the_last_of_rapid_changes_is_measured(opened, runs):

@@ -27,6 +27,7 @@ from trt_tui.core.exporters.onnx import weights_apart
 from trt_tui.core.lowering.strong import lower_strong
 from trt_tui.core.network.network import Network, open_network
 from trt_tui.errors import BackendUnavailableError, CancelledError, TrtTuiError, memory_error, text_of
+from trt_tui.jobs.lifeline import tie
 from trt_tui.jobs.orders import Order, Subject
 
 
@@ -133,9 +134,10 @@ def _refused(known: Preview, error: TrtTuiError, network: Network | None) -> Pre
 
 
 def main(argv: Sequence[str]) -> None:
-    """Entry of the process: the file descriptor of its pipe, and how nice it is to be to others."""
-    os.nice(int(argv[1]))
-    descriptor = int(argv[0])
+    """Entry of the process: file descriptors of the pipe and the lifeline, and how nice it is to be to others."""
+    descriptor, lifeline, niceness = (int(text) for text in argv)
+    tie(lifeline)
+    os.nice(niceness)
     os.set_inheritable(descriptor, False)
     gc.set_threshold(100_000, 20, 50)
     faulthandler.enable(sys.stderr, all_threads=False)

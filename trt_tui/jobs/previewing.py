@@ -2,6 +2,9 @@
 
 import importlib.metadata
 import importlib.util
+import os
+import queue
+import signal
 import subprocess
 import sys
 import threading
@@ -35,7 +38,7 @@ from trt_tui.jobs.store import FileCache, Store
 from trt_tui.workspace import ReplacedError, Workspace, profile_of
 
 NICENESS = 19
-"""Of the process that answers, where a what-if is to go first."""
+"""Of the process that answers, where other things are to go first; while a person waits for one, it is stopped."""
 
 MOST_BARRIERS = 8
 """What fusion barriers do is asked one by one, of so many."""
@@ -69,6 +72,11 @@ def run(workspace: Workspace, store: Store, report: Report, request: rq.PreviewE
 def is_installed() -> bool:
     """Whether there is a TensorRT-RTX to ask."""
     return importlib.util.find_spec("tensorrt_rtx") is not None
+
+
+def hold(held: bool) -> None:
+    """Has the process that answers stop while a person waits for something else, or go on."""
+    _PROCESS.hold(held)
 
 
 def _subject(workspace: Workspace, sha256: str) -> Subject:
@@ -232,13 +240,28 @@ class _Process:
 
     def __init__(self, wake: Callable[[], None], niceness: int) -> None:
         self.pipe, theirs = Pipe()
-        command = [sys.executable, "-m", "trt_tui.jobs.previewer", str(theirs.fileno()), str(niceness)]
-        self.process = subprocess.Popen(command, pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL)
-        theirs.close()
+        tied, held = os.pipe()
+        self.lifeline = open(held, "wb")  # the process ends when this is closed, stopped or not
+        with theirs, open(tied, "rb"):
+            descriptors = (theirs.fileno(), tied)
+            command = [sys.executable, "-m", "trt_tui.jobs.previewer", *map(str, descriptors), str(niceness)]
+            self.process = subprocess.Popen(command, pass_fds=descriptors, stdin=subprocess.DEVNULL)
         self.wake = wake
         self.ended = False
         self.answers: dict[int, Preview | None] = {}
-        threading.Thread(target=self._read, daemon=True).start()
+        self.outgoing = queue.SimpleQueue[Order | CallOff | None]()
+        for work in (self._read, self._write):
+            threading.Thread(target=work, daemon=True).start()
+
+    def hold(self, held: bool) -> None:
+        """Stops the process, or lets it go on."""
+        self.process.send_signal(signal.SIGSTOP if held else signal.SIGCONT)  # nothing where it has ended
+
+    def _write(self) -> None:
+        """Passes on what is to be sent: a thread of its own waits for a process that is stopped, or starts."""
+        with suppress(OSError):  # it has ended, which `ended` says soon
+            while (message := self.outgoing.get()) is not None:
+                self.pipe.send(message)
 
     def _read(self) -> None:
         with suppress(EOFError, OSError):  # the process has ended, which `ended` says
@@ -248,6 +271,8 @@ class _Process:
                 self.wake()
         self.process.wait()
         self.ended = True
+        self.outgoing.put(None)
+        self.lifeline.close()
         self.wake()
 
 
@@ -257,6 +282,7 @@ class _Asked:
     def __init__(self) -> None:
         self._process: _Process | None = None
         self._number = 0
+        self._held = False
 
     def number(self) -> int:
         """The number of the next order."""
@@ -267,9 +293,15 @@ class _Asked:
         """Passes an order on, in place of the one before."""
         if self._process is None or self._process.ended:
             self._process = _Process(wake, niceness)
+            self.hold(self._held)
         self._process.wake = wake
-        with suppress(OSError):  # it has ended, which `ended` says soon
-            self._process.pipe.send(order)
+        self._process.outgoing.put(order)
+
+    def hold(self, held: bool) -> None:
+        """Has the process stop what it does, or go on with it, and so one that is started meanwhile."""
+        self._held = held
+        if self._process is not None and not self._process.ended:
+            self._process.hold(held)
 
     def done(self, number: int) -> bool:
         """Whether there is an answer, or will be none."""
@@ -288,8 +320,7 @@ class _Asked:
     def call_off(self, number: int) -> None:
         """Ends an order that nobody waits for any more; nothing where it was answered."""
         if self._process is not None and not self._process.ended and number not in self._process.answers:
-            with suppress(OSError):  # it has ended, and the order with it
-                self._process.pipe.send(CallOff(number))
+            self._process.outgoing.put(CallOff(number))
         if self._process is not None:
             self._process.answers.pop(number, None)
 

@@ -22,6 +22,9 @@ from trt_tui.jobs import requests as rq
 from trt_tui.jobs.steps import GiveWay, Steps, Urgency, Wait
 from trt_tui.workspace import ReplacedError
 
+WAITED_FOR = Urgency.FIRST_VERDICT
+"""What is as urgent as this, or more, is what a person waits for."""
+
 REPORT_S = 0.1
 """Least time between two reports of one kind."""
 
@@ -51,6 +54,8 @@ class Scheduler:
         urgencies: How urgent the first step of a request is, by its type; `Urgency.OPENING` by default.
         send: Called with each event.
         lasting: Types of requests that are not replaced by a newer one.
+        hold: Called with whether a person waits for the next step, where that changes: other processes at work for this
+            one are to keep off the processor until it is done.
 
     Attributes:
         inbox: Requests that have come in, with the numbers of their jobs; filled by another thread.
@@ -60,7 +65,7 @@ class Scheduler:
 
     def __init__(self, start: Callable[[rq.Request, Report], Steps[None]],
                  urgencies: Mapping[type[rq.Request], Urgency], send: Callable[[ev.Event], None], *,
-                 lasting: Collection[type[rq.Request]] = ()) -> None:
+                 lasting: Collection[type[rq.Request]] = (), hold: Callable[[bool], None] = lambda held: None) -> None:
         self.inbox: deque[tuple[int, rq.Request]] = deque()
         self.arrived = threading.Event()
         self.to_stop: set[int] = set()
@@ -69,6 +74,7 @@ class Scheduler:
         self._start = start
         self._urgencies = urgencies
         self._lasting = lasting
+        self._hold, self._held = hold, False
         self._reported: dict[str, float] = {}
 
     def serve(self) -> None:
@@ -84,10 +90,14 @@ class Scheduler:
         waiting = [task for task in self.tasks if task.waits is not None and not task.waits.ready()]
         ahead = [task.waits.ahead_of for task in waiting if task.waits is not None and task.waits.ahead_of is not None]
         ready = [task for task in self.tasks if task not in waiting and not any(task.urgency >= one for one in ahead)]
-        if not ready:
-            return False
-        self._advance(min(ready, key=lambda task: task.rank))
-        return True
+        following = min(ready, key=lambda task: task.rank, default=None)
+        held = following is not None and following.urgency <= WAITED_FOR
+        if held != self._held:
+            self._held = held
+            self._hold(held)
+        if following is not None:
+            self._advance(following)
+        return following is not None
 
     def urgency(self, request: rq.Request) -> Urgency:
         """How urgent the first step of a request is."""

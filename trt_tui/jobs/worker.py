@@ -111,7 +111,8 @@ class Worker:
         self.place = Place()
         self.scheduler = Scheduler(self._steps, {request: job.urgency for request, job in JOBS.items()}, send,
                                    lasting=(rq.WriteText, rq.CompareDumps,
-                                            *(request for request, job in JOBS.items() if job.file)))
+                                            *(request for request, job in JOBS.items() if job.file)),
+                                   hold=previewing.hold)
 
     def listen(self, pipe: Connection) -> None:
         """Takes in what comes on a pipe until the other end closes it, then ends the process; run by a thread."""
