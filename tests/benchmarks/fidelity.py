@@ -87,6 +87,11 @@ def mixes(network: Network) -> dict[str, tuple[PrecisionConfig, int | None]]:
         names = {group.name for group in able if rng.random() < share}
         return lowered(lambda group: group.name in names)
 
+    def some(number: int) -> tuple[PrecisionConfig, None]:
+        chance = np.random.default_rng(number)
+        names = chance.choice([group.name for group in able], max(1, round(len(able) * 0.8 ** number)), replace=False)
+        return lowered(lambda group: group.name in names)
+
     half = {group.name for group in able[:len(able) // 2]}
     int8 = PrecisionConfig.uniform(Precision.INT8, Precision.FP16)
     quantizable = [group for group in network.groups if group.quantizable]
@@ -101,7 +106,7 @@ def mixes(network: Network) -> dict[str, tuple[PrecisionConfig, int | None]]:
         "products in FP16": lowered(lambda group: group.name in products),
         "all but products in FP16": lowered(lambda group: group.name not in products),
         "INT8, half in FP16": (int8.with_groups(quantizable[::2], Precision.FP16), None),
-        "FP16, level 3": (fp16, 3),
+        "FP16, level 3": (fp16, 3), **{f"drawn {number}": some(number) for number in range(1, 19)},
     }
 
 
@@ -122,9 +127,11 @@ def product(what: str, depth: int, data: str) -> tuple[onnx.ModelProto, np.ndarr
     """One Conv or MatMul, and its input.
 
     Args:
-        what: "conv1", "conv3" (3x3), "bias" (3x3 with a bias as large as eight results), "skip" (3x3, plus the input
-            times one, ReLU), "depthwise" (5x5), "matmul", "gemm" (with a bias), "pair" (of two computed tensors).
-            Behind "int8-" the same in INT8; with "-codes" a ReLU and an identity in INT8 follow, and tell codes.
+        what: "conv1", "conv3" (3x3), "bias" (3x3 with a bias as large as eight results), "even" (as large as one),
+            "skip" (3x3, plus the input times one, ReLU), "block" (the same with a bias as large as a result),
+            "depthwise" (5x5), "between" (depthwise 3x3 with a bias between two identities of 1x1), "turned"
+            (ConvTranspose 2x2 with a bias), "matmul", "gemm" (with a bias), "pair" (of two computed tensors). Behind
+            "int8-" the same in INT8; with "-codes" a ReLU and an identity in INT8 follow, and tell codes.
         data: "normal", or "positive" (absolute values, as behind a ReLU), or "drift" (both operands have a mean).
     """
     rng = np.random.default_rng(depth)
@@ -147,19 +154,31 @@ def product(what: str, depth: int, data: str) -> tuple[onnx.ModelProto, np.ndarr
         else:
             nodes.append(helper.make_node("MatMul", ["x", "w"], ["y"], name="product"))
     else:
-        size = {"conv1": 1, "depthwise": 5}.get(what, 3)
-        channels = max(depth // size ** 2, 1) if what != "depthwise" else 64
-        out = channels if what in ("depthwise", "skip") else 64
+        size = {"conv1": 1, "depthwise": 5, "turned": 1}.get(what, 3)
+        alone, adds = what in ("depthwise", "between"), what in ("skip", "block")
+        channels = max(depth // size ** 2, 1) if not alone else 64
+        out = channels if alone or adds else 64
         x = normal((2, channels, 14, 14))
-        weights["w"] = (normal((out, 1 if what == "depthwise" else channels, size, size)) + mean) * spread
+        weights["w"] = (normal((out, 1 if alone else channels, size, size)) + mean) * spread
         inputs = ["x", "w"]
-        if what == "bias":
-            weights["b"] = normal(out) * 8
+        if what == "between":
+            weights["one"] = np.eye(out, dtype=np.float32).reshape(out, out, 1, 1)
+            nodes.append(helper.make_node("Conv", ["x", "one"], ["before"], name="before", kernel_shape=[1, 1]))
+            inputs[0] = "before"
+        if what in ("bias", "even", "block", "between", "turned"):
+            weights["b"] = normal(out) * (8 if what == "bias" else 1)
             inputs.append("b")
-        result = "p" if what == "skip" else "y"
-        nodes.append(helper.make_node("Conv", inputs, [result], name="product", kernel_shape=[size, size],
-                                      pads=[size // 2] * 4, group=channels if what == "depthwise" else 1))
-        if what == "skip":
+        result = {"between": "behind"}.get(what, "p" if adds else "y")
+        if what == "turned":
+            weights["w"] = normal((channels, out, 2, 2)) * spread
+            nodes.append(helper.make_node("ConvTranspose", inputs, ["y"], name="product", kernel_shape=[2, 2],
+                                          strides=[2, 2]))
+        else:
+            nodes.append(helper.make_node("Conv", inputs, [result], name="product", kernel_shape=[size, size],
+                                          pads=[size // 2] * 4, group=channels if alone else 1))
+        if what == "between":
+            nodes.append(helper.make_node("Conv", ["behind", "one"], ["y"], name="after", kernel_shape=[1, 1]))
+        if adds:
             nodes += [helper.make_node("Add", ["p", "x"], ["s"], name="sum"),
                       helper.make_node("Relu", ["s"], ["y"], name="relu")]
     if kind.endswith("-codes"):
@@ -191,7 +210,10 @@ def products() -> list[tuple[str, int, str]]:
     found += [("pair", depth, "normal") for depth in (32, 64, 128, 576)]
     found += [("gemm", depth, "normal") for depth in (384, 2048)]
     found += [("conv3", 1152, "drift"), ("matmul", 1536, "drift"), ("bias", 576, "normal"), ("skip", 576, "normal"),
-              ("depthwise", 25, "normal")]
+              ("depthwise", 25, "normal"), ("between", 9, "normal"), ("block", 576, "normal")]
+    found += [("even", 9 * channels, "normal") for channels in (1, 3, 4, 8, 12, 24, 32, 40, 48, 64)]
+    found += [("turned", depth, "normal") for depth in (24, 48, 72, 128)]
+    found += [("conv1", depth, "normal") for depth in (12, 24, 48, 72)]
     found += [(f"int8-{what}{tail}", 576, "normal") for what in ("conv3", "bias", "skip") for tail in ("", "-codes")]
     found += [(f"int8-gemm{tail}", 384, "normal") for tail in ("", "-codes")]
     return found
