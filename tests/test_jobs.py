@@ -4,6 +4,7 @@ import os
 import time
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import onnx
@@ -14,12 +15,13 @@ from tests import networks
 from tests.driven import DrivenWorker, save_mlp
 from tests.test_free import transformer
 from trt_tui.backends import onnxruntime as backend
+from trt_tui.core.engines.preview import Preview
 from trt_tui.core.lowering.strong import lower_strong
 from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.jobs import events as ev
+from trt_tui.jobs import previewing, scheduler, statistics
 from trt_tui.jobs import requests as rq
-from trt_tui.jobs import scheduler, statistics
 from trt_tui.jobs.shares import LEAST_OWNED
 from trt_tui.jobs.steps import Urgency
 from trt_tui.jobs.store import ResultCache
@@ -185,6 +187,24 @@ def test_others_are_held_off_while_somebody_waits_and_only_then():
     while steps.step():
         pass
     assert log[-2:] == [rq.WhatIf, False]
+
+
+def test_a_toggle_tells_its_verdict_then_what_the_builder_makes_of_it_then_who_owns_what(opened, monkeypatch):
+    answers = []
+    monkeypatch.setattr(previewing, "_PROCESS", SimpleNamespace(
+        started=True, hold=lambda held: None, number=lambda: 1, send=lambda *order: None, call_off=lambda number: None,
+        done=lambda number: bool(answers), taken=lambda number: answers.pop()))
+    monkeypatch.setattr(previewing, "is_installed", lambda: True)
+    worker = opened()
+    for request in (rq.WhatIf(INT8, shares=True), rq.PreviewEngine(INT8, effects=False)):
+        worker.ask(request)
+    told = of(worker.finish(), *MEASURED, ev.EnginePreviewed)
+    assert {type(event) for event in told} == {ev.VerdictMeasured} and told[-1].final
+    worker.ask(rq.Stats(worker.network.groups[0].name))
+    assert of(worker.finish(), ev.StatsMeasured)
+    answers.append(Preview())
+    told = of(worker.finish(), *MEASURED, ev.EnginePreviewed)
+    assert [type(event) for event in told][:2] == [ev.EnginePreviewed, ev.SharesMeasured]
 
 
 def test_only_the_last_of_rapid_changes_is_measured(opened, runs):

@@ -1,31 +1,37 @@
-"""From a toggle to the marks of the builder, beside the what-if of the same toggle with and without a preview running.
+"""From a toggle to the marks of the builder, and what a what-if takes beside a preview and in the middle of another's.
 
     python -m tests.benchmarks.preview MODEL.onnx[=DATA.npz] ... [--toggles N]
 
-A toggle raises another group of all INT8 to FP32. As in the app, the what-if and the preview are asked together; the
-what-if is also asked alone, in turns: what it takes beside is held against what it takes alone right after. Processor
-seconds are those of the process that builds, per toggle: on a machine that does other things they tell what the wall
-clock would say on an idle one.
+A toggle raises another group of all INT8 to FP32. As in the app, its what-if, with what each group owns behind it, and
+its preview are asked together, and the what-if is also asked while the preview of another toggle is half built; right
+after each it is asked alone, of another group. What it takes there is divided by what it takes alone. Processor seconds
+are those of the process that builds, per toggle: on a machine that does other things they tell what the clock would say
+on an idle one. Three networks of the size of ResNet-50 take three minutes on two idle cores.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import os
 import queue
 import statistics
 import tempfile
 import time
+from collections.abc import Collection, Iterator
 from pathlib import Path
 
 from tests.benchmarks import measure
 from trt_tui.core.engines.preview import Preview
 from trt_tui.core.exporters.previewed import made_word
+from trt_tui.core.moves.config import PrecisionConfig
 from trt_tui.core.precision import Precision
 from trt_tui.jobs import events as ev
 from trt_tui.jobs import requests as rq
 from trt_tui.options import Options
 from trt_tui.session.session import Session
+
+VERDICT, MARKS = "VerdictMeasured", "EnginePreviewed"
 
 
 class Asking:
@@ -37,8 +43,9 @@ class Asking:
         self.session.start()
         self.until()
 
-    def until(self) -> dict[str, float]:
-        """Takes events until nothing is under way; returns when what was heard first, by the event's name."""
+    def until(self, wanted: Collection[str] = ()) -> dict[str, float]:
+        """Takes events until all that are wanted were heard, then stops what goes on, and until nothing is under way;
+        returns when what was heard first, by the event's name."""
         heard: dict[str, float] = {}
         while self.session.busy:
             event = self.events.get()
@@ -47,14 +54,18 @@ class Asking:
             if not isinstance(event, ev.VerdictMeasured) or event.final:
                 heard.setdefault(type(event).__name__, time.perf_counter())
             self.session.apply(event)
+            if wanted and heard.keys() >= set(wanted):
+                self.session.stop()
+                wanted = ()
         return heard
 
-    def timed(self, *requests: rq.Request) -> dict[str, float]:
-        """Asks, and returns the seconds until each kind of answer."""
+    def timed(self, wanted: Collection[str], *requests: rq.Request) -> list[float]:
+        """Asks, and returns the seconds until each kind of answer that is wanted."""
         since = time.perf_counter()
         for request in requests:
             self.session.ask(request)
-        return {name: at - since for name, at in self.until().items()}
+        heard = self.until(wanted)
+        return [heard[name] - since for name in wanted]
 
     def builder_s(self) -> float:
         """Processor seconds that the process that builds has used."""
@@ -76,39 +87,56 @@ def row(model: str, data: str | None, toggles: int) -> list[str]:
     session, outline = asking.session, asking.session.opened.outline
     start = session.config
     # Ranges, sessions, and the start of what builds.
-    asking.timed(rq.WhatIf(start), rq.PreviewEngine(start, effects=False, background=True))
+    asking.timed([MARKS], rq.WhatIf(start), rq.PreviewEngine(start, effects=False, background=True))
     preview = session.results.of(start).preview
     assert isinstance(preview, Preview) and preview.refused is None, preview
-    able = [group for group in outline.groups if Precision.INT8 in group.allowed]
-    chosen = able[::max(1, len(able) // (2 * toggles))][:2 * toggles]
-    alone, beside, marks, seconds, before = [], [], [], [], asking.builder_s()
-    for place, group in enumerate(chosen):
-        config = start.with_groups([group], Precision.FP32)
-        if place % 2:
-            alone.append(asking.timed(rq.WhatIf(config))["VerdictMeasured"])
-            continue
-        heard = asking.timed(rq.PreviewEngine(config, effects=False, background=True), rq.WhatIf(config))
-        beside.append(heard["VerdictMeasured"])
-        marks.append(heard["EnginePreviewed"])
+
+    def configs() -> Iterator[PrecisionConfig]:
+        able = [group for group in outline.groups if Precision.INT8 in group.allowed]
+        for length in range(1, len(able)):
+            yield from (start.with_groups(groups, Precision.FP32) for groups in itertools.combinations(able, length))
+
+    fresh = configs()
+    marks, verdicts, seconds, used = [], [], [], []
+    ratios: dict[str, list[float]] = {"beside": [], "amid": []}
+    alone: list[float] = []
+
+    def beside_alone(kind: str, taken: float) -> None:
+        alone.extend(asking.timed([VERDICT], rq.WhatIf(next(fresh))))
+        ratios[kind].append(taken / alone[-1])
+
+    for _ in range(toggles):
+        config, before = next(fresh), asking.builder_s()
+        verdict, marked = asking.timed([VERDICT, MARKS], rq.WhatIf(config, shares=True),
+                                       rq.PreviewEngine(config, effects=False, background=True))
+        used.append(asking.builder_s() - before)
         found = session.results.of(config).preview
+        marks.append(marked)
+        verdicts.append(verdict)
         seconds.append(found.seconds if found is not None else 0.0)
-    used = (asking.builder_s() - before) / len(marks)
+        beside_alone("beside", verdict)
+        session.ask(rq.PreviewEngine(next(fresh), effects=False, background=True))
+        time.sleep(statistics.median(seconds) / 2)
+        beside_alone("amid", asking.timed([VERDICT], rq.WhatIf(next(fresh)))[0])
     session.close()
     words = [made_word(preview.made.get(group.name), group, start.precision_of(group)) for group in outline.groups]
     others, told = len(preview.otherwise(outline, start)), sum(word not in ("", "fused") for word in words)
     shared = sum(bool(made.shares) for made in preview.made.values())
-    middle = [statistics.median(times) for times in (seconds, marks, alone, beside)]
-    ratios = sorted(one / other for one, other in zip(beside, alone, strict=True))
-    spread = f"{statistics.median(ratios):.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f}, {len(ratios)})"
+    middle = [statistics.median(times) for times in (marks, verdicts, seconds, used)]
     return [Path(model).stem, f"{len(outline.groups)}", f"{len(preview.kernels)}", f"{shared}", f"{told - others}",
-            f"{others}", *(f"{one:.1f}" for one in middle[:2]), f"{used:.1f}", *(f"{one:.2f}" for one in middle[2:]),
-            spread]
+            f"{others}", *(f"{one:.1f}" for one in middle), f"{statistics.median(alone):.2f}",
+            *map(spread, ratios.values())]
+
+
+def spread(ratios: list[float]) -> str:
+    """The median, and least and most."""
+    return f"{statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("models", nargs="+")
-    parser.add_argument("--toggles", type=int, default=4)
+    parser.add_argument("--toggles", type=int, default=5)
     arguments = parser.parse_args()
     print(measure.machine())
     rows = []
@@ -118,8 +146,9 @@ def main() -> None:
             model, _, data = text.partition("=")
             rows.append(row(model, data or None, arguments.toggles))
             print(rows[-1], flush=True)
-    print(measure.table(["", "groups", "kernels", "share one", "as asked", "otherwise", "preview s", "to marks s",
-                         "processor s", "what-if alone s", "beside s", "beside / alone (range, pairs)"], rows))
+    print(measure.table(["", "groups", "kernels", "share one", "as asked", "otherwise", "to marks s", "of it what-if",
+                         "preview", "processor s", "what-if alone s", f"beside / alone ({arguments.toggles} pairs)",
+                         "amid another's build / alone"], rows))
     print(f"load {os.getloadavg()[0]:.1f} in the last minute")
 
 

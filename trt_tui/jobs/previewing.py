@@ -37,8 +37,14 @@ from trt_tui.jobs.steps import Steps, Urgency, Wait
 from trt_tui.jobs.store import FileCache, Store
 from trt_tui.workspace import ReplacedError, Workspace, profile_of
 
-NICENESS = 19
+NICENESS = 5
 """Of the process that answers, where other things are to go first; while a person waits for one, it is stopped."""
+
+BEHIND_EFFECTS = frozenset({Urgency.LAYERS, Urgency.BACKGROUND, Urgency.FLIPS})
+"""What is measured by itself waits while the builder is at work, so that both are done sooner; also the first look at
+what each group owns while it is asked about a config, but not about what that config's choices do."""
+
+BEHIND_MARKS = BEHIND_EFFECTS | {Urgency.MAP}
 
 MOST_BARRIERS = 8
 """What fusion barriers do is asked one by one, of so many."""
@@ -53,12 +59,12 @@ def run(workspace: Workspace, store: Store, report: Report, request: rq.PreviewE
     if not is_installed():
         report.send(ev.EnginePreviewed(report.job, config, Preview(refused=ABSENT)))
         return
-    if workspace.calibration is None and request.given is None and quantizes(workspace.network, config):
-        yield Urgency.STATS  # not before the first verdict, which needs no ranges
+    if not _PROCESS.started:
+        yield Urgency.STATS  # not before the first verdict and the first map
     try:
         ranges, _ = ranges_to_write(workspace, store, report, config, request.given)
         asking = Asking(workspace, store, report, ranges, request.background)
-        preview = yield from asking.preview(config)
+        preview = yield from asking.preview(config, BEHIND_MARKS)
         report.send(ev.EnginePreviewed(report.job, config, preview))
         if request.effects and preview.refused is None and preview.no_effect is None:
             report.send(ev.EnginePreviewed(report.job, config, (yield from asking.with_effects(config, preview))))
@@ -145,8 +151,12 @@ class Asking:
         with suppress(BackendUnavailableError):  # without a GPU one has to be named
             self._gpu = first_device().compute_capability
 
-    def preview(self, config: PrecisionConfig) -> Steps[Preview]:
-        """Returns what the builder makes of a config, or why that is not known."""
+    def preview(self, config: PrecisionConfig, ahead_of: frozenset[Urgency] = BEHIND_EFFECTS) -> Steps[Preview]:
+        """Returns what the builder makes of a config, or why that is not known.
+
+        Args:
+            ahead_of: What waits meanwhile.
+        """
         key = self._key(config)
         known = self._store.results.get(key, Preview)
         if known is not None:
@@ -154,7 +164,7 @@ class Asking:
         order = self._order(config)
         try:
             _PROCESS.send(order, self._report.wake, self._niceness)
-            yield Wait(lambda: _PROCESS.done(order.number), ahead_of=Urgency.LAYERS)
+            yield Wait(lambda: _PROCESS.done(order.number), ahead_of=ahead_of)
             preview = _PROCESS.taken(order.number)
         finally:
             _PROCESS.call_off(order.number)
@@ -284,6 +294,11 @@ class _Asked:
         self._number = 0
         self._held = False
 
+    @property
+    def started(self) -> bool:
+        """Whether the process runs, and so knows a network."""
+        return self._process is not None and not self._process.ended
+
     def number(self) -> int:
         """The number of the next order."""
         self._number += 1
@@ -291,7 +306,7 @@ class _Asked:
 
     def send(self, order: Order, wake: Callable[[], None], niceness: int) -> None:
         """Passes an order on, in place of the one before."""
-        if self._process is None or self._process.ended:
+        if self._process is None or not self.started:
             self._process = _Process(wake, niceness)
             self.hold(self._held)
         self._process.wake = wake
@@ -300,7 +315,7 @@ class _Asked:
     def hold(self, held: bool) -> None:
         """Has the process stop what it does, or go on with it, and so one that is started meanwhile."""
         self._held = held
-        if self._process is not None and not self._process.ended:
+        if self._process is not None and self.started:
             self._process.hold(held)
 
     def done(self, number: int) -> bool:
@@ -319,7 +334,7 @@ class _Asked:
 
     def call_off(self, number: int) -> None:
         """Ends an order that nobody waits for any more; nothing where it was answered."""
-        if self._process is not None and not self._process.ended and number not in self._process.answers:
+        if self._process is not None and self.started and number not in self._process.answers:
             self._process.outgoing.put(CallOff(number))
         if self._process is not None:
             self._process.answers.pop(number, None)

@@ -88,8 +88,8 @@ class Scheduler:
         """Does one step of the most urgent task; False where there is none to do."""
         self._take_in()
         waiting = [task for task in self.tasks if task.waits is not None and not task.waits.ready()]
-        ahead = [task.waits.ahead_of for task in waiting if task.waits is not None and task.waits.ahead_of is not None]
-        ready = [task for task in self.tasks if task not in waiting and not any(task.urgency >= one for one in ahead)]
+        behind = {one for task in waiting if task.waits is not None for one in task.waits.ahead_of}
+        ready = [task for task in self.tasks if task not in waiting and task.urgency not in behind]
         following = min(ready, key=lambda task: task.rank, default=None)
         held = following is not None and following.urgency <= WAITED_FOR
         if held != self._held:

@@ -30,11 +30,11 @@ class Wait:
     """There is nothing to do until ``ready`` returns True: a thread or another process is at work.
 
     Attributes:
-        ahead_of: Steps of this urgency, and less urgent ones, wait too, so that what is waited for has the processor.
+        ahead_of: Steps of these urgencies wait too, so that what is waited for has the processor.
     """
 
     ready: Callable[[], bool]
-    ahead_of: Urgency | None = None
+    ahead_of: frozenset[Urgency] = frozenset()
 
 
 Steps = Generator[Urgency | Wait, None, T]
