@@ -413,6 +413,25 @@ def test_what_the_judged_outputs_mask_leaves_out_counts_at_no_group_with_its_axe
     assert masked["/scores/MatMul"] == whole["/scores/MatMul"]  # two of its axes have that size
 
 
+@pytest.mark.parametrize(("operator", "kind"), [("ReduceSum", TensorProto.INT64), ("If", TensorProto.FLOAT)])
+def test_where_no_layer_holds_floats_of_its_own_nothing_is_lost(analysed, operator, kind):
+    b, y = Builder(), helper.make_tensor_value_info("y", kind, None)
+    if operator == "If":  # the whole network lies in its branches
+        data = {"x": np.ones((4, 3), np.float32), "flag": np.array(True)}
+        more = {f"{name}_branch": helper.make_graph([helper.make_node(name, ["x"], [name])], name, [], [
+            helper.make_tensor_value_info(name, kind, None)]) for name in ("then", "else")}
+        for branch, node in zip(more.values(), ("Relu", "Neg"), strict=True):
+            branch.node[0].op_type = node
+        b.node("If", ["flag"], output="y", **more)
+        inputs = [floats("x", "n", 3), helper.make_tensor_value_info("flag", TensorProto.BOOL, [])]
+    else:
+        data, inputs = {"x": np.ones((4, 3), np.int64)}, [helper.make_tensor_value_info("x", kind, ["n", 3])]
+        b.node(operator, ["x"], output="y")
+    analysis = analysed(b.model(inputs, [y]), data)
+    assert all(errors.accumulated.exact for partial in measure_layers(analysis, {"fp16": FP16}, {})
+               for errors in partial.value.get("fp16", {}).values())
+
+
 def test_fp16_overflow_is_counted_and_named(analysed):
     inputs = {"x": np.ones((4, 16), np.float32)}
     inputs["x"][:, 0] = 120

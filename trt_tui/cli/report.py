@@ -26,7 +26,7 @@ from trt_tui.jobs.events import SearchEnded
 from trt_tui.session.finding import Finding, held_out_words, iteration_table, lowered_table
 from trt_tui.session.parts import parts_table
 from trt_tui.session.session import Session
-from trt_tui.words import COMPUTED_IN, EXPORTED, NOTHING, SIMULATED, engine_title, run_named, run_title, table
+from trt_tui.words import COMPUTED_IN, EXPORTED, NOTHING, SIMULATED, engine_title, plural, run_named, run_title, table
 
 LAYER_ROWS = 20
 PART_ROWS = 20
@@ -38,8 +38,9 @@ FEWER = ("on: how many samples a share was taken on; on all of them it is as nea
 def comparison_table(session: Session) -> str:
     """The verdict of each run, its judged outputs if there are several, and the worst groups."""
     outline, data, level = session.opened.outline, session.opened.data, session.level
-    lines = [f"{outline.name}: {len(outline.groups)} fused layers ({len(outline.layers)} nodes), {data.whatif} "
-             f"samples of {data.source}{', ' if session.ranges_from else ''}{session.ranges_from}",
+    size = f"{plural(len(outline.groups), 'fused layer')} ({plural(len(outline.layers), 'node')})"
+    lines = [f"{outline.name}: {size}, {plural(data.whatif, 'sample')} "
+             f"of {data.source}{', ' if session.ranges_from else ''}{session.ranges_from}",
              f"against {_against(session)}{f', {level.name}' if level is not None else ''}; ~ marks simulated figures"]
     if level is not None and level.reason:
         lines.append(level.reason)
@@ -274,7 +275,7 @@ def _worst(session: Session, run: str) -> list[str]:
         rows = [[*row[:3], *row[5:7]] for row in rows]
     elif any(share.samples < session.opened.data.whatif for share in record.shares.values()):
         notes.append(FEWER)
-    return [*table(rows, flush_left=3), *(["", *notes[:LAYER_ROWS]] if notes else [])]
+    return [*(table(rows, flush_left=3) if order else []), *(["", *notes[:LAYER_ROWS]] if notes else [])]
 
 
 def _owned(share: Share | None) -> tuple[str, str]:

@@ -152,6 +152,9 @@ def write_bundle(folder: Path, bundle: Bundle) -> list[Path]:
         raise InputError("a bundle's engine has its weights", "verify.sh judges it, and one without them yields zeros "
                          "until it is refitted", "Leave out --strip-plan; production gives it to build.sh when it is "
                          "verified: sh build.sh --stripWeights.")
+    if strings := [info.name for info in network.inputs if info.dtype.hasobject]:
+        raise InputError(f"no TensorRT takes input {visible(strings[0])}", "it holds strings",
+                         "Export the network without the part that reads them.")
     typed, told = _lowered(bundle)
     production = _carried(folder, bundle.production)
     export_typed(typed.model, network, folder / NETWORK)

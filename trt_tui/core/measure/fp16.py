@@ -95,7 +95,7 @@ class LargestOfFeed:
     def close(self) -> None:
         """Frees the session."""
         if self._loaded is not None:
-            self._loaded.runner.close()
+            self._loaded.close()
             self._loaded = None
 
 
@@ -120,17 +120,22 @@ class _Reduced:
             self._outputs[tensor] = _extremes(probe, value)
             if tensor in axes:
                 self._kept[tensor] = _extremes(probe, probe.apply("Where", self._fed[axes[tensor]], value, zero))
-        self.runner = probe.load(analysis.backend)
+        self._runner = probe.load(analysis.backend) if tensors else None  # no runtime takes a graph without outputs
+
+    def close(self) -> None:
+        """Frees the session."""
+        if self._runner is not None:
+            self._runner.close()
 
     def largest(self, samples: Samples, index: int) -> dict[str, float]:
         """The largest magnitude of each tensor in a feed."""
-        if not self._outputs:
+        if self._runner is None:
             return {}
         feed = samples.feed(index)
         if self._fed:
             mask = kept_rows(self._mask, samples, index)
             feed = {**feed, **{name_of(value): with_axes(mask, axes) for axes, value in self._fed.items()}}
-        scalars = self.runner.run(feed)
+        scalars = self._runner.run(feed)
         found = {tensor: _magnitude(scalars, outputs) for tensor, outputs in self._outputs.items()}
         found.update((tensor, _magnitude(scalars, outputs)) for tensor, outputs in self._kept.items()
                      if found[tensor] <= FP16_MAX)

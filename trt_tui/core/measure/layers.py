@@ -35,6 +35,8 @@ def measure_layers(analysis: Analysis, configs: Mapping[str, PrecisionConfig], r
                    ) -> Iterator[Partial[dict[str, dict[str, GroupErrors]]]]:
     """Yields ``{run: {group: GroupErrors}}`` after each run of each feed, for several configs in one loaded graph.
 
+    Nothing is yielded where no group can be simulated.
+
     The graph holds the reference, the gated network and, with ``isolated``, every group fed by the reference; only
     sums leave it. Where the judged outputs have one mask, what it leaves out does not count at those groups whose last
     tensor has its axes; see `trt_tui.core.measure.masks.axes_of_mask`.
@@ -43,6 +45,8 @@ def measure_layers(analysis: Analysis, configs: Mapping[str, PrecisionConfig], r
         hands: Who runs the feeds; this process by default. While nothing is known it yields the same again.
     """
     network, indices = analysis.network, analysis.indices(feeds)
+    if all(group.tail in network.behind for group in network.groups):
+        return
     hands = hands if hands is not None else Here(Alone(analysis))
     fp16 = any(_concerns_fp16(network, config) for config in configs.values())
     if fp16:
